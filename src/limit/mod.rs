@@ -64,7 +64,7 @@ pub struct Decision {
 pub struct Limit {
     pub name: Arc<str>,
     /// Index in [`config::Config::limits`].
-    pub index: usize,
+    pub id: LimitId,
     pub config: config::LimitConfig,
     /// The networks of `config.bypass`, which are not limited.
     pub bypass: IpSets,

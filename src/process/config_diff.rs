@@ -95,7 +95,7 @@ fn named_locations(config: &Config) -> NamedTexts {
         let mut bare = LocationConfig { limits: Vec::new(), ..location.clone() };
         let mut references = limit_names(config, &location.limits);
         if let ActionConfig::Upstream(index) = &mut bare.action {
-            let upstream = config.upstreams.get(std::mem::take(index));
+            let upstream = config.upstreams.get(std::mem::replace(index, UpstreamId(0)).0);
             references.push(upstream.map_or("", |upstream| &upstream.name));
         }
         let display_name = match location.hosts.is_empty() {

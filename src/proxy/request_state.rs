@@ -39,7 +39,7 @@ pub struct RequestState {
     pub watch: Rc<RequestWatch>,
     pub started: Now,
     /// The index of its location among the routes; `None` before one is found.
-    pub route: Option<usize>,
+    pub route: Option<LocationId>,
     pub request_id: HeaderValue,
     /// Present from the judgement until the request is sent or answered.
     pub request: Option<Request<RequestBody>>,
@@ -66,7 +66,7 @@ pub struct RequestState {
     /// The rejection to send after the limits, when no location serves the request.
     pub no_location: Option<Box<Rejection>>,
     /// The index of the upstream that responds instead of the location's, because `limit` rejected.
-    pub degraded: Option<usize>,
+    pub degraded: Option<UpstreamId>,
     /// The store did not reply, and its `on_failure` fallback judged instead.
     pub used_fallback: bool,
     in_flight: Option<RequestInFlight>,
@@ -82,7 +82,7 @@ pub struct RequestState {
     pub wait_ns: u64,
     pub verdict: Verdict,
     /// The index of the limit that rejected the request or made it wait.
-    pub limit: Option<usize>,
+    pub limit: Option<LimitId>,
     pub retry_after_ns: Option<u64>,
     /// Present only if this request is logged.
     pub log_fields: Option<Box<LogFields>>,
@@ -241,7 +241,7 @@ impl RequestState {
             account: self.account.as_deref(),
             tier: self.tier.as_ref().map(Tier::as_str),
             verdict: self.verdict.as_str(),
-            limit: self.limit.map(|limit| &*gateway.limits[limit].name),
+            limit: self.limit.map(|limit| &*gateway.limits[limit.0].name),
             retry_after_ns: self.retry_after_ns,
             dry_run: fields.dry_run.as_deref(),
             headers: &fields.headers,

@@ -69,7 +69,7 @@ use status::RetryCounts;
 pub struct Upstream {
     pub name: Arc<str>,
     /// Its index in the configuration.
-    pub index: usize,
+    pub id: UpstreamId,
     pub servers: Vec<Arc<Server>>,
     pub retries: config::RetryConfig,
     balance: config::BalancePolicy,
@@ -125,7 +125,7 @@ impl Upstream {
                 .map(|at| known.remove(at));
             let server = Server::new(
                 first_server + position,
-                position,
+                ServerId(position),
                 server,
                 config,
                 before.map(|before| &**before),
@@ -192,7 +192,7 @@ impl Upstream {
     /// server is left.
     ///
     /// Only the `hash:*` policies read `hash`.
-    pub fn choose_server(&self, hash: u64, tried: &[usize]) -> ServerChoice<'_> {
+    pub fn choose_server(&self, hash: u64, tried: &[ServerId]) -> ServerChoice<'_> {
         self.balancer.choose_server(&self.servers, hash, tried)
     }
 

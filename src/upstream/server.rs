@@ -23,7 +23,7 @@ pub struct Server {
     /// Its index among all servers of the configuration.
     pub index: usize,
     /// Its position in its upstream.
-    pub position: usize,
+    pub position: ServerId,
     /// `host:port` or `unix:/path`, as in logs and metrics.
     pub name: Arc<str>,
     /// The name of its upstream.
@@ -98,7 +98,7 @@ impl Server {
     /// Keeps the state of the same server `before` a reload.
     pub(super) fn new(
         index: usize,
-        position: usize,
+        position: ServerId,
         server: &config::UpstreamServerConfig,
         upstream: &config::UpstreamConfig,
         before: Option<&Server>,

@@ -117,8 +117,9 @@ fn a_tier_without_possible_members_is_a_warning() {
 #[test]
 fn tiers_are_described() {
     let config = tiers();
-    let listed: Vec<String> =
-        (0..config.limits.len()).map(|index| describe::describe_limit(&config, index, None)).collect();
+    let listed: Vec<String> = (0..config.limits.len())
+        .map(|index| describe::describe_limit(&config, LimitId(index), None))
+        .collect();
     assert_eq!(
         listed[0],
         "bucket: 10 requests per second per tier and token claim team, 10 at once; the 11th is rejected \

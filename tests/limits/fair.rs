@@ -245,7 +245,7 @@ fn warm_up_and_turns_go_together() {
             warm_up: Some(Duration::from_secs(2)),
             ..config(leaky(10, SECOND, 1, 3))
         };
-        let limit = Arc::new(Limit::new(0, &limit, 1000));
+        let limit = Arc::new(Limit::new(LimitId(0), &limit, 1000));
         let scene = Scene::with_gate(Gate::new(vec![limit]));
         (0..4).for_each(|number| drop(scene.arrive(1, number).unwrap()));
         assert!(scene.arrive(1, 4).is_err());

@@ -233,7 +233,7 @@ fn rates_and_tiers_are_recognised() {
 
 #[test]
 fn the_cap_on_keys_changes_with_the_counters_kept() {
-    let gate = Gate::new(vec![Arc::new(Limit::new(0, &config(token(1, DAY, 1)), 10))]);
+    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, DAY, 1)), 10))]);
     let admitted_count =
         |gate: &Gate, ids: std::ops::Range<u128>| ids.filter(|id| gate.send(0, *id, 1).is_ok()).count();
     assert_eq!(admitted_count(&gate, 0..10), 10);

@@ -26,7 +26,7 @@ struct Scene {
 
 impl Scene {
     fn new(algorithm: Algorithm, fair: bool) -> Scene {
-        let limit = Arc::new(Limit::new(0, &Scene::config(algorithm, fair), 1000));
+        let limit = Arc::new(Limit::new(LimitId(0), &Scene::config(algorithm, fair), 1000));
         let gates = RefCell::new(vec![Gate::new(vec![limit])]);
         Scene { gates, fair, start: Instant::now(), left: Rc::default() }
     }
@@ -39,8 +39,12 @@ impl Scene {
     fn reload(&self, algorithm: Algorithm) {
         let mut gates = self.gates.borrow_mut();
         let limit = &gates.last().unwrap().chain.limits()[0];
-        let limit =
-            Arc::new(Limit::continue_from(Some(limit), 0, &Scene::config(algorithm, self.fair), 1000));
+        let limit = Arc::new(Limit::continue_from(
+            Some(limit),
+            LimitId(0),
+            &Scene::config(algorithm, self.fair),
+            1000,
+        ));
         limit.apply_params(&Now::read_clock);
         gates.push(Gate::new(vec![limit]));
     }

@@ -19,7 +19,7 @@ fn sharing_gateway(upstream: &Upstream) -> Gateway {
 }
 
 /// An upstream that holds requests for `/hold` paths until the gate opens and answers others at once.
-fn holding_upstream(gate: &Gate) -> Upstream {
+fn holding(gate: &Gate) -> Upstream {
     let gate = gate.clone();
     Upstream::new(move |seen| {
         let reply = Reply::text("ok");
@@ -32,7 +32,7 @@ fn holding_upstream(gate: &Gate) -> Upstream {
 #[test]
 fn a_shared_slot_is_freed_when_its_client_leaves() {
     let gate = Gate::default();
-    let upstream = holding_upstream(&gate);
+    let upstream = holding(&gate);
     let gateway = sharing_gateway(&upstream);
     let mut holder = gateway.client();
     holder.send(get("/a/hold").bytes());
@@ -54,7 +54,7 @@ fn a_shared_slot_is_freed_when_its_client_leaves() {
 #[test]
 fn each_account_has_its_own_slots() {
     let gate = Gate::default();
-    let upstream = holding_upstream(&gate);
+    let upstream = holding(&gate);
     let url = upstream.url();
     let gateway = Gateway::start(&format!(
         "account: {{ from: header:x-account }}\n\
@@ -192,7 +192,7 @@ fn upstream_connections_are_capped() {
 #[test]
 fn requests_in_flight_are_capped() {
     let gate = Gate::default();
-    let upstream = holding_upstream(&gate);
+    let upstream = holding(&gate);
     let gateway = Gateway::start(&format!(
         "server: {{ max_in_flight: 2 }}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n",
         upstream.url()
@@ -294,7 +294,7 @@ fn bodies_of_streams_fill_the_queues_sooner() {
 #[test]
 fn idle_connections_make_room() {
     let gate = Gate::default();
-    let upstream = Upstream::holding_upstream("/slow", &gate);
+    let upstream = Upstream::holding("/slow", &gate);
     let gateway = forwarding(&upstream, "server: { max_connections: 2 }");
     let mut busy = gateway.client();
     busy.send(get("/slow").bytes());

@@ -18,15 +18,15 @@ impl Metrics {
 
     /// Counts a decision of a limit; `limit` is its index in the configuration.
     #[inline]
-    pub fn count_decision(&self, worker: usize, limit: usize, kind: DecisionKind) {
-        if let Some(&series) = self.series.limits.get(limit) {
+    pub fn count_decision(&self, worker: usize, limit: LimitId, kind: DecisionKind) {
+        if let Some(&series) = self.series.limits.get(limit.0) {
             self.decisions[series].add(worker, kind as usize, 1);
         }
     }
 
     /// Counts a request whose cost for a limit is not a number.
-    pub fn count_invalid_cost(&self, worker: usize, limit: usize) {
-        if let Some(&series) = self.series.limits.get(limit) {
+    pub fn count_invalid_cost(&self, worker: usize, limit: LimitId) {
+        if let Some(&series) = self.series.limits.get(limit.0) {
             self.invalid_costs[series].add(worker, 0, 1);
         }
     }
@@ -38,8 +38,8 @@ impl Metrics {
     }
 
     /// Records the time of a request in the queue of a limit.
-    pub fn observe_wait(&self, worker: usize, limit: usize, ns: u64) {
-        if let Some(&series) = self.series.limits.get(limit) {
+    pub fn observe_wait(&self, worker: usize, limit: LimitId, ns: u64) {
+        if let Some(&series) = self.series.limits.get(limit.0) {
             self.waits[series].observe(worker, ns);
         }
     }
@@ -49,8 +49,8 @@ impl Metrics {
     pub fn count_upstream_outcome(
         &self,
         worker: usize,
-        upstream: usize,
-        server: usize,
+        upstream: UpstreamId,
+        server: ServerId,
         outcome: UpstreamOutcome,
     ) {
         let slot = match outcome {

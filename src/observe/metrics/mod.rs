@@ -205,7 +205,7 @@ impl Metrics {
     }
 
     /// Requests that wait in the queues of a limit.
-    pub fn watch_queue_depth(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_queue_depth(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch_limit_gauge(
             "sluicegate_queue_depth",
             "Requests waiting in the queues of a limit",

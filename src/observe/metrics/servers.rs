@@ -68,7 +68,7 @@ impl Metrics {
     }
 
     /// Retries of an upstream that its retry budget did not allow.
-    pub fn watch_over_budget(&self, upstream: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_over_budget(&self, upstream: UpstreamId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         if self.is_first(upstream, None) {
             let (name, help) =
                 ("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
@@ -77,7 +77,12 @@ impl Metrics {
     }
 
     /// The metrics of a server; `reader` returns the function that reads one of them.
-    pub fn watch_server(&self, upstream: usize, server: usize, reader: impl Fn(ServerMetric) -> ValueReader) {
+    pub fn watch_server(
+        &self,
+        upstream: UpstreamId,
+        server: ServerId,
+        reader: impl Fn(ServerMetric) -> ValueReader,
+    ) {
         if !self.is_first(upstream, Some(server)) {
             return;
         }
@@ -105,9 +110,9 @@ impl Metrics {
     }
 
     /// False for a name that an earlier entry has, because their sum would mean nothing.
-    fn is_first(&self, upstream: usize, server: Option<usize>) -> bool {
+    fn is_first(&self, upstream: UpstreamId, server: Option<ServerId>) -> bool {
         let first = |firsts: &[usize], index: usize| firsts.get(index) == Some(&index);
-        first(&self.series.upstreams, upstream)
-            && server.is_none_or(|server| first(&self.series.servers[upstream], server))
+        first(&self.series.upstreams, upstream.0)
+            && server.is_none_or(|server| first(&self.series.servers[upstream.0], server.0))
     }
 }

@@ -1,6 +1,7 @@
 //! Values about limits that gateways share, and about their store, which the scrape reads.
 
 use super::Metrics;
+use crate::config::LimitId;
 
 /// The counts of the store that gateways share.
 #[derive(Debug, Clone, Default)]
@@ -17,7 +18,7 @@ impl Metrics {
     /// Decisions of a shared limit without the store; `how` is the fallback that decided.
     pub fn watch_degraded_decisions(
         &self,
-        limit: usize,
+        limit: LimitId,
         how: &'static str,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
@@ -28,26 +29,26 @@ impl Metrics {
     }
 
     /// Rejections that needed no call to the store.
-    pub fn watch_reject_cache_hits(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_reject_cache_hits(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_reject_cache_hits", "Rejections without asking the store again");
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
     /// Charges in the store that could not be refunded.
-    pub fn watch_lost_refunds(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_lost_refunds(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_redis_gives_lost", "Charges that could not be refunded");
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
     /// Whether other gateways count a limit with other numbers.
-    pub fn watch_differing_numbers(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_differing_numbers(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) =
             ("sluicegate_limit_numbers_differ", "1 while other gateways count with other numbers");
         self.watch_limit_gauge(name, help, Some(limit), read);
     }
 
     /// Whether other gateways use the limit's name for another key or algorithm.
-    pub fn watch_name_collisions(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_name_collisions(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) =
             ("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
         self.watch_limit_gauge(name, help, Some(limit), read);

@@ -85,7 +85,7 @@ pub(super) fn describe_key(
     gateway: &Gateway,
     limit: &config::LimitConfig,
     input: &KeyInput<'_>,
-    route: Option<usize>,
+    route: Option<LocationId>,
 ) -> KeyDescription {
     let mut key = KeyDescription { text: String::new(), missing: Vec::new() };
     let mut words = Vec::new();
@@ -114,14 +114,14 @@ fn describe_value(
     gateway: &Gateway,
     part: &KeyPart,
     input: &KeyInput<'_>,
-    route: Option<usize>,
+    route: Option<LocationId>,
 ) -> Option<String> {
     let unless_empty = |bytes: &[u8]| (!bytes.is_empty()).then(|| escape_bytes(bytes));
     match part {
         KeyPart::Ip => Some(describe_ip(gateway, input.ip)),
         KeyPart::Account => unless_empty(input.account.unwrap_or_default()),
         KeyPart::Uri => Some(escape_bytes(input.path)),
-        KeyPart::Location => Some(route.map_or("none", |route| &gateway.routes[route].name).to_owned()),
+        KeyPart::Location => Some(route.map_or("none", |route| &gateway.routes[route.0].name).to_owned()),
         KeyPart::Host => unless_empty(input.host.as_bytes()),
         KeyPart::Method => Some(input.method.to_string()),
         KeyPart::Global => Some(String::new()),

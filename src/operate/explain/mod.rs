@@ -158,7 +158,7 @@ pub async fn explain_request(
 
 /// A request that is forwarded, perhaps after a wait.
 struct ForwardPlan {
-    route: usize,
+    route: LocationId,
     /// Nanoseconds, and the index of the limit in the chain.
     wait: Option<(u64, usize)>,
     /// The rewritten target, if it differs from the one sent.
@@ -225,8 +225,9 @@ async fn trace_request(
     if !bypassed {
         explain_ban(gateway, &caller, now, explanation).map_err(reject)?;
     }
-    let rewritten =
-        |index| judge::strip_target(&gateway.routes[index], &parsed.method, &parsed.uri, &path).transpose();
+    let rewritten = |id: LocationId| {
+        judge::strip_target(&gateway.routes[id.0], &parsed.method, &parsed.uri, &path).transpose()
+    };
     let target = route.and_then(rewritten).transpose().map_err(|fault| reject(fault.into()))?;
     let forecast = match bypassed {
         true => ChainForecast::default(),
@@ -249,7 +250,7 @@ async fn trace_request(
 /// Whether the client bypasses limits and bans.
 fn explain_access(
     gateway: &Gateway,
-    route: Option<usize>,
+    route: Option<LocationId>,
     client: Client,
     explanation: &mut Explanation,
 ) -> Result<bool, Fault> {
@@ -287,11 +288,13 @@ fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], explan
         match candidate.loss {
             None => {
                 explanation.location =
-                    Some(LocationExplanation { index, location, why: candidate.winning_reason() })
+                    Some(LocationExplanation { index: index.0, location, why: candidate.winning_reason() })
             }
-            Some(loss) => {
-                explanation.passed_over.push(LocationExplanation { index, location, why: loss.to_string() })
-            }
+            Some(loss) => explanation.passed_over.push(LocationExplanation {
+                index: index.0,
+                location,
+                why: loss.to_string(),
+            }),
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn explain_admitted(
 ) -> VerdictExplanation {
     let sent = query.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let target = plan.target.as_deref().unwrap_or(sent);
-    let route = &gateway.routes[plan.route];
+    let route = &gateway.routes[plan.route.0];
     let then = match &route.action {
         Action::Upstream(upstream) if upstream.is_demo() => {
             "answered by the built-in upstream demo".to_owned()
@@ -77,7 +77,7 @@ pub(super) fn explain_rejected(
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let (limit, retry_after_ns) = match rejection {
         Rejection::Limit(rejected) => {
-            (Some(gateway.limits[rejected.limit].name.to_string()), rejected.retry_after_ns)
+            (Some(gateway.limits[rejected.limit.0].name.to_string()), rejected.retry_after_ns)
         }
         Rejection::Banned { left_ns } => (None, Some(*left_ns)),
         _ => (None, None),

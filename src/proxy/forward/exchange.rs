@@ -104,7 +104,7 @@ impl Exchange<'_> {
         let outcome = failed.status.map(UpstreamOutcome::Status).or_else(|| failed.fault.metric_outcome());
         if let Some(outcome) = outcome {
             let metrics = &self.worker.gateway.metrics;
-            metrics.count_upstream_outcome(self.worker.id, self.upstream.index, server.position, outcome);
+            metrics.count_upstream_outcome(self.worker.id, self.upstream.id, server.position, outcome);
         }
     }
 

@@ -27,6 +27,7 @@ use tower::Service;
 use crate::admission::chain::ChainPermit;
 use crate::base::clock::Now;
 use crate::config::HostHeader;
+use crate::config::LocationId;
 use crate::limit::SlotOutcome;
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::gateway::{Action, Gateway, Route};
@@ -50,7 +51,7 @@ pub use upgrade::rewrite_connect;
 pub struct Admitted {
     state: Box<RequestState>,
     /// The index of its location.
-    route: usize,
+    route: LocationId,
 }
 
 impl Admitted {
@@ -84,12 +85,12 @@ pub fn forward_service()
 async fn forward_admitted(Admitted { mut state, route }: Admitted) -> ForwardOutcome {
     let worker = state.worker.clone();
     let gateway = &*worker.gateway;
-    let route = &gateway.routes[route];
+    let route = &gateway.routes[route.0];
     if let Some(permit) = &mut state.charged_chain {
         permit.mark_forwarded();
     }
     let upstream = match (state.degraded, &route.action) {
-        (Some(degraded), _) => &gateway.upstreams[degraded],
+        (Some(degraded), _) => &gateway.upstreams[degraded.0],
         (None, Action::Upstream(upstream)) => upstream,
         (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, state),
     };
@@ -236,7 +237,7 @@ fn count_outcome(
     };
     if let Some(server) = state.server {
         let position = worker.gateway.servers[server].position;
-        worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.index, position, outcome);
+        worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, position, outcome);
     }
 }
 

@@ -79,7 +79,7 @@ pub struct RetryState<'a> {
     /// Attempts after the current one.
     retries_left: u32,
     /// Positions of servers in the upstream.
-    tried_servers: SmallVec<[usize; 4]>,
+    tried_servers: SmallVec<[ServerId; 4]>,
     /// No attempt lasts longer or begins later.
     deadline: Option<Instant>,
     retry_permit: Option<RetryPermit>,

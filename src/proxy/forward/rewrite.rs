@@ -27,19 +27,9 @@ const ADDED_FIELDS: usize = 4;
 
 /// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
 pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestState) -> HopOptions {
-    let RequestState {
-        request: Some(request),
-        authority,
-        target,
-        connection,
-        client,
-        request_id,
-        header_summary,
-        ..
-    } = visit
-    else {
-        return HopOptions::default();
-    };
+    let RequestState { request, authority, target, connection, client, request_id, header_summary, .. } =
+        state;
+    let request = admitted_request(request);
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
@@ -54,7 +44,7 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestStat
     let headers = request.headers_mut();
     // Grow the map once, not for each field.
     headers.reserve(ADDED_FIELDS);
-    let asked = hop_by_hop::strip_request(headers, *header_summary, &gateway.protected_fields);
+    let hop_options = hop_by_hop::strip_request(headers, *header_summary, &gateway.protected_fields);
     if header_summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
         gateway.underscores.strip_headers(headers, &route.request_headers);
     }
@@ -73,7 +63,7 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestStat
 }
 
 /// A filter that removes fields with underscores from the trailers of a request, which arrive after the judgement.
-pub fn trailer_filter(worker: Rc<Worker>, route: Option<usize>) -> TrailerFilter {
+pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerFilter {
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {

@@ -80,7 +80,7 @@ pub(super) fn build_limits(
 ) -> Vec<Arc<Limit>> {
     let limit = |(index, limit): (usize, &config::LimitConfig)| {
         let before = find_previous(previous, limit, |previous| &previous.limits).map(|before| &**before);
-        let mut built = Limit::continue_from(before, index, limit, config.state.max_keys);
+        let mut built = Limit::continue_from(before, LimitId(index), limit, config.state.max_keys);
         built.bypass = IpSets::new(&limit.bypass, sets);
         Arc::new(built)
     };
@@ -94,7 +94,8 @@ pub(super) fn build_shared_limits(
     let shared_limit = |(index, limit): (usize, &config::LimitConfig)| {
         let on_failure = limit.shared?;
         let before = find_previous(previous, limit, |previous| &previous.shared).and_then(Option::as_deref);
-        let shared_limit = SharedLimit::adopt_from(before, index, limit, on_failure, config.state.max_keys);
+        let shared_limit =
+            SharedLimit::adopt_from(before, LimitId(index), limit, on_failure, config.state.max_keys);
         Some(Arc::new(shared_limit))
     };
     config.limits.iter().enumerate().map(shared_limit).collect()

@@ -128,7 +128,7 @@ impl<'a> PreviousCounters<'a> {
             if !has_changed || !limit.is_continued_by(&config) {
                 return None;
             }
-            let previous = Limit::continue_from(Some(limit), limit.index, &config, max_keys);
+            let previous = Limit::continue_from(Some(limit), limit.id, &config, max_keys);
             previous.apply_params(&Now::read_clock);
             Some(previous)
         };

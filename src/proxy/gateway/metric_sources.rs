@@ -39,7 +39,7 @@ pub(super) fn watch_gateway(
 ) {
     for limit in limits {
         let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
-        metrics.watch_queue_depth(limit.index, move || queue.waiter_count() as u64);
+        metrics.watch_queue_depth(limit.id, move || queue.waiter_count() as u64);
         // The keys of a shared limit are counted in the store.
         if limit.config.shared.is_none() {
             metrics.watch_keys(limit.id, move || keys.key_count() as u64);
@@ -75,7 +75,7 @@ pub(super) fn watch_shared_limits(
     metrics.watch_debts(move || debts.key_count() as u64);
     metrics.watch_store(move || store.reading());
     for shared_limit in shared.iter().flatten() {
-        let limit = shared_limit.index();
+        let limit = shared_limit.id();
         for (name, how) in config::OnFailure::WORDS {
             let shared_limit = shared_limit.clone();
             metrics.watch_degraded_decisions(limit, name, move || shared_limit.fallback_count(how));
@@ -89,7 +89,7 @@ pub(super) fn watch_shared_limits(
         metrics.watch_lost_refunds(limit, move || lost_refunds.lost_count());
         metrics.watch_queue_depth(limit, move || queue.waiting_count() as u64);
         // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
-        let config = &limits[limit].config;
+        let config = &limits[limit.0].config;
         if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
             metrics.watch_keys(limit, move || keys.keys() as u64);
         }
@@ -106,7 +106,7 @@ pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
         let unbudgeted = upstream.clone();
         metrics.watch_over_budget(upstream.id, move || unbudgeted.retries_over_budget());
         for server in &upstream.servers {
-            metrics.watch_server(upstream.index, server.position, |metric| {
+            metrics.watch_server(upstream.id, server.position, |metric| {
                 let server = server.clone();
                 Box::new(move || match metric {
                     ServerMetric::Up => u64::from(server.is_healthy()),

@@ -290,7 +290,7 @@ impl LimitChain {
         timeout: Option<Duration>,
     ) -> LimitChain {
         let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
+        let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
         let chain = chain.with_max_wait(max_wait).with_shared(shared);
         let keys = chain.limits().iter().map(|limit| LimitKeys::from_limit(&limit.config)).collect();
         LimitChain { chain, keys }

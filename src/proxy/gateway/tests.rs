@@ -140,8 +140,8 @@ fn counters_in_metrics_never_go_back() {
         "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
     let second = next(&first, &located("[c, b]", moved));
     // A request of the previous gateway ends later.
-    first.metrics.count_decision(0, 1, DecisionKind::Reject);
-    second.metrics.count_decision(0, 1, DecisionKind::Reject);
+    first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
+    second.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
     let page = second.metrics.render();
     for line in [
         "sluicegate_decisions_total{limit=\"b\",verdict=\"reject\"} 3",

@@ -82,7 +82,7 @@ impl<'a> Caller<'a> {
         client: Client,
         ip_key: Option<CounterKey>,
         identity: CallerIdentity<'a>,
-        route: Option<usize>,
+        route: Option<LocationId>,
     ) -> Caller<'a> {
         let subject = KeyInput {
             ip: gateway.clients.mask_address(client.ip),

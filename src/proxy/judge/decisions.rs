@@ -4,6 +4,7 @@ use http::HeaderMap;
 
 use crate::admission::chain;
 use crate::admission::chain::RateDecision;
+use crate::config::{LimitId, LocationId};
 use crate::limit::{Decision, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::{Gateway, LimitChain};
@@ -20,7 +21,7 @@ pub fn count_decisions(state: &RequestState, limits: &LimitChain, is_rejected: b
         if kind == DecisionKind::Reject || is_rejected && kind != DecisionKind::DryRunReject {
             continue;
         }
-        let limit = limits.chain.limits()[usize::from(judged.limit_index)].index;
+        let limit = limits.chain.limits()[usize::from(judged.limit_index)].id;
         state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
     }
 }
@@ -41,7 +42,7 @@ pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
 #[inline]
 pub fn write_decisions(
     gateway: &Gateway,
-    route: Option<usize>,
+    route: Option<LocationId>,
     decisions: &[RateDecision],
     headers: &mut HeaderMap,
 ) {
@@ -50,7 +51,7 @@ pub fn write_decisions(
     }
     let limits = gateway.chain_for(route).chain.limits();
     let enforced = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
-        (limits[usize::from(judged.limit_index)].index, usize::from(judged.rate), judged.decision)
+        (limits[usize::from(judged.limit_index)].id, usize::from(judged.rate), judged.decision)
     });
     let rejecter = gateway.rejecters.for_location(route);
     rejecter.write_fields(enforced, headers);
@@ -62,12 +63,12 @@ pub fn write_decisions(
 /// The decision of each dry-run limit of a location's chain, with the index of the limit.
 fn dry_run_decisions<'a>(
     gateway: &'a Gateway,
-    route: Option<usize>,
+    route: Option<LocationId>,
     decisions: &'a [RateDecision],
-) -> impl Iterator<Item = (usize, Decision)> + 'a {
+) -> impl Iterator<Item = (LimitId, Decision)> + 'a {
     let limits = gateway.chain_for(route).chain.limits();
     let dry_runs = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
-    dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].index, judged.decision))
+    dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].id, judged.decision))
 }
 
 /// Stores the decisions of dry-run limits for the access log.

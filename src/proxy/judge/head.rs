@@ -42,10 +42,10 @@ pub fn judge_head(
     authority: Option<&Authority>,
     state: &mut RequestState,
 ) -> Option<Response<Bytes>> {
-    visit.header_summary = HeaderSummary::scan_request(request.headers());
-    let mut seen = RequestFacts::new(request, authority, visit.header_summary);
-    let rejection = check_head(worker, request, visit, &mut seen).err()?;
-    rejection_response::conclude_rejection(worker, visit, &seen, &rejection)
+    state.header_summary = HeaderSummary::scan_request(request.headers());
+    let mut facts = RequestFacts::new(request, authority, state.header_summary);
+    let rejection = check_head(worker, request, state, &mut facts).err()?;
+    rejection_response::conclude_rejection(worker, state, &facts, &rejection)
 }
 
 fn check_head<'r>(
@@ -94,7 +94,7 @@ fn check_head<'r>(
     }
     match lookup {
         LocationLookup::Found(index) => {
-            if let Some(timeout) = gateway.routes[index].timeout {
+            if let Some(timeout) = gateway.routes[index.0].timeout {
                 state.watch.await_request(timeout);
             }
         }
@@ -119,14 +119,14 @@ fn prepare_forward(
     }
     if let Some(index) = state.route {
         // Only an upstream can open a tunnel; a local response cannot.
-        let action = &gateway.routes[index].action;
+        let action = &gateway.routes[index.0].action;
         if state.is_websocket_connect && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo())
         {
             return Err(Fault::BadMethod);
         }
-        state.target = strip_target(&gateway.routes[index], request.method(), request.uri(), &facts.path)?;
+        state.target = strip_target(&gateway.routes[index.0], request.method(), request.uri(), &facts.path)?;
     }
-    visit.is_grpc = seen.is_grpc();
+    state.is_grpc = facts.is_grpc();
     Ok(())
 }
 
@@ -233,7 +233,7 @@ fn judge_limits(
         let Some(limit_keys) = keys.next() else { return LimitDemand::Skip };
         let demand = caller.build_charge(&gateway.keys, limit, limit_keys);
         if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
-            gateway.metrics.count_invalid_cost(worker, limit.index);
+            gateway.metrics.count_invalid_cost(worker, limit.id);
         }
         demand.unwrap_or_else(|charge_fault| {
             fault = Some(charge_fault);
@@ -273,7 +273,8 @@ fn assign_bandwidth(
     state: &mut RequestState,
     identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Fault> {
-    let Some((bandwidth, key_spec)) = state.route.and_then(|route| gateway.routes[route].bandwidth.as_ref())
+    let Some((bandwidth, key_spec)) =
+        state.route.and_then(|route| gateway.routes[route.0].bandwidth.as_ref())
     else {
         return Ok(());
     };
@@ -297,7 +298,7 @@ pub fn record_chain_result(
     }
     if let Some(permit) = state.charged_chain.as_ref().filter(|permit| permit.must_wait()) {
         state.verdict = Verdict::Wait;
-        state.limit = permit.queued_limit().map(|limit| limit.index);
+        state.limit = permit.queued_limit().map(|limit| limit.id);
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ fn count_slots(state: &mut RequestState) {
     let Some(permit) = &state.charged_chain else { return };
     let gateway = &state.worker.gateway;
     for judged in permit.slot_decisions() {
-        let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].index;
+        let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].id;
         gateway.metrics.count_decision(state.worker.id, limit, decision_kind(&judged));
         if judged.dry_run {
             state.decisions.push(judged);
@@ -96,7 +96,7 @@ fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
     let retry_ns = rejection.retry_after_ns.unwrap_or_default();
     for judged in &mut state.decisions {
         // Compare indices: a local share that judges instead of the store is another object than the limit.
-        if limits[usize::from(judged.limit_index)].index == limit.index
+        if limits[usize::from(judged.limit_index)].id == limit.id
             && usize::from(judged.rate) == rejection.rate
         {
             let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
@@ -110,7 +110,7 @@ fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
 async fn wait_in_queue(state: &mut RequestState) -> Result<(), Rejection> {
     let (connection, watch) = (state.connection.clone(), state.watch.clone());
     let Some(permit) = &mut state.charged_chain else { return Ok(()) };
-    let queue_limit = permit.queued_limit().map(|limit| limit.index);
+    let queue_limit = permit.queued_limit().map(|limit| limit.id);
     let wait_end = {
         let mut turn = pin!(permit.wait_turn());
         let mut hangup = pin!(connection.socket.wait_for_hangup());
@@ -142,7 +142,7 @@ async fn wait_in_queue(state: &mut RequestState) -> Result<(), Rejection> {
 }
 
 /// The rejection after the location's timeout passed in a queue.
-fn reject_queued_too_long(limit: Option<usize>) -> Rejection {
+fn reject_queued_too_long(limit: Option<LimitId>) -> Rejection {
     match limit {
         Some(limit) => Rejection::Limit(LimitRejection {
             limit,

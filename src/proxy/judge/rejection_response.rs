@@ -134,7 +134,7 @@ pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
     };
     match &rejection.limit {
         Some(limit) => Rejection::Limit(LimitRejection {
-            limit: limit.index,
+            limit: limit.id,
             rate: rejection.rate,
             cause,
             retry_after_ns: rejection.retry_after_ns,
@@ -150,12 +150,12 @@ pub fn reject_request(
     state: &mut RequestState,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
-    let authority = visit.authority.clone();
-    let mut seen = RequestFacts::new(request, authority.as_ref(), visit.header_summary);
-    seen.host =
-        location::request_host(request.version(), request.headers(), seen.authority).unwrap_or_default();
-    seen.path = location::normalise_path(request.uri().path()).unwrap_or_default();
-    conclude_rejection(worker, visit, &seen, rejection)
+    let authority = state.authority.clone();
+    let mut facts = RequestFacts::new(request, authority.as_ref(), state.header_summary);
+    facts.host =
+        location::request_host(request.version(), request.headers(), facts.authority).unwrap_or_default();
+    facts.path = location::normalise_path(request.uri().path()).unwrap_or_default();
+    conclude_rejection(worker, state, &facts, rejection)
 }
 
 /// The response to a request that is not admitted. `None`: a limit rejected it, and the upstream in `degraded` responds
@@ -174,7 +174,7 @@ pub fn conclude_rejection(
         if let Some(DegradedTo::Upstream(upstream)) = degraded_to {
             state.degraded = Some(upstream);
             // It gets the whole timeout of the location again, also after a wait in the queue.
-            if let Some(timeout) = state.route.and_then(|route| gateway.routes[route].timeout) {
+            if let Some(timeout) = state.route.and_then(|route| gateway.routes[route.0].timeout) {
                 state.watch.await_request(timeout);
             }
             return None;
@@ -195,8 +195,7 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     let worker = &state.worker;
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
     let limits = worker.gateway.chain_for(state.route).chain.limits();
-    let is_own =
-        |judged: &RateDecision| limits[usize::from(judged.limit_index)].index == limit_rejection.limit;
+    let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
     if state.decisions.iter().all(is_own) {
         return;
     }
@@ -204,7 +203,7 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
         |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
     let others = chain::strictest_by_limit(&state.decisions)
         .filter(is_rejection)
-        .map(|judged| limits[usize::from(judged.limit_index)].index);
+        .map(|judged| limits[usize::from(judged.limit_index)].id);
     for limit in others.filter(|limit| *limit != limit_rejection.limit) {
         worker.gateway.metrics.count_decision(worker.id, limit, kind);
     }
@@ -235,7 +234,7 @@ fn render_rejection(
         host: &facts.host,
         uri: str::from_utf8(&facts.path).unwrap_or(facts.uri.path()),
         request_uri: facts.uri.path_and_query().map_or("", PathAndQuery::as_str),
-        location: state.route.map_or("", |route| &gateway.routes[route].name),
+        location: state.route.map_or("", |route| &gateway.routes[route.0].name),
     };
     let mut response =
         gateway.rejecters.for_location(state.route).render_rejection(rejection, &context, facts.is_grpc());

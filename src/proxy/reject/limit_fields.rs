@@ -98,7 +98,7 @@ impl RateLimitFields {
 
     /// Writes a single decision, the most frequent case.
     #[inline]
-    fn write_single(&self, (limit, rate, decision): (usize, usize, Decision), headers: &mut HeaderMap) {
+    fn write_single(&self, (limit, rate, decision): (LimitId, usize, Decision), headers: &mut HeaderMap) {
         let item = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
         if let Some(item) = item.filter(|item| item.standard) {
             headers.insert(POLICY_HEADER, item.policy.clone());
@@ -254,8 +254,8 @@ fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderV
 }
 
 /// The items of one limit, one per rate of every tier; none for limits that are not a quota in time.
-fn build_items(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<PolicyItem> {
-    let limit = &config.limits[index];
+fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Vec<PolicyItem> {
+    let limit = &config.limits[id];
     if limit.dry_run {
         return Vec::new();
     }
@@ -264,7 +264,7 @@ fn build_items(config: &Config, index: usize, standard: bool, legacy: bool) -> V
         let several = quotas.len() > 1;
         quotas.into_iter().map(move |(rate, quota)| (variant, several, rate, quota))
     });
-    let item = |(index, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
+    let item = |(rate_index, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
         let mut name = limit.name.clone();
         if several {
             name = format!("{name};{}", rate_text(rate.units, rate.period.as_nanos()));
@@ -281,8 +281,8 @@ fn build_items(config: &Config, index: usize, standard: bool, legacy: bool) -> V
         let prepared =
             |remaining, reset| interned_headers::intern_value(&render_item(&head, remaining, reset));
         PolicyItem {
-            limit: index,
-            rate: index,
+            limit: id,
+            rate: rate_index,
             is_tier_only: variant > 0,
             policy,
             remaining_values: (0..REMAINING_PREPARED).map(|remaining| prepared(remaining, 0)).collect(),

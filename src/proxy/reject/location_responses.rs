@@ -6,6 +6,7 @@ use super::prepared_response::{self, PreparedResponse, ResponseContent, RetryHin
 use super::rejection::{Fault, LimitCause};
 use super::template::{TemplatePart, TemplateSlot};
 use super::{DegradedTo, interned_headers, quote_name};
+use crate::config::LimitId;
 use crate::config::{Algorithm, Config, Degrade, OnReject, describe};
 
 /// The responses that do not concern a limit.
@@ -17,7 +18,7 @@ pub(super) struct FaultResponses {
 
 /// The responses of one rate of a limit.
 pub(super) struct LimitResponses {
-    pub limit: usize,
+    pub limit: LimitId,
     pub rate: usize,
     pub rejected: PreparedResponse,
     pub too_costly: PreparedResponse,
@@ -98,8 +99,8 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
 }
 
 /// The responses of a limit, one set per rate.
-pub(super) fn prepare_limit(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitResponses> {
-    let limit = &config.limits[index];
+pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) -> Vec<LimitResponses> {
+    let limit = &config.limits[id];
     let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
     let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
     let (default_status, default_grpc_status) = match concurrency {
@@ -132,7 +133,7 @@ pub(super) fn prepare_limit(config: &Config, index: usize, on_reject: &OnReject)
         let retry_hint = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
         let message = if concurrency { "Too many requests in flight" } else { "Too many requests" };
         LimitResponses {
-            limit: index,
+            limit: id,
             rate: rate_index,
             rejected: prepare(refused_status, default_grpc_status, retry_hint, detail.clone(), message),
             too_costly: prepare(

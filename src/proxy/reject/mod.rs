@@ -7,6 +7,7 @@ mod dry_run;
 mod interned_headers;
 mod limit_fields;
 mod location_responses;
+mod plain_http;
 mod prepared_response;
 mod rejection;
 pub mod status;
@@ -21,6 +22,7 @@ use http::{HeaderMap, HeaderName, Response};
 
 use crate::base::escape;
 use crate::config::{Config, OnRejectPatch};
+use crate::config::{LimitId, LocationId, UpstreamId};
 use crate::limit::Decision;
 use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
@@ -68,7 +70,7 @@ pub enum DegradedTo {
     /// The response in the configuration, which [`Rejecter::render_rejection`] renders.
     Canned,
     /// Index in [`Config::upstreams`].
-    Upstream(usize),
+    Upstream(UpstreamId),
 }
 
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
@@ -94,8 +96,8 @@ impl Rejecters {
 
     /// The rejecter of a location, by its index in [`Config::locations`]; `None` = the request has none.
     #[inline]
-    pub fn for_location(&self, location: Option<usize>) -> &Rejecter {
-        location.and_then(|index| self.locations.get(index)).unwrap_or(&self.default_rejecter)
+    pub fn for_location(&self, location: Option<LocationId>) -> &Rejecter {
+        location.and_then(|index| self.locations.get(index.0)).unwrap_or(&self.default_rejecter)
     }
 }
 
@@ -104,11 +106,11 @@ impl Rejecters {
 impl Rejecter {
     fn new(
         config: &Config,
-        location_limits: &[usize],
+        location_limits: &[LimitId],
         patch: &OnRejectPatch,
         fault_responses: Option<Arc<FaultResponses>>,
     ) -> Rejecter {
-        let mut chain: Vec<usize> = Vec::new();
+        let mut chain: Vec<LimitId> = Vec::new();
         for &limit in config.server.limits.iter().chain(location_limits) {
             if !chain.contains(&limit) {
                 chain.push(limit);
@@ -146,7 +148,7 @@ impl Rejecter {
     }
 
     /// Marks a response that is sent instead of the rejection by a limit.
-    pub fn mark_degraded(&self, limit: usize, headers: &mut HeaderMap) {
+    pub fn mark_degraded(&self, limit: LimitId, headers: &mut HeaderMap) {
         if let Some(responses) = self.limits.iter().find(|responses| responses.limit == limit) {
             headers.insert(DEGRADED, responses.degraded_value.clone());
         }
@@ -213,7 +215,10 @@ impl Rejecter {
     }
 
     /// The same as text for the access log, for limits that would have acted.
-    pub fn dry_run_summary(&self, decisions: impl IntoIterator<Item = (usize, Decision)>) -> Option<String> {
+    pub fn dry_run_summary(
+        &self,
+        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
+    ) -> Option<String> {
         self.dry_runs.log_summary(decisions)
     }
 

@@ -25,7 +25,7 @@ pub enum Rejection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRejection {
     /// Index in [`crate::config::Config::limits`].
-    pub limit: usize,
+    pub limit: LimitId,
     /// Index of the rate in the limit; 0 for concurrency.
     pub rate: usize,
     pub cause: LimitCause,

@@ -112,7 +112,7 @@ impl Balancer {
         &self,
         servers: &'a [Arc<Server>],
         hash: u64,
-        tried: &[usize],
+        tried: &[ServerId],
     ) -> ServerChoice<'a> {
         let has_untried = |availability| {
             servers.iter().any(|s| s.check_availability() == availability && !tried.contains(&s.position))
@@ -175,13 +175,13 @@ impl Balancer {
             // It fits: a weight has 16 bits.
             let weight = server.effective_weight() as i64;
             total += weight;
-            credits[server.position] += weight;
-            if best.is_none_or(|best| credits[server.position] > credits[best.position]) {
+            credits[server.position.0] += weight;
+            if best.is_none_or(|best| credits[server.position.0] > credits[best.position.0]) {
                 best = Some(server);
             }
         }
         let best = best?;
-        credits[best.position] -= total;
+        credits[best.position.0] -= total;
         Some(best)
     }
 

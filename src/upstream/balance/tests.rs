@@ -160,7 +160,7 @@ fn an_ejected_server_is_better_than_none() {
         upstream.servers[0].state.mark_ejected(Now(u64::MAX));
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
         // While a tried server is up, the ejected one is spared.
-        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Exhausted), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Exhausted), "{kind}");
         upstream.servers[1].state.set_flag(DRAINING);
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
     }

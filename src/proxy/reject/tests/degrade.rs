@@ -30,7 +30,10 @@ fn only_rejections_by_limits_are_degraded() {
         };
         assert!(is_degraded && response.status() == 203, "{rejection:?}");
         assert_eq!((text(&response), header(&response, "x-why")), ("later", "sale"));
-        assert_eq!(rejecters.for_location(Some(0)).degraded_to(rejection, false), Some(DegradedTo::Canned));
+        assert_eq!(
+            rejecters.for_location(Some(LocationId(0))).degraded_to(rejection, false),
+            Some(DegradedTo::Canned)
+        );
         assert_eq!(
             rejecters.for_location(None).degraded_to(rejection, false),
             None,
@@ -54,15 +57,15 @@ fn a_canned_error_says_when_to_come_back() {
 fn grpc_callers_get_their_status_instead_of_a_canned_answer() {
     let rejecters = with_on_reject(SOLD_OUT);
     let Rejection::Limit(rejection) = limit_rejection(0, LimitCause::Rate, Some(1)) else { unreachable!() };
-    let rejecter = rejecters.for_location(Some(0));
+    let rejecter = rejecters.for_location(Some(LocationId(0)));
     assert_eq!(rejecter.degraded_to(&rejection, true), None);
     let response = rejecter.render_rejection(&Rejection::Limit(rejection), &context(), true);
     assert_eq!((header(&response, "grpc-status"), header(&response, "sluicegate-degraded")), ("8", ""));
     assert_eq!(header(&response, RETRY_AFTER.as_str()), "1");
     let to_upstream = with_on_reject("{ degrade: demo }");
     assert_eq!(
-        to_upstream.for_location(Some(0)).degraded_to(&rejection, true),
-        Some(DegradedTo::Upstream(0))
+        to_upstream.for_location(Some(LocationId(0))).degraded_to(&rejection, true),
+        Some(DegradedTo::Upstream(UpstreamId(0)))
     );
 }
 
@@ -76,16 +79,25 @@ fn the_nearest_section_decides() {
            - { path: /b, upstream: demo, limits: [plain, own, off], on_reject: { degrade: none } }\n  \
            - { path: /c, upstream: demo, limits: [plain, own, off], on_reject: { degrade: { body: c } } }\n",
     );
-    let demo = config.upstreams.iter().position(|upstream| upstream.name == "demo").map(DegradedTo::Upstream);
+    let demo = config
+        .upstreams
+        .iter()
+        .position(|upstream| upstream.name == "demo")
+        .map(|index| DegradedTo::Upstream(UpstreamId(index)));
     let degraded_to = |location| {
         [0, 1, 2].map(|limit| {
-            let rejection = LimitRejection { limit, rate: 0, cause: LimitCause::Rate, retry_after_ns: None };
+            let rejection = LimitRejection {
+                limit: LimitId(limit),
+                rate: 0,
+                cause: LimitCause::Rate,
+                retry_after_ns: None,
+            };
             rejecters.for_location(Some(location)).degraded_to(&rejection, false)
         })
     };
-    assert_eq!(degraded_to(0), [demo, Some(DegradedTo::Canned), None]);
-    assert_eq!(degraded_to(1), [None; 3]);
-    assert_eq!(degraded_to(2), [Some(DegradedTo::Canned); 3]);
+    assert_eq!(degraded_to(LocationId(0)), [demo, Some(DegradedTo::Canned), None]);
+    assert_eq!(degraded_to(LocationId(1)), [None; 3]);
+    assert_eq!(degraded_to(LocationId(2)), [Some(DegradedTo::Canned); 3]);
 }
 
 #[test]

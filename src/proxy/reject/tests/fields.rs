@@ -13,7 +13,8 @@ fn fields(yaml: &str, decisions: &[(usize, usize, Decision)]) -> Vec<String> {
     let (_, rejecters) = rejecters(yaml);
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", HeaderValue::from_static("of the upstream"));
-    rejecters.for_location(Some(0)).write_fields(decisions.iter().copied(), &mut headers);
+    let decisions = decisions.iter().map(|&(limit, rate, decision)| (LimitId(limit), rate, decision));
+    rejecters.for_location(Some(LocationId(0))).write_fields(decisions, &mut headers);
     let written =
         ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     written

@@ -35,7 +35,7 @@ fn with_on_reject(on_reject: &str) -> Rejecters {
 }
 
 fn limit_rejection(limit: usize, cause: LimitCause, retry_after_ns: Option<u64>) -> Rejection {
-    Rejection::Limit(LimitRejection { limit, rate: 0, cause, retry_after_ns })
+    Rejection::Limit(LimitRejection { limit: LimitId(limit), rate: 0, cause, retry_after_ns })
 }
 
 fn context<'a>() -> RejectContext<'a> {
@@ -339,7 +339,8 @@ fn sections_lie_over_each_other() {
            - { path: /own, upstream: demo, limits: mine, on_reject: { status: 440, body: envelope } }\n",
     );
     let rendered = |place: Option<usize>, rejection: &Rejection| {
-        let response = rejecters.for_location(place).render_rejection(rejection, &context(), false);
+        let response =
+            rejecters.for_location(place.map(LocationId)).render_rejection(rejection, &context(), false);
         let from = header(&response, "x-from").to_owned();
         (response.status().as_u16(), from, response.body().is_empty())
     };

@@ -11,7 +11,7 @@ use super::{HostGroup, LocationRule, Locations};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocationCandidate {
     /// An index into [`crate::config::Config::locations`].
-    pub location: usize,
+    pub location: LocationId,
     pub host: HostMatch,
     pub path: PathMatch,
     /// `None` for the location that serves the request.

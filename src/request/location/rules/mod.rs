@@ -34,7 +34,7 @@ pub struct Locations {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocationLookup {
     /// An index into [`crate::config::Config::locations`].
-    Found(usize),
+    Found(LocationId),
     NotFound,
     /// Locations match the path, but none the method. `allow` is the value of the Allow header.
     MethodNotAllowed {
@@ -62,7 +62,7 @@ struct PrefixEntry {
 
 #[derive(Debug)]
 struct LocationRule {
-    location: usize,
+    location: LocationId,
     /// Empty = any. GET includes HEAD, as in nginx's `limit_except`.
     methods: Box<[Method]>,
     no_regex: bool,
@@ -118,8 +118,8 @@ impl Locations {
 
     /// A number that identifies location `index`: the same path, hosts and methods have the same one in the next
     /// configuration, wherever they are in the file.
-    pub fn identity_of(&self, index: usize) -> u64 {
-        self.identities[index]
+    pub fn identity_of(&self, index: LocationId) -> u64 {
+        self.identities[index.0]
     }
 
     #[inline]

@@ -311,7 +311,7 @@ fn every_loser_has_its_reason() {
     ]);
     let explain = |host: &str, path: &str| {
         let candidates = site.search.list_candidates(host, path.as_bytes(), &Method::GET);
-        let losses = candidates.iter().map(|one| (one.location, one.loss)).collect::<Vec<_>>();
+        let losses = candidates.iter().map(|one| (one.location.0, one.loss)).collect::<Vec<_>>();
         (losses, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.winning_reason()))
     };
     let (losses, reason) = explain("a.test", "/a/b.gif");
