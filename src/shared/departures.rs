@@ -1,8 +1,8 @@
-//! Those who wait here for departures that the store handed out.
+//! Requests that wait here for departures that the store handed out.
 //!
 //! The store gives each request of the fleet a departure of its own. A waiter that leaves frees the last departure of
-//! its cost that this gateway holds for the key, and those of its cost behind it move up: as far apart as the store
-//! handed them out, departures keep the rate. With `fair_by` the waiters take turns.
+//! its cost that this gateway holds for the key, and the waiters of its cost behind it move up: departures stay as
+//! far apart as the store handed them out, so they keep the rate. With `fair_by` the waiters take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterStat
 /// The waiters of one rate.
 #[derive(Default)]
 pub struct Departures {
-    /// As many waiters as requests wait in the process.
+    /// Bounded by the cap on waiting requests of the process.
     waiters: Mutex<DepartureQueues>,
     waiting: AtomicUsize,
 }
@@ -31,20 +31,20 @@ struct DepartureQueues {
 
 struct DepartureQueue {
     queue: u32,
-    /// In the order of their time; as many of each cost as there are waiters of it.
+    /// In order of time; as many of each cost as there are waiters of that cost.
     departures: VecDeque<Departure>,
 }
 
-/// A moment that the store handed out.
+/// A moment at which one request may go, handed out by the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Departure {
     pub due: Now,
     pub cost: u64,
-    /// What giving it back has to name.
+    /// The mark that a refund must name.
     pub mark: u64,
 }
 
-/// A place among the waiters.
+/// The position of a waiter in a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct DepartureTicket {
     node: u32,
@@ -58,7 +58,7 @@ impl Departures {
         self.waiting.load(Relaxed)
     }
 
-    /// Stands in line for `departure` or an earlier one of its cost; `until` is when it gives up.
+    /// Joins the queue for `departure` or an earlier one of its cost; the waiter gives up at `until`.
     pub fn join_queue(
         &self,
         key: SharedKey,
@@ -68,25 +68,26 @@ impl Departures {
     ) -> DepartureTicket {
         let cost = departure.cost;
         let mut wakers = Wakers::new();
-        let mut lines = self.waiters.lock();
-        let DepartureQueues { by_key: of, queues } = &mut *lines;
-        let line =
-            of.entry(key).or_insert_with(|| DepartureQueue { queue: NO_NODE, departures: VecDeque::new() });
-        let place = line.departures.partition_point(|other| other.due <= departure.due);
-        line.departures.insert(place, departure);
-        if place == 0 {
-            // The head has its timer set for a later one.
-            queues.wake_head(line.queue, &mut wakers);
+        let mut waiters = self.waiters.lock();
+        let DepartureQueues { by_key, queues } = &mut *waiters;
+        let entry = by_key
+            .entry(key)
+            .or_insert_with(|| DepartureQueue { queue: NO_NODE, departures: VecDeque::new() });
+        let index = entry.departures.partition_point(|other| other.due <= departure.due);
+        entry.departures.insert(index, departure);
+        if index == 0 {
+            // The head's timer is set for a later departure.
+            queues.wake_head(entry.queue, &mut wakers);
         }
-        let node = queues.push_waiter(&mut line.queue, NewWaiter { fair, cost, span: cost.into(), until });
+        let node = queues.push_waiter(&mut entry.queue, NewWaiter { fair, cost, span: cost.into(), until });
         self.waiting.fetch_add(1, Relaxed);
-        drop(lines);
+        drop(waiters);
         wakers.into_iter().for_each(Waker::wake);
         DepartureTicket { node, cost }
     }
 
-    /// A waiter looks whether its turn has come; unless it may go, its waker is kept. Once it went or was refused,
-    /// its ticket is void. With a refusal comes the departure that nobody needs any more.
+    /// Checks whether a waiter's turn has come; if not, its waker is kept. Once it goes or is rejected, its ticket is
+    /// void. A rejection comes with the departure that is no longer needed.
     pub(crate) fn poll_turn(
         &self,
         key: &SharedKey,
@@ -95,96 +96,102 @@ impl Departures {
         waker: &Waker,
     ) -> (Turn, Option<Departure>) {
         let mut wakers = Wakers::new();
-        let mut lines = self.waiters.lock();
-        let turn = self.check_turn(&mut lines, key, ticket, now, waker, &mut wakers);
-        drop(lines);
+        let mut waiters = self.waiters.lock();
+        let turn = self.check_turn(&mut waiters, key, ticket, now, waker, &mut wakers);
+        drop(waiters);
         wakers.into_iter().for_each(Waker::wake);
         turn
     }
 
     fn check_turn(
         &self,
-        lines: &mut DepartureQueues,
+        waiters: &mut DepartureQueues,
         key: &SharedKey,
         ticket: DepartureTicket,
         now: Now,
         waker: &Waker,
         wakers: &mut Wakers,
     ) -> (Turn, Option<Departure>) {
-        let DepartureQueues { by_key: of, queues } = lines;
-        let Some(line) = of.get_mut(key) else {
-            // All have departed; only this one had not noticed yet.
+        let DepartureQueues { by_key, queues } = waiters;
+        let Some(entry) = by_key.get_mut(key) else {
+            // All waiters have departed; only this one had not noticed yet.
             queues.remove_waiter(&mut NO_NODE.clone(), ticket.node, wakers);
             return (Turn::Go, None);
         };
-        self.depart_due(line, queues, now, wakers);
+        self.depart_due(entry, queues, now, wakers);
         let until = queues.wait_deadline(ticket.node);
         let stays = until.is_none_or(|until| now < until);
         if let Some(WaiterState::Waiting) = queues.waiter_state(ticket.node)
             && stays
         {
-            let is_head = queues.set_waker(line.queue, ticket.node, waker, wakers);
-            let due = line.departures.front().filter(|_| is_head).map(|departure| departure.due);
+            let is_head = queues.set_waker(entry.queue, ticket.node, waker, wakers);
+            let due = entry.departures.front().filter(|_| is_head).map(|departure| departure.due);
             let due = due.map(|due| until.map_or(due, |until| due.min(until)));
             return (due.or(until).map_or(Turn::Wait, Turn::Due), None);
         }
-        let left = queues.remove_waiter(&mut line.queue, ticket.node, wakers);
-        let retry_ns = line.departures.back().map_or(1, |last| last.due.ns_since(now).max(1));
-        let stood = matches!(left, Some((WaiterState::Waiting, _)));
+        let left = queues.remove_waiter(&mut entry.queue, ticket.node, wakers);
+        let retry_ns = entry.departures.back().map_or(1, |last| last.due.ns_since(now).max(1));
+        let was_waiting = matches!(left, Some((WaiterState::Waiting, _)));
         let mut freed = None;
-        if stood {
-            // It waited as long as it may.
+        if was_waiting {
+            // Its maximum wait has passed.
             self.waiting.fetch_sub(1, Relaxed);
-            freed = take_last_departure(line, ticket.cost);
+            freed = take_last_departure(entry, ticket.cost);
         }
-        if line.departures.is_empty() && line.queue == NO_NODE {
-            of.remove(key);
+        if entry.departures.is_empty() && entry.queue == NO_NODE {
+            by_key.remove(key);
         }
-        (if stood { Turn::Reject(retry_ns) } else { Turn::Go }, freed)
+        (if was_waiting { Turn::Reject(retry_ns) } else { Turn::Go }, freed)
     }
 
-    /// A waiter leaves before its turn. Answers the departure that nobody needs any more.
+    /// Removes a waiter before its turn. Returns the departure that is no longer needed.
     pub fn leave_queue(&self, key: &SharedKey, ticket: DepartureTicket) -> Option<Departure> {
         let mut wakers = Wakers::new();
-        let mut lines = self.waiters.lock();
-        let DepartureQueues { by_key: of, queues } = &mut *lines;
-        let Some(line) = of.get_mut(key) else {
+        let mut waiters = self.waiters.lock();
+        let DepartureQueues { by_key, queues } = &mut *waiters;
+        let Some(entry) = by_key.get_mut(key) else {
             queues.remove_waiter(&mut NO_NODE.clone(), ticket.node, &mut wakers);
             return None;
         };
-        let stood = matches!(
-            queues.remove_waiter(&mut line.queue, ticket.node, &mut wakers),
+        let was_waiting = matches!(
+            queues.remove_waiter(&mut entry.queue, ticket.node, &mut wakers),
             Some((WaiterState::Waiting, _))
         );
-        let freed = if stood { take_last_departure(line, ticket.cost) } else { None };
-        if stood {
+        let freed = if was_waiting { take_last_departure(entry, ticket.cost) } else { None };
+        if was_waiting {
             self.waiting.fetch_sub(1, Relaxed);
         }
-        if line.departures.is_empty() && line.queue == NO_NODE {
-            of.remove(key);
+        if entry.departures.is_empty() && entry.queue == NO_NODE {
+            by_key.remove(key);
         }
-        drop(lines);
+        drop(waiters);
         wakers.into_iter().for_each(Waker::wake);
         freed
     }
 
-    /// Lets everyone go whose departure is due, for timers may be late.
-    fn depart_due(&self, line: &mut DepartureQueue, queues: &mut ShardQueues, now: Now, wakers: &mut Wakers) {
-        while line.queue != NO_NODE
-            && let Some(first) = line.departures.front()
+    /// Lets all waiters with a due departure go, because timers may be late.
+    fn depart_due(
+        &self,
+        entry: &mut DepartureQueue,
+        queues: &mut ShardQueues,
+        now: Now,
+        wakers: &mut Wakers,
+    ) {
+        while entry.queue != NO_NODE
+            && let Some(first) = entry.departures.front()
             && first.due <= now
         {
             let cost = first.cost;
-            line.departures.pop_front();
-            queues.depart_with_cost(&mut line.queue, cost, wakers);
+            entry.departures.pop_front();
+            queues.depart_with_cost(&mut entry.queue, cost, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
 }
 
-fn take_last_departure(line: &mut DepartureQueue, cost: u64) -> Option<Departure> {
-    let place = line.departures.iter().rposition(|departure| departure.cost == cost)?;
-    line.departures.remove(place)
+fn take_last_departure(entry: &mut DepartureQueue, cost: u64) -> Option<Departure> {
+    let index = entry.departures.iter().rposition(|departure| departure.cost == cost)?;
+    entry.departures.remove(index)
 }
 
 #[cfg(test)]
@@ -197,7 +204,7 @@ mod tests {
         Departure { due: Now(due), cost, mark: due + 1000 }
     }
 
-    fn line(dues: &[(u64, u64)]) -> (Departures, Vec<DepartureTicket>) {
+    fn queue_of(dues: &[(u64, u64)]) -> (Departures, Vec<DepartureTicket>) {
         let departures = Departures::default();
         let join = |(due, cost): &(u64, u64)| departures.join_queue(KEY, departure(*due, *cost), 0, None);
         let tickets = dues.iter().map(join).collect();
@@ -214,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_leavers_departure_goes_to_the_next_and_the_last_one_is_free() {
-        let (departures, tickets) = line(&[(200, 1), (300, 1), (400, 1)]);
+        let (departures, tickets) = queue_of(&[(200, 1), (300, 1), (400, 1)]);
         assert_eq!(turn(&departures, tickets[0], 100), Turn::Due(Now(200)));
         assert_eq!(turn(&departures, tickets[1], 100), Turn::Wait);
         assert_eq!(departures.leave_queue(&KEY, tickets[0]), Some(departure(400, 1)));
@@ -228,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_departure_is_freed_for_its_own_cost_only() {
-        let (departures, tickets) = line(&[(200, 1), (300, 5), (400, 1)]);
+        let (departures, tickets) = queue_of(&[(200, 1), (300, 5), (400, 1)]);
         assert_eq!(departures.leave_queue(&KEY, tickets[1]), Some(departure(300, 5)));
         assert_eq!(departures.leave_queue(&KEY, tickets[0]), Some(departure(400, 1)));
         assert_eq!(turn(&departures, tickets[2], 200), Turn::Go);
@@ -236,19 +243,19 @@ mod tests {
     }
 
     #[test]
-    fn who_has_departed_unnoticed_frees_nothing_and_leaves_nothing_behind() {
-        let (departures, tickets) = line(&[(200, 1), (200, 1), (200, 1)]);
+    fn a_waiter_that_departed_unnoticed_frees_nothing_and_leaves_nothing_behind() {
+        let (departures, tickets) = queue_of(&[(200, 1), (200, 1), (200, 1)]);
         assert_eq!(turn(&departures, tickets[0], 500), Turn::Go);
         assert_eq!(departures.leave_queue(&KEY, tickets[1]), None);
         assert_eq!(turn(&departures, tickets[2], 500), Turn::Go);
         assert!(is_empty(&departures));
         let fresh = departures.join_queue(KEY, departure(600, 1), 0, None);
-        assert_eq!(fresh.node, tickets[2].node, "places are used again");
+        assert_eq!(fresh.node, tickets[2].node, "nodes are used again");
     }
 
     #[test]
     fn answers_out_of_order_keep_arrival_order_and_the_earliest_departures() {
-        let (departures, tickets) = line(&[(300, 1), (200, 1)]);
+        let (departures, tickets) = queue_of(&[(300, 1), (200, 1)]);
         assert_eq!(turn(&departures, tickets[0], 200), Turn::Go);
         assert_eq!(turn(&departures, tickets[1], 200), Turn::Due(Now(300)));
     }
@@ -272,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_departure_is_used_by_its_own_cost_only() {
-        let (departures, tickets) = line(&[(200, 1), (300, 5), (800, 1)]);
+        let (departures, tickets) = queue_of(&[(200, 1), (300, 5), (800, 1)]);
         assert_eq!(departures.leave_queue(&KEY, tickets[0]), Some(departure(800, 1)));
         assert_eq!(
             turn(&departures, tickets[2], 200),
@@ -285,21 +292,21 @@ mod tests {
     }
 
     #[test]
-    fn the_head_hears_of_an_earlier_departure() {
-        struct Called(AtomicUsize);
-        impl std::task::Wake for Called {
-            fn wake(self: std::sync::Arc<Called>) {
+    fn the_head_is_woken_for_an_earlier_departure() {
+        struct WakeCount(AtomicUsize);
+        impl std::task::Wake for WakeCount {
+            fn wake(self: std::sync::Arc<WakeCount>) {
                 self.0.fetch_add(1, Relaxed);
             }
         }
-        let called = std::sync::Arc::new(Called(AtomicUsize::new(0)));
+        let woken = std::sync::Arc::new(WakeCount(AtomicUsize::new(0)));
         let departures = Departures::default();
         let head = departures.join_queue(KEY, departure(300, 1), 0, None);
-        assert_eq!(departures.poll_turn(&KEY, head, Now(100), &called.clone().into()).0, Turn::Due(Now(300)));
+        assert_eq!(departures.poll_turn(&KEY, head, Now(100), &woken.clone().into()).0, Turn::Due(Now(300)));
         departures.join_queue(KEY, departure(400, 1), 0, None);
-        assert_eq!(called.0.load(Relaxed), 0);
+        assert_eq!(woken.0.load(Relaxed), 0);
         departures.join_queue(KEY, departure(200, 1), 0, None);
-        assert_eq!(called.0.load(Relaxed), 1);
+        assert_eq!(woken.0.load(Relaxed), 1);
         assert_eq!(turn(&departures, head, 100), Turn::Due(Now(200)));
     }
 }

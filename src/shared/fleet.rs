@@ -1,4 +1,4 @@
-//! The gateways that count one limit together, as the store tells of them.
+//! The gateways that count one limit together, as the store reports them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -8,56 +8,56 @@ use aws_lc_rs::digest;
 use super::RateRule;
 use crate::config::{self, KeyPart, ValueSource};
 
-/// What is known of the other gateways with a limit of this name.
+/// The state of the gateways with a limit of this name.
 pub struct Fleet {
     pub announcement: LimitAnnouncement,
-    /// Gateways that count it together, this one included; 0 as long as nobody has counted them.
+    /// Gateways that count it together, this one included; 0 before the first count.
     nodes: AtomicU64,
-    /// Gateways that are to be reckoned with, however few were counted.
+    /// Lower bound for the number of gateways, however few were counted.
     nodes_least: AtomicU64,
     differs: AtomicBool,
     collides: AtomicBool,
 }
 
-/// What a gateway tells the others of a limit.
+/// The announcement of a limit to other gateways.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitAnnouncement {
     pub limit: String,
     /// A hash of the name.
     pub(super) name: [u8; 8],
-    /// What is counted, and by what: the key and the algorithm.
+    /// A hash of the key and the algorithm.
     pub(super) shape: [u8; 4],
-    /// How much of it is allowed.
+    /// A hash of the numbers.
     pub(super) numbers: [u8; 4],
 }
 
-/// What one server knows of the gateways with a limit.
+/// One server's count of the gateways with a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FleetCount {
     pub nodes: u64,
     /// Some of them have other numbers.
     pub differs: bool,
-    /// Others have a limit of this name that counts something else.
+    /// Others have a limit of this name with another key or algorithm.
     pub collides: bool,
 }
 
 // === impl Fleet ===
 
 impl Fleet {
-    /// As it was `before`, if that is the fleet of the same limit, whatever its numbers were.
+    /// Continues `before` if it belongs to the same limit, whatever its numbers were.
     pub(super) fn adopt_from(
         before: Option<&Arc<Fleet>>,
         config: &config::LimitConfig,
         rules: &[RateRule],
     ) -> Arc<Fleet> {
-        let announced = LimitAnnouncement::new(config, rules);
-        let before = before.filter(|before| before.announcement.shape == announced.shape);
-        if let Some(same) = before.filter(|before| before.announcement == announced) {
+        let announcement = LimitAnnouncement::new(config, rules);
+        let before = before.filter(|before| before.announcement.shape == announcement.shape);
+        if let Some(same) = before.filter(|before| before.announcement == announcement) {
             return same.clone();
         }
         let known = before.map_or(0, |before| before.nodes.load(Relaxed));
         Arc::new(Fleet {
-            announcement: announced,
+            announcement,
             nodes: AtomicU64::new(known),
             nodes_least: AtomicU64::new(1),
             differs: AtomicBool::new(false),
@@ -65,34 +65,35 @@ impl Fleet {
         })
     }
 
-    /// Gateways that are to be reckoned with in an outage; at least 1.
+    /// The number of gateways to assume in an outage; at least 1.
     pub fn nodes(&self) -> u64 {
         self.nodes.load(Relaxed).max(self.nodes_least.load(Relaxed))
     }
 
-    /// From now on it reckons with so many gateways at least; with `nodes` as long as nobody has counted them.
+    /// Sets the lower bound, and assumes `nodes` gateways until the first count.
     pub(super) fn set_nodes_least(&self, nodes_least: u64, nodes: u64) {
         self.nodes_least.store(nodes_least.max(1), Relaxed);
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
-    /// As another process counted them, until the store does.
+    /// Raises the count to that of another process, until the store reports its own.
     pub(super) fn raise_nodes(&self, nodes: u64) {
         self.nodes.fetch_max(nodes, Relaxed);
     }
 
-    /// Some of them count it by other numbers.
+    /// True if some of them count it by other numbers.
     #[inline]
     pub fn differs(&self) -> bool {
         self.differs.load(Relaxed)
     }
 
-    /// Other gateways use its name for a limit with another key or algorithm.
+    /// True if other gateways use its name for a limit with another key or algorithm.
     pub fn collides(&self) -> bool {
         self.collides.load(Relaxed)
     }
 
-    /// Takes up what the store counted. For a while after an outage (`forgetful`) it may not have heard of all again.
+    /// Applies the store's count. For a while after an outage (`forgetful`) the store may not know all gateways
+    /// again.
     pub(super) fn apply_count(&self, count: FleetCount, forgetful: bool) {
         let nodes = count.nodes.max(1);
         if forgetful {
@@ -117,7 +118,7 @@ impl Fleet {
 // === impl FleetCount ===
 
 impl FleetCount {
-    /// Of the answer to a beat that told of `limits` limits; `None` if it is not one.
+    /// Parses the reply to a heartbeat with `limits` limits; `None` if it is malformed.
     pub(super) fn parse_reply(bytes: &[u8], limits: usize) -> Option<Vec<FleetCount>> {
         let one = |bytes: &[u8; 5]| {
             let [a, b, c, d, flags] = *bytes;
@@ -128,7 +129,7 @@ impl FleetCount {
         (rest.is_empty() && counts.len() == limits).then(|| counts.iter().map(one).collect())
     }
 
-    /// What two servers know, of which either may not have heard of all gateways.
+    /// Merges the counts of two servers, either of which may not know all gateways.
     pub(super) fn merge_with(self, other: FleetCount) -> FleetCount {
         FleetCount {
             nodes: self.nodes.max(other.nodes),
@@ -138,12 +139,12 @@ impl FleetCount {
     }
 }
 
-// === impl Announced ===
+// === impl LimitAnnouncement ===
 
 impl LimitAnnouncement {
     fn new(config: &config::LimitConfig, rules: &[RateRule]) -> LimitAnnouncement {
         let mut shape: Vec<u8> = config.key.iter().flat_map(key_part_text).collect();
-        // One kind for all variants and rates.
+        // All variants and rates have the same algorithm.
         shape.extend(rules.first().map(RateRule::algorithm_code));
         let numbers: Vec<u8> = rules.iter().flat_map(RateRule::encode_numbers).collect();
         LimitAnnouncement {
@@ -154,12 +155,12 @@ impl LimitAnnouncement {
         }
     }
 
-    /// What the store calls it, as told by the gateway `node`.
+    /// Its field name in the store, for the gateway `node`.
     pub(super) fn field_name(&self, node: &str) -> Vec<u8> {
         [node.as_bytes(), &self.name].concat()
     }
 
-    /// As the script reads it.
+    /// Appends it in the format that the script reads.
     pub(super) fn pack_into(&self, into: &mut Vec<u8>) {
         into.extend(self.name);
         into.extend(self.shape);
@@ -167,7 +168,7 @@ impl LimitAnnouncement {
     }
 }
 
-/// What tells a part of a key from any other, in every version.
+/// A text that identifies a part of a key, the same in every version.
 fn key_part_text(part: &KeyPart) -> Vec<u8> {
     let (word, name) = match part {
         KeyPart::Ip => ("ip", ""),
@@ -189,5 +190,5 @@ fn key_part_text(part: &KeyPart) -> Vec<u8> {
 /// A hash that all gateways agree on.
 fn hash_text<const N: usize>(text: &[u8]) -> [u8; N] {
     let digest = digest::digest(&digest::SHA256, text);
-    std::array::from_fn(|place| digest.as_ref()[place])
+    std::array::from_fn(|index| digest.as_ref()[index])
 }

@@ -1,17 +1,16 @@
-//! What a process knows of shared limits, for the one that takes its place: the gateways that count them, the slots
-//! that are held, and what is owed. What was seen of keys and the local shares go with the counters.
+//! The state of shared limits that a process hands to its successor: the gateways that count them, the slots held,
+//! and the debts. Last answers and local shares travel with the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 
+use super::debts::handover::DebtsHandover;
 use super::shared_limit::SharedLimit;
 use super::{SharedKey, SlotKey, Store};
-use crate::limit::Units;
-use crate::limit::table::CounterKey;
 
-/// What is known of the store.
+/// The state of the store and of its limits.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreHandover {
@@ -20,52 +19,23 @@ pub struct StoreHandover {
     debts: DebtsHandover,
 }
 
-/// What is known of one shared limit.
+/// The state of one shared limit.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct LimitHandover {
     name: String,
     nodes: u64,
-    /// The gateways that its local share is divided by, if it was needed.
+    /// The number of gateways that its local share is divided among, if it was needed.
     share_nodes: Option<u64>,
     /// By rule and key, the slots that requests in flight hold.
     slots: Vec<(u32, [u8; 16], u64)>,
 }
 
-/// What is owed to the store.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct DebtsHandover {
-    pub node: u64,
-    pub sequence: u64,
-    pub keys: Vec<KeyDebtsHandover>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct KeyDebtsHandover {
-    pub key: [u8; 16],
-    pub sequence: u64,
-    pub rates: Vec<DebtHandover>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct DebtHandover {
-    pub limit: String,
-    /// [`super::Rule::id`].
-    pub rule: u32,
-    /// The halves of the local key, and its prefix.
-    pub id: [u64; 2],
-    pub prefix: u64,
-    pub variant: usize,
-    pub owed: u64,
-    pub sent: u64,
-}
-
-// === impl KnownStore ===
+// === impl StoreHandover ===
 
 impl StoreHandover {
-    /// What this process knows. From now on it charges nothing: that is up to the process that takes its place, until
-    /// [`Store::serve`] says otherwise.
+    /// Captures the state of this process, which charges nothing from now on: that is up to its successor, until
+    /// [`Store::serve_limits`] is called again.
     pub fn capture_from<'a>(
         store: &Store,
         limits: impl Iterator<Item = &'a Arc<SharedLimit>>,
@@ -78,20 +48,20 @@ impl StoreHandover {
         }
     }
 
-    /// Hands everything to the store and the limits of a gateway that nobody uses yet. Slots of requests that the other
-    /// process still answers count for as long as it may take to end them.
+    /// Restores everything into the store and the limits of a gateway that is not in use yet. Slots of requests that
+    /// the other process still serves count for `drain`, the longest time that these may take.
     pub fn restore_into(&self, store: &Store, limits: &[&Arc<SharedLimit>], drain: std::time::Duration) {
         store.raise_nodes(self.nodes);
         for limit in limits {
-            let Some(known) = self.limits.iter().find(|known| known.name == limit.name()) else { continue };
-            limit.fleet.raise_nodes(known.nodes);
-            if let Some(nodes) = known.share_nodes {
-                // So that its counters, expressed in these numbers, are taken over.
+            let Some(state) = self.limits.iter().find(|state| state.name == limit.name()) else { continue };
+            limit.fleet.raise_nodes(state.nodes);
+            if let Some(nodes) = state.share_nodes {
+                // Its counters, expressed in these numbers, can then be taken over.
                 limit.share_of(nodes);
             }
-            let slots = known.slots.iter().map(|(rule, key, slots)| {
-                let place = SlotKey { rule: *rule, key: SharedKey(*key) };
-                (place, *slots)
+            let slots = state.slots.iter().map(|(rule, key, slots)| {
+                let slot_key = SlotKey { rule: *rule, key: SharedKey(*key) };
+                (slot_key, *slots)
             });
             limit.in_flight.inherit_slots(slots, drain);
         }
@@ -99,7 +69,7 @@ impl StoreHandover {
     }
 }
 
-// === impl KnownLimit ===
+// === impl LimitHandover ===
 
 impl LimitHandover {
     fn capture_limit(limit: &SharedLimit) -> LimitHandover {
@@ -108,22 +78,10 @@ impl LimitHandover {
             name: limit.name().to_owned(),
             nodes: limit.fleet.nodes(),
             share_nodes: limit.share_nodes(),
-            slots: slots.into_iter().map(|(place, slots)| (place.rule, place.key.0, slots)).collect(),
+            slots: slots
+                .into_iter()
+                .map(|(slot_key, slots)| (slot_key.rule, slot_key.key.0, slots))
+                .collect(),
         }
-    }
-}
-
-// === impl KnownDebt ===
-
-impl DebtHandover {
-    pub(super) fn to_units(&self) -> Units {
-        let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
-        let key = CounterKey { id, prefix: self.prefix };
-        Units { key, cost: 1, variant: self.variant, fair: 0 }
-    }
-
-    /// The halves of a local key.
-    pub(super) fn split_id(id: u128) -> [u64; 2] {
-        [(id >> 64) as u64, id as u64]
     }
 }

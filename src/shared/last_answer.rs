@@ -1,28 +1,28 @@
-//! What the store said last about a key, as this process remembers it.
+//! The store's last answer about a key, as this process remembers it.
 
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
 
-/// What the store said last about one key; packed so that a slot of the table is small.
+/// The last answer about one key; packed to keep table slots small.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(super) struct LastAnswer {
-    /// When it was said, ns.
+    /// When its question was sent, ns.
     pub at: u64,
-    /// From when on it says nothing any more; of a fixed window, its end.
+    /// When it becomes meaningless; for a fixed window, its end.
     pub until: u64,
-    /// Requests of at least `refused_cost` are refused until then: no refill can suffice before.
+    /// Requests of at least `rejected_cost` are rejected until then: no refill can suffice earlier.
     pub rejected_until: u64,
-    /// When that was said.
+    /// When the question behind that rejection was sent.
     pub rejected_at: u64,
     pub rejected_cost: u32,
     pub remaining: u32,
-    /// The local share leaves no more than this does.
+    /// The local share was seeded with it, and leaves no more than the store did.
     pub seeded: bool,
 }
 
-// === impl Seen ===
+// === impl LastAnswer ===
 
 impl PersistentEntry for LastAnswer {
     fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
@@ -35,16 +35,16 @@ impl PersistentEntry for LastAnswer {
 
     fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<LastAnswer> {
         let mut moment = || take_bytes(&mut bytes).map(|ns| shift.translate_ns(u64::from_le_bytes(ns)));
-        let (at, until, refused_until, refused_at) = (moment()?, moment()?, moment()?, moment()?);
-        let (refused_cost, remaining) = (take_bytes(&mut bytes)?, take_bytes(&mut bytes)?);
+        let (at, until, rejected_until, rejected_at) = (moment()?, moment()?, moment()?, moment()?);
+        let (rejected_cost, remaining) = (take_bytes(&mut bytes)?, take_bytes(&mut bytes)?);
         bytes.is_empty().then_some(LastAnswer {
             at,
             until,
-            rejected_until: refused_until,
-            rejected_at: refused_at,
-            rejected_cost: u32::from_le_bytes(refused_cost),
+            rejected_until,
+            rejected_at,
+            rejected_cost: u32::from_le_bytes(rejected_cost),
             remaining: u32::from_le_bytes(remaining),
-            // The share of another process may not have come with it, and to seed it twice changes nothing.
+            // The share may not have been restored with it, and seeding twice changes nothing.
             seeded: false,
         })
     }

@@ -1,4 +1,4 @@
-//! One gateway's share of a limit: what judges while the store does not, and goes on counting afterwards.
+//! This gateway's share of a limit, which judges while the store does not answer and keeps counting afterwards.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use crate::config;
 use crate::config::LimitId;
 use crate::limit::{Limit, Units};
 
-/// The share, once it was needed. Its counters are kept until their windows end: another outage goes on where the one
-/// before ended.
+/// The share, built when first needed. Its counters last until their windows end, so that another outage continues
+/// where the previous one ended.
 #[derive(Default)]
 pub(super) struct LocalShare {
     portion: ArcSwapOption<SharePortion>,
     building: Mutex<()>,
 }
 
-/// The limit's numbers divided by so many gateways.
+/// A limit with its numbers divided among `nodes` gateways.
 struct SharePortion {
     nodes: u64,
     limit: Arc<Limit>,
 }
 
-// === impl Share ===
+// === impl LocalShare ===
 
 impl LocalShare {
-    /// The share of one of `nodes` gateways, whose numbers are `config`.
+    /// The share of one of `nodes` gateways, with the numbers of `config`.
     pub(super) fn limit_for(
         &self,
         nodes: u64,
@@ -51,9 +51,9 @@ impl LocalShare {
         limit
     }
 
-    /// Units of a key that it counts now.
+    /// Units that it counts for a key now.
     pub(super) fn used_units(&self, rate: usize, units: &Units, now: Now) -> u64 {
-        // Not while its numbers change.
+        // Its numbers must not change meanwhile.
         let _building = self.building.lock();
         let portion = self.portion.load();
         let Some(SharePortion { limit, .. }) = portion.as_deref() else { return 0 };
@@ -65,13 +65,13 @@ impl LocalShare {
         self.portion.load().as_ref().map(|portion| portion.limit.clone())
     }
 
-    /// The gateways that it is divided by; `None` = it was not needed yet.
+    /// The number of gateways that it is divided among; `None` before it was needed.
     pub(super) fn nodes(&self) -> Option<u64> {
         self.portion.load().as_ref().map(|portion| portion.nodes)
     }
 
-    /// The share of a limit whose numbers have changed: it goes on counting where this one does. [`Share::apply`] must
-    /// follow.
+    /// The share of the same limit after its numbers changed; it continues this one's counts.
+    /// [`LocalShare::apply_numbers`] must follow.
     pub(super) fn adopt_numbers(
         &self,
         id: LimitId,
@@ -87,7 +87,7 @@ impl LocalShare {
         share
     }
 
-    /// From now on its numbers count.
+    /// Puts its numbers into force.
     pub(super) fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
         if let Some(portion) = self.portion.load_full() {
             portion.limit.apply_params(clock);

@@ -1,8 +1,25 @@
-//! Counters that many gateways share on Redis or Valkey.
+//! Counters that gateways share through Redis or Valkey, here called the store.
 //!
-//! One call judges every shared limit of a request: a script there reads the packed state of each key, decides by the
-//! store's own clock, and writes only if all accept. What it hands back is the state itself; the numbers that
-//! answers tell are worked out here.
+//! One call of one script judges all shared limits of a request that lie in one [`KeyGroup`], by the store's own
+//! clock and all or nothing. The script decides and writes; it returns the raw state of each entry, from which the
+//! gateway computes the remainder and the retry time in integers. A [`SharedKey`] is a hash of the same text that the
+//! local table hashes, without a secret, so that all gateways agree; one packed string holds an entry ([`RateRule`])
+//! for each rate that counts by it. Names of keys hold no text of a client, and no message holds the user or password
+//! of the store.
+//!
+//! [`Store`] belongs to the process: the servers, whether they answer, how many gateways live. [`Link`] belongs to a
+//! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run,
+//! so nothing is charged twice. A [`Session`] connects a worker to the store: it asks about the limits of requests;
+//! its flusher refunds unused charges ([`StoreRefund`]) and reports the slots that the worker holds, in absolute
+//! numbers.
+//!
+//! A [`SharedLimit`] is the process's view of one limit: the rejections that still hold, the requests that wait for
+//! departures handed out here, the slots of all workers, and the local share that judges while no answer comes, or
+//! else as its `on_failure` says. A share counts until its windows end and starts from the last answers. Units that
+//! it admitted are [`Debts`] to the store: the flusher charges them under sequence numbers, so that a charge may be
+//! sent again; until then each question counts them in. A heartbeat tells the store which limits this gateway counts.
+//! Its reply fills the [`Fleet`] of each limit: how many gateways count it, and whether their numbers, keys or
+//! algorithms differ. The configuration rejects limits whose numbers exceed the script's arithmetic.
 
 mod debts;
 mod departures;
@@ -11,6 +28,7 @@ mod handover;
 mod last_answer;
 mod link;
 mod local_share;
+mod process_slots;
 pub mod script;
 mod session;
 mod shared_limit;
@@ -21,14 +39,14 @@ pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;
 pub use handover::StoreHandover;
 pub use link::{KeyGroup, Link, Store, StoreFault, StoreReport};
+pub use process_slots::SlotKey;
 pub use script::LuaScript;
 pub use script::call::{CallItem, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};
 pub use script::rule::RateRule;
 pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
 pub use shared_limit::SharedLimit;
-pub use slots::SlotKey;
 
-/// What a key is called in the store: 128 bits of a hash that all gateways agree on.
+/// The name of a key in the store: a 128-bit hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedKey(pub [u8; 16]);
 

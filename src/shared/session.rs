@@ -1,5 +1,5 @@
-//! What one worker has to do with the store: it asks for decisions, gives back what was not used, and tells which
-//! slots it holds.
+//! The session of one worker with the store: it asks for decisions, refunds unused charges, and reports the slots
+//! that the worker holds.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,41 +20,41 @@ use super::{
 };
 use crate::base::clock::Now;
 
-/// What is to be given back, at most; more is lost.
+/// Maximum number of queued refunds; further ones are lost.
 const REFUNDS_MAX: usize = 4096;
-/// Gives and words in one call.
+/// Refunds or slot reports per call.
 const BATCH: usize = 64;
-/// Between two rounds of telling all slots, which the store keeps for ten seconds: for so long one that lost its memory
-/// may grant them again.
+/// Between two reports of all slots, which the store keeps for ten seconds: a store that lost its memory may grant
+/// them again until the next report.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Between two rounds of charging what is owed to the store.
+/// Between two rounds of charging debts.
 const CHARGE_INTERVAL: Duration = Duration::from_millis(100);
-/// Charges that fail in one round before the rest is left to the next.
+/// Failed charges in one round after which the rest is left to the next round.
 const FAILED_CHARGES_MAX: usize = 8;
 
-/// One worker's dealings with the store.
+/// The session of one worker with the store.
 pub struct Session {
     pub store: Arc<Store>,
     link: Link,
     pub outbox: Arc<StoreOutbox>,
-    /// Taken by the clerk.
+    /// Taken by the flusher.
     refunds: Cell<Option<mpsc::Receiver<StoreRefund>>>,
-    /// Names the worker to the store.
+    /// The number that names the worker in the store.
     node: u64,
 }
 
-/// Where requests leave what the store is to be told after they are gone.
+/// Slots, debts and refunds that requests leave behind for the store.
 pub struct StoreOutbox {
     pub slots: WorkerSlots,
     pub debts: Arc<Debts>,
     refunds: mpsc::Sender<StoreRefund>,
-    /// What the clerk took is not yet sent, or not yet answered.
+    /// The flusher has refunds that are not sent or not answered yet.
     is_sending: AtomicBool,
-    /// The clerk has nothing in hand.
+    /// Notified each time the flusher has finished its work in hand.
     idle: Notify,
 }
 
-/// What a request took and did not use.
+/// Units that a request took and did not use.
 pub struct StoreRefund {
     pub limit: Arc<SharedLimit>,
     pub rate: usize,
@@ -71,7 +71,7 @@ pub struct StoreQuestion<'a> {
     pub cost: u64,
     pub limit_index: u16,
     pub dry_run: bool,
-    /// Of a concurrency limit.
+    /// For a concurrency limit.
     pub slot_count: SlotCount,
     /// Slots that all workers of the process hold, those asked for included.
     pub in_process: u64,
@@ -79,10 +79,10 @@ pub struct StoreQuestion<'a> {
     pub owed: u64,
 }
 
-/// What came back for one question.
+/// The answer to one question.
 #[derive(Debug, Clone, Copy)]
 pub enum StoreAnswer {
-    /// `took`: the call that this question was part of charged everything.
+    /// `charged`: the call that this question was part of charged everything.
     Answered {
         answer: RateAnswer,
         charged: bool,
@@ -95,23 +95,23 @@ pub enum StoreAnswer {
 // === impl Session ===
 
 impl Session {
-    /// The session of the worker `id`, on whose runtime it is made.
+    /// The session of the worker `id`; create it on that worker's runtime.
     pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
-        let (gives, given) = mpsc::channel(REFUNDS_MAX);
-        let (in_hand, idle) = (AtomicBool::new(false), Notify::new());
+        let (refund_sender, refund_receiver) = mpsc::channel(REFUNDS_MAX);
+        let (is_sending, idle) = (AtomicBool::new(false), Notify::new());
         let (slots, debts) = (WorkerSlots::default(), store.debts().clone());
-        let desk = Arc::new(StoreOutbox { slots, debts, refunds: gives, is_sending: in_hand, idle });
+        let outbox = Arc::new(StoreOutbox { slots, debts, refunds: refund_sender, is_sending, idle });
         Rc::new(Session {
             link: store.open_link(),
             node: store.node().wrapping_add(id as u64),
             store: store.clone(),
-            outbox: desk,
-            refunds: Cell::new(Some(given)),
+            outbox,
+            refunds: Cell::new(Some(refund_receiver)),
         })
     }
 
-    /// The session of the worker `id` that goes on with `before`, if that is one with the same store: the store must
-    /// hear of everything a worker holds from one mouth.
+    /// Continues `before` if it has the same store, else creates the session of the worker `id`: all slots of a
+    /// worker must be reported by one session.
     pub fn adopt_from(before: Option<&Rc<Session>>, store: &Arc<Store>, id: usize) -> Rc<Session> {
         let same = before.filter(|before| Arc::ptr_eq(&before.store, store));
         same.cloned().unwrap_or_else(|| Session::new(store, id))
@@ -143,18 +143,18 @@ impl Session {
         distinct.sort_unstable();
         distinct.dedup();
         let of = |group: &KeyGroup| -> Vec<usize> {
-            (0..items.len()).filter(|place| groups[*place] == *group).collect()
+            (0..items.len()).filter(|index| groups[*index] == *group).collect()
         };
         let calls = distinct.iter().map(|group| async move {
-            let own: Vec<CallItem<'_>> = of(group).into_iter().map(|place| items[place]).collect();
+            let own: Vec<CallItem<'_>> = of(group).into_iter().map(|index| items[index]).collect();
             answers_of(self.call_script(op, *group, &own).await, own.len())
         });
         let answers = join_all(calls).await;
         let mut answered: SmallVec<[StoreAnswer; 4]> =
             items.iter().map(|_| StoreAnswer::Failed(StoreFault::Garbled)).collect();
-        for (group, said) in distinct.iter().zip(answers) {
-            for (place, said) in of(group).into_iter().zip(said) {
-                answered[place] = said;
+        for (group, answers) in distinct.iter().zip(answers) {
+            for (index, answer) in of(group).into_iter().zip(answers) {
+                answered[index] = answer;
             }
         }
         answered
@@ -171,9 +171,9 @@ impl Session {
         ScriptReply::parse_reply(op, items, &bytes).ok_or(StoreFault::Garbled)
     }
 
-    /// Tells the store what requests left at the desk; for ever.
+    /// Sends the contents of the outbox to the store; never returns while the outbox exists.
     pub async fn run_flusher(self: Rc<Session>) {
-        let Some(mut gives) = self.refunds.take() else { return };
+        let Some(mut refunds) = self.refunds.take() else { return };
         let every = |span| {
             let mut interval = tokio::time::interval(span);
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -182,12 +182,12 @@ impl Session {
         let (mut heartbeat, mut charging) = (every(HEARTBEAT), every(CHARGE_INTERVAL));
         loop {
             tokio::select! {
-                give = gives.recv() => {
-                    let Some(give) = give else { return };
+                refund = refunds.recv() => {
+                    let Some(refund) = refund else { return };
                     self.outbox.is_sending.store(true, Relaxed);
-                    let mut batch = vec![give];
-                    while batch.len() < BATCH && let Ok(give) = gives.try_recv() {
-                        batch.push(give);
+                    let mut batch = vec![refund];
+                    while batch.len() < BATCH && let Ok(refund) = refunds.try_recv() {
+                        batch.push(refund);
                     }
                     self.send_refunds(batch).await;
                     self.outbox.is_sending.store(false, Relaxed);
@@ -200,26 +200,26 @@ impl Session {
         }
     }
 
-    /// Sent once: a give that ran twice would let more pass than the limit. A call reads before it writes, so it may be
-    /// about an entry of a key only once.
-    async fn send_refunds(&self, mut gives: Vec<StoreRefund>) {
-        while let Some(first) = gives.first() {
+    /// Sends refunds once: a refund that ran twice would admit more than the limit. A call reads before it writes, so
+    /// it may name an entry of a key only once.
+    async fn send_refunds(&self, mut refunds: Vec<StoreRefund>) {
+        while let Some(first) = refunds.first() {
             let group = self.store.group_of(&first.key);
             let (mut now, mut later): (Vec<StoreRefund>, Vec<StoreRefund>) = (Vec::new(), Vec::new());
-            for give in gives {
-                let is_known = now.iter().any(|other| other.entry_key() == give.entry_key());
-                let fits = !is_known && self.store.group_of(&give.key) == group;
-                if fits { now.push(give) } else { later.push(give) }
+            for refund in refunds {
+                let is_known = now.iter().any(|other| other.entry_key() == refund.entry_key());
+                let fits = !is_known && self.store.group_of(&refund.key) == group;
+                if fits { now.push(refund) } else { later.push(refund) }
             }
             let items: Vec<CallItem<'_>> = now.iter().map(StoreRefund::to_item).collect();
             if self.call_script(ScriptOp::Refund, group, &items).await.is_err() {
-                now.iter().for_each(|give| give.limit.count_lost());
+                now.iter().for_each(|refund| refund.limit.count_lost());
             }
-            gives = later;
+            refunds = later;
         }
     }
 
-    /// Charges the store what was admitted without it, as far as it answers.
+    /// Charges debts to the store, as long as it answers.
     async fn charge_debts(&self) {
         let debts = self.store.debts();
         let mut failed = 0;
@@ -228,33 +228,33 @@ impl Session {
             if charges.is_empty() {
                 return;
             }
-            let group = |charging: &DebtCharge| self.store.group_of(&charging.key);
+            let group = |charge: &DebtCharge| self.store.group_of(&charge.key);
             charges.sort_by_key(group);
-            let mut under_way = debts.hold_charges(&charges);
+            let mut in_flight = debts.hold_charges(&charges);
             for run in charges.chunk_by(|one, next| group(one) == group(next)) {
                 let items: Vec<CallItem<'_>> = run.iter().map(DebtCharge::to_item).collect();
                 let packed = PackedCall::new(ScriptOp::Charge, self.store.prefix(), debts.node(), &items);
-                let heard =
+                let acknowledged =
                     self.link.call_script(group(&run[0]), LuaScript::take_script(), &packed).await.is_ok();
-                failed += usize::from(!heard);
-                run.iter().for_each(|charging| under_way.finish_key(&charging.key, heard));
+                failed += usize::from(!acknowledged);
+                run.iter().for_each(|charge| in_flight.finish_key(&charge.key, acknowledged));
             }
         }
     }
 
-    /// Tells slots: of everything that is held if `all`, else of what has changed.
+    /// Reports slots: all that are held if `all`, else only changes.
     async fn report_slots(&self, all: bool) {
         let slots = &self.outbox.slots;
-        let mut words = if all { slots.report_all() } else { slots.take_changes(BATCH) };
-        let group = |word: &SlotReport| self.store.group_of(&word.slot_key.key);
-        words.sort_by_key(group);
-        for run in words.chunk_by(|one, next| group(one) == group(next)).flat_map(|run| run.chunks(BATCH)) {
+        let mut reports = if all { slots.report_all() } else { slots.take_changes(BATCH) };
+        let group = |report: &SlotReport| self.store.group_of(&report.slot_key.key);
+        reports.sort_by_key(group);
+        for run in reports.chunk_by(|one, next| group(one) == group(next)).flat_map(|run| run.chunks(BATCH)) {
             let items: Vec<CallItem<'_>> = run.iter().map(SlotReport::to_item).collect();
-            // What does not get through is told again with the next heartbeat: numbers are absolute.
-            let heard = self.call_script(ScriptOp::ReportSlots, group(&run[0]), &items).await.is_ok();
-            run.iter().for_each(|word| slots.finish_report(word, heard));
+            // A lost report is repeated with the next heartbeat: numbers are absolute.
+            let acknowledged = self.call_script(ScriptOp::ReportSlots, group(&run[0]), &items).await.is_ok();
+            run.iter().for_each(|report| slots.finish_report(report, acknowledged));
         }
-        if !all && words.len() == BATCH {
+        if !all && reports.len() == BATCH {
             slots.changed.notify_one();
         }
     }
@@ -263,14 +263,14 @@ impl Session {
 fn answers_of(reply: Result<ScriptReply, StoreFault>, items: usize) -> SmallVec<[StoreAnswer; 4]> {
     match reply {
         Ok(reply) => {
-            let took = reply.admitted;
-            reply.answers.into_iter().map(|answer| StoreAnswer::Answered { answer, charged: took }).collect()
+            let charged = reply.admitted;
+            reply.answers.into_iter().map(|answer| StoreAnswer::Answered { answer, charged }).collect()
         }
-        Err(failure) => std::iter::repeat_n(StoreAnswer::Failed(failure), items).collect(),
+        Err(fault) => std::iter::repeat_n(StoreAnswer::Failed(fault), items).collect(),
     }
 }
 
-// === impl Question ===
+// === impl StoreQuestion ===
 
 impl StoreQuestion<'_> {
     fn to_item(&self) -> CallItem<'_> {
@@ -287,7 +287,7 @@ impl StoreQuestion<'_> {
     }
 }
 
-// === impl Give ===
+// === impl StoreRefund ===
 
 impl StoreRefund {
     fn entry_key(&self) -> ([u8; 16], u32) {
@@ -295,25 +295,16 @@ impl StoreRefund {
     }
 
     fn to_item(&self) -> CallItem<'_> {
-        let (rule, held) = (&self.limit.rules[self.rate], SlotCount::default());
+        let (rule, slot_count) = (&self.limit.rules[self.rate], SlotCount::default());
         let (cost, mark) = (self.cost, self.mark);
-        CallItem {
-            rule,
-            key: self.key,
-            cost,
-            limit_index: 0,
-            dry_run: false,
-            slot_count: held,
-            mark,
-            owed: 0,
-        }
+        CallItem { rule, key: self.key, cost, limit_index: 0, dry_run: false, slot_count, mark, owed: 0 }
     }
 }
 
-// === impl Desk ===
+// === impl StoreOutbox ===
 
 impl StoreOutbox {
-    /// Waits until the store has heard everything.
+    /// Waits until the store has received everything.
     pub async fn wait_flushed(&self) {
         loop {
             let idle = self.idle.notified();
@@ -326,11 +317,11 @@ impl StoreOutbox {
         }
     }
 
-    /// Leaves something to be given back; where too much waits for that, it is lost.
-    pub fn queue_refund(&self, give: StoreRefund) {
-        if let Err(error) = self.refunds.try_send(give) {
-            let (mpsc::error::TrySendError::Full(give) | mpsc::error::TrySendError::Closed(give)) = error;
-            give.limit.count_lost();
+    /// Queues a refund; if the queue is full, it is lost.
+    pub fn queue_refund(&self, refund: StoreRefund) {
+        if let Err(error) = self.refunds.try_send(refund) {
+            let (mpsc::error::TrySendError::Full(refund) | mpsc::error::TrySendError::Closed(refund)) = error;
+            refund.limit.count_lost();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is said to the script, and what is made of its answers, whatever they are.
+//! Packing of script calls and parsing of replies, sound or not.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -33,23 +33,23 @@ fn rules() -> Vec<RateRule> {
     .collect()
 }
 
-fn item(rule: &RateRule, place: u16, key: u8) -> CallItem<'_> {
-    let held = SlotCount { slots: 2, sequence: 3 << 32 | 9 };
+fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
+    let slot_count = SlotCount { slots: 2, sequence: 3 << 32 | 9 };
     CallItem {
         rule,
         key: SharedKey([key; 16]),
         cost: 2,
-        limit_index: place,
+        limit_index,
         dry_run: false,
-        slot_count: held,
+        slot_count,
         mark: 55,
         owed: 0,
     }
 }
 
-/// The two rates of a token bucket are one limit.
+/// The two rates of the token bucket belong to one limit.
 fn items(rules: &[RateRule]) -> Vec<CallItem<'_>> {
-    rules.iter().enumerate().map(|(place, rule)| item(rule, place.saturating_sub(1) as u16, 1)).collect()
+    rules.iter().enumerate().map(|(index, rule)| item(rule, index.saturating_sub(1) as u16, 1)).collect()
 }
 
 fn doubles(numbers: &[f64]) -> Vec<u8> {
@@ -83,8 +83,8 @@ fn the_body_of_a_call() {
     let numbers = |ends: f64| [doubles(&[3.0, 2_000_000.0, ends]), pace.to_le_bytes().to_vec()].concat();
     expected.extend(numbers(5_000_000.0));
     assert_eq!(body(ScriptOp::Take), expected);
-    let given = [&[3], &head[1..], &numbers(55.0)].concat();
-    assert_eq!(body(ScriptOp::Refund), given);
+    let refund = [&[3], &head[1..], &numbers(55.0)].concat();
+    assert_eq!(body(ScriptOp::Refund), refund);
     let owing = PackedCall::new(ScriptOp::Take, "sg", 7, &[CallItem { owed: 4, ..tokens }]).body;
     assert_eq!(owing, [head, numbers(1_000_000.0)].concat(), "as if so many more had been used");
 
@@ -97,7 +97,7 @@ fn the_body_of_a_call() {
 #[test]
 fn an_answer_is_given_to_the_item_it_is_about() {
     let rules = rules();
-    // Slots, a log, and buckets of two keys: the script is told of them in another order.
+    // Slots, a log, and buckets of two keys: the script receives them in another order.
     let items = [
         item(&rules[6], 0, 1),
         item(&rules[5], 1, 1),
@@ -119,7 +119,7 @@ fn an_answer_is_given_to_the_item_it_is_about() {
 }
 
 #[test]
-fn what_cannot_be_an_answer_is_none() {
+fn impossible_answers_are_none() {
     let rules = rules();
     let tokens = [item(&rules[0], 0, 1)];
     let read = |now: f64, admitted: u8, level: f64| {
@@ -128,8 +128,8 @@ fn what_cannot_be_an_answer_is_none() {
     };
     assert!(read(NOW, 1, 5_000_000.0).is_some());
     assert!(read(NOW, 0, 5_000_001.0).is_some());
-    assert_eq!(read(NOW, 0, 5_000_000.0), None, "nobody refused");
-    assert_eq!(read(NOW, 1, 5_000_001.0), None, "somebody refused");
+    assert_eq!(read(NOW, 0, 5_000_000.0), None, "no item rejects");
+    assert_eq!(read(NOW, 1, 5_000_001.0), None, "an item rejects");
     assert_eq!(read(NOW, 2, 0.0), None);
     for wrong in [f64::NAN, f64::INFINITY, -1.0, 9_007_199_254_740_992.0] {
         assert_eq!((read(wrong, 1, 0.0), read(NOW, 1, wrong)), (None, None), "{wrong}");
@@ -156,7 +156,7 @@ proptest! {
         let items = items(&rules);
         let op = [ScriptOp::Take, ScriptOp::Peek, ScriptOp::Refund, ScriptOp::ReportSlots][op];
         let _ = ScriptReply::parse_reply(op, &items, &bytes);
-        // Long enough, and mostly numbers that might be.
+        // Long enough, and mostly plausible numbers.
         let mut long = doubles(&numbers);
         long.insert(8, flag);
         for length in 0..long.len() {

@@ -1,4 +1,4 @@
-//! The shared bans that run, so that a store which does not know of them can be told.
+//! The active shared bans, for reports to a store that does not know them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,22 +6,22 @@ use super::SAME_BAN_NS;
 use crate::base::clock::Now;
 use crate::shared::script::bans::{Ban, BanCursor, CLIENTS_PER_CALL};
 
-/// Bans that are remembered, as many as the store announces; of more it is not told again.
+/// Maximum number of remembered bans: as many as the store announces. Further ones are not reported again.
 const BANS_MAX: usize = 100_000;
-/// Fewer are not worth looking for those that have ended.
+/// Below this number of bans, ended ones are not purged.
 const PURGED_MIN: usize = 1024;
-/// Between two looks for those that have ended.
+/// Minimum time between two purges.
 const PURGE_NS: u64 = 1_000_000_000;
 
-/// Bans by the ids of their clients.
+/// Bans by the id of their client.
 #[derive(Debug, Default)]
 pub(super) struct BanLedger {
     bans: HashMap<u128, BanEntry>,
-    /// Those that the store is to be told.
+    /// Bans that are still to be reported to the store.
     unreported: BTreeSet<u128>,
-    /// What the store announced last.
+    /// The last announcement received.
     cursor: BanCursor,
-    /// Look for ended bans when there are so many.
+    /// The number of bans at which the next purge is worth it.
     purge_at: usize,
     purged: Now,
 }
@@ -32,22 +32,22 @@ struct BanEntry {
     repeats: u32,
 }
 
-// === impl Ledger ===
+// === impl BanLedger ===
 
 impl BanLedger {
     pub fn cursor(&self) -> BanCursor {
         self.cursor
     }
 
-    /// The store is at `known` now. If it lost what it knew, it is to be told every ban.
-    pub fn advance_cursor(&mut self, known: BanCursor) {
-        if self.cursor.is_lost_in(known) {
+    /// Moves on to the store's cursor `next`. If the store lost its memory, every ban is to be reported again.
+    pub fn advance_cursor(&mut self, next: BanCursor) {
+        if self.cursor.is_lost_in(next) {
             self.unreported.extend(self.bans.keys());
         }
-        self.cursor = known.merge_after(self.cursor);
+        self.cursor = next.merge_after(self.cursor);
     }
 
-    /// Notes a ban that the store told.
+    /// Records a ban that the store announced.
     pub fn record_known(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
         let is_longer = |entry: &BanEntry| entry.until.0 > until.0.saturating_add(SAME_BAN_NS);
         if !self.bans.get(&id).is_some_and(is_longer) && self.insert_ban(id, BanEntry { until, repeats }, now)
@@ -56,7 +56,7 @@ impl BanLedger {
         }
     }
 
-    /// Notes a ban that the store does not know of.
+    /// Records a ban that the store does not know.
     pub fn record_unreported(&mut self, id: u128, until: Now, repeats: u32, now: Now) {
         if self.insert_ban(id, BanEntry { until, repeats }, now) {
             self.unreported.insert(id);
@@ -77,8 +77,7 @@ impl BanLedger {
         true
     }
 
-    /// Some of the bans that the store is to be told, as many as fit into a call; `lasts_us` is what a ban lasts
-    /// after so many.
+    /// Bans to report, as many as fit into one call; `lasts_us` gives the length of a ban by its repeats.
     pub fn unreported_batch(&mut self, now: Now, lasts_us: impl Fn(u32) -> u64) -> Vec<(u128, Ban)> {
         let mut found = Vec::new();
         while found.len() < CLIENTS_PER_CALL
@@ -91,12 +90,12 @@ impl BanLedger {
             let left_us = until.ns_since(now).div_ceil(1000);
             found.push((id, Ban { left_us, lasts_us: lasts_us(*repeats).max(left_us), repeats: *repeats }));
         }
-        // Until the store has answered they are untold.
+        // They stay unreported until the store has answered.
         self.unreported.extend(found.iter().map(|(id, _)| id));
         found
     }
 
-    /// The store was told of these.
+    /// Marks these bans as reported.
     pub fn mark_reported(&mut self, bans: &[(u128, Ban)]) {
         for (id, _) in bans {
             self.unreported.remove(id);
@@ -124,47 +123,51 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_is_told_once_and_as_long_as_it_runs() {
+    fn a_ban_is_reported_once_and_only_while_active() {
         let mut ledger = BanLedger::default();
         ledger.advance_cursor(store(1, 7));
         ledger.record_unreported(1, END, 2, Now(0));
         ledger.record_known(2, END, 0, Now(0));
-        let told = ledger.unreported_batch(Now(1), |repeats| u64::from(repeats) * 1_000_000);
-        assert_eq!(told, [(1, Ban { left_us: 600_000_000, lasts_us: 600_000_000, repeats: 2 })]);
+        let reported = ledger.unreported_batch(Now(1), |repeats| u64::from(repeats) * 1_000_000);
+        assert_eq!(reported, [(1, Ban { left_us: 600_000_000, lasts_us: 600_000_000, repeats: 2 })]);
         assert_eq!(unreported_ids(&mut ledger, Now(1)), [1], "until the store has answered");
-        ledger.mark_reported(&told);
+        ledger.mark_reported(&reported);
         assert!(unreported_ids(&mut ledger, Now(1)).is_empty() && !ledger.has_unreported());
         ledger.record_unreported(3, END, 0, Now(0));
         assert!(unreported_ids(&mut ledger, END).is_empty() && !ledger.has_unreported(), "it ended");
     }
 
     #[test]
-    fn a_store_that_lost_what_it_knew_is_told_all_but_what_it_tells_itself() {
+    fn a_store_that_lost_its_memory_gets_all_bans_but_those_it_announces() {
         for lost in [store(9, 8), store(4, 7)] {
             let mut ledger = BanLedger::default();
             ledger.advance_cursor(store(5, 7));
             (1..4).for_each(|id| ledger.record_known(id, END, 0, Now(0)));
             ledger.advance_cursor(store(6, 7));
-            // The store could not say which one it is.
+            // The store could not name its memory.
             ledger.advance_cursor(store(6, 0));
             assert!(!ledger.has_unreported());
             ledger.advance_cursor(lost);
             ledger.record_known(2, Now(END.0 + SECOND), 0, Now(0));
             ledger.record_known(3, Now(END.0 - 2 * SECOND), 0, Now(0));
-            let told = ledger.unreported_batch(Now(1), |_| 1);
-            assert_eq!(told.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3], "the longer one is told");
-            ledger.mark_reported(&told);
+            let reported = ledger.unreported_batch(Now(1), |_| 1);
+            assert_eq!(
+                reported.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+                [1, 3],
+                "the longer one is reported"
+            );
+            ledger.mark_reported(&reported);
             ledger.advance_cursor(lost);
             assert!(!ledger.has_unreported(), "once");
         }
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_ledger_is_bounded() {
         let mut ledger = BanLedger::default();
         (0..BANS_MAX as u128 + 10).for_each(|id| ledger.record_unreported(id, END, 0, Now(0)));
         assert_eq!((ledger.bans.len(), ledger.unreported.len()), (BANS_MAX, BANS_MAX));
         ledger.record_unreported(1 << 100, Now(2 * END.0), 0, END);
-        assert_eq!((ledger.bans.len(), ledger.unreported.len()), (1, 1), "those that ended make room");
+        assert_eq!((ledger.bans.len(), ledger.unreported.len()), (1, 1), "ended bans make room");
     }
 }

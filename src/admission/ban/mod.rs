@@ -1,11 +1,13 @@
-//! Bans: a client that is refused too often is not judged for a while.
+//! Bans: a client that is rejected too often is turned away for a while without being judged.
 //!
-//! The Nth strike within any span of the period starts the ban. It lasts `for`; one that starts less than `max` after
-//! the one before had ended lasts twice as long as that, up to `max`; later ones begin with `for` again.
-//! Whatever bounds the memory errs towards banning late or not at all, never towards banning a neighbour.
+//! The Nth strike within any span of the period starts a ban, which lasts `for`. A ban that starts less than `max`
+//! after the previous one ended lasts twice as long as that one, up to `max`; a later one begins with `for` again.
+//! Bounded memory errs towards banning late or not at all, never towards banning a neighbour.
 //!
-//! Shared bans are judged here, too: strikes are told to the store, which says when a ban starts, and all gateways
-//! install it. While the store cannot be told, strikes count here.
+//! Shared bans are enforced here too: the control thread reports strikes to the store, which decides when a ban
+//! starts, and all gateways install it. Requests consult the local table alone. While the store cannot be reached,
+//! strikes count here. Bans that the store does not know (begun during an outage, or lost when it was emptied) are
+//! reported to it from a ledger.
 
 mod active;
 mod ledger;
@@ -36,7 +38,7 @@ pub use sync::{share_bans, share_bans_by};
 /// The strikes and bans of all clients.
 pub struct Bans {
     spec: KeySpec,
-    /// The strike that starts a ban, and within how many nanoseconds.
+    /// Strikes that start a ban, within `period_ns`.
     after: u32,
     period_ns: u64,
     first_ns: u64,
@@ -45,95 +47,97 @@ pub struct Bans {
     state: Arc<BanState>,
 }
 
-/// What is known of all clients.
+/// The records of all clients.
 struct BanState {
     key: BanKey,
     table: Table<ClientRecord>,
     budget: StrikeBudget,
     active: ActiveBans,
-    /// Of shared bans.
+    /// Present for shared bans.
     outbox: Option<StrikeOutbox>,
 }
 
-/// What a strike led to.
+/// The outcome of a strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrikeOutcome {
     Counted,
     Started(BanStart),
-    /// A ban runs already: this one is not counted.
+    /// A ban is active already: the strike is not counted.
     Banned,
-    /// No room for this client, and it cannot be told from its neighbours: not counted.
+    /// The table has no room for this client, and it cannot be told from its neighbours: the strike is not counted.
     Uncounted,
 }
 
 /// A ban that begins now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BanStart {
-    /// Nanoseconds that it lasts.
+    /// Its length in nanoseconds.
     pub lasts_ns: u64,
-    /// How many bans in a row came before it.
+    /// The number of consecutive bans before it.
     pub repeats: u32,
-    /// Whether to tell the operator, and how many were not told before; bounded per second.
+    /// If the start is to be logged: the number of earlier starts that were not. The log is bounded per second.
     pub log_skipped: Option<u64>,
 }
 
-/// Whom a strike of a request would count against.
+/// The client that a strike of a request counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrikeTarget {
     Key(CounterKey),
-    /// The account and the address, of which [`Bans::key_of`] makes the key: a hash that most requests never need.
+    /// The account and the address, from which [`Bans::deferred_key`] makes the key: a hash that most requests never
+    /// need.
     Deferred,
 }
 
-/// Whom the operator is told to be banned.
+/// The client as the log names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     pub ip: IpAddr,
-    /// As lines of the log show it.
+    /// As log lines show it.
     pub account: Option<String>,
 }
 
-/// What became of a ban that the store told.
+/// The outcome of installing a ban that the store announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstallOutcome {
     New,
-    /// It runs already.
+    /// It is active already.
     AlreadyActive,
-    /// No room for this client.
+    /// The table has no room for this client.
     NoRoom,
 }
 
-/// What is known of one client.
+/// The strikes and the last ban of one client.
 #[derive(Debug, Clone, Copy, Default)]
 struct ClientRecord {
     strikes: Strikes,
-    /// When its last ban ends or ended; 0 = there was none.
+    /// When its last ban ends or ended; 0 if there was none.
     banned_until: u64,
-    /// When nothing of this matters any more.
+    /// When the record no longer matters.
     idle_at: u64,
     repeats: u32,
 }
 
-/// Strike times remembered per key that the table may hold; each key has one more of its own.
+/// Strike times that the pools may hold per key of the table; each record holds one more itself.
 const TIMES_PER_KEY: usize = 4;
-/// A ban that the store tells again ends at another moment, for the time that telling took.
+/// Tolerance for the end of the same ban: when the store announces it again, it ends later by the time that the call
+/// took.
 const SAME_BAN_NS: u64 = 1_000_000_000;
 
 // === impl Bans ===
 
 impl Bans {
-    /// Remembers at most `max_keys` clients.
+    /// Bans that remember at most `max_keys` clients.
     pub fn new(config: &config::BansConfig, max_keys: usize) -> Bans {
         Bans::adopt_from(None, config, max_keys, false)
     }
 
-    /// As [`Bans::new`], for bans that are shared once [`share`] runs.
+    /// As [`Bans::new`], for bans that are shared once [`share_bans`] runs.
     pub fn new_shared(config: &config::BansConfig, max_keys: usize) -> Bans {
         Bans::adopt_from(None, config, max_keys, true)
     }
 
-    /// Goes on with what the bans `before` know, if they have the same key and are shared as these are. Bans that run
-    /// end when they were to end.
+    /// Continues with the records of `before`, if those bans have the same key and are shared alike. Active bans keep
+    /// their end.
     pub fn adopt_from(
         before: Option<&Bans>,
         config: &config::BansConfig,
@@ -145,8 +149,8 @@ impl Bans {
             BanKey::Account => KeyPart::Account,
         };
         let ns = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let same = before.map(|before| &before.state);
-        let same = same.filter(|known| known.key == config.key && known.outbox.is_some() == shared);
+        let state = before.map(|before| &before.state);
+        let state = state.filter(|state| state.key == config.key && state.outbox.is_some() == shared);
         let fresh = || BanState {
             key: config.key,
             table: Table::new(max_keys),
@@ -161,16 +165,16 @@ impl Bans {
             first_ns: ns(config.first),
             longest_ns: ns(config.longest),
             max_keys,
-            state: same.cloned().unwrap_or_else(|| Arc::new(fresh())),
+            state: state.cloned().unwrap_or_else(|| Arc::new(fresh())),
         }
     }
 
-    /// From now on these bans' cap on clients counts.
+    /// Puts the cap on clients of these bans into force.
     pub fn apply_cap(&self, clock: &dyn Fn() -> Now) {
         self.state.table.replace_params(&Arc::default(), self.max_keys, clock);
     }
 
-    /// Whose strikes a request would add to: its account, or else its masked address.
+    /// The key under which a request's strikes count: its account, or else its masked address.
     #[inline]
     pub fn client_key(&self, keys: &KeyHasher, subject: &KeyInput<'_>) -> CounterKey {
         if self.state.outbox.is_some()
@@ -184,7 +188,7 @@ impl Bans {
         }
     }
 
-    /// As [`Bans::key`], of what a request of [`StrikeTarget::Named`] told; `ip` is masked.
+    /// As [`Bans::client_key`], for a request of [`StrikeTarget::Deferred`]; `ip` is masked.
     pub fn deferred_key(&self, keys: &KeyHasher, ip: IpAddr, account: Option<&str>) -> CounterKey {
         let subject = KeyInput {
             ip,
@@ -202,7 +206,8 @@ impl Bans {
         self.client_key(keys, &subject)
     }
 
-    /// Whom a strike would count against, and the nanoseconds that it is still banned; changes nothing.
+    /// The client that a strike would count against, and the nanoseconds for which it is still banned. Changes
+    /// nothing.
     #[inline]
     pub fn judge(&self, keys: &KeyHasher, subject: &KeyInput<'_>, now: Now) -> (StrikeTarget, Option<u64>) {
         let is_text = |account: &[u8]| str::from_utf8(account).is_ok();
@@ -216,7 +221,7 @@ impl Bans {
         (StrikeTarget::Key(key), self.ban_left_ns(&key, now))
     }
 
-    /// Nanoseconds that the client is still banned; changes nothing.
+    /// Nanoseconds for which the client is still banned; `None` if it is not. Changes nothing.
     #[inline]
     pub fn ban_left_ns(&self, key: &CounterKey, now: Now) -> Option<u64> {
         if !self.state.active.any_active(now) {
@@ -226,29 +231,33 @@ impl Bans {
         until.checked_sub(now.0).filter(|left| *left > 0)
     }
 
-    /// Notes a refusal by a rate or a queue for the store; `None` if it is to be counted here.
+    /// Queues a rejection by a rate or a queue for the store; `None` if it must be counted here.
     pub fn queue_strike(
         &self,
         key: &CounterKey,
         now: Now,
-        who: impl FnOnce() -> ClientIdentity,
+        client: impl FnOnce() -> ClientIdentity,
     ) -> Option<StrikeOutcome> {
-        let noted = self.state.outbox.as_ref()?;
+        let outbox = self.state.outbox.as_ref()?;
         if self.ban_left_ns(key, now).is_some() {
             return Some(StrikeOutcome::Banned);
         }
-        Some(if noted.add_strike(key, now, who) { StrikeOutcome::Counted } else { StrikeOutcome::Uncounted })
+        Some(if outbox.add_strike(key, now, client) {
+            StrikeOutcome::Counted
+        } else {
+            StrikeOutcome::Uncounted
+        })
     }
 
-    /// Takes over a ban that another told.
+    /// Installs a ban that the store announced.
     pub fn install_ban(&self, key: &CounterKey, until: Now, repeats: u32, now: Now) -> InstallOutcome {
         let installed = self.state.table.update_entry(key, now, |record, pool, (), shared| {
             if shared {
                 return InstallOutcome::NoRoom;
             }
-            let runs_to = record.banned_until.max(now.0);
-            let known = if record.banned_until > now.0 { SAME_BAN_NS } else { 0 };
-            if until.0.saturating_sub(known) <= runs_to {
+            let current_end = record.banned_until.max(now.0);
+            let tolerance = if record.banned_until > now.0 { SAME_BAN_NS } else { 0 };
+            if until.0.saturating_sub(tolerance) <= current_end {
                 return InstallOutcome::AlreadyActive;
             }
             record.strikes.clear(pool);
@@ -262,7 +271,7 @@ impl Bans {
         installed
     }
 
-    /// Counts a refusal by a rate or a queue.
+    /// Counts a rejection by a rate or a queue.
     pub fn count_strike(&self, key: &CounterKey, now: Now) -> StrikeOutcome {
         let strike = self.state.table.update_entry(key, now, |record, pool, (), shared| {
             if shared {
@@ -296,7 +305,7 @@ impl Bans {
         BanStart { lasts_ns, repeats: record.repeats, log_skipped: None }
     }
 
-    /// What a snapshot keeps; of shared bans nothing, the store has them.
+    /// The table that a snapshot saves; none for shared bans, which the store keeps.
     pub fn saved_table(&self) -> Option<SnapshotTable<'_>> {
         if self.state.outbox.is_some() {
             return None;
@@ -307,7 +316,7 @@ impl Bans {
         Some(SnapshotTable { name: "bans", fingerprint: hasher.finish(), table: &self.state.table })
     }
 
-    /// Counts the bans that a snapshot brought back.
+    /// Counts the active bans that a snapshot restored.
     pub fn count_restored(&self, now: Now) {
         self.state.table.for_each_entry(|record| {
             if record.banned_until > now.0 {
@@ -316,25 +325,25 @@ impl Bans {
         });
     }
 
-    /// Bans that run now.
+    /// The number of active bans.
     pub fn active_count(&self, now: Now) -> usize {
         self.state.active.count_active(now)
     }
 }
 
-// === impl Started ===
+// === impl BanStart ===
 
 impl BanStart {
-    /// Tells the operator, unless there was too much to tell.
-    pub fn log_start(&self, who: &ClientIdentity) {
+    /// Logs the start, unless too many were logged already.
+    pub fn log_start(&self, client: &ClientIdentity) {
         let Some(untold) = self.log_skipped else { return };
-        let (ip, account, repeats) = (who.ip, &who.account, self.repeats);
+        let (ip, account, repeats) = (client.ip, &client.account, self.repeats);
         let lasts = humantime::format_duration(Duration::from_nanos(self.lasts_ns));
         tracing::info!(%ip, account, %lasts, repeats, untold, "a client is banned");
     }
 }
 
-// === impl Record ===
+// === impl ClientRecord ===
 
 impl TableEntry for ClientRecord {
     type Extra = StrikePool;
@@ -343,7 +352,7 @@ impl TableEntry for ClientRecord {
         self.idle_at <= now.0
     }
 
-    /// Nothing is ever counted on a shared record, so that a newcomer owes nothing.
+    /// A shared overflow record never counts anything, so a newcomer inherits nothing.
     fn inherit_overflow(&self) -> Option<ClientRecord> {
         Some(ClientRecord::default())
     }
@@ -366,7 +375,7 @@ impl PersistentEntry for ClientRecord {
         let banned_until = u64::from_le_bytes(take_bytes(&mut bytes)?);
         let record = ClientRecord {
             strikes,
-            // 0 is no moment: there was no ban.
+            // 0 means that there was no ban, so no time may become 0.
             banned_until: if banned_until == 0 { 0 } else { shift.translate_ns(banned_until).max(1) },
             idle_at: shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?)),
             repeats: u32::from_le_bytes(take_bytes(&mut bytes)?),

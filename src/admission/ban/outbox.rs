@@ -1,4 +1,4 @@
-//! Strikes and bans that the store is still to be told.
+//! Strikes and bans that are still to be reported to the store.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::base::clock::Now;
 use crate::limit::table::CounterKey;
 use crate::shared::script::bans::CLIENTS_PER_CALL;
 
-/// Strikes by [`Key::id`].
+/// Strikes by [`CounterKey::id`].
 pub(super) type StrikesByClient = HashMap<u128, ClientStrikes>;
 
 /// Strikes of one client.
@@ -25,21 +25,21 @@ pub(super) struct ClientStrikes {
 #[derive(Debug)]
 pub(super) struct StrikeOutbox {
     clients: Mutex<StrikesByClient>,
-    /// Told when there are enough clients for a call.
+    /// Notified when there are enough clients for a call.
     batch_ready: Notify,
-    /// Only the task that tells the store comes here, and another one after a reload.
+    /// Used only by the reporting task, and by its successor after a reload.
     pub ledger: Mutex<BanLedger>,
 }
 
-/// Clients that strikes are noted of at a time.
+/// Maximum number of clients with queued strikes.
 pub(super) const CLIENTS_MAX: usize = 10_000;
 
-/// Room for all that may be noted, so that it never grows under the lock.
+/// A map with room for the maximum, so that it never grows under the lock.
 pub(super) fn new_strike_map() -> StrikesByClient {
     HashMap::with_capacity(CLIENTS_MAX)
 }
 
-// === impl Noted ===
+// === impl StrikeOutbox ===
 
 impl Default for StrikeOutbox {
     fn default() -> StrikeOutbox {
@@ -52,19 +52,19 @@ impl Default for StrikeOutbox {
 }
 
 impl StrikeOutbox {
-    /// Notes one strike; false where there is no room for another client.
-    pub fn add_strike(&self, key: &CounterKey, now: Now, who: impl FnOnce() -> ClientIdentity) -> bool {
-        if let Some(note) = self.clients.lock().get_mut(&key.id) {
-            note.add_one(now);
+    /// Queues one strike; false if there is no room for another client.
+    pub fn add_strike(&self, key: &CounterKey, now: Now, client: impl FnOnce() -> ClientIdentity) -> bool {
+        if let Some(entry) = self.clients.lock().get_mut(&key.id) {
+            entry.add_one(now);
             return true;
         }
-        // Found out without the lock.
-        let who = who();
+        // Computed outside the lock.
+        let client = client();
         let mut clients = self.clients.lock();
         if clients.len() >= CLIENTS_MAX && !clients.contains_key(&key.id) {
             return false;
         }
-        clients.entry(key.id).or_insert(ClientStrikes { strikes: 0, newest: now, client: who }).add_one(now);
+        clients.entry(key.id).or_insert(ClientStrikes { strikes: 0, newest: now, client }).add_one(now);
         let enough = clients.len() == CLIENTS_PER_CALL;
         drop(clients);
         if enough {
@@ -73,9 +73,9 @@ impl StrikeOutbox {
         true
     }
 
-    /// Hands over all that is noted, and takes `room`, which is empty, for what comes.
-    pub fn swap_strikes(&self, room: &mut StrikesByClient) {
-        std::mem::swap(&mut *self.clients.lock(), room);
+    /// Swaps the queued strikes with `strikes`, which must be empty.
+    pub fn swap_strikes(&self, strikes: &mut StrikesByClient) {
+        std::mem::swap(&mut *self.clients.lock(), strikes);
     }
 
     /// Resolves when there are enough clients for a call.
@@ -84,7 +84,7 @@ impl StrikeOutbox {
     }
 }
 
-// === impl Note ===
+// === impl ClientStrikes ===
 
 impl ClientStrikes {
     fn add_one(&mut self, now: Now) {

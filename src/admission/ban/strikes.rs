@@ -1,14 +1,14 @@
-//! When a client was refused: an exact count of the last span, within a bounded number of remembered times.
+//! The times of a client's strikes: an exact count over the last period, in bounded memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::persistent::take_bytes;
 
-/// The strikes of one client, the newest ones here and those before in the shard's pool, oldest first.
+/// The strikes of one client: the newest ones here, the earlier ones in the shard's pool, oldest first.
 ///
-/// Where the pool has no room, strikes are counted at the time of the one before: they count for a shorter while
-/// than they should, and nobody is banned for strikes that lie too far apart.
+/// Where the pool has no room, a strike is counted at the time of the one before it: it counts for a shorter time
+/// than it should, so no client is banned for strikes that lie too far apart.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Strikes {
     newest: u64,
@@ -18,10 +18,10 @@ pub(super) struct Strikes {
     last: PoolIndex,
 }
 
-/// A place in the pool, counted from 1; 0 = none.
+/// An index into the pool, counted from 1; 0 means none.
 type PoolIndex = u32;
 
-/// The times of the clients of one shard.
+/// The strike times of the clients of one shard.
 #[derive(Debug, Default)]
 pub(super) struct StrikePool {
     times: Vec<StrikeTime>,
@@ -36,14 +36,14 @@ struct StrikeTime {
     next: PoolIndex,
 }
 
-/// Times that the pools of all shards may still make room for.
+/// The number of times that the pools of all shards may still add.
 #[derive(Debug)]
 pub(super) struct StrikeBudget(AtomicUsize);
 
 // === impl Strikes ===
 
 impl Strikes {
-    /// Adds one and answers how many there were in the last `period_ns`.
+    /// Adds one strike and returns the number of strikes in the last `period_ns`.
     pub fn add_strike(
         &mut self,
         now: Now,
@@ -65,9 +65,9 @@ impl Strikes {
         *self = Strikes::default();
     }
 
-    /// All of them at the time of the oldest: nobody is banned for what a snapshot does not tell apart.
+    /// Encodes all strikes at the time of the oldest: no client is banned for detail that a snapshot lost.
     pub fn encode_into(&self, pool: &StrikePool, out: &mut Vec<u8>) {
-        let oldest = (self.first as usize).checked_sub(1).and_then(|place| pool.times.get(place));
+        let oldest = (self.first as usize).checked_sub(1).and_then(|index| pool.times.get(index));
         out.extend(oldest.map_or(self.newest, |time| time.at).to_le_bytes());
         out.extend((self.older_count + self.newest_count).to_le_bytes());
     }
@@ -75,7 +75,7 @@ impl Strikes {
     pub fn decode_from(bytes: &mut &[u8], shift: ClockShift) -> Option<Strikes> {
         let newest = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
         let newest_count = u32::from_le_bytes(take_bytes(bytes)?);
-        // Far more than any ban asks for, and room for as many again.
+        // Far more than any ban needs, with room to add as many again.
         (newest_count <= 1 << 30).then_some(Strikes { newest, newest_count, ..Strikes::default() })
     }
 
@@ -96,7 +96,7 @@ impl Strikes {
         }
     }
 
-    /// Moves the newest ones behind those before; false where there is no room.
+    /// Moves the newest strikes behind the pooled ones; false if the pool has no room.
     fn pool_newest(&mut self, pool: &mut StrikePool, budget: &StrikeBudget) -> bool {
         let time = StrikeTime { at: self.newest, count: self.newest_count, next: 0 };
         let Some(link) = pool.insert_time(time, budget) else { return false };
@@ -110,14 +110,14 @@ impl Strikes {
     }
 }
 
-// === impl Pool ===
+// === impl StrikePool ===
 
 impl StrikePool {
     fn time_at(&mut self, link: PoolIndex) -> Option<&mut StrikeTime> {
         self.times.get_mut((link as usize).checked_sub(1)?)
     }
 
-    /// Gives a list of times back, by its ends.
+    /// Frees a list of times, given by its ends.
     fn release_times(&mut self, first: PoolIndex, last: PoolIndex) {
         let free = self.free;
         if let Some(last) = self.time_at(last) {
@@ -128,8 +128,8 @@ impl StrikePool {
 
     fn insert_time(&mut self, time: StrikeTime, budget: &StrikeBudget) -> Option<PoolIndex> {
         let free = self.free;
-        if let Some(place) = self.time_at(free) {
-            let next = std::mem::replace(place, time).next;
+        if let Some(slot) = self.time_at(free) {
+            let next = std::mem::replace(slot, time).next;
             self.free = next;
             return Some(free);
         }
@@ -141,7 +141,7 @@ impl StrikePool {
     }
 }
 
-// === impl Budget ===
+// === impl StrikeBudget ===
 
 impl StrikeBudget {
     pub fn new(times: usize) -> StrikeBudget {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strike_told_late_counts_from_the_newest_on() {
+    fn a_late_strike_counts_from_the_newest_one() {
         let (mut strikes, mut pool, budget) =
             (Strikes::default(), StrikePool::default(), StrikeBudget::new(10));
         assert_eq!(add(&mut strikes, 1000, &mut pool, &budget), 1);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cleared_is_used_again() {
+    fn cleared_times_are_used_again() {
         let (mut pool, budget) = (StrikePool::default(), StrikeBudget::new(10));
         for round in 0..100 {
             let mut strikes = Strikes::default();
@@ -209,7 +209,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-        /// Several clients of one pool, against a plain list of times.
+        /// Compares several clients of one pool with plain lists of times.
         #[test]
         fn the_count_is_exact_and_with_too_little_room_never_too_high(
             steps in proptest::collection::vec((0..4_usize, 0..40_u64, 0..20_u8), 1..300),

@@ -11,7 +11,7 @@ const START: u64 = 1 << 40;
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 
-/// `units` strikes in a minute: ten minutes at first, an hour at most.
+/// Bans after `units` strikes in a minute: ten minutes at first, an hour at most.
 fn bans(units: u64, max_keys: usize) -> Bans {
     Bans::new(&config(units, BanKey::Ip), max_keys)
 }
@@ -37,7 +37,7 @@ fn left(bans: &Bans, id: u128, at: u64) -> Option<u64> {
     bans.ban_left_ns(&key(id), Now(START + at))
 }
 
-/// Strikes at `at` until a ban starts; answers how long it lasts in minutes, and the repeats.
+/// Strikes at `at` until a ban starts; returns its length in minutes and the repeats.
 fn ban(bans: &Bans, id: u128, at: u64) -> (u64, u32) {
     for _ in 0..bans.after - 1 {
         assert_eq!(strike(bans, id, at), StrikeOutcome::Counted);
@@ -80,7 +80,7 @@ fn strikes_during_a_ban_neither_count_nor_lengthen_it() {
     ban(&bans, 1, 0);
     assert_eq!(strike(&bans, 1, 10 * MINUTE - 1), StrikeOutcome::Banned);
     assert_eq!(left(&bans, 1, 10 * MINUTE - 1), Some(1));
-    // Those before the ban are spent as well.
+    // Strikes before the ban are spent as well.
     assert_eq!(strike(&bans, 1, 10 * MINUTE), StrikeOutcome::Counted);
     assert_eq!(strike(&bans, 1, 10 * MINUTE), StrikeOutcome::Counted);
     assert_eq!(left(&bans, 1, 10 * MINUTE), None);
@@ -128,7 +128,7 @@ fn a_full_table_bans_no_neighbour() {
         assert_eq!(left(&bans, id, 1), None);
     }
     assert!(matches!(strike(&bans, 0, 2), StrikeOutcome::Started(_)), "known clients are judged on");
-    // Once their strikes are too old, others take the places of those that were not banned.
+    // Once their strikes are too old, others replace those that were not banned.
     assert_eq!(strike(&bans, 50, MINUTE + 2), StrikeOutcome::Counted);
     assert!(matches!(strike(&bans, 50, MINUTE + 2), StrikeOutcome::Started(_)));
     assert_eq!(bans.state.table.key_count(), 2);
@@ -136,7 +136,7 @@ fn a_full_table_bans_no_neighbour() {
 }
 
 #[test]
-fn who_was_banned_is_remembered_until_nothing_would_be_repeated() {
+fn a_ban_is_remembered_until_the_next_would_not_repeat_it() {
     let bans = bans(2, 1);
     assert_eq!(ban(&bans, 1, 0), (10, 0));
     let forgotten = 70 * MINUTE;
@@ -161,7 +161,7 @@ fn times_of_forgotten_clients_are_used_again() {
 }
 
 #[test]
-fn what_is_remembered_of_a_flood_is_bounded() {
+fn the_memory_of_a_flood_is_bounded() {
     let bans = bans(10_000, 10);
     for at in 0..20_000 {
         strike(&bans, u128::from(at % 10), at);
@@ -173,7 +173,7 @@ fn what_is_remembered_of_a_flood_is_bounded() {
 }
 
 #[test]
-fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
+fn the_target_of_a_strike_does_not_depend_on_when_it_is_computed() {
     let (keys, headers) = (KeyHasher::new(), HeaderMap::new());
     let ip = "192.0.2.1".parse().unwrap();
     for key in [BanKey::Ip, BanKey::Account] {
@@ -200,7 +200,7 @@ fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
                     let account = account.map(|account| str::from_utf8(account).unwrap());
                     assert_eq!(bans.deferred_key(&keys, ip, account), key);
                 }
-                blamed => assert_eq!((blamed, account), ((StrikeTarget::Key(key), None), Some(&b"\xff"[..]))),
+                target => assert_eq!((target, account), ((StrikeTarget::Key(key), None), Some(&b"\xff"[..]))),
             }
             assert_eq!(bans.install_ban(&key, Now(START + 5), 0, now), InstallOutcome::New);
             assert_eq!(bans.judge(&keys, &subject, now), (StrikeTarget::Key(key), Some(5)));
@@ -211,7 +211,7 @@ fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
 }
 
 #[test]
-fn a_ban_that_was_told_ends_in_time() {
+fn an_announced_ban_ends_in_time() {
     let bans = bans(3, 100);
     let install = |until: u64, repeats: u32, at: u64| {
         bans.install_ban(&key(1), Now(START + until), repeats, Now(START + at))
@@ -220,7 +220,7 @@ fn a_ban_that_was_told_ends_in_time() {
     assert_eq!(install(10 * MINUTE, 2, SECOND), InstallOutcome::New);
     assert_eq!((left(&bans, 1, SECOND), left(&bans, 2, SECOND)), (Some(10 * MINUTE - SECOND), None));
     assert_eq!(strike(&bans, 1, 2 * SECOND), StrikeOutcome::Banned);
-    // Told again, by a call that took longer.
+    // The same ban again, through a call that took longer.
     assert_eq!(install(10 * MINUTE + SECOND / 2, 2, 3 * SECOND), InstallOutcome::AlreadyActive);
     assert_eq!(bans.active_count(Now(START + 3 * SECOND)), 1);
     assert_eq!(install(5 * MINUTE, 0, 3 * SECOND), InstallOutcome::AlreadyActive, "no ban gets shorter");
@@ -232,7 +232,7 @@ fn a_ban_that_was_told_ends_in_time() {
 }
 
 #[test]
-fn a_ban_that_was_told_finds_no_room_in_a_full_table() {
+fn an_announced_ban_finds_no_room_in_a_full_table() {
     let bans = bans(3, 1);
     let install = |id: u128| bans.install_ban(&key(id), Now(START + MINUTE), 0, Now(START));
     assert_eq!((install(1), install(2)), (InstallOutcome::New, InstallOutcome::NoRoom));
@@ -241,16 +241,16 @@ fn a_ban_that_was_told_finds_no_room_in_a_full_table() {
 }
 
 #[test]
-fn few_lines_tell_of_many_bans() {
+fn many_bans_cause_few_log_lines() {
     let bans = bans(1, 1000);
-    let told = |id: u128, at: u64| match strike(&bans, id, at) {
+    let log_skipped = |id: u128, at: u64| match strike(&bans, id, at) {
         StrikeOutcome::Started(started) => started.log_skipped,
         other => panic!("{other:?}"),
     };
-    let first: Vec<_> = (0..100).filter_map(|id| told(id, 0)).collect();
+    let first: Vec<_> = (0..100).filter_map(|id| log_skipped(id, 0)).collect();
     assert_eq!(first, [0; 10]);
-    assert_eq!(told(100, SECOND), Some(90));
-    assert_eq!(told(101, SECOND), Some(0));
+    assert_eq!(log_skipped(100, SECOND), Some(90));
+    assert_eq!(log_skipped(101, SECOND), Some(0));
 }
 
 #[test]

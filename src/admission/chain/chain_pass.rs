@@ -1,17 +1,17 @@
-//! One run over a chain: what the local limits say at once, and what is left to ask the store.
+//! One pass over a chain: judges the local limits at once, and collects the demands on shared ones.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::permit::{Claim, ClaimKind};
-use super::store_round::{LimitQuestion, SharedLimits, StoreQuery};
+use super::claim::{Claim, ClaimKind};
+use super::store_query::{SharedDemand, SharedLimits, StoreQuery};
 use super::{Chain, ChainCause, ChainPermit, ChainRejection, Decisions, RateDecision, WaitingRequest};
 use crate::base::clock::Now;
 use crate::limit::{Decision, Limit, LimitOutcome, Units};
 use crate::shared::{SharedKey, SharedLimit};
 
-/// One run over the chain.
+/// The state of one pass over a chain.
 pub(super) struct ChainPass<'a> {
     pub limits: &'a Arc<[Arc<Limit>]>,
     pub shared_limits: &'a SharedLimits,
@@ -19,11 +19,11 @@ pub(super) struct ChainPass<'a> {
     pub now: Now,
     pub decisions: &'a mut Decisions,
     pub claims: SmallVec<[Claim; 4]>,
-    /// Limits that the store has still to be asked about.
-    pub limit_questions: Vec<LimitQuestion>,
-    /// The longest wait so far and the place of its limit.
+    /// Demands on shared limits, about which the store must be asked.
+    pub shared_demands: Vec<SharedDemand>,
+    /// The longest wait so far and the index of its limit.
     pub longest_wait: Option<(u64, u16)>,
-    /// Somebody has to make room in a queue.
+    /// A waiter has to make room in a queue.
     pub displaces: bool,
     pub rejection: Option<PassRejection>,
 }
@@ -36,7 +36,7 @@ pub(super) struct PassRejection {
     pub retry_after_ns: Option<u64>,
 }
 
-// === impl Judging ===
+// === impl ChainPass ===
 
 impl<'a> ChainPass<'a> {
     #[inline]
@@ -48,7 +48,7 @@ impl<'a> ChainPass<'a> {
             now,
             decisions,
             claims: SmallVec::new(),
-            limit_questions: Vec::new(),
+            shared_demands: Vec::new(),
             longest_wait: None,
             displaces: false,
             rejection: None,
@@ -56,173 +56,191 @@ impl<'a> ChainPass<'a> {
     }
 
     #[inline]
-    pub fn charge_units(&mut self, place: usize, limit: &Limit, units: Units) {
+    pub fn charge_units(&mut self, limit_index: usize, limit: &Limit, units: Units) {
         if limit.is_concurrency() {
-            return self.plan_slots(place, limit, &units);
+            return self.plan_slots(limit_index, limit, &units);
         }
         let before = self.claims.len();
-        // A dry run is a transaction of its own: what one rate would refuse, the others would not have counted.
-        let mut would_refuse = false;
+        // A dry run is a transaction of its own: if one rate would reject, the others would not have counted the
+        // request.
+        let mut would_reject = false;
         for rate in limit.rate_range(units.variant) {
             if units.cost > limit.max_units(rate) {
                 let decision = limit.peek_units(rate, &units, self.now).reject_forever();
-                self.push_decision(place, rate, limit, decision, ChainCause::TooCostly);
-            } else if would_refuse || self.rejection.is_some() {
+                self.push_decision(limit_index, rate, limit, decision, ChainCause::TooCostly);
+            } else if would_reject || self.rejection.is_some() {
                 let decision = limit.peek_units(rate, &units, self.now);
-                self.push_decision(place, rate, limit, decision, rejection_cause(limit));
+                self.push_decision(limit_index, rate, limit, decision, rejection_cause(limit));
             } else {
                 let (decision, charge) = limit.charge_units(rate, &units, self.now);
                 if let Some(charge) = charge {
                     if charge.is_waiting()
                         && self.longest_wait.is_none_or(|(longest, _)| longest < decision.wait_ns)
                     {
-                        self.longest_wait = Some((decision.wait_ns, place as u16));
+                        self.longest_wait = Some((decision.wait_ns, limit_index as u16));
                     }
                     self.displaces |= charge.displaces();
-                    let hold = ClaimKind::Charge(charge);
-                    self.claims.push(Claim::new(&units, place, rate, hold));
+                    let kind = ClaimKind::Charge(charge);
+                    self.claims.push(Claim::new(&units, limit_index, rate, kind));
                 }
-                self.push_decision(place, rate, limit, decision, rejection_cause(limit));
+                self.push_decision(limit_index, rate, limit, decision, rejection_cause(limit));
             }
             let rejects =
                 |judged: &RateDecision| judged.dry_run && judged.decision.outcome == LimitOutcome::Reject;
-            if !would_refuse && self.decisions.last().is_some_and(rejects) {
-                would_refuse = true;
+            if !would_reject && self.decisions.last().is_some_and(rejects) {
+                would_reject = true;
                 self.undo_claims(before);
             }
         }
     }
 
-    /// A limit that is counted in the store: to be asked about, unless the store's last refusal still holds.
-    pub fn plan_shared(&mut self, place: usize, limit: &Limit, units: Units, key: SharedKey) {
-        let Some(Some(side)) = self.shared_limits.get(place) else {
-            return self.charge_units(place, limit, units);
+    /// Plans a question about a limit that is counted in the store, unless the store's last rejection still holds.
+    pub fn plan_shared(&mut self, limit_index: usize, limit: &Limit, units: Units, key: SharedKey) {
+        let Some(Some(shared_limit)) = self.shared_limits.get(limit_index) else {
+            return self.charge_units(limit_index, limit, units);
         };
         let too_costly = |rate: &usize| units.cost > limit.max_units(*rate);
         if let Some(rate) = limit.rate_range(units.variant).find(too_costly) {
-            return self.reject_outright(place, rate, limit, ChainCause::TooCostly);
+            return self.reject_outright(limit_index, rate, limit, ChainCause::TooCostly);
         }
-        let refuses = |rate: usize| side.known_rejection(rate, &units, self.now).is_some();
+        let rejects = |rate: usize| shared_limit.known_rejection(rate, &units, self.now).is_some();
         if !limit.config.dry_run
-            && limit.rate_range(units.variant).any(refuses)
-            && side.admitting_share(&units, self.now).is_none()
+            && limit.rate_range(units.variant).any(rejects)
+            && shared_limit.admitting_share(&units, self.now).is_none()
         {
-            side.count_spared();
-            return self.push_last_answers(place, limit, side, &units);
+            shared_limit.count_spared();
+            return self.push_last_answers(limit_index, limit, shared_limit, &units);
         }
-        self.limit_questions.push(LimitQuestion { limit_index: place as u16, units, key });
+        self.shared_demands.push(SharedDemand { limit_index: limit_index as u16, units, key });
     }
 
-    /// Tells what the store said last about a limit that it is not asked about now.
-    fn push_last_answers(&mut self, place: usize, limit: &Limit, side: &SharedLimit, units: &Units) {
+    /// Adds the store's last decisions about a limit that it is not asked about now.
+    fn push_last_answers(
+        &mut self,
+        limit_index: usize,
+        limit: &Limit,
+        shared_limit: &SharedLimit,
+        units: &Units,
+    ) {
         for rate in limit.rate_range(units.variant) {
-            if let Some(decision) = side.last_decision(rate, units, self.now) {
-                self.push_decision(place, rate, limit, decision, rejection_cause(limit));
+            if let Some(decision) = shared_limit.last_decision(rate, units, self.now) {
+                self.push_decision(limit_index, rate, limit, decision, rejection_cause(limit));
             }
         }
     }
 
-    /// A request that is refused already: nobody asks the store for it.
+    /// Cancels the questions to the store for a request that is rejected already.
     #[cold]
     fn cancel_questions(&mut self) {
         let limits = self.limits;
-        for LimitQuestion { limit_index: place, units, .. } in std::mem::take(&mut self.limit_questions) {
-            let place = usize::from(place);
-            if let Some(Some(side)) = self.shared_limits.get(place) {
-                self.push_last_answers(place, &limits[place], side, &units);
+        for SharedDemand { limit_index, units, .. } in std::mem::take(&mut self.shared_demands) {
+            let limit_index = usize::from(limit_index);
+            if let Some(Some(shared_limit)) = self.shared_limits.get(limit_index) {
+                self.push_last_answers(limit_index, &limits[limit_index], shared_limit, &units);
             }
         }
         self.decisions.sort_by_key(|judged| (judged.limit_index, judged.rate));
     }
 
-    /// A concurrency limit is only noted here: its slots are taken after the wait.
-    fn plan_slots(&mut self, place: usize, limit: &Limit, units: &Units) {
+    /// Plans the slots of a concurrency limit; they are taken after the wait.
+    fn plan_slots(&mut self, limit_index: usize, limit: &Limit, units: &Units) {
         let rate = limit.rate_range(units.variant).start;
         if units.cost <= limit.max_units(rate) {
-            self.claims.push(Claim::new(units, place, rate, ClaimKind::Slots(None)));
+            self.claims.push(Claim::new(units, limit_index, rate, ClaimKind::Slots(None)));
         } else {
-            self.reject_outright(place, rate, limit, ChainCause::TooCostly);
+            self.reject_outright(limit_index, rate, limit, ChainCause::TooCostly);
         }
     }
 
     #[cold]
-    pub fn reject_missing_key(&mut self, place: usize, limit: &Limit) {
-        self.reject_outright(place, 0, limit, ChainCause::MissingKey);
+    pub fn reject_missing_key(&mut self, limit_index: usize, limit: &Limit) {
+        self.reject_outright(limit_index, 0, limit, ChainCause::MissingKey);
     }
 
-    /// A refusal without numbers.
-    pub fn reject_outright(&mut self, place: usize, rate: usize, limit: &Limit, cause: ChainCause) {
+    /// Records a rejection without numbers.
+    pub fn reject_outright(&mut self, limit_index: usize, rate: usize, limit: &Limit, cause: ChainCause) {
         if limit.config.dry_run {
-            self.push_decision(place, rate, limit, Decision::without_numbers(LimitOutcome::Reject), cause);
+            self.push_decision(
+                limit_index,
+                rate,
+                limit,
+                Decision::without_numbers(LimitOutcome::Reject),
+                cause,
+            );
         } else {
-            self.record_rejection(PassRejection { cause, limit_index: place, rate, retry_after_ns: None });
+            self.record_rejection(PassRejection { cause, limit_index, rate, retry_after_ns: None });
         }
     }
 
     #[inline]
     pub fn push_decision(
         &mut self,
-        place: usize,
+        limit_index: usize,
         rate: usize,
         limit: &Limit,
         decision: Decision,
         cause: ChainCause,
     ) {
         let dry_run = limit.config.dry_run;
-        self.decisions.push(RateDecision { limit_index: place as u16, rate: rate as u16, dry_run, decision });
+        self.decisions.push(RateDecision {
+            limit_index: limit_index as u16,
+            rate: rate as u16,
+            dry_run,
+            decision,
+        });
         if decision.outcome == LimitOutcome::Reject && !dry_run {
             let retry_after_ns = (decision.retry_after_ns != u64::MAX).then_some(decision.retry_after_ns);
-            self.record_rejection(PassRejection { cause, limit_index: place, rate, retry_after_ns });
+            self.record_rejection(PassRejection { cause, limit_index, rate, retry_after_ns });
         }
     }
 
-    /// Keeps the refusal with the longest retry; the first one undoes what was charged, in dry runs, too: they count
-    /// what they would have counted if they were enforced.
-    fn record_rejection(&mut self, refused: PassRejection) {
-        let longest = |refused: &PassRejection| refused.retry_after_ns.unwrap_or(u64::MAX);
+    /// Keeps the rejection with the longest retry. The first one undoes all charges, those of dry runs too: they
+    /// count only the units that they would have counted if enforced.
+    fn record_rejection(&mut self, rejection: PassRejection) {
+        let longest = |rejection: &PassRejection| rejection.retry_after_ns.unwrap_or(u64::MAX);
         match &self.rejection {
             None => {
                 if !self.claims.is_empty() {
                     self.undo_claims(0);
                 }
-                self.rejection = Some(refused);
+                self.rejection = Some(rejection);
             }
-            Some(known) if longest(known) < longest(&refused) => self.rejection = Some(refused),
+            Some(known) if longest(known) < longest(&rejection) => self.rejection = Some(rejection),
             Some(_) => {}
         }
     }
 
-    /// The local limits have accepted; what they were charged is held until the store has spoken.
+    /// The local limits have accepted; their charges are held until the store has answered.
     fn suspend_for_store(&mut self) -> ChainPermit {
-        let asking = StoreQuery {
-            limit_questions: std::mem::take(&mut self.limit_questions),
+        let query = StoreQuery {
+            shared_demands: std::mem::take(&mut self.shared_demands),
             shared_limits: self.shared_limits.clone(),
             max_wait_ns: self.max_wait_ns,
             displaces: self.displaces,
         };
         let claims = std::mem::take(&mut self.claims);
-        let passage = ChainPermit::new(self.limits.clone(), claims, self.now, self.longest_wait, None);
-        passage.with_query(asking)
+        let permit = ChainPermit::new(self.limits.clone(), claims, self.now, self.longest_wait, None);
+        permit.with_query(query)
     }
 
-    /// Refunds every charge from claim `from` on and tells the numbers as if nothing had been taken.
+    /// Refunds every charge from claim `from` on, and restores the numbers as if nothing had been taken.
     #[cold]
     fn undo_claims(&mut self, from: usize) {
         for claim in self.claims.drain(from..) {
             let ClaimKind::Charge(charge) = claim.kind else { continue };
-            let (place, rate) = (usize::from(claim.limit_index), usize::from(claim.rate));
-            let limit = &self.limits[place];
+            let (limit_index, rate) = (usize::from(claim.limit_index), usize::from(claim.rate));
+            let limit = &self.limits[limit_index];
             limit.refund_charge(rate, &claim.table_key(), claim.cost, &charge, || self.now);
             let Decision { remaining, reset_ns, .. } = limit.peek_units(rate, &claim.to_units(), self.now);
             for judged in self.decisions.iter_mut() {
-                if usize::from(judged.limit_index) == place && usize::from(judged.rate) == rate {
+                if usize::from(judged.limit_index) == limit_index && usize::from(judged.rate) == rate {
                     judged.decision = Decision { remaining, reset_ns, ..judged.decision };
                 }
             }
         }
     }
 
-    /// Only now, when all have accepted: a request that is refused itself displaces nobody.
+    /// Displaces waiters, once all limits have accepted: a request that is rejected itself displaces no other.
     #[cold]
     fn displace_waiters(&self) {
         for claim in &self.claims {
@@ -238,18 +256,18 @@ impl<'a> ChainPass<'a> {
         }
     }
 
-    /// Begins to wait; what it counts for meanwhile.
+    /// Adds the request to the cap on waiting requests and returns its weight.
     ///
     /// # Errors
-    /// It must not wait although all have accepted it.
+    /// The request may not wait, although all limits have accepted it.
     #[cold]
     fn begin_wait(
         &self,
-        (wait_ns, place): (u64, u16),
+        (wait_ns, limit_index): (u64, u16),
         waiter: WaitingRequest<'_>,
     ) -> Result<u32, ChainRejection> {
         if wait_ns > self.max_wait_ns {
-            return Err(ChainRejection::queued_too_long(&self.limits[usize::from(place)]));
+            return Err(ChainRejection::queued_too_long(&self.limits[usize::from(limit_index)]));
         }
         let weight = waiter.compute_weight();
         if waiter.cap.add_weight(weight) { Ok(weight) } else { Err(ChainRejection::from_overload()) }
@@ -259,38 +277,38 @@ impl<'a> ChainPass<'a> {
     pub fn finish_pass(
         &mut self,
         waiter: WaitingRequest<'_>,
-        passage: &mut Option<ChainPermit>,
+        permit: &mut Option<ChainPermit>,
     ) -> Option<ChainRejection> {
-        if !self.limit_questions.is_empty() {
+        if !self.shared_demands.is_empty() {
             if self.rejection.is_none() {
-                *passage = Some(self.suspend_for_store());
+                *permit = Some(self.suspend_for_store());
                 return None;
             }
             self.cancel_questions();
         }
-        if let Some(refused) = self.rejection {
-            let limit = Some(self.limits[refused.limit_index].clone());
-            let PassRejection { cause, rate, retry_after_ns, .. } = refused;
+        if let Some(rejection) = self.rejection {
+            let limit = Some(self.limits[rejection.limit_index].clone());
+            let PassRejection { cause, rate, retry_after_ns, .. } = rejection;
             return Some(ChainRejection { cause, limit, rate, retry_after_ns });
         }
         let waiting = match self.longest_wait.map(|longest| self.begin_wait(longest, waiter)) {
             Some(Ok(weight)) => Some((waiter.cap.clone(), weight)),
             None => None,
-            Some(Err(refusal)) => {
+            Some(Err(rejection)) => {
                 self.undo_claims(0);
-                return Some(refusal);
+                return Some(rejection);
             }
         };
         if self.displaces {
             self.displace_waiters();
         }
         let claims = std::mem::take(&mut self.claims);
-        *passage = Some(ChainPermit::new(self.limits.clone(), claims, self.now, self.longest_wait, waiting));
+        *permit = Some(ChainPermit::new(self.limits.clone(), claims, self.now, self.longest_wait, waiting));
         None
     }
 }
 
-/// What a refusal by `limit` is called.
+/// The cause to report when a rate of `limit` rejects.
 #[inline]
 pub(super) fn rejection_cause(limit: &Limit) -> ChainCause {
     if limit.has_queue() { ChainCause::Queue } else { ChainCause::Rate }

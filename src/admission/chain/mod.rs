@@ -1,13 +1,21 @@
-//! The limits of a request, judged as one transaction: all accept and are charged, or nobody is.
+//! The limits of a request, judged as one transaction: all accept and are charged, or none is charged.
+//!
+//! Limits are charged in chain order; when a later one rejects, the earlier charges are refunded, so a rejection
+//! costs nothing. Limits that are counted in the store are asked about together, after the local ones have accepted.
+//! Concurrency slots come last, so a waiting request holds none. Dropping the [`ChainPermit`] gives everything back;
+//! there is no release function.
 
 mod chain_pass;
+mod claim;
 mod peek;
 mod pending_slots;
 mod permit;
 mod rejection;
 mod store_fallback;
 mod store_lease;
+mod store_query;
 mod store_round;
+mod store_slots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,30 +31,30 @@ pub use peek::{ChainForecast, UnansweredLimit};
 pub use permit::ChainPermit;
 pub use rejection::{ChainCause, ChainRejection};
 
-/// What a limit is to count for this request.
+/// The demand of a request on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitDemand {
-    /// The limit does not concern the request.
+    /// The limit does not apply to the request.
     Skip,
-    /// The key is absent, and the limit says to reject then.
+    /// The key is absent, and the limit rejects such requests.
     MissingKey,
     Units(Units),
-    /// Of a limit that is counted in the store, under this key.
+    /// For a limit that is counted in the store, under this key.
     Shared(Units, SharedKey),
 }
 
-/// The process-wide cap on requests in all queues. One that holds much memory counts for several.
+/// The process-wide cap on queued requests. A request that holds much memory counts as several.
 #[derive(Debug)]
 pub struct WaitingCap {
     max: usize,
     count: Arc<AtomicUsize>,
 }
 
-/// A request that may have to wait.
+/// A request that may have to wait, and the cap that it then counts against.
 #[derive(Clone, Copy)]
 pub struct WaitingRequest<'a> {
     cap: &'a Arc<WaitingCap>,
-    /// Bytes that it holds; asked only if it has to wait.
+    /// Bytes of memory that it holds; called only if it has to wait.
     held_bytes: &'a dyn Fn() -> usize,
 }
 
@@ -54,35 +62,35 @@ pub struct WaitingRequest<'a> {
 #[derive(Clone)]
 pub struct Chain {
     limits: Arc<[Arc<Limit>]>,
-    /// The store's side of those that are counted there; empty if none is.
-    shared_limits: store_round::SharedLimits,
-    /// The longest wait that is worth its while, ns.
+    /// The shared counterpart of each limit that is counted in the store; empty if none is.
+    shared_limits: store_query::SharedLimits,
+    /// The longest acceptable wait, ns.
     max_wait_ns: u64,
 }
 
-/// What the rates of a chain say to one request, in its order; on a refusal with what is left unspent.
+/// The decisions of all rates of a chain, in chain order. After a rejection they show the amounts without any charge.
 pub type Decisions = SmallVec<[RateDecision; 4]>;
 
-/// What the chain says to one request, and why.
+/// The verdict on one request, with the decisions behind it.
 pub struct ChainJudgement {
     pub decisions: Decisions,
     pub verdict: ChainVerdict,
 }
 
-/// The answer of one rate of a limit. Concurrency limits have none, nor do limits that lack their key, unless in
-/// a dry run, of which it is all that is seen.
+/// The decision of one rate of a limit. Concurrency limits, and limits that lack their key, have one only in a dry
+/// run, where it is the only visible effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateDecision {
-    /// Place of the limit in [`Chain::limits`].
+    /// Index of the limit in [`Chain::limits`].
     pub limit_index: u16,
-    /// Place of the rate in the limit.
+    /// Index of the rate in the limit.
     pub rate: u16,
-    /// Judged, but never acted upon.
+    /// Judged but not enforced.
     pub dry_run: bool,
     pub decision: Decision,
 }
 
-/// One answer per limit, that of its strictest rate.
+/// One decision per limit: that of its strictest rate.
 #[inline]
 pub fn strictest_by_limit(decisions: &[RateDecision]) -> impl Iterator<Item = RateDecision> {
     let strictness = |judged: &&RateDecision| {
@@ -93,29 +101,29 @@ pub fn strictest_by_limit(decisions: &[RateDecision]) -> impl Iterator<Item = Ra
     rates.filter_map(move |rates| rates.iter().max_by_key(strictness).copied())
 }
 
-/// The chain's answer.
+/// The verdict of a chain on one request.
 #[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
 pub enum ChainVerdict {
     Admit(ChainPermit),
     Reject(ChainRejection),
 }
 
-// === impl Waiting ===
+// === impl WaitingCap ===
 
 impl WaitingCap {
-    /// Bytes for which a waiter counts once, so that the cap on waiters is one on memory, too.
+    /// Bytes of memory per unit of weight, so that the cap on waiting requests also bounds memory.
     const WEIGHT_BYTES: usize = 16 * 1024;
 
     pub fn new(max: usize) -> WaitingCap {
         WaitingCap { max, count: Arc::default() }
     }
 
-    /// Another cap on the same requests.
+    /// A different cap on the same set of waiting requests.
     pub fn with_max(&self, max: usize) -> WaitingCap {
         WaitingCap { max, count: self.count.clone() }
     }
 
-    /// What waits now.
+    /// The weight of all requests that wait now.
     pub fn count_waiting(&self) -> usize {
         self.count.load(Relaxed)
     }
@@ -134,15 +142,14 @@ impl WaitingCap {
     }
 }
 
-// === impl Waiter ===
+// === impl WaitingRequest ===
 
 impl<'a> WaitingRequest<'a> {
-    pub fn new(waiting: &'a Arc<WaitingCap>, held: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
-        WaitingRequest { cap: waiting, held_bytes: held }
+    pub fn new(cap: &'a Arc<WaitingCap>, held_bytes: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
+        WaitingRequest { cap, held_bytes }
     }
 
-    /// What it counts for: one, and one more for each further unit that it has begun, but no more than there is room
-    /// for one alone.
+    /// The weight of the request: one for each started unit of memory, at least 1 and at most the whole cap.
     fn compute_weight(&self) -> u32 {
         let units = (self.held_bytes)().div_ceil(WaitingCap::WEIGHT_BYTES).min(self.cap.max).max(1);
         u32::try_from(units).unwrap_or(u32::MAX)
@@ -150,87 +157,87 @@ impl<'a> WaitingRequest<'a> {
 }
 
 impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
-    /// One of ordinary size.
-    fn from(waiting: &'a Arc<WaitingCap>) -> WaitingRequest<'a> {
-        WaitingRequest { cap: waiting, held_bytes: &|| 0 }
+    /// A request of ordinary size.
+    fn from(cap: &'a Arc<WaitingCap>) -> WaitingRequest<'a> {
+        WaitingRequest { cap, held_bytes: &|| 0 }
     }
 }
 
 // === impl Chain ===
 
 impl Chain {
-    /// A limit that is named twice counts a request once, at its first place.
+    /// A limit that is named twice counts a request once, at its first position.
     pub fn new(limits: Vec<Arc<Limit>>) -> Chain {
-        let mut once: Vec<Arc<Limit>> = Vec::with_capacity(limits.len());
+        let mut distinct: Vec<Arc<Limit>> = Vec::with_capacity(limits.len());
         for limit in limits {
-            if !once.iter().any(|known| Arc::ptr_eq(known, &limit)) {
-                once.push(limit);
+            if !distinct.iter().any(|other| Arc::ptr_eq(other, &limit)) {
+                distinct.push(limit);
             }
         }
-        assert!(once.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
-        Chain { limits: once.into(), shared_limits: Arc::default(), max_wait_ns: u64::MAX }
+        assert!(distinct.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
+        Chain { limits: distinct.into(), shared_limits: Arc::default(), max_wait_ns: u64::MAX }
     }
 
-    /// Asks the store about limits that have a side there; `sides` go by [`Limit::index`].
-    pub fn with_shared(self, sides: &[Option<Arc<SharedLimit>>]) -> Chain {
-        let of = |limit: &Arc<Limit>| sides.get(limit.id.0).cloned().flatten();
-        let shared: Vec<_> = self.limits.iter().map(of).collect();
-        let any = shared.iter().any(Option::is_some);
-        Chain { shared_limits: if any { shared.into() } else { Arc::default() }, ..self }
+    /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::index`].
+    pub fn with_shared(self, shared_limits: &[Option<Arc<SharedLimit>>]) -> Chain {
+        let counterpart = |limit: &Arc<Limit>| shared_limits.get(limit.index).cloned().flatten();
+        let counterparts: Vec<_> = self.limits.iter().map(counterpart).collect();
+        let any = counterparts.iter().any(Option::is_some);
+        Chain { shared_limits: if any { counterparts.into() } else { Arc::default() }, ..self }
     }
 
-    /// Refuses at once who would wait longer than this; it displaces nobody.
-    pub fn with_max_wait(self, patience_ns: u64) -> Chain {
-        Chain { max_wait_ns: patience_ns, ..self }
+    /// Rejects a request at once if it would wait longer than this; such a request displaces no other.
+    pub fn with_max_wait(self, max_wait_ns: u64) -> Chain {
+        Chain { max_wait_ns, ..self }
     }
 
     pub fn limits(&self) -> &[Arc<Limit>] {
         &self.limits
     }
 
-    /// Judges one request at `now`. `ask` is called once per limit, in chain order.
+    /// Judges one request at `now`. `demand_of` is called once per limit, in chain order.
     #[inline]
     pub fn judge(
         &self,
         now: Now,
         waiting: &Arc<WaitingCap>,
-        ask: impl FnMut(&Limit) -> LimitDemand,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
     ) -> ChainJudgement {
-        let (mut decisions, mut passage) = (Decisions::new(), None);
-        let refusal = self.judge_into(now, waiting, ask, &mut decisions, &mut passage);
-        let verdict = match (refusal, passage) {
-            (Some(refusal), _) => ChainVerdict::Reject(refusal),
-            (None, Some(passage)) => ChainVerdict::Admit(passage),
-            (None, None) => unreachable!("who is not refused has a passage"),
+        let (mut decisions, mut permit) = (Decisions::new(), None);
+        let rejection = self.judge_into(now, waiting, demand_of, &mut decisions, &mut permit);
+        let verdict = match (rejection, permit) {
+            (Some(rejection), _) => ChainVerdict::Reject(rejection),
+            (None, Some(permit)) => ChainVerdict::Admit(permit),
+            (None, None) => unreachable!("a request without a rejection has a permit"),
         };
         ChainJudgement { decisions, verdict }
     }
 
-    /// The same, into the places where they are kept, because they are large: what the rates say, and the passage
-    /// of a request that is not refused. Both are empty before. Where limits are counted in the store,
-    /// [`ChainPermit::ask`] must follow.
+    /// As [`Chain::judge`], but writes the decisions and the permit in place, because they are large; both must be
+    /// empty. Returns the rejection, if there is one. If limits are counted in the store, [`ChainPermit::ask_store`]
+    /// must follow.
     #[inline]
     pub fn judge_into<'w>(
         &self,
         now: Now,
         waiter: impl Into<WaitingRequest<'w>>,
-        mut ask: impl FnMut(&Limit) -> LimitDemand,
+        mut demand_of: impl FnMut(&Limit) -> LimitDemand,
         decisions: &mut Decisions,
-        passage: &mut Option<ChainPermit>,
+        permit: &mut Option<ChainPermit>,
     ) -> Option<ChainRejection> {
-        let mut judging = ChainPass::new(self, now, decisions);
-        for (place, limit) in self.limits.iter().enumerate() {
-            match ask(limit) {
+        let mut pass = ChainPass::new(self, now, decisions);
+        for (limit_index, limit) in self.limits.iter().enumerate() {
+            match demand_of(limit) {
                 LimitDemand::Skip => {}
-                LimitDemand::MissingKey => judging.reject_missing_key(place, limit),
+                LimitDemand::MissingKey => pass.reject_missing_key(limit_index, limit),
                 LimitDemand::Units(units) => {
-                    judging.charge_units(place, limit, Units { cost: units.cost.max(1), ..units })
+                    pass.charge_units(limit_index, limit, Units { cost: units.cost.max(1), ..units })
                 }
                 LimitDemand::Shared(units, key) => {
-                    judging.plan_shared(place, limit, Units { cost: units.cost.max(1), ..units }, key);
+                    pass.plan_shared(limit_index, limit, Units { cost: units.cost.max(1), ..units }, key);
                 }
             }
         }
-        judging.finish_pass(waiter.into(), passage)
+        pass.finish_pass(waiter.into(), permit)
     }
 }

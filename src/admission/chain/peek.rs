@@ -1,10 +1,10 @@
-//! What a chain would say, without charging anybody: for `explain`, never on the way of a request.
+//! A forecast of a chain's verdict that charges no limit; for `explain`, never for a request.
 
 use std::sync::Arc;
 
 use super::chain_pass::rejection_cause;
 use super::store_fallback::fallback_cause;
-use super::store_round::LimitQuestion;
+use super::store_query::SharedDemand;
 use super::{Chain, ChainCause, ChainRejection, LimitDemand, RateDecision, WaitingCap};
 use crate::base::clock::Now;
 use crate::config::OnFailure;
@@ -13,102 +13,107 @@ use crate::shared::{
     RateAnswer, ScriptOp, Session, SharedKey, SharedLimit, SlotCount, StoreAnswer, StoreQuestion,
 };
 
-/// What [`Chain::judge`] would say now, and the store and the concurrency limits after it.
+/// The verdict that [`Chain::judge`], the store and the concurrency limits would give now.
 #[derive(Debug, Default)]
 pub struct ChainForecast {
-    /// In chain order, concurrency limits too. The numbers are those that the request finds: nothing is taken.
+    /// In chain order, concurrency limits included. The numbers are those before any charge.
     pub decisions: Vec<RateDecision>,
-    /// The longest wait, nanoseconds, and the place of its limit in [`Chain::limits`].
+    /// The longest wait, nanoseconds, and the index of its limit in [`Chain::limits`].
     pub wait: Option<(u64, usize)>,
     pub rejection: Option<ChainRejection>,
-    /// Limits that are counted in the store, and that it said nothing of.
+    /// Limits that are counted in the store and got no answer from it.
     pub unanswered: Vec<UnansweredLimit>,
 }
 
-/// A limit without a word of the store.
+/// A shared limit without an answer of the store.
 pub struct UnansweredLimit {
-    /// Of the limit in [`Chain::limits`].
+    /// Index of the limit in [`Chain::limits`].
     pub limit_index: usize,
-    /// What judges in the store's place; `None`: the store was not asked, and nothing does.
+    /// The fallback that judges in the store's place; `None` if the store was not asked.
     pub fallback: Option<OnFailure>,
-    /// The limit whose numbers the decisions tell, if it goes on locally.
+    /// The local share behind the decisions, if the limit falls back to it.
     pub share: Option<Arc<Limit>>,
 }
 
-/// One look over a chain.
+/// The state of one forecast.
 struct ChainPeek<'a> {
     chain: &'a Chain,
     now: Now,
     forecast: ChainForecast,
-    /// The refusal of slots, for who does not have to wait before it needs them.
+    /// The rejection for lack of slots, which counts only if the request does not have to wait first.
     full: Option<ChainRejection>,
-    /// Limits that the store has still to be asked about.
-    limit_questions: Vec<LimitQuestion>,
+    /// Demands on shared limits, about which the store must be asked.
+    shared_demands: Vec<SharedDemand>,
 }
 
 // === impl Chain ===
 
 impl Chain {
-    /// Judges one request at `now` by looking only, as if limits that are counted in the store let it pass. `ask` is
-    /// called once per limit, in chain order.
+    /// Judges one request at `now` without charging it, as if all limits that are counted in the store let it pass.
+    /// `demand_of` is called once per limit, in chain order.
     pub fn peek(
         &self,
         now: Now,
         waiting: &WaitingCap,
-        ask: impl FnMut(&Limit) -> LimitDemand,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
     ) -> ChainForecast {
-        let mut look = ChainPeek::peek_limits(self, now, ask);
-        let unsaid = look.limit_questions.iter().map(|asked| usize::from(asked.limit_index));
-        look.forecast.unanswered =
-            unsaid.map(|place| UnansweredLimit { limit_index: place, fallback: None, share: None }).collect();
-        look.finish_peek(waiting)
+        let mut peek = ChainPeek::peek_limits(self, now, demand_of);
+        let unanswered = peek.shared_demands.iter().map(|demand| usize::from(demand.limit_index));
+        peek.forecast.unanswered = unanswered
+            .map(|limit_index| UnansweredLimit { limit_index, fallback: None, share: None })
+            .collect();
+        peek.finish_peek(waiting)
     }
 
-    /// The same, with what the store says when it is asked.
+    /// As [`Chain::peek`], but also asks the store.
     pub async fn peek_shared(
         &self,
         session: &Session,
         now: Now,
         waiting: &WaitingCap,
-        ask: impl FnMut(&Limit) -> LimitDemand,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
     ) -> ChainForecast {
-        let mut look = ChainPeek::peek_limits(self, now, ask);
-        look.ask_store(session).await;
-        look.finish_peek(waiting)
+        let mut peek = ChainPeek::peek_limits(self, now, demand_of);
+        peek.ask_store(session).await;
+        peek.finish_peek(waiting)
     }
 }
 
-// === impl Look ===
+// === impl ChainPeek ===
 
 impl<'a> ChainPeek<'a> {
-    fn peek_limits(chain: &'a Chain, now: Now, mut ask: impl FnMut(&Limit) -> LimitDemand) -> ChainPeek<'a> {
-        let mut look = ChainPeek {
+    fn peek_limits(
+        chain: &'a Chain,
+        now: Now,
+        mut demand_of: impl FnMut(&Limit) -> LimitDemand,
+    ) -> ChainPeek<'a> {
+        let mut peek = ChainPeek {
             chain,
             now,
             forecast: ChainForecast::default(),
             full: None,
-            limit_questions: Vec::new(),
+            shared_demands: Vec::new(),
         };
-        for (place, limit) in chain.limits.iter().enumerate() {
-            match ask(limit) {
+        for (limit_index, limit) in chain.limits.iter().enumerate() {
+            match demand_of(limit) {
                 LimitDemand::Skip => {}
                 LimitDemand::MissingKey => {
-                    look.forecast.keep_rejection(limit, ChainCause::MissingKey, 0, None)
+                    peek.forecast.keep_rejection(limit, ChainCause::MissingKey, 0, None)
                 }
                 LimitDemand::Units(units) => {
-                    look.peek_units(place, limit, &Units { cost: units.cost.max(1), ..units });
+                    peek.peek_units(limit_index, limit, &Units { cost: units.cost.max(1), ..units });
                 }
                 LimitDemand::Shared(units, key) => {
-                    look.plan_shared(place, limit, Units { cost: units.cost.max(1), ..units }, key);
+                    peek.plan_shared(limit_index, limit, Units { cost: units.cost.max(1), ..units }, key);
                 }
             }
         }
-        look
+        peek
     }
 
-    fn peek_units(&mut self, place: usize, limit: &Arc<Limit>, units: &Units) {
+    fn peek_units(&mut self, limit_index: usize, limit: &Arc<Limit>, units: &Units) {
         if limit.is_concurrency() {
-            return self.peek_slots(place, limit, units);
+            return self.peek_slots(limit_index, limit, units);
         }
         for rate in limit.rate_range(units.variant) {
             let decision = limit.peek_units(rate, units, self.now);
@@ -116,19 +121,19 @@ impl<'a> ChainPeek<'a> {
                 true => (decision.reject_forever(), ChainCause::TooCostly),
                 false => (decision, rejection_cause(limit)),
             };
-            self.add_rate_decision(place, rate, limit, decision, cause);
+            self.add_rate_decision(limit_index, rate, limit, decision, cause);
         }
     }
 
     fn add_rate_decision(
         &mut self,
-        place: usize,
+        limit_index: usize,
         rate: usize,
         limit: &Arc<Limit>,
         decision: Decision,
         cause: ChainCause,
     ) {
-        self.forecast.push_decision(place, rate, limit, decision);
+        self.forecast.push_decision(limit_index, rate, limit, decision);
         match decision.outcome {
             LimitOutcome::Reject => {
                 let retry = (decision.retry_after_ns != u64::MAX).then_some(decision.retry_after_ns);
@@ -136,14 +141,14 @@ impl<'a> ChainPeek<'a> {
             }
             LimitOutcome::Wait if !limit.config.dry_run => {
                 if self.forecast.wait.is_none_or(|(longest, _)| longest < decision.wait_ns) {
-                    self.forecast.wait = Some((decision.wait_ns, place));
+                    self.forecast.wait = Some((decision.wait_ns, limit_index));
                 }
             }
             LimitOutcome::Wait | LimitOutcome::Admit => {}
         }
     }
 
-    fn peek_slots(&mut self, place: usize, limit: &Arc<Limit>, units: &Units) {
+    fn peek_slots(&mut self, limit_index: usize, limit: &Arc<Limit>, units: &Units) {
         let rate = limit.rate_range(units.variant).start;
         let capacity = limit.max_units(rate);
         let remaining = capacity.saturating_sub(limit.slots_in_use(rate, &units.key));
@@ -152,11 +157,17 @@ impl<'a> ChainPeek<'a> {
             self.forecast.keep_rejection(limit, ChainCause::TooCostly, rate, None);
         }
         let decision = Decision { outcome, remaining, reset_ns: 0, retry_after_ns: 0, wait_ns: 0 };
-        self.add_slots_decision(place, rate, limit, decision);
+        self.add_slots_decision(limit_index, rate, limit, decision);
     }
 
-    fn add_slots_decision(&mut self, place: usize, rate: usize, limit: &Arc<Limit>, decision: Decision) {
-        self.forecast.push_decision(place, rate, limit, decision);
+    fn add_slots_decision(
+        &mut self,
+        limit_index: usize,
+        rate: usize,
+        limit: &Arc<Limit>,
+        decision: Decision,
+    ) {
+        self.forecast.push_decision(limit_index, rate, limit, decision);
         if decision.outcome == LimitOutcome::Reject && !limit.config.dry_run && self.full.is_none() {
             let limit = Some(limit.clone());
             self.full =
@@ -164,145 +175,160 @@ impl<'a> ChainPeek<'a> {
         }
     }
 
-    /// A limit that is counted in the store: to be asked about, unless a request would be refused without that.
-    fn plan_shared(&mut self, place: usize, limit: &Arc<Limit>, units: Units, key: SharedKey) {
-        let Some(Some(side)) = self.chain.shared_limits.get(place) else {
-            return self.peek_units(place, limit, &units);
+    /// Plans a question about a limit that is counted in the store, unless it would reject the request without one.
+    fn plan_shared(&mut self, limit_index: usize, limit: &Arc<Limit>, units: Units, key: SharedKey) {
+        let Some(Some(shared_limit)) = self.chain.shared_limits.get(limit_index) else {
+            return self.peek_units(limit_index, limit, &units);
         };
         let rates = limit.rate_range(units.variant);
         if let Some(rate) = rates.clone().find(|rate| units.cost > limit.max_units(*rate)) {
             return self.forecast.keep_rejection(limit, ChainCause::TooCostly, rate, None);
         }
-        let refuses = |rate| side.known_rejection(rate, &units, self.now).is_some();
-        if limit.config.dry_run || !rates.clone().any(refuses) {
-            return self.limit_questions.push(LimitQuestion { limit_index: place as u16, units, key });
+        let rejects = |rate| shared_limit.known_rejection(rate, &units, self.now).is_some();
+        if limit.config.dry_run || !rates.clone().any(rejects) {
+            return self.shared_demands.push(SharedDemand { limit_index: limit_index as u16, units, key });
         }
         for rate in rates {
-            if let Some(decision) = side.last_decision(rate, &units, self.now) {
-                self.add_rate_decision(place, rate, limit, decision, rejection_cause(limit));
+            if let Some(decision) = shared_limit.last_decision(rate, &units, self.now) {
+                self.add_rate_decision(limit_index, rate, limit, decision, rejection_cause(limit));
             }
         }
     }
 
-    /// Asks the store, which changes nothing. Who is refused here already would not be asked about, so that what the
-    /// store says is told, and does not count.
+    /// Asks the store without charging. A request that is rejected here already would not be asked about, so the
+    /// answers are shown but do not change the rejection.
     async fn ask_store(&mut self, session: &Session) {
-        let refused_here = self.forecast.rejection.take();
+        let rejected_here = self.forecast.rejection.take();
         let chain = self.chain;
-        let (mut asked, mut questions) = (Vec::new(), Vec::new());
-        for own in std::mem::take(&mut self.limit_questions) {
-            let Some(Some(side)) = chain.shared_limits.get(usize::from(own.limit_index)) else { continue };
-            questions.extend(questions_about(&chain.limits[usize::from(own.limit_index)], side, own));
-            asked.push((own, side));
-        }
-        let said = session.ask_store(ScriptOp::Peek, &questions).await;
-        let heard = || questions.iter().zip(&said);
-        for (own, side) in asked {
-            let failed = |(question, said): (&StoreQuestion<'_>, &StoreAnswer)| {
-                question.limit_index == own.limit_index && matches!(said, StoreAnswer::Failed(_))
+        let (mut demands, mut questions) = (Vec::new(), Vec::new());
+        for demand in std::mem::take(&mut self.shared_demands) {
+            let Some(Some(shared_limit)) = chain.shared_limits.get(usize::from(demand.limit_index)) else {
+                continue;
             };
-            if heard().any(failed) {
-                self.apply_fallback(&own, side);
+            questions.extend(questions_about(
+                &chain.limits[usize::from(demand.limit_index)],
+                shared_limit,
+                demand,
+            ));
+            demands.push((demand, shared_limit));
+        }
+        let answers = session.ask_store(ScriptOp::Peek, &questions).await;
+        let answered = || questions.iter().zip(&answers);
+        for (demand, shared_limit) in demands {
+            let failed = |(question, answer): (&StoreQuestion<'_>, &StoreAnswer)| {
+                question.limit_index == demand.limit_index && matches!(answer, StoreAnswer::Failed(_))
+            };
+            if answered().any(failed) {
+                self.apply_fallback(&demand, shared_limit);
             }
         }
-        for (question, said) in heard() {
-            if let StoreAnswer::Answered { answer, .. } = said {
+        for (question, answer) in answered() {
+            if let StoreAnswer::Answered { answer, .. } = answer {
                 self.apply_answer(question, answer);
             }
         }
         self.forecast.decisions.sort_by_key(|judged| (judged.limit_index, judged.rate));
-        if refused_here.is_some() {
-            self.forecast.rejection = refused_here;
+        if rejected_here.is_some() {
+            self.forecast.rejection = rejected_here;
         }
     }
 
     fn apply_answer(&mut self, question: &StoreQuestion<'_>, answer: &RateAnswer) {
-        let (place, rate) = (usize::from(question.limit_index), question.rate);
-        let limit = &self.chain.limits[place];
+        let (limit_index, rate) = (usize::from(question.limit_index), question.rate);
+        let limit = &self.chain.limits[limit_index];
         match limit.is_concurrency() {
-            true => self.add_slots_decision(place, rate, limit, answer.decision),
-            false => self.add_rate_decision(place, rate, limit, answer.decision, rejection_cause(limit)),
+            true => self.add_slots_decision(limit_index, rate, limit, answer.decision),
+            false => {
+                self.add_rate_decision(limit_index, rate, limit, answer.decision, rejection_cause(limit))
+            }
         }
     }
 
     /// The store did not answer: `on_failure` decides.
-    fn apply_fallback(&mut self, asked: &LimitQuestion, side: &SharedLimit) {
-        let place = usize::from(asked.limit_index);
-        if self.chain.limits[place].is_concurrency() {
-            return self.apply_slots_fallback(asked, side);
+    fn apply_fallback(&mut self, demand: &SharedDemand, shared_limit: &SharedLimit) {
+        let limit_index = usize::from(demand.limit_index);
+        if self.chain.limits[limit_index].is_concurrency() {
+            return self.apply_slots_fallback(demand, shared_limit);
         }
-        let mut unsaid = UnansweredLimit { limit_index: place, fallback: Some(side.on_failure), share: None };
-        match side.on_failure {
+        let mut unanswered =
+            UnansweredLimit { limit_index, fallback: Some(shared_limit.on_failure), share: None };
+        match shared_limit.on_failure {
             OnFailure::Allow => {}
             OnFailure::Reject => {
-                self.forecast.keep_rejection(&self.chain.limits[place], ChainCause::Unavailable, 0, None);
+                self.forecast.keep_rejection(
+                    &self.chain.limits[limit_index],
+                    ChainCause::Unavailable,
+                    0,
+                    None,
+                );
             }
             OnFailure::Local => {
-                let share = side.preview_share(&asked.units);
-                self.peek_units(place, &share, &share.cap_units(asked.units));
-                unsaid.share = Some(share);
+                let share = shared_limit.preview_share(&demand.units);
+                self.peek_units(limit_index, &share, &share.cap_units(demand.units));
+                unanswered.share = Some(share);
             }
         }
-        self.forecast.unanswered.push(unsaid);
+        self.forecast.unanswered.push(unanswered);
     }
 
-    /// The same of slots: what this process holds counts, whichever way it was admitted.
-    fn apply_slots_fallback(&mut self, asked: &LimitQuestion, side: &SharedLimit) {
-        let place = usize::from(asked.limit_index);
-        let limit = &self.chain.limits[place];
-        let cost = asked.units.cost;
-        for rate in limit.rate_range(asked.units.variant) {
-            let held = side.slots_held(&side.slot_key(rate, asked.key));
-            let remaining = side.local_slots(rate).saturating_sub(held);
-            let admits = side.admits_locally(rate, asked.key, held.saturating_add(cost));
+    /// As [`ChainPeek::apply_fallback`], for slots; all slots of this process count, however they were admitted.
+    fn apply_slots_fallback(&mut self, demand: &SharedDemand, shared_limit: &SharedLimit) {
+        let limit_index = usize::from(demand.limit_index);
+        let limit = &self.chain.limits[limit_index];
+        let cost = demand.units.cost;
+        for rate in limit.rate_range(demand.units.variant) {
+            let held = shared_limit.slots_held(&shared_limit.slot_key(rate, demand.key));
+            let remaining = shared_limit.local_slots(rate).saturating_sub(held);
+            let admits = shared_limit.admits_locally(rate, demand.key, held.saturating_add(cost));
             let outcome = if admits { LimitOutcome::Admit } else { LimitOutcome::Reject };
             let decision = Decision { outcome, remaining, reset_ns: 0, retry_after_ns: 0, wait_ns: 0 };
-            match fallback_cause(side) {
+            match fallback_cause(shared_limit) {
                 ChainCause::Unavailable => {
                     self.forecast.keep_rejection(limit, ChainCause::Unavailable, 0, None)
                 }
-                _ => self.add_slots_decision(place, rate, limit, decision),
+                _ => self.add_slots_decision(limit_index, rate, limit, decision),
             }
         }
-        let share = (side.on_failure == OnFailure::Local).then(|| side.local_share());
+        let share = (shared_limit.on_failure == OnFailure::Local).then(|| shared_limit.local_share());
         self.forecast.unanswered.push(UnansweredLimit {
-            limit_index: place,
-            fallback: Some(side.on_failure),
+            limit_index,
+            fallback: Some(shared_limit.on_failure),
             share,
         });
     }
 
     fn finish_peek(self, waiting: &WaitingCap) -> ChainForecast {
-        let ChainPeek { chain, forecast: mut foreseen, full, .. } = self;
-        if foreseen.rejection.is_none()
-            && let Some((wait_ns, place)) = foreseen.wait
+        let ChainPeek { chain, mut forecast, full, .. } = self;
+        if forecast.rejection.is_none()
+            && let Some((wait_ns, limit_index)) = forecast.wait
         {
-            foreseen.rejection = match wait_ns > chain.max_wait_ns {
-                true => Some(ChainRejection::queued_too_long(&chain.limits[place])),
+            forecast.rejection = match wait_ns > chain.max_wait_ns {
+                true => Some(ChainRejection::queued_too_long(&chain.limits[limit_index])),
                 false => waiting.is_full().then(ChainRejection::from_overload),
             };
         }
         // Slots are taken after the wait, and by then they may be free.
-        if foreseen.rejection.is_none() && foreseen.wait.is_none() {
-            foreseen.rejection = full;
+        if forecast.rejection.is_none() && forecast.wait.is_none() {
+            forecast.rejection = full;
         }
-        foreseen
+        forecast
     }
 }
 
-/// Of a concurrency limit the store is asked for the slots of all others: those of this gateway's workers among them.
+/// The questions about one limit. For a concurrency limit, the store counts all other holders, this gateway's workers
+/// among them.
 fn questions_about<'a>(
     limit: &'a Limit,
-    side: &'a Arc<SharedLimit>,
-    asked: LimitQuestion,
+    shared_limit: &'a Arc<SharedLimit>,
+    demand: SharedDemand,
 ) -> impl Iterator<Item = StoreQuestion<'a>> {
-    let LimitQuestion { limit_index: place, units: Units { cost, variant, .. }, key } = asked;
+    let SharedDemand { limit_index, units: Units { cost, variant, .. }, key } = demand;
     limit.rate_range(variant).map(move |rate| StoreQuestion {
-        limit: side,
+        limit: shared_limit,
         rate,
         key,
         cost,
-        limit_index: place,
+        limit_index,
         dry_run: limit.config.dry_run,
         slot_count: SlotCount { slots: cost, sequence: 0 },
         in_process: 0,
@@ -310,15 +336,20 @@ fn questions_about<'a>(
     })
 }
 
-// === impl Foreseen ===
+// === impl ChainForecast ===
 
 impl ChainForecast {
-    fn push_decision(&mut self, place: usize, rate: usize, limit: &Limit, decision: Decision) {
+    fn push_decision(&mut self, limit_index: usize, rate: usize, limit: &Limit, decision: Decision) {
         let dry_run = limit.config.dry_run;
-        self.decisions.push(RateDecision { limit_index: place as u16, rate: rate as u16, dry_run, decision });
+        self.decisions.push(RateDecision {
+            limit_index: limit_index as u16,
+            rate: rate as u16,
+            dry_run,
+            decision,
+        });
     }
 
-    /// Keeps the refusal with the longest retry, of equals the first.
+    /// Keeps the rejection with the longest retry; of equal ones the first.
     fn keep_rejection(
         &mut self,
         limit: &Arc<Limit>,
@@ -326,19 +357,22 @@ impl ChainForecast {
         rate: usize,
         retry_after_ns: Option<u64>,
     ) {
-        let longest = |refusal: &ChainRejection| refusal.retry_after_ns.unwrap_or(u64::MAX);
-        let refusal = ChainRejection { cause, limit: Some(limit.clone()), rate, retry_after_ns };
-        let longer = self.rejection.as_ref().is_none_or(|known| longest(known) < longest(&refusal));
+        let longest = |rejection: &ChainRejection| rejection.retry_after_ns.unwrap_or(u64::MAX);
+        let rejection = ChainRejection { cause, limit: Some(limit.clone()), rate, retry_after_ns };
+        let longer = self.rejection.as_ref().is_none_or(|known| longest(known) < longest(&rejection));
         if longer && !limit.config.dry_run {
-            self.rejection = Some(refusal);
+            self.rejection = Some(rejection);
         }
     }
 }
 
-// === impl Unsaid ===
+// === impl UnansweredLimit ===
 
 impl std::fmt::Debug for UnansweredLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unsaid").field("place", &self.limit_index).field("instead", &self.fallback).finish()
+        f.debug_struct("UnansweredLimit")
+            .field("limit_index", &self.limit_index)
+            .field("fallback", &self.fallback)
+            .finish()
     }
 }

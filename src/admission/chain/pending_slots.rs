@@ -1,4 +1,4 @@
-//! Concurrency slots that a request asks the store for, until it is known whether it has them.
+//! Concurrency slots that a request asks the store for, until the answer is settled.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::shared::{
     SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreFault, StoreOutbox, StoreQuestion,
 };
 
-/// Slots that are being asked for; given up when dropped.
+/// Slots that are being asked for; dropping gives them up.
 pub(super) struct PendingSlots<'a> {
     outbox: &'a StoreOutbox,
     slots: SmallVec<[(SlotKey, u64, SlotCount); 2]>,
@@ -17,64 +17,65 @@ pub(super) struct PendingSlots<'a> {
 // === impl PendingSlots ===
 
 impl<'a> PendingSlots<'a> {
-    pub(super) fn new(desk: &'a StoreOutbox) -> PendingSlots<'a> {
-        PendingSlots { outbox: desk, slots: SmallVec::new() }
+    pub(super) fn new(outbox: &'a StoreOutbox) -> PendingSlots<'a> {
+        PendingSlots { outbox, slots: SmallVec::new() }
     }
 
-    /// With the slots that all workers of the process hold then.
+    /// Counts slots that are about to be asked for. Returns this worker's count and the slots that all workers of the
+    /// process then hold.
     pub(super) fn request_slots(
         &mut self,
-        side: &Arc<SharedLimit>,
+        limit: &Arc<SharedLimit>,
         rate: usize,
         key: SharedKey,
         cost: u64,
     ) -> (SlotCount, u64) {
-        let place = side.slot_key(rate, key);
-        let (held, in_process) = self.outbox.slots.request_slots(side, rate, place, cost);
-        self.slots.push((place, cost, held));
-        (held, in_process)
+        let slot_key = limit.slot_key(rate, key);
+        let (count, in_process) = self.outbox.slots.request_slots(limit, rate, slot_key, cost);
+        self.slots.push((slot_key, cost, count));
+        (count, in_process)
     }
 
     fn take_pending(&mut self, question: &StoreQuestion<'_>) -> Option<(SlotKey, u64, SlotCount)> {
-        let own = |(_, _, held): &(SlotKey, u64, SlotCount)| held.sequence == question.slot_count.sequence;
-        let at = self.slots.iter().position(own)?;
-        Some(self.slots.swap_remove(at))
+        let own = |(_, _, count): &(SlotKey, u64, SlotCount)| count.sequence == question.slot_count.sequence;
+        let index = self.slots.iter().position(own)?;
+        Some(self.slots.swap_remove(index))
     }
 
-    /// Nobody was asked for any of them.
+    /// Cancels all requests for slots, none of which was sent.
     pub(super) fn cancel_all(mut self) {
-        for (place, cost, _) in self.slots.drain(..) {
-            self.outbox.slots.release_slots(&place, cost);
+        for (slot_key, cost, _) in self.slots.drain(..) {
+            self.outbox.slots.release_slots(&slot_key, cost);
         }
     }
 
-    /// They are counted in the store from now on, and held.
+    /// The store granted the slots and counts them from now on.
     pub(super) fn mark_granted(&mut self, question: &StoreQuestion<'_>) {
-        if let Some((place, _, held)) = self.take_pending(question) {
-            self.outbox.slots.mark_reported(&place, held);
+        if let Some((slot_key, _, count)) = self.take_pending(question) {
+            self.outbox.slots.mark_reported(&slot_key, count);
         }
     }
 
-    /// The store does not count them.
+    /// The store does not count the slots.
     pub(super) fn mark_rejected(&mut self, question: &StoreQuestion<'_>) {
-        if let Some((place, cost, _)) = self.take_pending(question) {
-            self.outbox.slots.release_slots(&place, cost);
+        if let Some((slot_key, cost, _)) = self.take_pending(question) {
+            self.outbox.slots.release_slots(&slot_key, cost);
         }
     }
 
-    /// They are held without an answer; the store may count them, and hears of them when it is back.
-    pub(super) fn mark_kept(&mut self, question: &StoreQuestion<'_>, said: Option<&StoreAnswer>) {
-        let ended = self.take_pending(question);
-        if let (Some((place, _, held)), Some(StoreAnswer::Failed(failure))) = (ended, said)
-            && !matches!(failure, StoreFault::Down | StoreFault::Busy)
+    /// The slots are held without an answer; the store may count them, and is told of them once it is back.
+    pub(super) fn mark_kept(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
+        let pending = self.take_pending(question);
+        if let (Some((slot_key, _, count)), Some(StoreAnswer::Failed(fault))) = (pending, answer)
+            && !matches!(fault, StoreFault::Down | StoreFault::Busy)
         {
-            self.outbox.slots.mark_reported(&place, held);
+            self.outbox.slots.mark_reported(&slot_key, count);
         }
     }
 
-    /// No answer; the store may count them, unless it was never asked.
-    pub(super) fn mark_failed(&mut self, question: &StoreQuestion<'_>, said: Option<&StoreAnswer>) {
-        if let Some(StoreAnswer::Failed(StoreFault::Down | StoreFault::Busy)) = said {
+    /// There was no answer; the store may count the slots, unless it was never asked.
+    pub(super) fn mark_failed(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
+        if let Some(StoreAnswer::Failed(StoreFault::Down | StoreFault::Busy)) = answer {
             self.mark_rejected(question);
         }
     }
@@ -82,9 +83,9 @@ impl<'a> PendingSlots<'a> {
 
 impl Drop for PendingSlots<'_> {
     fn drop(&mut self) {
-        for (place, cost, held) in self.slots.drain(..) {
-            self.outbox.slots.mark_reported(&place, held);
-            self.outbox.slots.release_slots(&place, cost);
+        for (slot_key, cost, count) in self.slots.drain(..) {
+            self.outbox.slots.mark_reported(&slot_key, count);
+            self.outbox.slots.release_slots(&slot_key, cost);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! An accepted request's hold on its limits: what it was charged, where it waits, the slots it takes.
+//! The permit of an accepted request: its charges, its waits in queues and its concurrency slots.
 //!
-//! Everything is given back by dropping it, however the request ends; only charges stay once it is forwarded.
+//! Dropping it gives everything back, however the request ends; once the request is forwarded, its charges stay.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -10,104 +10,54 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 
+use super::claim::{Claim, ClaimKind};
 use super::store_lease::StoreLease;
-use super::store_round::StoreQuery;
+use super::store_query::StoreQuery;
 use super::{ChainCause, ChainRejection, Decisions, RateDecision, WaitingCap};
 use crate::base::clock::Now;
-use crate::limit::table::CounterKey;
-use crate::limit::{Charge, Decision, Limit, LimitOutcome, SlotOutcome, Turn, Units};
+use crate::limit::{Decision, Limit, LimitOutcome, SlotOutcome, Turn};
 
-/// Leave to pass, as long as it is held.
+/// The right of a request to pass, as long as it is held.
 pub struct ChainPermit {
     pub(super) limits: Arc<[Arc<Limit>]>,
     pub(super) claims: SmallVec<[Claim; 4]>,
     pub(super) judged_at: Now,
-    /// The longest wait at judgement, ns, and the place of its limit.
+    /// The longest wait at judgement, ns, and the index of its limit.
     pub(super) longest_wait: Option<(u64, u16)>,
-    /// Present while it stands in a queue.
+    /// Present while the request waits in a queue.
     waiting: Option<Arc<WaitingCap>>,
-    /// What it counts for there.
+    /// Its weight against the cap on waiting requests.
     weight: u32,
-    /// From here charges stay.
+    /// The request was forwarded: its charges stay.
     forwarded: bool,
-    /// It left its queues before its turn.
+    /// The request left its queues before its turn.
     left_queues: bool,
-    /// What the store has still to be asked.
+    /// The pending questions to the store.
     pub(super) store_query: Option<Box<StoreQuery>>,
-    /// What it holds in the store.
+    /// The charges, departures and slots that it holds in the store.
     pub(super) store_lease: Option<Box<StoreLease>>,
 }
 
-/// What a request takes from one rate or limit; packed, for it travels with the response.
-#[repr(C, packed(8))]
-pub(super) struct Claim {
-    id: u128,
-    prefix: u64,
-    pub cost: u64,
-    pub kind: ClaimKind,
-    pub limit_index: u16,
-    pub rate: u16,
-}
-
-pub(super) enum ClaimKind {
-    Charge(Charge),
-    /// Concurrency slots; `None` until they are taken, then where they were counted.
-    Slots(Option<bool>),
-    /// In the store: a place in [`ChainPermit::shared`].
-    Shared(u32),
-}
-
-/// Leaves the queues if a wait is dropped before its end.
+/// Leaves the queues if the wait is dropped before its end.
 struct TurnGuard<'a>(&'a mut ChainPermit);
 
-// === impl Claim ===
-
-impl Claim {
-    #[inline]
-    pub(super) fn new(units: &Units, place: usize, rate: usize, hold: ClaimKind) -> Claim {
-        let Units { key, cost, .. } = *units;
-        Claim {
-            id: key.id,
-            prefix: key.prefix,
-            cost,
-            kind: hold,
-            limit_index: place as u16,
-            rate: rate as u16,
-        }
-    }
-
-    /// What to peek with: the rate is known, and nobody's turn depends on it.
-    pub(super) fn to_units(&self) -> Units {
-        Units { key: self.table_key(), cost: self.cost, variant: 0, fair: 0 }
-    }
-
-    fn place_and_units(&self) -> (u16, u16, Units) {
-        (self.limit_index, self.rate, self.to_units())
-    }
-
-    #[inline]
-    pub(super) fn table_key(&self) -> CounterKey {
-        CounterKey { id: self.id, prefix: self.prefix }
-    }
-}
-
-// === impl Passage ===
+// === impl ChainPermit ===
 
 impl ChainPermit {
     #[inline]
     pub(super) fn new(
         limits: Arc<[Arc<Limit>]>,
         claims: SmallVec<[Claim; 4]>,
-        judged: Now,
-        longest: Option<(u64, u16)>,
+        judged_at: Now,
+        longest_wait: Option<(u64, u16)>,
         waiting: Option<(Arc<WaitingCap>, u32)>,
     ) -> ChainPermit {
         let (waiting, weight) = waiting.unzip();
         ChainPermit {
             limits,
             claims,
-            judged_at: judged,
-            longest_wait: longest,
+            judged_at,
+            longest_wait,
             waiting,
             weight: weight.unwrap_or_default(),
             forwarded: false,
@@ -117,37 +67,48 @@ impl ChainPermit {
         }
     }
 
-    /// The longest wait as computed at judgement, in nanoseconds; those who leave only shorten it.
+    /// The longest wait as computed at judgement, in nanoseconds; requests that leave a queue only shorten it.
     pub fn wait_ns(&self) -> u64 {
         self.longest_wait.map_or(0, |(wait_ns, _)| wait_ns)
     }
 
-    /// True until every queue has let the request go.
+    /// True until the request's turn has come in every queue.
     #[inline]
     pub fn must_wait(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// The limit whose queue the request was to stand in longest; `None` if it never waited.
+    /// The limit with the longest computed wait; `None` if the request never had to wait.
     pub fn queued_limit(&self) -> Option<&Arc<Limit>> {
-        self.longest_wait.map(|(_, place)| &self.limits[usize::from(place)])
+        self.longest_wait.map(|(_, limit_index)| &self.limits[usize::from(limit_index)])
     }
 
-    /// Waits for its turn in every queue, all at once. Dropping the future early leaves all queues, and the
-    /// passage is void.
+    pub(super) fn with_query(mut self, query: StoreQuery) -> ChainPermit {
+        self.store_query = Some(Box::new(query));
+        self
+    }
+
+    /// True until the store has been asked.
+    #[inline]
+    pub fn must_ask_store(&self) -> bool {
+        self.store_query.is_some()
+    }
+
+    /// Waits for its turn in all queues at once. Dropping the future early leaves all queues and makes the permit
+    /// void.
     ///
     /// # Errors
-    /// A queue with `fair_by` may still refuse it: another displaced it, or it waited as long as it may. Then
-    /// everything is given back, and the passage is void.
+    /// A queue with `fair_by` may still reject the request, because another displaced it or its maximum wait has
+    /// passed. Everything is then given back, and the permit is void.
     pub async fn wait_turn(&mut self) -> Result<(), ChainRejection> {
         if !self.must_wait() {
             return Ok(());
         }
-        let standing = TurnGuard(self);
-        let mut sleep = pin!(tokio::time::sleep_until(standing.0.judged_at.to_instant()));
-        // Whoever returns early leaves by dropping `standing`.
-        poll_fn(|cx| standing.0.poll_turns(cx, sleep.as_mut())).await?;
-        standing.0.stop_waiting();
+        let guard = TurnGuard(self);
+        let mut sleep = pin!(tokio::time::sleep_until(guard.0.judged_at.to_instant()));
+        // An early return leaves the queues by dropping `guard`.
+        poll_fn(|cx| guard.0.poll_turns(cx, sleep.as_mut())).await?;
+        guard.0.stop_waiting();
         Ok(())
     }
 
@@ -158,22 +119,24 @@ impl ChainPermit {
     ) -> Poll<Result<(), ChainRejection>> {
         loop {
             let now = Now::read_clock();
-            let mut stands = false;
+            let mut waits = false;
             let mut due: Option<Now> = None;
             for claim in &mut self.claims {
                 let (key, rate) = (claim.table_key(), usize::from(claim.rate));
                 let limit = &self.limits[usize::from(claim.limit_index)];
                 let turn = match (&mut claim.kind, &mut self.store_lease) {
                     (ClaimKind::Charge(charge), _) => limit.check_turn(rate, &key, charge, now, cx.waker()),
-                    (ClaimKind::Shared(place), Some(shared)) => shared.poll_turn(*place, now, cx.waker()),
+                    (ClaimKind::Shared(lease_index), Some(lease)) => {
+                        lease.poll_turn(*lease_index, now, cx.waker())
+                    }
                     _ => continue,
                 };
                 match turn {
                     Turn::Go => {}
-                    Turn::Wait => stands = true,
+                    Turn::Wait => waits = true,
                     Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
                     Turn::Reject(retry_ns) => {
-                        // What it had charged there was given back with its place.
+                        // Its charge there was refunded when it lost its position.
                         claim.kind = ClaimKind::Slots(None);
                         let (limit, retry_after_ns) = (Some(limit.clone()), Some(retry_ns));
                         return Poll::Ready(Err(ChainRejection {
@@ -186,9 +149,10 @@ impl ChainPermit {
                 }
             }
             let Some(due) = due else {
-                return if stands { Poll::Pending } else { Poll::Ready(Ok(())) };
+                return if waits { Poll::Pending } else { Poll::Ready(Ok(())) };
             };
-            // Only a head has a timer, so there are as many timers as queues; with `fair_by` everyone has.
+            // Only the head of a queue has a timer, so there is one timer per queue; with `fair_by` every waiter has
+            // one.
             if sleep.deadline() != due.to_instant() {
                 sleep.as_mut().reset(due.to_instant());
             }
@@ -204,8 +168,8 @@ impl ChainPermit {
         }
     }
 
-    /// Takes the concurrency slots, after the wait. On a refusal everything is given back but departures, and the
-    /// passage is void.
+    /// Takes the concurrency slots, after the wait. On a rejection everything except departures is given back, and
+    /// the permit is void.
     pub fn take_slots(&mut self, now: Now) -> Result<(), ChainRejection> {
         if self.left_queues || self.must_wait() {
             let limit = self.queued_limit().cloned();
@@ -231,14 +195,14 @@ impl ChainPermit {
         Ok(())
     }
 
-    /// What its concurrency limits said, once it has entered.
+    /// The decisions of its concurrency limits, once its slots were taken.
     #[inline]
     pub fn slot_decisions(&self) -> impl Iterator<Item = RateDecision> {
         self.claims.iter().filter_map(|claim| {
             let outcome = match (&claim.kind, &self.store_lease) {
                 (ClaimKind::Slots(Some(_)), _) => LimitOutcome::Admit,
                 (ClaimKind::Slots(None), _) => LimitOutcome::Reject,
-                (ClaimKind::Shared(place), Some(shared)) => shared.slots_outcome(*place)?,
+                (ClaimKind::Shared(lease_index), Some(lease)) => lease.slots_outcome(*lease_index)?,
                 _ => return None,
             };
             let dry_run = self.limits[usize::from(claim.limit_index)].config.dry_run;
@@ -251,31 +215,34 @@ impl ChainPermit {
         })
     }
 
-    /// The upstream is about to see the request: from here charges stay.
+    /// Marks that the upstream is about to see the request: from here on its charges stay.
     #[inline]
     pub fn mark_forwarded(&mut self) {
         self.forwarded = true;
-        if let Some(shared) = &mut self.store_lease {
-            shared.mark_forwarded(&self.claims, self.judged_at);
+        if let Some(lease) = &mut self.store_lease {
+            lease.mark_forwarded(&self.claims, self.judged_at);
         }
     }
 
-    /// Tells the limits whose slots it holds how it went upstream.
+    /// Reports the upstream outcome to the limits that granted its slots.
     #[inline]
-    pub fn report_outcome(&self, went: SlotOutcome, now: Now) {
+    pub fn report_outcome(&self, outcome: SlotOutcome, now: Now) {
         for claim in &self.claims {
             if let ClaimKind::Slots(Some(_)) = claim.kind {
-                self.limits[usize::from(claim.limit_index)].record_outcome(claim.rate.into(), went, now);
+                self.limits[usize::from(claim.limit_index)].record_outcome(claim.rate.into(), outcome, now);
             }
         }
     }
 
-    /// A departure was spent the moment it came: its place in the schedule cannot be handed to another any more.
+    /// Gives everything back except departures: they were spent when they came, and their position in the schedule
+    /// cannot go to another request.
     pub(super) fn keep_departures(&mut self) {
-        let shared = &self.store_lease;
+        let lease = &self.store_lease;
         self.claims.retain(|claim| match &claim.kind {
             ClaimKind::Slots(_) => true,
-            ClaimKind::Shared(place) if shared.as_ref().is_some_and(|shared| shared.holds_slots(*place)) => {
+            ClaimKind::Shared(lease_index)
+                if lease.as_ref().is_some_and(|lease| lease.holds_slots(*lease_index)) =>
+            {
                 true
             }
             _ => !self.limits[usize::from(claim.limit_index)].has_queue(),
@@ -283,18 +250,19 @@ impl ChainPermit {
         self.release_claims();
     }
 
-    /// Gives everything back, and tells the numbers as if nothing had been taken.
+    /// Gives everything back, and restores the numbers in `decisions` as if nothing had been taken.
     pub(super) fn cancel_charges(&mut self, decisions: &mut Decisions) {
-        let taken: SmallVec<[_; 4]> = self
+        let charged: SmallVec<[_; 4]> = self
             .claims
             .iter()
             .filter(|claim| matches!(claim.kind, ClaimKind::Charge(_)))
-            .map(Claim::place_and_units)
+            .map(Claim::indices_and_units)
             .collect();
         self.release_claims();
-        for (place, rate, units) in taken {
-            let unspent = self.limits[usize::from(place)].peek_units(rate.into(), &units, self.judged_at);
-            let own = |judged: &&mut RateDecision| judged.limit_index == place && judged.rate == rate;
+        for (limit_index, rate, units) in charged {
+            let unspent =
+                self.limits[usize::from(limit_index)].peek_units(rate.into(), &units, self.judged_at);
+            let own = |judged: &&mut RateDecision| judged.limit_index == limit_index && judged.rate == rate;
             if let Some(judged) = decisions.iter_mut().find(own) {
                 let Decision { remaining, reset_ns, .. } = unspent;
                 judged.decision = Decision { remaining, reset_ns, ..judged.decision };
@@ -309,13 +277,13 @@ impl ChainPermit {
             let limit = &self.limits[usize::from(claim.limit_index)];
             match claim.kind {
                 ClaimKind::Slots(None) => {}
-                ClaimKind::Shared(place) => {
-                    if let Some(shared) = &mut self.store_lease {
-                        shared.release_lease(place, self.forwarded);
+                ClaimKind::Shared(lease_index) => {
+                    if let Some(lease) = &mut self.store_lease {
+                        lease.release_lease(lease_index, self.forwarded);
                     }
                 }
-                ClaimKind::Slots(Some(shared)) => {
-                    limit.release_slots(claim.rate.into(), &claim.table_key(), claim.cost, shared)
+                ClaimKind::Slots(Some(overflow)) => {
+                    limit.release_slots(claim.rate.into(), &claim.table_key(), claim.cost, overflow)
                 }
                 ClaimKind::Charge(_) if self.forwarded => {}
                 ClaimKind::Charge(charge) => {

@@ -1,19 +1,19 @@
-//! Why a request may not pass.
+//! The rejection of a request by a chain: its cause, the limit, and when to retry.
 
 use std::sync::Arc;
 
 use crate::limit::Limit;
 
-/// Why not: of several that refuse, the limit with the longest retry.
+/// A rejection; if several limits reject, that of the limit with the longest retry.
 #[derive(Clone)]
 pub struct ChainRejection {
     pub cause: ChainCause,
     /// `None` for [`ChainCause::Overload`].
     pub limit: Option<Arc<Limit>>,
-    /// Place of the rate in the limit.
+    /// Index of the rate in the limit.
     pub rate: usize,
-    /// A request sent after this many nanoseconds is accepted if nobody else came; `None` where no such time is
-    /// known or waiting does not help.
+    /// Nanoseconds after which a retry is accepted if no other request comes first; `None` if that time is unknown or
+    /// waiting does not help.
     pub retry_after_ns: Option<u64>,
 }
 
@@ -25,19 +25,19 @@ pub enum ChainCause {
     Queue,
     /// Too many in flight.
     Concurrency,
-    /// One request's cost exceeds what the limit can ever hold.
+    /// The cost of the request exceeds the limit's capacity.
     TooCostly,
     /// The request lacks the limit's key.
     MissingKey,
-    /// The wait would be longer than the chain's patience.
+    /// The wait would exceed the chain's maximum.
     QueuedTooLong,
-    /// The store does not answer, and the limit says to reject then.
+    /// The store does not answer, and the limit rejects in that case.
     Unavailable,
     /// Too many requests wait in the whole process.
     Overload,
 }
 
-// === impl Refusal ===
+// === impl ChainRejection ===
 
 impl ChainRejection {
     pub(super) fn from_overload() -> ChainRejection {
@@ -56,7 +56,7 @@ impl ChainRejection {
 
 impl std::fmt::Debug for ChainRejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Refusal")
+        f.debug_struct("ChainRejection")
             .field("cause", &self.cause)
             .field("limit", &self.limit.as_ref().map(|limit| &limit.name))
             .field("rate", &self.rate)

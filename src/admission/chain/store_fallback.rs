@@ -1,151 +1,155 @@
-//! What judges a shared limit where the store does not: its `on_failure`, or this gateway's own part of it.
+//! The fallback of shared limits while the store does not decide: their `on_failure`, or this gateway's own share.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::chain_pass::ChainPass;
+use super::claim::{Claim, ClaimKind};
 use super::pending_slots::PendingSlots;
-use super::permit::{Claim, ClaimKind};
 use super::store_lease::{LeaseState, PendingDebt, RateLease, StoreLease};
-use super::store_round::{LimitQuestion, StoreQuery, StoreRound};
+use super::store_query::{SharedDemand, StoreQuery, StoreRound};
 use super::{ChainCause, ChainPermit};
 use crate::base::clock::Now;
 use crate::config::OnFailure;
 use crate::limit::{Limit, LimitOutcome};
 use crate::shared::{SharedLimit, StoreAnswer};
 
-// === impl Passage ===
+// === impl ChainPermit ===
 
 impl ChainPermit {
-    /// The limits, with the local share of each rate that is judged here.
-    pub(super) fn limits_with_shares(
-        &self,
-        asking: &StoreQuery,
-        heard: &StoreRound<'_>,
-    ) -> Arc<[Arc<Limit>]> {
-        let local = |asked: &&LimitQuestion| {
-            let goes_on = asking.shared_limit(asked).is_some_and(|side| side.on_failure == OnFailure::Local);
-            let is_concurrency = self.limits[usize::from(asked.limit_index)].is_concurrency();
-            heard.locally_admitted.contains(&asked.limit_index)
-                || heard.has_failed(asked) && goes_on && !is_concurrency
+    /// The limits of the chain, where each one that is judged here is replaced by its local share.
+    pub(super) fn limits_with_shares(&self, query: &StoreQuery, round: &StoreRound<'_>) -> Arc<[Arc<Limit>]> {
+        let local = |demand: &&SharedDemand| {
+            let falls_back = query
+                .shared_limit(demand)
+                .is_some_and(|shared_limit| shared_limit.on_failure == OnFailure::Local);
+            let is_concurrency = self.limits[usize::from(demand.limit_index)].is_concurrency();
+            round.locally_admitted.contains(&demand.limit_index)
+                || round.has_failed(demand) && falls_back && !is_concurrency
         };
-        if !asking.limit_questions.iter().any(|asked| local(&asked)) {
+        if !query.shared_demands.iter().any(|demand| local(&demand)) {
             return self.limits.clone();
         }
         let mut limits: Vec<Arc<Limit>> = self.limits.to_vec();
-        for asked in asking.limit_questions.iter().filter(local) {
-            if let Some(side) = asking.shared_limit(asked) {
-                limits[usize::from(asked.limit_index)] = side.local_share();
+        for demand in query.shared_demands.iter().filter(local) {
+            if let Some(shared_limit) = query.shared_limit(demand) {
+                limits[usize::from(demand.limit_index)] = shared_limit.local_share();
             }
         }
         limits.into()
     }
 }
 
-// === impl Judging ===
+// === impl ChainPass ===
 
 impl ChainPass<'_> {
-    /// Judges rates by the `on_failure` of their limit, or by this gateway's own part. What counts locally stands in
+    /// Judges rates by the `on_failure` of their limit, or by this gateway's own share, which replaces the limit in
     /// `limits` already.
     pub(super) fn judge_fallback(
         &mut self,
-        asked: &LimitQuestion,
-        side: &Arc<SharedLimit>,
-        heard: &StoreRound<'_>,
-        hold: &mut StoreLease,
+        demand: &SharedDemand,
+        shared_limit: &Arc<SharedLimit>,
+        round: &StoreRound<'_>,
+        lease: &mut StoreLease,
     ) {
-        let place = usize::from(asked.limit_index);
+        let limit_index = usize::from(demand.limit_index);
         let limits = self.limits;
-        let limit = &limits[place];
-        let owing = || PendingDebt {
-            limit: side.clone(),
-            limit_index: asked.limit_index,
-            key: asked.key,
-            units: asked.units,
+        let limit = &limits[limit_index];
+        let debt = || PendingDebt {
+            limit: shared_limit.clone(),
+            limit_index: demand.limit_index,
+            key: demand.key,
+            units: demand.units,
         };
-        if heard.locally_admitted.contains(&asked.limit_index) {
-            hold.add_debt(owing());
-            return self.charge_units(place, limit, limit.cap_units(asked.units));
+        if round.locally_admitted.contains(&demand.limit_index) {
+            lease.add_debt(debt());
+            return self.charge_units(limit_index, limit, limit.cap_units(demand.units));
         }
         if limit.is_concurrency() {
             return;
         }
-        side.count_fallback();
-        match side.on_failure {
+        shared_limit.count_fallback();
+        match shared_limit.on_failure {
             OnFailure::Allow => {}
-            OnFailure::Reject => self.reject_outright(place, 0, limit, ChainCause::Unavailable),
+            OnFailure::Reject => self.reject_outright(limit_index, 0, limit, ChainCause::Unavailable),
             OnFailure::Local => {
-                let units = limit.cap_units(asked.units);
-                limit.rate_range(units.variant).for_each(|rate| side.seed_share(limit, rate, &units));
-                hold.add_debt(owing());
-                self.charge_units(place, limit, units);
+                let units = limit.cap_units(demand.units);
+                limit.rate_range(units.variant).for_each(|rate| shared_limit.seed_share(limit, rate, &units));
+                lease.add_debt(debt());
+                self.charge_units(limit_index, limit, units);
             }
         }
     }
 
-    /// Judges slots by the `on_failure` of their limit: what this process holds counts, whichever way it was admitted.
+    /// Judges slots by the `on_failure` of their limit; all slots of this process count, however they were admitted.
     pub(super) fn judge_slots_fallback(
         &mut self,
-        heard: &StoreRound<'_>,
-        place: usize,
-        hold: &mut StoreLease,
-        begun: &mut PendingSlots<'_>,
+        round: &StoreRound<'_>,
+        index: usize,
+        lease: &mut StoreLease,
+        pending: &mut PendingSlots<'_>,
     ) {
-        let (asked, question) = (&heard.limit_questions[place], &heard.questions[place]);
-        let side = question.limit;
-        side.count_fallback();
-        let admits = side.admits_locally(question.rate, question.key, question.in_process);
+        let (demand, question) = (&round.question_demands[index], &round.questions[index]);
+        let shared_limit = question.limit;
+        shared_limit.count_fallback();
+        let admits = shared_limit.admits_locally(question.rate, question.key, question.in_process);
         match admits {
-            true => begun.mark_kept(question, heard.answers.get(place)),
-            false => begun.mark_failed(question, heard.answers.get(place)),
+            true => pending.mark_kept(question, round.answers.get(index)),
+            false => pending.mark_failed(question, round.answers.get(index)),
         }
         if admits || question.dry_run {
-            let hold = ClaimKind::Shared(
-                hold.add_lease(RateLease::new(asked, question, LeaseState::Slots(admits)), None),
+            let kind = ClaimKind::Shared(
+                lease.add_lease(RateLease::new(demand, question, LeaseState::Slots(admits)), None),
             );
-            self.claims.push(Claim::new(&asked.units, usize::from(asked.limit_index), question.rate, hold));
+            self.claims.push(Claim::new(&demand.units, usize::from(demand.limit_index), question.rate, kind));
         } else {
             let limits = self.limits;
-            let cause = fallback_cause(side);
+            let cause = fallback_cause(shared_limit);
             self.reject_outright(
-                asked.limit_index.into(),
+                demand.limit_index.into(),
                 question.rate,
-                &limits[usize::from(asked.limit_index)],
+                &limits[usize::from(demand.limit_index)],
                 cause,
             );
         }
     }
 }
 
-/// Why a request has no slots while the store does not answer.
-pub(super) fn fallback_cause(side: &SharedLimit) -> ChainCause {
-    if side.on_failure == OnFailure::Reject { ChainCause::Unavailable } else { ChainCause::Concurrency }
+/// The cause of a rejection for lack of slots while the store does not answer.
+pub(super) fn fallback_cause(shared_limit: &SharedLimit) -> ChainCause {
+    if shared_limit.on_failure == OnFailure::Reject {
+        ChainCause::Unavailable
+    } else {
+        ChainCause::Concurrency
+    }
 }
 
-// === impl Heard ===
+// === impl StoreRound ===
 
 impl StoreRound<'_> {
-    /// Limits that the store refuses and that this gateway's own part of them admits; none if another one refuses too.
+    /// Limits that the store rejects and this gateway's own share admits; none if any other limit rejects too.
     pub(super) fn find_locally_admitted(&self, now: Now) -> SmallVec<[u16; 2]> {
         let mut admitted = SmallVec::new();
-        for ((asked, question), said) in self.limit_questions.iter().zip(&self.questions).zip(&self.answers) {
-            let StoreAnswer::Answered { answer, .. } = said else { continue };
+        for ((demand, question), answer) in
+            self.question_demands.iter().zip(&self.questions).zip(&self.answers)
+        {
+            let StoreAnswer::Answered { answer, .. } = answer else { continue };
             if question.dry_run || answer.decision.outcome != LimitOutcome::Reject {
                 continue;
             }
-            if question.limit.admitting_share(&asked.units, now).is_none() {
+            if question.limit.admitting_share(&demand.units, now).is_none() {
                 return SmallVec::new();
             }
-            if !admitted.contains(&asked.limit_index) {
-                admitted.push(asked.limit_index);
+            if !admitted.contains(&demand.limit_index) {
+                admitted.push(demand.limit_index);
             }
         }
         admitted
     }
 
-    /// The store does not decide about the limit.
-    pub(super) fn is_judged_locally(&self, asked: &LimitQuestion) -> bool {
-        self.locally_admitted.contains(&asked.limit_index) || self.has_failed(asked)
+    /// True if the store does not decide about the limit.
+    pub(super) fn is_judged_locally(&self, demand: &SharedDemand) -> bool {
+        self.locally_admitted.contains(&demand.limit_index) || self.has_failed(demand)
     }
 }

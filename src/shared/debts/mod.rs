@@ -1,7 +1,9 @@
-//! What this process admitted while the store did not answer, and has still to charge there.
+//! Units that this process admitted while the store did not answer, and has still to charge there.
 //!
-//! A charge may be sent again until the store acknowledges it: it has a sequence number, and the store charges each
-//! number once. Until then the store judges requests of this process as if it counted what is owed.
+//! A charge has a sequence number and may be sent again until the store acknowledges it; the store charges each
+//! number once. Until then each question names the owed units, and the store judges as if it counted them.
+
+pub(super) mod handover;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,41 +12,41 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::handover::{DebtHandover, DebtsHandover, KeyDebtsHandover};
 use super::shared_limit::SharedLimit;
 use super::{CallItem, SharedKey, SlotCount};
 use crate::base::clock::Now;
 use crate::limit::Units;
+use handover::{DebtHandover, DebtsHandover, KeyDebtsHandover};
 
-/// Keys about which something is owed at most; further ones are not charged, which is counted.
+/// Maximum number of keys with debts; debts of further keys are lost, and counted as such.
 const KEYS_MAX: usize = 100_000;
-/// Units that one call charges, more or less: a log has an entry for each, and everybody waits for the store meanwhile.
+/// Approximate number of units per call: a log has an entry for each, and all callers wait for the store meanwhile.
 const UNITS_MAX: u64 = 10_000;
 
 /// The debts of one process.
 pub struct Debts {
     inner: Mutex<DebtsInner>,
-    /// Keys in it, so that requests need no lock while nothing is owed.
+    /// The number of keys, so that requests need no lock while nothing is owed.
     keys: AtomicUsize,
-    /// What charges are sent by: the same after a reload.
+    /// The name under which charges are sent; the same after a reload.
     node: AtomicU64,
-    /// The store that is to be charged: the one of the configuration in force; 0 = another process charges.
+    /// The store to charge: that of the configuration in force; 0 if another process charges.
     pub(super) current_store: AtomicU64,
 }
 
 #[derive(Default)]
 struct DebtsInner {
     by_key: HashMap<SharedKey, KeyDebts>,
-    /// Keys to be charged; no charge of them is under way.
+    /// Keys to be charged that have no charge in flight.
     due: VecDeque<SharedKey>,
     sequence: u64,
 }
 
-/// What is owed about one key.
+/// The debts of one key.
 #[derive(Default)]
 struct KeyDebts {
     rates: SmallVec<[Debt; 2]>,
-    /// Of the last charge, as long as no answer acknowledged it; 0 = none.
+    /// Sequence number of the last charge until it is acknowledged; 0 if there is none.
     sequence: u64,
 }
 
@@ -53,13 +55,13 @@ struct Debt {
     rate: usize,
     units: Units,
     owed: u64,
-    /// What the unacknowledged charge names.
+    /// Units in the unacknowledged charge.
     sent: u64,
-    /// The share counted none of it when it was to be charged last.
+    /// The local share counted none of it when it was last to be charged.
     is_forgotten: bool,
 }
 
-/// Keys whose charge is under way; those that are left when it is dropped are charged again.
+/// Keys with a charge in flight; on drop, the remaining keys are queued to be charged again.
 pub(super) struct ChargesInFlight<'a> {
     debts: &'a Debts,
     keys: Vec<SharedKey>,
@@ -90,12 +92,12 @@ impl Debts {
         self.node.load(Relaxed)
     }
 
-    /// Keys about which something is owed.
+    /// The number of keys with debts.
     pub fn key_count(&self) -> usize {
         self.keys.load(Relaxed)
     }
 
-    /// Notes units that were admitted here and that the store does not count.
+    /// Adds units that were admitted here and that the store does not count.
     pub fn add_debt(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
         let inner = &mut *self.inner.lock();
         if inner.by_key.len() >= KEYS_MAX && !inner.by_key.contains_key(&key) {
@@ -118,7 +120,7 @@ impl Debts {
         self.keys.store(inner.by_key.len(), Relaxed);
     }
 
-    /// Units of a rate that are owed now: what was admitted and still counts.
+    /// Units of a rate that are owed now: those that were admitted here and still count.
     #[inline]
     pub fn owed_units(&self, limit: &SharedLimit, rate: usize, key: &SharedKey, now: Now) -> u64 {
         if self.key_count() == 0 {
@@ -130,8 +132,8 @@ impl Debts {
         debt.map_or(0, |debt| debt.current_amount(now))
     }
 
-    /// At most so many keys that are to be charged, and hardly more units than one call may charge.
-    /// [`Debts::under_way`] must follow.
+    /// Charges for at most `keys_max` keys, with hardly more units than one call may charge. [`Debts::hold_charges`]
+    /// must follow.
     pub(super) fn take_due(&self, keys_max: usize, now: Now) -> Vec<DebtCharge> {
         let inner = &mut *self.inner.lock();
         let mut charges: Vec<DebtCharge> = Vec::new();
@@ -160,7 +162,7 @@ impl Debts {
         charges
     }
 
-    /// Debts of limits that a reload has replaced are from now on those of their successors.
+    /// Moves the debts of limits that a reload replaced to their successors.
     pub(super) fn follow_limits(&self, limits: &[&Arc<SharedLimit>]) {
         if self.key_count() == 0 {
             return;
@@ -175,7 +177,7 @@ impl Debts {
         }
     }
 
-    /// Everything, for another process.
+    /// All debts, for the successor process.
     pub(super) fn export_state(&self) -> DebtsHandover {
         let inner = self.inner.lock();
         let debt = |debt: &Debt| DebtHandover {
@@ -195,15 +197,15 @@ impl Debts {
         DebtsHandover { node: self.node(), sequence: inner.sequence, keys: keys.collect() }
     }
 
-    /// Takes over the debts of another process, as far as `limits` has what they are about.
-    pub(super) fn restore_state(&self, known: &DebtsHandover, limits: &[&Arc<SharedLimit>]) {
-        if known.node == 0 {
+    /// Takes over the debts of another process, as far as `limits` contains their limits.
+    pub(super) fn restore_state(&self, handover: &DebtsHandover, limits: &[&Arc<SharedLimit>]) {
+        if handover.node == 0 {
             return;
         }
-        self.node.store(known.node, Relaxed);
+        self.node.store(handover.node, Relaxed);
         let inner = &mut *self.inner.lock();
-        inner.sequence = known.sequence;
-        for one in known.keys.iter().take(KEYS_MAX) {
+        inner.sequence = handover.sequence;
+        for one in handover.keys.iter().take(KEYS_MAX) {
             let debt = |debt: &DebtHandover| {
                 let limit = limits.iter().find(|limit| limit.name() == debt.limit)?;
                 let (limit, rate) = (Arc::clone(limit), limit.rate_of_rule(debt.rule)?);
@@ -220,18 +222,18 @@ impl Debts {
         self.keys.store(inner.by_key.len(), Relaxed);
     }
 
-    /// Holds the keys of `charges` until their charge has ended.
+    /// Holds the keys of `charges` until their charges have ended.
     pub(super) fn hold_charges<'a>(&'a self, charges: &[DebtCharge]) -> ChargesInFlight<'a> {
-        let mut keys: Vec<SharedKey> = charges.iter().map(|charging| charging.key).collect();
+        let mut keys: Vec<SharedKey> = charges.iter().map(|charge| charge.key).collect();
         keys.dedup();
         ChargesInFlight { debts: self, keys }
     }
 
-    /// The store acknowledged the charge of `key`, or (`heard` is false) may not have made it.
-    fn finish_charge(&self, key: &SharedKey, heard: bool) {
+    /// Ends the charge of `key`, which the store acknowledged or else may not have made.
+    fn finish_charge(&self, key: &SharedKey, acknowledged: bool) {
         let inner = &mut *self.inner.lock();
         let Some(debts) = inner.by_key.get_mut(key) else { return };
-        if heard {
+        if acknowledged {
             debts.sequence = 0;
             debts.rates.retain(|debt| {
                 debt.owed = debt.owed.saturating_sub(std::mem::take(&mut debt.sent));
@@ -247,14 +249,14 @@ impl Debts {
     }
 }
 
-// === impl UnderWay ===
+// === impl ChargesInFlight ===
 
 impl ChargesInFlight<'_> {
-    /// The charge of a key has ended; of several rates of the key once.
-    pub(super) fn finish_key(&mut self, key: &SharedKey, heard: bool) {
-        if let Some(place) = self.keys.iter().position(|other| other == key) {
-            self.keys.swap_remove(place);
-            self.debts.finish_charge(key, heard);
+    /// Ends the charge of a key; further calls for other rates of the key do nothing.
+    pub(super) fn finish_key(&mut self, key: &SharedKey, acknowledged: bool) {
+        if let Some(index) = self.keys.iter().position(|other| other == key) {
+            self.keys.swap_remove(index);
+            self.debts.finish_charge(key, acknowledged);
         }
     }
 }
@@ -268,20 +270,20 @@ impl Drop for ChargesInFlight<'_> {
 // === impl KeyDebts ===
 
 impl KeyDebts {
-    /// Decides what its charge names; false = nothing now.
+    /// Prepares the next charge of the key; false if there is nothing to charge now.
     fn prepare_charge(&mut self, sequence: &mut u64, now: Now) -> bool {
         if self.rates.iter().any(|debt| debt.sent > 0) {
-            // The store may have made that charge: it is sent as it was.
+            // The store may have made that charge, so it is sent unchanged.
             return true;
         }
         self.rates.retain(|debt| {
             let amount = debt.current_amount(now);
             if amount > 0 {
-                // What windows have forgotten meanwhile is not owed any more.
+                // Units that have left their windows meanwhile are no longer owed.
                 (debt.owed, debt.sent, debt.is_forgotten) = (amount, amount, false);
                 return true;
             }
-            // Twice in a row: while the numbers of a share change, its counters may be misread.
+            // Only after two misses in a row: while the numbers of a share change, its counters may be misread.
             !std::mem::replace(&mut debt.is_forgotten, true)
         });
         let has_some = self.rates.iter().any(|debt| debt.sent > 0);
@@ -300,17 +302,17 @@ impl Debt {
         self.rate == rate && self.limit.rules[rate].id == limit.rules[rate].id
     }
 
-    /// No more than the local share still counts: what a window or a refill has forgotten is not owed.
+    /// The owed units that the local share still counts: units that left a window or were refilled are not owed.
     fn current_amount(&self, now: Now) -> u64 {
         self.owed.min(self.limit.used_locally(self.rate, &self.units, now))
     }
 }
 
-// === impl Charging ===
+// === impl DebtCharge ===
 
 impl DebtCharge {
     pub(super) fn to_item(&self) -> CallItem<'_> {
-        let (rule, held) = (&self.limit.rules[self.rate], SlotCount::default());
+        let (rule, slot_count) = (&self.limit.rules[self.rate], SlotCount::default());
         let cost = self.cost.min(rule.capacity());
         CallItem {
             rule,
@@ -318,7 +320,7 @@ impl DebtCharge {
             cost,
             limit_index: 0,
             dry_run: false,
-            slot_count: held,
+            slot_count,
             mark: self.sequence,
             owed: 0,
         }

@@ -1,4 +1,4 @@
-//! What is owed, by arithmetic.
+//! Debts, by arithmetic.
 
 use super::*;
 use crate::config::LimitId;
@@ -24,16 +24,16 @@ fn units(cost: u64) -> Units {
     Units { key: crate::limit::table::CounterKey { id: 1, prefix: 0 }, cost, variant: 0, fair: 0 }
 }
 
-/// Admits units by the local share, as a request does that is forwarded.
+/// Admits units by the local share, as a forwarded request does.
 fn admit(debts: &Debts, limit: &Arc<SharedLimit>, cost: u64, now: Now) {
     assert!(limit.local_share().charge_units(0, &units(cost), now).1.is_some());
     debts.add_debt(limit, 0, KEY, &units(cost));
 }
 
-fn charge(debts: &Debts, now: Now, heard: bool) -> Vec<(u64, u64)> {
+fn charge(debts: &Debts, now: Now, acknowledged: bool) -> Vec<(u64, u64)> {
     let charges = debts.take_due(10, now);
-    let mut under_way = debts.hold_charges(&charges);
-    charges.iter().for_each(|one| under_way.finish_key(&one.key, heard));
+    let mut in_flight = debts.hold_charges(&charges);
+    charges.iter().for_each(|one| in_flight.finish_key(&one.key, acknowledged));
     charges.iter().map(|one| (one.sequence, one.cost)).collect()
 }
 
@@ -54,7 +54,7 @@ fn a_charge_is_sent_again_as_it_was_until_it_is_acknowledged() {
 }
 
 #[test]
-fn what_a_window_has_forgotten_is_not_owed() {
+fn units_that_left_their_window_are_not_owed() {
     let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
     admit(&debts, &limit, 3, now);
     let later = Now(now.0 + 3_600_000_000_000);
@@ -63,7 +63,7 @@ fn what_a_window_has_forgotten_is_not_owed() {
     assert_eq!(debts.key_count(), 0);
 }
 
-/// The limit that comes first has forgotten its unit before the store acknowledged it.
+/// The first limit has forgotten its unit before the store acknowledged it.
 #[test]
 fn a_key_of_two_limits_is_charged_for_both() {
     let (debts, one, other, now) = (Debts::new(1), limit(), limit_named("b"), Now::read_clock());

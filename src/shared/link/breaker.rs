@@ -1,4 +1,4 @@
-//! Whether a server is asked at all. It opens when calls fail, and only probes close it; then calls come back in a
+//! The circuit breaker of one server. It opens when calls fail, and only probes close it; calls then come back in a
 //! ramp. All workers share it: nothing here waits or locks.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -10,28 +10,28 @@ const SECOND: u64 = 1000 * MS;
 
 /// This many failures in a row open it.
 const FAILURES_IN_A_ROW: u32 = 5;
-/// Or, of at least this many calls within a second, the half.
+/// Or half of at least this many calls within a second.
 const CALLS_TO_JUDGE: u64 = 20;
-/// From the first calls after closing until all are let through.
+/// From closing until all calls are admitted.
 const RAMP: u64 = 250 * MS;
-/// Per cent of the calls that are let through at the begin of the ramp.
+/// Per cent of the calls that are admitted at the start of the ramp.
 const RAMP_START: u64 = 10;
 
-/// Of one server.
+/// The breaker of one server.
 #[derive(Debug)]
 pub(super) struct Breaker {
     /// When it closed, in nanoseconds of [`Now`]; 0 while it is open.
     closed: AtomicU64,
-    /// Counts openings, so that what began before one is not mistaken for news.
+    /// Counts openings, so that results of calls from before an opening are ignored.
     epoch: AtomicU64,
     failures: AtomicU32,
-    /// Second, calls and failures in it.
+    /// The second, and the calls and failures in it, packed as [`BreakerWindow`].
     window: AtomicU64,
     /// Calls that came during a ramp.
     ramp_calls: AtomicU64,
 }
 
-/// Of [`Breaker::window`]: bits of each count.
+/// Bits of each count in [`Breaker::window`].
 const COUNT_BITS: u32 = 22;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
@@ -41,7 +41,7 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 // === impl Breaker ===
 
 impl Breaker {
-    /// Open: nobody knows yet whether the server answers.
+    /// A new breaker is open: it is unknown whether the server answers.
     pub(super) fn new() -> Breaker {
         Breaker {
             closed: AtomicU64::new(0),
@@ -52,7 +52,7 @@ impl Breaker {
         }
     }
 
-    /// The epoch to name when the call ends, or nothing: then it must not be made.
+    /// The epoch to pass to [`Breaker::record_call`], or `None` if the call must not be made.
     #[inline]
     pub(super) fn admit(&self, now: Now) -> Option<u64> {
         let closed = self.closed.load(Acquire);
@@ -74,25 +74,25 @@ impl Breaker {
         self.closed.load(Acquire) == 0
     }
 
-    /// Closed, and the ramp is over.
+    /// True if it is closed and the ramp is over.
     pub(super) fn is_settled(&self, now: Now) -> bool {
         let closed = self.closed.load(Acquire);
         closed != 0 && now.ns_since(Now(closed)) >= RAMP
     }
 
-    /// What counts the openings: a connection of an earlier epoch is not used any more.
+    /// The number of openings: a connection of an earlier epoch is not used any more.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }
 
-    /// Notes how a call of `epoch` ended. True for the one that opened the breaker.
+    /// Records the result of a call of `epoch`. True for the call that opened the breaker.
     pub(super) fn record_call(&self, now: Now, epoch: u64, failed: bool) -> bool {
         if epoch != self.epoch.load(Acquire) {
             return false;
         }
         let second = now.0 / SECOND;
         let count = |window| Some(BreakerWindow::from_packed(window, second).add_call(failed).0);
-        // Cannot fail: the closure always says something.
+        // Cannot fail: the closure always returns `Some`.
         let before = self.window.fetch_update(Relaxed, Relaxed, count).unwrap_or_default();
         if !failed {
             if self.failures.load(Relaxed) != 0 {
@@ -105,7 +105,7 @@ impl Breaker {
         (in_a_row >= FAILURES_IN_A_ROW || window.is_bad()) && self.open()
     }
 
-    /// True for the one that opened it.
+    /// True for the caller that opened it.
     fn open(&self) -> bool {
         let opened = self.closed.swap(0, AcqRel) != 0;
         if opened {
@@ -114,7 +114,7 @@ impl Breaker {
         opened
     }
 
-    /// After probes that succeeded; without a ramp only at the start of the process.
+    /// Closes it after successful probes; without a ramp only at the start of the process.
     pub(super) fn close(&self, now: Now, ramp: bool) {
         self.failures.store(0, Relaxed);
         self.window.store(0, Relaxed);
@@ -123,12 +123,12 @@ impl Breaker {
     }
 }
 
-/// [`Breaker::window`] taken apart: second (its low bits), calls, failures.
+/// [`Breaker::window`] unpacked: second (its low bits), calls, failures.
 #[derive(Clone, Copy)]
 struct BreakerWindow(u64);
 
 impl BreakerWindow {
-    /// As it stands in `second`: the counts of another one are over.
+    /// The window in `second`; counts of another second are discarded.
     fn from_packed(packed: u64, second: u64) -> BreakerWindow {
         let mark = second << (2 * COUNT_BITS);
         BreakerWindow(if packed >> (2 * COUNT_BITS) == mark >> (2 * COUNT_BITS) { packed } else { mark })
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_open_until_somebody_closes_it() {
+    fn it_is_open_until_it_is_closed() {
         let breaker = Breaker::new();
         assert!(breaker.is_open() && breaker.admit(START).is_none() && !breaker.is_settled(START));
         breaker.close(START, false);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_it_opened_is_no_news_after() {
+    fn results_from_before_an_opening_are_ignored() {
         let breaker = settled();
         let old = breaker.epoch();
         assert!((0..5).any(|_| breaker.record_call(START, old, true)));

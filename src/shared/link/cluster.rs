@@ -1,4 +1,4 @@
-//! Which servers a Cluster has, and which of its slots each owns.
+//! Discovery of a Cluster: its servers, and the slots that each of them owns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use super::prober;
 use super::server::StoreServer;
 use super::topology::{NO_OWNER, Topology};
 
-/// For the answer of one server, the connect included.
+/// Deadline for the answer of one server, the connect included.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
-/// While nobody tells the slots.
+/// Between two questions while no server reports the slots.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two questions, whatever happens.
+/// Minimum pause between two questions.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Servers asked in one round.
 const SERVERS_ASKED_MAX: usize = 16;
-/// Primaries that are taken in.
+/// Maximum number of primaries.
 const PRIMARIES_MAX: usize = 1024;
-/// Numbers tried for a tag in everybody's slots; a server with one slot is missed once in 200,000 times.
+/// Numbers tried to find a tag in the slots of each server; a server with one slot is missed once in 200,000 times.
 const TAGS_MAX: u32 = 200_000;
 
-/// What one server said: its primaries, and of each slot the place of its owner.
+/// The answer of one server: its primaries, and for each slot the index of its owner.
 struct SlotMap {
     primaries: Vec<StoreAddress>,
     owners: Vec<u16>,
 }
 
-/// Asks for ever, and follows what is said.
+/// Asks for the slots for ever, and adopts the answers.
 pub(super) async fn supervise_cluster(store: Arc<Store>, seeds: &[(String, u16)]) {
     let seeds: Vec<StoreAddress> = seeds.iter().map(StoreAddress::from).collect();
     let mut watched = JoinSet::new();
@@ -48,7 +48,7 @@ pub(super) async fn supervise_cluster(store: Arc<Store>, seeds: &[(String, u16)]
     loop {
         let map = find_map(&store, &seeds, round).await;
         if map.is_none() && !silent {
-            warn!("no server of the redis cluster tells its slots");
+            warn!("no server of the redis cluster reports its slots");
         }
         silent = map.is_none();
         if let Some(map) = map {
@@ -61,7 +61,7 @@ pub(super) async fn supervise_cluster(store: Arc<Store>, seeds: &[(String, u16)]
     }
 }
 
-/// Those that answer are asked before those that may not, and the seeds last; another one first each time.
+/// Asks working servers first, then the seeds, then servers with an open breaker; each round begins with another one.
 async fn find_map(store: &Store, seeds: &[StoreAddress], round: usize) -> Option<SlotMap> {
     let topology = store.topology.load_full();
     let (open, closed): (Vec<_>, Vec<_>) =
@@ -71,10 +71,10 @@ async fn find_map(store: &Store, seeds: &[StoreAddress], round: usize) -> Option
         let turned = addresses.iter().skip(first).chain(addresses.iter().take(first));
         turned.map(|&address| address.clone()).collect::<Vec<_>>()
     };
-    let mut asked = turned(closed.iter().map(|server| &server.address).collect());
-    asked.extend(turned(seeds.iter().collect()));
-    asked.extend(turned(open.iter().map(|server| &server.address).collect()));
-    for address in asked.iter().take(SERVERS_ASKED_MAX) {
+    let mut candidates = turned(closed.iter().map(|server| &server.address).collect());
+    candidates.extend(turned(seeds.iter().collect()));
+    candidates.extend(turned(open.iter().map(|server| &server.address).collect()));
+    for address in candidates.iter().take(SERVERS_ASKED_MAX) {
         if let Ok(Ok(map)) = timeout(ASK_TIMEOUT, ask_slots(&store.connector, address)).await {
             return Some(map);
         }
@@ -82,8 +82,8 @@ async fn find_map(store: &Store, seeds: &[StoreAddress], round: usize) -> Option
     None
 }
 
-async fn ask_slots(greeting: &StoreConnector, address: &StoreAddress) -> Result<SlotMap, DescribedFault> {
-    let connection = greeting.connect(address).await?;
+async fn ask_slots(connector: &StoreConnector, address: &StoreAddress) -> Result<SlotMap, DescribedFault> {
+    let connection = connector.connect(address).await?;
     let answer = connection.send_command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
     if let Value::ServerError(error) = &answer {
         return Err(DescribedFault::from_server_error(error));
@@ -91,7 +91,7 @@ async fn ask_slots(greeting: &StoreConnector, address: &StoreAddress) -> Result<
     SlotMap::parse_reply(&answer, address).ok_or_else(|| StoreFault::Garbled.into())
 }
 
-/// Watches the servers that are new, forgets those that are gone, and keeps what is known about the others.
+/// Watches new servers, drops those that are gone, and keeps the state of the others.
 fn apply_map(
     store: &Arc<Store>,
     map: SlotMap,
@@ -127,18 +127,18 @@ fn apply_map(
     }
 }
 
-// === impl Map ===
+// === impl SlotMap ===
 
 impl SlotMap {
-    /// Of `CLUSTER SLOTS_MARK`, as `sayer` answered it. Nothing if any of it makes no sense.
-    fn parse_reply(answer: &Value, sayer: &StoreAddress) -> Option<SlotMap> {
+    /// Parses the reply of `origin` to `CLUSTER SLOTS`; `None` if any part is malformed.
+    fn parse_reply(answer: &Value, origin: &StoreAddress) -> Option<SlotMap> {
         let Value::Array(ranges) = answer else {
             return None;
         };
         if ranges.is_empty() || ranges.len() > usize::from(SLOTS) {
             return None;
         }
-        let ranges: Vec<_> = ranges.iter().map(|range| read_range(range, sayer)).collect::<Option<_>>()?;
+        let ranges: Vec<_> = ranges.iter().map(|range| read_range(range, origin)).collect::<Option<_>>()?;
         let mut primaries: Vec<StoreAddress> = ranges.iter().map(|(_, _, address)| address.clone()).collect();
         primaries.sort();
         primaries.dedup();
@@ -147,13 +147,13 @@ impl SlotMap {
         }
         let mut owners = vec![NO_OWNER; usize::from(SLOTS)];
         for (first, last, address) in &ranges {
-            let place = primaries.binary_search(address).ok()?;
-            owners[usize::from(*first)..=usize::from(*last)].fill(u16::try_from(place).ok()?);
+            let index = primaries.binary_search(address).ok()?;
+            owners[usize::from(*first)..=usize::from(*last)].fill(u16::try_from(index).ok()?);
         }
         Some(SlotMap { primaries, owners })
     }
 
-    /// For each primary the smallest number whose tag lies in a slot of it; all gateways find the same.
+    /// For each primary, the smallest number with a tag in one of its slots; all gateways find the same one.
     fn find_tags(&self) -> Vec<u32> {
         let mut tags = vec![None; self.primaries.len()];
         let mut missing = tags.len();
@@ -172,8 +172,9 @@ impl SlotMap {
     }
 }
 
-/// First slot, last slot, primary: whose host may be missing, when it is that of the server which says it.
-fn read_range(range: &Value, sayer: &StoreAddress) -> Option<(u16, u16, StoreAddress)> {
+/// Reads the first slot, the last slot and the primary. The primary's host may be missing; it is then that of
+/// `origin`.
+fn read_range(range: &Value, origin: &StoreAddress) -> Option<(u16, u16, StoreAddress)> {
     let Value::Array(parts) = range else {
         return None;
     };
@@ -190,14 +191,14 @@ fn read_range(range: &Value, sayer: &StoreAddress) -> Option<(u16, u16, StoreAdd
         _ => return None,
     };
     let address = StoreAddress::parse_announced(host, u16::try_from(*port).ok()?)?;
-    Some((first, last, address.resolve_from(sayer)))
+    Some((first, last, address.resolve_from(origin)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sayer() -> StoreAddress {
+    fn origin() -> StoreAddress {
         StoreAddress { host: "10.0.0.1".into(), port: 7000 }
     }
 
@@ -212,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn a_map_tells_the_owner_of_each_slot() {
+    fn a_map_names_the_owner_of_each_slot() {
         let answer = Value::Array(vec![
             range(0, 5460, host("10.0.0.2"), 7001),
             range(5461, 10922, host(""), 7000),
             range(10923, 16000, Value::Nil, 7002),
             range(16001, 16001, host("10.0.0.2"), 7001),
         ]);
-        let map = SlotMap::parse_reply(&answer, &sayer()).unwrap();
+        let map = SlotMap::parse_reply(&answer, &origin()).unwrap();
         let name =
-            |place: u16| map.primaries.get(usize::from(place)).map(|a| format!("{}:{}", a.host, a.port));
+            |index: u16| map.primaries.get(usize::from(index)).map(|a| format!("{}:{}", a.host, a.port));
         let owner = |slot: usize| name(map.owners[slot]);
         assert_eq!(map.primaries.len(), 3);
         assert_eq!(owner(0).as_deref(), Some("10.0.0.2:7001"));
@@ -229,16 +230,16 @@ mod tests {
         assert_eq!(owner(16000).as_deref(), Some("10.0.0.1:7002"));
         assert_eq!(owner(16001).as_deref(), Some("10.0.0.2:7001"));
         assert_eq!(owner(16002), None);
-        for (place, tag) in map.find_tags().into_iter().enumerate() {
+        for (index, tag) in map.find_tags().into_iter().enumerate() {
             let slot = slot_of_tag(format!("nodes.{tag}").as_bytes());
-            assert_eq!(usize::from(map.owners[usize::from(slot)]), place);
+            assert_eq!(usize::from(map.owners[usize::from(slot)]), index);
         }
     }
 
     #[test]
     fn a_server_with_one_slot_has_a_tag_too() {
         let answer = Value::Array(vec![range(0, 16382, host("a"), 1), range(16383, 16383, host("b"), 2)]);
-        let map = SlotMap::parse_reply(&answer, &sayer()).unwrap();
+        let map = SlotMap::parse_reply(&answer, &origin()).unwrap();
         assert_eq!(slot_of_tag(format!("nodes.{}", map.find_tags()[1]).as_bytes()), 16383);
     }
 
@@ -258,7 +259,7 @@ mod tests {
             Value::Array(vec![range(0, 5, host("a"), 1), Value::Nil]),
         ];
         for answer in wrong {
-            assert!(SlotMap::parse_reply(&answer, &sayer()).is_none(), "{answer:?}");
+            assert!(SlotMap::parse_reply(&answer, &origin()).is_none(), "{answer:?}");
         }
     }
 }

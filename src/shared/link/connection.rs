@@ -1,4 +1,4 @@
-//! One connection to one server.
+//! A connection to one server: connect, TLS, greeting, and pipelined commands.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,15 +20,15 @@ use tokio_rustls::TlsConnector;
 use super::fault::{DescribedFault, StoreAddress, StoreFault};
 use crate::config;
 
-/// For the connect, the handshake and the greeting together.
+/// Deadline for the connect, the handshake and the greeting together.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// Calls that may wait for one write.
+/// Maximum number of calls that wait to be written.
 const QUEUE_MAX: usize = 4096;
 const WRITE_MAX: usize = 64 * 1024;
-/// What may arrive between two complete answers; those of our scripts have some hundred bytes.
+/// Bytes that may arrive between two complete answers; those of our scripts have a few hundred.
 const UNANSWERED_MAX: u64 = 2 * 1024 * 1024;
 
-/// How to reach a server and what to say there first.
+/// The settings for a connect: TLS, user and database.
 #[derive(Clone)]
 pub(super) struct StoreConnector {
     tls: Option<TlsConnector>,
@@ -45,12 +45,12 @@ pub(super) struct StoreConnection {
 struct ConnectionDriver {
     alive: Arc<AtomicBool>,
     allowance: Arc<AtomicU64>,
-    /// How often the scripts were loaded on this connection.
+    /// The number of script loads on this connection.
     loads: AtomicU32,
     task: AbortHandle,
 }
 
-// === impl Greeting ===
+// === impl StoreConnector ===
 
 impl StoreConnector {
     pub(super) fn new(config: &config::RedisConfig) -> StoreConnector {
@@ -83,7 +83,7 @@ impl StoreConnector {
         self.settings.password().is_some()
     }
 
-    /// Connects and says who we are.
+    /// Connects and authenticates.
     pub(super) async fn connect(&self, address: &StoreAddress) -> Result<StoreConnection, DescribedFault> {
         timeout(CONNECT_TIMEOUT, self.connect_untimed(address))
             .await
@@ -117,7 +117,7 @@ impl StoreConnector {
             .set_pipeline_buffer_size(QUEUE_MAX)
             .set_write_backpressure_boundary(WRITE_MAX);
         let greeted = MultiplexedConnection::new_with_config(&self.settings, stream, config).await;
-        let (way, driver) = greeted.map_err(|error| DescribedFault::from_client_error(&error))?;
+        let (multiplexed, driver) = greeted.map_err(|error| DescribedFault::from_client_error(&error))?;
         let alive = Arc::new(AtomicBool::new(true));
         let flag = AliveGuard(alive.clone());
         let driver = tokio::spawn(async move {
@@ -126,7 +126,7 @@ impl StoreConnector {
         });
         let shared =
             ConnectionDriver { alive, allowance, loads: AtomicU32::new(0), task: driver.abort_handle() };
-        Ok(StoreConnection { multiplexed: way, driver: Arc::new(shared) })
+        Ok(StoreConnection { multiplexed, driver: Arc::new(shared) })
     }
 }
 
@@ -142,10 +142,10 @@ fn tls_connector() -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-// === impl Connection ===
+// === impl StoreConnection ===
 
 impl StoreConnection {
-    /// False once it broke: what is sent then cannot arrive.
+    /// False once it broke: nothing that is sent then can arrive.
     pub(super) fn is_alive(&self) -> bool {
         self.driver.alive.load(Acquire)
     }
@@ -154,25 +154,25 @@ impl StoreConnection {
         self.driver.loads.load(Relaxed)
     }
 
-    /// Sends one command. The answer may be an error of the server's.
+    /// Sends one command. The answer may be an error of the server.
     pub(super) async fn send_command(&self, command: &Cmd) -> Result<Value, DescribedFault> {
         let answer = self.multiplexed.clone().send_packed_command(command).await;
         self.driver.allowance.store(UNANSWERED_MAX, Relaxed);
         answer.map_err(|error| DescribedFault::from_client_error(&error))
     }
 
-    /// Sends commands behind each other; nobody's command of this connection comes between.
+    /// Sends commands in a row; no other command of this connection comes between.
     pub(super) async fn send_pipeline(&self, commands: &Pipeline) -> Result<Vec<Value>, DescribedFault> {
         let answers = self.multiplexed.clone().send_packed_commands(commands, 0, commands.len()).await;
         self.driver.allowance.store(UNANSWERED_MAX, Relaxed);
         answers.map_err(|error| DescribedFault::from_client_error(&error))
     }
 
-    /// Loads the scripts, for all that comes behind.
+    /// Loads the scripts for all later calls.
     pub(super) async fn load_scripts(&self, scripts: &[&str]) -> Result<(), DescribedFault> {
-        let mut row = Pipeline::with_capacity(scripts.len());
-        add_script_loads(&mut row, scripts);
-        let answers = timeout(CONNECT_TIMEOUT, self.send_pipeline(&row))
+        let mut pipeline = Pipeline::with_capacity(scripts.len());
+        add_script_loads(&mut pipeline, scripts);
+        let answers = timeout(CONNECT_TIMEOUT, self.send_pipeline(&pipeline))
             .await
             .unwrap_or(Err(StoreFault::Timeout.into()))?;
         self.count_load();
@@ -186,15 +186,15 @@ impl StoreConnection {
         Ok(())
     }
 
-    /// From now on, what is sent finds the scripts loaded: somebody sends them before anything else.
+    /// Notes a load of the scripts: the caller sends them before anything else, so later calls find them.
     pub(super) fn count_load(&self) {
         self.driver.loads.fetch_add(1, Relaxed);
     }
 }
 
-pub(super) fn add_script_loads(row: &mut Pipeline, scripts: &[&str]) {
+pub(super) fn add_script_loads(pipeline: &mut Pipeline, scripts: &[&str]) {
     for script in scripts {
-        row.cmd("SCRIPT").arg("LOAD").arg(script);
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script);
     }
 }
 
@@ -204,7 +204,7 @@ impl Drop for ConnectionDriver {
     }
 }
 
-/// Says that the connection's driver ended, however it did.
+/// Marks the connection as dead when its driver ends, however it does.
 struct AliveGuard(Arc<AtomicBool>);
 
 impl Drop for AliveGuard {
@@ -219,7 +219,7 @@ struct RationedStream<S> {
     allowance: Arc<AtomicU64>,
 }
 
-// === impl Rationed ===
+// === impl RationedStream ===
 
 impl<S: AsyncRead + Unpin> AsyncRead for RationedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -1,62 +1,62 @@
-//! Why a call brought no answer, read from what the server or the connection said.
+//! Faults of calls to the store, read from the replies of the server or the state of the connection.
 
 use redis::{ErrorKind, RedisError, ServerError};
 
-/// Why a call brought no answer.
+/// The reason why a call brought no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreFault {
     /// Not asked: the store is known not to answer.
     Down,
-    /// Not asked: too many calls are under way.
+    /// Not asked: too many calls are in flight.
     Busy,
     /// No answer in time; the call may have run.
     Timeout,
     /// The connection broke; the call may have run.
     Broken,
-    /// The server is not to be written to: a replica, loading, cut off from its primary.
+    /// The server takes no writes: it is a replica, loading, or cut off from its primary.
     Unready,
     /// The server's memory is full.
     Full,
-    /// User, password or permissions.
+    /// User, password or permissions were not accepted.
     Unauthorized,
     /// Keys are moving between servers faster than they are found.
     Moving,
-    /// An answer that is none.
+    /// A malformed answer.
     Garbled,
     /// Any other error of the server.
     CommandError,
 }
 
-/// An error of the server, as far as what to do about it differs.
+/// An error reply of the server, classified by the reaction to it.
 pub(super) enum ErrorReply {
     NoScript,
     /// The key has another owner for good.
     Moved(StoreAddress),
-    /// This key, this time, has another owner.
+    /// The key has another owner for this one call.
     Ask(StoreAddress),
-    /// A moment of a migration.
+    /// The slot is being migrated.
     TryAgain,
     Failed(StoreFault),
 }
 
-/// A host, empty where it is that of the server which said it, and a port.
+/// A host and a port; the host is empty if the server that named it meant itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StoreAddress {
     pub host: String,
     pub port: u16,
 }
 
-/// A failure with the word for it that a log line may show: never text that could quote a secret.
+/// A fault with the word for it in log lines: never text that could quote a secret.
 #[derive(Debug, Clone)]
 pub(super) struct DescribedFault {
     pub kind: StoreFault,
     pub word: String,
 }
 
-/// Longest code of a server's error that a log line shows.
+/// Maximum length of a server's error code in a log line.
 const CODE_MAX: usize = 24;
 
-// === impl Failure ===
+// === impl StoreFault ===
 
 impl StoreFault {
     pub const ALL: [StoreFault; 10] = [
@@ -72,7 +72,7 @@ impl StoreFault {
         StoreFault::CommandError,
     ];
 
-    /// A label of metrics and a word of log lines.
+    /// Its label in metrics and its word in log lines.
     pub fn label(self) -> &'static str {
         match self {
             StoreFault::Down => "down",
@@ -88,7 +88,7 @@ impl StoreFault {
         }
     }
 
-    /// Of an error that the client library made up, not the server.
+    /// Classifies an error of the client library.
     pub(super) fn from_client_error(error: &RedisError) -> StoreFault {
         match error.kind() {
             ErrorKind::Server(_) => error.code().map_or(StoreFault::CommandError, StoreFault::from_code),
@@ -102,10 +102,10 @@ impl StoreFault {
     }
 
     fn from_server_error(error: &ServerError) -> StoreFault {
-        // A command within a script, which has no code of its own.
-        let denied = ["The user executing the script ", "ACL failure in script"];
+        // A denied command within a script has no code of its own.
+        let prefixes = ["The user executing the script ", "ACL failure in script"];
         let details = error.details().unwrap_or_default();
-        if error.code() == "ERR" && denied.iter().any(|begin| details.starts_with(begin)) {
+        if error.code() == "ERR" && prefixes.iter().any(|prefix| details.starts_with(prefix)) {
             return StoreFault::Unauthorized;
         }
         StoreFault::from_code(error.code())
@@ -122,7 +122,7 @@ impl StoreFault {
     }
 }
 
-// === impl Said ===
+// === impl ErrorReply ===
 
 impl ErrorReply {
     pub(super) fn from_server_error(error: &ServerError) -> ErrorReply {
@@ -137,18 +137,19 @@ impl ErrorReply {
     }
 }
 
-// === impl Address ===
+// === impl StoreAddress ===
 
 impl StoreAddress {
-    /// Of `SLOT HOST:PORT`; the host may be empty, and of an IPv6 address the colons are its own.
+    /// Parses `SLOT HOST:PORT`; the host may be empty, and an IPv6 address has colons of its own.
     fn parse_redirect(details: &str) -> Option<StoreAddress> {
-        let (_slot, place) = details.split_once(' ')?;
-        let (host, port) = place.trim().rsplit_once(':')?;
+        let (_slot, address) = details.split_once(' ')?;
+        let (host, port) = address.trim().rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         StoreAddress::parse_announced(host, port.parse().ok()?)
     }
 
-    /// What a server announced: a name nobody could mean is none, and `?` is a server that does not know its own.
+    /// An address that a server announced; `None` if the name is impossible. `?` stands for a server that does not
+    /// know its own name.
     pub(super) fn parse_announced(host: &str, port: u16) -> Option<StoreAddress> {
         let host = if host == "?" { "" } else { host };
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:%".contains(&byte);
@@ -156,17 +157,17 @@ impl StoreAddress {
         sound.then(|| StoreAddress { host: host.to_owned(), port })
     }
 
-    /// With the host of `sayer`, where the server that said it meant itself.
-    pub(super) fn resolve_from(self, sayer: &StoreAddress) -> StoreAddress {
-        let host = if self.host.is_empty() { sayer.host.clone() } else { self.host };
+    /// Fills in the host of `origin`, if the server that named the address meant itself.
+    pub(super) fn resolve_from(self, origin: &StoreAddress) -> StoreAddress {
+        let host = if self.host.is_empty() { origin.host.clone() } else { self.host };
         StoreAddress { host, port: self.port }
     }
 }
 
-// === impl Fault ===
+// === impl DescribedFault ===
 
 impl DescribedFault {
-    /// Nobody knows the address of the host; the system's error has no word for that.
+    /// The host name has no address; the system's error has no word for that.
     pub(super) fn unknown_host() -> DescribedFault {
         DescribedFault { kind: StoreFault::Broken, word: "host not found".to_owned() }
     }
@@ -179,15 +180,15 @@ impl DescribedFault {
         DescribedFault::with_code(StoreFault::from_server_error(error), Some(error.code()))
     }
 
-    /// Whether its word says more than the kind of failure does.
+    /// True if its word says more than the kind of fault does.
     pub(super) fn is_specific(&self) -> bool {
         self.word != self.kind.label()
     }
 
-    /// The code says more, unless it is that of all errors without one.
-    fn with_code(failure: StoreFault, code: Option<&str>) -> DescribedFault {
+    /// The code is the word, unless it is the generic `ERR`.
+    fn with_code(fault: StoreFault, code: Option<&str>) -> DescribedFault {
         let code = code.filter(|code| *code != "ERR");
-        DescribedFault { kind: failure, word: code.map_or_else(|| failure.label().to_owned(), code_word) }
+        DescribedFault { kind: fault, word: code.map_or_else(|| fault.label().to_owned(), code_word) }
     }
 }
 
@@ -198,25 +199,25 @@ impl From<&(String, u16)> for StoreAddress {
 }
 
 impl From<StoreFault> for DescribedFault {
-    fn from(failure: StoreFault) -> DescribedFault {
-        DescribedFault { kind: failure, word: failure.label().to_owned() }
+    fn from(fault: StoreFault) -> DescribedFault {
+        DescribedFault { kind: fault, word: fault.label().to_owned() }
     }
 }
 
 impl From<std::io::Error> for DescribedFault {
     fn from(error: std::io::Error) -> DescribedFault {
         let timeout = error.kind() == std::io::ErrorKind::TimedOut;
-        let failure = if timeout { StoreFault::Timeout } else { StoreFault::Broken };
+        let fault = if timeout { StoreFault::Timeout } else { StoreFault::Broken };
         // The text of a kind is a constant of the standard library; that of a certificate's error names no secret.
         let word = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(tls) => tls.to_string().chars().take(120).collect(),
             None => error.kind().to_string(),
         };
-        DescribedFault { kind: failure, word }
+        DescribedFault { kind: fault, word }
     }
 }
 
-/// Codes are capitals; anything else in their place could be text of anybody.
+/// Codes are upper case; anything else in their place could be arbitrary text.
 fn code_word(code: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
     let sound = !code.is_empty() && code.len() <= CODE_MAX && code.bytes().all(plain);
@@ -230,10 +231,10 @@ mod tests {
     #[test]
     fn every_failure_is_listed_once_and_has_a_word_of_its_own() {
         let words: std::collections::BTreeSet<_> =
-            StoreFault::ALL.iter().map(|failure| failure.label()).collect();
+            StoreFault::ALL.iter().map(|fault| fault.label()).collect();
         assert_eq!(words.len(), StoreFault::ALL.len());
-        for (place, failure) in StoreFault::ALL.iter().enumerate() {
-            assert_eq!(*failure as usize, place);
+        for (index, fault) in StoreFault::ALL.iter().enumerate() {
+            assert_eq!(*fault as usize, index);
         }
     }
 

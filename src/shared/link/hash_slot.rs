@@ -7,8 +7,8 @@ use crate::shared::SharedKey;
 
 pub(super) const SLOTS: u16 = 16384;
 
-/// The slot of all keys with `{tag}` in their names: CRC-16/XMODEM modulo 16384, as the Redis Cluster
-/// specification has it.
+/// The slot of all keys with `{tag}` in their names: CRC-16/XMODEM modulo 16384, as in the Redis Cluster
+/// specification.
 pub(super) fn slot_of_tag(tag: &[u8]) -> u16 {
     let step = |crc: u16, &byte: &u8| {
         (0..8).fold(
@@ -19,7 +19,7 @@ pub(super) fn slot_of_tag(tag: &[u8]) -> u16 {
     tag.iter().fold(0, step) % SLOTS
 }
 
-/// Of the names of `key`, whose tag is its 22 letters.
+/// The slot of all names of `key`; their tag is the key in 22 letters.
 pub(super) fn slot_of_key(key: &SharedKey) -> u16 {
     let mut tag = [0; 22];
     // Cannot fail: 16 bytes are 22 letters.

@@ -1,4 +1,4 @@
-//! The way to the store: its servers, the connections of a worker, and who may use them now.
+//! The way to the store: its servers, their breakers, and the connections of each worker.
 
 mod breaker;
 mod cluster;
@@ -41,7 +41,7 @@ use topology::Topology;
 pub use fault::StoreFault;
 pub use report::StoreReport;
 
-/// Keys that one call may be about: all of them on a single server, those of one hash slot in a Cluster.
+/// A set of keys that one call may name: all keys of a single server, or those of one hash slot in a Cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyGroup(pub u16);
 
@@ -50,23 +50,23 @@ pub struct Store {
     servers: RedisServers,
     connector: StoreConnector,
     prefix: String,
-    /// For a whole call.
+    /// The deadline of a whole call.
     timeout: Duration,
-    /// What the store calls this process.
+    /// The name of this process in the store.
     node: String,
     beat_script: LuaScript,
-    /// The code of all scripts that are loaded on every connection.
+    /// The code of the scripts that are loaded on every connection.
     scripts: Mutex<Arc<[&'static str]>>,
     topology: ArcSwap<Topology>,
-    /// Told when the servers may not be where they were.
+    /// Notified when the topology may have changed.
     topology_doubt: Notify,
     nodes: AtomicU64,
-    /// Gateways that are to be reckoned with, however few were counted.
+    /// Lower bound for the number of gateways, however few were counted.
     nodes_least: u64,
     /// The limits that are counted here, each with the gateways that count it.
     fleets: Mutex<Arc<[Arc<Fleet>]>>,
     debts: Arc<Debts>,
-    /// Tells it from the stores before.
+    /// Distinguishes it from the earlier stores of this process.
     id: u64,
     counts: CallCounts,
 }
@@ -77,23 +77,24 @@ pub struct Link {
     view: RefCell<TopologyView>,
 }
 
-/// The servers as a worker knows them, and its ways to them, at the same places.
+/// The servers as a worker knows them, and its links to them, at the same indices.
 struct TopologyView {
     topology: Arc<Topology>,
     links: Vec<Rc<ServerLink>>,
 }
 
-/// How often one call is sent elsewhere. Once is enough, but for a key that moves on meanwhile.
+/// How many servers one call tries. Two are enough unless a key moves on meanwhile.
 const HOPS_MAX: usize = 3;
-/// How often it is looked whether a store is still used.
+/// How often to check whether a store is still used.
 const USERS_CHECK: Duration = Duration::from_millis(500);
-/// For saying goodbye.
+/// The deadline for deregistering.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_millis(100);
 
 // === impl Store ===
 
 impl Store {
-    /// Knows the servers by `config`; asks nobody yet. What is owed to the store `before` is owed to this one.
+    /// A store with the servers of `config`, none of which it contacts yet. It takes over the debts to the store
+    /// `before`.
     pub fn new(config: &config::RedisConfig, before: Option<&Store>) -> Arc<Store> {
         let beat = LuaScript::new(include_str!("../script/beat.lua"));
         let debts = before
@@ -118,7 +119,7 @@ impl Store {
         })
     }
 
-    /// Finds the servers, keeps looking whether they answer, and tells them that this gateway lives; for ever.
+    /// Finds the servers, probes whether they answer, and tells them that this gateway lives. Never returns.
     pub async fn supervise(self: Arc<Store>) {
         match self.servers.clone() {
             RedisServers::Single(host, port) => {
@@ -133,9 +134,9 @@ impl Store {
         }
     }
 
-    /// As [`Store::supervise`] as long as somebody holds what `users` points to; then says goodbye.
+    /// As [`Store::supervise`], while the target of `users` is alive; then deregisters this gateway.
     pub async fn supervise_for<T>(self: Arc<Store>, users: std::sync::Weak<T>) {
-        // Ends with this future too, wherever it is dropped.
+        // The task ends with this future, wherever it is dropped.
         let mut supervised = tokio::task::JoinSet::new();
         supervised.spawn(self.clone().supervise());
         while users.strong_count() > 0 {
@@ -145,34 +146,34 @@ impl Store {
         self.deregister_gateway().await;
     }
 
-    /// Has `script` loaded on every connection that is made from now on.
+    /// Loads `script` on every connection that is made from now on.
     pub fn load_script(&self, script: &LuaScript) {
         self.loaded_scripts(Some(script));
     }
 
-    /// True unless every server is used as usual.
+    /// True unless every server is in normal use.
     pub fn is_degraded(&self) -> bool {
         let topology = self.topology.load();
         let now = Now::read_clock();
         topology.servers.is_empty() || topology.servers.iter().any(|server| !server.breaker.is_settled(now))
     }
 
-    /// Gateways that live, as the store counted them last; at least 1.
+    /// The number of live gateways, as the store last counted them; at least 1.
     pub fn nodes(&self) -> u64 {
         self.nodes.load(Relaxed)
     }
 
-    /// As another process counted them, until the store does.
+    /// Raises the count to that of another process, until the store reports its own.
     pub(super) fn raise_nodes(&self, nodes: u64) {
         self.nodes.fetch_max(nodes, Relaxed);
     }
 
-    /// What is owed to the store.
+    /// The debts to the store.
     pub fn debts(&self) -> &Arc<Debts> {
         &self.debts
     }
 
-    /// From now on this store is charged what is owed, and told of these limits.
+    /// Puts this store into use: it is charged the debts, and these limits are announced to it.
     pub fn serve_limits(&self, limits: &[&Arc<SharedLimit>]) {
         let fleets: Arc<[Arc<Fleet>]> = limits.iter().map(|limit| limit.fleet.clone()).collect();
         fleets.iter().for_each(|fleet| fleet.set_nodes_least(self.nodes_least, self.nodes()));
@@ -181,17 +182,18 @@ impl Store {
         self.debts.current_store.store(self.id, Relaxed);
     }
 
-    /// False for a store of a configuration that is not in force any more.
+    /// False for a store of a configuration that is no longer in force.
     pub(super) fn is_current(&self) -> bool {
         self.debts.current_store.load(Relaxed) == self.id
     }
 
-    /// None for a store of a configuration that is not in force any more: another one announces its limits.
+    /// The fleets to announce; none for a store of a configuration that is no longer in force, because another store
+    /// announces its limits.
     fn current_fleets(&self) -> Arc<[Arc<Fleet>]> {
         if self.is_current() { self.fleets.lock().clone() } else { Arc::default() }
     }
 
-    /// Which call `key` may be part of.
+    /// The group that `key` belongs to.
     pub fn group_of(&self, key: &SharedKey) -> KeyGroup {
         match self.servers {
             RedisServers::Cluster(_) => KeyGroup(hash_slot::slot_of_key(key)),
@@ -199,7 +201,7 @@ impl Store {
         }
     }
 
-    /// The connections of the worker that asks; they live on its runtime.
+    /// The connections of the calling worker; they live on its runtime.
     pub fn open_link(self: &Arc<Store>) -> Link {
         Link {
             store: self.clone(),
@@ -207,7 +209,7 @@ impl Store {
         }
     }
 
-    /// What is counted about the store.
+    /// The counters and the state of the store.
     pub fn report(&self) -> StoreReport {
         let topology = self.topology.load();
         let state = |server: &Arc<StoreServer>| (server.name.clone(), !server.breaker.is_open());
@@ -219,24 +221,24 @@ impl Store {
         }
     }
 
-    /// Tells the servers that this gateway leaves, if they listen; not to be called before [`Store::supervise`]
-    /// was dropped.
+    /// Tells the servers that this gateway leaves, as far as they answer. Drop the future of [`Store::supervise`]
+    /// first.
     pub async fn deregister_gateway(&self) {
         let servers = self.topology.load_full();
-        let mut asked = tokio::task::JoinSet::new();
+        let mut requests = tokio::task::JoinSet::new();
         for server in servers.servers.iter().filter(|server| !server.breaker.is_open()) {
-            let (greeting, address) = (self.connector.clone(), server.address.clone());
-            let mut row = redis::pipe();
-            row.cmd("ZREM").arg(server.nodes_key(&self.prefix)).arg(&self.node);
-            // Also those of a store that another one has replaced: they would count as another gateway's.
+            let (connector, address) = (self.connector.clone(), server.address.clone());
+            let mut pipeline = redis::pipe();
+            pipeline.cmd("ZREM").arg(server.nodes_key(&self.prefix)).arg(&self.node);
+            // This includes the fields of a store that was replaced: they would count as another gateway's.
             let fleets = self.fleets.lock().clone();
             if !fleets.is_empty() {
                 let fields = fleets.iter().map(|fleet| fleet.announcement.field_name(&self.node));
-                row.cmd("HDEL").arg(server.limits_key(&self.prefix)).arg(fields.collect::<Vec<_>>());
+                pipeline.cmd("HDEL").arg(server.limits_key(&self.prefix)).arg(fields.collect::<Vec<_>>());
             }
-            asked.spawn(async move { greeting.connect(&address).await?.send_pipeline(&row).await });
+            requests.spawn(async move { connector.connect(&address).await?.send_pipeline(&pipeline).await });
         }
-        let _ = tokio::time::timeout(DEREGISTER_TIMEOUT, asked.join_all()).await;
+        let _ = tokio::time::timeout(DEREGISTER_TIMEOUT, requests.join_all()).await;
     }
 
     /// The code of all scripts, `script` included from now on.
@@ -250,7 +252,7 @@ impl Store {
         scripts.clone()
     }
 
-    /// A connection that is ready for calls.
+    /// Opens a connection that is ready for calls.
     async fn connect_to(&self, address: &StoreAddress) -> Result<StoreConnection, DescribedFault> {
         let connection = self.connector.connect(address).await?;
         connection.load_scripts(&self.loaded_scripts(None)).await?;
@@ -261,14 +263,14 @@ impl Store {
         self.topology_doubt.notify_one();
     }
 
-    /// `server` counted the gateways. For a while after an outage it may have forgotten some.
+    /// Applies the gateway counts of `server`. For a while after an outage (`forgetful`) it may have forgotten some.
     fn count_nodes(&self, server: &StoreServer, beat: BeatReply, forgetful: bool) {
         server.nodes.store(beat.nodes, Relaxed);
         *server.fleets.lock() = beat.fleets;
         let topology = self.topology.load();
         for fleet in &*self.current_fleets() {
-            let told = topology.servers.iter().filter_map(|server| server.count_of(fleet));
-            if let Some(count) = told.reduce(FleetCount::merge_with) {
+            let counts = topology.servers.iter().filter_map(|server| server.count_of(fleet));
+            if let Some(count) = counts.reduce(FleetCount::merge_with) {
                 fleet.apply_count(count, forgetful);
             }
         }
@@ -285,10 +287,11 @@ impl Store {
 // === impl Link ===
 
 impl Link {
-    /// Runs `script`. It is loaded where it is missing, and sent anew only where the server said that it did not run.
+    /// Runs `script`, loading it where it is missing. The call is sent again only if the server said that it did not
+    /// run.
     ///
     /// # Errors
-    /// Within the configured timeout, whatever the store does.
+    /// Any fault of the store, within the configured timeout.
     pub async fn call_script(
         &self,
         group: KeyGroup,
@@ -300,7 +303,7 @@ impl Link {
         result
     }
 
-    /// Follows the key from server to server.
+    /// Runs the call, following redirects from server to server.
     async fn follow_redirects(
         &self,
         group: KeyGroup,
@@ -308,18 +311,18 @@ impl Link {
         packed: &PackedCall,
     ) -> Result<Vec<u8>, StoreFault> {
         let deadline = Instant::now() + self.store.timeout;
-        let work = ScriptCall { store: &self.store, script, packed, deadline };
+        let call = ScriptCall { store: &self.store, script, packed, deadline };
         let mut asking = false;
-        let mut lane = self.link_of(group).ok_or(StoreFault::Down)?;
+        let mut link = self.link_of(group).ok_or(StoreFault::Down)?;
         for _ in 0..HOPS_MAX {
-            match lane.run_call(&work, asking).await {
+            match link.run_call(&call, asking).await {
                 CallOutcome::Answered(bytes) => return Ok(bytes),
-                CallOutcome::Failed(failure) => return Err(failure),
+                CallOutcome::Failed(fault) => return Err(fault),
                 CallOutcome::TryAgain => break,
                 CallOutcome::Redirected(address, once) => {
                     self.store.doubt_topology();
-                    let address = address.resolve_from(&lane.server.address);
-                    lane = self.link_to(&address, (!once).then_some(group)).ok_or(StoreFault::Moving)?;
+                    let address = address.resolve_from(&link.server.address);
+                    link = self.link_to(&address, (!once).then_some(group)).ok_or(StoreFault::Moving)?;
                     asking = once;
                 }
             }
@@ -328,15 +331,15 @@ impl Link {
         Err(StoreFault::Moving)
     }
 
-    /// The way to a server that another one named, as the owner of `group` from now on.
+    /// The link to a server that a redirect named; if `group` is given, the server owns it from now on.
     fn link_to(&self, address: &StoreAddress, group: Option<KeyGroup>) -> Option<Rc<ServerLink>> {
         self.refresh_view();
         let view = self.view.borrow();
-        let place = view.topology.find_server(address)?;
+        let index = view.topology.find_server(address)?;
         if let Some(group) = group {
-            view.topology.move_slot(group.0, place);
+            view.topology.move_slot(group.0, index);
         }
-        view.links.get(place).cloned()
+        view.links.get(index).cloned()
     }
 
     fn link_of(&self, group: KeyGroup) -> Option<Rc<ServerLink>> {
@@ -345,7 +348,7 @@ impl Link {
         view.links.get(view.topology.owner_of(group.0)?).cloned()
     }
 
-    /// Follows a change of the servers; connections to those that stay are kept.
+    /// Adopts a changed topology; connections to servers that stay are kept.
     fn refresh_view(&self) {
         let current = self.store.topology.load();
         let mut view = self.view.borrow_mut();
@@ -355,14 +358,14 @@ impl Link {
     }
 }
 
-// === impl View ===
+// === impl TopologyView ===
 
 impl TopologyView {
     fn from_topology(topology: Arc<Topology>, known: &[Rc<ServerLink>]) -> TopologyView {
-        let lane = |server: &Arc<StoreServer>| {
-            let same = known.iter().find(|lane| Arc::ptr_eq(&lane.server, server));
+        let link = |server: &Arc<StoreServer>| {
+            let same = known.iter().find(|link| Arc::ptr_eq(&link.server, server));
             same.cloned().unwrap_or_else(|| Rc::new(ServerLink::new(server.clone())))
         };
-        TopologyView { links: topology.servers.iter().map(lane).collect(), topology }
+        TopologyView { links: topology.servers.iter().map(link).collect(), topology }
     }
 }

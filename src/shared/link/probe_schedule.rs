@@ -1,22 +1,22 @@
-//! When the next probe is due, and whether one closes the breaker.
+//! The schedule of probes for one server, and the decision when a probe closes the breaker.
 
 use std::time::Duration;
 
-/// Between the probes of an outage; the last for all that follow. A fifth more or less.
+/// Between the probes of an outage; the last one repeats. Each varies by a fifth.
 const STEPS_MS: [u64; 3] = [200, 400, 500];
-/// Between the first probe that succeeds and the second.
+/// Between the first successful probe and the second.
 const SECOND_PROBE: Duration = Duration::from_millis(20);
-/// This many beats after closing come quickly, so that gateways learn of each other soon.
+/// This many heartbeats after closing follow quickly, so that gateways learn of each other soon.
 const QUICK_BEATS: u32 = 5;
 const QUICK_INTERVAL: Duration = Duration::from_secs(1);
 const CALM_INTERVAL: Duration = Duration::from_secs(5);
-/// Until a failed beat is tried again while calls still go through.
+/// Before a failed heartbeat is retried while calls still succeed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the prober of one server remembers.
+/// The state of the prober of one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProbePace {
-    /// Nobody asked yet.
+    /// No probe has ended yet.
     Fresh,
     Open {
         failures: usize,
@@ -24,35 +24,35 @@ pub(super) enum ProbePace {
     },
     Closed {
         beats: u32,
-        /// Failures of the outage before: one that follows soon goes on where that one ended.
+        /// Failures of the previous outage: one that follows soon continues its backoff.
         failures: usize,
     },
 }
 
-/// What follows from a probe.
+/// The consequences of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NextProbe {
-    /// Close the breaker, with a ramp or without.
+    /// Whether to close the breaker, and if so, whether with a ramp.
     pub close: Option<bool>,
-    /// From the begin of this probe to that of the next.
+    /// From the start of this probe to the start of the next.
     pub wait: Duration,
 }
 
-// === impl Pace ===
+// === impl ProbePace ===
 
 impl ProbePace {
-    /// Calls opened the breaker: how long until the first probe. `dice` is any number.
-    pub(super) fn on_open(&mut self, dice: u64) -> Duration {
+    /// Calls opened the breaker: returns the time until the first probe. `random` is any number.
+    pub(super) fn on_open(&mut self, random: u64) -> Duration {
         let failures = match *self {
             ProbePace::Closed { beats, failures } if beats <= QUICK_BEATS => failures,
             _ => 0,
         };
         *self = ProbePace::Open { failures, succeeded: false };
-        backoff_step(failures, dice)
+        backoff_step(failures, random)
     }
 
-    /// A probe ended.
-    pub(super) fn on_probe(&mut self, succeeded: bool, dice: u64) -> NextProbe {
+    /// Applies the result of a probe.
+    pub(super) fn on_probe(&mut self, succeeded: bool, random: u64) -> NextProbe {
         match (*self, succeeded) {
             (ProbePace::Fresh, true) => {
                 *self = ProbePace::Closed { beats: 1, failures: 0 };
@@ -75,12 +75,12 @@ impl ProbePace {
             }
             (ProbePace::Fresh, false) => {
                 *self = ProbePace::Open { failures: 0, succeeded: false };
-                NextProbe { close: None, wait: backoff_step(0, dice) }
+                NextProbe { close: None, wait: backoff_step(0, random) }
             }
             (ProbePace::Open { failures, .. }, false) => {
                 let failures = failures + 1;
                 *self = ProbePace::Open { failures, succeeded: false };
-                NextProbe { close: None, wait: backoff_step(failures, dice) }
+                NextProbe { close: None, wait: backoff_step(failures, random) }
             }
             (ProbePace::Closed { .. }, false) => NextProbe { close: None, wait: RETRY_INTERVAL },
         }
@@ -90,15 +90,15 @@ impl ProbePace {
         matches!(self, ProbePace::Closed { .. })
     }
 
-    /// In the first seconds after closing, when a store that lost its memory has not heard of all gateways yet.
+    /// True in the first seconds after closing, when a store that lost its memory may not know all gateways yet.
     pub(super) fn is_quick(self) -> bool {
         !matches!(self, ProbePace::Closed { beats, .. } if beats > QUICK_BEATS)
     }
 }
 
-fn backoff_step(failures: usize, dice: u64) -> Duration {
+fn backoff_step(failures: usize, random: u64) -> Duration {
     let ms = STEPS_MS[failures.min(STEPS_MS.len() - 1)];
-    Duration::from_micros(ms * 800 + dice % (ms * 400 + 1))
+    Duration::from_micros(ms * 800 + random % (ms * 400 + 1))
 }
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_follows_at_once_goes_on_where_the_last_one_ended() {
+    fn an_outage_that_follows_at_once_continues_the_last_backoff() {
         let mut pace = ProbePace::Fresh;
         pace.on_probe(true, 0);
         let steps: Vec<_> = (0..4)
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_that_fails_while_calls_go_through_is_tried_again_soon() {
+    fn a_heartbeat_that_fails_while_calls_succeed_is_retried_soon() {
         let mut pace = ProbePace::Closed { beats: 7, failures: 0 };
         assert_eq!(pace.on_probe(false, 0), NextProbe { close: None, wait: RETRY_INTERVAL });
         assert!(pace.is_closed());

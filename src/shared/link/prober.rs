@@ -1,4 +1,4 @@
-//! Looks whether a server answers, and tells it that this gateway lives: both by one write.
+//! The prober of one server: a single write checks whether it answers and tells it that this gateway lives.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::server::StoreServer;
 use crate::base::clock::Now;
 use crate::shared::fleet::{FleetCount, LimitAnnouncement};
 
-/// How long a gateway counts as living after its last beat, in milliseconds.
+/// How long a gateway counts as alive after its last heartbeat, in milliseconds.
 const GATEWAY_LIFE_MS: u64 = 15_000;
-/// Between two lines about one server; what happened between is told by the next.
+/// Minimum time between two log lines about one server; the next line covers the changes between.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Until another cause of the same outage is told.
+/// Before another cause of the same outage is logged.
 const CAUSE_INTERVAL: Duration = Duration::from_secs(60);
-/// Between two probes, whatever happens.
+/// Minimum pause between two probes.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 struct Prober {
@@ -34,19 +34,19 @@ struct Prober {
     last_log: Option<LastLog>,
 }
 
-/// What a server answers to a beat.
+/// The reply of a server to a heartbeat.
 pub(super) struct BeatReply {
-    /// Gateways that live.
+    /// The number of live gateways.
     pub nodes: u64,
-    /// Those that count each limit.
+    /// The gateways that count each limit.
     pub fleets: Vec<(LimitAnnouncement, FleetCount)>,
 }
 
-/// What was logged last, and when.
+/// The last log line about the server.
 struct LastLog {
-    /// Why the server does not answer; `None` = it answers.
+    /// The logged fault; `None` if the line said that the server answers.
     fault: Option<DescribedFault>,
-    /// `None` = so long ago that it does not matter.
+    /// `None` if it is too old to matter.
     at: Option<Instant>,
 }
 
@@ -65,12 +65,12 @@ pub(super) async fn watch_server(store: Arc<Store>, server: Arc<StoreServer>) {
     }
 }
 
-/// Whether `server` takes a beat right now.
+/// True if `server` accepts a heartbeat right now.
 pub(super) async fn accepts_beat(store: &Arc<Store>, server: &Arc<StoreServer>) -> bool {
     Prober::new(store.clone(), server.clone()).send_beat().await.is_ok()
 }
 
-// === impl Beat ===
+// === impl BeatReply ===
 
 impl BeatReply {
     fn parse_reply(answer: &Value, limits: Vec<LimitAnnouncement>) -> Option<BeatReply> {
@@ -91,26 +91,26 @@ impl Prober {
         Prober { store, server, connection: None, pace: ProbePace::Fresh, last_log: None }
     }
 
-    /// One probe. The moment of the next.
+    /// Sends one probe; returns the moment of the next.
     async fn probe_server(&mut self) -> Instant {
         let began = Instant::now();
-        let beaten = self.send_beat().await;
+        let result = self.send_beat().await;
         let breaker = &self.server.breaker;
-        if let Err(fault) = &beaten {
+        if let Err(fault) = &result {
             self.connection = None;
             self.store.doubt_topology();
             if self.pace.is_closed() {
                 self.server.record_fault(breaker.epoch(), fault.kind);
             }
         }
-        let next = self.pace.on_probe(beaten.is_ok(), random_number());
+        let next = self.pace.on_probe(result.is_ok(), random_number());
         if let Some(ramp) = next.close {
             breaker.close(Now::read_clock(), ramp);
         }
-        match beaten {
+        match result {
             Ok(beat) => {
                 self.store.count_nodes(&self.server, beat, self.pace.is_quick());
-                // A first success while calls are still held back is no news, and has no cause to tell.
+                // A first success while calls are still held back is not logged, and shows no cause.
                 if !breaker.is_open() {
                     self.log_change(None);
                 }
@@ -124,14 +124,15 @@ impl Prober {
     async fn rest_after_open(&mut self) {
         self.connection = None;
         self.store.doubt_topology();
-        // Calls know only the kind of failure, and a beat may learn more.
+        // Calls know only the kind of fault; a heartbeat may learn more.
         let fault = self.send_beat().await.err().unwrap_or_else(|| self.server.breaker_cause().into());
         self.log_change(Some(fault));
         let wait = self.pace.on_open(random_number());
         sleep(wait).await;
     }
 
-    /// Tells the server that this gateway lives and what it counts, and hears how many others do.
+    /// Sends a heartbeat: tells the server that this gateway lives and which limits it counts, and receives the
+    /// number of gateways that count each.
     async fn send_beat(&mut self) -> Result<BeatReply, DescribedFault> {
         let connection = match self.connection.take() {
             Some(connection) if connection.is_alive() => connection,
@@ -142,7 +143,7 @@ impl Prober {
         let answer = timeout(self.store.timeout, self.call_beat_script(&connection, &limits)).await;
         let beat = match answer.unwrap_or_else(|_| Err(StoreFault::Timeout.into()))? {
             Value::ServerError(error) => match ErrorReply::from_server_error(&error) {
-                // Only a primary sends away single keys of a slot that is leaving it.
+                // Only a primary redirects single keys of a slot that is leaving it.
                 ErrorReply::Ask(_) => BeatReply {
                     nodes: self.server.nodes.load(Relaxed),
                     fleets: self.server.fleets.lock().clone(),
@@ -173,14 +174,14 @@ impl Prober {
                 if matches!(ErrorReply::from_server_error(error), ErrorReply::NoScript) => {}
             _ => return Ok(answer),
         }
-        let mut row = Pipeline::new();
-        add_script_loads(&mut row, &self.store.loaded_scripts(None));
-        row.add_command(command);
-        let answers = connection.send_pipeline(&row).await?;
+        let mut pipeline = Pipeline::new();
+        add_script_loads(&mut pipeline, &self.store.loaded_scripts(None));
+        pipeline.add_command(command);
+        let answers = connection.send_pipeline(&pipeline).await?;
         answers.into_iter().next_back().ok_or_else(|| StoreFault::Garbled.into())
     }
 
-    /// Logs what changed, once: why the server does not answer, or that it does.
+    /// Logs a change once: the cause of an outage, or its end.
     fn log_change(&mut self, fault: Option<DescribedFault>) {
         if !self.is_news(fault.as_ref()) {
             return;
@@ -194,27 +195,27 @@ impl Prober {
             (None, Some(_)) => info!(server, "redis answers again"),
             (None, None) => info!(server, "redis answers"),
         }
-        // The first answer of all does not keep an outage that follows soon from being told.
+        // The very first answer does not delay the line about an outage that follows soon.
         let at = if is_first && fault.is_none() { None } else { Some(Instant::now()) };
         self.last_log = Some(LastLog { fault, at });
     }
 
     fn is_news(&self, fault: Option<&DescribedFault>) -> bool {
-        let Some(told) = &self.last_log else { return true };
-        let age = told.at.map_or(Duration::MAX, |at| at.elapsed());
-        match (&told.fault, fault) {
+        let Some(logged) = &self.last_log else { return true };
+        let age = logged.at.map_or(Duration::MAX, |at| at.elapsed());
+        match (&logged.fault, fault) {
             (None, None) => false,
-            // The true cause is told at once where only its kind was told.
-            (Some(told), Some(fault)) => {
-                told.word != fault.word
-                    && (age >= CAUSE_INTERVAL || !told.is_specific() && fault.is_specific())
+            // The exact cause is logged at once if only its kind was logged before.
+            (Some(logged), Some(fault)) => {
+                logged.word != fault.word
+                    && (age >= CAUSE_INTERVAL || !logged.is_specific() && fault.is_specific())
             }
             _ => age >= LOG_INTERVAL,
         }
     }
 }
 
-/// Any number.
+/// A random number.
 pub(super) fn random_number() -> u64 {
     RandomState::new().hash_one(0)
 }
@@ -243,7 +244,7 @@ mod tests {
         Prober::new(Store::new(&config, None), server)
     }
 
-    /// Loads every script and counts one gateway.
+    /// A server that loads every script and counts one gateway.
     async fn serve(listener: TcpListener) {
         let (mut socket, _) = listener.accept().await.unwrap();
         let mut bytes = [0; 64 * 1024];
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_first_success_during_an_outage_tells_no_cause() {
+    async fn a_first_success_during_an_outage_logs_no_cause() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut prober = prober("127.0.0.1", listener.local_addr().unwrap().port());
         let served = tokio::spawn(serve(listener));
@@ -268,15 +269,15 @@ mod tests {
         tokio::time::resume();
         prober.probe_server().await;
         assert_eq!(prober.pace, ProbePace::Open { failures: 9, succeeded: true }, "the server answered");
-        let told = prober.last_log.as_ref().unwrap();
-        assert!(told.at.is_some_and(|at| at.elapsed() >= CAUSE_INTERVAL), "{:?}", told.fault);
+        let logged = prober.last_log.as_ref().unwrap();
+        assert!(logged.at.is_some_and(|at| at.elapsed() >= CAUSE_INTERVAL), "{:?}", logged.fault);
         prober.probe_server().await;
         assert!(prober.last_log.unwrap().fault.is_none() && prober.pace.is_closed());
         served.abort();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_outage_right_after_the_start_is_told() {
+    async fn an_outage_right_after_the_start_is_logged() {
         let mut prober = prober("h", 1);
         prober.log_change(None);
         let broken = DescribedFault::from(StoreFault::Broken);
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_cause_of_the_same_outage_is_told_once_a_minute() {
+    async fn another_cause_of_the_same_outage_is_logged_once_a_minute() {
         let mut prober = prober("h", 1);
         let (broken, denied) =
             (DescribedFault::from(StoreFault::Broken), DescribedFault::from(StoreFault::Unauthorized));
@@ -302,12 +303,12 @@ mod tests {
         assert!(!prober.is_news(Some(&broken)), "lines are a second apart");
         tokio::time::advance(LOG_INTERVAL).await;
         assert!(prober.is_news(Some(&broken)) && !prober.is_news(None));
-        // The true cause does not wait for a minute behind its kind, and is told once.
+        // The exact cause does not wait a minute behind its kind, and is logged once.
         prober.log_change(Some(broken.clone()));
         assert!(prober.is_news(Some(&DescribedFault::unknown_host())));
         prober.log_change(Some(DescribedFault::unknown_host()));
-        let refused = DescribedFault::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
-        for fault in [DescribedFault::unknown_host(), broken, refused] {
+        let rejected = DescribedFault::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+        for fault in [DescribedFault::unknown_host(), broken, rejected] {
             assert!(!prober.is_news(Some(&fault)), "{fault:?}");
         }
     }

@@ -1,36 +1,36 @@
-//! What is counted about the store, for whoever shows it.
+//! Counters of calls to the store, and a report of its state.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::fault::StoreFault;
 
-/// Of one process.
+/// The calls of one process.
 #[derive(Debug, Default)]
 pub(super) struct CallCounts {
     answered: AtomicU64,
     failed: [AtomicU64; StoreFault::ALL.len()],
 }
 
-/// What is known at one moment.
+/// The state of the store at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreReport {
     /// Calls that were answered, since the start.
     pub answered: u64,
-    /// Calls that were not, by the places of [`Failure::ALL`].
+    /// Calls without an answer, in the order of [`StoreFault::ALL`].
     pub failed: [u64; StoreFault::ALL.len()],
-    /// Servers by address, and whether each is asked.
+    /// Servers by address, and whether calls to each are admitted.
     pub servers: Vec<(String, bool)>,
-    /// Gateways that live.
+    /// The number of live gateways.
     pub nodes: u64,
 }
 
-// === impl Counts ===
+// === impl CallCounts ===
 
 impl CallCounts {
     pub(super) fn record_result<T>(&self, result: &Result<T, StoreFault>) {
         match result {
             Ok(_) => &self.answered,
-            Err(failure) => &self.failed[*failure as usize],
+            Err(fault) => &self.failed[*fault as usize],
         }
         .fetch_add(1, Relaxed);
     }
@@ -40,6 +40,6 @@ impl CallCounts {
     }
 
     pub(super) fn failed_counts(&self) -> [u64; StoreFault::ALL.len()] {
-        std::array::from_fn(|place| self.failed[place].load(Relaxed))
+        std::array::from_fn(|index| self.failed[index].load(Relaxed))
     }
 }

@@ -1,4 +1,4 @@
-//! Which server is the primary, by what sentinels say.
+//! Discovery of the primary through sentinels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::prober;
 use super::server::StoreServer;
 use super::topology::Topology;
 
-/// For the answer of one sentinel, the connect included.
+/// Deadline for the answer of one sentinel, the connect included.
 const ASK_TIMEOUT: Duration = Duration::from_millis(250);
 /// Between two questions while all is well.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
-/// While nobody knows a primary.
+/// Between two questions while no primary is known.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two questions, whatever happens.
+/// Minimum pause between two questions.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
-/// Asks for ever, and follows what is said.
+/// Asks for the primary for ever, and follows the answers.
 pub(super) async fn supervise_sentinels(store: Arc<Store>, sentinels: &[(String, u16)], name: &str) {
     let sentinels: Vec<StoreAddress> = sentinels.iter().map(StoreAddress::from).collect();
     let mut watched = JoinSet::new();
@@ -32,12 +32,12 @@ pub(super) async fn supervise_sentinels(store: Arc<Store>, sentinels: &[(String,
     let mut first = 0;
     let mut silent = false;
     loop {
-        let said = ask_in_turn(&store.connector, &sentinels, first, name).await;
-        if said.is_none() && !silent {
+        let answer = ask_in_turn(&store.connector, &sentinels, first, name).await;
+        if answer.is_none() && !silent {
             warn!(primary = name, "no sentinel knows the primary of redis");
         }
-        silent = said.is_none();
-        if let Some(address) = said
+        silent = answer.is_none();
+        if let Some(address) = answer
             && current.as_ref().is_none_or(|server| server.address != address)
         {
             let server = Arc::new(StoreServer::new(address));
@@ -50,7 +50,7 @@ pub(super) async fn supervise_sentinels(store: Arc<Store>, sentinels: &[(String,
                 current = Some(server);
             }
         }
-        // The next question goes to another one, in case this one is wrong.
+        // The next question goes to another sentinel, in case this one is wrong.
         first = (first + 1) % sentinels.len().max(1);
         sleep(PAUSE_MIN).await;
         let wait = if current.is_some() { ASK_INTERVAL } else { SEARCH_INTERVAL };
@@ -59,14 +59,14 @@ pub(super) async fn supervise_sentinels(store: Arc<Store>, sentinels: &[(String,
 }
 
 async fn ask_in_turn(
-    greeting: &StoreConnector,
+    connector: &StoreConnector,
     sentinels: &[StoreAddress],
     first: usize,
     name: &str,
 ) -> Option<StoreAddress> {
     for turn in 0..sentinels.len() {
         let sentinel = &sentinels[(first + turn) % sentinels.len()];
-        if let Ok(Ok(address)) = timeout(ASK_TIMEOUT, ask_primary(greeting, sentinel, name)).await {
+        if let Ok(Ok(address)) = timeout(ASK_TIMEOUT, ask_primary(connector, sentinel, name)).await {
             return Some(address);
         }
     }
@@ -74,15 +74,15 @@ async fn ask_in_turn(
 }
 
 async fn ask_primary(
-    greeting: &StoreConnector,
+    connector: &StoreConnector,
     sentinel: &StoreAddress,
     name: &str,
 ) -> Result<StoreAddress, DescribedFault> {
     let mut question = redis::cmd("SENTINEL");
     question.arg("get-master-addr-by-name").arg(name);
-    let mut answer = greeting.without_user().connect(sentinel).await?.send_command(&question).await?;
-    if matches!(&answer, Value::ServerError(error) if error.code() == "NOAUTH") && greeting.has_password() {
-        answer = greeting.without_database().connect(sentinel).await?.send_command(&question).await?;
+    let mut answer = connector.without_user().connect(sentinel).await?.send_command(&question).await?;
+    if matches!(&answer, Value::ServerError(error) if error.code() == "NOAUTH") && connector.has_password() {
+        answer = connector.without_database().connect(sentinel).await?.send_command(&question).await?;
     }
     Ok(parse_primary(&answer).ok_or(StoreFault::Garbled)?.resolve_from(sentinel))
 }

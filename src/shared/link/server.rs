@@ -1,4 +1,4 @@
-//! One server, as all threads of the process know it.
+//! One server of the store, as all threads of the process see it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -11,31 +11,31 @@ use crate::base::clock::Now;
 use crate::shared::Fleet;
 use crate::shared::fleet::{FleetCount, LimitAnnouncement};
 
-/// Calls under way at one server, over all workers.
+/// Maximum number of calls in flight to one server, over all workers.
 const IN_FLIGHT_MAX: u32 = 2048;
 
 pub(super) struct StoreServer {
     pub address: StoreAddress,
-    /// How log lines and metrics call it.
+    /// Its name in log lines and metrics.
     pub name: String,
     pub breaker: Breaker,
-    /// Told when calls opened the breaker.
+    /// Notified when calls open the breaker.
     pub opened: Notify,
-    /// Gateways that live, as this server counted them last; 0 before it did.
+    /// Live gateways, as this server last counted them; 0 before that.
     pub nodes: AtomicU64,
-    /// The same of each limit, as it was announced.
+    /// The gateways that count each limit, as it was announced.
     pub fleets: Mutex<Vec<(LimitAnnouncement, FleetCount)>>,
-    /// The number in the name of the key that gateways are counted under: one whose slot this server owns.
+    /// The number in the name of the key that counts gateways: this server owns the slot of that name.
     pub tag: AtomicU32,
     in_flight: AtomicU32,
-    /// Place in [`Failure::ALL`] of what opened the breaker.
+    /// Index in [`StoreFault::ALL`] of the fault that opened the breaker.
     breaker_cause: AtomicUsize,
 }
 
-/// Room for one call; dropping it gives it back.
+/// A permit for one call; dropping it gives it back.
 pub(super) struct CallPermit<'a>(&'a StoreServer);
 
-// === impl Server ===
+// === impl StoreServer ===
 
 impl StoreServer {
     pub(super) fn new(address: StoreAddress) -> StoreServer {
@@ -55,14 +55,14 @@ impl StoreServer {
     }
 
     pub(super) fn acquire_call(&self) -> Option<CallPermit<'_>> {
-        let room = CallPermit(self);
-        (self.in_flight.fetch_add(1, Relaxed) < IN_FLIGHT_MAX).then_some(room)
+        let permit = CallPermit(self);
+        (self.in_flight.fetch_add(1, Relaxed) < IN_FLIGHT_MAX).then_some(permit)
     }
 
-    /// A call, a connect or a beat that began in `epoch` failed.
-    pub(super) fn record_fault(&self, epoch: u64, failure: StoreFault) {
+    /// Records the failure of a call, a connect or a heartbeat that began in `epoch`.
+    pub(super) fn record_fault(&self, epoch: u64, fault: StoreFault) {
         if self.breaker.record_call(Now::read_clock(), epoch, true) {
-            self.breaker_cause.store(failure as usize, Relaxed);
+            self.breaker_cause.store(fault as usize, Relaxed);
             self.opened.notify_one();
         }
     }
@@ -76,7 +76,7 @@ impl StoreServer {
         format!("{prefix}:{{nodes.{}}}", self.tag.load(Relaxed))
     }
 
-    /// The key under which it keeps what they count.
+    /// The key under which it keeps the limits that they count.
     pub(super) fn limits_key(&self, prefix: &str) -> String {
         format!("{}:limits", self.nodes_key(prefix))
     }
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_calls_and_no_more() {
         let server = StoreServer::new(StoreAddress { host: "::1".into(), port: 7 });
-        let rooms: Vec<_> = (0..IN_FLIGHT_MAX).map(|_| server.acquire_call().unwrap()).collect();
+        let permits: Vec<_> = (0..IN_FLIGHT_MAX).map(|_| server.acquire_call().unwrap()).collect();
         assert!(server.acquire_call().is_none() && server.acquire_call().is_none());
-        drop(rooms);
+        drop(permits);
         assert!(server.acquire_call().is_some());
         assert_eq!(server.in_flight.load(Relaxed), 0);
         assert_eq!(server.name, "[::1]:7");

@@ -1,4 +1,4 @@
-//! The way of one worker to one server.
+//! The link of one worker to one server.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::server::StoreServer;
 use crate::base::clock::Now;
 use crate::shared::{LuaScript, PackedCall};
 
-/// How often a call is sent anew because the script was missing. One reload is enough but for a server that is
-/// made to forget its scripts again and again.
+/// How often a call is sent again because the script was missing. One reload is enough unless the server's scripts
+/// are flushed again and again.
 const RELOADS_MAX: usize = 4;
-/// So many calls in a row that got no answer on one connection give it up, though others may work.
+/// After so many consecutive unanswered calls, a connection is given up, though other calls may work.
 const UNANSWERED_MAX: u32 = 5;
-/// Between two connects of one worker while calls still go through.
+/// Pause after a failed connect of one worker while calls still go through.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct ServerLink {
@@ -28,7 +28,7 @@ pub(super) struct ServerLink {
     state: RefCell<LinkState>,
     /// Connects so far.
     connects: Cell<u32>,
-    /// Calls in a row that got no answer on the connection of the last one.
+    /// Consecutive unanswered calls on the current connection.
     unanswered: Cell<u32>,
 }
 
@@ -38,13 +38,13 @@ enum LinkState {
     Failed(Instant),
     /// Since that moment.
     Connecting(watch::Receiver<Option<ConnectResult>>, Instant),
-    /// And the breaker's epoch when it was made.
+    /// The connection, and the breaker's epoch when it was made.
     Connected(StoreConnection, u64),
 }
 
 type ConnectResult = Result<(StoreConnection, u64), StoreFault>;
 
-/// What is to be run, and until when.
+/// A script call and its deadline.
 pub(super) struct ScriptCall<'a> {
     pub store: &'a Arc<Store>,
     pub script: &'a LuaScript,
@@ -54,14 +54,14 @@ pub(super) struct ScriptCall<'a> {
 
 pub(super) enum CallOutcome {
     Answered(Vec<u8>),
-    /// Did not run: this is the place of the key, for good or (`true`) for this call.
+    /// Did not run: the key is at this address, for good or (`true`) for this call.
     Redirected(StoreAddress, bool),
-    /// Did not run: a moment of a migration.
+    /// Did not run: the slot is being migrated.
     TryAgain,
     Failed(StoreFault),
 }
 
-// === impl Lane ===
+// === impl ServerLink ===
 
 impl ServerLink {
     pub(super) fn new(server: Arc<StoreServer>) -> ServerLink {
@@ -73,31 +73,31 @@ impl ServerLink {
         }
     }
 
-    /// Runs it here, if the breaker lets it. `asking`: the server said that it is to be asked this once.
-    pub(super) async fn run_call(&self, work: &ScriptCall<'_>, asking: bool) -> CallOutcome {
+    /// Runs the call here, if the breaker admits it. `asking`: an `ASK` redirect led here for this one call.
+    pub(super) async fn run_call(&self, call: &ScriptCall<'_>, asking: bool) -> CallOutcome {
         let server = &*self.server;
         let Some(epoch) = server.breaker.admit(Now::read_clock()) else {
             self.drop_connection();
             return CallOutcome::Failed(StoreFault::Down);
         };
-        if self.refresh_state().is_unreachable(work.store.timeout) {
+        if self.refresh_state().is_unreachable(call.store.timeout) {
             return CallOutcome::Failed(StoreFault::Down);
         }
-        let Some(_room) = server.acquire_call() else {
+        let Some(_permit) = server.acquire_call() else {
             return CallOutcome::Failed(StoreFault::Busy);
         };
         let (waited, connects) = (Cell::new(false), self.connects.get());
-        let exchange = self.exchange_call(work, asking, epoch, &waited);
-        let outcome = timeout_at(work.deadline, exchange).await;
+        let exchange = self.exchange_call(call, asking, epoch, &waited);
+        let outcome = timeout_at(call.deadline, exchange).await;
         let outcome = outcome.unwrap_or(CallOutcome::Failed(StoreFault::Timeout));
         match outcome {
-            // The connect may take longer than a call; whether it fails is judged at its end.
+            // A connect may take longer than a call; its failure is judged when it ends.
             CallOutcome::Failed(StoreFault::Timeout) if waited.get() => {}
-            CallOutcome::Failed(failure) => {
-                if failure == StoreFault::Timeout && connects == self.connects.get() {
+            CallOutcome::Failed(fault) => {
+                if fault == StoreFault::Timeout && connects == self.connects.get() {
                     self.count_unanswered();
                 }
-                server.record_fault(epoch, failure);
+                server.record_fault(epoch, fault);
             }
             _ => {
                 self.unanswered.set(0);
@@ -107,23 +107,23 @@ impl ServerLink {
         outcome
     }
 
-    /// `waited` is set when there was no connection at once.
+    /// Sends the call. `waited` is set if no connection was ready.
     async fn exchange_call(
         &self,
-        work: &ScriptCall<'_>,
+        call: &ScriptCall<'_>,
         asking: bool,
         epoch: u64,
         waited: &Cell<bool>,
     ) -> CallOutcome {
-        let connection = match self.ready_connection(work.store, epoch, waited).await {
+        let connection = match self.ready_connection(call.store, epoch, waited).await {
             Ok(connection) => connection,
-            Err(failure) => return CallOutcome::Failed(failure),
+            Err(fault) => return CallOutcome::Failed(fault),
         };
         let mut loads = connection.load_count();
         let mut answer = if asking {
-            send_call(&connection, &[], true, work).await
+            send_call(&connection, &[], true, call).await
         } else {
-            connection.send_command(&evalsha_command(work)).await.map_err(|fault| fault.kind)
+            connection.send_command(&evalsha_command(call)).await.map_err(|fault| fault.kind)
         };
         for _ in 0..RELOADS_MAX {
             match answer {
@@ -131,14 +131,14 @@ impl ServerLink {
                     if matches!(ErrorReply::from_server_error(error), ErrorReply::NoScript) => {}
                 _ => break,
             }
-            // Whoever hears of it first loads the scripts; what is sent behind that finds them.
+            // The first call to notice loads the scripts; calls sent behind it find them.
             let mut scripts = Arc::default();
             if connection.load_count() == loads {
                 connection.count_load();
-                scripts = work.store.loaded_scripts(Some(work.script));
+                scripts = call.store.loaded_scripts(Some(call.script));
             }
             loads = connection.load_count();
-            answer = send_call(&connection, &scripts, asking, work).await;
+            answer = send_call(&connection, &scripts, asking, call).await;
         }
         match answer {
             Ok(Value::BulkString(bytes)) => CallOutcome::Answered(bytes),
@@ -147,48 +147,48 @@ impl ServerLink {
                 ErrorReply::Moved(address) => CallOutcome::Redirected(address, false),
                 ErrorReply::Ask(address) => CallOutcome::Redirected(address, true),
                 ErrorReply::TryAgain => CallOutcome::TryAgain,
-                ErrorReply::Failed(failure) => CallOutcome::Failed(failure),
+                ErrorReply::Failed(fault) => CallOutcome::Failed(fault),
             },
             Ok(_) => CallOutcome::Failed(StoreFault::Garbled),
-            Err(failure) => CallOutcome::Failed(failure),
+            Err(fault) => CallOutcome::Failed(fault),
         }
     }
 
-    /// The connection of this epoch. A connect goes on when who waits for it leaves.
+    /// The connection of this epoch. A connect continues even if all calls that wait for it have ended.
     async fn ready_connection(
         &self,
         store: &Arc<Store>,
         epoch: u64,
         waited: &Cell<bool>,
     ) -> Result<StoreConnection, StoreFault> {
-        let mut coming = {
-            let mut way = self.refresh_state();
-            match &*way {
+        let mut receiver = {
+            let mut state = self.refresh_state();
+            match &*state {
                 LinkState::Connected(connection, of) if *of == epoch => return Ok(connection.clone()),
-                LinkState::Connecting(coming, _) => coming.clone(),
+                LinkState::Connecting(receiver, _) => receiver.clone(),
                 _ => {
-                    let coming = spawn_connect(store.clone(), self.server.clone());
-                    *way = LinkState::Connecting(coming.clone(), Instant::now());
+                    let receiver = spawn_connect(store.clone(), self.server.clone());
+                    *state = LinkState::Connecting(receiver.clone(), Instant::now());
                     self.connects.set(self.connects.get().wrapping_add(1));
                     self.unanswered.set(0);
-                    coming
+                    receiver
                 }
             }
         };
         waited.set(true);
-        let came = coming.wait_for(Option::is_some).await.map_or(None, |came| came.clone());
+        let result = receiver.wait_for(Option::is_some).await.map_or(None, |result| result.clone());
         self.refresh_state();
-        came.unwrap_or(Err(StoreFault::Broken)).map(|(connection, _)| connection)
+        result.unwrap_or(Err(StoreFault::Broken)).map(|(connection, _)| connection)
     }
 
-    /// The way as it stands now.
+    /// The link's state, brought up to date.
     fn refresh_state(&self) -> RefMut<'_, LinkState> {
-        let mut way = self.state.borrow_mut();
-        way.advance_state();
-        way
+        let mut state = self.state.borrow_mut();
+        state.advance_state();
+        state
     }
 
-    /// A connection whose peer went away without a word is only known by its silence.
+    /// Counts an unanswered call: a peer that vanished silently is only noticed this way.
     fn count_unanswered(&self) {
         self.unanswered.set(self.unanswered.get() + 1);
         if self.unanswered.get() >= UNANSWERED_MAX {
@@ -196,38 +196,42 @@ impl ServerLink {
         }
     }
 
-    /// While the server is not asked, its connections are of no use, and what it still sends is not read.
+    /// Drops the connection: while the server is not asked, it is of no use, and its input is not read.
     fn drop_connection(&self) {
-        let mut way = self.state.borrow_mut();
-        if matches!(*way, LinkState::Connected(..)) {
-            *way = LinkState::None;
+        let mut state = self.state.borrow_mut();
+        if matches!(*state, LinkState::Connected(..)) {
+            *state = LinkState::None;
         }
     }
 }
 
-// === impl Way ===
+// === impl LinkState ===
 
 impl LinkState {
-    /// Too early for another connect, or one is under way for longer than a call may wait.
+    /// True if it is too early for another connect, or one takes longer than a call may wait.
     fn is_unreachable(&self, timeout: Duration) -> bool {
         match self {
             LinkState::Failed(at) => at.elapsed() < RECONNECT_PAUSE,
-            LinkState::Connecting(coming, since) => coming.borrow().is_none() && since.elapsed() >= timeout,
+            LinkState::Connecting(receiver, since) => {
+                receiver.borrow().is_none() && since.elapsed() >= timeout
+            }
             _ => false,
         }
     }
 
-    /// Moves on if the connect ended, well or badly, or the connection did.
+    /// Advances if the connect has ended, in success or failure, or the connection has.
     fn advance_state(&mut self) {
         let next = match self {
-            LinkState::Connecting(coming, _) => match (&*coming.borrow(), coming.has_changed().is_err()) {
-                (Some(Ok((connection, epoch))), _) if connection.is_alive() => {
-                    LinkState::Connected(connection.clone(), *epoch)
+            LinkState::Connecting(receiver, _) => {
+                match (&*receiver.borrow(), receiver.has_changed().is_err()) {
+                    (Some(Ok((connection, epoch))), _) if connection.is_alive() => {
+                        LinkState::Connected(connection.clone(), *epoch)
+                    }
+                    (Some(Ok(_)), _) => LinkState::None,
+                    (Some(Err(_)), _) | (None, true) => LinkState::Failed(Instant::now()),
+                    (None, false) => return,
                 }
-                (Some(Ok(_)), _) => LinkState::None,
-                (Some(Err(_)), _) | (None, true) => LinkState::Failed(Instant::now()),
-                (None, false) => return,
-            },
+            }
             LinkState::Connected(connection, _) if !connection.is_alive() => LinkState::None,
             _ => return,
         };
@@ -236,24 +240,24 @@ impl LinkState {
 }
 
 fn spawn_connect(store: Arc<Store>, server: Arc<StoreServer>) -> watch::Receiver<Option<ConnectResult>> {
-    let (told, coming) = watch::channel(None);
+    let (sender, receiver) = watch::channel(None);
     tokio::spawn(async move {
         let connected = store.connect_to(&server.address).await;
         let epoch = server.breaker.epoch();
         if let Err(fault) = &connected {
             server.record_fault(epoch, fault.kind);
         }
-        let arrival = connected.map(|connection| (connection, epoch)).map_err(|fault| fault.kind);
-        told.send_replace(Some(arrival));
+        let result = connected.map(|connection| (connection, epoch)).map_err(|fault| fault.kind);
+        sender.send_replace(Some(result));
     });
-    coming
+    receiver
 }
 
-fn evalsha_command(work: &ScriptCall<'_>) -> Cmd {
-    let PackedCall { keys, body } = work.packed;
+fn evalsha_command(call: &ScriptCall<'_>) -> Cmd {
+    let PackedCall { keys, body } = call.packed;
     let bytes = 64 + keys.iter().map(Vec::len).sum::<usize>() + body.len();
     let mut command = Cmd::with_capacity(4 + keys.len(), bytes);
-    command.arg("EVALSHA").arg(&work.script.sha).arg(keys.len());
+    command.arg("EVALSHA").arg(&call.script.sha).arg(keys.len());
     for key in keys {
         command.arg(key.as_slice());
     }
@@ -261,19 +265,19 @@ fn evalsha_command(work: &ScriptCall<'_>) -> Cmd {
     command
 }
 
-/// Sends the call behind what it needs. The answer is that of the call.
+/// Sends the call behind the scripts and the `ASKING` that it needs; returns the answer to the call.
 async fn send_call(
     connection: &StoreConnection,
     scripts: &[&str],
     asking: bool,
-    work: &ScriptCall<'_>,
+    call: &ScriptCall<'_>,
 ) -> Result<Value, StoreFault> {
-    let mut row = Pipeline::with_capacity(scripts.len() + 2);
-    add_script_loads(&mut row, scripts);
+    let mut pipeline = Pipeline::with_capacity(scripts.len() + 2);
+    add_script_loads(&mut pipeline, scripts);
     if asking {
-        row.cmd("ASKING");
+        pipeline.cmd("ASKING");
     }
-    row.add_command(evalsha_command(work));
-    let answers = connection.send_pipeline(&row).await.map_err(|fault| fault.kind)?;
+    pipeline.add_command(evalsha_command(call));
+    let answers = connection.send_pipeline(&pipeline).await.map_err(|fault| fault.kind)?;
     answers.into_iter().next_back().ok_or(StoreFault::Garbled)
 }

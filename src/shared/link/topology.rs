@@ -1,4 +1,4 @@
-//! Which servers there are, and which of them a key belongs to.
+//! The servers of a store, and the server that each key belongs to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::*};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU16, Ordering::*};
 use super::fault::StoreAddress;
 use super::server::StoreServer;
 
-/// Of a slot that nobody owns.
+/// The owner of a slot that no server owns.
 pub(super) const NO_OWNER: u16 = u16::MAX;
 
-/// Replaced as a whole when the servers change.
+/// The servers and their slots; replaced as a whole when the servers change.
 pub(super) struct Topology {
     pub servers: Vec<Arc<StoreServer>>,
-    /// Of a Cluster: the place of each slot's owner in `servers`.
+    /// In a Cluster: the index of each slot's owner in `servers`.
     owners: Option<Box<[AtomicU16]>>,
 }
 
@@ -24,34 +24,34 @@ impl Topology {
         Topology { servers: server.into_iter().collect(), owners: None }
     }
 
-    /// `owners`: for each slot the place of its owner in `servers`, or [`NO_OWNER`].
+    /// `owners`: for each slot the index of its owner in `servers`, or [`NO_OWNER`].
     pub(super) fn with_owners(servers: Vec<Arc<StoreServer>>, owners: &[u16]) -> Topology {
         let owners = owners.iter().map(|&owner| AtomicU16::new(owner)).collect();
         Topology { servers, owners: Some(owners) }
     }
 
-    /// The same servers, other owners.
+    /// Assigns new owners to the slots; the servers stay the same.
     pub(super) fn assign_owners(&self, owners: &[u16]) {
         for (slot, &owner) in self.owners.iter().flatten().zip(owners) {
             slot.store(owner, Relaxed);
         }
     }
 
-    /// The place of the server that owns `slot`.
+    /// The index of the server that owns `slot`.
     pub(super) fn owner_of(&self, slot: u16) -> Option<usize> {
-        let place = match &self.owners {
+        let index = match &self.owners {
             None => 0,
             Some(owners) => usize::from(owners.get(usize::from(slot))?.load(Relaxed)),
         };
-        (place < self.servers.len()).then_some(place)
+        (index < self.servers.len()).then_some(index)
     }
 
-    /// Notes that `slot` belongs to the server at `place` now.
-    pub(super) fn move_slot(&self, slot: u16, place: usize) {
-        if let (Some(owners), Ok(place)) = (&self.owners, u16::try_from(place))
+    /// Assigns `slot` to the server at `index`.
+    pub(super) fn move_slot(&self, slot: u16, index: usize) {
+        if let (Some(owners), Ok(index)) = (&self.owners, u16::try_from(index))
             && let Some(owner) = owners.get(usize::from(slot))
         {
-            owner.store(place, Relaxed);
+            owner.store(index, Relaxed);
         }
     }
 

@@ -1,24 +1,24 @@
--- Counts strikes, starts bans, takes over bans that a gateway knows of, and tells what bans other gateways started.
+-- Counts strikes, starts bans, takes over bans that a gateway knows, and announces the bans of other gateways.
 --
--- KEYS     the announcements by their numbers, the same by their ends, the clock, the name of the store; then of each
---          client its last ban and its strikes; then of each ban that a gateway knows of the client's last ban.
--- ARGV[1]  little endian: f64 period, f64 first, f64 longest (microseconds), u32 strikes that start a ban, f64 number of
---          the last announcement that is known, f64 name of the store that told it, u32 bans that the gateway knows of;
---          then of each client its 16 bytes, f64 microseconds since its strikes, u32 strikes; then of each such ban as
---          of an announcement in the answer.
+-- KEYS     the announcements by their numbers, the same by their ends, the clock, the name of the store; then for each
+--          client its last ban and its strikes; then for each ban that a gateway knows the client's last ban.
+-- ARGV[1]  little endian: f64 period, f64 first, f64 longest (microseconds), u32 strikes that start a ban, f64 number
+--          of the last known announcement, f64 name of the store that made it, u32 bans that the gateway knows; then
+--          for each client its 16 bytes, f64 microseconds since its strikes, u32 strikes; then each such ban in the
+--          format of an announcement in the answer.
 -- ARGV[2]  the time in microseconds since 1970; in tests only.
 --
--- The clock: f64 latest time seen, f64 what the server's clock was set back in all, f64 number of the last announcement.
--- The name of the store: the time at which it began to know anything, so that it is another one once it was emptied.
--- A last ban: f64 end, f64 length, u32 bans in a row before it. Strikes: a list of their times, oldest first.
--- An announcement: f64 end, f64 length, u32 bans in a row before it, the client's 16 bytes.
+-- The clock: f64 latest time seen, f64 total by which the server's clock was set back, f64 number of the last
+-- announcement. The name of the store: the time of its first memory, so that it changes once the store was emptied.
+-- A last ban: f64 end, f64 length, u32 consecutive bans before it. Strikes: a list of their times, oldest first.
+-- An announcement: f64 end, f64 length, u32 consecutive bans before it, the client's 16 bytes.
 --
--- The answer: f64 number of the last announcement told, f64 name of the store or 0 if it could not be kept, u8 1 if there are more; of each client u8 0 nothing, 1 banned
--- before, 2 banned now, and if it is banned f64 left, f64 length, u32 bans in a row before; then of each announcement
--- the client's 16 bytes, f64 left, f64 length, u32 bans in a row before.
+-- The answer: f64 number of the last announcement in it, f64 name of the store or 0 if it could not be kept, u8 1 if
+-- there are more; for each client u8 0 nothing, 1 banned before, 2 banned now, and if it is banned f64 left, f64
+-- length, u32 consecutive bans before; then for each announcement the client's 16 bytes, f64 left, f64 length, u32
+-- consecutive bans before.
 --
--- What is no sound state counts as absent. Time goes on where it was when the server's clock is set back, so that no
--- ban gets longer.
+-- Unsound state counts as absent. Time stands still when the server's clock is set back, so that no ban gets longer.
 
 local call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
 local NUMBERED, ENDING, CLOCK, STORE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -33,7 +33,7 @@ local function ms(us)
   return whole(floor(us / 1000) + 1)
 end
 
--- A value of another type at this name is nobody's.
+-- A value of another type under this name is not ours.
 local function own(key, kind)
   local found = call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then
@@ -63,7 +63,7 @@ end
 if is_new then
   seen, ahead, number = 0, 0, 0
 end
--- What another clock announced is of no use.
+-- Announcements of another clock are of no use.
 own(NUMBERED, is_new and 'none' or 'zset')
 own(ENDING, is_new and 'none' or 'zset')
 now = now + ahead
@@ -78,7 +78,7 @@ local is_new_store = is_new or not (store and store > 0 and is_time(store))
 if is_new_store then
   store = floor(now)
 end
--- Numbers only grow: who knows a later one, or another store, knew what this one has lost.
+-- Numbers only grow: a gateway that knows a later one, or another store, knows bans that this store has lost.
 if known_store ~= 0 and known_store ~= store or known > number then
   known = 0
 end
@@ -96,13 +96,13 @@ local function last_ban(key)
     return nil
   end
   local ends, lasts, repeats = unpack_from('<ddI4', value)
-  -- One that has longer to run than it lasts is none.
+  -- A ban that is left for longer than its length is unsound.
   if is_time(ends) and is_time(lasts) and ends - now <= lasts then
     return ends, lasts, repeats
   end
 end
 
--- Whether `count` strikes at `at` start a ban; if not, they are remembered.
+-- True if `count` strikes at `at` start a ban; if not, they are remembered.
 local function strike(key, at, count)
   local newest = call('LINDEX', key, -1)
   if newest then
@@ -136,7 +136,7 @@ end
 
 local has_started = false
 
--- Begins a ban and announces it.
+-- Starts a ban and announces it.
 local function begin(key, id, ends, lasts, repeats)
   call('SET', key, pack('<ddI4', ends, lasts, repeats), 'PX', ms(ends - now + longest))
   if not has_started then
@@ -174,7 +174,7 @@ for n = 1, clients do
   end
 end
 
--- Bans that a gateway knows of; one that ends as late here is the same, told by another gateway.
+-- Bans that a gateway knows; one that ends as late here is the same ban, reported by another gateway.
 for n = 1, told_bans do
   local ban = KEYS[4 + 2 * clients + n]
   local id, left, lasts, repeats
@@ -198,7 +198,7 @@ if has_started then
   call('PEXPIRE', ENDING, ms(stays))
 end
 if is_new_store or was_set_back or has_started or now - seen >= SECOND then
-  -- Where there is no memory for it, what was announced is told all the same.
+  -- Where there is no memory for these, announcements are still returned.
   local life = ms(period + 2 * longest)
   redis.pcall('SET', CLOCK, pack('<ddd', now, ahead, number), 'PX', life)
   local kept = redis.pcall('SET', STORE, whole(store), 'PX', life)

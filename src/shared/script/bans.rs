@@ -1,4 +1,4 @@
-//! Strikes and bans that many gateways share: what a call says, and what it answers.
+//! Calls of the ban script: how strikes and bans are packed, and how the reply is parsed.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,17 +6,17 @@ use smallvec::SmallVec;
 
 use crate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey};
 
-/// Clients that one call may be about.
+/// Maximum number of clients in one call.
 pub const CLIENTS_PER_CALL: usize = 100;
-/// Strikes that one call may be about, but for those of a single client.
+/// Maximum number of strikes in one call, unless a single client has more.
 pub const STRIKES_PER_CALL: u64 = 10_000;
-/// The slot of the tag that the names of all keys of bans share.
+/// The hash slot of all ban keys: their names share one tag.
 pub const BANS_GROUP: KeyGroup = KeyGroup(15_920);
 
 /// When a ban starts and how long it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BanRules {
-    /// The strike that starts a ban, and within how many microseconds.
+    /// Strikes that start a ban, within `period_us`.
     pub after: u32,
     pub period_us: u64,
     pub first_us: u64,
@@ -32,46 +32,46 @@ pub struct StrikeReport {
     pub age_us: u64,
 }
 
-/// A ban that runs.
+/// An active ban.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ban {
-    /// Microseconds from when the store answered.
+    /// Microseconds left when the store answered.
     pub left_us: u64,
-    /// Microseconds that it lasts in all.
+    /// Its whole length in microseconds.
     pub lasts_us: u64,
-    /// How many bans in a row came before it.
+    /// The number of consecutive bans before it.
     pub repeats: u32,
 }
 
-/// What the strikes of one client led to.
+/// The store's answer about the strikes of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrikeAnswer {
-    /// Counted, or too old to be.
+    /// The strikes were counted, or too old to be.
     NotBanned,
-    /// Banned before: nothing was counted.
+    /// The client was banned before: nothing was counted.
     Banned(Ban),
     Started(Ban),
 }
 
-/// What the store answered.
+/// The reply of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BanUpdate {
-    /// One per offence, in their order.
+    /// One answer per report, in their order.
     pub answers: SmallVec<[StrikeAnswer; 4]>,
-    /// Bans that run and were announced after those that were known; the oldest first.
+    /// Active bans that were announced after the known ones; the oldest first.
     pub announced: Vec<(SharedKey, Ban)>,
-    /// What the next call is to know.
+    /// The cursor for the next call.
     pub cursor: BanCursor,
-    /// More was announced.
+    /// The store announced more.
     pub is_more: bool,
 }
 
-/// How far a gateway followed what the store announces.
+/// The position of a gateway in the announcements of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BanCursor {
-    /// Of the last announcement that was told.
+    /// The number of the last announcement received.
     number: u64,
-    /// Names the memory of the store: another one after it was emptied; 0 = not known.
+    /// Names the memory of the store, which is another one after it was emptied; 0 if unknown.
     store: u64,
 }
 
@@ -79,40 +79,40 @@ pub struct BanCursor {
 const NUMBERS_MAX: u64 = 1 << 52;
 const ANNOUNCED_BYTES: usize = 36;
 
-/// The script that all calls about bans run.
+/// The script of all calls about bans.
 pub fn ban_script() -> LuaScript {
     LuaScript::new(include_str!("ban.lua"))
 }
 
-/// A call about at most [`CLIENTS_PER_CALL`] offences and as many bans `untold`, which the store is to know of; about
-/// none, it only asks for what was announced.
+/// Packs a call with at most [`CLIENTS_PER_CALL`] reports and as many bans that the store does not know. A call
+/// without either only fetches announcements.
 pub fn pack_call(
     prefix: &str,
     rules: &BanRules,
-    offences: &[StrikeReport],
-    untold: &[(SharedKey, Ban)],
-    known: BanCursor,
+    reports: &[StrikeReport],
+    unreported: &[(SharedKey, Ban)],
+    cursor: BanCursor,
 ) -> PackedCall {
     let name = |rest: &[&str]| [&[prefix, ":{bans}"], rest].concat().concat().into_bytes();
     let mut keys: SmallVec<[Vec<u8>; 2]> =
         [name(&[]), name(&[":ends"]), name(&[":clock"]), name(&[":store"])].into_iter().collect();
-    let mut body = Vec::with_capacity(48 + offences.len() * 28 + untold.len() * ANNOUNCED_BYTES);
+    let mut body = Vec::with_capacity(48 + reports.len() * 28 + unreported.len() * ANNOUNCED_BYTES);
     for us in [rules.period_us, rules.first_us, rules.longest_us] {
         body.extend(encode_number(us));
     }
     body.extend(rules.after.to_le_bytes());
-    body.extend(encode_number(known.number));
-    body.extend(encode_number(known.store));
-    // At most as many as fit into a call.
-    body.extend((untold.len() as u32).to_le_bytes());
-    for offence in offences {
-        let id = URL_SAFE_NO_PAD.encode(offence.client.0);
+    body.extend(encode_number(cursor.number));
+    body.extend(encode_number(cursor.store));
+    // The count fits: it is bounded by the size of a call.
+    body.extend((unreported.len() as u32).to_le_bytes());
+    for report in reports {
+        let id = URL_SAFE_NO_PAD.encode(report.client.0);
         keys.extend([name(&[":", &id]), name(&[":", &id, ":L"])]);
-        body.extend(offence.client.0);
-        body.extend(encode_number(offence.age_us));
-        body.extend(offence.strikes.to_le_bytes());
+        body.extend(report.client.0);
+        body.extend(encode_number(report.age_us));
+        body.extend(report.strikes.to_le_bytes());
     }
-    for (client, ban) in untold {
+    for (client, ban) in unreported {
         keys.push(name(&[":", &URL_SAFE_NO_PAD.encode(client.0)]));
         body.extend(client.0);
         body.extend(encode_number(ban.left_us));
@@ -122,14 +122,14 @@ pub fn pack_call(
     PackedCall { keys, body }
 }
 
-/// The answer to a call about `offences` clients; `None` if it is none.
-pub fn parse_reply(mut bytes: &[u8], offences: usize) -> Option<BanUpdate> {
+/// Parses the reply to a call with `reports` reports; `None` if it is malformed.
+pub fn parse_reply(mut bytes: &[u8], reports: usize) -> Option<BanUpdate> {
     let bytes = &mut bytes;
-    let known = BanCursor { number: read_number(bytes)?, store: read_number(bytes)? };
+    let cursor = BanCursor { number: read_number(bytes)?, store: read_number(bytes)? };
     let is_more = take_bytes::<1>(bytes)? == [1];
-    let mut judgements = SmallVec::with_capacity(offences);
-    for _ in 0..offences {
-        judgements.push(match take_bytes::<1>(bytes)? {
+    let mut answers = SmallVec::with_capacity(reports);
+    for _ in 0..reports {
+        answers.push(match take_bytes::<1>(bytes)? {
             [0] => StrikeAnswer::NotBanned,
             [1] => StrikeAnswer::Banned(read_ban(bytes)?),
             [2] => StrikeAnswer::Started(read_ban(bytes)?),
@@ -140,7 +140,7 @@ pub fn parse_reply(mut bytes: &[u8], offences: usize) -> Option<BanUpdate> {
     while !bytes.is_empty() {
         announced.push((SharedKey(take_bytes(bytes)?), read_ban(bytes)?));
     }
-    Some(BanUpdate { answers: judgements, announced, cursor: known, is_more })
+    Some(BanUpdate { answers, announced, cursor, is_more })
 }
 
 fn read_ban(bytes: &mut &[u8]) -> Option<Ban> {
@@ -152,7 +152,7 @@ fn encode_number(number: u64) -> [u8; 8] {
     (number.min(NUMBERS_MAX) as f64).to_le_bytes()
 }
 
-/// A whole number that is not negative; of a fraction the next one, so that nothing ends too early.
+/// A non-negative number; a fraction is rounded up, so that nothing ends too early.
 fn read_number(bytes: &mut &[u8]) -> Option<u64> {
     let number = f64::from_le_bytes(take_bytes(bytes)?);
     (0.0..=NUMBERS_MAX as f64).contains(&number).then(|| number.ceil() as u64)
@@ -164,17 +164,17 @@ fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-// === impl Rules ===
+// === impl BanRules ===
 
 impl BanRules {
-    /// Microseconds that a ban lasts which begins after so many in a row.
+    /// The length of a ban after `repeats` consecutive ones, in microseconds.
     pub fn ban_length_us(&self, repeats: u32) -> u64 {
         let doubled = 1_u64.checked_shl(repeats).and_then(|times| self.first_us.checked_mul(times));
         doubled.unwrap_or(u64::MAX).min(self.longest_us)
     }
 }
 
-// === impl Known ===
+// === impl BanCursor ===
 
 impl BanCursor {
     #[cfg(test)]
@@ -182,13 +182,13 @@ impl BanCursor {
         BanCursor { number, store }
     }
 
-    /// Whether the store lost what it knew before it was at `next`.
+    /// True if the store lost its memory before it came to `next`.
     pub fn is_lost_in(self, next: BanCursor) -> bool {
         let is_known = self.store != 0 && next.store != 0;
         is_known && self.store != next.store || next.number < self.number
     }
 
-    /// This, which the store said last, `before` being what it said the time before.
+    /// The cursor to keep after `before`: this one, with the known store name if it has none.
     pub fn merge_after(self, before: BanCursor) -> BanCursor {
         BanCursor { store: if self.store == 0 { before.store } else { self.store }, ..self }
     }
@@ -211,9 +211,9 @@ mod tests {
     #[test]
     fn names_share_one_tag_and_cannot_meet() {
         let rules = BanRules { after: 3, period_us: 1, first_us: 2, longest_us: 3 };
-        let offence = StrikeReport { client: SharedKey([0xff; 16]), strikes: 1, age_us: 0 };
+        let report = StrikeReport { client: SharedKey([0xff; 16]), strikes: 1, age_us: 0 };
         let other = (SharedKey([0; 16]), BAN);
-        let names = pack_call("sg", &rules, &[offence], &[other], BanCursor::default()).keys;
+        let names = pack_call("sg", &rules, &[report], &[other], BanCursor::default()).keys;
         let names: Vec<_> = names.iter().map(|name| str::from_utf8(name).unwrap()).collect();
         let id = "_____________________w";
         let own = [format!("sg:{{bans}}:{id}"), format!("sg:{{bans}}:{id}:L")];
@@ -227,13 +227,13 @@ mod tests {
         let client = [3; 16];
         let bytes =
             answer(&[&[0], &[2], &encode_ban(&BAN), &[1], &encode_ban(&BAN), &client, &encode_ban(&BAN)]);
-        let news = parse_reply(&bytes, 3).unwrap();
+        let update = parse_reply(&bytes, 3).unwrap();
         assert_eq!(
-            news.answers[..],
+            update.answers[..],
             [StrikeAnswer::NotBanned, StrikeAnswer::Started(BAN), StrikeAnswer::Banned(BAN)]
         );
-        assert_eq!(news.announced, [(SharedKey(client), BAN)]);
-        assert_eq!((news.cursor, news.is_more), (BanCursor::at_number(9, 4), true));
+        assert_eq!(update.announced, [(SharedKey(client), BAN)]);
+        assert_eq!((update.cursor, update.is_more), (BanCursor::at_number(9, 4), true));
         for length in 0..bytes.len() - ANNOUNCED_BYTES {
             assert_eq!(parse_reply(&bytes[..length], 3), None, "{length} bytes");
         }

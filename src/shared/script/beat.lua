@@ -1,19 +1,22 @@
--- KEYS[1]: the gateways that live, by the moment (ms since 1970) until which they count.
--- KEYS[2]: the limits that they count, in a hash. A field is 16 bytes gateway and 8 bytes name; its value, little endian,
---          f64 moment until which it counts, 4 bytes shape and 4 bytes numbers: hashes that tell whether limits are the same.
--- ARGV: this gateway's name, ms that it counts without another beat, its limits: of each 8 bytes name, 4 shape, 4 numbers.
--- Answers how many gateways live, and of each limit u32 gateways that count it by this name and shape, and u8 flags:
--- 1 some of them have other numbers, 2 others have this name for another shape.
+-- Counts the gateways that live, and those that count each limit.
+--
+-- KEYS[1]: the live gateways, scored by the time (ms since 1970) until which they count.
+-- KEYS[2]: a hash of the limits that they count. A field is 16 bytes gateway and 8 bytes name; its value, little
+--          endian, f64 time until which it counts, 4 bytes shape and 4 bytes numbers: hashes, equal for equal limits.
+-- ARGV: this gateway's name, ms that it counts without another heartbeat, its limits: 8 bytes name, 4 shape, 4 numbers
+--       for each.
+-- Returns how many gateways live, and for each limit u32 gateways that count it by this name and shape, and u8 flags:
+-- 1 if some of them have other numbers, 2 if others have this name for another shape.
 local LIMITS_MAX = 50000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local own, life, limits = ARGV[1], ARGV[2], ARGV[3]
--- A value of another type at these names is nobody's.
+-- A value of another type under these names is not ours.
 for place, type in ipairs({ 'zset', 'hash' }) do
   local kind = redis.call('TYPE', KEYS[place]).ok
   if kind ~= type and kind ~= 'none' then redis.call('DEL', KEYS[place]) end
 end
--- First, because a server checks its memory only before the first write of a script.
+-- This write comes first, because a server checks its memory only before the first write of a script.
 redis.call('ZADD', KEYS[1], string.format('%.0f', now + life), own)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now))
 redis.call('PEXPIRE', KEYS[1], life)
@@ -27,7 +30,7 @@ for at = 1, #limits - 15, 16 do
 end
 local all = redis.call('HGETALL', KEYS[2])
 local living = redis.call('ZCARD', KEYS[1])
--- To look at more would hold the server up: all gateways are reckoned with then.
+-- Reading more would hold up the server; all live gateways are assumed to count each limit then.
 local too_many = #all > 2 * LIMITS_MAX
 for n = 1, too_many and 0 or #all, 2 do
   local field, value = all[n], all[n + 1]

@@ -1,4 +1,4 @@
-//! What a call of the script says, and what it answers.
+//! Calls of the judging script: the items, how they are packed, and the types of the reply.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,47 +9,48 @@ use crate::config::WindowAlign;
 use crate::limit::Decision;
 use crate::shared::{RateRule, SharedKey};
 
-/// What the script is to do with its items.
+/// The operation of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptOp {
-    /// Judge all; if none refuses, charge all.
+    /// Judge all; if none rejects, charge all.
     Take,
     /// Judge all, charge none.
     Peek,
-    /// Give back what an acknowledged [`ScriptOp::Take`] took; of concurrency limits as [`ScriptOp::Hold`].
+    /// Refund the charges of an acknowledged [`ScriptOp::Take`]; for concurrency limits as [`ScriptOp::ReportSlots`].
     Refund,
-    /// Note how many slots this gateway holds; of other limits it says nothing.
+    /// Note the number of slots that this gateway holds; items of other limits are left out.
     ReportSlots,
-    /// Charge what was admitted without the store, even beyond the limit. It may be sent again: what has been charged
-    /// once under a sequence number is not charged a second time.
+    /// Charge units that were admitted without the store, even beyond the limit. It may be sent again: the store
+    /// charges each sequence number once.
     Charge,
 }
 
-/// One rate and one key that a call is about. Items of one limit stand together.
+/// One rate and one key of a call. Items of one limit stand together.
 #[derive(Debug, Clone, Copy)]
 pub struct CallItem<'a> {
     pub rule: &'a RateRule,
     pub key: SharedKey,
-    /// Units, at least 1 and at most what the rate can ever hold.
+    /// Units, at least 1 and at most the rate's capacity.
     pub cost: u64,
-    /// Place of its limit in the chain; a limit in a dry run is a transaction of its own.
+    /// Index of its limit in the chain; a limit in a dry run is a transaction of its own.
     pub limit_index: u16,
-    /// Judged, but never a reason to refuse.
+    /// Judged, but never a reason to reject.
     pub dry_run: bool,
-    /// Of a concurrency limit.
+    /// For a concurrency limit.
     pub slot_count: SlotCount,
-    /// Of [`ScriptOp::Give`]: the mark of what was taken. Of [`ScriptOp::Charge`]: the sequence number, one for all items of a key.
+    /// For [`ScriptOp::Refund`]: the mark of the charge. For [`ScriptOp::Charge`]: the sequence number, the same for
+    /// all items of a key.
     pub mark: u64,
     /// Units admitted without the store that it does not count yet: judged as if it did.
     pub owed: u64,
 }
 
-/// How many slots of a key this gateway holds.
+/// The number of slots of a key that this gateway holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlotCount {
-    /// Those that are being asked for included.
+    /// Includes slots that are being asked for.
     pub slots: u64,
-    /// Higher than that of any earlier word about this key.
+    /// Higher than in any earlier report about this key.
     pub sequence: u64,
 }
 
@@ -61,14 +62,14 @@ pub struct PackedCall {
     pub body: Vec<u8>,
 }
 
-/// What the store answered to [`ScriptOp::Take`] or [`ScriptOp::Peek`].
+/// The reply of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptReply {
     /// The store's clock, microseconds since 1970.
     pub now_us: u64,
-    /// Nobody refused; of a take: all was charged.
+    /// No item rejects; for a take: everything was charged.
     pub admitted: bool,
-    /// One per item, in their order; only of [`ScriptOp::Take`] and [`ScriptOp::Peek`].
+    /// One answer per item, in their order; only for [`ScriptOp::Take`] and [`ScriptOp::Peek`].
     pub answers: SmallVec<[RateAnswer; 4]>,
 }
 
@@ -77,21 +78,21 @@ pub struct ScriptReply {
 pub struct RateAnswer {
     /// Durations count from the store's `now`. They are whole microseconds, rounded up.
     pub decision: Decision,
-    /// What giving the charge back has to name; 0 if nothing was charged.
+    /// The mark that a refund must name; 0 if nothing was charged.
     pub mark: u64,
-    /// Slots that were neither judged nor charged, because the request has to wait or is refused by a rate.
+    /// Slots were neither judged nor charged, because the request has to wait or a rate rejects it.
     pub skipped: bool,
-    /// Of a fixed window: nanoseconds until it ends.
+    /// For a fixed window: nanoseconds until it ends.
     pub window_ns: Option<u64>,
 }
 
-/// Where the counters of a rule are, in the order in which the script is told.
+/// The class of the key that holds a rule's counters, in the order in which the script receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CounterClass {
     Entry,
     Log,
     Slots,
-    /// Not counters, but which charge of this gateway was made last.
+    /// No counters, but the last charge of this gateway.
     Charge,
 }
 
@@ -99,19 +100,19 @@ const DRY_RUN: u8 = 1;
 const FIRST: u8 = 2;
 const BY_CLOCK: u8 = 4;
 
-// === impl Item ===
+// === impl CallItem ===
 
 impl CallItem<'_> {
-    /// Ticks that are owed, at so many for a unit.
+    /// The owed units in ticks, of which `unit` make one unit.
     pub(crate) fn owed_ticks(&self, unit: u64) -> u64 {
         self.owed.saturating_mul(unit)
     }
 }
 
-// === impl Packed ===
+// === impl PackedCall ===
 
 impl PackedCall {
-    /// What to send for `items`, whose keys live in one hash slot; `node` is this gateway.
+    /// Packs `items`, which have their keys in one hash slot; `node` names this gateway.
     pub fn new(op: ScriptOp, prefix: &str, node: u64, items: &[CallItem<'_>]) -> PackedCall {
         let mut packed = PackedCall { keys: SmallVec::new(), body: Vec::with_capacity(8 + 40 * items.len()) };
         packed.body.push(match op {
@@ -123,7 +124,7 @@ impl PackedCall {
         });
         let mut order = script_order(items);
         if op == ScriptOp::Charge {
-            let first = |place: &usize| items.iter().position(|other| other.key == items[*place].key);
+            let first = |index: &usize| items.iter().position(|other| other.key == items[*index].key);
             order.sort_by_key(first);
         }
         let mut charged = None;
@@ -145,8 +146,8 @@ impl PackedCall {
                 packed.push_charge(prefix, node, items, item);
             }
             packed.push_group(key_name(prefix, item, class), class, group.len());
-            for place in group {
-                packed.push_item(op, node, items, *place);
+            for index in group {
+                packed.push_item(op, node, items, *index);
             }
         }
         packed
@@ -159,26 +160,26 @@ impl PackedCall {
         self.body.extend((items as u16).to_le_bytes());
     }
 
-    /// Names the charge that follows, of all items with the key of `item`.
+    /// Announces a charge of all items with the key of `item`.
     fn push_charge(&mut self, prefix: &str, node: u64, items: &[CallItem<'_>], item: &CallItem<'_>) {
         let mut key = key_name(prefix, item, CounterClass::Entry);
         key.extend(format!(":N:{node:016x}").bytes());
         self.push_group(key, CounterClass::Charge, 0);
         let own = items.iter().filter(|other| other.key == item.key);
         let recovery_us = own.map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
-        // Some time more, for what was sent last.
+        // A minute longer, for charges that are still on their way.
         self.push_number(item.mark as f64);
         self.push_number((recovery_us / 1_000).saturating_add(60_000) as f64);
     }
 
-    fn push_item(&mut self, op: ScriptOp, node: u64, items: &[CallItem<'_>], place: usize) {
-        let item = &items[place];
-        let is_first = place == 0 || items[place - 1].limit_index != item.limit_index;
+    fn push_item(&mut self, op: ScriptOp, node: u64, items: &[CallItem<'_>], index: usize) {
+        let item = &items[index];
+        let is_first = index == 0 || items[index - 1].limit_index != item.limit_index;
         let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
         let cost = item.cost;
         let ends = |most: u64, taken: u64| match op {
             ScriptOp::Refund => item.mark as f64,
-            // A charge may go below zero, but by no more than as much again.
+            // A charge may exceed the limit, but by no more than the limit itself.
             ScriptOp::Charge => most.saturating_mul(2) as f64,
             _ => (i128::from(most) - i128::from(taken)) as f64,
         };
@@ -251,11 +252,11 @@ impl PackedCall {
     }
 }
 
-/// The items as the script is told of them: the rates of one key together, slots last.
+/// The order of the items in a call: the rates of one key together, slots last.
 pub(crate) fn script_order(items: &[CallItem<'_>]) -> SmallVec<[usize; 8]> {
     let mut order: SmallVec<[usize; 8]> = (0..items.len()).collect();
     let first = |item: &CallItem<'_>| items.iter().position(|other| other.key == item.key);
-    order.sort_by_key(|place| (class_of(&items[*place]), first(&items[*place]), *place));
+    order.sort_by_key(|index| (class_of(&items[*index]), first(&items[*index]), *index));
     order
 }
 

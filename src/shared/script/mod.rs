@@ -1,4 +1,4 @@
-//! The scripts that run in the store. A script is known by its hash, so old and new gateways can share a store.
+//! The scripts that run in the store. A script is identified by its hash, so old and new gateways can share a store.
 
 pub mod bans;
 pub(crate) mod call;
@@ -7,24 +7,24 @@ pub(crate) mod rule;
 
 use std::sync::LazyLock;
 
-/// One script.
+/// A script with its hash.
 #[derive(Debug)]
 pub struct LuaScript {
     pub code: &'static str,
-    /// What EVALSHA calls it by.
+    /// The SHA-1 that `EVALSHA` takes.
     pub sha: String,
 }
 
 static TAKE_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(include_str!("take.lua")));
 
-// === impl Script ===
+// === impl LuaScript ===
 
 impl LuaScript {
     pub fn new(code: &'static str) -> LuaScript {
         LuaScript { code, sha: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// The one that judges: see [`super::PackedCall`] and [`super::Reply`].
+    /// The script that judges requests: see [`super::PackedCall`] and [`super::ScriptReply`].
     pub fn take_script() -> &'static LuaScript {
         &TAKE_SCRIPT
     }

@@ -1,5 +1,5 @@
-//! The numbers that answers tell, from the state that the script found: the formulas of the local algorithms, in exact
-//! integers of microseconds.
+//! The numbers of answers, computed from the state that the script found by the formulas of the local algorithms, in
+//! exact integers of microseconds.
 
 use smallvec::SmallVec;
 
@@ -9,13 +9,13 @@ use crate::config::WindowAlign;
 use crate::limit::{Decision, LimitOutcome};
 use crate::shared::{CallItem, RateAnswer, ScriptOp, ScriptReply};
 
-/// What the script found for one item, before anything was charged.
+/// The state that the script found for one item, before any charge.
 enum FoundState {
-    /// Ticks by which the TAT is ahead.
+    /// Ticks by which the theoretical arrival time is ahead.
     Level(u64),
-    /// Of a fixed window: its end and units; 0 if none lasts.
+    /// A fixed window: its end and units; 0 if none is open.
     Window(u64, u64),
-    /// Of a sliding window: when the newest sub-window leaves, and the units of each.
+    /// A sliding window: when the newest sub-window leaves, and the units of each.
     Counts(u64, SmallVec<[u64; 11]>),
     Log {
         used: u64,
@@ -27,29 +27,29 @@ enum FoundState {
     Slots(Option<u64>),
 }
 
-/// What a rate has to say: waits and retries in ticks of a bucket are microseconds here already.
+/// The verdict of a rate; waits and retries are in microseconds, not in ticks.
 struct RateVerdict {
     outcome: LimitOutcome,
     retry_us: u64,
     wait_us: u64,
 }
 
-/// What remains after the charge, or without one.
+/// The remainder of a rate, after the charge or without one.
 struct RateRemainder {
     remaining: u64,
     reset_us: u64,
     mark: u64,
-    /// Until a fixed window ends.
+    /// Microseconds until a fixed window ends.
     window_us: Option<u64>,
 }
 
-/// Whole numbers that a double holds exactly.
+/// Below this, a double holds all whole numbers exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-// === impl Found ===
+// === impl FoundState ===
 
 impl FoundState {
-    /// With what is owed to the store counted in; of a sliding window that follows when it is judged.
+    /// Counts the owed units in; for a sliding window that happens when it is judged.
     fn add_owed(self, item: &CallItem<'_>) -> FoundState {
         match (self, item.rule.shape) {
             (
@@ -65,10 +65,10 @@ impl FoundState {
     }
 }
 
-// === impl Reply ===
+// === impl ScriptReply ===
 
 impl ScriptReply {
-    /// What the script answered to `items`; `None` if it cannot have.
+    /// Parses the script's reply about `items`; `None` if it is impossible.
     pub fn parse_reply(op: ScriptOp, items: &[CallItem<'_>], mut bytes: &[u8]) -> Option<ScriptReply> {
         let now = read_number(&mut bytes)?;
         let (admitted, rest) = bytes.split_first()?;
@@ -79,22 +79,22 @@ impl ScriptReply {
         bytes = rest;
         let order = script_order(items);
         let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
-        for place in order {
-            found.push((place, read_state(items[place].rule.shape, &mut bytes)?.add_owed(&items[place])));
+        for index in order {
+            found.push((index, read_state(items[index].rule.shape, &mut bytes)?.add_owed(&items[index])));
         }
-        found.sort_unstable_by_key(|(place, _)| *place);
-        let numbers: SmallVec<[RateVerdict; 4]> =
+        found.sort_unstable_by_key(|(index, _)| *index);
+        let verdicts: SmallVec<[RateVerdict; 4]> =
             found.iter().zip(items).map(|((_, found), item)| judge_item(item, found, now)).collect();
-        let refuses = |place: usize| numbers[place].outcome == LimitOutcome::Reject;
-        let refused = (0..items.len()).any(|place| refuses(place) && !items[place].dry_run);
-        if !bytes.is_empty() || *admitted > 1 || refused == reply.admitted {
+        let rejects = |index: usize| verdicts[index].outcome == LimitOutcome::Reject;
+        let rejected = (0..items.len()).any(|index| rejects(index) && !items[index].dry_run);
+        if !bytes.is_empty() || *admitted > 1 || rejected == reply.admitted {
             return None;
         }
-        for (place, item) in items.iter().enumerate() {
-            let alone = |other: usize| items[other].limit_index == item.limit_index && refuses(other);
-            let own_refuses = item.dry_run && (0..items.len()).any(alone);
-            let charged = op == ScriptOp::Take && reply.admitted && !own_refuses;
-            reply.answers.push(build_answer(item, &found[place].1, &numbers[place], now, charged));
+        for (index, item) in items.iter().enumerate() {
+            let alone = |other: usize| items[other].limit_index == item.limit_index && rejects(other);
+            let own_rejects = item.dry_run && (0..items.len()).any(alone);
+            let charged = op == ScriptOp::Take && reply.admitted && !own_rejects;
+            reply.answers.push(build_answer(item, &found[index].1, &verdicts[index], now, charged));
         }
         Some(reply)
     }
@@ -110,7 +110,7 @@ fn read_double(bytes: &mut &[u8]) -> Option<f64> {
     take_bytes(bytes).map(f64::from_le_bytes)
 }
 
-/// A number that is not negative; a fraction, which only foreign state has, is rounded up.
+/// A non-negative number; a fraction, which only foreign state has, is rounded up.
 fn read_number(bytes: &mut &[u8]) -> Option<u64> {
     read_double(bytes).filter(|number| (0.0..EXACT_MAX).contains(number)).map(|number| number.ceil() as u64)
 }
@@ -143,7 +143,7 @@ fn read_state(shape: RuleShape, bytes: &mut &[u8]) -> Option<FoundState> {
     })
 }
 
-/// Microseconds that last at least `ticks`.
+/// Ticks in microseconds, rounded up.
 fn ticks_to_us(ticks: u64, num: u64) -> u64 {
     ticks.div_ceil(num)
 }
@@ -171,7 +171,7 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> RateVerdict 
         (RuleShape::FixedWindow { max, .. }, FoundState::Window(end, used)) => {
             match cost <= max.saturating_sub(*used) {
                 true => admit,
-                // No window lasts where all that counts is owed.
+                // No window is open if only owed units count.
                 false => reject(end.saturating_sub(now).max(1)),
             }
         }
@@ -201,17 +201,17 @@ fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> RateVerdict 
 fn build_answer(
     item: &CallItem<'_>,
     found: &FoundState,
-    numbers: &RateVerdict,
+    verdict: &RateVerdict,
     now: u64,
     charged: bool,
 ) -> RateAnswer {
     let rest = compute_remainder(item, found, now, charged);
     let decision = Decision {
-        outcome: numbers.outcome,
+        outcome: verdict.outcome,
         remaining: rest.remaining,
         reset_ns: rest.reset_us.saturating_mul(1_000),
-        retry_after_ns: numbers.retry_us.saturating_mul(1_000),
-        wait_ns: numbers.wait_us.saturating_mul(1_000),
+        retry_after_ns: verdict.retry_us.saturating_mul(1_000),
+        wait_ns: verdict.wait_us.saturating_mul(1_000),
     };
     let skipped = matches!(found, FoundState::Slots(None));
     let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
@@ -285,10 +285,10 @@ fn sum_live(counts: &[u64], live: usize) -> u64 {
     counts[..live].iter().sum()
 }
 
-// === impl Shape ===
+// === impl RuleShape ===
 
 impl RuleShape {
-    /// Of a sub-window.
+    /// The width of a sub-window, in microseconds.
     pub(crate) fn bucket_width(self) -> u64 {
         match self {
             RuleShape::SlidingWindow { period, buckets, .. } => period.div_ceil(u64::from(buckets).max(1)),
@@ -296,13 +296,13 @@ impl RuleShape {
         }
     }
 
-    /// How many sub-windows have not left.
+    /// The number of sub-windows that still count.
     fn live_buckets(self, until: u64, now: u64) -> usize {
         let left = until.saturating_sub(now).div_ceil(self.bucket_width());
         usize::try_from(left).unwrap_or(usize::MAX).min(self.window_counts())
     }
 
-    /// Makes the sub-window of `now` the newest, unless a newer one is there; answers when the newest leaves.
+    /// Makes the sub-window of `now` the newest, unless a newer one is there; returns when the newest leaves.
     fn advance_window(self, until: u64, counts: &mut [u64], now: u64) -> u64 {
         let RuleShape::SlidingWindow { period, .. } = self else { return until };
         let live = self.live_buckets(until, now);
@@ -316,7 +316,7 @@ impl RuleShape {
         newest
     }
 
-    /// Microseconds until `missing` more units have left than now.
+    /// Microseconds until `missing` more units have left.
     fn wait_for_units(self, until: u64, counts: &[u64], missing: u64, now: u64) -> u64 {
         let mut left = 0;
         let age = (1..self.live_buckets(until, now)).rev().find(|&age| {

@@ -9,11 +9,11 @@ use crate::config::{
     self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign, in_lowest_terms_us,
 };
 
-/// The numbers of one rate (of a concurrency limit: of its slots) in the store's units.
+/// The numbers of one rate, or of the slots of a concurrency limit, in the store's units.
 #[derive(Debug, Clone)]
 pub struct RateRule {
-    /// Tells the entries of one key apart: 26 bits of a hash of the limit's name, the tier, the rate's place and its
-    /// shape, and 6 bits that tell how long an entry is.
+    /// Distinguishes the entries of one key: 26 bits of a hash of the limit's name, the tier, the rate's index and
+    /// its shape, and 6 bits that encode the length of the entry.
     pub id: u32,
     pub(crate) shape: RuleShape,
 }
@@ -30,32 +30,32 @@ pub(crate) enum RuleShape {
     Concurrency { max: u64 },
 }
 
-/// How far ahead the departures of a leaky bucket may be handed out, in ticks.
+/// Bounds on the departures of a leaky bucket, in ticks ahead of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueTicks {
-    /// By which `burst` − 1 units may run ahead of the clock.
+    /// Ticks by which `burst` − 1 units may run ahead of the clock.
     pub ahead: u64,
     pub wait_max: u64,
-    /// At which not one unit more is accepted.
+    /// The level at which not one more unit is accepted.
     pub depth: u64,
-    /// Units: `burst` and queue.
+    /// Units: `burst` and queue together.
     pub capacity: u64,
 }
 
-/// How the lengths of entries are told by 6 bits: as words beyond the least.
+/// The length of an entry is encoded in 6 bits, as words beyond this minimum.
 const WORDS_LEAST: u32 = 4;
 
-// === impl Rule ===
+// === impl RateRule ===
 
 impl RateRule {
-    /// The rates of all variants in a row, as [`crate::limit::Limit`] counts them. The limit is one that
-    /// [`config::fits_redis`] accepts.
+    /// The rules of all variants in a row, in the order of [`crate::limit::Limit`]. The limit must be one that
+    /// [`config::check_redis_range`] accepts.
     pub fn rules_of(limit: &config::LimitConfig) -> Vec<RateRule> {
         let mut rules: Vec<RateRule> = Vec::new();
         for (variant, numbers) in limit.algorithm_variants().enumerate() {
-            for (place, shape) in shapes_of(numbers).into_iter().enumerate() {
+            for (rate, shape) in shapes_of(numbers).into_iter().enumerate() {
                 let words = shape.entry_words() - WORDS_LEAST;
-                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), place, shape);
+                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape);
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
@@ -77,7 +77,7 @@ impl RateRule {
         }
     }
 
-    /// Of a fixed window: how long it lasts.
+    /// The length of a fixed window; `None` for other algorithms.
     pub fn window_ns(&self) -> Option<u64> {
         match self.shape {
             RuleShape::FixedWindow { period, .. } => Some(period.saturating_mul(1_000)),
@@ -85,7 +85,7 @@ impl RateRule {
         }
     }
 
-    /// A number for its algorithm.
+    /// A number that stands for its algorithm.
     pub(crate) fn algorithm_code(&self) -> u8 {
         match self.shape {
             RuleShape::TokenBucket { .. } => 0,
@@ -97,7 +97,7 @@ impl RateRule {
         }
     }
 
-    /// What tells its numbers from others.
+    /// An encoding of its numbers, for comparison.
     pub(crate) fn encode_numbers(&self) -> Vec<u8> {
         let (pace, recovery) =
             (self.shape.refill_pace().to_le_bytes(), self.shape.recovery_us().to_le_bytes());
@@ -105,12 +105,12 @@ impl RateRule {
     }
 }
 
-/// A hash that all gateways agree on. It names what an entry means, not how much of it is allowed, so that changed
-/// numbers keep what was used.
-fn hash_rule(name: &str, tier: Option<&str>, place: usize, shape: RuleShape) -> u32 {
+/// A hash that all gateways agree on. It covers the meaning of an entry, not the allowed amount, so that used units
+/// survive changed numbers.
+fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape) -> u32 {
     let mut text = Vec::from(b"sluicegate rule 1".as_slice());
     for part in [Some(name), tier] {
-        // A length no text has tells an absent one from an empty one.
+        // An impossible length distinguishes an absent text from an empty one.
         text.extend(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
         text.extend(part.unwrap_or_default().as_bytes());
     }
@@ -122,7 +122,7 @@ fn hash_rule(name: &str, tier: Option<&str>, place: usize, shape: RuleShape) -> 
         RuleShape::SlidingLog { period, .. } => (4, period, 0),
         RuleShape::Concurrency { .. } => (5, 0, 0),
     };
-    text.extend((place as u64).to_le_bytes());
+    text.extend((rate as u64).to_le_bytes());
     text.extend(period.to_le_bytes());
     text.extend([kind, buckets]);
     let digest = digest::digest(&digest::SHA256, &text);
@@ -190,10 +190,10 @@ fn period_us(period: Duration) -> u64 {
     u64::try_from(period.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-// === impl Shape ===
+// === impl RuleShape ===
 
 impl RuleShape {
-    /// Of an entry's payload.
+    /// The length of an entry's payload, in words.
     fn entry_words(self) -> u32 {
         match self {
             RuleShape::SlidingWindow { .. } => 2 + self.window_counts() as u32,
@@ -202,7 +202,7 @@ impl RuleShape {
         }
     }
 
-    /// Of a bucket: units that it regains per microsecond, as its entry notes them.
+    /// Units that a bucket regains per microsecond, as its entry stores them.
     pub fn refill_pace(self) -> f32 {
         match self {
             RuleShape::TokenBucket { num, unit, .. } | RuleShape::LeakyBucket { num, unit, .. } => {
@@ -212,7 +212,7 @@ impl RuleShape {
         }
     }
 
-    /// Microseconds after which nothing of what was charged up to the limit counts any more.
+    /// Microseconds after which no unit that was charged up to the limit counts any more.
     pub fn recovery_us(self) -> u64 {
         match self {
             RuleShape::TokenBucket { num, unit, burst } => burst.saturating_mul(unit) / num.max(1),
@@ -223,7 +223,7 @@ impl RuleShape {
         }
     }
 
-    /// Of a sliding window: one more than the sub-windows, as older ones have left.
+    /// The counts of a sliding window: one more than its sub-windows; older ones have left.
     pub fn window_counts(self) -> usize {
         match self {
             RuleShape::SlidingWindow { buckets, .. } => usize::from(buckets).max(1) + 1,
@@ -236,7 +236,7 @@ impl RuleShape {
 #[cfg(test)]
 pub(crate) fn test_limit(name: &str, algorithm: Algorithm) -> config::LimitConfig {
     let text = "locations: [{ path: /, limits: 1/s, respond: { status: 200 } }]";
-    // Cannot fail: a file as short as the README's first.
+    // Cannot fail: the text is a valid file.
     let mut limit = config::parse(text, "test").expect("a sound file").config.limits.remove(0);
     (limit.name, limit.algorithm) = (name.into(), algorithm);
     config::LimitConfig { key: vec![config::KeyPart::Ip], ..limit }

@@ -1,10 +1,10 @@
--- Judges the shared limits of one request: all accept and are charged, or nothing is.
+-- Judges the shared limits of one request: all accept and are charged, or none is charged.
 --
--- KEYS     the names of all counters that the body speaks of.
--- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 give, 4 hold, 5 charge), then groups.
+-- KEYS     the names of all counters in the body.
+-- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 refund, 4 report slots, 5 charge), then groups.
 -- ARGV[2]  the time in microseconds since 1970; in tests only.
 --
--- A group: u8 class, u16 place in KEYS, u16 items, then the items. Flag 1: a dry run; flag 2: the first rate of its limit.
+-- A group: u8 class, u16 index in KEYS, u16 items, then the items. Flag 1: a dry run; flag 2: first rate of its limit.
 --   class 0, rates in one packed string: u32 id, u8 kind, u8 flags, f64 x, f64 y, f64 z
 --     kind 0 token_bucket    x ticks per microsecond, y ticks to charge, then f32 units per microsecond
 --     kind 1 leaky_bucket    the same, then f64 the level above which the request waits
@@ -13,26 +13,27 @@
 --   class 1, one rate of a sliding_log, in a list: u8 flags, f64 x period, f64 y units, f64 z
 --   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
 --   class 3, of op 5, the last charge of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
--- Accepted is what finds a level of at most z. Of op 3, z is the mark of what was taken. Classes come in this order: a
--- request that has to wait takes its slots afterwards. Of op 5, a class 3 stands before the groups of its key: they are
--- charged, whatever they find, unless that charge or a later one of the node was made before; z bounds a bucket's level.
+-- An item is accepted if it finds a level of at most z. For op 3, z is the mark of the charge. Classes come in this
+-- order, because a request that has to wait takes its slots afterwards. For op 5, a class 3 precedes the groups of its
+-- key: they are charged, whatever their state, unless that charge or a later one of the node was made before; z bounds
+-- a bucket's level.
 --
--- The packed string: entries of u32 id and (4 + id % 64) words of 32 bits, of which the first two are an f64 time after
--- which the entry is idle.
+-- The packed string: entries of u32 id and (4 + id % 64) words of 32 bits; the first two are an f64 time after which
+-- the entry is idle.
 --   buckets         f64 TAT, u32 ticks beyond it, f32 microseconds from the last charge to the TAT, f32 units per
---                   microsecond of that charge: they tell how many units are used, whatever rate asks
+--                   microsecond of that charge: they give the used units to an item of any rate
 --   fixed_window    f64 end, f64 units
 --   sliding_window  f64 when the newest sub-window leaves, u32 units of each, newest first
 -- The list: an f64 time for every unit, oldest first. The hash: u32 u32 sequence, f64 slots, f64 expiry.
 --
--- The answer: f64 now, u8 admitted, then what each item found:
+-- The answer: f64 now, u8 admitted, then the state that each item found:
 --   buckets f64 ticks; fixed_window f64 end, f64 units; sliding_window f64 leaves, u32 units of each
 --   sliding_log f64 units, f64 time of the log, f64 oldest time, f64 time that has to leave; the last two if needed
 --   concurrency f64 slots of other nodes; -1: not judged
 --
--- What is no sound state counts as absent. Everything is read before the first write, after which nothing can fail.
--- State of a future that cannot be tells that this server's clock was set back: no time has passed for it then, and it
--- is brought back to now even by a request that is refused, so that nobody is locked out until that future comes.
+-- Unsound state counts as absent. Everything is read before the first write, after which nothing can fail. State from
+-- an impossible future shows that this server's clock was set back: no time has passed for it then, and even a rejected
+-- request brings it back to now, so that no client is locked out until that future comes.
 
 local call, pcall, spread = redis.call, redis.pcall, unpack
 local pack, unpack, sub = struct.pack, struct.unpack, string.sub
@@ -50,7 +51,7 @@ local known = false
 local refused, waits, healed = false, false, false
 local out, outs, writes, answer
 
--- The second pass is for a refused request that found the clock set back: nothing is charged in it.
+-- The second pass is for a rejected request that found the clock set back: it charges nothing.
 for pass = 1, 2 do
   local taking, healing = op == 1 and pass == 1, pass == 2
   local p = 2
@@ -63,7 +64,7 @@ for pass = 1, 2 do
     if class == 0 then
       local old, length = pcall('GET', key), 0
       if old and not old.err then length = #old end
-      -- No string of ours is that long, and a stranger's must not hold the server up.
+      -- None of our strings is that long, and a foreign one must not hold up the server.
       if length > 32768 then length = 0 end
       local new, changed, last = {}, taking, now
       local at, missed, taken = 1, nil, nil
@@ -96,7 +97,7 @@ for pass = 1, 2 do
           end
         end
 
-        -- What it found, and whether no time has passed for it because the clock was set back.
+        -- The state found, and whether no time has passed for it because the clock was set back.
         local level, back, period, slots, counts, live = 0, false, nil, nil, nil, 0
         if kind < 2 then
           local ahead = t and t - now
@@ -104,7 +105,7 @@ for pass = 1, 2 do
             local used_pace = unpack('<f', old, found + 20)
             if not (ahead <= b * 1.0000003 + 1) then ahead, back = b, true end
             if used_pace == pace then
-              -- More ticks than a microsecond has are no sound state.
+              -- More ticks than a microsecond has are unsound.
               if a > x then a = x end
               level = ahead * x + a
             else
@@ -112,7 +113,7 @@ for pass = 1, 2 do
               level = ahead * used_pace / pace * x * 0.9999998
               level = level - level % 1
             end
-            -- Not a number, too.
+            -- This covers NaN, too.
             if not (level >= 0 and level < WHOLE) then level, back, t = 0, false, nil end
           end
           outs = outs + 1
@@ -153,7 +154,7 @@ for pass = 1, 2 do
         end
         if back then healed = true end
 
-        -- What is added to it: nil = nothing, and it need not be written anew.
+        -- The amount to add; nil: nothing, and the entry need not be written.
         local add, charged
         if op < 3 then
           local dry = flags % 2 == 1
@@ -176,14 +177,14 @@ for pass = 1, 2 do
         elseif op == 3 and t then
           charged = kind < 2 and t - b < now and t - b or now
           if kind == 0 then
-            -- Had this charge never been, the bucket might have been full, and stood still, from then until the last
-            -- charge: what it would have regained meanwhile is kept, or else more than burst + rate * span would pass.
+            -- Without this charge the bucket might have been full, and regained nothing, from then until the last
+            -- charge: the units regained meanwhile are kept, or more than burst + rate * span would pass.
             local spent = charged - z
             add = (spent > 0 and spent * x or 0) - y
             if add > 0 then add = nil end
           elseif kind == 1 then
             p = p + 8
-            -- A departure behind which others were handed out lapses.
+            -- A departure lapses if later ones were handed out behind it.
             if t == z then add = -y end
           elseif kind == 2 then
             if t == z then add = -y end
@@ -214,7 +215,7 @@ for pass = 1, 2 do
           us = us - us % 1
           local lead = us
           if charged then lead = now + us - charged end
-          -- Beyond what an f32 holds exactly, the last charge seems later than it was.
+          -- Beyond the exact range of an f32, the last charge seems later than it was.
           if lead > 16777216 then lead = lead * 0.9999999 end
           t = now + us
           new[n] = pack('<I4dI4ff', id, t, sum - us * x, lead, pace)
@@ -263,7 +264,7 @@ for pass = 1, 2 do
       local length, sound = pcall('LLEN', key), true
       if type(length) ~= 'number' or length > LOG_MAX then length, sound = 0, false end
       if op == 3 then
-        -- What was charged at the same time is alike, whoever was charged.
+        -- Units charged at the same time are alike, whichever request they belong to.
         if length > 0 then writes[#writes + 1] = { 2, key, -y, pack('<d', z) } end
       elseif op < 3 or op == 5 and not known then
         local function at(index)
@@ -284,7 +285,7 @@ for pass = 1, 2 do
             if newest + x <= present then
               gone = length
             elseif oldest + x <= present then
-              -- The oldest is gone, and the newest is not.
+              -- The oldest has left, and the newest has not.
               local live = length - 1
               while live - gone > 1 do
                 local middle = (gone + live - (gone + live) % 2) / 2
@@ -308,7 +309,7 @@ for pass = 1, 2 do
         local dry, add = flags % 2 == 1, 0
         if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
         if op == 5 then
-          -- A longer list would be no sound one.
+          -- A longer list would be unsound.
           add = y < LOG_MAX - level and y or LOG_MAX - level
         elseif level > z then
           if dry then
@@ -389,7 +390,7 @@ if op ~= 2 and not (op == 1 and refused and not healed) then
     elseif kind == 1 then
       if a then call('DEL', key) end
       if b > 0 then call('LTRIM', key, b, -1) end
-      -- As many values at once as the stack of a call holds.
+      -- At most as many values at once as the stack of a call holds.
       while c > 0 do
         local units, values = c < 1000 and c or 1000, {}
         for n = 1, units do values[n] = d end

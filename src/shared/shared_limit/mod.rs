@@ -1,9 +1,10 @@
-//! One shared limit as this process knows it: how the script judges it, what the store said last, and what judges
-//! while the store does not.
+//! One shared limit as this process sees it: its rules in the script, the store's last answers, and the local share
+//! that judges while the store does not answer.
+
+mod counts;
 
 use std::hash::Hasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher13;
 
@@ -11,7 +12,7 @@ use super::departures::Departures;
 use super::fleet::Fleet;
 use super::last_answer::LastAnswer;
 use super::local_share::LocalShare;
-use super::slots::ProcessSlots;
+use super::process_slots::ProcessSlots;
 use super::{RateAnswer, RateRule, SharedKey, SlotKey};
 use crate::base::clock::Now;
 use crate::config::LimitId;
@@ -19,46 +20,37 @@ use crate::config::{self, OnFailure};
 use crate::limit::table::persistent::SnapshotTable;
 use crate::limit::table::{CounterKey, Table};
 use crate::limit::{Decision, Limit, LimitOutcome, Units};
+use counts::LimitCounts;
 
-/// For as long a refusal is believed before the store is asked again: what was deleted there is known here then.
+/// How long a rejection is trusted before the store is asked again; a deletion in the store is noticed after that.
 const REJECTION_TRUST_NS: u64 = 1_000_000_000;
 
-/// A limit whose counters are in the store.
+/// A limit with its counters in the store.
 pub struct SharedLimit {
     pub on_failure: OnFailure,
-    /// By rate, the rates of all variants in a row.
+    /// One rule per rate, the rates of all variants in a row.
     pub rules: Vec<RateRule>,
-    /// Who waits here for a departure that the store handed out; by rate.
+    /// Requests that wait here for departures that the store handed out; one entry per rate.
     pub departures: Arc<[Departures]>,
     /// The gateways that count it together.
     pub fleet: Arc<Fleet>,
-    /// Slots that this process holds, and asks for, of a concurrency limit.
+    /// For a concurrency limit: slots that this process holds or asks for.
     pub(super) in_flight: Arc<ProcessSlots>,
     config: config::LimitConfig,
     id: LimitId,
     max_keys: usize,
     last_answers: Arc<[Table<LastAnswer>]>,
-    /// Nanoseconds after which nothing that was seen says anything any more; by rate.
+    /// Nanoseconds after which an answer is meaningless; one entry per rate.
     recovery_ns: Vec<u64>,
     local_share: Arc<LocalShare>,
     counts: Arc<LimitCounts>,
 }
 
-/// What happened to the limit of this name.
-#[derive(Default)]
-struct LimitCounts {
-    /// Decisions without the store, by how: the places of [`OnFailure::WORDS`].
-    fallbacks: [AtomicU64; 3],
-    /// Refusals that the store did not have to be asked for.
-    spared: AtomicU64,
-    /// What could not be given back.
-    lost: AtomicU64,
-}
-
 // === impl SharedLimit ===
 
 impl SharedLimit {
-    /// What is known of a key is forgotten when more than `max_keys` are, or when it says nothing any more.
+    /// A limit that forgets its last answer about a key when there are more than `max_keys` keys, or when it is
+    /// meaningless.
     pub fn new(
         id: LimitId,
         config: &config::LimitConfig,
@@ -68,9 +60,9 @@ impl SharedLimit {
         SharedLimit::adopt_from(None, id, config, on_failure, max_keys)
     }
 
-    /// The limit that goes on where `before` does, as far as it is the same: who waits here keeps waiting in the same
-    /// queues, and what the store said holds as long as no number changes. [`SharedLimit::apply`] must follow before
-    /// anybody is judged by it.
+    /// Continues the limit `before` as far as it is the same: waiting requests stay in their queues, and the store's
+    /// answers hold as long as no number changes. [`SharedLimit::apply_numbers`] must follow before it judges a
+    /// request.
     pub fn adopt_from(
         before: Option<&SharedLimit>,
         id: LimitId,
@@ -93,7 +85,7 @@ impl SharedLimit {
                 && before.max_keys == max_keys
         });
         let is_concurrency = matches!(config.algorithm, config::Algorithm::Concurrency { .. });
-        let of_rates = if is_concurrency { 0 } else { rules.len() };
+        let rate_count = if is_concurrency { 0 } else { rules.len() };
         SharedLimit {
             on_failure,
             departures: match same {
@@ -102,14 +94,14 @@ impl SharedLimit {
             },
             last_answers: match unchanged {
                 Some(before) => before.last_answers.clone(),
-                None => (0..of_rates).map(|_| Table::new(max_keys)).collect(),
+                None => (0..rate_count).map(|_| Table::new(max_keys)).collect(),
             },
             local_share: match (unchanged, same) {
                 (Some(before), _) => before.local_share.clone(),
                 (None, Some(before)) => Arc::new(before.local_share.adopt_numbers(id, config, max_keys)),
                 (None, None) => Arc::default(),
             },
-            // Slots are known by rule and key, whatever else changes.
+            // Slots are named by rule and key, whatever else changes.
             in_flight: named.map(|before| before.in_flight.clone()).unwrap_or_default(),
             fleet: Fleet::adopt_from(named.map(|before| &before.fleet), config, &rules),
             counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
@@ -121,20 +113,20 @@ impl SharedLimit {
         }
     }
 
-    /// From now on this limit's numbers count in the local share.
+    /// Puts this limit's numbers into force in the local share.
     pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
         self.local_share.apply_numbers(clock);
     }
 
-    /// The store's refusal of such a request, if it still holds at `now`.
+    /// The store's rejection of such a request, if it still holds at `now`.
     pub fn known_rejection(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
-        let seen = self.find_last_answer(rate, &units.key)?;
-        let is_believed =
-            now.0 < { seen.rejected_until }.min({ seen.rejected_at }.saturating_add(REJECTION_TRUST_NS));
-        (is_believed && u64::from(seen.rejected_cost) <= units.cost).then(|| {
-            let left_ns = { seen.rejected_until }.saturating_sub(now.0);
-            let reset_ns = if seen.remaining == 0 { left_ns } else { 0 };
-            let remaining = seen.remaining.into();
+        let last = self.find_last_answer(rate, &units.key)?;
+        let is_trusted =
+            now.0 < { last.rejected_until }.min({ last.rejected_at }.saturating_add(REJECTION_TRUST_NS));
+        (is_trusted && u64::from(last.rejected_cost) <= units.cost).then(|| {
+            let left_ns = { last.rejected_until }.saturating_sub(now.0);
+            let reset_ns = if last.remaining == 0 { left_ns } else { 0 };
+            let remaining = last.remaining.into();
             Decision {
                 outcome: LimitOutcome::Reject,
                 remaining,
@@ -145,48 +137,48 @@ impl SharedLimit {
         })
     }
 
-    /// What the store said last, as if nobody had come since; `None` if that is too long ago.
+    /// The store's last decision, as if no request had come since; `None` if it is too old.
     pub fn last_decision(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
-        if let Some(refused) = self.known_rejection(rate, units, now) {
-            return Some(refused);
+        if let Some(rejection) = self.known_rejection(rate, units, now) {
+            return Some(rejection);
         }
-        let seen = self.find_last_answer(rate, &units.key).filter(|seen| now.0 < seen.until)?;
-        Some(Decision { remaining: seen.remaining.into(), ..Decision::without_numbers(LimitOutcome::Admit) })
+        let last = self.find_last_answer(rate, &units.key).filter(|last| now.0 < last.until)?;
+        Some(Decision { remaining: last.remaining.into(), ..Decision::without_numbers(LimitOutcome::Admit) })
     }
 
     fn find_last_answer(&self, rate: usize, key: &CounterKey) -> Option<LastAnswer> {
-        self.last_answers.get(rate).map(|table| table.peek_entry(key, |seen, (), ()| *seen))
+        self.last_answers.get(rate).map(|table| table.peek_entry(key, |last, (), ()| *last))
     }
 
-    /// Notes what the store answered to a question sent at `sent`: what it refuses is refused here from now on, as
-    /// long as that is certain, but for a second at most.
+    /// Records the store's answer to a question sent at `sent`. A rejection is repeated here from now on as long as
+    /// it certainly holds, but for a second at most.
     pub fn record_answer(&self, rate: usize, units: &Units, sent: Now, answer: &RateAnswer) {
         let Some(table) = self.last_answers.get(rate) else { return };
         let decision = &answer.decision;
         let until = sent.0.saturating_add(answer.window_ns.unwrap_or(self.recovery_ns[rate]));
-        table.update_entry(&units.key, sent, |seen, (), (), overflows| {
-            // A shared entry would hold one key's refusals against another.
-            if overflows || sent.0 < seen.at {
+        table.update_entry(&units.key, sent, |last, (), (), overflows| {
+            // An overflow entry would apply one key's rejections to another.
+            if overflows || sent.0 < last.at {
                 return;
             }
-            seen.at = sent.0;
-            seen.until = until;
+            last.at = sent.0;
+            last.until = until;
             let remaining = decision.remaining.min(u32::MAX.into()) as u32;
-            // Calls of several workers overtake each other: what was refused has not come back since.
-            let is_refused =
-                sent.0 < seen.rejected_until && sent.0 < seen.rejected_at.saturating_add(REJECTION_TRUST_NS);
-            seen.remaining = if is_refused { remaining.min(seen.remaining) } else { remaining };
-            seen.seeded = false;
+            // Calls of several workers overtake each other: while a rejection holds, no units have come back since.
+            let is_rejected =
+                sent.0 < last.rejected_until && sent.0 < last.rejected_at.saturating_add(REJECTION_TRUST_NS);
+            last.remaining = if is_rejected { remaining.min(last.remaining) } else { remaining };
+            last.seeded = false;
             if decision.outcome != LimitOutcome::Reject {
                 return;
             }
             if decision.retry_after_ns != u64::MAX
                 && let Ok(cost) = u32::try_from(units.cost)
             {
-                seen.rejected_until = sent.0.saturating_add(decision.retry_after_ns);
-                seen.rejected_at = sent.0;
-                seen.rejected_cost = cost;
-                seen.until = until.max(seen.rejected_until);
+                last.rejected_until = sent.0.saturating_add(decision.retry_after_ns);
+                last.rejected_at = sent.0;
+                last.rejected_cost = cost;
+                last.until = until.max(last.rejected_until);
             }
         });
     }
@@ -201,7 +193,7 @@ impl SharedLimit {
         self.local_share.limit_for(nodes, || self.config.divide_among(nodes), self.id, self.max_keys)
     }
 
-    /// The gateways that the share is divided by, if it was needed.
+    /// The number of gateways that the share is divided among, if it was needed.
     pub(super) fn share_nodes(&self) -> Option<u64> {
         self.local_share.nodes()
     }
@@ -211,8 +203,8 @@ impl SharedLimit {
         self.rules[rate].capacity().div_ceil(self.fleet.nodes())
     }
 
-    /// Whether a request may have slots while the store does not answer; `in_process`: those that the process holds,
-    /// its own included.
+    /// True if a request may have slots while the store does not answer. `in_process`: slots that the process holds,
+    /// the request's own included.
     pub fn admits_locally(&self, rate: usize, key: SharedKey, in_process: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
@@ -224,12 +216,12 @@ impl SharedLimit {
         }
     }
 
-    /// Slots that this process holds.
-    pub fn slots_held(&self, place: &SlotKey) -> u64 {
-        self.in_flight.held_for(place)
+    /// Slots of a key that this process holds.
+    pub fn slots_held(&self, slot_key: &SlotKey) -> u64 {
+        self.in_flight.held_for(slot_key)
     }
 
-    /// The rate with this [`Rule::id`].
+    /// The rate with this [`RateRule::id`].
     pub(super) fn rate_of_rule(&self, id: u32) -> Option<usize> {
         self.rules.iter().position(|rule| rule.id == id)
     }
@@ -238,11 +230,11 @@ impl SharedLimit {
         &self.config.name
     }
 
-    /// The tables of what was seen.
+    /// The tables of last answers, for snapshots.
     pub fn saved_tables(&self) -> Vec<SnapshotTable<'_>> {
         let name = self.config.name.as_str();
-        let seen = self.last_answers.iter().enumerate();
-        seen.map(|(rate, table)| SnapshotTable { name, fingerprint: self.fingerprint(rate), table }).collect()
+        let last = self.last_answers.iter().enumerate();
+        last.map(|(rate, table)| SnapshotTable { name, fingerprint: self.fingerprint(rate), table }).collect()
     }
 
     /// The local share, if it was needed.
@@ -250,7 +242,7 @@ impl SharedLimit {
         self.local_share.current_limit()
     }
 
-    /// Of what was seen of a rate: another than those of counters.
+    /// The fingerprint of a rate's last answers; it differs from that of its counters.
     fn fingerprint(&self, rate: usize) -> u64 {
         let mut hasher = SipHasher13::new();
         let (key, missing, numbers) =
@@ -259,10 +251,10 @@ impl SharedLimit {
         hasher.finish()
     }
 
-    /// While other gateways count by other numbers, one of them may leave nothing to this one: it may use its own part
-    /// then, whatever the store says. Answers that part if it accepts such a request.
+    /// This gateway's own share, if it admits such a request while gateways disagree about the numbers: another one
+    /// may then leave nothing to this one, so it may use its own share, whatever the store decides.
     pub fn admitting_share(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
-        // Slots are not rates: what this process may hold of them is up to the store.
+        // Slots are not rates: the store alone decides about them.
         if !self.fleet.differs() || self.last_answers.is_empty() {
             return None;
         }
@@ -272,7 +264,8 @@ impl SharedLimit {
         share.rate_range(units.variant).all(accepts).then_some(share)
     }
 
-    /// Counts what the store admitted against this gateway's own part, as long as that matters.
+    /// Counts units that the store admitted against this gateway's own share, while gateways disagree about the
+    /// numbers.
     #[inline]
     pub fn count_in_share(&self, rate: usize, units: &Units, now: Now) {
         if !self.fleet.differs() {
@@ -285,40 +278,41 @@ impl SharedLimit {
         }
     }
 
-    /// Units of a key that the local share counts now, those included that it learned of from the store.
+    /// Units of a key that the local share counts now, those seeded from the store's answers included.
     pub(super) fn used_locally(&self, rate: usize, units: &Units, now: Now) -> u64 {
         self.local_share.used_units(rate, units, now)
     }
 
-    /// Has the local counter of a key leave no more than was seen last; once for what was seen.
+    /// Seeds the local share with the last answer about a key, once per answer: it then leaves no more than the store
+    /// did.
     pub fn seed_share(&self, share: &Limit, rate: usize, units: &Units) {
         let Some(table) = self.last_answers.get(rate) else { return };
-        let fresh = table.update_existing(&units.key, false, |seen, (), ()| {
-            let is_seeded = std::mem::replace(&mut seen.seeded, true);
-            (seen.at > 0 && !is_seeded).then_some(*seen)
+        let fresh = table.update_existing(&units.key, false, |last, (), ()| {
+            let is_seeded = std::mem::replace(&mut last.seeded, true);
+            (last.at > 0 && !is_seeded).then_some(*last)
         });
-        if let Some(seen) = fresh.flatten() {
-            self.spend_last_answer(seen, share, rate, units);
+        if let Some(last) = fresh.flatten() {
+            self.spend_last_answer(last, share, rate, units);
         }
     }
 
-    fn spend_last_answer(&self, seen: LastAnswer, share: &Limit, rate: usize, units: &Units) {
+    fn spend_last_answer(&self, last: LastAnswer, share: &Limit, rate: usize, units: &Units) {
         let nodes = self.fleet.nodes();
         // A fixed window has the same end here as in the store.
-        let began = self.rules[rate].window_ns().map(|period| { seen.until }.saturating_sub(period));
-        let at = Now(began.unwrap_or(seen.at));
+        let began = self.rules[rate].window_ns().map(|period| { last.until }.saturating_sub(period));
+        let at = Now(began.unwrap_or(last.at));
         let one = Units { cost: 1, ..*units };
-        let left = u64::from(seen.remaining).div_ceil(nodes);
+        let left = u64::from(last.remaining).div_ceil(nodes);
         let spent = share.peek_units(rate, &one, at).remaining.saturating_sub(left);
         if spent > 0 {
             share.spend_units(rate, &Units { cost: spent, ..one }, at);
         }
     }
 
-    /// The share as such a request would find it, seeded: for `explain`, which only looks.
+    /// The share as such a request would find it, seeded, but without changing it; for `explain`.
     pub fn preview_share(&self, units: &Units) -> Arc<Limit> {
         let unseeded =
-            |rate: usize| self.find_last_answer(rate, &units.key).filter(|seen| seen.at > 0 && !seen.seeded);
+            |rate: usize| self.find_last_answer(rate, &units.key).filter(|last| last.at > 0 && !last.seeded);
         let share = self.local_share();
         if !share.rate_range(units.variant).any(|rate| unseeded(rate).is_some()) {
             return share;
@@ -334,57 +328,29 @@ impl SharedLimit {
             if used > 0 {
                 limit.spend_units(rate, &Units { cost: used, ..one }, now);
             }
-            if let Some(seen) = unseeded(rate) {
-                self.spend_last_answer(seen, &limit, rate, units);
+            if let Some(last) = unseeded(rate) {
+                self.spend_last_answer(last, &limit, rate, units);
             }
         }
         Arc::new(limit)
     }
 
-    /// Counts a decision without the store.
-    pub fn count_fallback(&self) {
-        self.counts.fallbacks[self.on_failure as usize].fetch_add(1, Relaxed);
-    }
-
-    /// Decisions without the store that were made so.
-    pub fn fallback_count(&self, how: OnFailure) -> u64 {
-        self.counts.fallbacks[how as usize].load(Relaxed)
-    }
-
-    /// Counts a refusal that the store was not asked for.
-    pub fn count_spared(&self) {
-        self.counts.spared.fetch_add(1, Relaxed);
-    }
-
-    pub fn spared_count(&self) -> u64 {
-        self.counts.spared.load(Relaxed)
-    }
-
-    /// Counts something that could not be given back.
-    pub fn count_lost(&self) {
-        self.counts.lost.fetch_add(1, Relaxed);
-    }
-
-    pub fn lost_count(&self) -> u64 {
-        self.counts.lost.load(Relaxed)
-    }
-
-    /// Requests that wait for departures here.
+    /// The number of requests that wait for departures here.
     pub fn waiting_count(&self) -> usize {
         self.departures.iter().map(Departures::waiting_count).max().unwrap_or(0)
     }
 
-    /// Keys about which something is known here, of the rate that has most.
+    /// The number of keys with a last answer, for the rate that has most.
     pub fn keys(&self) -> usize {
         self.last_answers.iter().map(Table::key_count).max().unwrap_or(0)
     }
 
-    /// Place in [`config::Config::limits`].
-    pub fn id(&self) -> LimitId {
-        self.id
+    /// Index in [`config::Config::limits`].
+    pub fn index(&self) -> usize {
+        self.index
     }
 
-    /// What the store calls the slots of a key.
+    /// The name of a key's slots in the store.
     pub fn slot_key(&self, rate: usize, key: SharedKey) -> SlotKey {
         SlotKey { rule: self.rules[rate].id, key }
     }
@@ -393,7 +359,7 @@ impl SharedLimit {
         self.config.dry_run
     }
 
-    /// After how long a waiter gives up, where others may be let go before it.
+    /// The time after which a waiter gives up, where others may overtake it.
     pub fn max_queue_wait(&self) -> Option<std::time::Duration> {
         match &self.config.algorithm {
             config::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
@@ -402,7 +368,7 @@ impl SharedLimit {
     }
 }
 
-/// How long the rates of `numbers` take at most to be as if never used, ns.
+/// The longest time that each rate of `numbers` takes to recover fully, ns.
 fn recovery_times(numbers: &config::Algorithm) -> Vec<u64> {
     let ns = |(rate, units): (config::Rate, u64)| {
         let periods = units.div_ceil(rate.units.get()).saturating_add(1);

@@ -1,4 +1,4 @@
-//! What is remembered of the store's answers, and what judges without it.
+//! Tests of remembered answers and of the local share.
 
 use std::task::Waker;
 
@@ -27,15 +27,15 @@ fn units(key: u128, cost: u64) -> Units {
     Units { key: CounterKey { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
 }
 
-fn refusal(retry_after_ns: u64) -> Decision {
+fn rejection(retry_after_ns: u64) -> Decision {
     Decision { remaining: 2, retry_after_ns, ..Decision::without_numbers(LimitOutcome::Reject) }
 }
 
 #[test]
-fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
+fn a_rejection_holds_until_its_time_for_all_that_cost_as_much() {
     let limit = limit(100);
     let (sent, now) = (Now(10 * SECOND), Now(10 * SECOND + 1));
-    limit.record_answer(0, &units(1, 3), sent, &answer(refusal(SECOND)));
+    limit.record_answer(0, &units(1, 3), sent, &answer(rejection(SECOND)));
     assert_eq!(limit.known_rejection(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
     assert!(limit.known_rejection(0, &units(1, 4), now).is_some());
     assert_eq!(limit.known_rejection(0, &units(1, 2), now), None, "fewer may fit");
@@ -44,19 +44,19 @@ fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
 }
 
 #[test]
-fn what_no_waiting_cures_is_not_remembered() {
+fn a_rejection_that_no_waiting_cures_is_not_remembered() {
     let limit = limit(100);
-    limit.record_answer(0, &units(1, 1), Now(SECOND), &answer(refusal(u64::MAX)));
+    limit.record_answer(0, &units(1, 1), Now(SECOND), &answer(rejection(u64::MAX)));
     assert_eq!(limit.known_rejection(0, &units(1, 1), Now(SECOND)), None);
 }
 
 #[test]
-fn a_refusal_tells_what_remained_then_whatever_overtook_it() {
+fn a_rejection_shows_the_remainder_of_its_time_whatever_overtook_it() {
     let limit = limit(100);
-    limit.record_answer(0, &units(1, 3), Now(SECOND), &answer(refusal(SECOND)));
+    limit.record_answer(0, &units(1, 3), Now(SECOND), &answer(rejection(SECOND)));
     limit.record_answer(0, &units(1, 1), Now(SECOND + 1), &answer(left(7)));
-    let told = limit.known_rejection(0, &units(1, 3), Now(SECOND + 2));
-    assert_eq!(told.map(|decision| decision.remaining), Some(2));
+    let known = limit.known_rejection(0, &units(1, 3), Now(SECOND + 2));
+    assert_eq!(known.map(|decision| decision.remaining), Some(2));
     limit.record_answer(0, &units(1, 1), Now(2 * SECOND), &answer(left(7)));
     let seen = limit.last_decision(0, &units(1, 1), Now(2 * SECOND));
     assert_eq!(seen.map(|decision| decision.remaining), Some(7), "the time has come");
@@ -65,7 +65,7 @@ fn a_refusal_tells_what_remained_then_whatever_overtook_it() {
 #[test]
 fn an_older_answer_does_not_overrule_a_newer_one() {
     let limit = limit(100);
-    limit.record_answer(0, &units(1, 1), Now(5 * SECOND), &answer(refusal(SECOND)));
+    limit.record_answer(0, &units(1, 1), Now(5 * SECOND), &answer(rejection(SECOND)));
     limit.record_answer(
         0,
         &units(1, 1),
@@ -76,13 +76,13 @@ fn an_older_answer_does_not_overrule_a_newer_one() {
 }
 
 #[test]
-fn where_there_is_no_room_nobody_answers_for_a_neighbour() {
+fn without_room_no_key_answers_for_a_neighbour() {
     let limit = limit(1);
     for key in 0..1000 {
-        limit.record_answer(0, &units(key, 1), Now(SECOND), &answer(refusal(SECOND)));
+        limit.record_answer(0, &units(key, 1), Now(SECOND), &answer(rejection(SECOND)));
     }
-    let refused = (0..2000).filter(|key| limit.known_rejection(0, &units(*key, 1), Now(SECOND)).is_some());
-    assert_eq!(refused.collect::<Vec<_>>(), [0]);
+    let rejected = (0..2000).filter(|key| limit.known_rejection(0, &units(*key, 1), Now(SECOND)).is_some());
+    assert_eq!(rejected.collect::<Vec<_>>(), [0]);
 }
 
 /// An answer with this decision, as the store gives it to a bucket.
@@ -97,7 +97,7 @@ fn share_of(limit: &SharedLimit, nodes: u64) -> Arc<Limit> {
 }
 
 #[test]
-fn the_share_begins_with_what_was_seen_and_is_not_renewed() {
+fn the_share_begins_with_the_last_answer_and_is_not_renewed() {
     let limit = limit(100);
     let admits = |key: u128, at: u64| {
         let share = share_of(&limit, 3);
@@ -132,9 +132,9 @@ fn a_window_of_the_share_ends_with_that_of_the_store() {
     assert_eq!([left(100), left(119), left(120)], [3, 3, 10]);
 }
 
-/// What was used elsewhere takes no place in the queue, for nobody would ever leave it.
+/// Units used elsewhere take no position in the queue, because no waiter would ever leave it.
 #[test]
-fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
+fn units_used_elsewhere_take_no_position_in_the_queue() {
     let (limit, at) = (limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100), Now(10 * SECOND));
     let share = share_of(&limit, 1);
     for remaining in [4, 2] {
@@ -150,7 +150,7 @@ fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
 
 /// A queue that `max_wait` keeps shorter than `queue` never has its capacity left.
 #[test]
-fn a_share_that_nobody_used_is_whole() {
+fn an_unused_share_is_whole() {
     let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 500ms", 100);
     let (share, at) = (share_of(&limit, 1), Now(10 * SECOND));
     let remaining = || share.peek_units(0, &units(1, 1), at).remaining;
@@ -164,7 +164,7 @@ fn a_share_that_nobody_used_is_whole() {
 }
 
 #[test]
-fn the_share_follows_the_number_of_gateways_and_keeps_what_was_used() {
+fn the_share_follows_the_number_of_gateways_and_keeps_used_units() {
     let (limit, at) = (limit(100), Now::read_clock());
     assert_eq!(share_of(&limit, 1).max_units(0), 30);
     assert!(share_of(&limit, 1).charge_units(0, &units(1, 4), at).1.is_some());
@@ -173,9 +173,9 @@ fn the_share_follows_the_number_of_gateways_and_keeps_what_was_used() {
     assert!(Arc::ptr_eq(&share, &share_of(&limit, 5)));
 }
 
-/// Calls fail now and then without an outage: the share does not admit beside the store.
+/// Calls may fail without an outage: the share must not admit in addition to the store.
 #[test]
-fn what_is_seen_later_counts_too_and_nothing_twice() {
+fn later_answers_count_too_and_nothing_twice() {
     let (limit, at) = (limit(100), Now(10 * SECOND));
     let share = share_of(&limit, 1);
     let remaining = |seen: u64| {
@@ -193,22 +193,26 @@ fn what_is_seen_later_counts_too_and_nothing_twice() {
 #[test]
 fn a_cost_beyond_what_is_kept_is_not_remembered_as_less() {
     let limit = limit(100);
-    limit.record_answer(0, &units(1, 1 << 33), Now(SECOND), &answer(refusal(SECOND)));
+    limit.record_answer(0, &units(1, 1 << 33), Now(SECOND), &answer(rejection(SECOND)));
     assert_eq!(limit.known_rejection(0, &units(1, 1 << 32), Now(SECOND)), None);
 }
 
-/// What is deleted in the store is known here a second later.
+/// A deletion in the store is noticed a second later.
 #[test]
-fn a_refusal_is_believed_for_a_second() {
+fn a_rejection_is_believed_for_a_second() {
     let limit = limit(100);
-    limit.record_answer(0, &units(1, 1), Now(10 * SECOND), &answer(refusal(86_400 * SECOND)));
-    let told =
+    limit.record_answer(0, &units(1, 1), Now(10 * SECOND), &answer(rejection(86_400 * SECOND)));
+    let known =
         |at: u64| limit.known_rejection(0, &units(1, 1), Now(at)).map(|decision| decision.retry_after_ns);
-    assert_eq!(told(10 * SECOND + SECOND / 2), Some(86_400 * SECOND - SECOND / 2), "the whole time is told");
-    assert_eq!(told(11 * SECOND), None);
-    limit.record_answer(0, &units(1, 1), Now(11 * SECOND), &answer(refusal(86_399 * SECOND)));
-    assert_eq!(told(11 * SECOND + 1), Some(86_399 * SECOND - 1));
-    assert_eq!(told(12 * SECOND), None);
+    assert_eq!(
+        known(10 * SECOND + SECOND / 2),
+        Some(86_400 * SECOND - SECOND / 2),
+        "the whole time is shown"
+    );
+    assert_eq!(known(11 * SECOND), None);
+    limit.record_answer(0, &units(1, 1), Now(11 * SECOND), &answer(rejection(86_399 * SECOND)));
+    assert_eq!(known(11 * SECOND + 1), Some(86_399 * SECOND - 1));
+    assert_eq!(known(12 * SECOND), None);
 }
 
 #[test]
@@ -229,7 +233,7 @@ fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
     assert_eq!((left_of(1), left_of(2)), (4, 9), "it has begun");
 }
 
-/// Slots are asked for and refused like nothing else: a gateway with other numbers of them has no part of its own.
+/// A gateway with other numbers has no share of slots of its own.
 #[test]
 fn slots_have_no_own_part() {
     let limit = limit_of("algorithm: concurrency, max_concurrent: 5", 100);
@@ -238,9 +242,9 @@ fn slots_have_no_own_part() {
     assert!(limit.admitting_share(&units(1, 1), Now::read_clock()).is_none());
 }
 
-/// A queue whose turns go by `fair_by` is as long as it says, whatever `max_wait` is.
+/// A queue with `fair_by` is as long as configured, whatever `max_wait` is.
 #[test]
-fn what_a_fair_queue_has_used_is_measured() {
+fn the_used_units_of_a_fair_queue_are_measured() {
     let limit =
         limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 2s, fair_by: account", 100);
     let (share, at) = (limit.local_share(), Now(10 * SECOND));
@@ -251,7 +255,7 @@ fn what_a_fair_queue_has_used_is_measured() {
     }
 }
 
-/// What the store admits while numbers differ fills the own part and no more.
+/// Units that the store admits while numbers differ fill the own share and no more.
 #[test]
 fn an_own_part_is_never_overdrawn() {
     let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100);
@@ -270,17 +274,16 @@ fn an_own_part_is_never_overdrawn() {
     );
 }
 
-/// Slots of requests that go on are given back, whatever a reload changes besides.
+/// Slots of running requests are given back, whatever else a reload changes.
 #[test]
 fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
     let before = Arc::new(limit_of("algorithm: concurrency, max_concurrent: 5", 100));
-    let (slots, place) =
+    let (slots, slot_key) =
         (crate::shared::slots::WorkerSlots::default(), before.slot_key(0, crate::shared::SharedKey([1; 16])));
-    slots.request_slots(&before, 0, place, 1);
+    slots.request_slots(&before, 0, slot_key, 1);
     let other = limit_of("algorithm: concurrency, max_concurrent: 5, missing_key: shared", 100);
-    let after =
-        Arc::new(SharedLimit::adopt_from(Some(&before), LimitId(0), &other.config, OnFailure::Local, 100));
-    assert_eq!(slots.request_slots(&after, 0, place, 1).1, 2);
-    slots.release_slots(&place, 2);
-    assert_eq!(after.slots_held(&place), 0);
+    let after = Arc::new(SharedLimit::adopt_from(Some(&before), 0, &other.config, OnFailure::Local, 100));
+    assert_eq!(slots.request_slots(&after, 0, slot_key, 1).1, 2);
+    slots.release_slots(&slot_key, 2);
+    assert_eq!(after.slots_held(&slot_key), 0);
 }

@@ -1,4 +1,4 @@
-//! The task on virtual time, with a store that answers as told.
+//! The reporting task on virtual time, with a scripted store.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +13,7 @@ use crate::observe::metrics::MetricLabels;
 const MINUTE_US: u64 = 60_000_000;
 const BAN: Ban = Ban { left_us: 5 * MINUTE_US, lasts_us: 10 * MINUTE_US, repeats: 1 };
 
-/// Three strikes in a minute: ten minutes at first, an hour at most.
+/// Bans after three strikes in a minute: ten minutes at first, an hour at most.
 fn bans() -> Bans {
     let config = config::BansConfig {
         after: Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(60) },
@@ -28,7 +28,7 @@ fn metrics() -> Arc<Metrics> {
     Metrics::new(MetricLabels { workers: 1, ..MetricLabels::default() })
 }
 
-fn who() -> ClientIdentity {
+fn client() -> ClientIdentity {
     ClientIdentity { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None }
 }
 
@@ -36,35 +36,35 @@ fn key(id: u64) -> CounterKey {
     local_key(u128::from(id).to_le_bytes())
 }
 
-fn note(bans: &Bans, id: u64) -> Option<StrikeOutcome> {
-    bans.queue_strike(&key(id), Now::read_clock(), who)
+fn queue(bans: &Bans, id: u64) -> Option<StrikeOutcome> {
+    bans.queue_strike(&key(id), Now::read_clock(), client)
 }
 
 fn left_s(bans: &Bans, id: u64) -> Option<u64> {
     bans.ban_left_ns(&key(id), Now::read_clock()).map(|left| left / 1_000_000_000)
 }
 
-/// What was told of whom, in one call.
+/// The clients and strikes that one call reports.
 type ReportedStrikes = Vec<(u64, u32)>;
 
 fn reported_strikes(packed: &PackedCall) -> ReportedStrikes {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let strikes = |bytes: &[u8]| u32::from_le_bytes(bytes[24..28].try_into().unwrap());
-    let untold = reported_bans(packed).len();
-    let offences = &packed.body[48..packed.body.len() - 36 * untold];
-    let mut told: ReportedStrikes = offences.chunks(28).map(|one| (number(one), strikes(one))).collect();
-    told.sort_unstable();
-    told
+    let unreported = reported_bans(packed).len();
+    let reports = &packed.body[48..packed.body.len() - 36 * unreported];
+    let mut reported: ReportedStrikes = reports.chunks(28).map(|one| (number(one), strikes(one))).collect();
+    reported.sort_unstable();
+    reported
 }
 
-/// The clients whose bans the store was told of, in one call.
+/// The clients with a ban that one call reports.
 fn reported_bans(packed: &PackedCall) -> Vec<u64> {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let count = u32::from_le_bytes(packed.body[44..48].try_into().unwrap()) as usize;
     packed.body[packed.body.len() - 36 * count..].chunks(36).map(number).collect()
 }
 
-/// Of the store that is called 1.
+/// An answer of the store named 1.
 fn answer(known: u64, is_more: bool, judgements: &[Option<Ban>], announced: &[(u64, Ban)]) -> Vec<u8> {
     answer_of(1, known, is_more, judgements, announced)
 }
@@ -96,7 +96,7 @@ fn nothing(packed: &PackedCall) -> Vec<u8> {
     answer(0, false, &vec![None; reported_strikes(packed).len()], &[])
 }
 
-/// Runs the task for `seconds`, and answers what each call told.
+/// Runs the task for `seconds` and returns the strikes that each call reported.
 async fn run(
     bans: &Bans,
     metrics: &Metrics,
@@ -108,8 +108,8 @@ async fn run(
         calls.borrow_mut().push(reported_strikes(packed));
         say(packed)
     };
-    let sharing = share_bans_by(bans, metrics, "sg", call);
-    tokio::time::timeout(Duration::from_secs_f64(seconds), sharing).await.unwrap_err();
+    let task = share_bans_by(bans, metrics, "sg", call);
+    tokio::time::timeout(Duration::from_secs_f64(seconds), task).await.unwrap_err();
     calls.into_inner()
 }
 
@@ -121,18 +121,18 @@ fn count(metrics: &Arc<Metrics>, what: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strikes_are_told_together_and_soon() {
+async fn strikes_are_reported_together_and_soon() {
     let bans = bans();
     for id in [1, 2, 1, 1, 2] {
-        assert_eq!(note(&bans, id), Some(StrikeOutcome::Counted));
+        assert_eq!(queue(&bans, id), Some(StrikeOutcome::Counted));
     }
     let calls = run(&bans, &metrics(), 0.15, |packed| Ok(nothing(packed))).await;
-    let told: Vec<_> = calls.into_iter().filter(|told| !told.is_empty()).collect();
-    assert_eq!(told, [[(1, 3), (2, 2)]]);
+    let reported: Vec<_> = calls.into_iter().filter(|reported| !reported.is_empty()).collect();
+    assert_eq!(reported, [[(1, 3), (2, 2)]]);
     assert_eq!(
         (left_s(&bans, 1), bans.active_count(Now::read_clock())),
         (None, 0),
-        "only the store says who is banned"
+        "only the store starts bans"
     );
 }
 
@@ -147,7 +147,7 @@ async fn the_store_is_asked_again_and_again_and_not_too_often() {
 #[tokio::test(start_paused = true)]
 async fn a_call_is_about_a_hundred_clients_at_most() {
     let bans = bans();
-    (0..250).for_each(|id| assert_eq!(note(&bans, id), Some(StrikeOutcome::Counted)));
+    (0..250).for_each(|id| assert_eq!(queue(&bans, id), Some(StrikeOutcome::Counted)));
     let calls = run(&bans, &metrics(), 0.05, |packed| Ok(nothing(packed))).await;
     let sizes: Vec<_> = calls.iter().map(Vec::len).filter(|size| *size > 0).collect();
     assert_eq!(sizes, [100, 100, 50], "at once: there is enough for a call");
@@ -156,7 +156,7 @@ async fn a_call_is_about_a_hundred_clients_at_most() {
 #[tokio::test(start_paused = true)]
 async fn a_ban_that_starts_is_installed_once_and_counted_once() {
     let (bans, metrics) = (bans(), metrics());
-    note(&bans, 1);
+    queue(&bans, 1);
     run(&bans, &metrics, 0.5, |packed| {
         let judgements = vec![Some(BAN); reported_strikes(packed).len()];
         Ok(answer(7, false, &judgements, &[(1, BAN), (2, BAN)]))
@@ -165,7 +165,7 @@ async fn a_ban_that_starts_is_installed_once_and_counted_once() {
     assert_eq!((left_s(&bans, 1), left_s(&bans, 2)), (Some(299), Some(299)));
     assert_eq!(bans.active_count(Now::read_clock()), 2);
     assert_eq!((count(&metrics, "bans"), count(&metrics, "bans_learned")), (1, 1));
-    assert_eq!(note(&bans, 1), Some(StrikeOutcome::Banned), "not told while it is banned");
+    assert_eq!(queue(&bans, 1), Some(StrikeOutcome::Banned), "not reported while it is banned");
     tokio::time::advance(Duration::from_secs(300)).await;
     assert_eq!((left_s(&bans, 1), bans.active_count(Now::read_clock())), (None, 0));
 }
@@ -184,8 +184,8 @@ async fn more_is_asked_for_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_cannot_be_told_counts_here() {
-    for failure in [
+async fn strikes_that_cannot_be_reported_count_here() {
+    for fault in [
         StoreFault::Down,
         StoreFault::Busy,
         StoreFault::Unready,
@@ -196,14 +196,14 @@ async fn what_the_store_cannot_be_told_counts_here() {
     ] {
         let (bans, metrics) = (bans(), metrics());
         (0..2).for_each(|_| {
-            note(&bans, 1);
+            queue(&bans, 1);
         });
-        run(&bans, &metrics, 0.15, |_| Err(failure)).await;
+        run(&bans, &metrics, 0.15, |_| Err(fault)).await;
         assert_eq!(left_s(&bans, 1), None);
-        note(&bans, 1);
-        run(&bans, &metrics, 0.15, |_| Err(failure)).await;
-        assert_eq!((left_s(&bans, 1), count(&metrics, "bans")), (Some(599), 1), "{failure:?}");
-        // It stays until it ends, though the store knows nothing of it.
+        queue(&bans, 1);
+        run(&bans, &metrics, 0.15, |_| Err(fault)).await;
+        assert_eq!((left_s(&bans, 1), count(&metrics, "bans")), (Some(599), 1), "{fault:?}");
+        // It stays active until its end, although the store does not know it.
         run(&bans, &metrics, 598.0, |packed| Ok(nothing(packed))).await;
         assert_eq!(left_s(&bans, 1), Some(1));
         tokio::time::advance(Duration::from_secs(2)).await;
@@ -212,58 +212,62 @@ async fn what_the_store_cannot_be_told_counts_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_may_have_counted_counts_nowhere_else() {
+async fn strikes_that_the_store_may_have_counted_count_nowhere_else() {
     let says = [Some(StoreFault::Timeout), Some(StoreFault::Broken), Some(StoreFault::Garbled), None];
     for say in says {
         let bans = bans();
         (0..10).for_each(|_| {
-            note(&bans, 1);
+            queue(&bans, 1);
         });
         let calls = run(&bans, &metrics(), 5.0, |_| say.map_or_else(|| Ok(b"no answer".to_vec()), Err)).await;
-        assert_eq!(calls.iter().filter(|told| !told.is_empty()).count(), 1, "told once");
+        assert_eq!(calls.iter().filter(|reported| !reported.is_empty()).count(), 1, "reported once");
         assert_eq!(left_s(&bans, 1), None);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_noted_is_bounded() {
+async fn queued_strikes_are_bounded() {
     let bans = bans();
-    (0..CLIENTS_MAX as u64).for_each(|id| assert_eq!(note(&bans, id), Some(StrikeOutcome::Counted)));
-    assert_eq!(note(&bans, 1 << 40), Some(StrikeOutcome::Uncounted));
-    assert_eq!(note(&bans, 1), Some(StrikeOutcome::Counted), "there is room for those who are noted");
+    (0..CLIENTS_MAX as u64).for_each(|id| assert_eq!(queue(&bans, id), Some(StrikeOutcome::Counted)));
+    assert_eq!(queue(&bans, 1 << 40), Some(StrikeOutcome::Uncounted));
+    assert_eq!(
+        queue(&bans, 1),
+        Some(StrikeOutcome::Counted),
+        "there is room for clients with queued strikes"
+    );
     let calls = run(&bans, &metrics(), 0.01, |packed| Ok(nothing(packed))).await;
     assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), CLIENTS_MAX);
-    assert_eq!(note(&bans, 1 << 40), Some(StrikeOutcome::Counted));
+    assert_eq!(queue(&bans, 1 << 40), Some(StrikeOutcome::Counted));
 }
 
 #[test]
-fn strikes_of_many_threads_are_all_noted() {
+fn strikes_of_many_threads_are_all_queued() {
     let bans = bans();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 (0..10_000).for_each(|n| {
-                    note(&bans, n % 7);
+                    queue(&bans, n % 7);
                 })
             });
         }
     });
-    let mut notes = new_strike_map();
-    bans.state.outbox.as_ref().unwrap().swap_strikes(&mut notes);
-    assert_eq!(notes.values().map(|note| note.strikes).sum::<u32>(), 40_000);
+    let mut strikes = new_strike_map();
+    bans.state.outbox.as_ref().unwrap().swap_strikes(&mut strikes);
+    assert_eq!(strikes.values().map(|entry| entry.strikes).sum::<u32>(), 40_000);
 }
 
-/// Bans a client while the store is down.
+/// Bans clients while the store is down.
 async fn ban_here(bans: &Bans, metrics: &Metrics, ids: std::ops::Range<u64>) {
     for id in ids.clone() {
-        (0..3).for_each(|_| assert_eq!(note(bans, id), Some(StrikeOutcome::Counted)));
+        (0..3).for_each(|_| assert_eq!(queue(bans, id), Some(StrikeOutcome::Counted)));
     }
     run(bans, metrics, 0.15, |_| Err(StoreFault::Down)).await;
     assert!(ids.into_iter().all(|id| left_s(bans, id).is_some()));
 }
 
-/// Runs the task for `seconds`, and answers of which bans each call told.
-async fn run_untold(
+/// Runs the task for `seconds` and returns the bans that each call reported.
+async fn run_for_bans(
     bans: &Bans,
     seconds: f64,
     say: impl Fn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
@@ -274,60 +278,60 @@ async fn run_untold(
         say(packed)
     })
     .await;
-    calls.into_inner().into_iter().filter(|told| !told.is_empty()).collect()
+    calls.into_inner().into_iter().filter(|reported| !reported.is_empty()).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ban_begun_during_an_outage_is_told_once_the_store_answers() {
+async fn a_ban_begun_during_an_outage_is_reported_once_the_store_answers() {
     let (bans, metrics) = (bans(), metrics());
     ban_here(&bans, &metrics, 1..2).await;
-    for failure in [StoreFault::Down, StoreFault::Timeout, StoreFault::Full] {
-        let told = run_untold(&bans, 1.0, |_| Err(failure)).await;
-        assert!(told.len() > 2 && told.iter().all(|told| *told == [1]), "{told:?}");
+    for fault in [StoreFault::Down, StoreFault::Timeout, StoreFault::Full] {
+        let reported = run_for_bans(&bans, 1.0, |_| Err(fault)).await;
+        assert!(reported.len() > 2 && reported.iter().all(|reported| *reported == [1]), "{reported:?}");
     }
-    // Nor is it forgotten when the task ends while it tells.
+    // It is not forgotten either when the task ends during a report.
     let silent = share_bans_by(&bans, &metrics, "sg", async |_: &PackedCall| std::future::pending().await);
     tokio::time::timeout(Duration::from_secs(1), silent).await.unwrap_err();
-    assert_eq!(run_untold(&bans, 5.0, |packed| Ok(nothing(packed))).await, [[1]]);
+    assert_eq!(run_for_bans(&bans, 5.0, |packed| Ok(nothing(packed))).await, [[1]]);
     assert_eq!(count(&metrics, "bans_learned"), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ban_that_ended_is_not_told() {
+async fn an_ended_ban_is_not_reported() {
     let (bans, metrics) = (bans(), metrics());
     ban_here(&bans, &metrics, 1..2).await;
     tokio::time::advance(Duration::from_secs(600)).await;
-    assert!(run_untold(&bans, 1.0, |packed| Ok(nothing(packed))).await.is_empty());
+    assert!(run_for_bans(&bans, 1.0, |packed| Ok(nothing(packed))).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_was_emptied_is_told_all_it_does_not_tell_itself() {
+async fn an_emptied_store_gets_all_bans_but_those_it_announces() {
     let bans = bans();
     let store = RefCell::new(1);
     let say = |_: &PackedCall| match *store.borrow() {
         1 => Ok(answer_of(1, 9, false, &[], &[(1, BAN), (2, BAN)])),
         store => Ok(answer_of(store, 12, false, &[], &[(2, BAN), (3, BAN)])),
     };
-    assert!(run_untold(&bans, 1.0, say).await.is_empty());
+    assert!(run_for_bans(&bans, 1.0, say).await.is_empty());
     store.replace(0);
-    assert!(run_untold(&bans, 1.0, say).await.is_empty(), "a store that cannot say which one it is");
+    assert!(run_for_bans(&bans, 1.0, say).await.is_empty(), "a store that cannot name its memory");
     store.replace(2);
-    assert_eq!(run_untold(&bans, 2.0, say).await, [[1]], "also by the next task");
-    // One that went back to what it was: its numbers are lower.
+    assert_eq!(run_for_bans(&bans, 2.0, say).await, [[1]], "also by the next task");
+    // A store that was restored to an earlier state: its numbers are lower.
     let back = |_: &PackedCall| Ok(answer_of(2, 5, false, &[], &[]));
-    let mut told = run_untold(&bans, 2.0, back).await;
-    told[0].sort_unstable();
-    assert_eq!(told, [[1, 2, 3]]);
+    let mut reported = run_for_bans(&bans, 2.0, back).await;
+    reported[0].sort_unstable();
+    assert_eq!(reported, [[1, 2, 3]]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_bans_are_told_a_hundred_at_a_time_and_soon() {
+async fn many_bans_are_reported_a_hundred_at_a_time_and_soon() {
     let (bans, metrics) = (bans(), metrics());
     ban_here(&bans, &metrics, 0..250).await;
-    let told = run_untold(&bans, 0.1, |packed| Ok(nothing(packed))).await;
-    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100, 50]);
-    // Without an answer there is no hurry.
+    let reported = run_for_bans(&bans, 0.1, |packed| Ok(nothing(packed))).await;
+    assert_eq!(reported.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100, 50]);
+    // Without answers the task does not hurry.
     ban_here(&bans, &metrics, 1000..1250).await;
-    let failing = run_untold(&bans, 3.0, |_| Err(StoreFault::Down)).await;
+    let failing = run_for_bans(&bans, 3.0, |_| Err(StoreFault::Down)).await;
     assert!(failing.len() < 20, "{} calls", failing.len());
 }

@@ -1,0 +1,49 @@
+//! Event counters of a shared limit: decisions without the store, rejections without asking it, and losses.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::SharedLimit;
+use crate::config::OnFailure;
+
+/// Event counters of the limit of this name.
+#[derive(Default)]
+pub(super) struct LimitCounts {
+    /// Decisions without the store, in the order of [`OnFailure::WORDS`].
+    fallbacks: [AtomicU64; 3],
+    /// Rejections without asking the store.
+    spared: AtomicU64,
+    /// Lost refunds and debts.
+    lost: AtomicU64,
+}
+
+// === impl SharedLimit ===
+
+impl SharedLimit {
+    /// Counts a decision without the store.
+    pub fn count_fallback(&self) {
+        self.counts.fallbacks[self.on_failure as usize].fetch_add(1, Relaxed);
+    }
+
+    /// The number of decisions without the store that fell back to `how`.
+    pub fn fallback_count(&self, how: OnFailure) -> u64 {
+        self.counts.fallbacks[how as usize].load(Relaxed)
+    }
+
+    /// Counts a rejection that the store was not asked about.
+    pub fn count_spared(&self) {
+        self.counts.spared.fetch_add(1, Relaxed);
+    }
+
+    pub fn spared_count(&self) -> u64 {
+        self.counts.spared.load(Relaxed)
+    }
+
+    /// Counts a lost refund or debt.
+    pub fn count_lost(&self) {
+        self.counts.lost.fetch_add(1, Relaxed);
+    }
+
+    pub fn lost_count(&self) -> u64 {
+        self.counts.lost.load(Relaxed)
+    }
+}
