@@ -105,8 +105,8 @@ fn a_tier_that_nobody_can_be_in_is_a_warning() {
         let loaded = config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
         loaded.warnings.iter().map(|warning| warning.message.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(warnings("members: { a: gold }"), ["nobody can be in the tier `free`"]);
-    assert_eq!(warnings("default: free"), ["nobody can be in the tier `gold`"]);
+    assert_eq!(warnings("members: { a: gold }"), ["no caller can be in the tier `free`"]);
+    assert_eq!(warnings("default: free"), ["no caller can be in the tier `gold`"]);
     assert!(
         warnings("from: header:tier").is_empty()
             && warnings("default: free, members: { a: gold }").is_empty()
