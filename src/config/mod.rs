@@ -1,10 +1,11 @@
-//! `gateway.yaml`: the words a user writes, typed, cross-checked and with every default filled in.
+//! `gateway.yaml`: read, checked, and typed with every default filled in.
 //!
 //! [`load`] reads a file into a [`Config`] or into all of its [`Problem`]s at once. A `Config` holds no
-//! `Option` that merely means "the default": whoever reads it need not know the contract's defaults.
+//! `Option` that merely means "the default", so that its readers need not know the defaults.
 //!
-//! The way of a file: text (`file`) → tree with places (`tree`) → `${NAME}` replaced (`substitution`) → read
-//! section by section through `fields`, scalars by `words` and `names` → model, or a [`Report`].
+//! The steps for a file: its bytes ([`yaml::file`]) become a tree with positions ([`yaml::tree`]), `${NAME}` is
+//! replaced ([`yaml::substitution`]), the sections are read ([`read`]) through [`yaml::fields`] with the scalar parsers
+//! of [`value`] into the [`model`], and [`lint`] warns of traps. All problems are reported at once ([`diagnostics`]).
 
 pub mod describe;
 pub mod diagnostics;
@@ -42,22 +43,22 @@ use yaml::substitution::Environment;
 use yaml::tree::NodeContent;
 use yaml::{file, substitution, tree};
 
-/// A file that may be served, and what is odd about it.
+/// A valid configuration and its warnings.
 #[derive(Debug, Clone)]
 pub struct LoadedConfig {
     pub config: Config,
     pub warnings: Vec<Problem>,
-    /// As of [`load_noting`].
+    /// The files that were read, as of [`load_with_files`].
     pub files: Vec<FileFingerprint>,
 }
 
-/// Whether `text` can be the name of a tier; requests are held to it as well.
+/// Whether `text` can be the name of a tier, in the file or in a request.
 #[inline]
 pub fn is_tier_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The largest file that is read.
+/// Size limit of the configuration file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Reads and checks the file at `path`.
@@ -66,54 +67,54 @@ pub fn load(path: &Path) -> Result<LoadedConfig, ProblemReport> {
     loaded.map(|loaded| LoadedConfig { files, ..loaded })
 }
 
-/// As [`load`], and what was read for it, also where it is wrong: the file itself, and the files it names.
+/// As [`load`], with every file that was read for it, even if loading failed: the file itself and those it names.
 pub fn load_with_files(path: &Path) -> (Result<LoadedConfig, ProblemReport>, Vec<FileFingerprint>) {
     file::record_reads(|| read_config(path))
 }
 
-/// The admin listener of the file at `path`, even if something else in it is wrong; `None` = it has none, or cannot be
-/// read so far, or names variables that are not set.
+/// The admin listener of the file at `path`, even if another section is wrong. `None` = it has none, cannot be read,
+/// or uses variables that are not set.
 pub fn load_admin(path: &Path) -> Option<AdminConfig> {
     let text = String::from_utf8(file::read_capped(path, FILE_MAX).ok()?).ok()?;
     let mut root = tree::parse_document(text.strip_prefix('\u{feff}').unwrap_or(&text)).ok()?;
-    let found = ProblemSink::default();
-    let around = process_environment(&path.display().to_string());
+    let sink = ProblemSink::default();
+    let environment = process_environment(&path.display().to_string());
     if let NodeContent::Map(entries) = &mut root.content {
         entries.retain(|(key, _)| key.name == "admin");
     }
     let unset = ProblemSink::default();
-    substitution::substitute_all(&mut root, &around, &unset);
+    substitution::substitute_all(&mut root, &environment, &unset);
     let (problems, _) = unset.into_sorted();
     if !problems.is_empty() {
         return None;
     }
-    let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &found };
+    let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &sink };
     operation::read_admin(&mut whole.field_reader())
 }
 
 fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {
     let name = path.display().to_string();
     let bytes = file::read_capped(path, FILE_MAX).map_err(|reason| {
-        let complaint = ValueError::new(codes::UNREADABLE, format!("the file `{name}` {reason}"));
+        let error = ValueError::new(codes::UNREADABLE, format!("the file `{name}` {reason}"));
         ProblemReport::for_file(
             &name,
-            complaint.with_help("name another with -c FILE; `sluicegate init` writes a working one"),
+            error.with_help("name another file with -c FILE; `sluicegate init` writes a working one"),
         )
     })?;
     match String::from_utf8(bytes) {
         Ok(text) => parse(&text, &name),
         Err(error) => {
-            let (place, complaint) = describe_bad_utf8(error.as_bytes(), error.utf8_error().valid_up_to());
+            let (position, error) = describe_bad_utf8(error.as_bytes(), error.utf8_error().valid_up_to());
             Err(ProblemReport {
                 file: name,
-                problems: vec![complaint.at_position(place, "")],
+                problems: vec![error.at_position(position, "")],
                 lines: Vec::new(),
             })
         }
     }
 }
 
-/// Checks `text`; `file_name` is shown in problems, and `${file:PATH}` starts at its folder.
+/// Checks `text`; problems show `file_name`, and the paths of `${file:PATH}` are relative to its folder.
 pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport> {
     parse_with_environment(text, file_name, &process_environment(file_name))
 }
@@ -129,22 +130,22 @@ fn process_environment(file_name: &str) -> Environment<'static> {
 fn parse_with_environment(
     text: &str,
     file_name: &str,
-    around: &Environment<'_>,
+    environment: &Environment<'_>,
 ) -> Result<LoadedConfig, ProblemReport> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let report =
         |problems| ProblemReport { file: file_name.to_owned(), problems, lines: redact::redact_lines(text) };
     if text.len() as u64 > FILE_MAX {
-        let complaint =
+        let error =
             ValueError::new(codes::UNREADABLE, format!("the file `{file_name}` is larger than 1 MiB"));
-        return Err(ProblemReport::for_file(file_name, complaint));
+        return Err(ProblemReport::for_file(file_name, error));
     }
     let mut root = tree::parse_document(text)
-        .map_err(|(place, complaint)| report(vec![complaint.at_position(place, "")]))?;
-    let found = ProblemSink::default();
-    substitution::substitute_all(&mut root, around, &found);
-    let config = sections::read_sections(&root, &around.folder, &found);
-    let (problems, warnings) = found.into_sorted();
+        .map_err(|(position, error)| report(vec![error.at_position(position, "")]))?;
+    let sink = ProblemSink::default();
+    substitution::substitute_all(&mut root, environment, &sink);
+    let config = sections::read_sections(&root, &environment.folder, &sink);
+    let (problems, warnings) = sink.into_sorted();
     match config {
         Some(config) if problems.is_empty() => Ok(LoadedConfig { config, warnings, files: Vec::new() }),
         _ => Err(report(problems)),

@@ -106,8 +106,8 @@ fn a_tier_without_possible_members_is_a_warning() {
         let loaded = config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
         loaded.warnings.iter().map(|warning| warning.message.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(warnings("members: { a: gold }"), ["nobody can be in the tier `free`"]);
-    assert_eq!(warnings("default: free"), ["nobody can be in the tier `gold`"]);
+    assert_eq!(warnings("members: { a: gold }"), ["no caller can be in the tier `free`"]);
+    assert_eq!(warnings("default: free"), ["no caller can be in the tier `gold`"]);
     assert!(
         warnings("from: header:tier").is_empty()
             && warnings("default: free, members: { a: gold }").is_empty()

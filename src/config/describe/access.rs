@@ -1,37 +1,37 @@
-//! Who may come in, and when somebody is banned, in one line each.
+//! Access rules and bans in one line each.
 
 use super::{format_count, format_full_period, format_period};
 use crate::config::model::access::{AccessConfig, BanKey, NetworkList};
 use crate::config::model::{Config, StoreConfig};
 
-/// More would hide the rest of the line.
+/// More networks would hide the rest of the line.
 const NETWORKS_MAX: usize = 5;
 
 /// "5 rejections per 60 seconds ban a client IP for 10 minutes, each time twice as long, at most 1 day"; `None`
 /// without bans.
 pub fn describe_bans(config: &Config) -> Option<String> {
     let bans = config.bans.as_ref()?;
-    let who = match bans.key {
+    let subject = match bans.key {
         BanKey::Ip => "a client IP",
         BanKey::Account => "an account",
     };
     let after = format_count(bans.after.units.get(), "rejection");
     let ban = if bans.after.units.get() == 1 { "bans" } else { "ban" };
-    let mut told = format!(
-        "{after} per {} {ban} {who} for {}",
+    let mut described = format!(
+        "{after} per {} {ban} {subject} for {}",
         format_period(bans.after.period),
         format_full_period(bans.first)
     );
     if bans.longest > bans.first {
-        told += &format!(", each time twice as long, at most {}", format_full_period(bans.longest));
+        described += &format!(", each time twice as long, at most {}", format_full_period(bans.longest));
     }
     if config.state.store == StoreConfig::Redis {
-        told += ", at all gateways together";
+        described += ", at all gateways together";
     }
-    Some(told)
+    Some(described)
 }
 
-/// "403 for bad and for all but office; no limits and no bans for 10.0.0.0/8"; `None` where anybody is treated alike.
+/// "403 for bad and for all but office; no limits and no bans for 10.0.0.0/8"; `None` if all clients are treated alike.
 pub fn describe_access(config: &Config, access: &AccessConfig) -> Option<String> {
     let mut refused = Vec::new();
     if !access.deny.is_empty() {
@@ -40,17 +40,17 @@ pub fn describe_access(config: &Config, access: &AccessConfig) -> Option<String>
     if let Some(allow) = &access.allow {
         refused.push(format!("for all but {}", list_networks(config, allow)));
     }
-    let mut told = Vec::new();
+    let mut described = Vec::new();
     if !refused.is_empty() {
-        told.push(format!("403 {}", refused.join(" and ")));
+        described.push(format!("403 {}", refused.join(" and ")));
     }
     if !access.bypass.is_empty() {
-        told.push(format!("no limits and no bans for {}", list_networks(config, &access.bypass)));
+        described.push(format!("no limits and no bans for {}", list_networks(config, &access.bypass)));
     }
-    (!told.is_empty()).then(|| told.join("; "))
+    (!described.is_empty()).then(|| described.join("; "))
 }
 
-/// Networks and sets as the file names them.
+/// Networks and sets by their names in the file.
 pub(super) fn list_networks(config: &Config, networks: &NetworkList) -> String {
     let sets = networks.sets.iter().filter_map(|set| config.ip_sets.get(*set)).map(|set| set.name.clone());
     let mut names: Vec<String> = networks.written.iter().map(ToString::to_string).chain(sets).collect();
@@ -75,29 +75,29 @@ mod tests {
 
     #[test]
     fn bans() {
-        let told = |bans: &str| describe_bans(&config(&format!("bans: {{ {bans} }}")));
+        let described = |bans: &str| describe_bans(&config(&format!("bans: {{ {bans} }}")));
         assert_eq!(
-            told("after: 5/1m, for: 10m").unwrap(),
+            described("after: 5/1m, for: 10m").unwrap(),
             "5 rejections per 60 seconds ban a client IP for 10 minutes, each time twice as long, at most 1 day"
         );
-        let account = told("after: 1/1h, for: 1h, max: 1h, key: account");
+        let account = described("after: 1/1h, for: 1h, max: 1h, key: account");
         assert_eq!(account.unwrap(), "1 rejection per hour bans an account for 1 hour");
-        assert_eq!(told("after: none"), None);
+        assert_eq!(described("after: none"), None);
     }
 
     #[test]
     fn access() {
-        let told = |access: &str| {
+        let described = |access: &str| {
             let config = config(&format!("access: {{ {access} }}"));
             describe_access(&config, &config.access)
         };
-        assert_eq!(told("allow: any"), None);
-        assert_eq!(told("deny: [bad, 10.0.0.0/8]").unwrap(), "403 for 10.0.0.0/8, bad");
+        assert_eq!(described("allow: any"), None);
+        assert_eq!(described("deny: [bad, 10.0.0.0/8]").unwrap(), "403 for 10.0.0.0/8, bad");
         assert_eq!(
-            told("deny: bad, allow: office, bypass: 10.0.0.1").unwrap(),
+            described("deny: bad, allow: office, bypass: 10.0.0.1").unwrap(),
             "403 for bad and for all but office; no limits and no bans for 10.0.0.1/32"
         );
         let many: Vec<String> = (0..8).map(|net| format!("10.{net}.0.0/16")).collect();
-        assert!(told(&format!("deny: [{}]", many.join(", "))).unwrap().ends_with("10.4.0.0/16, 3 more"));
+        assert!(described(&format!("deny: [{}]", many.join(", "))).unwrap().ends_with("10.4.0.0/16, 3 more"));
     }
 }

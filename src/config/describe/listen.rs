@@ -1,12 +1,12 @@
-//! What connections begin with, where that is more than plain HTTP.
+//! Listeners in one line each, if they offer more than plain HTTP.
 
 use crate::config::model::Config;
 use crate::config::model::listen::{ListenConfig, ProxyProtocolMode, TlsVersion};
 
-/// More would hide the rest of the line.
+/// More names would hide the rest of the line.
 const NAMES_MAX: usize = 8;
 
-/// "port 443: TLS 1.2 or newer for a.test, *.a.test; PROXY header required", for each entry that says something.
+/// "port 443: TLS 1.2 or newer for a.test, *.a.test; PROXY header required", for each entry with more than an address.
 pub fn describe_listen(config: &Config) -> Vec<String> {
     config.listen.iter().filter_map(describe_entry).collect()
 }
@@ -26,14 +26,14 @@ fn describe_entry(listen: &ListenConfig) -> Option<String> {
         }
         let more = names.len().saturating_sub(NAMES_MAX);
         names.truncate(NAMES_MAX);
-        let mut told = match names.as_slice() {
+        let mut described = match names.as_slice() {
             [] => version.to_owned(),
             names => format!("{version} for {}", names.join(", ")),
         };
         if more > 0 {
-            told += &format!(" and {more} more");
+            described += &format!(" and {more} more");
         }
-        words.push(told);
+        words.push(described);
         words.extend(tls.client_ca.as_ref().map(|_| "clients need a certificate".to_owned()));
     }
     words.extend((!listen.http2).then(|| "no HTTP/2".to_owned()));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listeners_are_told_where_they_are_more_than_plain() {
+    fn listeners_with_more_than_plain_http_are_described() {
         let text = concat!(
             "listen:\n  - 8080\n",
             "  - address: \":443\"\n    http2: false\n    tls:\n",

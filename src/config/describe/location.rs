@@ -1,4 +1,4 @@
-//! A location and where it leads, in one line.
+//! A location and its action in one line.
 
 use http::Method;
 
@@ -31,7 +31,7 @@ pub fn describe_bandwidth(bandwidth: &BandwidthConfig) -> String {
     )
 }
 
-/// In the largest unit that is whole.
+/// In the largest unit that gives a whole number.
 fn format_bytes(number: u64) -> String {
     const UNITS: [(u64, &str); 7] = [
         (1 << 30, "GiB"),
@@ -46,7 +46,7 @@ fn format_bytes(number: u64) -> String {
     format!("{} {name}", number / unit)
 }
 
-/// The hosts as the file spells them; none for any.
+/// The hosts as in the file; empty for any host.
 pub fn describe_hosts(location: &LocationConfig) -> Vec<String> {
     let spelled = |host: &HostRule| match host {
         HostRule::Exact(name) => name.clone(),

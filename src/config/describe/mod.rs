@@ -1,4 +1,4 @@
-//! Limits and locations in plain words: for `check`, the banner, `explain` and the bodies of rejections.
+//! Describes limits, locations and sections in plain words for `check`, the banner, `explain` and rejection bodies.
 
 mod access;
 mod listen;
@@ -28,24 +28,24 @@ fn format_rate(rate: &Rate, noun: &str) -> String {
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".
 pub fn describe_rejection(limit: &LimitConfig, rate_index: usize) -> String {
-    match limit.locate_rate(rate_index).and_then(|(_, numbers, place)| describe_one_rate(numbers, place)) {
+    match limit.locate_rate(rate_index).and_then(|(_, numbers, index)| describe_one_rate(numbers, index)) {
         Some(numbers) => format!("limit {}: {numbers}", limit.name),
         None => format!("limit {}", limit.name),
     }
 }
 
 /// One rate of a limit, e.g. "10 requests per second, burst 20".
-fn describe_one_rate(numbers: &Algorithm, place: usize) -> Option<String> {
+fn describe_one_rate(numbers: &Algorithm, index: usize) -> Option<String> {
     match numbers {
         Algorithm::TokenBucket { rates } => {
-            rates.get(place).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
+            rates.get(index).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
         }
         Algorithm::LeakyBucket { rates, .. } => rates
-            .get(place)
+            .get(index)
             .map(|one| format!("{}, burst {}, queue {}", describe_rate(&one.rate), one.burst, one.queue)),
         Algorithm::FixedWindow { rates, .. }
         | Algorithm::SlidingWindow { rates, .. }
-        | Algorithm::SlidingLog { rates } => rates.get(place).map(describe_rate),
+        | Algorithm::SlidingLog { rates } => rates.get(index).map(describe_rate),
         Algorithm::Concurrency { min, max } => {
             let least = min.map(|min| format!("{min} to ")).unwrap_or_default();
             Some(format!("{least}{} in flight", format_count(u64::from(*max), "request")))
@@ -57,7 +57,7 @@ fn format_count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// Units that are written by their name when the period is exactly one of them.
+/// Units of time; a period is written in the largest that gives a whole number.
 const TIME_UNITS: [(u128, &str); 7] = [
     (86_400_000_000_000, "day"),
     (3_600_000_000_000, "hour"),
@@ -68,13 +68,13 @@ const TIME_UNITS: [(u128, &str); 7] = [
     (1, "nanosecond"),
 ];
 
-/// "second", "5 seconds", "60 seconds", "hour": a minute is told in seconds, as windows are written.
+/// "second", "5 seconds", "60 seconds", "hour". One minute is "60 seconds", the usual form for windows.
 fn format_period(length: Duration) -> String {
     if length == Duration::from_secs(60) {
         return "60 seconds".to_owned();
     }
-    let told = format_full_period(length);
-    told.strip_prefix("1 ").map(str::to_owned).unwrap_or(told)
+    let text = format_full_period(length);
+    text.strip_prefix("1 ").map(str::to_owned).unwrap_or(text)
 }
 
 pub(super) fn format_full_period(length: Duration) -> String {
@@ -89,7 +89,7 @@ pub fn describe_key_part(key: &KeyPart) -> String {
     describe_part(key).unwrap_or_else(|| "all clients together".to_owned())
 }
 
-/// " per client IP", " per account and host"; nothing for one counter for all.
+/// " per client IP", " per account and host", " for all clients together".
 fn format_key(key: &[KeyPart]) -> String {
     let parts: Vec<String> = key.iter().filter_map(describe_part).collect();
     match parts.as_slice() {

@@ -1,18 +1,18 @@
-//! Where limits count, without a word of how the gateway is let in there.
+//! Describes the store of counters, without its credentials.
 
 use crate::config::DEFAULT_PREFIX;
 use crate::config::model::limit::{LimitConfig, OnFailure};
 use crate::config::model::{Config, RedisConfig, RedisServers};
 
-/// More would hide the rest of the line.
+/// More servers would hide the rest of the line.
 const SERVERS_MAX: usize = 5;
 
-/// "redis at 10.0.0.1:6379 (prefix sg)"; `None` where nothing counts in Redis.
+/// "redis at 10.0.0.1:6379 (prefix sg)"; `None` if no limit or ban counts in Redis.
 pub fn describe_state(config: &Config) -> Option<String> {
     config.state.redis.as_ref().map(describe_redis)
 }
 
-/// What may be better otherwise though nothing is wrong: for `check` alone; `None` where there is nothing.
+/// Advice on valid settings that could be better, shown by `check` only.
 pub fn advise_on_state(config: &Config) -> Option<String> {
     let redis = config.state.redis.as_ref()?;
     (redis.prefix == DEFAULT_PREFIX).then(|| {
@@ -49,7 +49,7 @@ fn format_addresses(servers: &[(String, u16)]) -> String {
     shown.chain((more > 0).then(|| format!("{more} more"))).collect::<Vec<_>>().join(", ")
 }
 
-/// Where a limit counts, and what it does while Redis fails; nothing where no limit of the file counts in Redis.
+/// The store of a limit and its behaviour while Redis fails; `None` if no limit of the file counts in Redis.
 pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<String> {
     config.state.redis.as_ref()?;
     let otherwise = match limit.shared {
@@ -77,8 +77,8 @@ mod tests {
     }
 
     #[test]
-    fn the_least_number_of_gateways_is_told_where_it_is_written() {
-        let told = |nodes: u64| {
+    fn nodes_at_least_is_described_if_it_is_set() {
+        let described = |nodes: u64| {
             let text = format!(
                 "state: {{ store: redis, redis: {{ url: redis://h, nodes_at_least: {nodes} }} }}\n\
                  locations: [{{ path: /, upstream: demo, limits: 10/s }}]\n"
@@ -86,13 +86,13 @@ mod tests {
             let loaded = crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}"));
             describe_state(&loaded.config).expect("limits count in Redis")
         };
-        assert_eq!(told(1), "redis at h:6379 (prefix sg)");
-        assert_eq!(told(3), "redis at h:6379 (prefix sg, at least 3 gateways)");
+        assert_eq!(described(1), "redis at h:6379 (prefix sg)");
+        assert_eq!(described(3), "redis at h:6379 (prefix sg, at least 3 gateways)");
     }
 
     #[test]
-    fn servers_are_told_and_credentials_are_not() {
-        for (url, told) in [
+    fn servers_are_described_and_credentials_are_not() {
+        for (url, described) in [
             ("redis://u:hunter2@h", "redis at h:6379 (prefix sg)"),
             ("\"rediss://hunter2:hunter2@[::1]:1/2\"", "redis at [::1]:1 (prefix sg, database 2, TLS)"),
             (
@@ -106,13 +106,13 @@ mod tests {
             ),
         ] {
             let config = config(url, "", "");
-            assert_eq!(describe_state(&config).as_deref(), Some(told));
+            assert_eq!(describe_state(&config).as_deref(), Some(described));
             assert!(!format!("{config:?}").contains("hunter2"));
         }
     }
 
     #[test]
-    fn a_prefix_of_its_own_is_advised_where_there_is_none() {
+    fn a_prefix_is_advised_if_the_default_is_used() {
         let text = |redis: &str, limit: &str| {
             let text = format!(
                 "state: {{ redis: {{ url: redis://h{redis} }} }}\n\
@@ -125,7 +125,7 @@ mod tests {
             ("", ", state: redis", true, 0),
             (", prefix: sg", ", state: redis", true, 0),
             (", prefix: shop", ", state: redis", false, 0),
-            // Nothing counts there.
+            // No limit counts there.
             ("", "", false, 1),
         ] {
             let (advice, warned) = text(redis, limit);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn each_limit_says_where_it_counts() {
-        let told = |limit: &str| describe_limit(&config("redis://h", "", limit), LimitId(0), None);
+        let described = |limit: &str| describe_limit(&config("redis://h", "", limit), 0, None);
         let shared = "; counted in Redis for all gateways together; while it does not answer: ";
         for (limit, otherwise) in [
             ("", "this gateway's share of it"),
@@ -147,13 +147,13 @@ mod tests {
                 "all would be rejected (dry run: counted, never rejected)",
             ),
         ] {
-            assert!(told(limit).ends_with(&format!("{shared}{otherwise}")), "{}", told(limit));
+            assert!(described(limit).ends_with(&format!("{shared}{otherwise}")), "{}", described(limit));
         }
-        assert!(told(", state: local").ends_with("; counted by each gateway for itself"));
+        assert!(described(", state: local").ends_with("; counted by each gateway for itself"));
     }
 
     #[test]
-    fn nothing_is_told_where_nothing_counts_in_redis() {
+    fn no_store_is_described_if_redis_is_not_used() {
         let text = "limits: { x: 10/s }\nlocations: [{ path: /, upstream: demo, limits: x }]";
         let config = crate::config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
         assert_eq!(describe_state(&config), None);
@@ -162,7 +162,10 @@ mod tests {
 
     #[test]
     fn bans_say_that_they_are_shared() {
-        let told = describe_bans(&config("redis://h", "", "")).expect("bans");
-        assert_eq!(told, "5 rejections per 60 seconds ban a client IP for 1 hour, at all gateways together");
+        let described = describe_bans(&config("redis://h", "", "")).expect("bans");
+        assert_eq!(
+            described,
+            "5 rejections per 60 seconds ban a client IP for 1 hour, at all gateways together"
+        );
     }
 }

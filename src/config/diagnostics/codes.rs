@@ -1,4 +1,4 @@
-//! The codes of all problems that a configuration file can have: stable, one meaning each.
+//! The stable codes of all errors and warnings about a configuration file.
 
 /// The file is missing, unreadable or too large.
 pub const UNREADABLE: &str = "E001";
@@ -8,17 +8,17 @@ pub const NOT_UTF8: &str = "E002";
 pub const SYNTAX: &str = "E003";
 /// The same key twice in one mapping.
 pub const DUPLICATE_KEY: &str = "E004";
-/// Nothing in the file.
+/// The file is empty.
 pub const EMPTY: &str = "E005";
 /// A field that the section does not have.
 pub const UNKNOWN_FIELD: &str = "E006";
-/// A field or value of the specification that this version does not have yet.
+/// A field or value that this version does not support yet.
 pub const UNSUPPORTED: &str = "E007";
 /// A mapping where a list or a value is needed, or the other way round.
 pub const SHAPE: &str = "E008";
 /// A required field or value is missing.
 pub const MISSING: &str = "E009";
-/// A word that is none of the words allowed here.
+/// A word that is not allowed here.
 pub const WORD: &str = "E010";
 /// Not a whole number, or out of its range.
 pub const NUMBER: &str = "E011";
@@ -30,7 +30,7 @@ pub const SIZE: &str = "E013";
 pub const PERCENT: &str = "E014";
 /// Not a rate such as `10/s`.
 pub const RATE: &str = "E015";
-/// Not an address to listen on, or the address of a server.
+/// Not an address of a listener or of a server.
 pub const ADDRESS: &str = "E016";
 /// Not an address or network such as `10.0.0.0/8`.
 pub const NETWORK: &str = "E017";
@@ -60,41 +60,41 @@ pub const ACTION: &str = "E028";
 pub const SAME_LOCATION: &str = "E029";
 /// A header that the gateway itself must write.
 pub const PROTECTED_HEADER: &str = "E030";
-/// `${NAME}` or `${file:PATH}` that cannot be replaced.
+/// A `${NAME}` or `${file:PATH}` that cannot be replaced.
 pub const SUBSTITUTION: &str = "E031";
-/// A template variable that does not exist, or stands where none is allowed.
+/// A template variable that does not exist or is not allowed here.
 pub const TEMPLATE: &str = "E032";
 /// The admin listener would be open to the network without a token.
 pub const OPEN_ADMIN: &str = "E033";
-/// Tokens cannot be verified as asked.
+/// Tokens cannot be verified with these settings.
 pub const TOKEN: &str = "E034";
 /// Not a file that a snapshot can be written to.
 pub const SNAPSHOT: &str = "E035";
 /// Not the URL of a Redis or Valkey.
 pub const REDIS: &str = "E036";
-/// A limit that cannot be shared as it is written.
+/// A limit with settings that cannot be shared.
 pub const SHARED: &str = "E037";
-/// A certificate or key that cannot be used, or TLS that cannot be spoken as it is written.
+/// A certificate, key or TLS setting that cannot be used.
 pub const TLS: &str = "E038";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
-/// Any client can choose what a limit counts by (a warning).
+/// A limit counts by a value that any client can choose (a warning).
 pub const SPOOFABLE: &str = "W002";
 /// A location that no request can reach (a warning).
 pub const UNREACHABLE: &str = "W003";
-/// A burst below what the rate allows in one second (a warning).
+/// A burst below the units of one second (a warning).
 pub const SMALL_BURST: &str = "W004";
-/// A queue that takes longer to drain than anybody waits (a warning).
+/// A queue that takes longer to drain than any client waits (a warning).
 pub const LONG_QUEUE: &str = "W005";
-/// A wait, in a queue or for Redis, that may be longer than its location's timeout (a warning).
+/// A wait, in a queue or for Redis, that may exceed its location's timeout (a warning).
 pub const LONG_WAIT: &str = "W006";
-/// A cost from a header that nobody may set (a warning).
+/// A cost from a header that no client may set (a warning).
 pub const COST_IGNORED: &str = "W007";
-/// Something can be guessed or forged more easily than it should (a warning).
+/// A secret or connection that is easy to guess or forge (a warning).
 pub const WEAK: &str = "W008";
-/// Something that can have no effect as the file stands (a warning).
+/// A setting without effect (a warning).
 pub const NO_EFFECT: &str = "W009";
-/// Something that each gateway does for itself although the limit is shared (a warning).
+/// A part of a shared limit that each gateway handles alone (a warning).
 pub const NOT_SHARED: &str = "W010";
-/// A certificate that clients will refuse, or that none will be shown (a warning).
+/// A certificate that clients reject or never see (a warning).
 pub const CERTIFICATE: &str = "W011";

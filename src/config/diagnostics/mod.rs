@@ -1,4 +1,4 @@
-//! Problems of a file: their codes, their places, and how they are shown without secrets.
+//! Problems of a file: their codes, positions, and rendering without secrets.
 
 pub mod codes;
 pub(crate) mod problem;

@@ -1,4 +1,4 @@
-//! What is wrong with a file: every problem with its place, shown as rustc shows them.
+//! Collects the problems of a file with their positions, and renders them in the style of rustc.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::redact::redact_credentials;
 
-/// A place in the file: line and column from 1, in characters, and the width to underline.
+/// A position in the file: line and column counted from 1, in characters, and the width to underline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     pub line: usize,
@@ -22,10 +22,10 @@ impl Position {
     pub const START: Position = Position { line: 1, column: 1, width: 1 };
 }
 
-/// One thing that is wrong.
+/// One error or warning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// One of the constants in [`super::codes`]; stable.
+    /// One of the stable constants in [`super::codes`].
     pub code: &'static str,
     /// The field, e.g. `limits.per-ip.rate` or `locations[0].path`; empty for the file as a whole.
     pub field: String,
@@ -37,7 +37,7 @@ pub struct Problem {
     #[serde(skip)]
     pub width: usize,
     pub message: String,
-    /// What to write instead, as a sentence part: "did you mean `x`?", "write `5s`".
+    /// Advice as part of a sentence: "did you mean `x`?", "write `5s`".
     pub suggestion: Option<String>,
 }
 
@@ -58,22 +58,22 @@ impl From<Problem> for ValueError {
 pub struct ProblemReport {
     pub file: String,
     pub problems: Vec<Problem>,
-    /// The file's lines with every secret covered; empty if there is no text to show.
+    /// The file's lines with every secret masked; empty if there is no text to show.
     #[serde(skip)]
     pub(crate) lines: Vec<String>,
 }
 
 impl ProblemReport {
     /// A report about the file as a whole.
-    pub(crate) fn for_file(file: &str, complaint: ValueError) -> ProblemReport {
+    pub(crate) fn for_file(file: &str, error: ValueError) -> ProblemReport {
         ProblemReport {
             file: file.to_owned(),
-            problems: vec![complaint.at_position(Position::START, "")],
+            problems: vec![error.at_position(Position::START, "")],
             lines: Vec::new(),
         }
     }
 
-    /// Every problem with its source line and a caret; colours only when asked.
+    /// Every problem with its source line and a caret, in colour if `color`.
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let renderer = renderer.decor_style(DecorStyle::Ascii);
@@ -93,7 +93,7 @@ impl ProblemReport {
         let level = if problem.code.starts_with('W') { Level::WARNING } else { Level::ERROR };
         let title = level.primary_title(problem.message.as_str()).id(problem.code);
         let mut group = Group::with_title(title);
-        // A file that cannot be read has neither a line nor a place in it.
+        // A file that cannot be read has neither lines nor positions.
         if !self.lines.is_empty() || (problem.line, problem.column) != (1, 1) {
             let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
             let line = truncate_line(line, problem);
@@ -117,7 +117,7 @@ impl fmt::Display for ProblemReport {
 
 impl std::error::Error for ProblemReport {}
 
-/// What is shown of a line: a file on one long line is not rendered whole for each of its problems.
+/// The part of a line to show, so that a file on one long line is not repeated whole for each problem.
 fn truncate_line<'a>(line: &'a str, problem: &Problem) -> &'a str {
     let end = line.char_indices().nth(problem.column + problem.width + 200);
     end.map_or(line, |(byte, _)| &line[..byte])
@@ -138,7 +138,7 @@ pub(crate) struct ProblemSink {
     mentions: RefCell<Vec<(Position, String, Mention)>>,
 }
 
-/// What one part of the file says, to be judged when all of it was read.
+/// A fact from one section, checked after all sections are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Mention {
     /// A `jwt:` source.
@@ -147,7 +147,7 @@ pub(crate) enum Mention {
     Tier(String),
 }
 
-/// What is wrong with one value, before its place is known.
+/// An error in one value, before its position is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ValueError {
     pub code: &'static str,
@@ -168,44 +168,44 @@ impl ValueError {
         ValueError { suggestion, ..self }
     }
 
-    /// A help for what has none of its own.
+    /// Adds `suggestion` unless there is one already.
     pub fn with_default_help(self, suggestion: &str) -> ValueError {
         ValueError { suggestion: self.suggestion.or_else(|| Some(suggestion.to_owned())), ..self }
     }
 
-    /// Users and passwords of URLs are covered: a mistyped key may have them as well.
-    pub fn at_position(self, place: Position, field: &str) -> Problem {
+    /// Masks users and passwords of URLs, which even a mistyped key may contain.
+    pub fn at_position(self, position: Position, field: &str) -> Problem {
         Problem {
             code: self.code,
             field: redact_credentials(field),
-            line: place.line,
-            column: place.column,
-            width: place.width,
+            line: position.line,
+            column: position.column,
+            width: position.width,
             message: redact_credentials(&self.message),
             suggestion: self.suggestion,
         }
     }
 }
 
-/// More problems than a person reads; a file that has more is wrong as a whole.
+/// More problems than a person reads; a file with more is wrong as a whole.
 const PROBLEMS_MAX: usize = 1000;
 
 impl ProblemSink {
-    pub fn add_problem(&self, place: Position, field: &str, complaint: ValueError) {
+    pub fn add_problem(&self, position: Position, field: &str, error: ValueError) {
         let mut problems = self.problems.borrow_mut();
         if problems.len() < PROBLEMS_MAX {
-            problems.push(complaint.at_position(place, field));
+            problems.push(error.at_position(position, field));
         }
     }
 
-    pub fn add_warning(&self, place: Position, field: &str, complaint: ValueError) {
+    pub fn add_warning(&self, position: Position, field: &str, error: ValueError) {
         let mut warnings = self.warnings.borrow_mut();
         if warnings.len() < PROBLEMS_MAX {
-            warnings.push(complaint.at_position(place, field));
+            warnings.push(error.at_position(position, field));
         }
     }
 
-    /// Whether another problem would not be noted: then nobody need work out what would help.
+    /// Whether further problems would be dropped, so that suggestions need not be computed.
     pub fn is_full(&self) -> bool {
         self.problems.borrow().len() >= PROBLEMS_MAX
     }
@@ -214,8 +214,8 @@ impl ProblemSink {
         !self.problems.borrow().is_empty()
     }
 
-    pub fn record_mention(&self, place: Position, field: &str, what: Mention) {
-        self.mentions.borrow_mut().push((place, field.to_owned(), what));
+    pub fn record_mention(&self, position: Position, field: &str, mention: Mention) {
+        self.mentions.borrow_mut().push((position, field.to_owned(), mention));
     }
 
     pub fn take_mentions(&self) -> Vec<(Position, String, Mention)> {
@@ -232,7 +232,7 @@ impl ProblemSink {
     }
 }
 
-/// "did you mean `x`?" for the word of `known` closest to `word`, if one is close.
+/// "did you mean `x`?" for the word of `known` closest to `word` (optimal string alignment), if one is close.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let lower = word.to_lowercase();
     let close = |name: &str| (name.len().max(lower.len()) / 3).clamp(1, 3).min(name.len().saturating_sub(1));
@@ -259,12 +259,11 @@ mod tests {
 
     #[test]
     fn a_problem_is_shown_with_its_line_a_caret_and_help() {
-        let complaint =
-            ValueError::new("E006", "unknown field `upsteam`").with_help("did you mean `upstream`?");
-        let place = Position { line: 2, column: 5, width: 7 };
+        let error = ValueError::new("E006", "unknown field `upsteam`").with_help("did you mean `upstream`?");
+        let position = Position { line: 2, column: 5, width: 7 };
         let report = ProblemReport {
             file: "gateway.yaml".to_owned(),
-            problems: vec![complaint.at_position(place, "locations[0].upsteam")],
+            problems: vec![error.at_position(position, "locations[0].upsteam")],
             lines: vec!["locations:".to_owned(), "  - upsteam: app".to_owned()],
         };
         let text = report.to_string();
@@ -276,12 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_told_without_an_excerpt() {
-        let complaint = ValueError::new("E001", "the file `x.yaml` does not exist").with_help("name another");
-        let told = ProblemReport::for_file("x.yaml", complaint).to_string();
-        let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    fn an_unreadable_file_is_reported_without_an_excerpt() {
+        let error = ValueError::new("E001", "the file `x.yaml` does not exist").with_help("name another");
+        let rendered = ProblemReport::for_file("x.yaml", error).to_string();
+        let lines: Vec<&str> = rendered.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let first = "error[E001]: the file `x.yaml` does not exist";
-        assert!(lines[0] == first && lines[1..].iter().all(|line| !line.contains("-->")), "{told}");
-        assert!(told.contains("help: name another") && told.ends_with("x.yaml: 1 problem"), "{told}");
+        assert!(lines[0] == first && lines[1..].iter().all(|line| !line.contains("-->")), "{rendered}");
+        assert!(
+            rendered.contains("help: name another") && rendered.ends_with("x.yaml: 1 problem"),
+            "{rendered}"
+        );
     }
 }

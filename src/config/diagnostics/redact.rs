@@ -1,7 +1,7 @@
-//! Covering secrets in the lines that problems quote.
+//! Masks secrets in the lines and messages of problems.
 
-/// The lines of `text`, with everything behind a secret's key covered: by the look of the line alone, because a
-/// file whose YAML is broken must not show its secrets either.
+/// The lines of `text` with every value after a secret's key masked. The text of the line alone decides, because a
+/// file with broken YAML must not show its secrets either.
 pub(crate) fn redact_lines(text: &str) -> Vec<String> {
     let indent_of = |line: &str| line.len() - line.trim_start().len();
     let mut inside: Option<usize> = None;
@@ -34,7 +34,7 @@ pub(crate) fn redact_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The byte behind a key that means a secret, also a mistyped one.
+/// The byte after a key that names a secret, even a mistyped one.
 fn find_secret_start(line: &str) -> Option<usize> {
     let code = line.split(" #").next().unwrap_or(line);
     let mut word_start = 0;
@@ -57,8 +57,8 @@ fn find_secret_start(line: &str) -> Option<usize> {
     None
 }
 
-/// `text` with users and passwords of URLs covered, also where they are not escaped or the URL is none: all between
-/// `://` and the last `@` before the next `://`, and each word up to its `@`.
+/// `text` with users and passwords of URLs masked, even if they are not escaped or the URL is invalid: everything
+/// between `://` and the last `@` before the next `://`, and each word up to its `@`.
 pub(crate) fn redact_credentials(text: &str) -> String {
     if !text.contains('@') {
         return text.to_owned();
@@ -82,7 +82,7 @@ pub(crate) fn redact_credentials(text: &str) -> String {
     text.char_indices().map(|(byte, c)| if secret[byte] { mask_char(c) } else { c }).collect()
 }
 
-/// Whether `line` may go on with the user and password of a URL that ended the line `before`.
+/// Whether `line` may continue the user and password of a URL at the end of the line `before`.
 fn continues_credentials(before: &str, line: &str) -> bool {
     let open = before.rfind("://").is_some_and(|at| !before[at..].contains('@'));
     let part = line.trim_start().split('@').next().filter(|_| line.contains('@'));
@@ -90,7 +90,7 @@ fn continues_credentials(before: &str, line: &str) -> bool {
         .is_some_and(|part| !part.starts_with(['-', '#']) && !part.contains("://") && !part.contains(": "))
 }
 
-/// `line` with a star for every character between the bytes, so that columns stay where they are.
+/// `line` with a star for every character between the bytes, so that columns do not move.
 fn mask_range(line: &str, start: usize, end: usize) -> String {
     let covered = line[start..end].chars().map(mask_char);
     line[..start].chars().chain(covered).chain(line[end..].chars()).collect()

@@ -1,4 +1,4 @@
-//! Fields that can have no effect, because of what the rest of the file says.
+//! Warns of fields without effect because of the rest of the file.
 
 use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
@@ -17,7 +17,7 @@ pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_bandwidth(file);
 }
 
-/// Bodies that are not an upstream's leave at once.
+/// Bandwidth limits only pace the bodies of upstreams.
 fn warn_of_bandwidth(file: &LintContext<'_>) {
     for (index, location) in file.config.locations.iter().enumerate() {
         if location.bandwidth.is_some() && !matches!(location.action, ActionConfig::Upstream(_)) {
@@ -31,39 +31,39 @@ fn warn_of_bandwidth(file: &LintContext<'_>) {
     }
 }
 
-/// Accounts that nobody can have.
+/// Keys that count by account although no request has one.
 fn warn_of_accounts(file: &LintContext<'_>) {
     if file.config.account.from.is_some() {
         return;
     }
     let by_account = |parts: &[KeyPart]| parts.contains(&KeyPart::Account);
-    let mut places = Vec::new();
+    let mut values = Vec::new();
     for limit in file.used_limits() {
         let config = &file.config.limits[limit];
-        places.extend(by_account(&config.key).then(|| file.limit_value(limit, &["key"])));
-        places.extend(by_account(&config.fair_by).then(|| file.limit_value(limit, &["fair_by"])));
+        values.extend(by_account(&config.key).then(|| file.limit_value(limit, &["key"])));
+        values.extend(by_account(&config.fair_by).then(|| file.limit_value(limit, &["fair_by"])));
     }
     for (index, location) in file.config.locations.iter().enumerate() {
         let paced = location.bandwidth.as_ref().is_some_and(|bandwidth| by_account(&bandwidth.key));
-        places.extend(paced.then(|| file.location_value(index, &["bandwidth", "key"])));
+        values.extend(paced.then(|| file.location_value(index, &["bandwidth", "key"])));
     }
     let bans = file.config.bans.as_ref().filter(|bans| bans.key == BanKey::Account);
-    places.extend(bans.map(|_| file.value_at(&["bans", "key"])));
-    for place in places {
-        let message = "no request has an account, because nothing says where it stands";
+    values.extend(bans.map(|_| file.value_at(&["bans", "key"])));
+    for value in values {
+        let message = "no request has an account, because `account.from` is not set";
         let help = "write e.g. account: { from: header:X-Account-Id }, or count by ip";
-        warn_at(&place, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+        warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
     }
 }
 
-/// A queue of one key in which all waiters are of the same turn.
+/// A `fair_by` that is the same for all waiters of a queue.
 fn warn_of_turns(file: &LintContext<'_>) {
     for limit in file.used_limits() {
         let config = &file.config.limits[limit];
         let same = |part: &KeyPart| *part == KeyPart::Global || config.key.contains(part);
         if !config.fair_by.is_empty() && config.fair_by.iter().all(same) {
-            let message = "all who wait in one queue are the same by this key: nobody takes turns";
-            let help = "take turns by something that the limit's own key does not name";
+            let message = "this key is the same for all waiters of a queue, so they take no turns";
+            let help = "take turns by a value that is not in the limit's own key";
             warn_at(
                 &file.limit_value(limit, &["fair_by"]),
                 ValueError::new(codes::NO_EFFECT, message).with_help(help),
@@ -72,17 +72,17 @@ fn warn_of_turns(file: &LintContext<'_>) {
     }
 }
 
-/// What is refused goes where it would have gone.
+/// A limit that degrades rejected requests to the location's own upstream.
 fn warn_of_degrading(file: &LintContext<'_>) {
     for (index, location) in file.config.locations.iter().enumerate() {
         let ActionConfig::Upstream(own) = location.action else { continue };
         let mut chain = file.config.server.limits.iter().chain(&location.limits).copied();
-        let in_vain = |&limit: &LimitId| {
+        let is_ineffective = |&limit: &usize| {
             !file.config.limits[limit].dry_run && degrade_target(file, limit, location) == Some(Some(own))
         };
-        if let Some(limit) = chain.find(in_vain) {
+        if let Some(limit) = chain.find(is_ineffective) {
             let message = format!(
-                "what limit `{}` refuses is sent to upstream {} all the same: it limits nothing here",
+                "requests that limit `{}` rejects are sent to upstream {} anyway: it limits nothing here",
                 file.config.limits[limit].name, file.config.upstreams[own].name
             );
             let help = "degrade to another upstream, or write on_reject: { degrade: none } here";
@@ -94,12 +94,8 @@ fn warn_of_degrading(file: &LintContext<'_>) {
     }
 }
 
-/// Whether refusals of a limit are degraded, and to which upstream.
-fn degrade_target(
-    file: &LintContext<'_>,
-    limit: LimitId,
-    location: &LocationConfig,
-) -> Option<Option<UpstreamId>> {
+/// Whether rejections by a limit are degraded, and to which upstream.
+fn degrade_target(file: &LintContext<'_>, limit: usize, location: &LocationConfig) -> Option<Option<usize>> {
     let on_reject = file
         .config
         .on_reject
@@ -111,25 +107,25 @@ fn degrade_target(
     }
 }
 
-/// Bans that no refusal leads to.
+/// Bans that no rejection can lead to.
 fn warn_of_bans(file: &LintContext<'_>) {
     if file.config.bans.is_none() {
         return;
     }
-    let refuses = |limit: LimitId| {
+    let rejects = |limit: usize| {
         let config = &file.config.limits[limit];
         !config.dry_run && !matches!(config.algorithm, Algorithm::Concurrency { .. })
     };
     let mut locations = file.config.locations.iter();
-    // What no location serves is never degraded.
-    let strikes = file.config.server.limits.iter().any(|&limit| refuses(limit))
+    // Requests without a location are never degraded.
+    let strikes = file.config.server.limits.iter().any(|&limit| rejects(limit))
         || locations.any(|location| {
-            let own = |&limit: &LimitId| refuses(limit) && degrade_target(file, limit, location).is_none();
+            let own = |&limit: &usize| rejects(limit) && degrade_target(file, limit, location).is_none();
             location.limits.iter().any(own)
         });
     if !strikes {
-        let message = "nobody is ever banned: no rate and no queue of this file rejects anybody";
-        let help = "rejections by concurrency, in dry runs and that are degraded do not count";
+        let message = "no client is ever banned: no rate and no queue of this file rejects requests";
+        let help = "rejections by concurrency, in dry runs and degraded ones do not count";
         warn_at(
             &file.value_at(&["bans", "after"]),
             ValueError::new(codes::NO_EFFECT, message).with_help(help),

@@ -1,4 +1,4 @@
-//! What limits count by is chosen by the very clients they are to hold back.
+//! Warns of accounts, tiers and keys that any client can choose itself.
 
 use super::{LintContext, warn_at};
 use crate::config::describe::describe_key_part;
@@ -11,10 +11,10 @@ use crate::config::yaml::fields::FieldValue;
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";
 
-/// Who reads a source that any client may write.
+/// A source that any client can write, and its uses.
 struct SpoofableSource<'a> {
     source: &'a ValueSource,
-    /// Where it is read first.
+    /// The first field that reads it.
     value: FieldValue<'a>,
     role: SourceRole,
     /// The names of the limits that count by it.
@@ -28,7 +28,7 @@ enum SourceRole {
     Key,
 }
 
-/// A claim stands in a token that its issuer has signed.
+/// Whether a source comes from a signed token.
 fn is_signed(source: &ValueSource) -> bool {
     matches!(source, ValueSource::Jwt(_))
 }
@@ -40,15 +40,15 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
     if only_unix || !file.config.server.trusted_proxies.is_empty() {
         return;
     }
-    for believed in find_spoofable(file) {
-        let name = describe_key_part(&KeyPart::Source(believed.source.clone()));
-        let complaint = ValueError::new(codes::SPOOFABLE, believed.render_message(&name)).with_help(HELP);
-        warn_at(&believed.value, complaint);
+    for spoofable in find_spoofable(file) {
+        let name = describe_key_part(&KeyPart::Source(spoofable.source.clone()));
+        let error = ValueError::new(codes::SPOOFABLE, spoofable.render_message(&name)).with_help(HELP);
+        warn_at(&spoofable.value, error);
     }
     for limit in file.used_limits() {
         if let Cost::Header { name, .. } = &file.config.limits[limit].cost {
             let message = format!(
-                "a cost is believed from trusted proxies alone, and there are none: whatever header {name} says, \
+                "a cost header counts from trusted proxies only, and there are none: header {name} is ignored, and \
                  a request costs 1"
             );
             let help = "name the proxy that sets it in server.trusted_proxies, or write a number";
@@ -60,7 +60,7 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
     }
 }
 
-/// Every source that something is decided by, once.
+/// Every spoofable source that a decision depends on, once.
 fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
     let mut all: Vec<SpoofableSource<'a>> = Vec::new();
     let account = &file.config.account;
@@ -114,17 +114,17 @@ impl SpoofableSource<'_> {
         let (noun, verb) = if limits.len() == 1 { ("limit", "counts") } else { ("limits", "count") };
         let limits = limits.join(" and ");
         match (self.role, self.limits.is_empty()) {
-            (SourceRole::Tier, _) => format!("any client can choose {name}, and be in any tier it likes"),
+            (SourceRole::Tier, _) => format!("any client can choose {name}, and with it any tier"),
             (SourceRole::Account, true) => {
-                format!("any client can choose {name}, and call under any account it likes")
+                format!("any client can choose {name}, and with it any account")
             }
             (SourceRole::Account, false) => format!(
                 "any client can choose {name}, which names the account that {noun} {limits} {verb} by: \
-                 a new name gets fresh counters, another's name uses up theirs"
+                 a new name gets fresh counters, another client's name uses up its counters"
             ),
             (SourceRole::Key, _) => format!(
                 "any client can choose {name}, which {noun} {limits} {verb} by: \
-                 a new value gets fresh counters, another's value uses up theirs"
+                 a new value gets fresh counters, another client's value uses up its counters"
             ),
         }
     }

@@ -1,7 +1,7 @@
-//! Locations that no request can reach, because others are found first wherever they could be.
+//! Warns of locations that no request can reach because others always match first.
 //!
-//! Hosts are searched group by group, and every group has hosts that are its alone, so a location is dead when it
-//! is dead in each of its groups. Inside a group the order is that of `location::Locations`.
+//! Every group of a host rule has hosts that no other group covers, so a location is dead only if it is dead in each of
+//! its groups. Inside a group, the order is that of the router (`request`).
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::{HostRule, LocationConfig, PathRule};
 
-/// Patterns that every path matches: a path starts with a slash, and `$` alone holds at the end of any.
+/// Patterns that match every path: a path starts with a slash, and `$` alone matches at the end of any.
 const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];
 
 pub(super) fn lint_locations(file: &LintContext<'_>) {
@@ -29,7 +29,7 @@ pub(super) fn lint_locations(file: &LintContext<'_>) {
             }
         }
     }
-    // Of each location: in how many groups it is found, and who comes before it in the last of the others.
+    // Per location: the number of groups in which it is reachable, and a location that hides it in another group.
     let mut alive = vec![0_usize; locations.len()];
     let mut winners: Vec<Option<usize>> = vec![None; locations.len()];
     for members in groups.values() {
@@ -44,8 +44,7 @@ pub(super) fn lint_locations(file: &LintContext<'_>) {
     for (index, location) in locations.iter().enumerate() {
         let path = file.location_value(index, &["path"]);
         if has_empty_segment(&location.path) {
-            let message =
-                "this location is never reached: several slashes in a row are merged into one before";
+            let message = "this location is never reached: repeated slashes are merged into one first";
             warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help("write one slash"));
         } else if let (0, Some(winner)) = (alive[index], winners[index]) {
             let first = file.location_value(winner, &["path"]).written_text().to_owned();
@@ -72,7 +71,9 @@ fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str 
         (PathRule::Prefix { .. }, PathRule::Regex(_)) => {
             "a regular expression comes before a plain prefix: write ^~ here, or a narrower expression there"
         }
-        _ => "of one path, who names methods comes before who takes any, then file order: remove one",
+        _ => {
+            "for one path, locations with methods come before those without, then file order decides: remove one"
+        }
     }
 }
 
@@ -86,11 +87,11 @@ fn has_empty_segment(path: &PathRule) -> bool {
 /// The locations of one host rule.
 struct HostRuleGroup<'a> {
     locations: &'a [LocationConfig],
-    /// Those of one exact path, one prefix or one pattern, in the order they are tried.
+    /// Locations with the same exact path, prefix or pattern, in matching order.
     same_path: HashMap<(PathKind, &'a str), Vec<usize>>,
     /// Regexes that match everything, in file order.
     match_all: Vec<usize>,
-    /// Places of `^~ /`, if no prefix of the group lets regexes be tried.
+    /// Indices of `^~ /`, if no prefix of the group lets regexes be tried.
     regex_blocking: Vec<usize>,
 }
 
@@ -133,7 +134,7 @@ impl<'a> HostRuleGroup<'a> {
         }
     }
 
-    /// A location that is found before `member` wherever that one could be.
+    /// A location that always matches before `member`.
     fn find_winner(&self, member: usize) -> Option<usize> {
         let location = &self.locations[member];
         let same = self.same_path.get(&path_key(location)).map_or(&[][..], Vec::as_slice);
@@ -151,7 +152,7 @@ impl<'a> HostRuleGroup<'a> {
         self.find_covering(location, &winners)
     }
 
-    /// One of `winners` if together they accept every method that `location` does.
+    /// One of `winners`, if together they accept every method of `location`.
     fn find_covering(&self, location: &LocationConfig, winners: &[usize]) -> Option<usize> {
         let any = winners.iter().copied().find(|&winner| self.locations[winner].methods.is_empty());
         if any.is_some() || location.methods.is_empty() {
@@ -160,7 +161,7 @@ impl<'a> HostRuleGroup<'a> {
         let accepted = |method: &Method| {
             winners.iter().any(|&winner| accepts_method(&self.locations[winner].methods, method))
         };
-        // HEAD needs no look of its own: who accepts GET accepts it.
+        // HEAD needs no case of its own: a location that accepts GET accepts HEAD.
         location.methods.iter().all(accepted).then(|| winners.first().copied()).flatten()
     }
 }
@@ -173,12 +174,12 @@ fn path_key(location: &LocationConfig) -> (PathKind, &str) {
     match &location.path {
         PathRule::Exact(path) => (PathKind::Exact, path),
         PathRule::Prefix { path, .. } => (PathKind::Prefix, path),
-        // As it is written, for the compiled one does not show whether it minds case.
+        // The text as written, because the compiled pattern does not show its case sensitivity.
         PathRule::Regex(_) => (PathKind::Regex, &location.name),
     }
 }
 
-/// `name` is the path as it is written, e.g. `~* ^/(.*)`.
+/// `name` is the path as written, e.g. `~* ^/(.*)`.
 fn is_match_all(name: &str) -> bool {
     let pattern = name.trim_start_matches('~').trim_start_matches('*').trim();
     let pattern = pattern.replace("(.*)", ".*");

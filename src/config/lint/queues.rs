@@ -1,4 +1,4 @@
-//! Numbers of a limit that refuse more, or make wait longer, than they seem to say.
+//! Warns of bursts and queues that reject more, or wait longer, than they seem to.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{Algorithm, LeakyBucketRate, TokenBucketRate};
 use crate::config::value::scalars::Rate;
 
-/// Who waits without an end given to the wait is taken to give up after this time.
+/// The wait after which a client is assumed to give up, if no `max_wait` is set.
 const ASSUMED_MAX_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) fn lint_queues(file: &LintContext<'_>) {
     for limit in (0..file.config.limits.len()).map(LimitId) {
         let numbers = &file.config.limits[limit];
         for (variant, algorithm) in numbers.algorithm_variants().enumerate() {
-            // The numbers of a tier stand in a section of their own.
+            // The numbers of a tier have a section of their own.
             let tier = numbers.variant_tier(variant);
             let field = |name: &'static str| match tier {
                 Some(tier) => file.limit_value(limit, &["tiers", tier, name]),
@@ -26,11 +26,11 @@ pub(super) fn lint_queues(file: &LintContext<'_>) {
             match algorithm {
                 Algorithm::TokenBucket { rates } => {
                     let small = rates.iter().filter_map(check_burst);
-                    small.for_each(|complaint| warn_at(&field("burst"), complaint));
+                    small.for_each(|error| warn_at(&field("burst"), error));
                 }
                 Algorithm::LeakyBucket { rates, max_wait } => {
                     let long = rates.iter().filter_map(|one| check_queue(one, *max_wait));
-                    long.for_each(|complaint| warn_at(&field("queue"), complaint));
+                    long.for_each(|error| warn_at(&field("queue"), error));
                 }
                 _ => {}
             }
@@ -41,19 +41,19 @@ pub(super) fn lint_queues(file: &LintContext<'_>) {
     }
 }
 
-/// A burst that is smaller than what the rate allows in a second.
+/// Warns of a burst below the units that the rate allows in one second.
 fn check_burst(one: &TokenBucketRate) -> Option<ValueError> {
     let second = Duration::from_secs(1).as_nanos();
     let units = u128::from(one.rate.units.get());
     let (allowed, period) = (units * second, one.rate.period.as_nanos().max(1));
-    // What a rate of less than a second lets pass at once is its own number.
+    // With a period below one second, a burst of the rate's own number is enough.
     if one.burst >= one.rate.units.get() || u128::from(one.burst) * period >= allowed {
         return None;
     }
     let in_a_second = allowed.div_ceil(period);
     let message = format!(
         "a burst of {} is less than the rate allows in one second: {in_a_second} requests that come together are \
-         refused in part, although their sender keeps to the rate",
+         partly rejected, although their sender keeps to the rate",
         one.burst
     );
     Some(
@@ -61,37 +61,37 @@ fn check_burst(one: &TokenBucketRate) -> Option<ValueError> {
     )
 }
 
-/// A queue whose last place is waited in longer than anybody may, or will.
+/// Warns of a queue in which the last position waits longer than clients may, or will.
 fn check_queue(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Option<ValueError> {
     let drains_in = drain_time(one.rate, one.queue);
-    let told = describe_rounded(drains_in);
+    let drain_text = describe_rounded(drains_in);
     let (queue, within) = (one.queue, max_wait.unwrap_or(ASSUMED_MAX_WAIT));
     if drains_in <= within {
         return None;
     }
     let fit = units_within(one.rate, within);
-    let complaint = match max_wait {
+    let error = match max_wait {
         Some(wait) => {
             let wait = format_full_period(wait);
             let message = format!(
-                "a queue of {queue} drains in {told}, and nobody waits longer than max_wait, {wait}: only {fit} of \
-                 its places are ever used"
+                "a queue of {queue} drains in {drain_text}, but no request waits longer than max_wait, {wait}: only \
+                 {fit} of its positions are ever used"
             );
             ValueError::new(codes::LONG_QUEUE, message)
-                .with_help(format!("write queue: {fit}, or a max_wait of at least {told}"))
+                .with_help(format!("write queue: {fit}, or a max_wait of at least {drain_text}"))
         }
         None => {
             let message = format!(
-                "a queue of {queue} drains in {told}: who comes last will have given up before its turn"
+                "a queue of {queue} drains in {drain_text}: the last client will give up before its turn"
             );
             ValueError::new(codes::LONG_QUEUE, message)
                 .with_help(format!("write a shorter queue, e.g. queue: {fit}, or a max_wait such as 30s"))
         }
     };
-    Some(complaint)
+    Some(error)
 }
 
-/// A wait that the location's own timeout never lets come to its end.
+/// Warns of a wait that the location's timeout always cuts off.
 fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
     let location = &file.config.locations[index];
     let Some(timeout) = location.timeout else { return };
@@ -103,7 +103,7 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
                 let drained =
                     rates.iter().map(|one| drain_time(one.rate, one.queue)).max().unwrap_or_default();
                 let wait = drained.min(max_wait.unwrap_or(Duration::MAX));
-                // A max_wait that somebody wrote was meant to be reached.
+                // An explicit max_wait is meant to be reached.
                 Some(wait.max(max_wait.filter(|_| written && !drained.is_zero()).unwrap_or_default()))
             }
             _ => None,
@@ -113,8 +113,8 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
         };
         let (longest, timeout) = (describe_rounded(longest), format_full_period(timeout));
         let message = format!(
-            "limit `{}` lets requests wait for {longest}, and this timeout ends after {timeout}: \
-             who would wait longer is refused at once",
+            "limit `{}` lets requests wait for {longest}, but this timeout ends after {timeout}: \
+             requests that would wait longer are rejected at once",
             numbers.name
         );
         let help = "write a longer timeout, or a max_wait that leaves time for the answer";
@@ -125,7 +125,7 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
     }
 }
 
-/// How long `units` take to leave.
+/// The time in which `units` leave.
 fn drain_time(rate: Rate, units: u64) -> Duration {
     let ns = u128::from(units).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
@@ -136,7 +136,7 @@ fn units_within(rate: Rate, time: Duration) -> u64 {
     u64::try_from(units).unwrap_or(u64::MAX)
 }
 
-/// In words, rounded up to milliseconds, and to seconds where there are many.
+/// In words, rounded up to milliseconds, or to seconds from 10 s.
 fn describe_rounded(span: Duration) -> String {
     let unit = if span < Duration::from_secs(10) { 1_000_000 } else { 1_000_000_000 };
     let ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);

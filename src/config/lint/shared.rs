@@ -1,4 +1,4 @@
-//! Limits that count in Redis, and what does not go there with them.
+//! Warns of settings that conflict with counting in Redis.
 
 use std::net::IpAddr;
 
@@ -19,12 +19,12 @@ pub(super) fn lint_shared(file: &LintContext<'_>) {
     }
 }
 
-/// A Redis that nothing counts in.
+/// A configured Redis without any use.
 fn warn_of_unused_redis(file: &LintContext<'_>) {
     let url = file.value_at(&["state", "redis", "url"]);
     if url.path == "state.redis.url" && !url.is_null() && !url.is_word("none") {
         let message = "nothing counts in this Redis: every limit and the bans count locally";
-        let help = "write state: redis in a limit, or store: redis for all that say nothing else";
+        let help = "write state: redis in a limit, or store: redis for all limits without a `state`";
         warn_at(
             &file.value_at(&["state", "redis"]),
             ValueError::new(codes::NO_EFFECT, message).with_help(help),
@@ -32,7 +32,7 @@ fn warn_of_unused_redis(file: &LintContext<'_>) {
     }
 }
 
-/// Turns that each gateway gives to its own waiters.
+/// A shared queue with `fair_by`: each gateway gives turns only to its own waiters.
 fn warn_of_turns(file: &LintContext<'_>) {
     for limit in file.used_limits() {
         let config = &file.config.limits[limit];
@@ -48,7 +48,7 @@ fn warn_of_turns(file: &LintContext<'_>) {
     }
 }
 
-/// Locations that give up before Redis does.
+/// Locations with a timeout shorter than that of Redis.
 fn warn_of_timeouts(file: &LintContext<'_>, redis: &RedisConfig) {
     for (index, location) in file.config.locations.iter().enumerate() {
         let Some(timeout) = location.timeout.filter(|timeout| *timeout < redis.timeout) else { continue };
@@ -68,7 +68,7 @@ fn warn_of_timeouts(file: &LintContext<'_>, redis: &RedisConfig) {
     }
 }
 
-/// A password that travels unencrypted.
+/// A password that crosses the network unencrypted.
 fn warn_of_password(file: &LintContext<'_>, redis: &RedisConfig) {
     let servers = match &redis.servers {
         RedisServers::Single(host, _) => vec![host.as_str()],
@@ -86,7 +86,7 @@ fn warn_of_password(file: &LintContext<'_>, redis: &RedisConfig) {
     }
 }
 
-/// Surely on another machine. A name without a dot may be a container beside this one.
+/// Whether `host` is certainly another machine. A name without a dot may be a container on this one.
 fn is_remote_host(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(ip) => !ip.to_canonical().is_loopback(),

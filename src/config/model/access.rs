@@ -1,4 +1,4 @@
-//! The typed model of who may come in, and of bans.
+//! The typed model of IP sets, access rules and bans.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct IpSetConfig {
     pub networks: Arc<[IpNet]>,
 }
 
-/// Networks written into a field, and sets named there.
+/// The networks and named sets of one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkList {
     pub written: Vec<IpNet>,
@@ -26,10 +26,10 @@ pub struct NetworkList {
 /// The `access` section: deny beats allow beats bypass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// `None` = any.
+    /// `None` = every address.
     pub allow: Option<NetworkList>,
     pub deny: NetworkList,
-    /// No limits and no bans.
+    /// Addresses without limits and bans.
     pub bypass: NetworkList,
 }
 
@@ -44,9 +44,9 @@ impl NetworkList {
 pub struct BansConfig {
     /// Strikes within the period that start a ban; at most 10,000.
     pub after: Rate,
-    /// `for`: what the first ban lasts, at most `longest`.
+    /// `for`: the length of the first ban, at most `longest`.
     pub first: Duration,
-    /// `max`: what no ban exceeds, and after what time without one it begins with `first` again.
+    /// `max`: the length of the longest ban. After this time without a ban, the next one lasts `first` again.
     pub longest: Duration,
     pub key: BanKey,
 }
@@ -54,6 +54,6 @@ pub struct BansConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BanKey {
     Ip,
-    /// The client's address where a request has no account.
+    /// Falls back to the client's address if a request has no account.
     Account,
 }

@@ -11,7 +11,7 @@ use crate::config::read::token_keys::TokenKeys;
 use crate::config::value::scalars::Secret;
 use crate::config::yaml::file::NamedFile;
 
-/// Who is calling, and in which tier.
+/// The `account` section: where the account and the tier of a request are read from.
 #[derive(Debug, Clone, Default)]
 pub struct AccountConfig {
     pub from: Option<ValueSource>,
@@ -20,7 +20,7 @@ pub struct AccountConfig {
     pub jwt: Option<JwtConfig>,
 }
 
-/// What decides the tier of a caller: its account in `members`, then in the file, then `from`, then the default.
+/// The sources of a caller's tier, in order: its account in `members`, then in `file`, then `from`, then `default`.
 #[derive(Debug, Clone)]
 pub struct TierRules {
     pub from: Option<ValueSource>,
@@ -30,10 +30,10 @@ pub struct TierRules {
 }
 
 impl TierRules {
-    /// The tier of everybody when nothing else is said.
+    /// The tier of every caller unless the file sets another.
     pub const DEFAULT: &str = "default";
 
-    /// Whether anything else than "everybody is in `default`" is said.
+    /// Whether some caller may be in a tier other than `default`.
     pub fn is_configured(&self) -> bool {
         self.from.is_some()
             || !self.members.is_empty()
@@ -53,7 +53,7 @@ impl Default for TierRules {
     }
 }
 
-/// How tokens are verified. There is a secret, or a file of public keys, or both.
+/// How tokens are verified: with a secret, a file of public keys, or both.
 #[derive(Debug, Clone)]
 pub struct JwtConfig {
     pub keys: Option<Arc<NamedFile<TokenKeys>>>,
@@ -62,7 +62,7 @@ pub struct JwtConfig {
     pub issuers: Vec<String>,
     /// Empty = any.
     pub audiences: Vec<String>,
-    /// At least one; each with keys that it can be verified by.
+    /// At least one; each has keys that can verify it.
     pub algorithms: Vec<Algorithm>,
     /// The header that carries the token.
     pub header: HeaderName,

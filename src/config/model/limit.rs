@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone)]
 pub struct LimitConfig {
     pub name: String,
-    /// One or more parts; several make one compound key.
+    /// At least one part; several make one compound key.
     pub key: Vec<KeyPart>,
     pub missing_key: MissingKey,
     pub algorithm: Algorithm,
-    /// What the limit says to tiers of their own: other numbers of the same algorithm, or `None` = nothing.
+    /// Tiers with other numbers for the same algorithm; `None` = the tier is not limited.
     pub tiers: Vec<(String, Option<Algorithm>)>,
-    /// By what the waiters of a queue take turns; empty = in arrival order.
+    /// Waiters of a queue take turns by this key; empty = arrival order.
     pub fair_by: Vec<KeyPart>,
-    /// From cold the rate of a bucket climbs from a third to the whole over this time.
+    /// The time in which the rate of a cold bucket rises from a third to its full value.
     pub warm_up: Option<Duration>,
     pub cost: Cost,
     /// Empty = any.
     pub methods: Vec<Method>,
     pub bypass: NetworkList,
     pub dry_run: bool,
-    /// Its counters are shared on Redis, and so it goes on while that fails; `None` = they are local.
+    /// The behaviour while Redis fails, if the counters are shared there; `None` = local counters.
     pub shared: Option<OnFailure>,
     pub on_reject: OnRejectPatch,
 }
 
-/// What of a limit may change while its counters go on.
+/// The part of a limit that may change without a reset of its counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitNumbers {
     algorithm: Algorithm,
@@ -40,7 +40,7 @@ pub struct LimitNumbers {
     warm_up: Option<Duration>,
 }
 
-/// The numbers of one limit. `rates` are judged together; there is at least one.
+/// The numbers of one limit. `rates` has at least one entry, and all of them must agree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Algorithm {
     TokenBucket {
@@ -64,21 +64,21 @@ pub enum Algorithm {
         rates: Vec<Rate>,
     },
     Concurrency {
-        /// The limit follows the upstream's latency, from here (at least 1) up to `max`; `None` = it is `max`.
+        /// The lower bound (at least 1) of a limit that follows the upstream's latency; `None` = it is always `max`.
         min: Option<u32>,
         max: u32,
     },
 }
 
-/// More sub-windows than this would only cost memory.
+/// More sub-windows would cost memory without a gain in precision.
 pub const BUCKETS_MAX: u8 = 60;
 
-/// Where fixed windows begin.
+/// The start of fixed windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WindowAlign {
-    /// At the first request of each.
+    /// At the first request of each window.
     First,
-    /// At the multiples of the period in UTC.
+    /// At multiples of the period in UTC.
     Clock,
 }
 
@@ -88,46 +88,46 @@ impl LimitConfig {
         LimitNumbers { algorithm, tiers, warm_up: self.warm_up }
     }
 
-    /// The same limit by other numbers.
+    /// The same limit with other numbers.
     pub fn with_numbers(&self, numbers: &LimitNumbers) -> LimitConfig {
         let LimitNumbers { algorithm, tiers, warm_up } = numbers.clone();
         LimitConfig { algorithm, tiers, warm_up, ..self.clone() }
     }
 
-    /// The numbers of the limit itself, then those of each tier that has its own.
+    /// The limit's own numbers, then those of each tier that has others.
     pub fn algorithm_variants(&self) -> impl Iterator<Item = &Algorithm> {
         std::iter::once(&self.algorithm).chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
     }
 
-    /// Which of [`Limit::variants`] judges callers of `tier`; `None` = the limit does not concern them.
+    /// The index into [`LimitConfig::algorithm_variants`] for callers of `tier`; `None` = they are not limited.
     pub fn variant_for_tier(&self, tier: Option<&str>) -> Option<usize> {
-        let Some(place) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else { return Some(0) };
-        self.tiers[place].1.as_ref()?;
-        Some(1 + self.tiers[..place].iter().filter(|(_, own)| own.is_some()).count())
+        let Some(index) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else { return Some(0) };
+        self.tiers[index].1.as_ref()?;
+        Some(1 + self.tiers[..index].iter().filter(|(_, own)| own.is_some()).count())
     }
 
-    /// The tier that a variant belongs to; `None` = the limit's own numbers.
+    /// The tier of a variant; `None` = the limit's own numbers.
     pub fn variant_tier(&self, variant: usize) -> Option<&str> {
         let own = self.tiers.iter().filter(|(_, own)| own.is_some());
         own.map(|(name, _)| name.as_str()).nth(variant.checked_sub(1)?)
     }
 
-    /// The variant and the place of the rate in it, of a rate counted through all variants.
+    /// The variant, and the index of the rate in it, for an index that counts the rates of all variants.
     pub fn locate_rate(&self, rate: usize) -> Option<(usize, &Algorithm, usize)> {
         let mut first = 0;
         for (variant, algorithm) in self.algorithm_variants().enumerate() {
-            let places = algorithm.rate_count();
-            if rate < first + places {
+            let count = algorithm.rate_count();
+            if rate < first + count {
                 return Some((variant, algorithm, rate - first));
             }
-            first += places;
+            first += count;
         }
         None
     }
 }
 
 impl Algorithm {
-    /// Each rate with the units that it accepts at most at once or in its window; none for concurrency.
+    /// Each rate with the most units that it accepts at once or in its window; empty for concurrency.
     pub fn rate_quotas(&self) -> Vec<(Rate, u64)> {
         match self {
             Algorithm::TokenBucket { rates } => rates.iter().map(|one| (one.rate, one.burst)).collect(),
@@ -141,24 +141,24 @@ impl Algorithm {
         }
     }
 
-    /// Rates; concurrency, which has none, counts as one.
+    /// The number of rates; concurrency, which has none, counts as one.
     pub fn rate_count(&self) -> usize {
         self.rate_quotas().len().max(1)
     }
 }
 
-/// How a shared limit judges while Redis does not.
+/// How a shared limit decides while Redis does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// By local counters and the limit's share for one of the live gateways.
+    /// By local counters, with one gateway's share of the limit.
     Local,
     Allow,
-    /// 503.
+    /// With 503.
     Reject,
 }
 
 impl OnFailure {
-    /// Each with its word.
+    /// The values with their words in the file.
     pub const WORDS: [(&str, OnFailure); 3] =
         [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
 
@@ -170,14 +170,14 @@ impl OnFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenBucketRate {
     pub rate: Rate,
-    /// Tokens the bucket holds, at least 1.
+    /// Capacity in tokens, at least 1.
     pub burst: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeakyBucketRate {
     pub rate: Rate,
-    /// Requests that leave at once from idle, at least 1.
+    /// Requests that an idle bucket passes at once, at least 1.
     pub burst: u64,
     /// Requests that may wait.
     pub queue: u64,
@@ -196,7 +196,7 @@ pub enum KeyPart {
     Source(ValueSource),
 }
 
-/// A place in a request's head that carries a value.
+/// A part of a request's head that carries a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueSource {
     Header(HeaderName),
@@ -218,15 +218,15 @@ pub enum MissingKey {
 pub enum Cost {
     /// At least 1.
     Units(u64),
-    /// Counts only from trusted proxies, else 1.
+    /// Read from trusted proxies only; otherwise the cost is 1.
     Header { name: HeaderName, invalid: InvalidCost },
 }
 
-/// What becomes of a request whose cost is not a number.
+/// The treatment of a request if its cost header is not a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidCost {
-    /// It counts 1.
+    /// It costs 1.
     One,
-    /// A bad request.
+    /// It is a bad request (400).
     Reject,
 }

@@ -1,4 +1,4 @@
-//! The typed model of `listen`: where clients connect, and what a connection begins with.
+//! The typed model of `listen`: addresses, TLS and the PROXY protocol.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ pub struct ListenConfig {
     pub http2: bool,
     /// Whether a connection begins with a PROXY protocol header; `None` = never.
     pub proxy_protocol: Option<ProxyProtocolMode>,
-    /// Permissions of a unix socket's file; `None` = as the umask says.
+    /// Permissions of a unix socket's file; `None` = those of the umask.
     pub mode: Option<u32>,
 }
 
@@ -38,15 +38,15 @@ pub enum ProxyProtocolMode {
     Required,
 }
 
-/// What one listener needs for TLS, as its files held it when they were read.
+/// The TLS settings of one listener, with the contents of its files at the time of reading.
 #[derive(Debug, Clone)]
 pub struct ListenTlsConfig {
-    /// The first serves clients that name no host, or none of ours.
+    /// The first serves clients that name no host or an unknown one.
     pub certificates: Vec<ListenCertificate>,
-    /// Who may have signed the certificate that each client must show; `None` = none is asked for.
+    /// The authorities that may sign client certificates; `None` = clients need no certificate.
     pub client_ca: Option<Arc<RootCertStore>>,
     pub min_version: TlsVersion,
-    /// Of everything above: equal means that nothing changed.
+    /// A digest of the fields above: equal digests mean equal settings.
     pub digest: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct ListenTlsConfig {
 #[derive(Debug, Clone)]
 pub struct ListenCertificate {
     pub key: Arc<CertifiedKey>,
-    /// The hosts it names, in lower case; `*.` stands for one label.
+    /// The certificate's host names in lower case; `*.` stands for one label.
     pub names: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ pub enum TlsVersion {
 }
 
 impl ListenConfig {
-    /// Everything but the address as it is when nothing else is written.
+    /// A listener with every default.
     pub fn with_address(address: ListenAddress) -> ListenConfig {
         ListenConfig { address, tls: None, http2: true, proxy_protocol: None, mode: None }
     }

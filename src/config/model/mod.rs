@@ -1,4 +1,4 @@
-//! The typed model: what a checked `gateway.yaml` says, every default filled in.
+//! The typed model of a checked `gateway.yaml`, with every default filled in.
 
 pub(crate) mod access;
 pub(crate) mod account;
@@ -31,18 +31,18 @@ use upstream::{EjectConfig, HealthConfig, RetryConfig, ServerAddress};
 pub struct Config {
     pub listen: Vec<ListenConfig>,
     pub server: ServerConfig,
-    /// In file order; URLs written straight into a location follow, named by their text.
+    /// In file order, followed by the URLs written inline in locations, named by their text.
     pub upstreams: Vec<UpstreamConfig>,
-    /// In file order; inline limits follow, named `PATH#PLACE` (place counted from 1).
+    /// In file order, followed by inline limits, named `PATH#POSITION` (counted from 1).
     pub limits: Vec<LimitConfig>,
     pub locations: Vec<LocationConfig>,
     pub ip_sets: Vec<IpSetConfig>,
-    /// For requests that no location serves; [`LocationConfig::access`] has it where a location says nothing else.
+    /// For requests without a location, and the default of [`LocationConfig::access`].
     pub access: AccessConfig,
     /// `None` = off.
     pub bans: Option<BansConfig>,
     pub account: AccountConfig,
-    /// The top-level section alone; see [`OnReject::over`] for the layers.
+    /// The top-level section alone; [`OnReject::merge_patch`] lays those of limits and locations over it.
     pub on_reject: OnReject,
     pub state: StateConfig,
     pub reload: ReloadConfig,
@@ -53,14 +53,14 @@ pub struct Config {
 
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Worker threads; `auto` is resolved to the cores the process may use.
+    /// Worker threads; `auto` becomes the number of cores that the process may use.
     pub workers: usize,
     pub trusted_proxies: Vec<IpNet>,
     pub client_ip: ClientIpConfig,
     pub ipv6_prefix: u8,
     pub ipv4_prefix: u8,
-    /// Indices into [`Config::limits`], judged before every location's own.
-    pub limits: Vec<LimitId>,
+    /// Indices into [`Config::limits`]; these limits come before those of the location.
+    pub limits: Vec<usize>,
     pub max_connections: usize,
     pub connections_per_ip: Option<u32>,
     pub keepalive_requests: u64,
@@ -87,7 +87,7 @@ pub struct ServerTimeouts {
     pub shutdown: Duration,
 }
 
-/// What becomes of request fields with an underscore in their names, unless the file writes the name.
+/// The treatment of request headers with an underscore in their names, except names that the file mentions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnderscoreHeaders {
     Drop,
@@ -95,7 +95,7 @@ pub enum UnderscoreHeaders {
     Pass,
 }
 
-/// Where a trusted proxy tells the client's address.
+/// The header in which a trusted proxy passes the client's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientIpConfig {
     XForwardedFor,
@@ -109,7 +109,7 @@ pub struct UpstreamConfig {
     pub kind: UpstreamKind,
     pub balance: BalancePolicy,
     pub protocol: UpstreamProtocol,
-    /// For `https://` servers, which then all of them are.
+    /// `Some` if the servers are `https://`, which then holds for all of them.
     pub tls: Option<UpstreamTlsConfig>,
     /// Idle connections kept per server and worker.
     pub keepalive: usize,
@@ -118,7 +118,7 @@ pub struct UpstreamConfig {
     pub dns_refresh: Duration,
     pub timeouts: UpstreamTimeouts,
     pub retries: RetryConfig,
-    /// How long a server that comes, or comes back, takes to get its full share.
+    /// The time in which a new or recovered server rises to its full share.
     pub slow_start: Option<Duration>,
     /// `None` = every server counts as up.
     pub health: Option<HealthConfig>,
@@ -162,7 +162,7 @@ pub struct UpstreamTimeouts {
 
 #[derive(Debug, Clone)]
 pub struct LocationConfig {
-    /// As written, e.g. `= /x` or `~* \.gif$`: the name of the location in logs and metrics.
+    /// The path as written, e.g. `= /x` or `~* \.gif$`; it names the location in logs and metrics.
     pub name: String,
     pub path: PathRule,
     /// Empty = any.
@@ -170,27 +170,27 @@ pub struct LocationConfig {
     /// Empty = any.
     pub methods: Vec<Method>,
     pub action: ActionConfig,
-    /// Indices into [`Config::limits`], in the order they are judged.
-    pub limits: Vec<LimitId>,
+    /// Indices into [`Config::limits`], in the order of evaluation.
+    pub limits: Vec<usize>,
     pub strip: Option<String>,
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,
     pub response_headers: HeaderEdits,
-    /// Its own section over the top-level one.
+    /// The location's own section laid over the top-level one.
     pub access: AccessConfig,
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
     pub bandwidth: Option<BandwidthConfig>,
 }
 
-/// How fast the bodies of answers leave.
+/// The pace of response bodies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BandwidthConfig {
     /// In bytes.
     pub rate: Rate,
-    /// Bytes that leave at once from idle: at least what leaves within 10 ms.
+    /// Bytes that an idle bucket passes at once; at least those of 10 ms.
     pub burst: u64,
-    /// A missing part falls back to the ip.
+    /// A missing part falls back to the client's address.
     pub key: Vec<KeyPart>,
 }
 
@@ -202,15 +202,15 @@ pub enum PathRule {
         path: String,
         no_regex: bool,
     },
-    /// Already compiled, so that a bad pattern is a config error.
+    /// Compiled while the file is read, so that a bad pattern is a configuration error.
     Regex(regex::Regex),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostRule {
-    /// Lower case, no trailing dot, no port.
+    /// In lower case, without trailing dot and port.
     Exact(String),
-    /// `*.example.com` is kept as `.example.com`.
+    /// `*.example.com` is stored as `.example.com`.
     Suffix(String),
 }
 
@@ -245,27 +245,27 @@ pub struct HeaderEdits {
 
 #[derive(Debug, Clone)]
 pub struct StateConfig {
-    /// Where limits without a `state` of their own count, and bans.
+    /// The store of bans and of limits without their own `state`.
     pub store: StoreConfig,
-    /// Present when something counts there.
+    /// `Some` if a limit or the bans use it.
     pub redis: Option<RedisConfig>,
     /// Keys per limit and rate.
     pub max_keys: usize,
-    /// Where local counters survive a restart.
+    /// The file that keeps local counters across a restart.
     pub snapshot: Option<PathBuf>,
 }
 
-/// Where counters live.
+/// The store of counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreConfig {
     Local,
     Redis,
 }
 
-/// What the names of all keys in Redis begin with where nothing else is written.
+/// The default of [`RedisConfig::prefix`].
 pub const DEFAULT_PREFIX: &str = "sg";
 
-/// The Redis or Valkey that many gateways share.
+/// The Redis or Valkey that several gateways share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     pub servers: RedisServers,
@@ -273,11 +273,11 @@ pub struct RedisConfig {
     pub user: Option<Secret>,
     pub password: Option<Secret>,
     pub database: u32,
-    /// What the names of all keys begin with.
+    /// The prefix of all key names.
     pub prefix: String,
-    /// For a whole decision.
+    /// The deadline of one decision.
     pub timeout: Duration,
-    /// How many gateways a local share assumes at least, however few are known to live.
+    /// A local share assumes at least this number of gateways, even if fewer are known to be alive.
     pub nodes_at_least: u64,
 }
 
@@ -285,7 +285,7 @@ pub struct RedisConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisServers {
     Single(String, u16),
-    /// Those who know which server is the primary called `name`.
+    /// Sentinels that know the server of the primary `name`.
     Sentinel {
         sentinels: Vec<(String, u16)>,
         name: String,
@@ -296,7 +296,7 @@ pub enum RedisServers {
 
 #[derive(Debug, Clone)]
 pub struct ReloadConfig {
-    /// How often the files are looked at for changes; `None` = never.
+    /// The interval between checks of the files for changes; `None` = never.
     pub watch: Option<Duration>,
 }
 
@@ -304,7 +304,7 @@ pub struct ReloadConfig {
 pub struct AdminConfig {
     pub listen: SocketAddr,
     pub token: Option<Secret>,
-    /// Names that it may be called by, beside addresses and `localhost`, without a token.
+    /// Host names, beside addresses and `localhost`, that requests without a token may use.
     pub hosts: Vec<String>,
 }
 

@@ -1,9 +1,9 @@
-//! The typed model of rejections: how a refused client is answered, and the templates for it.
+//! The typed model of rejections: the answer to a rejected request, and its templates.
 
 use crate::config::UpstreamId;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-/// Text with `${name}` variables of the contract's list, parsed.
+/// Parsed text with `${name}` variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateConfig(pub Vec<TemplatePiece>);
 
@@ -13,7 +13,7 @@ pub enum TemplatePiece {
     Var(TemplateVar),
 }
 
-/// The template variables, as the contract lists them.
+/// The template variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateVar {
     Status,
@@ -33,7 +33,7 @@ pub enum TemplateVar {
     Location,
 }
 
-/// How a rejection is answered, all fields decided.
+/// The answer to a rejection, with every field decided.
 #[derive(Debug, Clone)]
 pub struct OnReject {
     /// `None` = auto: 429 for rates and queues, 503 for concurrency and overload.
@@ -43,11 +43,11 @@ pub struct OnReject {
     pub ratelimit_headers: RateLimitHeaders,
     /// Percent of Retry-After, 0 to 100.
     pub retry_jitter: u8,
-    /// What a request gets that a limit refuses; `None` = the rejection.
+    /// Replaces the answer if a limit rejects a request; `None` = the rejection is sent.
     pub degrade: Option<Degrade>,
 }
 
-/// What answers instead of a rejection.
+/// The substitute for a rejection.
 #[derive(Debug, Clone)]
 pub enum Degrade {
     /// Index into [`crate::config::Config::upstreams`].
@@ -55,7 +55,7 @@ pub enum Degrade {
     Canned(CannedResponse),
 }
 
-/// An answer that is written in the file.
+/// A response written in the file.
 #[derive(Debug, Clone)]
 pub struct CannedResponse {
     pub status: StatusCode,
@@ -77,21 +77,21 @@ pub struct RateLimitHeaders {
     pub legacy: bool,
 }
 
-/// An `on_reject` section that overrides only what it names.
+/// An `on_reject` section that overrides only the fields it has.
 #[derive(Debug, Clone, Default)]
 pub struct OnRejectPatch {
-    /// `Some(None)` sets `auto` back.
+    /// `Some(None)` restores `auto`.
     pub status: Option<Option<StatusCode>>,
     pub body: Option<RejectBody>,
     pub headers: Option<Vec<(HeaderName, HeaderValue)>>,
     pub ratelimit_headers: Option<RateLimitHeaders>,
     pub retry_jitter: Option<u8>,
-    /// `Some(None)` switches it off.
+    /// `Some(None)` turns it off.
     pub degrade: Option<Option<Degrade>>,
 }
 
 impl OnReject {
-    /// This section with `patch` laid over it: limit over top level, location over both.
+    /// This section with `patch` laid over it. A limit overrides the top level, and a location overrides both.
     pub fn merge_patch(&self, patch: &OnRejectPatch) -> OnReject {
         OnReject {
             status: patch.status.unwrap_or(self.status),

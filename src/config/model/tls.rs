@@ -1,4 +1,4 @@
-//! The typed model of TLS: whom to trust, and what this side shows. Certificates and keys are read with the file.
+//! The typed model of TLS to upstreams: authorities and the gateway's own certificate, read with the file.
 
 use std::sync::Arc;
 
@@ -6,23 +6,23 @@ use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 
-/// Which HTTP is spoken with the servers of an upstream.
+/// The HTTP version for the servers of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpstreamProtocol {
-    /// HTTP/1.1; over TLS what the server chooses.
+    /// HTTP/1.1 without TLS; over TLS the server chooses.
     Auto,
     Http1,
-    /// Without TLS by prior knowledge.
+    /// By prior knowledge if the connection has no TLS.
     Http2,
 }
 
-/// How `https://` servers are met.
+/// How `https://` servers are verified.
 #[derive(Debug, Clone)]
 pub struct UpstreamTlsConfig {
-    /// The authorities that are trusted; `None` = whoever answers is.
+    /// The trusted authorities; `None` = every certificate is accepted.
     pub roots: Option<Arc<RootCertStore>>,
     /// `None` = each server's own host.
     pub server_name: Option<ServerName<'static>>,
-    /// What is shown to servers that ask.
+    /// The certificate for servers that ask for one.
     pub identity: Option<Arc<CertifiedKey>>,
 }

@@ -1,4 +1,4 @@
-//! The typed model of where servers are, and of what is done about those that fail: retries, health checks, ejection.
+//! The typed model of servers' addresses, retries, health checks and ejection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
-/// Where a server is reached.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerAddress {
     /// The host is a name or a literal address, IPv6 without brackets.
@@ -18,7 +18,7 @@ pub enum ServerAddress {
     Unix(PathBuf),
 }
 
-/// `host:port` or `unix:/path`, as it stands in logs, in metrics and on the admin API.
+/// `host:port` or `unix:/path`, the form of logs, metrics and the admin API.
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -31,7 +31,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Status codes, as ranges of which each has both ends.
+/// Status codes as ranges, both ends included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StatusRanges(pub Vec<(u16, u16)>);
 
@@ -42,7 +42,7 @@ impl StatusRanges {
     }
 }
 
-/// Further tries of a request, after the first.
+/// The `retries` section of an upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryConfig {
     /// Tries after the first; 0 = off.
@@ -50,26 +50,26 @@ pub struct RetryConfig {
     pub when: RetryReasons,
     /// Percent of the upstream's requests that may be retries; `None` = any number.
     pub budget: Option<f64>,
-    /// One try, connecting included, up to the head of its answer.
+    /// The deadline of one try, from the connect to the head of the response.
     pub per_try: Option<Duration>,
-    /// All tries together.
+    /// The deadline of all tries together.
     pub total: Option<Duration>,
 }
 
-/// Why a request is tried again.
+/// A reason to try a request again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryReason {
-    /// No connection came about.
+    /// The connect failed.
     Connect,
-    /// The server did not take the request.
+    /// The server did not accept the request.
     Refused,
-    /// No answer in time.
+    /// The response did not come in time.
     Timeout,
-    /// The answer was 502, or the connection broke before an answer.
+    /// The response was 502, or the connection broke before a response.
     BadGateway,
-    /// The answer was 503.
+    /// The response was 503.
     Unavailable,
-    /// The answer was 504.
+    /// The response was 504.
     GatewayTimeout,
 }
 
@@ -83,7 +83,7 @@ impl RetryReason {
         ("504", RetryReason::GatewayTimeout),
     ];
 
-    /// `None` for an answer that is always passed on.
+    /// `None` for a status that is never retried.
     pub fn from_status(status: u16) -> Option<RetryReason> {
         match status {
             502 => Some(RetryReason::BadGateway),
@@ -121,30 +121,30 @@ impl Default for RetryConfig {
     }
 }
 
-/// Requests of the gateway's own that find out whether a server works.
+/// Active health checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HealthConfig {
     pub path: PathAndQuery,
-    /// From the beginning of one check to the next.
+    /// From the start of one check to the start of the next.
     pub interval: Duration,
     pub timeout: Duration,
-    /// Of a server that works.
+    /// The statuses of a healthy server.
     pub status: StatusRanges,
-    /// Checks in a row that must pass before a server that was down is up.
+    /// Consecutive passed checks that bring a server up.
     pub rise: u32,
-    /// Checks in a row that must fail before a server is down.
+    /// Consecutive failed checks that take a server down.
     pub fall: u32,
 }
 
-/// When a server gets no requests for a while, because those it got went wrong.
+/// Passive ejection: after failed requests, a server gets none for a while.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EjectConfig {
-    /// Errors in a row: no connection, no answer in time, a broken answer.
+    /// Consecutive errors: a failed connect, a late or a broken response.
     pub errors: u32,
     pub span: Duration,
-    /// Percent of an upstream's servers that may be ejected at once; one always may.
+    /// Percent of an upstream's servers that may be ejected at once; at least one always may.
     pub max: f64,
-    /// Answers that count as errors, too.
+    /// Statuses that also count as errors.
     pub status: StatusRanges,
 }
 

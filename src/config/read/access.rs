@@ -1,4 +1,4 @@
-//! `ip_sets` and `access`: networks by name, and who may come in.
+//! Reads `ip_sets` and `access`: named networks, and rules for clients by address.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use crate::config::yaml::fields::{FieldReader, FieldValue};
 use crate::config::yaml::file;
 use crate::config::yaml::tree::NodeContent;
 
-/// The sets read so far, and which of them are named somewhere.
+/// The sets of the file, with a note of those in use.
 pub(crate) struct IpSetReader<'a> {
     list: Vec<IpSetConfig>,
     by_name: HashMap<String, usize>,
@@ -23,12 +23,12 @@ pub(crate) struct IpSetReader<'a> {
     used: RefCell<Vec<bool>>,
 }
 
-/// The largest list that is read, in bytes and in lines.
+/// Size limits of a list, in bytes and in lines.
 const LIST_MAX: u64 = 64 << 20;
 const LINES_MAX: usize = 2_000_000;
-/// A list with more wrong lines is wrong as a whole.
+/// Reading a list stops after this number of wrong lines.
 const WRONG_LINES_MAX: usize = 10;
-/// Characters shown of a wrong line.
+/// Characters of a wrong line in its message.
 const EXCERPT_MAX: usize = 40;
 
 impl<'a> IpSetReader<'a> {
@@ -41,8 +41,8 @@ impl<'a> IpSetReader<'a> {
             used: RefCell::default(),
         };
         for (key, value) in root.get_field("ip_sets").map(|value| value.entries()).unwrap_or_default() {
-            if let Err(complaint) = names::check_name(&key.name).and_then(|()| check_not_network(&key.name)) {
-                value.report_at_name(complaint);
+            if let Err(error) = names::check_name(&key.name).and_then(|()| check_not_network(&key.name)) {
+                value.report_at_name(error);
             }
             if value.is_empty() {
                 value.report_empty("write networks such as [10.0.0.0/8], or { file: list.txt }");
@@ -60,7 +60,7 @@ impl<'a> IpSetReader<'a> {
         sets
     }
 
-    /// One or more networks and names of sets; `none` = nobody.
+    /// One or more networks and names of sets; `none` = no address.
     pub fn read_networks(&self, value: &FieldValue<'_>) -> NetworkList {
         let mut networks = NetworkList::default();
         if value.is_word("none") {
@@ -83,12 +83,12 @@ impl<'a> IpSetReader<'a> {
         if let Some(&set) = self.by_name.get(text) {
             return Ok(NetworkOrSet::Set(set));
         }
-        names::parse_network(text).map(NetworkOrSet::Network).map_err(|complaint| {
+        names::parse_network(text).map(NetworkOrSet::Network).map_err(|error| {
             if text == "any" {
-                return complaint.with_help("write [0.0.0.0/0, \"::/0\"] for everybody");
+                return error.with_help("write [0.0.0.0/0, \"::/0\"] for everybody");
             }
             if !names::looks_like_name(text) {
-                return complaint;
+                return error;
             }
             let near = did_you_mean(text, self.by_name.keys().map(String::as_str));
             let help = near.unwrap_or_else(|| format!("define it under ip_sets: {shown}: [10.0.0.0/8]"));
@@ -97,7 +97,7 @@ impl<'a> IpSetReader<'a> {
         })
     }
 
-    /// All sets; those that nobody names are warned of.
+    /// All sets; unused ones get a warning.
     pub fn collect_sets(&self) -> Vec<IpSetConfig> {
         for ((set, value), used) in self.list.iter().zip(&self.defined).zip(self.used.borrow().iter()) {
             if !used {
@@ -114,7 +114,7 @@ enum NetworkOrSet {
     Set(usize),
 }
 
-/// A set called `10.0.0.1` would make readers believe in that address.
+/// A set called `10.0.0.1` would be mistaken for that address.
 fn check_not_network(name: &str) -> Parsed<()> {
     match names::parse_network(name) {
         Ok(_) => Err(ValueError::new(codes::NAME, format!("`{name}` cannot be a name: it is an address"))),
@@ -136,20 +136,20 @@ fn read_list_file(mut fields: FieldReader<'_>, folder: &Path) -> Vec<IpNet> {
             .with_help("a relative path starts at the folder of this file")
     });
     let listed =
-        bytes.map_err(|complaint| vec![complaint]).and_then(|bytes| parse_list(&bytes, value.written_text()));
-    listed.unwrap_or_else(|complaints| {
-        complaints.into_iter().for_each(|complaint| value.report_at_value(complaint));
+        bytes.map_err(|error| vec![error]).and_then(|bytes| parse_list(&bytes, value.written_text()));
+    listed.unwrap_or_else(|errors| {
+        errors.into_iter().for_each(|error| value.report_at_value(error));
         Vec::new()
     })
 }
 
-/// The networks of a list, `#` beginning a comment; `list` is its name.
+/// The networks of the list named `list`; `#` begins a comment.
 fn parse_list(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<ValueError>> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let mut networks = Vec::new();
     let mut wrong = Vec::new();
-    for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        if place >= LINES_MAX {
+    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        if index >= LINES_MAX {
             let message = format!("the list `{list}` has more than {LINES_MAX} lines");
             return Err(vec![ValueError::new(codes::UNREADABLE, message)]);
         }
@@ -164,7 +164,7 @@ fn parse_list(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<ValueError>> {
                 let shown: String = text.chars().take(EXCERPT_MAX).collect();
                 let message = format!(
                     "line {} of the list `{list}`: `{shown}` is not an address or network",
-                    place + 1
+                    index + 1
                 );
                 wrong.push(ValueError::new(codes::NETWORK, message));
                 if wrong.len() == WRONG_LINES_MAX {
@@ -181,7 +181,7 @@ pub(crate) fn read_access(root: &mut FieldReader<'_>, sets: &IpSetReader<'_>) ->
     read_access_over(root, sets, AccessConfig::default())
 }
 
-/// The section of a location: what it does not name stays as in `access`.
+/// The section of a location; fields that it does not have stay as in `access`.
 pub(crate) fn read_access_over(
     fields: &mut FieldReader<'_>,
     sets: &IpSetReader<'_>,
@@ -204,7 +204,7 @@ pub(crate) fn read_access_over(
     access
 }
 
-/// `any`, or networks; nobody at all is a slip that would lock everybody out.
+/// `any`, or networks. An empty list is an error, because it would lock every client out.
 fn read_allow(value: &FieldValue<'_>, sets: &IpSetReader<'_>) -> Option<NetworkList> {
     if value.is_word("any") {
         return None;
@@ -223,13 +223,13 @@ mod tests {
     fn a_list_has_networks_comments_and_blank_lines() {
         let text = "\u{feff}# offices\r\n10.0.0.0/8\r\n\r\n  192.0.2.7  # Berlin\n\t\n2001:db8::/32";
         let networks = parse_list(text.as_bytes(), "a.txt").unwrap();
-        let told: Vec<String> = networks.iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"]);
+        let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"]);
         assert_eq!(parse_list(b"", "a.txt"), Ok(vec![]));
     }
 
     #[test]
-    fn wrong_lines_are_told_by_number_and_not_all_of_them() {
+    fn wrong_lines_are_reported_by_number_up_to_a_limit() {
         let wrong = parse_list(b"10.0.0.1\n\n10.0.0.0/33\n\xff\n", "a.txt").unwrap_err();
         assert_eq!(
             wrong[0].message,

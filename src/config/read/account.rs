@@ -1,4 +1,4 @@
-//! `account`: who is calling, in which tier, and how the tokens that say so are verified.
+//! Reads `account`: the sources of account and tier, and the verification of tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::config::value::scalars::{Parsed, Secret};
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
 use crate::config::yaml::file::{FileContent, NamedFile};
 
-/// Reads the section, and judges what the rest of the file expects of it. Paths start at `folder`.
+/// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
 pub(crate) fn read_account(root: &mut FieldReader<'_>, folder: &Path) -> AccountConfig {
     let mut account = AccountConfig::default();
-    let mut told = false;
+    let mut reported = false;
     if let Some(mut fields) = root.open_section("account") {
         account.from = read_source(&mut fields, "from");
         if let Some(tier) = fields.open_section("tier") {
             account.tier = read_tier_rules(tier, folder);
         }
         if let Some(jwt) = fields.open_section("jwt") {
-            (account.jwt, told) = read_jwt(jwt, folder);
+            (account.jwt, reported) = read_jwt(jwt, folder);
         }
         fields.report_unknown();
     }
-    check_mentions(root, &account, told);
+    check_mentions(root, &account, reported);
     account
 }
 
@@ -44,7 +44,7 @@ fn read_source(fields: &mut FieldReader<'_>, name: &'static str) -> Option<Value
 
 fn parse_account_source(text: &str) -> Parsed<ValueSource> {
     names::parse_source(text).unwrap_or_else(|| {
-        Err(ValueError::new(codes::WORD, format!("`{text}` does not say where to look"))
+        Err(ValueError::new(codes::WORD, format!("`{text}` is not a source"))
             .with_help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
     })
 }
@@ -73,7 +73,7 @@ fn read_tier_rules(mut fields: FieldReader<'_>, folder: &Path) -> TierRules {
     rules
 }
 
-/// A file that is read now; `None` after a complaint, `Some(None)` for `none`.
+/// Loads a named file; `None` after an error, `Some(None)` for `none`.
 fn read_named_file<T: FileContent>(
     fields: &mut FieldReader<'_>,
     name: &'static str,
@@ -113,7 +113,7 @@ const ALGORITHMS: [(&str, Algorithm); 12] = [
 
 const SECRET_BYTES: usize = 32;
 
-/// How tokens are verified, if at all; and whether the section was complained about.
+/// The verification of tokens, if any, and whether the section had an error.
 fn read_jwt(mut fields: FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
     let keys = read_named_file::<TokenKeys>(&mut fields, "jwks", folder);
     let secret = match fields.get_field("secret") {
@@ -139,7 +139,7 @@ fn read_jwt(mut fields: FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, b
         algorithms = vec![Algorithm::HS256];
     }
     if named.as_ref().is_some_and(|value| value.one_or_more().len() != algorithms.len()) {
-        // What the others lack cannot be told while one of them is misspelt.
+        // While one algorithm is misspelt, errors about the others would mislead.
         return (None, true);
     }
     let given = named.unwrap_or(whole);
@@ -189,10 +189,10 @@ fn check_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool
 }
 
 fn parse_algorithm(text: &str) -> Parsed<Algorithm> {
-    parse_word(&ALGORITHMS)(text).map_err(|complaint| match text.eq_ignore_ascii_case("none") {
+    parse_word(&ALGORITHMS)(text).map_err(|error| match text.eq_ignore_ascii_case("none") {
         true => ValueError::new(codes::TOKEN, "a token without a signature proves nothing")
             .with_help("write e.g. algorithms: [RS256, ES256]"),
-        false => complaint,
+        false => error,
     })
 }
 
@@ -204,15 +204,14 @@ fn parse_secret(text: &str) -> Parsed<Secret> {
     Ok(Secret(text.to_owned()))
 }
 
-/// RFC 7518 asks for as many bytes as the hash has: a shorter secret can be guessed from one token.
+/// RFC 7518 (section 3.2) requires as many bytes as the hash has: a shorter secret can be guessed from one token.
 fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Secret>>) {
     if let (Some(value), Some(Some(secret))) = (value, secret)
         && secret.0.len() < SECRET_BYTES
     {
         let message = format!("the secret is shorter than {SECRET_BYTES} bytes");
-        let complaint =
-            ValueError::new(codes::WEAK, message).with_help("make one by: openssl rand -base64 48");
-        value.sink.add_warning(value.named_at, &value.path, complaint);
+        let error = ValueError::new(codes::WEAK, message).with_help("make one by: openssl rand -base64 48");
+        value.sink.add_warning(value.named_at, &value.path, error);
     }
 }
 
@@ -231,29 +230,29 @@ fn read_names(fields: &mut FieldReader<'_>, name: &'static str) -> Vec<String> {
     value.parse_list(named)
 }
 
-/// Claims need a way to verify tokens, and tiers need somebody who may be in them.
-fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, told: bool) {
-    let found = root.whole.sink;
+/// Checks that tokens with used claims can be verified, and that tiers of limits can have callers.
+fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, reported: bool) {
+    let sink = root.whole.sink;
     let rules = &account.tier;
-    for (place, field, mentioned) in found.take_mentions() {
+    for (position, field, mentioned) in sink.take_mentions() {
         match mentioned {
-            Mention::Claim if account.jwt.is_none() && !told => {
-                let complaint = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
+            Mention::Claim if account.jwt.is_none() && !reported => {
+                let error = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
                 let help = "write account: { jwt: { jwks: FILE } } or account: { jwt: { secret: … } }";
-                found.add_problem(place, &field, complaint.with_help(help));
+                sink.add_problem(position, &field, error.with_help(help));
             }
             Mention::Tier(tier) if !is_reachable_tier(rules, &tier) => {
-                let message = format!("nobody can be in the tier `{tier}`");
-                let complaint = ValueError::new(codes::UNUSED, message);
-                let help = "say who is under account: { tier: { members: …, file: …, from: … } }";
-                found.add_warning(place, &field, complaint.with_help(help));
+                let message = format!("no caller can be in the tier `{tier}`");
+                let error = ValueError::new(codes::UNUSED, message);
+                let help = "give it to accounts under account: { tier: { members: …, file: …, from: … } }";
+                sink.add_warning(position, &field, error.with_help(help));
             }
             _ => {}
         }
     }
 }
 
-/// What a file says now it need not say tomorrow, so that only names which nothing outside can give are sure.
+/// Whether a caller may be in `tier`. Files and requests may name any tier, so these sources always count.
 fn is_reachable_tier(rules: &TierRules, tier: &str) -> bool {
     rules.from.is_some()
         || rules.file.is_some()

@@ -1,8 +1,8 @@
-//! The numbers of one limit: rates, bursts, queues, and whether they fit together.
+//! Reads the algorithm of a limit with its numbers, and checks that they fit together.
 
 use std::time::Duration;
 
-use super::server::parse_count_u32;
+use super::rates::{read_amounts, read_rates};
 use super::windows;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
@@ -31,7 +31,7 @@ const KINDS: [(&str, AlgorithmKind); 6] = [
     ("concurrency", AlgorithmKind::Concurrency),
 ];
 
-/// All that count units of a rate.
+/// Algorithms that count units of a rate.
 const RATED: [AlgorithmKind; 5] = [
     AlgorithmKind::TokenBucket,
     AlgorithmKind::LeakyBucket,
@@ -40,7 +40,7 @@ const RATED: [AlgorithmKind; 5] = [
     AlgorithmKind::SlidingLog,
 ];
 
-/// Every field that belongs to some algorithms only.
+/// Fields that only some algorithms have.
 const FIELDS: [(&str, &[AlgorithmKind]); 10] = [
     ("rate", &RATED),
     ("burst", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
@@ -49,20 +49,20 @@ const FIELDS: [(&str, &[AlgorithmKind]); 10] = [
     ("fair_by", &[AlgorithmKind::LeakyBucket]),
     ("warm_up", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
     ("max_concurrent", &[AlgorithmKind::Concurrency]),
-    // Cost is a number of units, and concurrency counts requests.
+    // A cost is a number of units, while concurrency counts requests.
     ("cost", &RATED),
     ("align", &[AlgorithmKind::FixedWindow]),
     ("buckets", &[AlgorithmKind::SlidingWindow]),
 ];
 
-/// The longest wait when none is written.
+/// The default of `max_wait`.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// The bounds of `max_concurrent: auto`: low enough to spare a struggling upstream, high enough to be no limit for
-/// a healthy one.
+/// The bounds of `max_concurrent: auto`: low enough to spare a struggling upstream, and high enough not to limit a
+/// healthy one.
 const ADAPTIVE: (u32, u32) = (4, 1000);
 
-/// Reads the algorithm of a limit and the fields that belong to it. `None` after a complaint.
+/// Reads the algorithm of a limit and its fields; `None` after an error.
 pub(crate) fn read_algorithm(
     fields: &mut FieldReader<'_>,
     cost: &Cost,
@@ -87,7 +87,7 @@ pub(crate) fn read_algorithm(
     }
 }
 
-/// A single rate, alone, as a token bucket.
+/// A rate alone, which is short for a token bucket.
 pub(crate) fn read_short_rate(value: &FieldValue<'_>) -> Option<Algorithm> {
     let rate = value.parse_with(scalars::parse_rate)?;
     let burst = rate.units.get();
@@ -95,7 +95,7 @@ pub(crate) fn read_short_rate(value: &FieldValue<'_>) -> Option<Algorithm> {
         .then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })
 }
 
-/// Reads `warm_up`, which has to fit every rate of `numbers`.
+/// Reads `warm_up`, which must fit every rate of `numbers`.
 pub(crate) fn read_warm_up<'n>(
     fields: &mut FieldReader<'_>,
     mut numbers: impl Iterator<Item = &'n Algorithm>,
@@ -105,7 +105,7 @@ pub(crate) fn read_warm_up<'n>(
     let fits = |(rate, bucket): &(Rate, u64)| {
         let (ticks_per_ns, _) = rate.in_lowest_terms();
         let ticks = warm_up.as_nanos().saturating_mul(ticks_per_ns.min(u32::MAX.into()).into());
-        // From cold every unit takes three times as long.
+        // In a cold bucket every unit takes three times as long.
         let drain = (3 * (u128::from(*bucket) + 1)).saturating_mul(rate.period.as_nanos());
         ticks <= WARM_TICKS_MAX && drain / u128::from(rate.units.get()) < DRAIN_MAX_NS
     };
@@ -113,7 +113,7 @@ pub(crate) fn read_warm_up<'n>(
         return Some(warm_up);
     }
     value.report_at_value(
-        ValueError::new(codes::LIMIT_NUMBERS, "a `warm_up` that does not fit the arithmetic of the rate")
+        ValueError::new(codes::LIMIT_NUMBERS, "this `warm_up` does not fit the arithmetic of the rate")
             .with_help("write a shorter warm_up, a smaller burst or queue, or a rate with round numbers"),
     );
     None
@@ -132,8 +132,8 @@ fn report_foreign_fields(fields: &mut FieldReader<'_>, kind: AlgorithmKind) {
         }
         let owners: Vec<&str> =
             KINDS.iter().filter(|(_, other)| kinds.contains(other)).map(|(name, _)| *name).collect();
-        let complaint = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
-        value.report_at_name(complaint.with_help(format!(
+        let error = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
+        value.report_at_name(error.with_help(format!(
             "it belongs to {}",
             owners.join(if owners.len() > 2 { ", " } else { " and " })
         )));
@@ -153,15 +153,14 @@ fn read_concurrency(fields: &mut FieldReader<'_>) -> Option<Algorithm> {
     }
     if !matches!(value.node.content, NodeContent::Map(_)) {
         let slots = |text: &str| {
-            parse_count_u32(text).map_err(|complaint| {
-                complaint.with_default_help("or write auto, or e.g. { min: 5, max: 200 }")
-            })
+            scalars::parse_count_u32(text)
+                .map_err(|error| error.with_default_help("or write auto, or e.g. { min: 5, max: 200 }"))
         };
         return value.parse_with(slots).map(|max| Algorithm::Concurrency { min: None, max });
     }
     let mut fields = value.field_reader();
-    let [min, max] =
-        ["min", "max"].map(|name| fields.get_field(name).map(|value| value.parse_with(parse_count_u32)));
+    let [min, max] = ["min", "max"]
+        .map(|name| fields.get_field(name).map(|value| value.parse_with(scalars::parse_count_u32)));
     fields.report_unknown();
     let (min, max) = match (min, max) {
         (None, None) => ADAPTIVE,
@@ -220,78 +219,17 @@ fn read_leaky_bucket(
     Some(Algorithm::LeakyBucket { rates: out, max_wait })
 }
 
-/// What leaves within one second, at least one.
+/// The units that leave within one second, at least 1.
 fn units_per_second(rate: Rate) -> u64 {
     let units =
         u128::from(rate.units.get()) * Duration::from_secs(1).as_nanos() / rate.period.as_nanos().max(1);
     u64::try_from(units).unwrap_or(u64::MAX).max(1)
 }
 
-pub(crate) fn read_rates<'a>(fields: &mut FieldReader<'a>) -> Option<Vec<(FieldValue<'a>, Rate)>> {
-    let Some(value) = fields.get_field("rate") else {
-        fields.report_missing("rate", "write e.g. rate: 10/s");
-        return None;
-    };
-    let items = value.one_or_more();
-    if value.is_empty() {
-        value.report_empty("write e.g. rate: 10/s");
-    }
-    if items.is_empty() {
-        return None;
-    }
-    let count = items.len();
-    let rates: Vec<_> = items
-        .into_iter()
-        .filter_map(|item| item.parse_with(scalars::parse_rate).map(|rate| (item, rate)))
-        .collect();
-    (rates.len() == count).then_some(rates)
-}
-
-/// `auto` (`None`), one number for one rate, or a list as long as the rates.
-fn read_amounts(
-    fields: &mut FieldReader<'_>,
-    name: &'static str,
-    rates: usize,
-    min: u64,
-) -> Option<Vec<Option<u64>>> {
-    let Some(value) = fields.get_field(name).filter(|value| !value.is_word("auto")) else {
-        return Some(vec![None; rates]);
-    };
-    let items = value.one_or_more();
-    if items.len() != rates {
-        let message = match (items.len(), rates) {
-            (0, _) => {
-                return {
-                    value.report_shape("auto, a number or a list of numbers");
-                    None
-                };
-            }
-            (1, several) => format!("one {name} for {several} rates"),
-            (given, 1) => format!("{given} numbers of {name} for one rate"),
-            (given, several) => format!("{given} numbers of {name} for {several} rates"),
-        };
-        value.report_at_value(
-            ValueError::new(codes::LIMIT_NUMBERS, message)
-                .with_help(format!("write {name}: auto or a list with one number for each rate")),
-        );
-        return None;
-    }
-    let read = |text: &str| match text {
-        "auto" => Ok(None),
-        "0" if min > 0 => {
-            Err(ValueError::new(codes::LIMIT_NUMBERS, format!("a {name} of 0 would let nothing pass"))
-                .with_help(format!("write {name}: 1 or leave it out")))
-        }
-        _ => scalars::parse_number(text, min, u64::MAX).map(Some),
-    };
-    let amounts: Vec<_> = items.iter().filter_map(|item| item.parse_with(read)).collect();
-    (amounts.len() == rates).then_some(amounts)
-}
-
 /// The time a full bucket needs to drain, in nanoseconds, must leave room for the arithmetic on it.
 const DRAIN_MAX_NS: u128 = 1 << 62;
 
-/// The longest time to warm up, in shares of a nanosecond that the rate is reckoned in.
+/// The longest warm-up, in ticks: the fractions of a nanosecond that the rate is computed in.
 const WARM_TICKS_MAX: u128 = 1 << 61;
 
 fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64) -> bool {

@@ -1,4 +1,4 @@
-//! `bandwidth` of a location: how fast the bodies of its answers leave.
+//! Reads `bandwidth` of a location: the pace of its response bodies.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -12,18 +12,19 @@ use crate::config::value::scalars::Rate;
 use crate::config::yaml::fields::FieldReader;
 use crate::config::yaml::tree::NodeContent;
 
-/// Without a `burst`, what leaves within this time does so at once …
+/// The default of `burst` is the bytes of this time …
 const BURST: Duration = Duration::from_secs(1);
-/// … and at least the head of a small page.
+/// … but at least the head of a small page.
 const BURST_LEAST: u64 = 16 << 10;
 
-/// Timers count milliseconds, and a smaller bucket would be full again before one fires.
+/// The least burst is the bytes of this time: timers count milliseconds, and a smaller bucket would refill before one
+/// fires.
 const BURST_SPAN: Duration = Duration::from_millis(10);
 
-/// The time in which a bucket fills, in nanoseconds, must leave room for the arithmetic on it.
+/// A bound on the time in which a bucket fills, in nanoseconds, that leaves room for the arithmetic on it.
 const FILL_MAX_NS: u128 = 1 << 62;
 
-/// Reads `bandwidth`; `None` = bodies leave as fast as they come.
+/// Reads `bandwidth`; `None` = bodies are not paced.
 pub(crate) fn read_bandwidth(fields: &mut FieldReader<'_>) -> Option<BandwidthConfig> {
     let value = fields.get_field("bandwidth").filter(|value| !value.is_word("none"))?;
     if !matches!(value.node.content, NodeContent::Map(_)) {
@@ -45,17 +46,17 @@ pub(crate) fn read_bandwidth(fields: &mut FieldReader<'_>) -> Option<BandwidthCo
         None => bandwidth.bytes_within(BURST).max(BURST_LEAST),
     };
     let least = bandwidth.bytes_within(BURST_SPAN).max(1);
-    let place = burst.as_ref().unwrap_or(&value);
+    let burst_value = burst.as_ref().unwrap_or(&value);
     if bandwidth.burst < least {
         let message = format!("a burst of {} bytes is too small for this rate", bandwidth.burst);
-        let help = format!("write at least what leaves within 10 ms, {least}B, or leave it out");
-        place.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+        let help = format!("write at least the bytes of 10 ms, {least}B, or leave it out");
+        burst_value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
     }
     let fill_ns =
         u128::from(bandwidth.burst).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     if fill_ns >= FILL_MAX_NS {
-        let message = "a burst that takes more than 146 years to fill at this rate";
-        place.report_at_value(
+        let message = "this burst would take more than 146 years to fill at this rate";
+        burst_value.report_at_value(
             ValueError::new(codes::LIMIT_NUMBERS, message)
                 .with_help("write a smaller burst, or a faster rate"),
         );

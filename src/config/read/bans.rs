@@ -1,4 +1,4 @@
-//! `bans`: after how many refusals a client is not judged any more, and for how long.
+//! Reads `bans`: the number of rejections that starts a ban, and its length.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::config::value::scalars;
 use crate::config::value::scalars::{Parsed, Rate};
 use crate::config::yaml::fields::{FieldReader, parse_or_none, parse_word};
 
-/// Every strike within the period is remembered.
+/// Every strike within the period is kept in memory.
 const STRIKES_MAX: u64 = 10_000;
 
 const FIRST: Duration = Duration::from_secs(10 * 60);
@@ -28,9 +28,9 @@ pub(crate) fn read_bans(root: &mut FieldReader<'_>) -> Option<BansConfig> {
     if let (Some(value), Some(longest)) = (&written, longest)
         && longest < first
     {
-        let message = format!("no ban could last its first span: `max` is {}", value.written_text());
+        let message = format!("the first ban would be longer than `max`, {}", value.written_text());
         value.report_at_value(
-            ValueError::new(codes::DURATION, message).with_help("write a `max` that `for` fits into"),
+            ValueError::new(codes::DURATION, message).with_help("write a `max` of at least `for`"),
         );
     }
     let key = fields.read_scalar(
@@ -45,7 +45,7 @@ pub(crate) fn read_bans(root: &mut FieldReader<'_>) -> Option<BansConfig> {
 fn parse_strikes(text: &str) -> Parsed<Rate> {
     let rate = scalars::parse_rate(text)?;
     if rate.units.get() > STRIKES_MAX {
-        let message = format!("`{text}` is more strikes than are remembered of one client");
+        let message = format!("`{text}` is more strikes than are kept for one client");
         return Err(ValueError::new(codes::NUMBER, message)
             .with_help(format!("write at most {STRIKES_MAX}, or a shorter period")));
     }

@@ -1,4 +1,4 @@
-//! Header edits: what is set, added and removed on the way through.
+//! Reads header edits: headers to set, add and remove.
 
 use http::{HeaderName, HeaderValue};
 
@@ -22,18 +22,17 @@ pub(crate) fn read_edits(fields: &mut FieldReader<'_>, name: &'static str) -> He
     read
 }
 
-/// A mapping of header names to values. The same name in two spellings is one header twice.
+/// A mapping of header names to values. The same name in two spellings counts as a duplicate.
 pub(crate) fn read_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderValue)> {
     let mut pairs: Vec<(HeaderName, HeaderValue)> = Vec::new();
     for (key, value) in value.entries() {
-        let name =
-            names::parse_editable_header(&key.name).map_err(|complaint| value.report_at_name(complaint)).ok();
+        let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
         let text = value.parse_with(names::parse_header_value);
         let (Some(name), Some(text)) = (name, text) else { continue };
         if pairs.iter().any(|(other, _)| *other == name) {
             value.report_at_name(ValueError::new(
                 codes::DUPLICATE_KEY,
-                format!("the header `{name}` is here twice"),
+                format!("the header `{name}` appears twice"),
             ));
         }
         pairs.push((name, text));

@@ -1,4 +1,4 @@
-//! `limits`: named limits, and the chains that use them or write limits of their own.
+//! Reads `limits`: named limits, and chains of named and inline limits.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::config::value::scalars::Parsed;
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_word};
 use crate::config::yaml::tree::NodeContent;
 
-/// The limits read so far; chains add those that are written inline.
+/// The limits read so far; chains add inline limits.
 pub(crate) struct LimitReader<'a> {
     list: Vec<LimitConfig>,
     by_name: HashMap<String, LimitId>,
@@ -39,8 +39,8 @@ impl<'a> LimitReader<'a> {
         let (list, defined, used) = (Vec::new(), Vec::new(), Vec::new());
         let mut limits = LimitReader { list, by_name: HashMap::new(), defined, used, sets, state };
         for (key, value) in root.get_field("limits").map(|value| value.entries()).unwrap_or_default() {
-            if let Err(complaint) = names::check_name(&key.name) {
-                value.report_at_name(complaint);
+            if let Err(error) = names::check_name(&key.name) {
+                value.report_at_name(error);
             }
             let limit = match value.node.content {
                 NodeContent::Text(_) => limits.read_short(&key.name, &value),
@@ -54,7 +54,7 @@ impl<'a> LimitReader<'a> {
         limits
     }
 
-    /// A chain: names, inline limits and short rates, in the order they are judged.
+    /// A chain of names, inline limits and short rates, in the order of evaluation.
     pub fn read_chain(
         &mut self,
         value: &FieldValue<'_>,
@@ -65,8 +65,8 @@ impl<'a> LimitReader<'a> {
         if value.is_word("none") {
             return chain;
         }
-        for (place, item) in value.one_or_more().into_iter().enumerate() {
-            let inline_name = format!("{owner}#{}", place + 1);
+        for (index, item) in value.one_or_more().into_iter().enumerate() {
+            let inline_name = format!("{owner}#{}", index + 1);
             let index = match item.node.content {
                 NodeContent::Map(_) => {
                     let limit = self.read_limit(&inline_name, &item, upstreams);
@@ -172,7 +172,7 @@ impl<'a> LimitReader<'a> {
         None
     }
 
-    /// All limits; those that no chain names are warned of.
+    /// All limits; unused ones get a warning.
     pub fn into_limits(self) -> Vec<LimitConfig> {
         for (index, value) in &self.defined {
             if !self.used.contains(index) {
@@ -184,7 +184,7 @@ impl<'a> LimitReader<'a> {
     }
 }
 
-/// A limit with every default, of the algorithm given.
+/// A limit of the given algorithm, with every default.
 fn default_limit(name: &str, algorithm: Algorithm) -> LimitConfig {
     LimitConfig {
         name: name.to_owned(),
@@ -210,14 +210,14 @@ const MISSING_KEYS: [(&str, MissingKey); 4] = [
     ("skip", MissingKey::Skip),
 ];
 
-/// Stands for numbers that were complained about, so that reading can go on.
+/// Replaces wrong numbers, so that reading can go on.
 const PLACEHOLDER: Algorithm = Algorithm::Concurrency { min: None, max: 1 };
 
 pub(crate) fn read_key(fields: &mut FieldReader<'_>) -> Vec<KeyPart> {
     read_key_parts(fields, "key").unwrap_or_else(|| vec![KeyPart::Ip])
 }
 
-/// One or more parts; `None` when the field is not there, or switched off as only `fair_by` can be.
+/// One or more parts; `None` if the field is absent, or `none`, which only `fair_by` can be.
 fn read_key_parts(fields: &mut FieldReader<'_>, name: &'static str) -> Option<Vec<KeyPart>> {
     let value = fields.get_field(name).filter(|value| name == "key" || !value.is_word("none"))?;
     let items = value.one_or_more();
@@ -258,12 +258,12 @@ fn parse_key_part(text: &str) -> Parsed<KeyPart> {
         ("method", KeyPart::Method),
         ("global", KeyPart::Global),
     ];
-    parse_word(&parts)(text).map_err(|complaint| {
-        let near = complaint.suggestion.clone().filter(|help| help.starts_with("did"));
+    parse_word(&parts)(text).map_err(|error| {
+        let near = error.suggestion.clone().filter(|help| help.starts_with("did"));
         let all =
             "write ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME or \
              jwt:CLAIM";
-        complaint.with_optional_help(near.or_else(|| Some(all.to_owned())))
+        error.with_optional_help(near.or_else(|| Some(all.to_owned())))
     })
 }
 
@@ -276,7 +276,7 @@ fn parse_cost(text: &str) -> Parsed<Cost> {
     }
 }
 
-/// What a header says that is not a number; other costs are numbers.
+/// Reads `invalid_cost`, the treatment of a cost header that is not a number.
 fn read_invalid_cost(fields: &mut FieldReader<'_>, cost: Cost) -> Cost {
     let Some(value) = fields.get_field("invalid_cost") else { return cost };
     let words = [("one", InvalidCost::One), ("reject", InvalidCost::Reject)];
@@ -284,7 +284,7 @@ fn read_invalid_cost(fields: &mut FieldReader<'_>, cost: Cost) -> Cost {
     match (cost, read) {
         (Cost::Header { name, .. }, Some(invalid)) => Cost::Header { name, invalid },
         (cost @ Cost::Units(_), Some(InvalidCost::Reject)) => {
-            let message = "`invalid_cost` is only for a cost that a header says";
+            let message = "`invalid_cost` is only for a cost from a header";
             let help = "write cost: header:NAME, or leave it out";
             value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
             cost

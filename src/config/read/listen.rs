@@ -1,4 +1,4 @@
-//! `listen`: where clients connect.
+//! Reads `listen`: the addresses that clients connect to.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::config::value::scalars::Parsed;
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_word};
 use crate::config::yaml::tree::NodeContent;
 
-/// systemd's own limit.
+/// The limit of systemd.
 const SYSTEMD_NAME_MAX: usize = 255;
 
 const PROXY_PROTOCOL: [(&str, Option<ProxyProtocolMode>); 3] = [
@@ -57,7 +57,7 @@ fn is_any_port(address: &ListenAddress) -> bool {
     }
 }
 
-/// One entry, and the value that says its address.
+/// One entry, and the value of its address.
 fn read_entry<'a>(
     item: &FieldValue<'a>,
     server: &ServerConfig,
@@ -83,7 +83,7 @@ fn read_entry<'a>(
     let written = written?;
     let address = written.parse_with(parse_listen_address)?;
     if let (Some(value), false) = (mode_value, matches!(address, ListenAddress::Unix(_))) {
-        let message = "`mode` is only for unix sockets, and this address is none that the gateway makes";
+        let message = "`mode` is only for unix sockets that the gateway creates";
         let help = "remove it, or listen on unix:/PATH";
         value.report_at_name(ValueError::new(codes::ADDRESS, message).with_help(help));
     }
@@ -93,25 +93,26 @@ fn read_entry<'a>(
     Some((ListenConfig { address, tls, http2, proxy_protocol, mode }, written))
 }
 
-/// Only `trusted_proxies`, and peers on a unix socket, may announce another address.
+/// Only `trusted_proxies` and peers on a unix socket may send a PROXY header.
 fn check_proxies(
     wanted: ProxyProtocolMode,
     address: &ListenAddress,
     server: &ServerConfig,
     value: &FieldValue<'_>,
 ) {
-    let trusts_nobody = server.trusted_proxies.is_empty();
-    if !trusts_nobody || matches!(address, ListenAddress::Unix(_) | ListenAddress::Systemd(_)) {
+    if !server.trusted_proxies.is_empty()
+        || matches!(address, ListenAddress::Unix(_) | ListenAddress::Systemd(_))
+    {
         return;
     }
     let help = "name the proxy that sends the header in server.trusted_proxies, e.g. [10.0.0.0/8]";
     match wanted {
         ProxyProtocolMode::Required => {
-            let message = "nobody may send a PROXY header, so every connection would be closed";
+            let message = "no proxy may send a PROXY header, so every connection would be closed";
             value.report_at_value(ValueError::new(codes::UNDEFINED, message).with_help(help));
         }
         ProxyProtocolMode::Optional => {
-            let message = "a PROXY header is read from trusted proxies alone, and there are none";
+            let message = "a PROXY header is read from trusted proxies only, and there are none";
             value.sink.add_warning(
                 value.node.position,
                 &value.path,
@@ -132,7 +133,7 @@ fn parse_mode(text: &str) -> Parsed<u32> {
         return wrong(format!("`{text}` is not a mode of a socket"));
     }
     match u32::from_str_radix(digits, 8) {
-        // To connect is to write.
+        // Connecting needs write permission.
         Ok(mode) if mode & 0o222 != 0 => Ok(mode),
         _ => wrong(format!("with the mode `{text}` no user may connect")),
     }
@@ -153,7 +154,7 @@ fn parse_listen_address(text: &str) -> Parsed<ListenAddress> {
     names::parse_socket_address(text).map(|address: SocketAddr| ListenAddress::Address(address))
 }
 
-/// A name as FileDescriptorName= of a systemd socket gives it.
+/// A name as in `FileDescriptorName=` of a systemd socket unit.
 fn parse_systemd_name(name: &str) -> Parsed<ListenAddress> {
     let fits = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b':';
     if name.is_empty() || name.len() > SYSTEMD_NAME_MAX || !name.bytes().all(fits) {
@@ -176,7 +177,7 @@ mod tests {
             assert_eq!(parse_mode(text).unwrap(), bits);
         }
         for wrong in ["0x1b0", "0o660", "432", "1777", "00660", "66", "", "0668", "rw-rw----", "0444", "0"] {
-            let is_wrong = parse_mode(wrong).is_err_and(|complaint| complaint.code == codes::NUMBER);
+            let is_wrong = parse_mode(wrong).is_err_and(|error| error.code == codes::NUMBER);
             assert!(is_wrong || wrong == "432", "{wrong}");
         }
     }

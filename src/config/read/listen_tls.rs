@@ -1,5 +1,5 @@
-//! `listen: [{ tls: … }]`: certificates, their keys and who may connect, read and tried out now, so that what is
-//! wrong with them is told at the start and not to the first client.
+//! Reads `tls` of a listener: certificates, keys and client authorities. They are tested here, so that errors show at
+//! the start and not at the first client.
 
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,14 +22,14 @@ use crate::config::yaml::tree::NodeContent;
 
 const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
 
-/// What must be the same for all certificates of a listener.
+/// Settings that must be the same for all certificates of a listener.
 #[derive(PartialEq, Eq)]
 struct CertificateTerms {
     client_ca: Option<PathBuf>,
     min_version: TlsVersion,
 }
 
-/// Reads `tls`; `None` when it is off, or wrong. Relative paths start at `folder`.
+/// Reads `tls`; `None` if it is off or wrong. Relative paths start at `folder`.
 pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<ListenTlsConfig> {
     if value.is_word("none") {
         return None;
@@ -54,15 +54,16 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
         match &first {
             None => first = Some((terms, roots)),
             Some((known, _)) if *known != terms => {
-                let message = "`client_ca` and `min_version` hold for a listener, and here they differ";
+                let message =
+                    "`client_ca` and `min_version` must be the same for all certificates of a listener";
                 let help = "a request may name another host than the handshake did: write the same with each \
                             certificate, or listen on another address";
                 item.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
             }
             Some(_) => {}
         }
-        if let Some((certificate, place)) = certificate {
-            warn_of_names(&certificate, &certificates, &place);
+        if let Some((certificate, value)) = certificate {
+            warn_of_names(&certificate, &certificates, &value);
             certificates.push(certificate);
         }
     }
@@ -151,7 +152,7 @@ fn read_certificate<'a>(
     Some((ListenCertificate { key: Arc::new(certified), names }, cert))
 }
 
-/// What `read` finds in the file that `text` names.
+/// Loads the file named `text` with `read`.
 fn load_named_file<T>(
     text: &str,
     folder: &Path,
@@ -162,7 +163,7 @@ fn load_named_file<T>(
         return Err(ValueError::new(codes::UNREADABLE, format!("`{field}` names no file")));
     }
     if text.contains("-----BEGIN") {
-        let message = format!("`{field}` names a file, and here stands what belongs into it");
+        let message = format!("`{field}` takes the name of a file, not its contents");
         return Err(ValueError::new(codes::UNREADABLE, message));
     }
     read(&folder.join(text)).map_err(|reason| {
@@ -190,40 +191,41 @@ fn certificate_hosts(certificate: &CertificateDer<'_>) -> Vec<String> {
     names
 }
 
-/// Notes that clients will refuse the certificate for its dates.
-fn warn_of_dates(certificate: &CertificateDer<'_>, place: &FieldValue<'_>) {
+/// Warns if clients will reject the certificate for its dates.
+fn warn_of_dates(certificate: &CertificateDer<'_>, value: &FieldValue<'_>) {
     let Ok(parsed) = EndEntityCert::try_from(certificate) else { return };
-    // Without an authority to find, the dates are what can be wrong first.
+    // The dates are checked before the chain, which always fails here for lack of authorities.
     let judged = parsed.verify_for_usage(&[], &[], &[], UnixTime::now(), KeyUsage::server_auth(), None, None);
-    let (what, help) = match judged.err() {
-        Some(webpki::Error::CertExpired { .. }) => ("has expired", "renew it: clients will refuse it"),
-        Some(webpki::Error::CertNotValidYet { .. }) => {
-            ("is not valid yet", "look at the clock of this machine: clients will refuse it till then")
-        }
+    let (state, help) = match judged.err() {
+        Some(webpki::Error::CertExpired { .. }) => ("has expired", "renew it: clients will reject it"),
+        Some(webpki::Error::CertNotValidYet { .. }) => (
+            "is not valid yet",
+            "check the clock of this machine: clients will reject the certificate until then",
+        ),
         _ => return,
     };
-    let message = format!("the certificate in `{}` {what}", place.written_text());
-    warn_at(place, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+    let message = format!("the certificate in `{}` {state}", value.written_text());
+    warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
 }
 
-/// Notes that the certificate, or one of its names, can never be asked for.
-fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], place: &FieldValue<'_>) {
+/// Warns if the certificate, or one of its names, can never be selected.
+fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], value: &FieldValue<'_>) {
     if certificate.names.is_empty() && !before.is_empty() {
         let message =
-            format!("the certificate in `{}` names no host, so no client gets it", place.written_text());
-        let help = "only the first certificate of a listener is shown whatever host is asked for";
-        warn_at(place, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+            format!("the certificate in `{}` names no host, so no client gets it", value.written_text());
+        let help = "only the first certificate of a listener serves clients that name another host";
+        warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
     }
-    // A client that cannot use one kind of key may use another.
+    // A client may support the key type of one certificate and not that of another.
     let alike = |one: &&ListenCertificate| one.key.key.algorithm() == certificate.key.key.algorithm();
     let taken = |name: &&String| before.iter().filter(alike).any(|one| one.names.contains(name));
     if let Some(name) = certificate.names.iter().find(taken) {
         let message = format!("`{name}` is named by a certificate before this one, which is the one shown");
         let help = "remove one of the two";
-        warn_at(place, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+        warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
     }
 }
 
-fn warn_at(value: &FieldValue<'_>, complaint: ValueError) {
-    value.sink.add_warning(value.node.position, &value.path, complaint);
+fn warn_at(value: &FieldValue<'_>, error: ValueError) {
+    value.sink.add_warning(value.node.position, &value.path, error);
 }

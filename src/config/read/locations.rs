@@ -1,4 +1,4 @@
-//! `locations`: which requests go where, and through which limits.
+//! Reads `locations`: matching rules, limits and actions.
 
 use http::{HeaderValue, Method, StatusCode};
 use regex::RegexBuilder;
@@ -20,7 +20,7 @@ use crate::config::value::scalars::Parsed;
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none};
 use crate::config::yaml::tree::NodeContent;
 
-/// Reads all locations; limits and upstreams written into them are added to theirs.
+/// Reads all locations; their inline limits and upstreams are added to `limits` and `upstreams`.
 pub(crate) fn read_locations(
     root: &mut FieldReader<'_>,
     limits: &mut LimitReader<'_>,
@@ -101,7 +101,7 @@ fn read_location<'a>(
     (path_value, location)
 }
 
-/// Inline limits are known by this and their place: hosts and methods keep two locations of one path apart.
+/// The first part of an inline limit's name; hosts and methods distinguish locations of the same path.
 fn owner_name(path: &str, hosts: &[HostRule], methods: &[Method]) -> String {
     let hosts: Vec<String> = hosts
         .iter()
@@ -118,7 +118,7 @@ fn owner_name(path: &str, hosts: &[HostRule], methods: &[Method]) -> String {
         .join(" ")
 }
 
-/// Whether no request could ever tell the two apart on one of their hosts.
+/// Whether the two match the same requests on a common host.
 fn is_duplicate(a: &LocationConfig, b: &LocationConfig) -> bool {
     let path = match (&a.path, &b.path) {
         (PathRule::Exact(a), PathRule::Exact(b)) => a == b,
@@ -132,7 +132,7 @@ fn is_duplicate(a: &LocationConfig, b: &LocationConfig) -> bool {
     path && host && methods
 }
 
-/// A pattern that compiles into more than this is a mistake, and would slow every request.
+/// A pattern that compiles to a larger program is a mistake, and would slow every request.
 const REGEX_MAX_BYTES: usize = 1 << 20;
 
 fn parse_path_rule(text: &str) -> Parsed<PathRule> {
@@ -191,12 +191,11 @@ fn compile_regex(pattern: &str, case_insensitive: bool) -> Parsed<PathRule> {
                 last.strip_prefix("error: ").unwrap_or(last).to_owned()
             }
         };
-        let complaint =
-            ValueError::new(codes::REGEX, format!("the regular expression does not work: {reason}"));
+        let error = ValueError::new(codes::REGEX, format!("the regular expression does not work: {reason}"));
         if reason.contains("look-around") {
-            complaint.with_help("look-around is left out so that no request can make matching slow")
+            error.with_help("look-around is left out so that no request can make matching slow")
         } else {
-            complaint
+            error
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Accounts and the tiers they belong to: `members` of the file, and the CSV file `id,tier`.
+//! The tiers of accounts, from `members` or from a CSV file with lines `id,tier`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::config::yaml::file::FileContent;
 /// The tiers of accounts.
 #[derive(Clone, Default)]
 pub struct TierMembers {
-    /// Each name once: many accounts share few tiers.
+    /// Each name once, because many accounts share few tiers.
     tiers: HashSet<Arc<str>>,
     tier_by_account: HashMap<Box<[u8]>, Arc<str>>,
 }
@@ -19,7 +19,7 @@ pub struct TierMembers {
 const LINES_MAX: usize = 2_000_000;
 
 impl TierMembers {
-    /// The tier that `account` was given.
+    /// The tier of `account`.
     #[inline]
     pub fn tier_of(&self, account: &[u8]) -> Option<&str> {
         self.tier_by_account.get(account).map(|tier| &**tier)
@@ -29,17 +29,17 @@ impl TierMembers {
         self.tier_by_account.is_empty()
     }
 
-    /// Accounts that were given a tier.
+    /// The number of accounts with a tier.
     pub fn len(&self) -> usize {
         self.tier_by_account.len()
     }
 
-    /// Every tier that some account has.
+    /// Every tier of at least one account.
     pub fn tiers(&self) -> impl Iterator<Item = &str> {
         self.tiers.iter().map(|tier| &**tier)
     }
 
-    /// Gives `account` a tier; `false` when it has one already.
+    /// Gives `account` a tier; `false` if it has one already.
     pub(crate) fn insert(&mut self, account: &[u8], tier: &str) -> bool {
         let known = self.tiers.get(tier).cloned();
         let tier = known.unwrap_or_else(|| {
@@ -51,7 +51,7 @@ impl TierMembers {
     }
 }
 
-/// In an order of its own: equal members look the same.
+/// Sorted, so that equal members look the same.
 impl fmt::Debug for TierMembers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.tier_by_account.iter().collect::<BTreeMap<_, _>>()).finish()
@@ -61,13 +61,13 @@ impl fmt::Debug for TierMembers {
 impl FileContent for TierMembers {
     const BYTES_MAX: u64 = 64 << 20;
 
-    /// Lines `id,tier`; empty lines, lines that begin with `#`, and a heading `id,tier` are passed over.
+    /// Lines `id,tier`; skips empty lines, lines that begin with `#`, and a heading `id,tier`.
     fn parse(bytes: &[u8]) -> Result<TierMembers, String> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let (mut members, mut first) = (TierMembers::default(), true);
-        for (place, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
-            let number = place + 1;
-            // What follows the last line end is no line.
+        for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+            let number = index + 1;
+            // The text after the last line end is not a line.
             if number > LINES_MAX && !line.is_empty() {
                 return Err(format!("has more than {LINES_MAX} lines"));
             }
@@ -84,10 +84,10 @@ impl FileContent for TierMembers {
     }
 }
 
-/// One line. The account is never told: whoever reads the log need not know the customers.
+/// Splits one line. Errors never quote the account, because readers of the log need not know the customers.
 fn split_pair(line: &[u8]) -> Result<(&[u8], &str), &'static str> {
     if line.contains(&b'"') {
-        return Err("has a quoted value, which is not read,");
+        return Err("has a quoted value, which is not supported,");
     }
     let mut values = line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
     match (values.next(), values.next(), values.next()) {
@@ -96,7 +96,7 @@ fn split_pair(line: &[u8]) -> Result<(&[u8], &str), &'static str> {
             let tier = str::from_utf8(tier).ok().filter(|tier| names::check_tier_name(tier).is_ok());
             tier.map(|tier| (account, tier)).ok_or("has a tier that cannot be a name")
         }
-        _ => Err("has something else than `id,tier`"),
+        _ => Err("has something other than `id,tier`"),
     }
 }
 
@@ -119,18 +119,18 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_told_by_its_number_alone() {
+    fn a_bad_line_is_reported_by_its_number_alone() {
         for (text, reason) in [
-            ("a,gold\nb", "something else than `id,tier` in line 2"),
+            ("a,gold\nb", "something other than `id,tier` in line 2"),
             ("a,gold,x", "something else"),
             (",gold", "no account in line 1"),
             ("a,", "a tier that cannot be a name in line 1"),
             ("a,go ld", "a tier that cannot be a name"),
-            ("\n\"a\",gold", "a quoted value, which is not read, in line 2"),
+            ("\n\"a\",gold", "a quoted value, which is not supported, in line 2"),
             ("secret-id,gold\nsecret-id,free", "for the second time in line 2"),
         ] {
-            let told = TierMembers::parse(text.as_bytes()).unwrap_err();
-            assert!(told.contains(reason) && !told.contains("secret-id"), "{text:?}: {told}");
+            let message = TierMembers::parse(text.as_bytes()).unwrap_err();
+            assert!(message.contains(reason) && !message.contains("secret-id"), "{text:?}: {message}");
         }
     }
 

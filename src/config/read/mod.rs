@@ -1,4 +1,4 @@
-//! Readers of the sections of `gateway.yaml`, one file per section.
+//! Reads the sections of `gateway.yaml`, about one file per section.
 
 pub(crate) mod access;
 pub(crate) mod account;
@@ -12,6 +12,7 @@ pub(crate) mod listen_tls;
 pub(crate) mod locations;
 pub(crate) mod members;
 pub(crate) mod operation;
+pub(crate) mod rates;
 pub(crate) mod redis_range;
 pub(crate) mod reject;
 pub(crate) mod resilience;

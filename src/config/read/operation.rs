@@ -1,4 +1,4 @@
-//! `reload`, `admin`, `log` and `access_log`: how the gateway is run.
+//! Reads `reload`, `admin`, `log` and `access_log`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::config::value::scalars::{Parsed, Secret};
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
 use crate::config::yaml::tree::NodeContent;
 
-/// Looking more often than this would only burn time.
+/// Shorter intervals would only waste time.
 const WATCH_MIN: Duration = Duration::from_millis(100);
 
 pub(crate) fn read_reload(root: &mut FieldReader<'_>) -> ReloadConfig {
@@ -30,9 +30,8 @@ pub(crate) fn read_reload(root: &mut FieldReader<'_>) -> ReloadConfig {
 fn parse_watch(text: &str) -> Parsed<Duration> {
     let every = scalars::parse_nonzero_duration(text)?;
     if every < WATCH_MIN {
-        let complaint =
-            ValueError::new(codes::DURATION, format!("`{text}` is too short: 100ms is the least"));
-        return Err(complaint.with_help("write 1s"));
+        let error = ValueError::new(codes::DURATION, format!("`{text}` is too short: 100ms is the least"));
+        return Err(error.with_help("write 1s"));
     }
     Ok(every)
 }
@@ -56,8 +55,8 @@ pub(crate) fn read_admin(root: &mut FieldReader<'_>) -> Option<AdminConfig> {
     let token = token_value.as_ref().and_then(read_token);
     let hosts = fields.read_list("hosts", names::parse_host_name);
     if let Some(tokens) = fields.get_field("tokens") {
-        let complaint = ValueError::new(codes::UNSUPPORTED, "tokens with names are not supported yet");
-        tokens.report_at_name(complaint.with_help("write token: \"${ADMIN_TOKEN}\""));
+        let error = ValueError::new(codes::UNSUPPORTED, "tokens with names are not supported yet");
+        tokens.report_at_name(error.with_help("write token: \"${ADMIN_TOKEN}\""));
     }
     fields.report_unknown();
     let listen =
@@ -69,7 +68,7 @@ pub(crate) fn read_admin(root: &mut FieldReader<'_>) -> Option<AdminConfig> {
     Some(admin)
 }
 
-/// Without a token only this host may ask.
+/// Without a token, the admin listener must be on a loopback address.
 fn check_admin_exposure(admin: &AdminConfig, value: &FieldValue<'_>) {
     if !admin.listen.ip().is_loopback() {
         let shown = value.written_text();
@@ -83,10 +82,10 @@ fn check_admin_exposure(admin: &AdminConfig, value: &FieldValue<'_>) {
 }
 
 fn parse_admin_address(text: &str) -> Parsed<std::net::SocketAddr> {
-    names::parse_socket_address(text).map_err(|complaint| {
+    names::parse_socket_address(text).map_err(|error| {
         let port = text.strip_prefix(':').unwrap_or(text);
         let bare = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-        if bare { complaint.with_help(format!("write 127.0.0.1:{port}")) } else { complaint }
+        if bare { error.with_help(format!("write 127.0.0.1:{port}")) } else { error }
     })
 }
 
@@ -94,10 +93,10 @@ fn parse_admin_address(text: &str) -> Parsed<std::net::SocketAddr> {
 fn read_token(value: &FieldValue<'_>) -> Option<Secret> {
     value.parse_with(|text| {
         let visible = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
-        let complaint = || {
+        let error = || {
             ValueError::new(codes::HEADER, "the token must be visible ASCII without spaces, and not empty")
         };
-        visible.then(|| Some(Secret(text.to_owned()))).ok_or_else(complaint)
+        visible.then(|| Some(Secret(text.to_owned()))).ok_or_else(error)
     })?
 }
 

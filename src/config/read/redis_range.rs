@@ -1,23 +1,23 @@
-//! Which limits the arithmetic of the script in Redis holds: doubles, whole up to 2^53, and microseconds.
+//! Checks that a limit fits the arithmetic of the script in Redis: doubles, exact up to 2^53, and microseconds.
 
 use std::time::Duration;
 
 use crate::config::model::limit::{Algorithm, LimitConfig};
 use crate::config::value::scalars::Rate;
 
-/// Ticks of a bucket and one full cost, and microseconds ahead of now: with a time since 1970 added it is below 2^53
-/// for another century.
+/// A bound on the ticks of a bucket plus one full cost, and on microseconds ahead of now. With the time since 1970
+/// added, the sum stays below 2^53 for another century.
 const TICKS_MAX: u128 = 1 << 52;
 /// A window may lie three periods ahead of now.
 const PERIOD_MAX_US: u128 = 1 << 51;
 /// A fraction of a microsecond is kept in 32 bits.
 const NUM_MAX: u64 = u32::MAX as u64;
-/// What a window counts.
+/// The most units that a window counts.
 const COUNT_MAX: u64 = (1 << 53) - 1;
 /// A log keeps every unit.
 const LOG_MAX: u64 = 100_000;
 
-/// Units per so many microseconds, without a common divisor; `None` unless the period is whole microseconds.
+/// Units and microseconds without a common divisor; `None` unless the period is whole microseconds.
 pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
     let period = whole_us(rate.period)?;
     let (mut divisor, mut rest) = (rate.units.get(), period);
@@ -30,7 +30,7 @@ pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
 /// Whether the counters of a limit can be kept in Redis.
 ///
 /// # Errors
-/// What does not fit, and what to write instead.
+/// The misfit and the remedy, separated by ": ".
 pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
     if limit.warm_up.is_some() {
         return Err("warm_up works with local counters only: write warm_up: none, or state: local".into());
@@ -103,7 +103,10 @@ fn check_window_range(rate: Rate, units_max: u64) -> Result<(), String> {
 
 fn describe_fraction(rate: Rate) -> String {
     let up = rate.period.as_nanos().div_ceil(1_000);
-    format!("Redis counts whole microseconds, and {:?} is none: write a period such as {up}us", rate.period)
+    format!(
+        "Redis counts whole microseconds, and {:?} has a fraction: write a period such as {up}us",
+        rate.period
+    )
 }
 
 fn whole_us(period: Duration) -> Option<u64> {
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_limits_are_usually_like_fits() {
+    fn usual_limits_fit() {
         for (units, period, burst) in [(10, SECOND, 20), (1, DAY, 1000), (1_000_000, SECOND, 1 << 40)] {
             assert_eq!(token(units, period, burst), Ok(()));
         }
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_what_would() {
+    fn errors_name_numbers_that_fit() {
         assert!(token(1, Duration::from_nanos(1_500), 1).unwrap_err().ends_with("such as 2us"));
         assert!(token(1, SECOND, 1 << 33).unwrap_err().ends_with("at most 2251799813"));
         assert_eq!(token(1, SECOND, 2_251_799_813), Ok(()));

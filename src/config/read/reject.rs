@@ -1,4 +1,4 @@
-//! `on_reject`, and the templates that answers are made from.
+//! Reads `on_reject`, canned responses and their templates.
 
 use http::{HeaderValue, StatusCode};
 
@@ -31,7 +31,7 @@ pub(crate) fn read_on_reject(root: &mut FieldReader<'_>, upstreams: &mut Upstrea
     }
 }
 
-/// The section of a limit or a location: only what is written. An upstream that is named counts as used.
+/// The section of a limit or a location, with only its written fields. An upstream named here counts as used.
 pub(crate) fn read_patch(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> OnRejectPatch {
     if value.is_null() {
         return OnRejectPatch::default();
@@ -77,7 +77,7 @@ fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
     Some(RejectBody::Template { template: read_template(&template?)?, content_type })
 }
 
-/// The upstream or the answer that stands in for a rejection.
+/// The upstream or the response that replaces a rejection.
 fn read_degrade(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> Option<Option<Degrade>> {
     if value.is_word("none") {
         return Some(None);
@@ -93,7 +93,7 @@ fn read_degrade(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> O
     Some(Some(degrade))
 }
 
-/// `{ status, body, content_type }`, each of which may be left out.
+/// `{ status, body, content_type }`, all optional.
 pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
     let mut fields = value.field_reader();
     let status = fields.read_scalar("status", StatusCode::OK, |text| names::parse_status(text, 200));
@@ -106,7 +106,7 @@ pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
     Some(CannedResponse { status, body: body?, content_type })
 }
 
-/// `content_type`, plain text unless written.
+/// `content_type`; the default is plain text.
 fn read_content_type(fields: &mut FieldReader<'_>) -> HeaderValue {
     fields.read_scalar("content_type", HeaderValue::from_static("text/plain"), |text| {
         let value = names::parse_header_value(text)?;

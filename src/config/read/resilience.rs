@@ -1,10 +1,9 @@
-//! What is done about servers that fail: `retries`, `health` and `eject` of an upstream.
+//! Reads `retries`, `slow_start`, `health` and `eject` of an upstream.
 
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
-use super::server::parse_count_u32;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::UpstreamConfig;
@@ -17,7 +16,7 @@ use crate::config::value::statuses;
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
 use crate::config::yaml::tree::NodeContent;
 
-/// Tries after the first.
+/// The most tries after the first.
 const ATTEMPTS_MAX: u64 = 10;
 
 pub(crate) fn read_resilience(fields: &mut FieldReader<'_>, upstream: &mut UpstreamConfig) {
@@ -35,12 +34,12 @@ pub(crate) fn read_resilience(fields: &mut FieldReader<'_>, upstream: &mut Upstr
     };
 }
 
-/// `none`, or nothing at all.
+/// Whether the value is `none` or null.
 fn is_off(value: &FieldValue<'_>) -> bool {
     value.is_null() || value.is_word("none")
 }
 
-/// The fields of a section that may be `none`; anything else is noted.
+/// The fields of a section; any shape other than a mapping is reported.
 fn open_mapping<'a>(value: &FieldValue<'a>) -> Option<FieldReader<'a>> {
     if let NodeContent::Map(_) = value.node.content {
         return Some(value.field_reader());
@@ -110,8 +109,8 @@ fn read_health(value: &FieldValue<'_>) -> HealthConfig {
         interval: fields.read_scalar("interval", defaults.interval, scalars::parse_nonzero_duration),
         timeout: fields.read_scalar("timeout", defaults.timeout, scalars::parse_nonzero_duration),
         status: status.unwrap_or(defaults.status),
-        rise: fields.read_scalar("rise", defaults.rise, parse_count_u32),
-        fall: fields.read_scalar("fall", defaults.fall, parse_count_u32),
+        rise: fields.read_scalar("rise", defaults.rise, scalars::parse_count_u32),
+        fall: fields.read_scalar("fall", defaults.fall, scalars::parse_count_u32),
     };
     fields.report_unknown();
     health
@@ -121,7 +120,7 @@ fn read_eject(value: &FieldValue<'_>) -> EjectConfig {
     let defaults = EjectConfig::default();
     let Some(mut fields) = open_mapping(value) else { return defaults };
     let eject = EjectConfig {
-        errors: fields.read_scalar("errors", defaults.errors, parse_count_u32),
+        errors: fields.read_scalar("errors", defaults.errors, scalars::parse_count_u32),
         span: fields.read_scalar("for", defaults.span, scalars::parse_nonzero_duration),
         max: fields.read_scalar("max", defaults.max, parse_eject_share),
         status: fields.get_field("status").map(|status| statuses::read_statuses(&status)).unwrap_or_default(),
@@ -168,7 +167,7 @@ mod tests {
     #[test]
     fn sets_of_reasons() {
         let default = RetryConfig::default().when;
-        // By default only what no server has taken is tried again.
+        // By default, only requests that no server accepted are tried again.
         assert_eq!(default, RetryReasons::from_reasons(&[RetryReason::Connect, RetryReason::Refused]));
         for (word, reason) in RetryReason::WORDS {
             for (other, another) in RetryReason::WORDS {

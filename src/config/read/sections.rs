@@ -1,4 +1,4 @@
-//! The file as a whole: its top-level fields, in the order that references need.
+//! Reads the whole file: its sections, in the order that their references need.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use crate::config::model::Config;
 use crate::config::yaml::fields::FieldValue;
 use crate::config::yaml::tree::{Node, NodeContent};
 
-/// Reads the whole tree; the result counts only if nothing was found. Relative paths start at `folder`.
-pub(crate) fn read_sections(root: &Node, folder: &Path, found: &ProblemSink) -> Option<Config> {
-    let whole = FieldValue { node: root, path: String::new(), named_at: Position::START, sink: found };
+/// Reads the whole tree; the result is valid only if there are no problems. Relative paths start at `folder`.
+pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> Option<Config> {
+    let whole = FieldValue { node: root, path: String::new(), named_at: Position::START, sink };
     match &root.content {
         NodeContent::Map(entries) if !entries.is_empty() => {}
         NodeContent::Invalid => return None,
@@ -60,7 +60,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, found: &ProblemSink) -> 
         access_log: operation::read_access_log(&mut root),
     };
     root.report_unknown();
-    if !found.has_problems() {
+    if !sink.has_problems() {
         lint::lint_config(&config, &whole);
     }
     Some(config)

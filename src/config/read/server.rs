@@ -1,4 +1,4 @@
-//! `server`: what holds for all clients and all locations.
+//! Reads `server`: settings for all clients and locations.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn count_cores() -> usize {
 fn read_clients(fields: &mut FieldReader<'_>, server: &mut ServerConfig) {
     let workers = |text: &str| match text {
         "auto" => Ok(count_cores()),
-        _ => parse_count(text, 1, 1024),
+        _ => scalars::parse_count(text, 1, 1024),
     };
     server.workers = fields.read_scalar("workers", server.workers, workers);
     server.trusted_proxies = fields.read_list("trusted_proxies", names::parse_network);
@@ -88,10 +88,11 @@ fn read_clients(fields: &mut FieldReader<'_>, server: &mut ServerConfig) {
 }
 
 fn read_caps(fields: &mut FieldReader<'_>, server: &mut ServerConfig) {
-    server.max_connections = fields
-        .read_scalar("max_connections", server.max_connections, |text| parse_count(text, 1, 10_000_000));
+    server.max_connections = fields.read_scalar("max_connections", server.max_connections, |text| {
+        scalars::parse_count(text, 1, 10_000_000)
+    });
     server.connections_per_ip =
-        fields.read_scalar("connections_per_ip", None, parse_or_none(parse_count_u32));
+        fields.read_scalar("connections_per_ip", None, parse_or_none(scalars::parse_count_u32));
     if let Some(mut keepalive) = fields.open_section("keepalive") {
         let requests = |text: &str| scalars::parse_number(text, 1, u64::MAX);
         server.keepalive_requests = keepalive.read_scalar("requests", server.keepalive_requests, requests);
@@ -99,13 +100,16 @@ fn read_caps(fields: &mut FieldReader<'_>, server: &mut ServerConfig) {
             keepalive.read_scalar("age", None, parse_or_none(scalars::parse_nonzero_duration));
         keepalive.report_unknown();
     }
-    server.max_waiting =
-        fields.read_scalar("max_waiting", server.max_waiting, |text| parse_count(text, 0, 100_000_000));
-    server.max_in_flight =
-        fields.read_scalar("max_in_flight", None, parse_or_none(|text| parse_count(text, 1, 100_000_000)));
+    server.max_waiting = fields
+        .read_scalar("max_waiting", server.max_waiting, |text| scalars::parse_count(text, 0, 100_000_000));
+    server.max_in_flight = fields.read_scalar(
+        "max_in_flight",
+        None,
+        parse_or_none(|text| scalars::parse_count(text, 1, 100_000_000)),
+    );
     server.max_header_size = fields.read_scalar("max_header_size", server.max_header_size, parse_header_size);
     server.max_headers =
-        fields.read_scalar("max_headers", server.max_headers, |text| parse_count(text, 1, 10_000));
+        fields.read_scalar("max_headers", server.max_headers, |text| scalars::parse_count(text, 1, 10_000));
     server.max_body = fields.read_scalar("max_body", None, parse_or_none(scalars::parse_size));
 }
 
@@ -133,9 +137,9 @@ fn parse_client_ip(text: &str) -> Parsed<ClientIpConfig> {
                 ("x-forwarded-for", ClientIpConfig::XForwardedFor),
                 ("forwarded", ClientIpConfig::Forwarded),
             ];
-            parse_word(&kinds)(text).map_err(|complaint| {
-                let help = complaint.suggestion.clone().filter(|help| help.starts_with("did"));
-                complaint.with_optional_help(
+            parse_word(&kinds)(text).map_err(|error| {
+                let help = error.suggestion.clone().filter(|help| help.starts_with("did"));
+                error.with_optional_help(
                     help.or_else(|| Some("write x-forwarded-for, forwarded or header:NAME".to_owned())),
                 )
             })
@@ -147,16 +151,7 @@ fn parse_prefix_len(text: &str, max: u64) -> Parsed<u8> {
     scalars::parse_number(text, 1, max).map(|bits| bits as u8)
 }
 
-/// A number of things held in memory.
-pub(crate) fn parse_count(text: &str, min: u64, max: u64) -> Parsed<usize> {
-    scalars::parse_number(text, min, max).map(|number| number as usize)
-}
-
-pub(crate) fn parse_count_u32(text: &str) -> Parsed<u32> {
-    scalars::parse_number(text, 1, u64::from(u32::MAX)).map(|number| number as u32)
-}
-
-/// The parser below us needs room for at least 8 KiB.
+/// The HTTP parser needs room for at least 8 KiB.
 fn parse_header_size(text: &str) -> Parsed<usize> {
     let bytes = scalars::parse_size(text)?;
     if !(8 * 1024..=16 * 1024 * 1024).contains(&bytes) {

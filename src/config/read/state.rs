@@ -1,4 +1,4 @@
-//! `state`: where counters live, and which limits count in Redis.
+//! Reads `state`: the store of counters, and the limits that count in Redis.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,7 +9,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::redis_range::check_redis_range;
-use super::server::parse_count;
 use super::upstream_tls::load_system_roots;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
@@ -22,12 +21,12 @@ use crate::config::value::scalars::Parsed;
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
 use crate::config::yaml::tree::NodeContent;
 
-/// The section `state`, for limits to refer to.
+/// The section `state`, on which the readers of limits depend.
 pub(crate) struct StateReader {
-    /// `None` = unreadable, and already complained about.
+    /// `None` = wrong, and already reported.
     store: Option<StoreConfig>,
     redis: Option<RedisConfig>,
-    /// A limit may complain that nothing says where Redis is.
+    /// No URL of Redis is set, and this is not reported yet.
     is_redis_missing: bool,
     on_failure: OnFailure,
     max_keys: usize,
@@ -57,14 +56,14 @@ pub(crate) fn read_state(root: &mut FieldReader<'_>) -> StateReader {
     let stores = [("local", StoreConfig::Local), ("redis", StoreConfig::Redis)];
     state.store = store.as_ref().map_or(state.store, |value| value.parse_with(parse_word(&stores)));
     state.max_keys =
-        fields.read_scalar("max_keys", state.max_keys, |text| parse_count(text, 1, 1_000_000_000));
+        fields.read_scalar("max_keys", state.max_keys, |text| scalars::parse_count(text, 1, 1_000_000_000));
     state.snapshot = fields.get_field("snapshot").and_then(|value| read_snapshot(&value));
     match fields.get_field("redis") {
         Some(value) if !value.is_null() => state.read_redis(&value),
         _ => state.is_redis_missing = !fields.has_typo_of("redis"),
     }
     if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
-        let message = "nothing says where Redis is: `state.redis.url` is missing";
+        let message = "`state.redis.url` is missing";
         value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
         state.is_redis_missing = false;
     }
@@ -77,13 +76,13 @@ fn read_snapshot(value: &FieldValue<'_>) -> Option<PathBuf> {
     if let Err(error) = probe_writable(&path) {
         let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
-        let complaint = ValueError::new(codes::NO_EFFECT, message).with_help(help);
-        value.sink.add_warning(value.node.position, &value.path, complaint);
+        let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
+        value.sink.add_warning(value.node.position, &value.path, error);
     }
     Some(path)
 }
 
-/// Makes a file in the folder of `path`, as a snapshot is written, and leaves no trace of it.
+/// Creates a file in the folder of `path`, as a snapshot does, and leaves no trace of it.
 fn probe_writable(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = Mode::RUSR | Mode::WUSR;
@@ -93,7 +92,7 @@ fn probe_writable(path: &Path) -> io::Result<()> {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
-    // Not every file system has files without a name.
+    // Not every file system supports O_TMPFILE.
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.try", std::process::id()));
@@ -121,8 +120,6 @@ fn parse_snapshot_path(text: &str) -> Parsed<PathBuf> {
     }
 }
 
-// === impl StateSection ===
-
 impl StateReader {
     fn read_redis(&mut self, value: &FieldValue<'_>) {
         if !matches!(value.node.content, NodeContent::Map(_)) {
@@ -133,8 +130,8 @@ impl StateReader {
         let mut fields = value.field_reader();
         let url = fields.get_field("url").filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.has_typo_of("url");
-        let way = url.as_ref().and_then(redis_url::read_redis_url);
-        if let (Some(RedisEndpoint { tls: true, .. }), Some(url)) = (&way, &url)
+        let endpoint = url.as_ref().and_then(redis_url::read_redis_url);
+        if let (Some(RedisEndpoint { tls: true, .. }), Some(url)) = (&endpoint, &url)
             && load_system_roots().is_empty()
         {
             let message = "this system trusts no authority, so the certificate of Redis cannot be verified";
@@ -147,19 +144,19 @@ impl StateReader {
             fields.read_scalar("nodes_at_least", 1, |text| scalars::parse_number(text, 1, NODES_MAX));
         self.on_failure = fields.read_scalar("on_failure", self.on_failure, parse_word(&OnFailure::WORDS));
         fields.report_unknown();
-        self.redis = way.map(|way| RedisConfig {
-            servers: way.servers,
-            tls: way.tls,
-            user: way.user,
-            password: way.password,
-            database: way.database,
+        self.redis = endpoint.map(|endpoint| RedisConfig {
+            servers: endpoint.servers,
+            tls: endpoint.tls,
+            user: endpoint.user,
+            password: endpoint.password,
+            database: endpoint.database,
             prefix,
             timeout,
             nodes_at_least,
         });
     }
 
-    /// Reads `state` and `on_failure` of a limit: what it does while Redis fails, if it counts there.
+    /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
     pub fn read_shared(&self, fields: &mut FieldReader<'_>) -> Option<OnFailure> {
         let state = fields.get_field("state");
         let store =
@@ -178,7 +175,7 @@ impl StateReader {
             }
             (StoreConfig::Local, ..) => None,
             (StoreConfig::Redis, Some(value), ..) if self.is_redis_missing => {
-                let message = "this limit counts in Redis, and nothing says where that is";
+                let message = "this limit counts in Redis, but `state.redis.url` is missing";
                 value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
                 None
             }
@@ -187,12 +184,12 @@ impl StateReader {
         }
     }
 
-    /// What a limit without `state` does while Redis fails, if it counts there.
+    /// The behaviour of a limit without `state` while Redis fails, if it counts there.
     pub fn shared_by_default(&self) -> Option<OnFailure> {
         (self.store == Some(StoreConfig::Redis)).then_some(self.on_failure)
     }
 
-    /// Complains of what a shared limit cannot have; `warm_up` is where that is written.
+    /// Reports settings that a shared limit cannot have; `warm_up` is the value of that field.
     pub fn check_shared_limit(
         &self,
         limit: &LimitConfig,
@@ -204,15 +201,15 @@ impl StateReader {
         }
         if let Err(reason) = check_redis_range(limit) {
             let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
-            let complaint = ValueError::new(codes::SHARED, message).with_help(help);
-            warm_up.filter(|_| limit.warm_up.is_some()).unwrap_or(value).report_at_name(complaint);
+            let error = ValueError::new(codes::SHARED, message).with_help(help);
+            warm_up.filter(|_| limit.warm_up.is_some()).unwrap_or(value).report_at_name(error);
         }
     }
 
     fn parse_store(&self, text: &str) -> Parsed<Option<StoreConfig>> {
         if text == "leased" {
-            let complaint = ValueError::new(codes::UNSUPPORTED, "leased counters are not supported yet");
-            return Err(complaint.with_help("write state: redis"));
+            let error = ValueError::new(codes::UNSUPPORTED, "leased counters are not supported yet");
+            return Err(error.with_help("write state: redis"));
         }
         parse_word(&[
             ("auto", self.store),
@@ -221,7 +218,7 @@ impl StateReader {
         ])(text)
     }
 
-    /// The whole section, now that it is known who counts in Redis.
+    /// The whole section, once the limits that count in Redis are known.
     pub fn build_state(&self, limits: &[LimitConfig], has_bans: bool) -> StateConfig {
         let store = self.store.unwrap_or(StoreConfig::Local);
         let is_used =
@@ -238,7 +235,7 @@ impl StateReader {
 fn parse_key_prefix(text: &str) -> Parsed<String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
     if text.is_empty() || text.len() > PREFIX_MAX || !text.bytes().all(plain) {
-        let message = format!("`{text}` cannot begin the names of keys");
+        let message = format!("`{text}` cannot be a prefix of keys");
         let help = "use up to 32 letters, digits, `.`, `_`, `:` and `-`";
         return Err(ValueError::new(codes::NAME, message).with_help(help));
     }
@@ -250,6 +247,6 @@ fn parse_store_timeout(text: &str) -> Parsed<Duration> {
     if TIMEOUTS.contains(&timeout) {
         return Ok(timeout);
     }
-    let message = format!("`{text}` is not a time that a decision may take");
+    let message = format!("`{text}` is out of range for the time of a decision");
     Err(ValueError::new(codes::DURATION, message).with_help("write a time from 2ms to 200ms"))
 }

@@ -1,4 +1,4 @@
-//! `tiers` of a limit: numbers for the callers of a tier, laid over the limit's own.
+//! Reads `tiers` of a limit: numbers for the callers of a tier, laid over the limit's own.
 
 use super::algorithm;
 use crate::config::diagnostics::codes;
@@ -8,12 +8,12 @@ use crate::config::value::names;
 use crate::config::yaml::fields::{FieldReader, FieldValue};
 use crate::config::yaml::tree::NodeContent;
 
-/// What a tier may have of its own.
+/// Fields that a tier may override.
 const FIELDS: [&str; 5] = ["rate", "burst", "queue", "max_wait", "max_concurrent"];
-/// Each tier has counters of its own, and every request looks for its tier among them.
+/// Each tier has its own counters, and every request searches this list.
 const TIERS_MAX: usize = 64;
 
-/// Reads the tiers of the limit made of `fields`; `is_sound` tells whether its own numbers are.
+/// Reads the tiers of the limit in `fields`; `is_sound` = the limit's own numbers are valid.
 pub(crate) fn read_tiers(
     fields: &mut FieldReader<'_>,
     cost: &Cost,
@@ -28,8 +28,8 @@ pub(crate) fn read_tiers(
         return tiers;
     }
     for (key, tier) in entries {
-        if let Err(complaint) = names::check_tier_name(&key.name) {
-            tier.report_at_name(complaint);
+        if let Err(error) = names::check_tier_name(&key.name) {
+            tier.report_at_name(error);
         }
         tier.sink.record_mention(tier.named_at, &tier.path, Mention::Tier(key.name.clone()));
         if tier.is_word("none") {
@@ -54,19 +54,19 @@ fn read_tier_numbers(
     let mut own = tier.field_reader();
     FIELDS.iter().for_each(|name| drop(own.get_field(name)));
     own.report_unknown();
-    let found = ProblemSink::default();
+    let sink = ProblemSink::default();
     let numbers = {
-        let mut merged = fields.overlay_fields(tier, &FIELDS, &found);
+        let mut merged = fields.overlay_fields(tier, &FIELDS, &sink);
         let cost_value = merged.get_field("cost");
         algorithm::read_algorithm(&mut merged, cost, cost_value.as_ref())
     };
-    for problem in found.into_sorted().0 {
+    for problem in sink.into_sorted().0 {
         let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));
-        let (place, field) = (problem.position(), problem.field.clone());
+        let (position, field) = (problem.position(), problem.field.clone());
         if of_tier {
-            tier.sink.add_problem(place, &field, problem.into());
+            tier.sink.add_problem(position, &field, problem.into());
         } else if is_sound && problem.code == codes::LIMIT_NUMBERS {
-            // The limit's own number is fine where it stands: it does not fit this tier.
+            // The limit's own number is valid, but does not fit this tier.
             tier.report_at_name(problem.into());
         }
     }

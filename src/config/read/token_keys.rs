@@ -1,17 +1,17 @@
-//! The public keys that tokens are verified by: a PEM file with one, or a JSON Web Key Set (RFC 7517).
+//! Parses the public keys that verify tokens: a PEM file with one key, or a JSON Web Key Set (RFC 7517).
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 
 use crate::config::yaml::file::FileContent;
 
-/// Public keys, each with the algorithms it may verify.
+/// Public keys, each with its algorithms.
 #[derive(Debug, Clone)]
 pub struct TokenKeys(Vec<TokenKey>);
 
 #[derive(Debug, Clone)]
 pub struct TokenKey {
-    /// `None` = it serves tokens whatever key they name.
+    /// `None` = the key serves tokens with any key id.
     pub id: Option<String>,
     pub algorithms: Vec<Algorithm>,
     pub key: DecodingKey,
@@ -35,13 +35,13 @@ impl TokenKeys {
         id: Option<&'a str>,
     ) -> impl Iterator<Item = &'a DecodingKey> {
         let named = move |key: &&TokenKey| match (key.id.as_deref(), id) {
-            (Some(own), Some(asked)) => own == asked,
+            (Some(own), Some(wanted)) => own == wanted,
             _ => true,
         };
         self.0.iter().filter(named).filter(move |key| key.algorithms.contains(&algorithm)).map(|key| &key.key)
     }
 
-    /// Whether some key can verify tokens of `algorithm`.
+    /// Whether a key can verify tokens of `algorithm`.
     pub fn can_verify(&self, algorithm: Algorithm) -> bool {
         self.keys_for(algorithm, None).next().is_some()
     }
@@ -68,7 +68,7 @@ fn parse_pem_key(text: &str) -> Result<Vec<TokenKey>, String> {
         return Err("holds several keys; write them as a JSON Web Key Set".to_owned());
     }
     let bytes = text.as_bytes();
-    // Each of these takes nothing but keys of its own kind.
+    // Each of these functions accepts only keys of its own kind.
     let (key, algorithms) = if let Ok(key) = DecodingKey::from_ec_pem(bytes) {
         let curve = match key.try_get_as_bytes().map(<[u8]>::len) {
             Ok(65) => Algorithm::ES256,
@@ -86,9 +86,9 @@ fn parse_pem_key(text: &str) -> Result<Vec<TokenKey>, String> {
     Ok(vec![TokenKey { id: None, algorithms, key }])
 }
 
-/// Keys for encryption, symmetric keys and kinds that nobody here can use are passed over.
+/// Skips encryption keys, symmetric keys and unsupported kinds.
 fn parse_key_set(text: &str) -> Result<Vec<TokenKey>, String> {
-    // The error of the parser could tell a piece of the file.
+    // The parser's error could quote the file.
     let set: JwkSet = serde_json::from_str(text)
         .map_err(|error| format!("is neither a PEM key nor a JSON Web Key Set: line {}", error.line()))?;
     let mut keys = Vec::new();
@@ -128,7 +128,7 @@ fn parse_key_set(text: &str) -> Result<Vec<TokenKey>, String> {
 mod tests {
     use super::*;
 
-    /// The modulus of no key in particular.
+    /// The modulus of an arbitrary key.
     const N: &str = "u1W3mF9Y0s8x";
 
     fn served(set: &str) -> Result<Vec<Algorithm>, String> {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_set_only_keys_for_signatures_are_taken() {
+    fn only_signature_keys_of_a_set_are_used() {
         let set = format!(
             r#"{{"keys":[
                 {{"kty":"RSA","use":"enc","alg":"RSA-OAEP","n":"{N}","e":"AQAB","kid":"a"}},
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_no_key_says_why() {
+    fn files_without_a_usable_key_get_a_reason() {
         for (text, reason) in [
             ("", "neither a PEM key nor"),
             ("{\"keys\":[]}", "no key that can verify"),
@@ -174,8 +174,8 @@ mod tests {
             ("-----BEGIN RSA PRIVATE KEY-----\n", "a private key"),
             ("-----BEGIN PUBLIC KEY-----\n-----BEGIN PUBLIC KEY-----\n", "several keys"),
         ] {
-            let told = served(text).unwrap_err();
-            assert!(told.contains(reason), "{text}: {told}");
+            let message = served(text).unwrap_err();
+            assert!(message.contains(reason), "{text}: {message}");
         }
         assert!(TokenKeys::parse(b"\xff").unwrap_err().contains("UTF-8"));
     }

@@ -1,4 +1,4 @@
-//! `tls` of an upstream: how its `https://` servers are verified, and what they are shown.
+//! Reads `tls` of an upstream: the authorities for its `https://` servers, and the gateway's own certificate.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -18,21 +18,19 @@ use crate::config::value::scalars::Parsed;
 use crate::config::yaml::fields::{FieldReader, FieldValue};
 use crate::config::yaml::tree::NodeContent;
 
-/// What the upstreams of one file have in common: where their files start, and whom this machine trusts.
+/// The base folder of paths and the system's authorities, common to all upstreams of a file.
 pub(crate) struct UpstreamTlsReader {
     folder: PathBuf,
-    /// Read once, and only when somebody needs them.
+    /// Read once, on first use.
     system_store: OnceCell<Arc<RootCertStore>>,
 }
-
-// === impl Grounds ===
 
 impl UpstreamTlsReader {
     pub fn new(folder: PathBuf) -> UpstreamTlsReader {
         UpstreamTlsReader { folder, system_store: OnceCell::new() }
     }
 
-    /// What `tls` says for these servers; `None` when they need none. `named` is where the servers stand.
+    /// The TLS settings for these servers; `None` if they use none. `named` is the value that lists the servers.
     pub fn read_tls(
         &self,
         kind: &UpstreamKind,
@@ -54,7 +52,7 @@ impl UpstreamTlsReader {
             }
             (true, tls) => {
                 if !servers.iter().all(is_tls) {
-                    let message = "some servers of this upstream have TLS and some have not";
+                    let message = "some servers of this upstream use TLS and some do not";
                     let help = "write https:// for each, or make two upstreams of them";
                     named.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
                 }
@@ -72,7 +70,7 @@ impl UpstreamTlsReader {
         }
     }
 
-    /// Every default.
+    /// The settings without a `tls` section.
     fn default_tls(&self, named: &FieldValue<'_>) -> Option<UpstreamTlsConfig> {
         Some(UpstreamTlsConfig { roots: Some(self.system_roots(named)?), server_name: None, identity: None })
     }
@@ -89,9 +87,9 @@ impl UpstreamTlsReader {
             None => None,
         };
         if let (false, Some(verify)) = (verifies, &verify) {
-            let complaint = ValueError::new(codes::WEAK, "whoever answers is taken for the server");
+            let error = ValueError::new(codes::WEAK, "any server that answers is trusted");
             let help = "write ca: FILE with the server's authority, and remove verify: false";
-            verify.sink.add_warning(verify.node.position, &verify.path, complaint.with_help(help));
+            verify.sink.add_warning(verify.node.position, &verify.path, error.with_help(help));
         }
         let server_name = fields.read_scalar("server_name", None, parse_server_name);
         let identity = self.read_identity(&mut fields);
@@ -126,10 +124,10 @@ impl UpstreamTlsReader {
         }
     }
 
-    /// `parse` is told the path, and its error follows the file's name: "holds no certificate".
+    /// Loads the file named `text`. The error of `parse` follows the file's name: "holds no certificate".
     fn read_file<T>(&self, text: &str, parse: impl FnOnce(&Path) -> Result<T, String>) -> Parsed<T> {
         if text.is_empty() || text.contains('\0') {
-            return Err(ValueError::new(codes::TLS, "this names no file"));
+            return Err(ValueError::new(codes::TLS, "the file name is empty"));
         }
         parse(&self.folder.join(text)).map_err(|reason| {
             ValueError::new(codes::TLS, format!("the file `{text}` {reason}"))
@@ -137,19 +135,19 @@ impl UpstreamTlsReader {
         })
     }
 
-    fn system_roots(&self, asked_by: &FieldValue<'_>) -> Option<Arc<RootCertStore>> {
+    fn system_roots(&self, user: &FieldValue<'_>) -> Option<Arc<RootCertStore>> {
         let roots = self.system_store.get_or_init(|| Arc::new(load_system_roots()));
         if roots.is_empty() {
             let message = "this system trusts no authority, so no https:// server can be verified";
             let help = "install the package ca-certificates, or write tls: { ca: FILE }";
-            asked_by.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+            user.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
             return None;
         }
         Some(roots.clone())
     }
 }
 
-/// The authorities that the system trusts, or those of `SSL_CERT_FILE`; none where nothing can be read.
+/// The authorities that the system trusts, or those of `SSL_CERT_FILE`; empty if they cannot be read.
 pub fn load_system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -166,7 +164,7 @@ fn parse_server_name(text: &str) -> Parsed<Option<ServerName<'static>>> {
     })
 }
 
-/// The authorities of a file, to trust nobody else.
+/// The authorities of a file, which replace those of the system.
 fn load_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
     let mut roots = RootCertStore::empty();
     for certificate in pem::load_certificates(path)? {
@@ -175,7 +173,7 @@ fn load_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(roots))
 }
 
-/// A chain of certificates with the key of its first.
+/// A chain of certificates with the key of the first.
 fn build_certified_key(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -184,6 +182,6 @@ fn build_certified_key(
     CertifiedKey::from_der(chain, key, &provider).map(Arc::new).map_err(|error| match error {
         Error::InconsistentKeys(_) => "the private key does not belong to the certificate",
         Error::InvalidCertificate(_) => "the certificate cannot be read",
-        _ => "the private key is of no kind that can be used",
+        _ => "the kind of this private key is not supported",
     })
 }

@@ -1,4 +1,4 @@
-//! `upstreams`: the groups of servers that requests are forwarded to.
+//! Reads `upstreams`: the groups of servers that requests are forwarded to.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::resilience;
-use super::server::{parse_count, parse_count_u32};
 use super::upstream_tls::UpstreamTlsReader;
 use crate::config::UpstreamId;
 use crate::config::diagnostics::codes;
@@ -27,16 +26,16 @@ use crate::config::yaml::tree::NodeContent;
 /// The name of the built-in echo backend.
 const DEMO: &str = "demo";
 
-/// What the address of a server on a unix socket begins with.
+/// The prefix of a server's address on a unix socket.
 const UNIX: &str = "unix:";
 
-/// The upstreams read so far; locations and `degrade` add the ones they name by URL, and `demo`.
+/// The upstreams read so far; locations and `degrade` add `demo` and those that they name by URL.
 pub(crate) struct UpstreamReader<'a> {
     list: Vec<UpstreamConfig>,
-    by_name: HashMap<String, UpstreamId>,
-    /// Defined ones, to tell which of them nobody uses.
-    defined: Vec<(UpstreamId, FieldValue<'a>)>,
-    used: Vec<UpstreamId>,
+    by_name: HashMap<String, usize>,
+    /// The defined ones, for warnings about unused ones.
+    defined: Vec<(usize, FieldValue<'a>)>,
+    used: Vec<usize>,
     tls_reader: UpstreamTlsReader,
 }
 
@@ -58,8 +57,8 @@ impl<'a> UpstreamReader<'a> {
                 );
                 continue;
             }
-            if let Err(complaint) = names::check_name(&key.name) {
-                value.report_at_name(complaint);
+            if let Err(error) = names::check_name(&key.name) {
+                value.report_at_name(error);
             }
             let upstream = read_upstream(&key.name, &value, &upstreams.tls_reader);
             let index = upstreams.add_upstream(upstream);
@@ -75,8 +74,8 @@ impl<'a> UpstreamReader<'a> {
         index
     }
 
-    /// The upstream that a value names, by its name, by a URL or by a unix socket.
-    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<UpstreamId> {
+    /// The upstream that a value names by its name, a URL or a unix socket.
+    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<usize> {
         let text = value.parse_with(|text| Ok(text.to_owned()))?;
         let index = match self.by_name.get(&text) {
             Some(index) => *index,
@@ -108,7 +107,7 @@ impl<'a> UpstreamReader<'a> {
         Some(index)
     }
 
-    /// All upstreams; those that nobody names are warned of.
+    /// All upstreams; unused ones get a warning.
     pub fn into_upstreams(self) -> Vec<UpstreamConfig> {
         for (index, value) in &self.defined {
             if !self.used.contains(index) {
@@ -120,7 +119,7 @@ impl<'a> UpstreamReader<'a> {
     }
 }
 
-/// An upstream with every default and no server.
+/// An upstream with every default and no servers.
 fn default_upstream(name: &str) -> UpstreamConfig {
     let seconds = Duration::from_secs;
     UpstreamConfig {
@@ -145,13 +144,13 @@ fn default_upstream(name: &str) -> UpstreamConfig {
     }
 }
 
-fn read_upstream(name: &str, value: &FieldValue<'_>, grounds: &UpstreamTlsReader) -> UpstreamConfig {
+fn read_upstream(name: &str, value: &FieldValue<'_>, tls_reader: &UpstreamTlsReader) -> UpstreamConfig {
     let upstream = default_upstream(name);
     match value.node.content {
-        NodeContent::Map(_) => read_fields(upstream, value.field_reader(), grounds),
+        NodeContent::Map(_) => read_fields(upstream, value.field_reader(), tls_reader),
         _ => {
             let kind = UpstreamKind::Servers(read_servers(value));
-            let tls = grounds.read_tls(&kind, None, value);
+            let tls = tls_reader.read_tls(&kind, None, value);
             UpstreamConfig { kind, tls, ..upstream }
         }
     }
@@ -160,12 +159,12 @@ fn read_upstream(name: &str, value: &FieldValue<'_>, grounds: &UpstreamTlsReader
 fn read_fields(
     mut upstream: UpstreamConfig,
     mut fields: FieldReader<'_>,
-    grounds: &UpstreamTlsReader,
+    tls_reader: &UpstreamTlsReader,
 ) -> UpstreamConfig {
     match fields.get_field("servers") {
         Some(value) => {
             upstream.kind = UpstreamKind::Servers(read_servers(&value));
-            upstream.tls = grounds.read_tls(&upstream.kind, fields.get_field("tls").as_ref(), &value);
+            upstream.tls = tls_reader.read_tls(&upstream.kind, fields.get_field("tls").as_ref(), &value);
         }
         None => {
             fields.get_field("tls");
@@ -175,8 +174,9 @@ fn read_fields(
     upstream.balance = fields.read_scalar("balance", BalancePolicy::P2c, parse_balance);
     upstream.protocol = fields.read_scalar("protocol", upstream.protocol, parse_protocol);
     upstream.keepalive =
-        fields.read_scalar("keepalive", upstream.keepalive, |text| parse_count(text, 0, 1_000_000));
-    upstream.max_connections = fields.read_scalar("max_connections", None, parse_or_none(parse_count_u32));
+        fields.read_scalar("keepalive", upstream.keepalive, |text| scalars::parse_count(text, 0, 1_000_000));
+    upstream.max_connections =
+        fields.read_scalar("max_connections", None, parse_or_none(scalars::parse_count_u32));
     upstream.dns_refresh =
         fields.read_scalar("dns_refresh", upstream.dns_refresh, scalars::parse_nonzero_duration);
     if let Some(mut timeouts) = fields.open_section("timeouts") {
@@ -225,7 +225,7 @@ fn read_server(item: &FieldValue<'_>) -> Option<UpstreamServerConfig> {
     Some(UpstreamServerConfig { weight: weight as u32, backup, ..server })
 }
 
-/// `unix:/path`, and the forms of [`tcp_server`].
+/// `unix:/path`, or a form of [`parse_tcp_server`].
 fn parse_server(text: &str) -> Parsed<UpstreamServerConfig> {
     if let Some(path) = text.strip_prefix(UNIX) {
         return parse_unix_server(path);

@@ -1,6 +1,6 @@
-//! The numbers of the window algorithms: rates, where windows begin, sub-windows.
+//! Reads the numbers of the window algorithms: rates, alignment, sub-windows.
 
-use super::algorithm::read_rates;
+use super::rates::read_rates;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{Algorithm, BUCKETS_MAX, Cost, WindowAlign};
@@ -44,7 +44,7 @@ pub(crate) fn read_sliding_log(
     Some(Algorithm::SlidingLog { rates })
 }
 
-/// The rates, if each lets at most `units_max` pass and at least one whole request.
+/// The rates; each must pass at least the cost of one request, and at most `units_max` units.
 fn read_windows(
     fields: &mut FieldReader<'_>,
     cost: &Cost,

@@ -53,7 +53,7 @@ fn divide_algorithm(numbers: &Algorithm, nodes: u64) -> Algorithm {
     }
 }
 
-/// The same units in more time: exact, where fewer units in the same time would be rounded.
+/// The same units in more time. This is exact, while fewer units in the same time would be rounded.
 fn lengthen_period(rate: Rate, nodes: u64) -> Rate {
     let times = u32::try_from(nodes).unwrap_or(u32::MAX);
     Rate { period: rate.period.saturating_mul(times), ..rate }

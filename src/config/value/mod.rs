@@ -1,4 +1,4 @@
-//! Scalars of the file that have a grammar of their own.
+//! Parsers of scalar values, and their arithmetic.
 
 pub(crate) mod divide;
 pub(crate) mod names;

@@ -1,4 +1,4 @@
-//! Words with meaning outside this file: headers, hosts, methods, networks, addresses, status codes.
+//! Parsers of names from HTTP and networking: headers, hosts, methods, networks, addresses, status codes.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::limit::ValueSource;
 
-/// A path of a unix socket fits into 108 bytes with its end mark, by the kernel's own structure.
+/// The kernel's structure holds 108 bytes of a unix socket's path, terminator included.
 const UNIX_PATH_MAX: usize = 107;
 
-/// A header name, read in any case.
+/// A header name, in any case.
 pub(crate) fn parse_header_name(text: &str) -> Parsed<HeaderName> {
     if text.is_empty() {
         return Err(ValueError::new(codes::HEADER, "the name of the header is missing")
@@ -34,7 +34,7 @@ pub(crate) fn parse_header_value(text: &str) -> Parsed<HeaderValue> {
     })
 }
 
-/// Fields that describe one connection or the message's length, which the gateway itself writes.
+/// Headers about the connection or the message length, which the gateway writes itself.
 const FRAMING: [&str; 9] = [
     "connection",
     "content-length",
@@ -86,7 +86,7 @@ const METHODS: [&str; 20] = [
     "PURGE",
 ];
 
-/// A method; capitals only, because methods are case-sensitive and `get` would never match.
+/// A method, in capitals: methods are case-sensitive, and `get` would never match.
 pub(crate) fn parse_method(text: &str) -> Parsed<Method> {
     let wrong = || ValueError::new(codes::METHOD, format!("`{text}` is not a request method"));
     if METHODS.contains(&text) {
@@ -103,7 +103,7 @@ pub(crate) fn parse_method(text: &str) -> Parsed<Method> {
     Method::from_bytes(text.as_bytes()).map_err(|_| wrong())
 }
 
-/// A network, or one address as a network of its own; bits behind the prefix are cleared.
+/// A network, or an address as a network of one; bits after the prefix are cleared.
 pub(crate) fn parse_network(text: &str) -> Parsed<IpNet> {
     if let Ok(net) = text.parse::<IpNet>() {
         return Ok(net.trunc());
@@ -115,14 +115,14 @@ pub(crate) fn parse_network(text: &str) -> Parsed<IpNet> {
         .with_help("write e.g. 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32"))
 }
 
-/// Whether `text` could be the name of a set rather than a mistyped network.
+/// Whether `text` is more likely the name of a set than a mistyped network.
 pub(crate) fn looks_like_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.contains(|c: char| !c.is_ascii_hexdigit() && c != '.')
         && !text.contains([':', '/'])
 }
 
-/// A host name as it stands in a URL: letters, digits, dots, hyphens, underscores; no port.
+/// A host name as in a URL, without a port: letters, digits, dots, hyphens, underscores.
 pub(crate) fn parse_host_name(text: &str) -> Parsed<String> {
     let wrong = || ValueError::new(codes::HOST, format!("`{text}` is not a host name"));
     if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
@@ -140,12 +140,8 @@ pub(crate) fn parse_host_name(text: &str) -> Parsed<String> {
             && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     if name.len() > 253 || !name.split('.').all(label) {
-        let complaint = wrong();
-        return Err(if name.is_ascii() {
-            complaint
-        } else {
-            complaint.with_help("write it in its xn-- form")
-        });
+        let error = wrong();
+        return Err(if name.is_ascii() { error } else { error.with_help("write it in its xn-- form") });
     }
     Ok(name)
 }
@@ -162,7 +158,7 @@ pub(crate) fn parse_unix_path(path: &str) -> Parsed<PathBuf> {
     Ok(PathBuf::from(path))
 }
 
-/// The status code of an answer, from `min` to 599.
+/// The status code of a response, from `min` to 599.
 pub(crate) fn parse_status(text: &str, min: u64) -> Parsed<StatusCode> {
     let number = scalars::parse_number(text, min, 599);
     let code = number
@@ -175,7 +171,7 @@ pub(crate) fn parse_status(text: &str, min: u64) -> Parsed<StatusCode> {
     })
 }
 
-/// A port, possibly 0 for "any free one".
+/// A port; 0 stands for any free one.
 pub(crate) fn parse_port(text: &str) -> Parsed<u16> {
     let number = scalars::parse_number(text, 0, 65_535).map_err(|_| {
         ValueError::new(codes::ADDRESS, format!("`{text}` is not a port"))
@@ -193,15 +189,15 @@ pub(crate) fn split_host_port(text: &str) -> Option<(&str, &str)> {
     (!host.contains(':')).then_some((host, port))
 }
 
-/// `address:port` to listen on; `localhost` is 127.0.0.1, other names are not resolved.
+/// `address:port` to listen on. `localhost` is 127.0.0.1; other names are not resolved.
 pub(crate) fn parse_socket_address(text: &str) -> Parsed<SocketAddr> {
     let wrong = || ValueError::new(codes::ADDRESS, format!("`{text}` is not an address to listen on"));
     let Some((host, digits)) = split_host_port(text) else {
-        let complaint = wrong();
+        let error = wrong();
         return Err(match text.parse::<IpAddr>() {
-            Ok(IpAddr::V6(address)) => complaint.with_help(format!("add a port: [{address}]:8080")),
-            Ok(address) => complaint.with_help(format!("add a port: {address}:8080")),
-            Err(_) => complaint.with_help("write e.g. 127.0.0.1:8080 or [::1]:8080"),
+            Ok(IpAddr::V6(address)) => error.with_help(format!("add a port: [{address}]:8080")),
+            Ok(address) => error.with_help(format!("add a port: {address}:8080")),
+            Err(_) => error.with_help("write e.g. 127.0.0.1:8080 or [::1]:8080"),
         });
     };
     let port = parse_port(digits)?;
@@ -214,7 +210,7 @@ pub(crate) fn parse_socket_address(text: &str) -> Parsed<SocketAddr> {
         .map_err(|_| wrong().with_help(format!("write an address, e.g. 127.0.0.1:{port}")))
 }
 
-/// The forms of `src`; `None` if `text` is none of them.
+/// `header:`, `cookie:`, `query:` or `jwt:` with a name; `None` for any other text.
 pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
     let (kind, name) = text.split_once(':')?;
     Some(match kind {
@@ -236,7 +232,7 @@ fn is_cookie_name(name: &str) -> bool {
     HeaderName::from_bytes(name.as_bytes()).is_ok()
 }
 
-/// A name that the file gives to a limit or an upstream.
+/// Checks a name that the file gives to a limit, an upstream or a set.
 pub(crate) fn check_name(text: &str) -> Parsed<()> {
     let wrong = |message: String| Err(ValueError::new(codes::NAME, message));
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -249,7 +245,7 @@ pub(crate) fn check_name(text: &str) -> Parsed<()> {
     Ok(())
 }
 
-/// A tier, whoever names it: up to 64 visible ASCII characters.
+/// Checks the name of a tier: up to 64 visible ASCII characters.
 pub(crate) fn check_tier_name(text: &str) -> Parsed<()> {
     let fits = crate::config::is_tier_name(text) && text != "none";
     fits.then_some(()).ok_or_else(|| {
@@ -274,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_capitals_and_near_misses_are_caught() {
+    fn methods_are_capitals_and_typos_get_a_suggestion() {
         assert_eq!(parse_method("GET").unwrap(), Method::GET);
         assert_eq!(parse_method("BASELINE-CONTROL").unwrap().as_str(), "BASELINE-CONTROL");
         assert_eq!(parse_method("get").unwrap_err().suggestion.unwrap(), "did you mean `GET`?");

@@ -1,5 +1,5 @@
-//! Certificates and keys out of PEM files. What is wrong is told in a phrase that follows the name of the file, and
-//! never with a piece of the file.
+//! Loads certificates and keys from PEM files. Errors are phrases that follow the file's name; they never quote its
+//! contents.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::yaml::file::read_capped;
 
-/// More than any bundle of authorities needs.
+/// Larger than any bundle of authorities.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// All certificates of the file, at least one, in its order.
+/// All certificates of the file in file order, at least one.
 pub(crate) fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let bytes = read_capped(path, BYTES_MAX)?;
     let read: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -29,7 +29,7 @@ pub(crate) fn load_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, St
     if contains_marker(&bytes, b"BEGIN ENCRYPTED PRIVATE KEY")
         || contains_marker(&bytes, b"Proc-Type: 4,ENCRYPTED")
     {
-        return Err("holds a key under a passphrase; write one without".to_owned());
+        return Err("holds an encrypted key; use one without a passphrase".to_owned());
     }
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
         let why = if contains_private_key(&bytes) {

@@ -1,4 +1,4 @@
-//! Status lists: one or more of `503`, `5xx` and `500-504`, wherever the file takes statuses to compare answers with.
+//! Parses lists of statuses to match responses with: `503`, `5xx` and `500-504`.
 
 use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
@@ -6,12 +6,12 @@ use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::upstream::StatusRanges;
 use crate::config::yaml::fields::FieldValue;
 
-/// Reads a whole list; wrong items are noted and left out.
+/// Reads a whole list; wrong items are reported and skipped.
 pub(crate) fn read_statuses(value: &FieldValue<'_>) -> StatusRanges {
     StatusRanges(value.parse_list(parse_status_range))
 }
 
-/// One item: the first and the last status that it means.
+/// One item, as its first and last status.
 pub(crate) fn parse_status_range(text: &str) -> Parsed<(u16, u16)> {
     let wrong = |why: &str| {
         ValueError::new(codes::STATUS, format!("`{text}` {why}")).with_help("write e.g. 503, 5xx or 500-504")
@@ -54,10 +54,10 @@ mod tests {
     }
 
     #[test]
-    fn lists_hold_what_is_in_one_of_their_ranges() {
+    fn a_list_contains_the_statuses_of_its_ranges() {
         let statuses = StatusRanges(vec![(200, 299), (404, 404)]);
-        for (status, is_held) in [(199, false), (200, true), (299, true), (300, false), (404, true)] {
-            assert_eq!(statuses.contains(status), is_held, "{status}");
+        for (status, is_contained) in [(199, false), (200, true), (299, true), (300, false), (404, true)] {
+            assert_eq!(statuses.contains(status), is_contained, "{status}");
         }
         assert!(!StatusRanges::default().contains(200));
     }

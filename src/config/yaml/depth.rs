@@ -1,13 +1,13 @@
-//! How deeply a text nests, looked at before it is parsed: the parser takes time in the square of it.
+//! Limits the nesting of a text before it is parsed, because parsing takes time quadratic in the depth.
 
 use crate::config::diagnostics::problem::Position;
 
-/// More than the parser's own bound, so that an ordinary file is never refused here.
+/// Above the parser's own bound, so that an ordinary file never fails here.
 const DEPTH_MAX: usize = 200;
 
-/// The place where `text` nests too deeply on one line or in brackets, if it does.
+/// The position at which `text` nests too deeply, on one line or in brackets.
 ///
-/// A look, no reading: it knows quotes and comments, and takes brackets as YAML does where a value may begin.
+/// This is a scan, not a parse: it knows quotes and comments, and counts brackets only where a value may begin.
 pub(crate) fn find_too_deep(text: &str) -> Option<Position> {
     let found =
         DepthScanner { bytes: text.as_bytes(), at: 0, brackets: 0, indicators: 0, value_may_begin: true }
@@ -22,7 +22,7 @@ struct DepthScanner<'a> {
     at: usize,
     /// Open brackets and braces.
     brackets: usize,
-    /// `- `, `? ` and `: ` on this line, each of which begins a list or mapping in the one before.
+    /// `- `, `? ` and `: ` on this line; each opens a list or mapping inside the previous one.
     indicators: usize,
     value_may_begin: bool,
 }
@@ -69,13 +69,13 @@ impl DepthScanner<'_> {
         self.bytes.get(self.at + 1).is_none_or(u8::is_ascii_whitespace)
     }
 
-    /// To the last byte of the line.
+    /// Moves to the last byte of the line.
     fn skip_comment(&mut self) {
         let rest = self.bytes[self.at..].iter().position(|&byte| byte == b'\n');
         self.at = rest.map_or(self.bytes.len(), |length| self.at + length - 1);
     }
 
-    /// To the closing quote; a quote that is never closed quotes nothing.
+    /// Moves to the closing quote; a quote without an end is an ordinary character.
     fn skip_quoted(&mut self, quote: u8) {
         let mut end = self.at + 1;
         while let Some(&byte) = self.bytes.get(end) {
@@ -93,7 +93,7 @@ impl DepthScanner<'_> {
         self.value_may_begin = false;
     }
 
-    /// To the last byte of an anchor, an alias or a tag.
+    /// Moves to the last byte of an anchor, an alias or a tag.
     fn skip_name(&mut self) {
         let ends = |byte: &u8| byte.is_ascii_whitespace() || b",[]{}".contains(byte);
         let length = self.bytes[self.at + 1..].iter().position(ends);
@@ -106,19 +106,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deep_texts_are_found_where_they_get_too_deep() {
+    fn excess_depth_is_found_at_its_position() {
         for open in
             ["[", "{", "{a: ", "[[1], ", "- ", "? ", ": ", "- [\n", "{\"a\":", "[&x ", "[!t ", "['a]', "]
         {
             let found = find_too_deep(&format!("a: {}", open.repeat(1000)));
             assert!(found.is_some(), "{open:?}");
         }
-        let place = find_too_deep(&format!("x: 1\ny: {}", "[".repeat(1000))).expect("deep");
-        assert_eq!((place.line, place.column), (2, 4 + DEPTH_MAX));
+        let position = find_too_deep(&format!("x: 1\ny: {}", "[".repeat(1000))).expect("deep");
+        assert_eq!((position.line, position.column), (2, 4 + DEPTH_MAX));
     }
 
     #[test]
-    fn what_only_looks_deep_is_not() {
+    fn flat_texts_are_not_too_deep() {
         for flat in [
             "a: '[[[['\n",
             "a: \"[\\\"[[\"\n",

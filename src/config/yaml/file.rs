@@ -1,4 +1,4 @@
-//! Reading a file whole, but never more of it than allowed.
+//! Reads files up to a size limit, and notices their changes.
 
 use std::cell::RefCell;
 use std::fs::{File, Metadata, OpenOptions};
@@ -12,7 +12,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-/// A file that the configuration names: always as it was understood last.
+/// A file that the configuration names, with its last valid content.
 #[derive(Debug)]
 pub struct NamedFile<T> {
     pub path: PathBuf,
@@ -20,25 +20,25 @@ pub struct NamedFile<T> {
     last_read: Mutex<LastRead>,
 }
 
-/// What was found when the file was looked at last.
+/// The state of the file at the last check.
 #[derive(Debug, Clone, Copy)]
 struct LastRead {
     stamp: Option<FileStamp>,
     digest: u64,
 }
 
-/// What a named file holds.
+/// The parsed content of a named file.
 pub trait FileContent: Sized {
     const BYTES_MAX: u64;
 
-    /// Understands the whole file, or says why not in a phrase that follows its name: "has no key".
+    /// Parses the whole file.
     ///
     /// # Errors
-    /// The phrase.
+    /// A phrase that follows the file's name: "has no key".
     fn parse(bytes: &[u8]) -> Result<Self, String>;
 }
 
-/// By what a changed file is noticed without reading it.
+/// The metadata by which a change is noticed without reading the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -48,24 +48,24 @@ struct FileStamp {
 
 impl<T: FileContent> NamedFile<T> {
     pub(crate) fn load_file(path: PathBuf) -> Result<NamedFile<T>, String> {
-        // Looked at first: what is written from now on will be noticed.
+        // Taken before the read, so that any later write is noticed.
         let stamp = read_stamp(&path);
         let bytes = read_capped(&path, T::BYTES_MAX)?;
         let content = ArcSwap::from_pointee(T::parse(&bytes)?);
         Ok(NamedFile { path, content, last_read: Mutex::new(LastRead { stamp, digest: hash_bytes(&bytes) }) })
     }
 
-    /// What it held when it was understood last; a later look may see something newer.
+    /// The last valid content; a later call may return a newer one.
     #[inline]
     pub fn content(&self) -> Guard<Arc<T>> {
         self.content.load()
     }
 
-    /// Reads the file again if it seems to have changed; true when its content has. Whatever goes wrong, the
-    /// content stays, and nothing is said again before the next change. Blocks on the disk.
+    /// Reads the file again if its metadata changed; returns true if its content did. After an error the old content
+    /// stays, and the error is not repeated before the next change. Blocks on the disk.
     ///
     /// # Errors
-    /// A phrase that follows the name of the file.
+    /// A phrase that follows the file's name.
     pub fn reload_if_changed(&self) -> Result<bool, String> {
         let mut seen = self.last_read.lock();
         let stamp = read_stamp(&self.path);
@@ -85,12 +85,12 @@ impl<T: FileContent> NamedFile<T> {
 }
 
 fn read_stamp(path: &Path) -> Option<FileStamp> {
-    let of = |data: Metadata| FileStamp {
+    let stamp = |data: Metadata| FileStamp {
         inode: data.ino(),
         modified: (data.mtime(), data.mtime_nsec()),
         bytes: data.len(),
     };
-    std::fs::metadata(path).ok().map(of)
+    std::fs::metadata(path).ok().map(stamp)
 }
 
 fn hash_bytes(bytes: &[u8]) -> u64 {
@@ -99,7 +99,7 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// A file that was read, and what tells one content of it from another.
+/// A file that was read, with a digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileFingerprint {
     pub path: PathBuf,
@@ -111,7 +111,7 @@ impl FileFingerprint {
     fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileFingerprint {
         let digest = match read {
             Ok(bytes) => hash_bytes(bytes),
-            // Not to be readable is a content too.
+            // An unreadable file has a digest too, so that a repair shows as a change.
             Err(reason) => hash_bytes(reason.as_bytes()) ^ 1,
         };
         FileFingerprint { path: path.to_owned(), bytes_max, digest }
@@ -124,12 +124,12 @@ impl FileFingerprint {
 }
 
 thread_local! {
-    /// What this thread read since [`recorded`] began.
+    /// The files that this thread read since [`record_reads`] began.
     static READ: RefCell<Option<Vec<FileFingerprint>>> = const { RefCell::new(None) };
 }
 
-/// Answers also which files `read` read, or could not read, each once: they are named in so many sections that handing
-/// on a list would touch every reader.
+/// Runs `read` and also returns each file that it read or failed to read, once. The files are recorded per thread,
+/// because so many sections name files that passing a list on would touch every reader.
 pub(crate) fn record_reads<T>(read: impl FnOnce() -> T) -> (T, Vec<FileFingerprint>) {
     READ.set(Some(Vec::new()));
     let outcome = read();
@@ -149,14 +149,14 @@ pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
     read
 }
 
-/// Opens a regular file, and never waits: to open or to read a pipe waits for its writer, a device has no end.
+/// Opens a regular file without blocking: a pipe would wait for its writer, and a device may have no end.
 fn open_regular(path: &Path) -> std::io::Result<File> {
     let regular = |data: Metadata| match data.file_type() {
         kind if kind.is_file() => Ok(()),
         kind if kind.is_dir() => Err(ErrorKind::IsADirectory.into()),
         _ => Err(ErrorKind::Unsupported.into()),
     };
-    // Asked before as well: to open a device may do something to it, and to open a pipe releases its writer.
+    // Checked before the open too: opening a device may act on it, and opening a pipe releases its writer.
     std::fs::metadata(path).and_then(regular)?;
     let never_wait = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(never_wait).open(path)?;

@@ -1,4 +1,4 @@
-//! The YAML text as a tree: bounded, with the place of every node, variables substituted, read field by field.
+//! The YAML file as a bounded tree with positions: files, variables, and access field by field.
 
 pub(crate) mod depth;
 pub(crate) mod fields;

@@ -1,4 +1,4 @@
-//! `${NAME}`, `${NAME:-default}` and `${file:PATH}`, replaced in every scalar once the file is a tree.
+//! Replaces `${NAME}`, `${NAME:-default}` and `${file:PATH}` in every scalar and key of the tree.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,43 +9,43 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError, did_you_mean};
 use crate::config::value::scalars::Parsed;
 
-/// Where replaced text comes from.
+/// The sources of replaced text.
 pub(crate) struct Environment<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<String>,
-    /// Names of variables that exist, for suggestions.
+    /// Names of existing variables, for suggestions.
     pub variable_names: Vec<String>,
-    /// Relative paths start at the configuration file, wherever the program was started.
+    /// Relative paths start here, at the folder of the configuration file.
     pub folder: PathBuf,
 }
 
-/// Replaces in all of `node`; a scalar that cannot be replaced becomes null, and keys are checked for doubles.
-pub(crate) fn substitute_all(node: &mut Node, around: &Environment<'_>, found: &ProblemSink) {
+/// Replaces in all of `node`. A scalar that fails becomes `Invalid`, and duplicate keys are reported.
+pub(crate) fn substitute_all(node: &mut Node, environment: &Environment<'_>, sink: &ProblemSink) {
     match &mut node.content {
         NodeContent::Null | NodeContent::Invalid => {}
         NodeContent::Text(text) => {
-            if let Err(complaint) = substitute_text(text, around) {
-                found.add_problem(node.position, "", complaint);
+            if let Err(error) = substitute_text(text, environment) {
+                sink.add_problem(node.position, "", error);
                 node.content = NodeContent::Invalid;
             }
         }
-        NodeContent::List(items) => items.iter_mut().for_each(|item| substitute_all(item, around, found)),
+        NodeContent::List(items) => items.iter_mut().for_each(|item| substitute_all(item, environment, sink)),
         NodeContent::Map(entries) => {
             for (key, value) in entries.iter_mut() {
-                substitute_key(key, around, found);
-                substitute_all(value, around, found);
+                substitute_key(key, environment, sink);
+                substitute_all(value, environment, sink);
             }
-            report_duplicate_keys(entries, found);
+            report_duplicate_keys(entries, sink);
         }
     }
 }
 
-fn report_duplicate_keys(entries: &[(MapKey, Node)], found: &ProblemSink) {
+fn report_duplicate_keys(entries: &[(MapKey, Node)], sink: &ProblemSink) {
     let mut first: HashMap<&str, Position> = HashMap::new();
     for (key, _) in entries {
         match first.get(key.name.as_str()) {
             Some(before) => {
-                let message = format!("the key `{}` is here twice, first in line {}", key.name, before.line);
-                found.add_problem(key.position, &key.name, ValueError::new(codes::DUPLICATE_KEY, message));
+                let message = format!("the key `{}` appears twice, first on line {}", key.name, before.line);
+                sink.add_problem(key.position, &key.name, ValueError::new(codes::DUPLICATE_KEY, message));
             }
             None => {
                 first.insert(&key.name, key.position);
@@ -54,16 +54,16 @@ fn report_duplicate_keys(entries: &[(MapKey, Node)], found: &ProblemSink) {
     }
 }
 
-fn substitute_key(key: &mut MapKey, around: &Environment<'_>, found: &ProblemSink) {
+fn substitute_key(key: &mut MapKey, environment: &Environment<'_>, sink: &ProblemSink) {
     if !key.name.contains("${") {
         return;
     }
     let mut text = ScalarText::new(std::mem::take(&mut key.name));
-    match substitute_text(&mut text, around) {
-        Err(complaint) => found.add_problem(key.position, "", complaint),
+    match substitute_text(&mut text, environment) {
+        Err(error) => sink.add_problem(key.position, "", error),
         Ok(()) => match text.as_plain() {
             Some(plain) => key.name = plain.to_owned(),
-            None => found.add_problem(
+            None => sink.add_problem(
                 key.position,
                 "",
                 ValueError::new(codes::TEMPLATE, "a key cannot have template variables"),
@@ -72,7 +72,7 @@ fn substitute_key(key: &mut MapKey, around: &Environment<'_>, found: &ProblemSin
     }
 }
 
-fn substitute_text(text: &mut ScalarText, around: &Environment<'_>) -> Parsed<()> {
+fn substitute_text(text: &mut ScalarText, environment: &Environment<'_>) -> Parsed<()> {
     if !text.written.contains("${") {
         return Ok(());
     }
@@ -96,7 +96,7 @@ fn substitute_text(text: &mut ScalarText, around: &Environment<'_>) -> Parsed<()
             pieces.push(TextPiece::Plain(std::mem::take(&mut plain)));
             pieces.push(TextPiece::Variable(inner.to_owned()));
         } else {
-            plain.push_str(&resolve_variable(inner, around)?);
+            plain.push_str(&resolve_variable(inner, environment)?);
             text.replaced = true;
         }
     }
@@ -107,9 +107,9 @@ fn substitute_text(text: &mut ScalarText, around: &Environment<'_>) -> Parsed<()
     Ok(())
 }
 
-fn resolve_variable(inner: &str, around: &Environment<'_>) -> Parsed<String> {
+fn resolve_variable(inner: &str, environment: &Environment<'_>) -> Parsed<String> {
     if let Some(path) = inner.strip_prefix("file:") {
-        return read_file_text(path, &around.folder);
+        return read_file_text(path, &environment.folder);
     }
     let (name, default) = match inner.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -120,16 +120,16 @@ fn resolve_variable(inner: &str, around: &Environment<'_>) -> Parsed<String> {
         return Err(ValueError::new(codes::SUBSTITUTION, format!("`${{{inner}}}` is not a variable"))
             .with_help("write ${NAME} in capitals, ${NAME:-default} or ${file:PATH}; $${ is a literal ${"));
     }
-    match ((around.variable)(name), default) {
+    match ((environment.variable)(name), default) {
         (Some(value), None) => Ok(value),
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
         (None, None) => {
-            let near = did_you_mean(name, around.variable_names.iter().map(String::as_str));
-            let complaint =
+            let near = did_you_mean(name, environment.variable_names.iter().map(String::as_str));
+            let error =
                 ValueError::new(codes::SUBSTITUTION, format!("the environment variable `{name}` is not set"));
-            Err(complaint
-                .with_help(near.unwrap_or_else(|| format!("write ${{{name}:-default}} to do without it"))))
+            Err(error
+                .with_help(near.unwrap_or_else(|| format!("write ${{{name}:-default}} to give a default"))))
         }
     }
 }
@@ -164,13 +164,13 @@ mod tests {
             "EMPTY" => Some(String::new()),
             _ => None,
         };
-        let around = Environment {
+        let environment = Environment {
             variable: &variable,
             variable_names: vec!["PORT".to_owned()],
             folder: PathBuf::from(env!("CARGO_MANIFEST_DIR")),
         };
         let mut text = ScalarText::new(written.to_owned());
-        substitute_text(&mut text, &around).map(|()| text)
+        substitute_text(&mut text, &environment).map(|()| text)
     }
 
     #[track_caller]
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_says_why() {
+    fn failed_substitutions_get_a_message() {
         let message = |written: &str| replaced(written).unwrap_err();
         assert!(message("${NOPE}").message.contains("`NOPE` is not set"));
         assert_eq!(message("${PROT}").suggestion.unwrap(), "did you mean `PORT`?");

@@ -66,7 +66,7 @@ location  /api/ -> app: the longest prefix, and no regular expression matches
 account   acme, from header x-account-id
 limits
   everyone: 1000 requests per second for all clients together, 1000 at once, and 10000 requests per 60 seconds, \
-10000 at once; what exceeds one of them is rejected with 429 and told when to return; not for clients of 192.0.2.0/24
+10000 at once; anything above one of them is rejected with 429 and told when to return; not for clients of 192.0.2.0/24
     counts by all clients together
     1000 requests per second: 1000 of 1000 left: admit
     10000 requests per 60 seconds: 10000 of 10000 left: admit

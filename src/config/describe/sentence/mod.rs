@@ -1,4 +1,4 @@
-//! What a limit does, in one sentence: the same in `check`, in the banner and in `explain`.
+//! Describes a limit in one sentence, the same for `check`, the banner and `explain`.
 
 use http::{Method, StatusCode};
 
@@ -14,7 +14,7 @@ use crate::config::model::reject::{Degrade, OnReject};
 use crate::config::model::{Config, LocationConfig};
 use crate::config::value::scalars::Rate;
 
-/// What the limit at `index` of the configuration does, in the chain of `location` if one is given, e.g. "per-ip:
+/// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
 /// 10 requests per second per client IP, 20 at once; the 21st is rejected with 429 and told when to return".
 pub fn describe_limit(config: &Config, id: LimitId, location: Option<&LocationConfig>) -> String {
     let Some(limit) = config.limits.get(id.0) else { return String::new() };
@@ -52,22 +52,22 @@ struct SentenceWriter<'a> {
 }
 
 impl SentenceWriter<'_> {
-    /// How much passes, e.g. "10 requests per second per client IP, 20 at once".
-    fn describe_numbers(&self, algorithm: &Algorithm, who: &str) -> String {
+    /// The numbers of a limit, e.g. "10 requests per second per client IP, 20 at once".
+    fn describe_numbers(&self, algorithm: &Algorithm, key: &str) -> String {
         match algorithm {
             Algorithm::TokenBucket { rates } => {
-                let one = |rate: &Rate, burst: u64, who: &str| {
-                    format!("{}{who}, {burst} at once", self.render_rate(rate))
+                let one = |rate: &Rate, burst: u64, key: &str| {
+                    format!("{}{key}, {burst} at once", self.render_rate(rate))
                 };
                 let rates = rates.iter().enumerate();
                 self.append_cost(
-                    rates.map(|(at, it)| one(&it.rate, it.burst, key_of_first(at, who))).collect(),
+                    rates.map(|(at, it)| one(&it.rate, it.burst, key_of_first(at, key))).collect(),
                 )
             }
             Algorithm::LeakyBucket { rates, max_wait } => {
                 let paced =
-                    rates.iter().enumerate().map(|(at, it)| self.describe_paced(it, key_of_first(at, who)));
-                let mut told = self.append_cost(paced.collect());
+                    rates.iter().enumerate().map(|(at, it)| self.describe_paced(it, key_of_first(at, key)));
+                let mut text = self.append_cost(paced.collect());
                 let queues: Vec<String> =
                     rates.iter().filter(|one| one.queue > 0).map(|one| one.queue.to_string()).collect();
                 if !queues.is_empty() {
@@ -76,50 +76,50 @@ impl SentenceWriter<'_> {
                         None => "as long as it takes".to_owned(),
                     };
                     let queue = if queues.len() > 1 { "queues" } else { "a queue" };
-                    told += &format!(
+                    text += &format!(
                         "; up to {} wait in {queue}{}, {wait}",
                         queues.join(" and "),
                         self.describe_turns()
                     );
                 }
-                told
+                text
             }
             Algorithm::FixedWindow { rates, align: WindowAlign::First } => {
-                self.describe_windows(rates, who, "in windows that begin with the first request")
+                self.describe_windows(rates, key, "in windows that begin with the first request")
             }
             Algorithm::FixedWindow { rates, align: WindowAlign::Clock } => {
-                self.describe_windows(rates, who, "in windows that begin by the clock (UTC)")
+                self.describe_windows(rates, key, "in windows that begin by the clock (UTC)")
             }
             Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
-                self.describe_windows(rates, who, "in any such span")
+                self.describe_windows(rates, key, "in any such span")
             }
             Algorithm::Concurrency { min: None, max } => {
-                format!("{} in flight{who}", format_count(u64::from(*max), &self.counted_noun()))
+                format!("{} in flight{key}", format_count(u64::from(*max), &self.counted_noun()))
             }
             Algorithm::Concurrency { min: Some(min), max } => {
                 let most = format_count(u64::from(*max), &self.counted_noun());
-                format!("{min} to {most} in flight{who}, as many as the upstream's latency allows")
+                format!("{min} to {most} in flight{key}, as many as the upstream's latency allows")
             }
         }
     }
 
-    fn describe_windows(&self, rates: &[Rate], who: &str, when: &str) -> String {
+    fn describe_windows(&self, rates: &[Rate], key: &str, when: &str) -> String {
         let rates = rates
             .iter()
             .enumerate()
-            .map(|(at, rate)| format!("{}{}", self.render_rate(rate), key_of_first(at, who)));
+            .map(|(at, rate)| format!("{}{}", self.render_rate(rate), key_of_first(at, key)));
         let rates = rates.collect::<Vec<String>>().join(", and ");
         self.append_cost(vec![format!("{rates}, {when}")])
     }
 
-    fn describe_paced(&self, one: &LeakyBucketRate, who: &str) -> String {
+    fn describe_paced(&self, one: &LeakyBucketRate, key: &str) -> String {
         let burst = if one.burst > 1 { format!(", {} at once", one.burst) } else { String::new() };
-        format!("{}{who}, evenly spaced{burst}", self.render_rate(&one.rate))
+        format!("{}{key}, evenly spaced{burst}", self.render_rate(&one.rate))
     }
 
-    /// What becomes of the one who is too many.
+    /// The treatment of a request beyond the limit.
     fn describe_consequence(&self) -> String {
-        let (who, is) = match self.first_rejected() {
+        let (subject, is) = match self.first_rejected() {
             Some(nth) => (format!("the {}", format_ordinal(nth)), " is"),
             None if self.has_queue() => ("beyond that".to_owned(), ""),
             None => (self.describe_excess().to_owned(), " is"),
@@ -129,21 +129,21 @@ impl SentenceWriter<'_> {
             (false, is) => is,
         };
         if let Some(instead) = self.describe_degrade() {
-            return format!("{who}{is} {instead}");
+            return format!("{subject}{is} {instead}");
         }
         match &self.limit.algorithm {
             Algorithm::Concurrency { .. } => {
                 let status = self.on_reject.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-                format!("{who}{is} rejected with {}", status.as_u16())
+                format!("{subject}{is} rejected with {}", status.as_u16())
             }
             _ => {
                 let status = self.on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-                format!("{who}{is} rejected with {} and told when to return", status.as_u16())
+                format!("{subject}{is} rejected with {} and told when to return", status.as_u16())
             }
         }
     }
 
-    /// What a refused request gets that is not rejected.
+    /// The substitute for a rejection, if the limit degrades.
     fn describe_degrade(&self) -> Option<String> {
         Some(match self.on_reject.degrade.as_ref()? {
             Degrade::Upstream(index) => {
@@ -153,7 +153,7 @@ impl SentenceWriter<'_> {
         })
     }
 
-    /// What becomes of requests that lack a part of the key, unless they are counted by their address as usual.
+    /// The treatment of requests without a part of the key, unless they count by their address (the default).
     fn describe_missing_key(&self) -> Option<String> {
         let limit = self.limit;
         let optional =
@@ -172,7 +172,7 @@ impl SentenceWriter<'_> {
         Some(format!("requests without {} {become_of}", parts.join(" or ")))
     }
 
-    /// Which of many at once is the first to be refused, where that is one number.
+    /// The number of the first simultaneous request to be rejected, if it is fixed.
     fn first_rejected(&self) -> Option<u64> {
         let size = match &self.limit.algorithm {
             Algorithm::TokenBucket { rates } => match rates.as_slice() {
@@ -204,10 +204,10 @@ impl SentenceWriter<'_> {
 
     fn describe_excess(&self) -> &'static str {
         match &self.limit.algorithm {
-            Algorithm::LeakyBucket { .. } => "what comes sooner",
+            Algorithm::LeakyBucket { .. } => "anything sooner",
             Algorithm::Concurrency { .. } => "one more",
-            algorithm if algorithm.rate_count() > 1 => "what exceeds one of them",
-            _ => "what exceeds it",
+            algorithm if algorithm.rate_count() > 1 => "anything above one of them",
+            _ => "anything above it",
         }
     }
 
@@ -216,7 +216,7 @@ impl SentenceWriter<'_> {
         format_rate(rate, &self.counted_noun())
     }
 
-    /// What is counted.
+    /// The noun for the counted things.
     fn counted_noun(&self) -> String {
         if self.limit.cost == Cost::Units(1) { self.request_noun() } else { "unit".to_owned() }
     }
@@ -234,10 +234,10 @@ impl SentenceWriter<'_> {
             Cost::Header { name, invalid } => {
                 let refused = match invalid {
                     InvalidCost::One => "",
-                    InvalidCost::Reject => ", and a 400 if that is not a number",
+                    InvalidCost::Reject => ", and gets 400 if that is not a number",
                 };
                 format!(
-                    "{rates}; each {request} takes what header {name} of a trusted proxy says, else 1{refused}"
+                    "{rates}; each {request} takes the number in header {name} of a trusted proxy, else 1{refused}"
                 )
             }
         }
@@ -249,9 +249,9 @@ impl SentenceWriter<'_> {
     }
 }
 
-/// The key is told once, behind the first rate.
-fn key_of_first(place: usize, who: &str) -> &str {
-    if place == 0 { who } else { "" }
+/// The key, which only the first rate mentions.
+fn key_of_first(index: usize, key: &str) -> &str {
+    if index == 0 { key } else { "" }
 }
 
 fn describe_bypass(config: &Config, networks: &NetworkList) -> Option<String> {

@@ -1,4 +1,4 @@
-//! Limits as people read them.
+//! Tests of the sentences.
 
 use super::*;
 use crate::config::LimitId;
@@ -12,8 +12,8 @@ fn config(limit: &str) -> Config {
 
 /// The sentence without the limit's name.
 fn describe_only_limit(limit: &str) -> String {
-    let told = describe_limit(&config(limit), LimitId(0), None);
-    told.strip_prefix("per-ip: ").expect("the name comes first").to_owned()
+    let described = describe_limit(&config(limit), 0, None);
+    described.strip_prefix("per-ip: ").expect("the name comes first").to_owned()
 }
 
 const REJECTED: &str = "rejected with 429 and told when to return";
@@ -29,7 +29,7 @@ fn buckets() {
         describe_only_limit("{ rate: [300/60s, 1/h], key: [account, host] }"),
         format!(
             "300 requests per 60 seconds per account and host, 300 at once, and 1 request per hour, 1 at once; \
-             what exceeds one of them is {REJECTED}"
+             anything above one of them is {REJECTED}"
         )
     );
 }
@@ -54,7 +54,7 @@ fn queues() {
     );
     assert_eq!(
         describe_only_limit("{ algorithm: leaky_bucket, rate: 10/s, queue: 0 }"),
-        format!("10 requests per second per client IP, evenly spaced; what comes sooner is {REJECTED}")
+        format!("10 requests per second per client IP, evenly spaced; anything sooner is {REJECTED}")
     );
 }
 
@@ -90,12 +90,11 @@ fn costs_methods_keys_and_exemptions() {
         )
     );
     assert!(describe_only_limit("{ rate: 10/s, cost: header:X-Cost }").contains(
-        "; each request takes what header x-cost of a trusted proxy says, else 1; what exceeds it is rejected"
+        "; each request takes the number in header x-cost of a trusted proxy, else 1; anything above it is rejected"
     ));
-    assert!(
-        describe_only_limit("{ rate: 10/s, cost: header:X-Cost, invalid_cost: reject }")
-            .contains(" says, else 1, and a 400 if that is not a number; what exceeds it is rejected")
-    );
+    assert!(describe_only_limit("{ rate: 10/s, cost: header:X-Cost, invalid_cost: reject }").contains(
+        " of a trusted proxy, else 1, and gets 400 if that is not a number; anything above it is rejected"
+    ));
     let window = describe_only_limit("{ algorithm: sliding_log, rate: [3/10s, 9/m], cost: header:X-Cost }");
     assert!(
         window.starts_with(
@@ -149,18 +148,18 @@ fn the_status_is_that_of_limit_and_location() {
 }
 
 #[test]
-fn bandwidth_is_told_with_its_location() {
-    let told = |bandwidth: &str| {
+fn a_location_is_described_with_its_bandwidth() {
+    let described = |bandwidth: &str| {
         let text = format!("locations: [{{ path: /, upstream: demo, bandwidth: {bandwidth} }}]\n");
         let config = crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config;
         describe_location(&config, &config.locations[0])
     };
     assert_eq!(
-        told("{ rate: 1MiB/s, burst: 4MiB }"),
+        described("{ rate: 1MiB/s, burst: 4MiB }"),
         "/ -> demo (bodies: 1 MiB per second per client IP, 4 MiB at once)"
     );
     assert_eq!(
-        told("{ rate: 1500000B/1m, key: global }"),
+        described("{ rate: 1500000B/1m, key: global }"),
         "/ -> demo (bodies: 1500 KB per 60 seconds for all clients together, 25 KB at once)"
     );
 }
@@ -186,6 +185,6 @@ fn the_detail_of_a_rejection_names_one_rate() {
 
 #[test]
 fn ordinals() {
-    let told: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 101, 111, 112, 1003].map(format_ordinal).into();
-    assert_eq!(told.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th 112th 1003rd");
+    let described: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 101, 111, 112, 1003].map(format_ordinal).into();
+    assert_eq!(described.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th 112th 1003rd");
 }

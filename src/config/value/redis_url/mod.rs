@@ -1,6 +1,6 @@
-//! Where Redis is: the URL of a server, of the Sentinels that know one, or of some nodes of a Cluster.
+//! Parses `state.redis.url`: the URL of a server, of Sentinels, or of some nodes of a Cluster.
 //!
-//! No message quotes any part of a URL: what was mistyped may be a password.
+//! No message quotes any part of a URL, because a mistyped part may be a password.
 
 use percent_encoding::percent_decode_str;
 
@@ -12,7 +12,7 @@ use crate::config::model::RedisServers;
 use crate::config::yaml::fields::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
-/// The servers, and how to be let in.
+/// The servers and the credentials for them.
 #[derive(Debug)]
 pub(crate) struct RedisEndpoint {
     pub servers: RedisServers,
@@ -22,7 +22,7 @@ pub(crate) struct RedisEndpoint {
     pub database: u32,
 }
 
-/// One URL, taken apart.
+/// The parts of one URL.
 struct UrlParts<'a> {
     tls: bool,
     sentinel: bool,
@@ -41,7 +41,7 @@ const FORMS: &str = "write redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// f
 const ESCAPES: &str =
     "in a user or password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25";
 
-/// Reads `url`; `None` after a complaint.
+/// Reads `url`; `None` after an error.
 pub(crate) fn read_redis_url(value: &FieldValue<'_>) -> Option<RedisEndpoint> {
     match value.node.content {
         NodeContent::List(_) => read_cluster_urls(value),
@@ -66,49 +66,47 @@ fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
     Ok(RedisEndpoint { servers, tls: url.tls, user: url.user, password: url.password, database })
 }
 
-/// A list: some nodes of a Cluster, which share everything but their addresses.
+/// Some nodes of a Cluster, which share everything except their addresses.
 fn read_cluster_urls(value: &FieldValue<'_>) -> Option<RedisEndpoint> {
     let items = value.one_or_more();
     if items.is_empty() {
         value.report_empty("write the URLs of some nodes of the Cluster, or one URL without a list");
     }
-    let mut way: Option<RedisEndpoint> = None;
+    let mut endpoint: Option<RedisEndpoint> = None;
     let mut seeds = Vec::new();
     for item in &items {
         let Some((seed, url)) = item.parse_with(parse_seed_url) else { continue };
         seeds.push(seed);
-        match &way {
-            None => way = Some(url),
+        match &endpoint {
+            None => endpoint = Some(url),
             Some(first)
                 if (first.tls, &first.user, &first.password) != (url.tls, &url.user, &url.password) =>
             {
-                let message = "the nodes of a Cluster have the same scheme, user and password";
+                let message = "the nodes of a Cluster must have the same scheme, user and password";
                 item.report_at_value(
-                    url_error(message).with_help("write them alike in each URL of the list"),
+                    url_error(message).with_help("write the same ones in each URL of the list"),
                 );
             }
             Some(_) => {}
         }
     }
-    let way = way.filter(|_| seeds.len() == items.len())?;
-    Some(RedisEndpoint { servers: RedisServers::Cluster(seeds), ..way })
+    let endpoint = endpoint.filter(|_| seeds.len() == items.len())?;
+    Some(RedisEndpoint { servers: RedisServers::Cluster(seeds), ..endpoint })
 }
 
 fn parse_seed_url(text: &str) -> Parsed<((String, u16), RedisEndpoint)> {
     let url = UrlParts::split_url(text)?;
     if url.sentinel {
         let help = "write one redis+sentinel://HOST,HOST/NAME without a list";
-        return Err(url_error("Sentinels are no nodes of a Cluster").with_help(help));
+        return Err(url_error("Sentinels are not nodes of a Cluster").with_help(help));
     }
     if !url.path.is_empty() {
         return Err(
-            url_error("a Cluster has no numbered databases").with_help("leave out what follows the port")
+            url_error("a Cluster has no numbered databases").with_help("remove everything after the port")
         );
     }
     Ok((parse_host_port(url.hosts, REDIS_PORT)?, parse_server_url(text)?))
 }
-
-// === impl Url ===
 
 impl UrlParts<'_> {
     fn split_url(text: &str) -> Parsed<UrlParts<'_>> {
@@ -128,14 +126,14 @@ impl UrlParts<'_> {
             _ => return Err(url_error("this is not the URL of a Redis or Valkey").with_help(FORMS)),
         };
         if rest.contains(['?', '#']) {
-            return Err(url_error("the URL of a Redis has no `?` and no `#`").with_help(ESCAPES));
+            return Err(url_error("a Redis URL cannot contain `?` or `#`").with_help(ESCAPES));
         }
         if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(url_error("a URL has no blanks in it").with_help(FORMS));
+            return Err(url_error("a URL cannot contain spaces").with_help(FORMS));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if path.contains('@') {
-            return Err(url_error("the URL of a Redis has no `@` behind a `/`").with_help(ESCAPES));
+            return Err(url_error("a Redis URL cannot contain `@` after a `/`").with_help(ESCAPES));
         }
         let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
@@ -152,9 +150,8 @@ impl UrlParts<'_> {
     fn parse_sentinels(&self, name: &str) -> Parsed<RedisServers> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
         if name.is_empty() || !name.bytes().all(plain) {
-            let help =
-                "write redis+sentinel://HOST,HOST/NAME, where NAME is what `sentinel monitor` calls it";
-            return Err(url_error("the Sentinels are not told the name of the primary").with_help(help));
+            let help = "write redis+sentinel://HOST,HOST/NAME, where NAME is the one in `sentinel monitor`";
+            return Err(url_error("the name of the primary is missing").with_help(help));
         }
         let sentinels = self.hosts.split(',').map(|one| parse_host_port(one, SENTINEL_PORT));
         Ok(RedisServers::Sentinel { sentinels: sentinels.collect::<Parsed<_>>()?, name: name.to_owned() })
@@ -173,12 +170,12 @@ fn parse_host_port(text: &str, default: u16) -> Parsed<(String, u16)> {
     }
     if host.parse::<std::net::Ipv6Addr>().is_ok() {
         return Err(
-            url_error("an IPv6 address stands in brackets").with_help("write e.g. redis://[::1]:6379")
+            url_error("an IPv6 address must be in brackets").with_help("write e.g. redis://[::1]:6379")
         );
     }
     if host.contains(',') {
         let help = "write redis+sentinel://HOST,HOST/NAME for Sentinels, a list of URLs for a Cluster";
-        return Err(url_error("one URL names one server").with_help(help));
+        return Err(url_error("a URL names exactly one server").with_help(help));
     }
     let host = names::parse_host_name(host).map_err(|_| no_host())?;
     Ok((host, port))
@@ -187,7 +184,7 @@ fn parse_host_port(text: &str, default: u16) -> Parsed<(String, u16)> {
 fn parse_port(digits: &str) -> Parsed<u16> {
     let port = digits.parse::<u16>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
     port.filter(|port| *port > 0).ok_or_else(|| {
-        url_error("what follows the host is not a port").with_help("a port is a number from 1 to 65535")
+        url_error("the text after the host is not a port").with_help("a port is a number from 1 to 65535")
     })
 }
 
@@ -195,12 +192,12 @@ fn parse_database(text: &str) -> Parsed<u32> {
     let plain = text.bytes().all(|b| b.is_ascii_digit());
     let number = if text.is_empty() { Some(0) } else { text.parse::<u16>().ok().filter(|_| plain) };
     number.map(u32::from).ok_or_else(|| {
-        url_error("what follows the `/` is not the number of a database")
+        url_error("the text after the `/` is not a database number")
             .with_help("write e.g. redis://HOST:6379/1")
     })
 }
 
-/// `None` for nothing.
+/// `None` for empty text.
 fn decode_credential(text: &str) -> Parsed<Option<Secret>> {
     if text.is_empty() {
         return Ok(None);
@@ -210,10 +207,10 @@ fn decode_credential(text: &str) -> Parsed<Option<Secret>> {
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
     if !text.split('%').skip(1).all(two_digits) {
-        return Err(url_error("a `%` in a user or password that begins no escape").with_help(ESCAPES));
+        return Err(url_error("a `%` in the user or password does not begin an escape").with_help(ESCAPES));
     }
     let text = percent_decode_str(text).decode_utf8();
-    let text = text.map_err(|_| url_error("a user or password that is not UTF-8 text"))?;
+    let text = text.map_err(|_| url_error("the user or password is not UTF-8 text"))?;
     Ok(Some(Secret(text.into_owned())))
 }
 

@@ -1,21 +1,21 @@
-//! Every form of a URL, and why others are none.
+//! Every form of a Redis URL, and the errors of others.
 
 use super::*;
 use crate::config::diagnostics::problem::{Position, ProblemSink};
 use crate::config::yaml::tree;
 
-/// What the URL or list `yaml` says, or the messages that it gets.
+/// The endpoint of the URL or list `yaml`, or its error messages.
 fn try_read_endpoint(yaml: &str) -> Result<RedisEndpoint, Vec<String>> {
-    let node = tree::parse_document(yaml).unwrap_or_else(|(_, complaint)| panic!("{yaml}: {complaint:?}"));
-    let found = ProblemSink::default();
-    let way = read_redis_url(&FieldValue {
+    let node = tree::parse_document(yaml).unwrap_or_else(|(_, error)| panic!("{yaml}: {error:?}"));
+    let sink = ProblemSink::default();
+    let endpoint = read_redis_url(&FieldValue {
         node: &node,
         path: "url".to_owned(),
         named_at: Position::START,
-        sink: &found,
+        sink: &sink,
     });
-    let messages: Vec<String> = found.into_sorted().0.into_iter().map(|problem| problem.message).collect();
-    way.filter(|_| messages.is_empty()).ok_or(messages)
+    let messages: Vec<String> = sink.into_sorted().0.into_iter().map(|problem| problem.message).collect();
+    endpoint.filter(|_| messages.is_empty()).ok_or(messages)
 }
 
 #[track_caller]
@@ -31,9 +31,9 @@ fn single_at(host: &str, port: u16) -> RedisServers {
     RedisServers::Single(host.to_owned(), port)
 }
 
-fn credentials(way: &RedisEndpoint) -> (Option<String>, Option<String>) {
+fn credentials(endpoint: &RedisEndpoint) -> (Option<String>, Option<String>) {
     let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.0.clone());
-    (text(&way.user), text(&way.password))
+    (text(&endpoint.user), text(&endpoint.password))
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn one_server() {
         ("\"redis://[2001:DB8::1]:7001/2\"", single_at("2001:db8::1", 7001), false, 2),
         ("redis://[::1]", single_at("::1", 6379), false, 0),
     ] {
-        let way = read_endpoint(text);
-        assert_eq!((way.servers, way.tls, way.database), (servers, tls, database), "{text}");
+        let endpoint = read_endpoint(text);
+        assert_eq!((endpoint.servers, endpoint.tls, endpoint.database), (servers, tls, database), "{text}");
     }
 }
 
@@ -88,13 +88,13 @@ fn users_and_passwords_are_decoded() {
         ("redis://u:a,b[c]@h", (Some("u"), Some("a,b[c]"))),
         ("redis://u:a+b@h", (Some("u"), Some("a+b"))),
     ] {
-        let told = (user.map(str::to_owned), password.map(str::to_owned));
-        assert_eq!(credentials(&read_endpoint(text)), told, "{text}");
+        let expected = (user.map(str::to_owned), password.map(str::to_owned));
+        assert_eq!(credentials(&read_endpoint(text)), expected, "{text}");
     }
 }
 
 #[test]
-fn what_is_no_url_says_why() {
+fn an_invalid_url_gets_one_message() {
     for (text, message) in [
         ("\"\"", "this is not a URL"),
         ("a.test:6379", "this is not a URL"),
@@ -113,36 +113,39 @@ fn what_is_no_url_says_why() {
         ("redis://[::1", "the URL does not name a host"),
         ("redis://[a.test]", "the URL does not name a host"),
         ("redis://ä", "the URL does not name a host"),
-        ("redis://::1", "an IPv6 address stands in brackets"),
-        ("redis://a:0", "what follows the host is not a port"),
-        ("redis://a:65536", "what follows the host is not a port"),
-        ("redis://a:+1", "what follows the host is not a port"),
-        ("\"redis://a:\"", "what follows the host is not a port"),
-        ("redis://a,b", "one URL names one server"),
-        ("redis://a/x", "what follows the `/` is not the number of a database"),
-        ("redis://a/-1", "what follows the `/` is not the number of a database"),
-        ("redis://a/1/2", "what follows the `/` is not the number of a database"),
-        ("redis://a/65536", "what follows the `/` is not the number of a database"),
-        ("redis://a?db=1", "the URL of a Redis has no `?` and no `#`"),
-        ("\"redis://:p#q@a\"", "the URL of a Redis has no `?` and no `#`"),
-        ("\"redis://:p q@a\"", "a URL has no blanks in it"),
-        ("\"redis://:p\\0q@a\"", "a URL has no blanks in it"),
-        ("redis://:p/q@a", "the URL of a Redis has no `@` behind a `/`"),
-        ("redis://:p%4@a", "a `%` in a user or password that begins no escape"),
-        ("redis://:p%+4@a", "a `%` in a user or password that begins no escape"),
-        ("redis://:p%ff@a", "a user or password that is not UTF-8 text"),
-        ("redis+sentinel://a", "the Sentinels are not told the name of the primary"),
-        ("redis+sentinel://a/", "the Sentinels are not told the name of the primary"),
-        ("redis+sentinel://a/m%20m", "the Sentinels are not told the name of the primary"),
+        ("redis://::1", "an IPv6 address must be in brackets"),
+        ("redis://a:0", "the text after the host is not a port"),
+        ("redis://a:65536", "the text after the host is not a port"),
+        ("redis://a:+1", "the text after the host is not a port"),
+        ("\"redis://a:\"", "the text after the host is not a port"),
+        ("redis://a,b", "a URL names exactly one server"),
+        ("redis://a/x", "the text after the `/` is not a database number"),
+        ("redis://a/-1", "the text after the `/` is not a database number"),
+        ("redis://a/1/2", "the text after the `/` is not a database number"),
+        ("redis://a/65536", "the text after the `/` is not a database number"),
+        ("redis://a?db=1", "a Redis URL cannot contain `?` or `#`"),
+        ("\"redis://:p#q@a\"", "a Redis URL cannot contain `?` or `#`"),
+        ("\"redis://:p q@a\"", "a URL cannot contain spaces"),
+        ("\"redis://:p\\0q@a\"", "a URL cannot contain spaces"),
+        ("redis://:p/q@a", "a Redis URL cannot contain `@` after a `/`"),
+        ("redis://:p%4@a", "a `%` in the user or password does not begin an escape"),
+        ("redis://:p%+4@a", "a `%` in the user or password does not begin an escape"),
+        ("redis://:p%ff@a", "the user or password is not UTF-8 text"),
+        ("redis+sentinel://a", "the name of the primary is missing"),
+        ("redis+sentinel://a/", "the name of the primary is missing"),
+        ("redis+sentinel://a/m%20m", "the name of the primary is missing"),
         ("redis+sentinel://a,/m", "the URL does not name a host"),
-        ("redis+sentinel://a/m/x", "what follows the `/` is not the number of a database"),
-        ("[]", "`url` names nothing"),
+        ("redis+sentinel://a/m/x", "the text after the `/` is not a database number"),
+        ("[]", "`url` is empty"),
         ("[redis://a, [redis://b]]", "`url[1]` must be one value, not a list"),
         ("[redis://a, redis://b/0]", "a Cluster has no numbered databases"),
-        ("[redis+sentinel://a/m]", "Sentinels are no nodes of a Cluster"),
-        ("[redis://a, rediss://b]", "the nodes of a Cluster have the same scheme, user and password"),
-        ("[redis://:p@a, redis://:q@b]", "the nodes of a Cluster have the same scheme, user and password"),
-        ("[redis://u:p@a, redis://b]", "the nodes of a Cluster have the same scheme, user and password"),
+        ("[redis+sentinel://a/m]", "Sentinels are not nodes of a Cluster"),
+        ("[redis://a, rediss://b]", "the nodes of a Cluster must have the same scheme, user and password"),
+        (
+            "[redis://:p@a, redis://:q@b]",
+            "the nodes of a Cluster must have the same scheme, user and password",
+        ),
+        ("[redis://u:p@a, redis://b]", "the nodes of a Cluster must have the same scheme, user and password"),
         ("{ redis: a }", "`url` must be one value, not a mapping"),
     ] {
         let messages = try_read_endpoint(text).expect_err(text);

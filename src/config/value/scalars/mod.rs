@@ -1,4 +1,4 @@
-//! Scalars of the file that have a grammar of their own: rates, durations, sizes, percentages, numbers.
+//! Parsers of rates, durations, sizes, percentages, numbers and booleans.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 
-/// `N/period`: N units in each period. Both are at least 1 (unit, nanosecond).
+/// `N/period`: at least 1 unit in each period of at least 1 ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     pub units: NonZeroU64,
@@ -17,7 +17,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Units per so many nanoseconds, without a common divisor.
+    /// Units and nanoseconds without a common divisor.
     pub fn in_lowest_terms(&self) -> (u64, u64) {
         let (units, period) =
             (self.units.get(), u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX).max(1));
@@ -29,7 +29,7 @@ impl Rate {
     }
 }
 
-/// Text that is never printed.
+/// Text that `Debug` masks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a scalar's text means, or why it means nothing.
+/// The value of a scalar's text, or the error in it.
 pub(crate) type Parsed<T> = Result<T, ValueError>;
 
 const UNITS: [(&str, u64); 7] = [
@@ -52,7 +52,7 @@ const UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// A century: far more than any timeout, and small enough for nanoseconds in 64 bits.
+/// A century: far longer than any timeout, and small enough for nanoseconds in 64 bits.
 const DURATION_MAX_NS: u64 = 36_500 * 86_400_000_000_000;
 
 fn unit_ns(unit: &str) -> Option<u64> {
@@ -213,7 +213,7 @@ pub(crate) fn parse_size(text: &str) -> Parsed<u64> {
         .ok_or_else(|| wrong(format!("the size `{text}` is too large")))
 }
 
-/// `20%`, `0.5%`: from 0 to 100.
+/// `20%`, `0.5%`: a number from 0 to 100.
 pub(crate) fn parse_percent(text: &str) -> Parsed<f64> {
     let wrong = |message: String| ValueError::new(codes::PERCENT, message);
     let Some(number) = text.strip_suffix('%') else {
@@ -260,17 +260,27 @@ pub(crate) fn parse_number(text: &str, min: u64, max: u64) -> Parsed<u64> {
     }
 }
 
+/// A number of things kept in memory, from `min` to `max`.
+pub(crate) fn parse_count(text: &str, min: u64, max: u64) -> Parsed<usize> {
+    parse_number(text, min, max).map(|number| number as usize)
+}
+
+/// A number from 1 that fits into 32 bits.
+pub(crate) fn parse_count_u32(text: &str) -> Parsed<u32> {
+    parse_number(text, 1, u64::from(u32::MAX)).map(|number| number as u32)
+}
+
 /// `true` or `false`.
 pub(crate) fn parse_bool(text: &str) -> Parsed<bool> {
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => {
-            let complaint = ValueError::new(codes::WORD, format!("`{text}` is neither true nor false"));
+            let error = ValueError::new(codes::WORD, format!("`{text}` is neither true nor false"));
             Err(match text.to_lowercase().as_str() {
-                "yes" | "on" | "1" | "true" => complaint.with_help("write true"),
-                "no" | "off" | "0" | "false" | "none" => complaint.with_help("write false"),
-                _ => complaint,
+                "yes" | "on" | "1" | "true" => error.with_help("write true"),
+                "no" | "off" | "0" | "false" | "none" => error.with_help("write false"),
+                _ => error,
             })
         }
     }

@@ -4,9 +4,9 @@ use super::*;
 
 #[track_caller]
 fn assert_rejected<T: std::fmt::Debug>(result: Parsed<T>, code: &str, fragment: &str) {
-    let complaint = result.expect_err(fragment);
-    let all = format!("{} | {}", complaint.message, complaint.suggestion.clone().unwrap_or_default());
-    assert!(complaint.code == code && all.contains(fragment), "{}: {all}", complaint.code);
+    let error = result.expect_err(fragment);
+    let all = format!("{} | {}", error.message, error.suggestion.clone().unwrap_or_default());
+    assert!(error.code == code && all.contains(fragment), "{}: {all}", error.code);
 }
 
 #[test]

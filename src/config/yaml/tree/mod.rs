@@ -1,7 +1,7 @@
-//! The file as a tree whose every node knows its place.
+//! Parses the file into a tree of nodes with their positions.
 //!
-//! The YAML crate tells places in its errors only. So the text is read twice: first for its shape, then, led by
-//! the shape, with a visitor that refuses every scalar on purpose and takes the place out of the refusal.
+//! The YAML crate gives positions only in its errors. So the text is read twice: first for its shape, then, guided by
+//! the shape, with a visitor that fails on every scalar on purpose and takes the position from the error.
 
 use std::cell::Cell;
 use std::fmt;
@@ -21,21 +21,21 @@ pub(crate) struct Node {
 
 #[derive(Debug)]
 pub(crate) enum NodeContent {
-    /// Nothing, `~` or `null`.
+    /// Empty, `~` or `null`.
     Null,
-    /// Already complained about.
+    /// Already reported as a problem.
     Invalid,
     Text(ScalarText),
     List(Vec<Node>),
     Map(Vec<(MapKey, Node)>),
 }
 
-/// A scalar: its text as written, and what it says once `${NAME}` is replaced.
+/// A scalar: its text as written, and its pieces once `${NAME}` is replaced.
 #[derive(Debug)]
 pub(crate) struct ScalarText {
     pub written: String,
     pub pieces: Vec<TextPiece>,
-    /// Something came from outside the file and must not be shown.
+    /// Part of the text came from outside the file and must not be shown.
     pub replaced: bool,
 }
 
@@ -67,16 +67,16 @@ pub(crate) struct MapKey {
     pub name: String,
 }
 
-/// Nodes that aliases may add: without them a text never has more nodes than bytes.
+/// Nodes that aliases may add; without aliases, a text never has more nodes than bytes.
 const ALIASED_NODES_MAX: usize = 20_000;
 
-/// Reads `text` into a tree, or tells the one thing that makes it no YAML.
+/// Parses `text` into a tree, or returns the first syntax error with its position.
 pub(crate) fn parse_document(text: &str) -> Result<Node, (Position, ValueError)> {
     if let Some(found) = find_forbidden_character(text) {
         return Err(found);
     }
-    if let Some(place) = depth::find_too_deep(text) {
-        return Err((place, ValueError::new(codes::SYNTAX, TOO_DEEP)));
+    if let Some(position) = depth::find_too_deep(text) {
+        return Err((position, ValueError::new(codes::SYNTAX, TOO_DEEP)));
     }
     let left = Cell::new(text.len() + ALIASED_NODES_MAX);
     let shape = ShapeSeed { left: &left }
@@ -94,7 +94,7 @@ pub(crate) fn parse_document(text: &str) -> Result<Node, (Position, ValueError)>
 
 fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, ValueError) {
     let full = error.to_string();
-    let place = match error.location() {
+    let position = match error.location() {
         Some(location) => Position { line: location.line(), column: location.column(), width: 1 },
         None if full.contains("more than one document") => find_second_document(text),
         None => Position::START,
@@ -108,7 +108,7 @@ fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, Va
         TOO_MANY_NODES | TAG_UNSUPPORTED | KEY_NOT_PLAIN => message.to_owned(),
         other => format!("not valid YAML: {other}"),
     };
-    (place, ValueError::new(codes::SYNTAX, message))
+    (position, ValueError::new(codes::SYNTAX, message))
 }
 
 fn find_second_document(text: &str) -> Position {
@@ -123,7 +123,7 @@ fn find_second_document(text: &str) -> Position {
     Position::START
 }
 
-/// The parser below names no place for these, or takes them for ends of lines where an editor shows none.
+/// Characters that the YAML parser reports without a position, or takes for line ends that an editor does not show.
 fn find_forbidden_character(text: &str) -> Option<(Position, ValueError)> {
     let forbidden = |c: char| {
         (c.is_control() && c != '\t')
@@ -134,7 +134,7 @@ fn find_forbidden_character(text: &str) -> Option<(Position, ValueError)> {
     let (line, found) = lines.enumerate().find(|(_, line)| line.contains(forbidden))?;
     let column = found.chars().position(forbidden)?;
     let character = found.chars().nth(column)?;
-    let message = format!("the character U+{:04X} may not stand in the file", u32::from(character));
+    let message = format!("the character U+{:04X} is not allowed in the file", u32::from(character));
     Some((Position { line: line + 1, column: column + 1, width: 1 }, ValueError::new(codes::SYNTAX, message)))
 }
 
@@ -234,13 +234,13 @@ impl<'de> Visitor<'de> for ShapeSeed<'_> {
     }
 }
 
-// === Second reading: texts and places ===
+// === Second reading: texts and positions ===
 
 #[derive(Clone, Copy)]
 struct NodeSeed<'a> {
     shape: &'a NodeShape,
     lines: &'a [SourceLine<'a>],
-    /// The key that leads here: the place of a list or mapping that has nothing in it.
+    /// The position of the key that leads here, used for an empty list or mapping.
     outer: Position,
 }
 
@@ -250,10 +250,10 @@ impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         match self.shape {
             NodeShape::Null | NodeShape::Text => {
-                let (place, text) = read_scalar(deserializer, self.lines)?;
+                let (position, text) = read_scalar(deserializer, self.lines)?;
                 let null = matches!(self.shape, NodeShape::Null);
                 let content = if null { NodeContent::Null } else { NodeContent::Text(ScalarText::new(text)) };
-                Ok(Node { position: if null { self.outer } else { place }, content })
+                Ok(Node { position: if null { self.outer } else { position }, content })
             }
             NodeShape::List(_) => deserializer.deserialize_seq(self),
             NodeShape::Map(_) => deserializer.deserialize_map(self),
@@ -275,8 +275,8 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
                 items.extend(list.next_element_seed(NodeSeed { shape, ..self })?);
             }
         }
-        let place = items.first().map_or(self.outer, |first| first.position);
-        Ok(Node { position: place, content: NodeContent::List(items) })
+        let position = items.first().map_or(self.outer, |first| first.position);
+        Ok(Node { position, content: NodeContent::List(items) })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
@@ -288,8 +288,8 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
                 entries.push((key, value));
             }
         }
-        let place = entries.first().map_or(self.outer, |(key, _)| key.position);
-        Ok(Node { position: place, content: NodeContent::Map(entries) })
+        let position = entries.first().map_or(self.outer, |(key, _)| key.position);
+        Ok(Node { position, content: NodeContent::Map(entries) })
     }
 }
 
@@ -301,23 +301,23 @@ impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
     type Value = MapKey;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<MapKey, D::Error> {
-        let (place, name) = read_scalar(deserializer, self.lines)?;
-        Ok(MapKey { position: place, name })
+        let (position, name) = read_scalar(deserializer, self.lines)?;
+        Ok(MapKey { position, name })
     }
 }
 
-/// Reads one scalar as text, whatever it looks like, with its place.
+/// Reads one scalar of any type as text, with its position.
 fn read_scalar<'de, D: Deserializer<'de>>(
     deserializer: D,
     lines: &[SourceLine<'_>],
 ) -> Result<(Position, String), D::Error> {
     let mut text = None;
-    let Err(refusal) = deserializer.deserialize_str(ScalarProbe { text: &mut text }) else {
-        return Err(D::Error::custom("a scalar was not refused"));
+    let Err(error) = deserializer.deserialize_str(ScalarProbe { text: &mut text }) else {
+        return Err(D::Error::custom("a scalar gave no error"));
     };
     match text {
-        Some(text) => Ok((locate_scalar(&refusal.to_string(), &text, lines), text)),
-        None => Err(refusal),
+        Some(text) => Ok((locate_scalar(&error.to_string(), &text, lines), text)),
+        None => Err(error),
     }
 }
 
@@ -326,7 +326,7 @@ struct SourceLine<'a> {
     ascii: bool,
 }
 
-/// Counting characters for every scalar of a longer line would take too long; its carets are one wide.
+/// On longer lines, counting characters for every scalar would take too long; their carets are one wide.
 const COUNTED_LINE_MAX: usize = 4096;
 
 impl<'a> SourceLine<'a> {
@@ -341,7 +341,7 @@ impl<'a> SourceLine<'a> {
     }
 }
 
-/// Takes the text, then fails, because only a failure is told its place.
+/// Takes the text, then fails, because only errors carry a position.
 struct ScalarProbe<'a> {
     text: &'a mut Option<String>,
 }
@@ -359,9 +359,9 @@ impl Visitor<'_> for ScalarProbe<'_> {
     }
 }
 
-/// The refusal ends in "at line 3 column 9", or in nothing for the very first character.
-fn locate_scalar(refusal: &str, text: &str, lines: &[SourceLine<'_>]) -> Position {
-    let words = refusal.rsplit_once(" at line ").and_then(|(_, words)| words.split_once(" column "));
+/// `error` ends with "at line 3 column 9", except for the first character of the file.
+fn locate_scalar(error: &str, text: &str, lines: &[SourceLine<'_>]) -> Position {
+    let words = error.rsplit_once(" at line ").and_then(|(_, words)| words.split_once(" column "));
     let numbers = words.and_then(|(line, column)| Some((line.parse().ok()?, column.parse().ok()?)));
     let (line, column): (usize, usize) = numbers.unwrap_or((1, 1));
     let rest = lines.get(line.saturating_sub(1)).map_or("", |found| found.text_at(column));

@@ -1,4 +1,4 @@
-//! Tests of the tree: places, refusals, bounds.
+//! Tests of the tree: positions, syntax errors, bounds.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn child<'a>(node: &'a Node, name: &str) -> (&'a MapKey, &'a Node) {
 }
 
 #[test]
-fn every_node_has_its_place_and_its_text_as_written() {
+fn every_node_has_its_position_and_its_text_as_written() {
     let root = parse_document("a: 1.10\nb:\n  - x\n  - {c: 'd e', f: 0x1F}\ng:\nh: [ ]\n").unwrap();
     let (key, value) = child(&root, "a");
     assert_eq!((key.position.line, key.position.column), (1, 1));
@@ -31,16 +31,18 @@ fn every_node_has_its_place_and_its_text_as_written() {
 }
 
 #[test]
-fn what_is_no_yaml_is_refused_with_a_place() {
+fn invalid_yaml_is_reported_with_its_position() {
     let place_of = |text: &str| {
-        parse_document(text).map(|_| ()).map_err(|(place, it)| (place.line, place.column, it.message))
+        parse_document(text)
+            .map(|_| ())
+            .map_err(|(position, it)| (position.line, position.column, it.message))
     };
     assert!(place_of("a: [1\nb: 2").unwrap_err().2.starts_with("not valid YAML"));
     assert_eq!(place_of("a: 1\n---\nb: 2").unwrap_err().0, 2);
     assert_eq!(place_of("a: !x 1").unwrap_err().2, TAG_UNSUPPORTED);
     assert_eq!(place_of("? [a]\n: 1").unwrap_err().2, KEY_NOT_PLAIN);
     assert_eq!(place_of("a: b\u{0}").unwrap_err().1, 5);
-    // To the parser these begin a line of their own.
+    // The parser starts a new line at these characters.
     for text in ["a: 1\r\nb: 2\rc: 3\r\n", "a: 1\nb: 2\u{2028}c: 3\n", "a: 1\nb: 2\u{2029}c: 3\n"] {
         let (line, column, message) = place_of(text).unwrap_err();
         assert_eq!((line, column), (2, 5), "{message}");
@@ -50,21 +52,21 @@ fn what_is_no_yaml_is_refused_with_a_place() {
 }
 
 #[test]
-fn aliases_that_multiply_and_deep_nesting_are_refused() {
+fn multiplying_aliases_and_deep_nesting_are_errors() {
     let mut text = String::from("a: &l0 [x,x,x,x,x,x,x,x,x,x]\n");
     for level in 1..9 {
         let row = vec![format!("*l{}", level - 1); 10].join(",");
         text.push_str(&format!("b{level}: &l{level} [{row}]\n"));
     }
-    let (_, complaint) = parse_document(&text).unwrap_err();
-    assert_eq!(complaint.message, TOO_MANY_NODES);
+    let (_, error) = parse_document(&text).unwrap_err();
+    assert_eq!(error.message, TOO_MANY_NODES);
     let deep = format!("a: {}{}", "[".repeat(300), "]".repeat(300));
     assert_eq!(parse_document(&deep).unwrap_err().1.message, "nested too deeply");
     assert_eq!(parse_document("a: &a [*a]").unwrap_err().1.message, "nested too deeply");
 }
 
 #[test]
-fn a_large_file_on_one_line_is_read_in_good_time() {
+fn a_large_file_on_one_line_is_read_fast() {
     let many = format!("a: [{}]", vec!["x"; 20_000].join(","));
     assert!(parse_document(&many).is_ok());
     let many = format!("a: [{}é]", vec!["x"; 20_000].join(","));
