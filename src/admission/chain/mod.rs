@@ -180,7 +180,7 @@ impl Chain {
 
     /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::index`].
     pub fn with_shared(self, shared_limits: &[Option<Arc<SharedLimit>>]) -> Chain {
-        let counterpart = |limit: &Arc<Limit>| shared_limits.get(limit.index).cloned().flatten();
+        let counterpart = |limit: &Arc<Limit>| shared_limits.get(limit.id.0).cloned().flatten();
         let counterparts: Vec<_> = self.limits.iter().map(counterpart).collect();
         let any = counterparts.iter().any(Option::is_some);
         Chain { shared_limits: if any { counterparts.into() } else { Arc::default() }, ..self }

@@ -1,6 +1,7 @@
 //! Describes the store of counters, without its credentials.
 
 use crate::config::DEFAULT_PREFIX;
+use crate::config::LimitId;
 use crate::config::model::limit::{LimitConfig, OnFailure};
 use crate::config::model::{Config, RedisConfig, RedisServers};
 
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn each_limit_says_where_it_counts() {
-        let described = |limit: &str| describe_limit(&config("redis://h", "", limit), 0, None);
+        let described = |limit: &str| describe_limit(&config("redis://h", "", limit), LimitId(0), None);
         let shared = "; counted in Redis for all gateways together; while it does not answer: ";
         for (limit, otherwise) in [
             ("", "this gateway's share of it"),

@@ -77,7 +77,7 @@ fn warn_of_degrading(file: &LintContext<'_>) {
     for (index, location) in file.config.locations.iter().enumerate() {
         let ActionConfig::Upstream(own) = location.action else { continue };
         let mut chain = file.config.server.limits.iter().chain(&location.limits).copied();
-        let is_ineffective = |&limit: &usize| {
+        let is_ineffective = |&limit: &LimitId| {
             !file.config.limits[limit].dry_run && degrade_target(file, limit, location) == Some(Some(own))
         };
         if let Some(limit) = chain.find(is_ineffective) {
@@ -95,7 +95,11 @@ fn warn_of_degrading(file: &LintContext<'_>) {
 }
 
 /// Whether rejections by a limit are degraded, and to which upstream.
-fn degrade_target(file: &LintContext<'_>, limit: usize, location: &LocationConfig) -> Option<Option<usize>> {
+fn degrade_target(
+    file: &LintContext<'_>,
+    limit: LimitId,
+    location: &LocationConfig,
+) -> Option<Option<UpstreamId>> {
     let on_reject = file
         .config
         .on_reject
@@ -112,7 +116,7 @@ fn warn_of_bans(file: &LintContext<'_>) {
     if file.config.bans.is_none() {
         return;
     }
-    let rejects = |limit: usize| {
+    let rejects = |limit: LimitId| {
         let config = &file.config.limits[limit];
         !config.dry_run && !matches!(config.algorithm, Algorithm::Concurrency { .. })
     };
@@ -120,7 +124,7 @@ fn warn_of_bans(file: &LintContext<'_>) {
     // Requests without a location are never degraded.
     let strikes = file.config.server.limits.iter().any(|&limit| rejects(limit))
         || locations.any(|location| {
-            let own = |&limit: &usize| rejects(limit) && degrade_target(file, limit, location).is_none();
+            let own = |&limit: &LimitId| rejects(limit) && degrade_target(file, limit, location).is_none();
             location.limits.iter().any(own)
         });
     if !strikes {

@@ -42,13 +42,13 @@ impl<'a> LintContext<'a> {
     }
 
     /// The value of a field of limit `index`, in its definition or in the chain that contains it.
-    fn limit_value(&self, index: usize, fields: &[&str]) -> FieldValue<'a> {
+    fn limit_value(&self, index: LimitId, fields: &[&str]) -> FieldValue<'a> {
         let name = self.config.limits[index].name.as_str();
         let defined = self.value_at(&["limits", name]);
         if self.is_named(index) {
             return resolve_path(defined, fields);
         }
-        let position_in = |chain: &[usize]| chain.iter().position(|&limit| limit == index);
+        let position_in = |chain: &[LimitId]| chain.iter().position(|&limit| limit == index);
         if let Some(position) = position_in(&self.config.server.limits) {
             return resolve_path(list_item(self.value_at(&["server", "limits"]), position), fields);
         }
@@ -62,7 +62,7 @@ impl<'a> LintContext<'a> {
     }
 
     /// Whether limit `index` has a definition: named limits come before inline ones.
-    fn is_named(&self, index: usize) -> bool {
+    fn is_named(&self, index: LimitId) -> bool {
         match &self.value_at(&["limits"]).node.content {
             NodeContent::Map(entries) => index.0 < entries.len(),
             _ => false,
@@ -70,7 +70,7 @@ impl<'a> LintContext<'a> {
     }
 
     /// The limits of all chains, in file order.
-    fn used_limits(&self) -> Vec<usize> {
+    fn used_limits(&self) -> Vec<LimitId> {
         let chains = self.config.locations.iter().flat_map(|location| &location.limits);
         let mut used: Vec<LimitId> = self.config.server.limits.iter().chain(chains).copied().collect();
         used.sort_unstable();

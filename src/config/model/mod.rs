@@ -60,7 +60,7 @@ pub struct ServerConfig {
     pub ipv6_prefix: u8,
     pub ipv4_prefix: u8,
     /// Indices into [`Config::limits`]; these limits come before those of the location.
-    pub limits: Vec<usize>,
+    pub limits: Vec<LimitId>,
     pub max_connections: usize,
     pub connections_per_ip: Option<u32>,
     pub keepalive_requests: u64,
@@ -171,7 +171,7 @@ pub struct LocationConfig {
     pub methods: Vec<Method>,
     pub action: ActionConfig,
     /// Indices into [`Config::limits`], in the order of evaluation.
-    pub limits: Vec<usize>,
+    pub limits: Vec<LimitId>,
     pub strip: Option<String>,
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,

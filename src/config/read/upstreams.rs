@@ -32,10 +32,10 @@ const UNIX: &str = "unix:";
 /// The upstreams read so far; locations and `degrade` add `demo` and those that they name by URL.
 pub(crate) struct UpstreamReader<'a> {
     list: Vec<UpstreamConfig>,
-    by_name: HashMap<String, usize>,
+    by_name: HashMap<String, UpstreamId>,
     /// The defined ones, for warnings about unused ones.
-    defined: Vec<(usize, FieldValue<'a>)>,
-    used: Vec<usize>,
+    defined: Vec<(UpstreamId, FieldValue<'a>)>,
+    used: Vec<UpstreamId>,
     tls_reader: UpstreamTlsReader,
 }
 
@@ -75,7 +75,7 @@ impl<'a> UpstreamReader<'a> {
     }
 
     /// The upstream that a value names by its name, a URL or a unix socket.
-    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<usize> {
+    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<UpstreamId> {
         let text = value.parse_with(|text| Ok(text.to_owned()))?;
         let index = match self.by_name.get(&text) {
             Some(index) => *index,

@@ -346,8 +346,8 @@ impl SharedLimit {
     }
 
     /// Index in [`config::Config::limits`].
-    pub fn index(&self) -> usize {
-        self.index
+    pub fn id(&self) -> LimitId {
+        self.id
     }
 
     /// The name of a key's slots in the store.

@@ -282,7 +282,8 @@ fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
         (crate::shared::slots::WorkerSlots::default(), before.slot_key(0, crate::shared::SharedKey([1; 16])));
     slots.request_slots(&before, 0, slot_key, 1);
     let other = limit_of("algorithm: concurrency, max_concurrent: 5, missing_key: shared", 100);
-    let after = Arc::new(SharedLimit::adopt_from(Some(&before), 0, &other.config, OnFailure::Local, 100));
+    let after =
+        Arc::new(SharedLimit::adopt_from(Some(&before), LimitId(0), &other.config, OnFailure::Local, 100));
     assert_eq!(slots.request_slots(&after, 0, slot_key, 1).1, 2);
     slots.release_slots(&slot_key, 2);
     assert_eq!(after.slots_held(&slot_key), 0);

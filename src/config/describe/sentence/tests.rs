@@ -12,7 +12,7 @@ fn config(limit: &str) -> Config {
 
 /// The sentence without the limit's name.
 fn describe_only_limit(limit: &str) -> String {
-    let described = describe_limit(&config(limit), 0, None);
+    let described = describe_limit(&config(limit), LimitId(0), None);
     described.strip_prefix("per-ip: ").expect("the name comes first").to_owned()
 }
 
