@@ -8,6 +8,8 @@ mod accounts;
 mod adaptive;
 #[path = "config/files.rs"]
 mod files;
+#[path = "config/limits.rs"]
+mod limits;
 #[path = "config/listen.rs"]
 mod listen;
 #[path = "config/reach.rs"]

@@ -122,7 +122,7 @@ mod tests {
     fn a_bad_line_is_reported_by_its_number_alone() {
         for (text, reason) in [
             ("a,gold\nb", "something other than `id,tier` in line 2"),
-            ("a,gold,x", "something else"),
+            ("a,gold,x", "something other"),
             (",gold", "no account in line 1"),
             ("a,", "a tier that cannot be a name in line 1"),
             ("a,go ld", "a tier that cannot be a name"),

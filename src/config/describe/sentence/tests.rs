@@ -105,16 +105,18 @@ fn costs_methods_keys_and_exemptions() {
     assert!(
         describe_only_limit("{ rate: 10/s, methods: POST }").starts_with("10 POST requests per second per")
     );
-    assert!(
-        describe_only_limit("{ rate: 1/s, key: [account, ip], missing_key: reject, bypass: [10.0.0.0/8, \"::1\"] }").ends_with(
-            "told when to return; requests without account are rejected; not for clients of 10.0.0.0/8, ::1/128"
-        )
-    );
+    let limit = "{ rate: 1/s, key: [account, ip], missing_key: reject, bypass: [10.0.0.0/8, \"::1\"] }";
+    assert!(describe_only_limit(limit).ends_with(
+        "told when to return; requests without account are rejected; not for clients of 10.0.0.0/8, ::1/128"
+    ));
     assert!(!describe_only_limit("{ rate: 1/s, key: global, missing_key: reject }").contains("without"));
+    let degrade = "on_reject: { degrade: { status: 203, body: x } }";
     assert!(
-        describe_only_limit("{ rate: 1/s, key: account, missing_key: reject, on_reject: { degrade: { status: 203, body: x } } }")
-            .ends_with("the 2nd is answered here with 203 instead; \
-                       requests without account are answered here with 203 instead")
+        describe_only_limit(&format!("{{ rate: 1/s, key: account, missing_key: reject, {degrade} }}"))
+            .ends_with(
+                "the 2nd is answered here with 203 instead; \
+                       requests without account are answered here with 203 instead"
+            )
     );
     assert!(
         describe_only_limit("{ rate: 1/s, key: account, missing_key: reject, dry_run: true }")
