@@ -1,7 +1,7 @@
 //! The state that the requests of one worker thread share, and that of one client connection.
 //!
-//! [`WorkerThread`] lasts as long as its thread; a [`Worker`] is that thread with one gateway. A request takes the current
-//! worker and keeps it to its end, so a reload never changes the gateway of a request in flight.
+//! [`WorkerThread`] lasts as long as its thread; a [`Worker`] is that thread with one gateway. A request takes the
+//! current worker and keeps it to its end, so a reload never changes the gateway of a request in flight.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};

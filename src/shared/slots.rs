@@ -219,6 +219,7 @@ impl SlotReport {
 mod tests {
     use super::*;
     use crate::config;
+    use crate::config::LimitId;
     use crate::shared::SharedKey;
 
     fn limit() -> Arc<SharedLimit> {

@@ -1,7 +1,6 @@
 //! Describes the store of counters, without its credentials.
 
 use crate::config::DEFAULT_PREFIX;
-use crate::config::LimitId;
 use crate::config::model::limit::{LimitConfig, OnFailure};
 use crate::config::model::{Config, RedisConfig, RedisServers};
 

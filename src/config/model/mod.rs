@@ -9,8 +9,8 @@ pub(crate) mod reject;
 pub(crate) mod tls;
 pub(crate) mod upstream;
 
-use id::{LimitId, UpstreamId};
 use std::net::SocketAddr;
+use std::ops::Index;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use ipnet::IpNet;
 use super::value::scalars::{Rate, Secret};
 use access::{AccessConfig, BansConfig, IpSetConfig};
 use account::AccountConfig;
+use id::{LimitId, LocationId, UpstreamId};
 use limit::{KeyPart, LimitConfig};
 use listen::ListenConfig;
 use reject::{OnReject, OnRejectPatch, TemplateConfig};
@@ -344,4 +345,28 @@ pub enum AccessLogOutput {
     Stdout,
     None,
     File(PathBuf),
+}
+
+impl Index<LimitId> for Vec<LimitConfig> {
+    type Output = LimitConfig;
+
+    fn index(&self, LimitId(position): LimitId) -> &LimitConfig {
+        &self[position]
+    }
+}
+
+impl Index<LocationId> for Vec<LocationConfig> {
+    type Output = LocationConfig;
+
+    fn index(&self, LocationId(position): LocationId) -> &LocationConfig {
+        &self[position]
+    }
+}
+
+impl Index<UpstreamId> for Vec<UpstreamConfig> {
+    type Output = UpstreamConfig;
+
+    fn index(&self, UpstreamId(position): UpstreamId) -> &UpstreamConfig {
+        &self[position]
+    }
 }

@@ -285,8 +285,8 @@ impl Metrics {
         self.watch_process_value("sluicegate_config_live", help, None, read);
     }
 
-    /// Registers a value of the process, whichever gateway is in force. Call it once per value. A value with a label is a
-    /// counter, one without is a gauge.
+    /// Registers a value of the process, whichever gateway is in force. Call it once per value. A value with a label
+    /// is a counter, one without is a gauge.
     fn watch_process_value(
         &self,
         name: &'static str,

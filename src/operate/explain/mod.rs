@@ -214,14 +214,8 @@ async fn trace_request(
     explanation.tier = tier.as_ref().map(|tier| tier.as_str().to_owned());
     let tier = tier.as_ref().map_or(TierRules::DEFAULT, |tier| tier.as_str());
     let head = RequestHead { method: &parsed.method, uri: &parsed.uri, headers, host: &host, path: &path };
-    let caller = Caller::new(
-        gateway,
-        head,
-        client,
-        None,
-        CallerIdentity { account: account.as_deref(), tier, token },
-        route,
-    );
+    let identity = CallerIdentity { account: account.as_deref(), tier, token };
+    let caller = Caller::new(gateway, head, client, None, identity, route);
     if !bypassed {
         explain_ban(gateway, &caller, now, explanation).map_err(reject)?;
     }

@@ -1,4 +1,5 @@
-//! The built-in `demo` upstream: it answers with a small JSON of the request, so that a new installation serves at once.
+//! The built-in `demo` upstream: it answers with a small JSON of the request, so that a new installation serves at
+//! once.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};

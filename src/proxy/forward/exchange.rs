@@ -1,5 +1,5 @@
-//! One exchange with an upstream: chooses a server, leases a connection of this worker, sends the request, waits for the
-//! head of the response, and retries if that is safe.
+//! One exchange with an upstream: chooses a server, leases a connection of this worker, sends the request, waits for
+//! the head of the response, and retries if that is safe.
 //!
 //! A dead pooled connection is replaced without counting as an attempt.
 
@@ -38,8 +38,8 @@ type RetryableRequest = Option<Request<RequestBody>>;
 
 impl Exchange<'_> {
     /// Sends `request`, stores the head of the response in `answer`, and returns its status with the connection of its
-    /// body. `chosen` is set to the index of each server as it is tried. Heads are passed by reference, because they are
-    /// large and pass through many calls.
+    /// body. `chosen` is set to the index of each server as it is tried. Heads are passed by reference, because they
+    /// are large and pass through many calls.
     ///
     /// # Errors
     /// The fault that prevented the response.
@@ -200,8 +200,9 @@ impl Exchange<'_> {
         }
     }
 
-    /// Rewrites the head of a response for the client; false if the server sent a head that cannot be passed on. A wrong
-    /// response to an upgrade is judged later and does not count against the server, or clients could get servers ejected.
+    /// Rewrites the head of a response for the client; false if the server sent a head that cannot be passed on. A
+    /// wrong response to an upgrade is judged later and does not count against the server, or clients could get
+    /// servers ejected.
     fn accept_response(&self, answer: &mut ResponseSlot) -> bool {
         // Cannot fail: a server that responded has put the head of its response there.
         let response = answer.as_mut().expect("a response has a head");

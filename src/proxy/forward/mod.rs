@@ -3,8 +3,9 @@
 //! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
 //! the head the upstream's, `exchange` sends it, `retry` decides which attempts are repeated, and `response_body`
 //! streams the body to the client. The state of the request and the lease of the upstream connection are inside that
-//! body: at its end the connection returns to its pool; dropped earlier, the connection is closed (over HTTP/2, only its
-//! stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues in a `tunnel`.
+//! body: at its end the connection returns to its pool; dropped earlier, the connection is closed (over HTTP/2, only
+//! its stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues in a
+//! `tunnel`.
 
 mod demo;
 mod exchange;
@@ -136,7 +137,8 @@ impl OutgoingRequest {
     ) -> OutgoingRequest {
         let request = admitted_request(&mut state.request);
         let balance_hash = balance_hash_for(hash_input, request, state.client);
-        // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires it.
+        // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
+        // it.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
         let mut hop_options = rewrite::rewrite_request(gateway, route, state);
@@ -251,8 +253,8 @@ struct LatencyFeedback<'a> {
 }
 
 impl LatencyFeedback<'_> {
-    /// Reports the outcome. Statuses 502 to 504 count as overload, not as quick responses; other errors come too quickly to
-    /// be a measure of latency.
+    /// Reports the outcome. Statuses 502 to 504 count as overload, not as quick responses; other errors come too
+    /// quickly to be a measure of latency.
     fn report_outcome(mut self, outcome: ExchangeResult, now: Now) {
         let Some(permit) = self.charged_chain.take() else { return };
         let result = match outcome {

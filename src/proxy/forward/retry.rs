@@ -101,8 +101,8 @@ impl<'a> RetryState<'a> {
         earlier_of(self.rules.per_try.map(|span| Instant::now() + span), self.deadline)
     }
 
-    /// The same for an attempt that is connected. A request with a body is as slow as its client, so only the upstream's
-    /// own timeout applies to it, as to a request that would not be retried on a timeout.
+    /// The same for an attempt that is connected. A request with a body is as slow as its client, so only the
+    /// upstream's own timeout applies to it, as to a request that would not be retried on a timeout.
     pub fn response_deadline(
         &self,
         due: Option<Instant>,
@@ -117,8 +117,8 @@ impl<'a> RetryState<'a> {
         earlier_of(due, is_retried.then(|| Instant::now() + timeout))
     }
 
-    /// Whether a dead or closing connection that did not take the request is replaced by another one to the same server.
-    /// That does not count as an attempt, because nothing is sent twice.
+    /// Whether a dead or closing connection that did not take the request is replaced by another one to the same
+    /// server. That does not count as an attempt, because nothing is sent twice.
     pub fn may_replace_connection(&self) -> bool {
         self.rules.attempts > 0 && self.rules.when.contains(RetryReason::Refused)
     }

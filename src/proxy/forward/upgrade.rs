@@ -1,7 +1,7 @@
 //! Requests to switch to another protocol: their fields towards the upstream, and the check of its response.
 //!
-//! Over HTTP/1 it is an Upgrade (RFC 9110, section 7.8), over HTTP/2 an extended CONNECT (RFC 8441), which is translated
-//! into an Upgrade.
+//! Over HTTP/1 it is an Upgrade (RFC 9110, section 7.8), over HTTP/2 an extended CONNECT (RFC 8441), which is
+//! translated into an Upgrade.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::rand;
@@ -51,8 +51,8 @@ fn is_websocket(request: &Request<RequestBody>) -> bool {
 }
 
 impl UpgradeRequest {
-    /// The upgrade that a request of this `version` asks for in its `hop_options`. A request with a body cannot upgrade,
-    /// because the bytes after its head do not belong to the new protocol.
+    /// The upgrade that a request of this `version` asks for in its `hop_options`. A request with a body cannot
+    /// upgrade, because the bytes after its head do not belong to the new protocol.
     pub fn from_request(
         version: Version,
         hop_options: &mut HopOptions,
@@ -104,8 +104,8 @@ impl UpgradeRequest {
         (is_named && is_requested).then(|| granted.clone())
     }
 
-    /// Turns the head of the upstream's response, already without hop-by-hop fields, into the one that announces the switch
-    /// to the client; returns its status.
+    /// Turns the head of the upstream's response, already without hop-by-hop fields, into the one that announces the
+    /// switch to the client; returns its status.
     pub fn write_switch_head(&self, granted: HeaderValue, headers: &mut HeaderMap) -> StatusCode {
         // The bytes after this head are not HTTP.
         headers.remove(CONTENT_LENGTH);

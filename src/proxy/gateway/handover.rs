@@ -98,8 +98,8 @@ impl Gateway {
         self.upstreams.iter().for_each(|upstream| upstream.restore_servers(saved, now));
     }
 
-    /// Adopts counters that are expressed in the numbers `saved`, and converts them as a reload does, before the gateway
-    /// is used. Of limits without saved numbers, only counters with unchanged numbers are adopted.
+    /// Adopts counters that are expressed in the numbers `saved`, and converts them as a reload does, before the
+    /// gateway is used. Of limits without saved numbers, only counters with unchanged numbers are adopted.
     pub fn restore_counters(&mut self, snapshot: SnapshotReader, saved: &SavedNumbers) {
         self.keys = KeyHasher::from_secret(snapshot.secret);
         let previous = PreviousCounters::in_previous_numbers(self, saved);

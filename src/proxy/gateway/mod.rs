@@ -1,7 +1,8 @@
 //! The immutable gateway of one configuration: the only place that turns configuration into live objects.
 //!
-//! A reload builds the next [`Gateway`] beside the current one. It adopts every object that kept its identity (counters,
-//! queues, bans, upstreams, the store, the access log) and takes effect only with [`Gateway::apply_numbers`].
+//! A reload builds the next [`Gateway`] beside the current one. It adopts every object that kept its identity
+//! (counters, queues, bans, upstreams, the store, the access log) and takes effect only with
+//! [`Gateway::apply_numbers`].
 
 mod adopt;
 mod handover;
@@ -127,8 +128,8 @@ pub enum Action {
 }
 
 impl Gateway {
-    /// Builds the live objects of `config`, and adopts those of `previous` that are unchanged. The previous gateway is not
-    /// affected before [`Gateway::apply_numbers`].
+    /// Builds the live objects of `config`, and adopts those of `previous` that are unchanged. The previous gateway
+    /// is not affected before [`Gateway::apply_numbers`].
     ///
     /// # Errors
     /// The access log cannot be opened, or the self-test of token verification fails.

@@ -113,9 +113,9 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
         Degrade::Upstream(index) => DegradedTo::Upstream(*index),
         Degrade::Canned(_) => DegradedTo::Canned,
     });
+    let quoted = quote_name(&limit.name);
     // Cannot fail: a structured string is visible ASCII.
-    let degraded_value =
-        HeaderValue::from_bytes(&quote_name(&limit.name)).expect("a structured string is visible ASCII");
+    let degraded_value = HeaderValue::from_bytes(&quoted).expect("a structured string is visible ASCII");
     let degraded_value = interned_headers::intern_value(&degraded_value);
     let responses = |(rate_index, rate): (usize, &String)| {
         let detail = describe::describe_rejection(limit, rate_index);

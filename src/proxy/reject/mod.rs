@@ -140,8 +140,8 @@ impl Rejecter {
         self.uses_target
     }
 
-    /// The substitute for a rejection, or `None`. gRPC callers cannot read a response from the configuration, so they get
-    /// the rejection.
+    /// The substitute for a rejection, or `None`. gRPC callers cannot read a response from the configuration, so they
+    /// get the rejection.
     pub fn degraded_to(&self, limit_rejection: &LimitRejection, grpc: bool) -> Option<DegradedTo> {
         let degraded_to = self.limit_responses(limit_rejection)?.degraded_to;
         degraded_to.filter(|degraded_to| !(grpc && *degraded_to == DegradedTo::Canned))
@@ -186,8 +186,9 @@ impl Rejecter {
         response
     }
 
-    /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are (index in
-    /// [`Config::limits`], index of the rate, decision) in chain order; limits without these fields are left out.
+    /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are
+    /// (index in [`Config::limits`], index of the rate, decision) in chain order; limits without these fields are
+    /// left out.
     #[inline]
     pub fn write_fields(
         &self,
@@ -203,8 +204,8 @@ impl Rejecter {
         !self.dry_runs.is_empty()
     }
 
-    /// Writes the decisions of dry-run limits into the head of a response. `decisions` are (index in [`Config::limits`],
-    /// decision), one per limit.
+    /// Writes the decisions of dry-run limits into the head of a response. `decisions` are (index in
+    /// [`Config::limits`], decision), one per limit.
     #[inline]
     pub fn write_dry_runs(
         &self,
