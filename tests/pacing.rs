@@ -1,4 +1,4 @@
-//! How evenly the queue that three gateways share paces an upstream; a program of its own, because it measures
+//! The pacing of an upstream by the queue that three gateways share; a program of its own, because it measures
 //! milliseconds and no other test may disturb it.
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use support::fleet::{DEGRADED, numbered, three};
 use support::*;
 
-/// R051: requests that wait in one queue at three gateways leave 20 ms apart, as at one.
+/// R051: requests that wait in one queue at three gateways leave 20 ms apart, as at a single one.
 #[test]
 fn a_queue_shared_by_three_gateways_paces_the_upstream() {
     const PERIOD: Duration = ms(20);
@@ -28,10 +28,10 @@ fn a_queue_shared_by_three_gateways_paces_the_upstream() {
             continue;
         }
         let arrivals = fleet.arrivals().split_off(before);
-        // However late anything was, nothing left early.
-        for (place, arrival) in arrivals.iter().enumerate() {
-            let due = PERIOD * place as u32;
-            assert!(*arrival - start + ms(1) >= due, "number {place} arrived after {:?}", *arrival - start);
+        // However late a request was, none left early.
+        for (index, arrival) in arrivals.iter().enumerate() {
+            let due = PERIOD * index as u32;
+            assert!(*arrival - start + ms(1) >= due, "number {index} arrived after {:?}", *arrival - start);
         }
         // A queue that is uneven by itself is so in every two seconds; a stalled host spares some.
         for stretch in arrivals.windows(101) {

@@ -1,4 +1,4 @@
-//! What gateways learn of the bans that others start.
+//! Gateways learn of the bans that other gateways start.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use sluicegate::shared::script::bans::{Ban, BanCursor, BanUpdate, StrikeAnswer};
 
 use crate::bans_support::*;
 
-/// A gateway that asks, and what it was told.
+/// A gateway that polls, and the bans that it learned.
 #[derive(Default)]
 struct Poller {
     known: BanCursor,
-    told: Vec<u64>,
+    learned: Vec<u64>,
     pages: Vec<usize>,
 }
 
 impl Poller {
-    /// Asks until it knows all.
+    /// Polls until it knows all bans.
     fn poll(&mut self, judge: &mut Judge, at_us: u64) {
         loop {
             let BanUpdate { announced, cursor: known, is_more, .. } = judge.ask(&[], self.known, Some(at_us));
             self.known = known;
             self.pages.push(announced.len());
-            self.told.extend(announced.iter().map(|(client, _)| u128::from_le_bytes(client.0) as u64));
+            self.learned.extend(announced.iter().map(|(client, _)| u128::from_le_bytes(client.0) as u64));
             if !is_more {
                 return;
             }
@@ -30,7 +30,7 @@ impl Poller {
 
     fn take(&mut self) -> Vec<u64> {
         self.pages.clear();
-        std::mem::take(&mut self.told)
+        std::mem::take(&mut self.learned)
     }
 }
 
@@ -43,7 +43,7 @@ fn ban_all(judge: &mut Judge, clients: std::ops::Range<u64>, at_us: u64) {
 }
 
 #[test]
-fn everybody_is_told_once() {
+fn each_gateway_learns_a_ban_once() {
     let mut judge = Judge::start();
     let (mut one, mut other) = (Poller::default(), Poller::default());
     judge.ban(1, 0);
@@ -56,7 +56,7 @@ fn everybody_is_told_once() {
     assert_eq!((one.take(), other.take()), (vec![3], vec![1, 2, 3]));
     one.poll(&mut judge, 1);
     assert_eq!(one.take().len(), 0);
-    // A client that is banned anew is told anew.
+    // A client that is banned again is announced again.
     let end = 10 * MINUTE_US;
     judge.ban(1, end);
     one.poll(&mut judge, end);
@@ -64,7 +64,7 @@ fn everybody_is_told_once() {
 }
 
 #[test]
-fn a_burst_of_one_moment_is_told_in_pages() {
+fn a_burst_of_one_moment_is_announced_in_pages() {
     let mut judge = Judge::start();
     let mut poller = Poller::default();
     ban_all(&mut judge, 0..2500, 0);
@@ -85,8 +85,8 @@ fn a_page_of_the_call_that_struck_leaves_nothing_out() {
     assert!(news.is_more);
     poller.known = news.cursor;
     poller.poll(&mut judge, 0);
-    let told = poller.take();
-    assert_eq!((told.len(), told.last()), (1501, Some(&9000)));
+    let learned = poller.take();
+    assert_eq!((learned.len(), learned.last()), (1501, Some(&9000)));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_store_that_forgot_is_believed() {
     ban_all(&mut judge, 100..150, HOUR_US + 1000);
     poller.poll(&mut judge, HOUR_US + 1000);
     assert_eq!(poller.take(), (100..150).collect::<Vec<_>>());
-    // Its clock is another one, too.
+    // Its clock differs, too.
     judge.command::<()>(&["FLUSHALL"]);
     ban_all(&mut judge, 200..203, 0);
     poller.poll(&mut judge, 0);
@@ -111,7 +111,7 @@ fn a_store_that_forgot_is_believed() {
 }
 
 #[test]
-fn a_store_that_went_back_to_what_it_was_tells_what_came_then() {
+fn a_store_restored_to_an_earlier_state_announces_later_bans() {
     let mut judge = Judge::start();
     let mut poller = Poller::default();
     judge.ban(1, 0);
@@ -126,12 +126,12 @@ fn a_store_that_went_back_to_what_it_was_tells_what_came_then() {
     }
     ban_all(&mut judge, 30..50, 1000);
     poller.poll(&mut judge, 1000);
-    let told: BTreeSet<u64> = poller.take().into_iter().collect();
-    assert!(told.is_superset(&(30..50).collect()), "{told:?}");
+    let learned: BTreeSet<u64> = poller.take().into_iter().collect();
+    assert!(learned.is_superset(&(30..50).collect()), "{learned:?}");
 }
 
 #[test]
-fn bans_that_ended_are_neither_told_nor_kept() {
+fn ended_bans_are_neither_announced_nor_kept() {
     let mut judge = Judge::start();
     ban_all(&mut judge, 0..1500, 0);
     judge.ban(2000, MINUTE_US);
@@ -148,7 +148,7 @@ fn bans_that_ended_are_neither_told_nor_kept() {
 }
 
 #[test]
-fn what_is_announced_is_bounded() {
+fn announcements_are_bounded() {
     let mut judge = Judge::start();
     ban_all(&mut judge, 0..100_300, 0);
     for name in ["sg:{bans}", "sg:{bans}:ends"] {
@@ -159,7 +159,7 @@ fn what_is_announced_is_bounded() {
     assert_eq!(poller.take(), (300..100_300).collect::<Vec<_>>(), "the newest");
 }
 
-/// Ten minutes' second ban, of which so much is left.
+/// A second ban, twice ten minutes long, with so much left.
 fn running(left_us: u64) -> Ban {
     Ban { left_us, lasts_us: 20 * MINUTE_US, repeats: 1 }
 }
@@ -177,7 +177,7 @@ fn a_ban_that_a_gateway_knows_of_is_taken_over_and_announced() {
     assert!(
         matches!(judge.strike(5, 1, MINUTE_US), StrikeAnswer::Banned(ban) if ban == running(2 * MINUTE_US))
     );
-    // Another gateway tells the same, and one a longer ban.
+    // Another gateway reports the same ban, and one a longer ban.
     let then = MINUTE_US;
     judge.tell(&[(5, running(2 * MINUTE_US + 500_000))], BanCursor::default(), then);
     judge.tell(&[(5, running(MINUTE_US)), (6, running(0))], BanCursor::default(), then);
@@ -186,14 +186,14 @@ fn a_ban_that_a_gateway_knows_of_is_taken_over_and_announced() {
     judge.tell(&[(5, running(2 * MINUTE_US + 2 * SECOND_US))], BanCursor::default(), then);
     other.poll(&mut judge, then);
     assert_eq!(other.take(), [5]);
-    // It ends as any other, and the next one lasts longer.
+    // It ends like any other, and the next one lasts longer.
     let end = then + 2 * MINUTE_US + 2 * SECOND_US;
     assert_eq!(judge.announced(end), []);
     assert_eq!(judge.ban(5, end).repeats, 2);
 }
 
 #[test]
-fn what_is_no_ban_is_not_taken_over() {
+fn malformed_bans_are_not_taken_over() {
     let mut judge = Judge::start();
     let wrong = [
         Ban { left_us: 2, lasts_us: 1, repeats: 0 },
@@ -205,7 +205,7 @@ fn what_is_no_ban_is_not_taken_over() {
         assert_eq!(judge.strike(1, 1, 0), StrikeAnswer::NotBanned, "{ban:?}");
         judge.command::<()>(&["FLUSHALL"]);
     }
-    // One that lasts longer than any of this gateway's file is announced as long as it runs.
+    // A ban that lasts longer than this gateway's maximum is announced for as long as it is active.
     judge.tell(
         &[(1, Ban { left_us: 5 * HOUR_US, lasts_us: 6 * HOUR_US, repeats: 0 })],
         BanCursor::default(),
@@ -216,7 +216,7 @@ fn what_is_no_ban_is_not_taken_over() {
     }
 }
 
-/// By which a gateway knows that the store has to be told again.
+/// The name by which a gateway notices that the store needs all bans again.
 #[test]
 fn a_store_that_was_emptied_is_another_one() {
     let mut judge = Judge::start();
@@ -224,7 +224,7 @@ fn a_store_that_was_emptied_is_another_one() {
     judge.ban(1, 5);
     let second = judge.ask(&[], first, Some(10)).cursor;
     assert!(!first.is_lost_in(second));
-    // Deleting a ban is not to forget all of them.
+    // Deleting one ban must not make gateways report all of them.
     judge.command::<()>(&["DEL", &judge.name(1)]);
     assert!(!second.is_lost_in(judge.ask(&[], second, Some(20)).cursor));
     judge.command::<()>(&["FLUSHALL"]);
@@ -235,14 +235,14 @@ fn a_store_that_was_emptied_is_another_one() {
             && !third.cursor.is_lost_in(judge.ask(&[], third.cursor, Some(41)).cursor)
     );
     assert_eq!(third.announced.len(), 1, "all of the new one");
-    // Each key whose loss makes announcements worthless.
+    // Each key without which announcements are worthless.
     for name in ["sg:{bans}:clock", "sg:{bans}:store"] {
         let known = judge.ask(&[], BanCursor::default(), Some(50)).cursor;
         judge.command::<()>(&["DEL", name]);
         assert!(known.is_lost_in(judge.ask(&[], known, Some(60)).cursor), "{name}");
         judge.command::<()>(&["FLUSHALL"]);
     }
-    // A store without memory for its name cannot say which one it is.
+    // A store without memory for its name cannot identify itself.
     judge.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let nameless = judge.ask(&[], BanCursor::default(), Some(70)).cursor;
     assert_eq!(nameless, BanCursor::default());

@@ -1,4 +1,4 @@
-//! Gateways that share bans by a real server: what one learns, all know.
+//! Gateways that share bans through a real server: a ban of one is enforced by all.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::link_support::{settled, single, until};
 use crate::support::fleet::counting_on;
 use crate::support::{Client, Fleet, Redis, eventually, get, ms};
 
-/// One of them, without its sockets.
+/// One gateway, without its sockets.
 struct Gateway {
     bans: Arc<Bans>,
     tasks: [tokio::task::JoinHandle<()>; 2],
 }
 
 impl Gateway {
-    /// Up to where its store is used.
+    /// The lifetime of its store.
     async fn start(redis: &Redis) -> Gateway {
         let bans = Arc::new(Bans::new_shared(&config(&RULES), 10_000));
         let store = Store::new(&single(redis.addr()), None);
@@ -36,8 +36,8 @@ impl Gateway {
     }
 
     fn strike(&self, id: u128) {
-        let who = || ClientIdentity { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None };
-        let strike = self.bans.queue_strike(&key(id), Now::read_clock(), who);
+        let client = || ClientIdentity { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None };
+        let strike = self.bans.queue_strike(&key(id), Now::read_clock(), client);
         assert!(matches!(strike, Some(StrikeOutcome::Counted | StrikeOutcome::Banned)), "{strike:?}");
     }
 
@@ -58,7 +58,7 @@ fn key(id: u128) -> CounterKey {
     CounterKey { id, prefix: 0 }
 }
 
-/// Runs `test` on a runtime like that of the thread which shares bans.
+/// Runs `test` on a runtime like that of the thread that shares bans.
 fn run(test: impl Future<Output = ()>) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build_local(Default::default()).unwrap().block_on(test);
@@ -76,10 +76,10 @@ fn strikes_on_several_gateways_ban_on_all_of_them() {
             assert!(!gateway.has_banned(2));
             assert_eq!(gateway.bans.active_count(Now::read_clock()), 1);
         }
-        // One that starts afterwards.
+        // A gateway that starts afterwards.
         let late = Gateway::start(&redis).await;
         until("a ban that was before its time", || late.has_banned(1)).await;
-        // And for one whose store has forgotten: the next ban.
+        // A gateway with a store that has forgotten: the next ban.
         let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
         redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
         (0..3).for_each(|_| late.strike(3));
@@ -95,7 +95,7 @@ fn a_burst_of_bans_reaches_the_others() {
     let redis = Redis::start();
     run(async {
         let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
-        // A call that took too long may have lost its strikes: then the clients strike again.
+        // A call that took too long may have lost its strikes; the clients then strike again.
         let mut turns = 0..20;
         while turns.next().is_some() && gateways[0].bans.active_count(Now::read_clock()) < 2500 {
             let free: Vec<_> = (0..2500).filter(|id| !gateways[0].has_banned(*id)).collect();
@@ -119,7 +119,7 @@ fn without_the_store_each_gateway_bans_for_itself() {
         until("a ban that all know of", || gateways.iter().all(|gateway| gateway.has_banned(1))).await;
         drop(redis);
         assert!(std::net::TcpStream::connect(nowhere).is_err());
-        // Strikes of a call that was under way are lost.
+        // Strikes of a call that was in flight are lost.
         until("a ban of its own", || {
             gateways[0].strike(2);
             gateways[0].has_banned(2)
@@ -146,14 +146,14 @@ fn a_ban_begun_during_an_outage_is_known_to_all_once_redis_is_back() {
         assert!(!gateways[1].has_banned(2));
         redis.restart();
         until("a ban begun meanwhile", || gateways[1].has_banned(2)).await;
-        // Nor is the one before lost to a gateway that starts now, though the server came back empty.
+        // The previous ban is not lost either to a gateway that starts now, although the server came back empty.
         let late = Gateway::start(&redis).await;
         until("the bans of both", || late.has_banned(1) && late.has_banned(2)).await;
     });
 }
 
 #[test]
-fn a_ban_that_was_deleted_is_told_to_the_store_by_nobody() {
+fn a_deleted_ban_is_not_reported_again() {
     let redis = Redis::start();
     let name = |id: u128| {
         let packed =
@@ -166,7 +166,7 @@ fn a_ban_that_was_deleted_is_told_to_the_store_by_nobody() {
         let all = |id| gateways.iter().all(|gateway| gateway.has_banned(id));
         until("bans that all know of", || all(1) && all(2)).await;
         assert_eq!(redis.ask::<u64>(&["DEL", &name(1)]), 1);
-        // Over an outage that loses nothing.
+        // Across an outage that loses nothing.
         redis.pause();
         until("a ban of its own", || {
             gateways[0].strike(3);
@@ -181,7 +181,7 @@ fn a_ban_that_was_deleted_is_told_to_the_store_by_nobody() {
     });
 }
 
-/// The real program, twice. `bans` is what is configured besides four strikes in an hour.
+/// The real program, twice. `bans` is the configuration besides four strikes in an hour.
 fn two(redis: &Redis, bans: &str) -> Fleet {
     let head = counting_on(&redis.url(), "200ms");
     let fleet = Fleet::start(2, |_, _| {
@@ -197,31 +197,32 @@ fn two(redis: &Redis, bans: &str) -> Fleet {
 }
 
 #[test]
-fn who_is_refused_by_several_gateways_is_banned_by_all() {
+fn a_client_rejected_by_several_gateways_is_banned_by_all() {
     let redis = Redis::start();
     let fleet = two(&redis, "");
-    let from = |ip: &str, place: usize, target: &str| {
-        Client::connect_from(ip, fleet.gateways[place].addr()).ask(&get(target)).status
+    let from = |ip: &str, index: usize, target: &str| {
+        Client::connect_from(ip, fleet.gateways[index].addr()).ask(&get(target)).status
     };
-    for place in [0, 1] {
-        assert_eq!([(); 3].map(|()| from("127.0.0.5", place, "/login")), [200, 429, 429]);
+    for index in [0, 1] {
+        assert_eq!([(); 3].map(|()| from("127.0.0.5", index, "/login")), [200, 429, 429]);
     }
-    for place in [0, 1] {
-        eventually("a ban that both know of", || from("127.0.0.5", place, "/") == 429);
-        assert_eq!(from("127.0.0.6", place, "/"), 200);
+    for index in [0, 1] {
+        eventually("a ban that both know of", || from("127.0.0.5", index, "/") == 429);
+        assert_eq!(from("127.0.0.6", index, "/"), 200);
         let left =
-            Client::connect_from("127.0.0.5", fleet.gateways[place].addr()).ask(&get("/")).retry_after_ms();
+            Client::connect_from("127.0.0.5", fleet.gateways[index].addr()).ask(&get("/")).retry_after_ms();
         assert!((500_000..=600_000).contains(&left), "{left}");
     }
     let sum = |name: &str| fleet.metric(name, &[]);
     assert_eq!([sum("sluicegate_strikes_total"), sum("sluicegate_bans_total")], [4.0, 1.0]);
     assert_eq!([sum("sluicegate_bans_learned_total"), sum("sluicegate_bans_active")], [1.0, 2.0]);
     eventually("a line about the ban", || {
-        let told = |line: &str| line.contains("a client is banned") && line.contains("127.0.0.5");
-        let lines = fleet.gateways.iter().map(|gateway| gateway.stderr().lines().filter(|l| told(l)).count());
+        let is_start = |line: &str| line.contains("a client is banned") && line.contains("127.0.0.5");
+        let lines =
+            fleet.gateways.iter().map(|gateway| gateway.stderr().lines().filter(|l| is_start(l)).count());
         lines.sum::<usize>() == 1
     });
-    // While it is banned nothing is told to the store.
+    // While it is banned, no strike is reported to the store.
     let before = sum("sluicegate_strikes_total");
     (0..20).for_each(|_| assert_eq!(from("127.0.0.5", 0, "/login"), 429));
     assert_eq!(sum("sluicegate_strikes_total"), before);
@@ -232,21 +233,21 @@ fn accounts_are_banned_on_all_gateways_whatever_bytes_they_are_of() {
     let redis = Redis::start();
     let fleet = two(&redis, ", key: account");
     for (number, user) in [&b"al"[..], b"\xff", b"\xfe"].into_iter().enumerate() {
-        let ask = |place: usize, target: &str, user: &[u8]| {
+        let ask = |index: usize, target: &str, user: &[u8]| {
             let request =
                 [b"GET ", target.as_bytes(), b" HTTP/1.1\r\nHost: a\r\nX-User: ", user, b"\r\n\r\n"].concat();
-            // The limit is one of addresses.
-            let mut client = Client::connect_from(&format!("127.0.1.{number}"), fleet.gateways[place].addr());
+            // The limit counts by address.
+            let mut client = Client::connect_from(&format!("127.0.1.{number}"), fleet.gateways[index].addr());
             client.send(request);
             client.response().status
         };
-        for place in [0, 1] {
-            assert_eq!(ask(place, "/", user), 200, "{user:?} before its ban");
-            assert_eq!([(); 3].map(|()| ask(place, "/login", user)), [200, 429, 429]);
+        for index in [0, 1] {
+            assert_eq!(ask(index, "/", user), 200, "{user:?} before its ban");
+            assert_eq!([(); 3].map(|()| ask(index, "/login", user)), [200, 429, 429]);
         }
-        for place in [0, 1] {
-            eventually("a ban that both know of", || ask(place, "/", user) == 429);
-            assert_eq!(ask(place, "/", b"bo"), 200);
+        for index in [0, 1] {
+            eventually("a ban that both know of", || ask(index, "/", user) == 429);
+            assert_eq!(ask(index, "/", b"bo"), 200);
         }
     }
 }

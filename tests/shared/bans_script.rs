@@ -1,4 +1,4 @@
-//! The script of shared bans: the local judge as its model, and what must hold whatever the server is.
+//! The script of shared bans, with the local judge as its model, and its invariants whatever the server does.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,11 +12,11 @@ use sluicegate::shared::script::bans::{BANS_GROUP, Ban, BanCursor, BanRules, Str
 
 use crate::bans_support::*;
 
-/// Of a client: how many strikes.
+/// A client and a number of strikes.
 type Step = (u64, Vec<(u64, u32)>);
 
 fn rules() -> impl Strategy<Value = BanRules> {
-    // The server forgets by its own clock, so that no period is shorter than a trace takes.
+    // The server forgets by its own clock, so no period is shorter than a trace takes.
     (1..8_u32, 60..300_u64, 1..600_u64, 1..20_u64).prop_map(|(after, period, first, times)| BanRules {
         after,
         period_us: period * SECOND_US,
@@ -65,7 +65,8 @@ fn bans_start_and_last_as_the_local_judge_says() {
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What the local judge says to so many strikes of one moment. Of a ban that ran before, only what is left is compared.
+/// The local judge's answer to so many strikes of one moment. For a ban that was active before, only the time left is
+/// compared.
 fn model(local: &Bans, id: u64, strikes: u32, at_us: u64) -> StrikeAnswer {
     let (key, now) = (CounterKey { id: u128::from(id), prefix: 0 }, Now((START_US + at_us) * 1000));
     if let Some(left) = local.ban_left_ns(&key, now) {
@@ -98,10 +99,10 @@ fn strikes_count_from_when_they_were_noted() {
     let mut ask = |age: u64, now: u64| judge.ask(&at(age), BanCursor::default(), Some(now)).answers[0];
     assert_eq!(ask(30 * SECOND_US, HOUR_US), StrikeAnswer::NotBanned);
     assert_eq!(ask(0, HOUR_US + 10 * SECOND_US), StrikeAnswer::NotBanned);
-    // The first is a whole period old.
+    // The first strike is a whole period old.
     assert_eq!(ask(0, HOUR_US + 30 * SECOND_US), StrikeAnswer::NotBanned);
     assert!(matches!(ask(5 * SECOND_US, HOUR_US + 74 * SECOND_US), StrikeAnswer::Started(_)));
-    // Noted before the ban had ended, told afterwards.
+    // Counted before the ban had ended, reported afterwards.
     let end = HOUR_US + 74 * SECOND_US + 10 * MINUTE_US;
     assert_eq!(
         (ask(2, end + 1), ask(0, end + 1), ask(0, end + 1)),
@@ -139,7 +140,7 @@ fn nothing_stays_for_ever() {
         };
         assert!((most - 60_000..=most + 1).contains(&left_ms), "{name}: {left_ms} ms");
     }
-    // A poll of a server that knows nothing leaves only the time.
+    // A poll of a server without any state leaves only the time.
     judge.command::<()>(&["FLUSHALL"]);
     judge.ask(&[], BanCursor::default(), None);
     let mut names: Vec<String> = judge.command(&["KEYS", "*"]);
@@ -155,7 +156,7 @@ fn a_clock_set_back_neither_lengthens_a_ban_nor_stops_the_time() {
     assert_eq!(judge.ban(1, begin).left_us, 10 * MINUTE_US);
     judge.strike(2, 2, begin);
     judge.ask(&[], BanCursor::default(), Some(begin + 4 * MINUTE_US));
-    // An hour back, and on from there.
+    // An hour back, then forward from there.
     let back = |minutes: u64| begin + (4 + minutes) * MINUTE_US - HOUR_US;
     assert_eq!(judge.announced(back(0))[0].1.left_us, 6 * MINUTE_US);
     assert_eq!(judge.announced(back(1))[0].1.left_us, 5 * MINUTE_US);
@@ -169,7 +170,7 @@ fn a_clock_set_back_neither_lengthens_a_ban_nor_stops_the_time() {
 }
 
 #[test]
-fn a_clock_set_forward_and_back_again_freezes_nobody() {
+fn a_clock_set_forward_and_back_again_freezes_no_client() {
     let mut judge = Judge::start();
     judge.ban(1, 0);
     assert_eq!(judge.announced(HOUR_US), []);
@@ -221,7 +222,7 @@ fn values_of_others_count_as_absent() {
 }
 
 #[test]
-fn without_memory_strikes_are_refused_and_bans_are_told() {
+fn without_memory_strikes_are_rejected_and_bans_are_announced() {
     let mut judge = Judge::start();
     judge.ban(1, 0);
     judge.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -233,12 +234,12 @@ fn without_memory_strikes_are_refused_and_bans_are_told() {
     assert_eq!(
         judge.strike(2, 2, 4 * SECOND_US),
         StrikeAnswer::NotBanned,
-        "nothing of the refused call was counted"
+        "the rejected call counted nothing"
     );
 }
 
 #[test]
-fn all_keys_are_of_the_slot_that_is_asked() {
+fn all_keys_are_of_the_slot_of_the_call() {
     let mut judge = Judge::start_with(&["--cluster-enabled", "yes"]);
     for name in ["sg:{bans}".to_owned(), judge.name(1)] {
         assert_eq!(judge.command::<u16>(&["CLUSTER", "KEYSLOT", &name]), BANS_GROUP.0);

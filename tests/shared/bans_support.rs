@@ -1,4 +1,4 @@
-//! The script of shared bans on a server of a test's own, at the times that a test says.
+//! The script of shared bans on a server of the test's own, at times that the test chooses.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use sluicegate::shared::{PackedCall, SharedKey};
 
 use crate::support::Redis;
 
-/// Where the tests' time starts, microseconds since 1970.
+/// The start of the tests' time, microseconds since 1970.
 pub const START_US: u64 = 1_700_000_000_000_000;
 pub const SECOND_US: u64 = 1_000_000;
 pub const MINUTE_US: u64 = 60 * SECOND_US;
 pub const HOUR_US: u64 = 60 * MINUTE_US;
 
-/// A server that knows the script.
+/// A server with the script loaded.
 pub struct Judge {
     _redis: Redis,
     pub connection: redis::Connection,
@@ -24,7 +24,7 @@ pub struct Judge {
     pub rules: BanRules,
 }
 
-/// Three strikes in a minute: ten minutes at first, an hour at most.
+/// Bans after three strikes in a minute: ten minutes at first, an hour at most.
 pub const RULES: BanRules =
     BanRules { after: 3, period_us: MINUTE_US, first_us: 10 * MINUTE_US, longest_us: HOUR_US };
 
@@ -49,12 +49,12 @@ pub fn config(rules: &BanRules) -> config::BansConfig {
     }
 }
 
-/// What the local judge says by the same rules.
+/// The local judge's answer by the same rules.
 pub fn local(rules: &BanRules) -> Bans {
     Bans::new(&config(rules), 1000)
 }
 
-/// A connection for a gateway that is played.
+/// A connection of a simulated gateway.
 pub fn evalsha(
     connection: &mut redis::Connection,
     packed: &PackedCall,
@@ -93,7 +93,7 @@ impl Judge {
         Judge { _redis: redis, connection, prefix: "sg".into(), rules: RULES }
     }
 
-    /// What the script answers at `at_us` after the start, or by its own clock.
+    /// The script's answer at `at_us` after the start, or by its own clock.
     #[track_caller]
     pub fn ask(&mut self, offences: &[StrikeReport], known: BanCursor, at_us: Option<u64>) -> BanUpdate {
         let packed = bans::pack_call(&self.prefix, &self.rules, offences, &[], known);
@@ -101,7 +101,7 @@ impl Judge {
         bans::parse_reply(&answer, offences.len()).expect("a sound answer")
     }
 
-    /// What the script answers to a gateway that knows of `untold` bans.
+    /// The script's answer to a gateway that knows the bans `untold`.
     #[track_caller]
     pub fn tell(&mut self, untold: &[(u64, Ban)], known: BanCursor, at_us: u64) -> BanUpdate {
         let untold: Vec<_> = untold.iter().map(|(id, ban)| (client(*id), *ban)).collect();
@@ -110,13 +110,13 @@ impl Judge {
         bans::parse_reply(&answer, 0).expect("a sound answer")
     }
 
-    /// What strikes of that moment lead to.
+    /// The outcome of strikes at that moment.
     #[track_caller]
     pub fn strike(&mut self, id: u64, strikes: u32, at_us: u64) -> StrikeAnswer {
         self.ask(&[offence(id, strikes)], BanCursor::default(), Some(at_us)).answers[0]
     }
 
-    /// A ban by as many strikes as it takes.
+    /// Starts a ban by as many strikes as it takes.
     #[track_caller]
     pub fn ban(&mut self, id: u64, at_us: u64) -> Ban {
         match self.strike(id, self.rules.after, at_us) {
@@ -125,7 +125,7 @@ impl Judge {
         }
     }
 
-    /// The bans that a gateway which knows none is told, by the numbers of their clients.
+    /// The announced bans for a gateway that knows none, by the numbers of their clients.
     #[track_caller]
     pub fn announced(&mut self, at_us: u64) -> Vec<(u64, Ban)> {
         let news = self.ask(&[], BanCursor::default(), Some(at_us));

@@ -1,4 +1,4 @@
-//! Slots that are part of a longer chain: whatever becomes of the request, they are given back.
+//! Slots as part of a longer chain: they are given back, however the request ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,39 +23,45 @@ fn every_slot_of_a_long_chain_is_given_back() {
     with_store(&single(redis.addr()), |store| async move {
         settled(&store).await;
         let session = Session::new(&store, 0);
-        let clerk = tokio::task::spawn_local(session.clone().run_flusher());
+        let flusher = tokio::task::spawn_local(session.clone().run_flusher());
         let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let named = |n: usize| config::LimitConfig { name: format!("slots-{n}"), ..limit.clone() };
         let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(n, &named(n), 10))).collect();
-        let side = |n| Some(Arc::new(SharedLimit::new(n, &named(n), OnFailure::Reject, 10)));
-        let sides: Vec<_> = (0..LIMITS).map(side).collect();
-        let chain = Chain::new(limits).with_shared(&sides);
+        let shared_limit = |n| Some(Arc::new(SharedLimit::new(n, &named(n), OnFailure::Reject, 10)));
+        let shared_limits: Vec<_> = (0..LIMITS).map(shared_limit).collect();
+        let chain = Chain::new(limits).with_shared(&shared_limits);
         let units = Units { key: CounterKey { id: 1, prefix: 0 }, cost: 1, variant: 0, fair: 0 };
         let (waiting, mut decisions) = (Arc::new(WaitingCap::new(10)), Decisions::new());
-        let (mut passage, mut fell_back) = (None, false);
+        let (mut permit, mut fell_back) = (None, false);
         let ask = |_: &Limit| LimitDemand::Shared(units, KEY);
-        chain.judge_into(Now::read_clock(), &waiting, ask, &mut decisions, &mut passage);
-        let asked = passage.unwrap().ask_store(&session, &waiting, &mut decisions, &mut fell_back).await;
+        chain.judge_into(Now::read_clock(), &waiting, ask, &mut decisions, &mut permit);
+        let permit = permit.unwrap().ask_store(&session, &waiting, &mut decisions, &mut fell_back).await;
         let slots = &session.outbox.slots;
-        let held = || sides.iter().flatten().map(|side| slots.held_for(&side.slot_key(0, KEY))).sum::<u64>();
+        let held = || {
+            shared_limits
+                .iter()
+                .flatten()
+                .map(|shared_limit| slots.held_for(&shared_limit.slot_key(0, KEY)))
+                .sum::<u64>()
+        };
         assert_eq!((fell_back, held()), (false, LIMITS as u64));
-        drop(asked.unwrap());
+        drop(permit.unwrap());
         assert_eq!(held(), 0);
-        until("the store has heard of it", || !has_slots(&redis.keys())).await;
-        clerk.abort();
+        until("the store has received the report", || !has_slots(&redis.keys())).await;
+        flusher.abort();
     });
 }
 
-/// At the end of a worker, what its clerk has taken up is still waited for.
+/// At the end of a worker, refunds that its flusher has taken up are still awaited.
 #[test]
 fn a_desk_is_not_empty_before_the_last_answer() {
     let redis = Redis::start();
     with_store(&single(redis.addr()), |store| async move {
         settled(&store).await;
         let session = Session::new(&store, 0);
-        let clerk = tokio::task::spawn_local(session.clone().run_flusher());
+        let flusher = tokio::task::spawn_local(session.clone().run_flusher());
         let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let limit = Arc::new(SharedLimit::new(0, &limit, OnFailure::Reject, 10));
@@ -66,7 +72,7 @@ fn a_desk_is_not_empty_before_the_last_answer() {
         let before = (redis.judgements(), limit.lost_count());
         redis.pause();
         session.outbox.queue_refund(give());
-        // So that the clerk takes it up.
+        // The flusher takes it up meanwhile.
         tokio::time::sleep(ms(20)).await;
         let emptied = tokio::time::timeout(ms(100), session.outbox.wait_flushed()).await;
         redis.resume();
@@ -74,11 +80,11 @@ fn a_desk_is_not_empty_before_the_last_answer() {
         session.outbox.wait_flushed().await;
         // It was answered, or its loss was counted.
         assert!(redis.judgements() > before.0 || limit.lost_count() > before.1);
-        clerk.abort();
+        flusher.abort();
     });
 }
 
-/// Somebody holds slots, as far as the store knows.
+/// Lets another gateway hold slots, as far as the store knows.
 fn has_slots(keys: &[(Vec<u8>, i64)]) -> bool {
     keys.iter().any(|(key, _)| key.windows(3).any(|part| part == b":C:"))
 }
@@ -105,39 +111,39 @@ fn from(target: &str) -> client::Ask {
 }
 
 #[test]
-fn slots_are_not_kept_by_who_is_refused_or_waits() {
+fn slots_are_not_kept_by_rejected_or_waiting_requests() {
     let cluster = Cluster::start();
     undisturbed(|| {
         cluster.primaries().for_each(|primary| primary.command(&["FLUSHALL"]));
         let fleet = two_gateways(&cluster);
-        let [one, other] = [0, 1].map(|place| &fleet.gateways[place]);
+        let [one, other] = [0, 1].map(|index| &fleet.gateways[index]);
         let is_free = || other.ask(&from("/slot")).status == 200;
         eventually("a request that counts", || one.ask(&from("/once")).status == 200);
-        let all_told = || eventually("no slot that is held", || !has_slots(&cluster.keys()));
-        all_told();
-        // One server grants the slot, the other refuses.
+        let all_reported = || eventually("no slot that is held", || !has_slots(&cluster.keys()));
+        all_reported();
+        // One server grants the slot, the other rejects.
         let status = one.ask(&from("/once")).status;
-        let refused = Instant::now();
+        let rejected = Instant::now();
         let is_degraded = || fleet.metric("sluicegate_degraded_decisions_total", &[]) > 0.0;
         if is_degraded() {
             return None;
         }
         assert_eq!(status, 429);
-        eventually("the slot that nobody needs", is_free);
-        assert!(refused.elapsed() < Duration::from_secs(6), "it expired, after {:?}", refused.elapsed());
-        all_told();
+        eventually("the unneeded slot", is_free);
+        assert!(rejected.elapsed() < Duration::from_secs(6), "it expired, after {:?}", rejected.elapsed());
+        all_reported();
         // One server grants the slot, the other says that it has to wait.
         one.ask(&from("/queued")).expect(200);
-        all_told();
+        all_reported();
         let mut waiter = one.client();
         waiter.send(from("/queued").bytes());
         let waits = || one.metric("sluicegate_decisions_total", &["verdict=\"wait\""]) > 0.0;
-        // A stalled store does not know who was first.
+        // A stalled store does not know which request was first.
         eventually("a waiter", || waits() || is_degraded());
         if is_degraded() {
             return None;
         }
-        eventually("the slot that nobody uses", is_free);
+        eventually("the unused slot", is_free);
         waiter.response_within(PATIENCE).expect("an answer");
         if is_degraded() {
             return None;

@@ -1,4 +1,4 @@
-//! `POST /explain` tells what Redis counts, changes nothing there, and says so when Redis does not answer.
+//! `POST /explain` shows the counts in Redis, changes nothing there, and reports when Redis does not answer.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::support::fleet::counting_on;
 use crate::support::*;
 
 const DEGRADED: &str = "sluicegate_degraded_decisions_total";
-/// What a test may take between two looks at a counter of hours.
+/// The time that a test may take between two readings of an hourly counter.
 const MARGIN: u64 = 60_000;
 
 fn post_query(gateway: &Gateway, target: &str, accept: &str) -> Response {
@@ -17,15 +17,15 @@ fn post_query(gateway: &Gateway, target: &str, accept: &str) -> Response {
     gateway.ask_admin(&query).expect(200)
 }
 
-fn told(gateway: &Gateway, target: &str) -> Value {
+fn explained(gateway: &Gateway, target: &str) -> Value {
     post_query(gateway, target, "application/json").json()
 }
 
-/// The same, if Redis answered in time.
+/// As above, if Redis answered in time.
 fn answered(gateway: &Gateway, target: &str) -> Option<Value> {
-    let told = told(gateway, target);
-    let limits = told["limits"].as_array().expect("limits");
-    limits.iter().all(|limit| limit.get("without_redis").is_none()).then_some(told)
+    let explained = explained(gateway, target);
+    let limits = explained["limits"].as_array().expect("limits");
+    limits.iter().all(|limit| limit.get("without_redis").is_none()).then_some(explained)
 }
 
 fn text(gateway: &Gateway, target: &str) -> String {
@@ -53,17 +53,21 @@ fn fleet(count: usize, redis: &Redis, upstream: Upstream, rest: &str) -> Fleet {
     fleet
 }
 
-/// What a request gets from `gateway`: status, limit, and milliseconds to wait before the next one.
+/// The response of `gateway` to a request: status, limit, and milliseconds to wait before the next one.
 fn real(gateway: &Gateway, target: &str) -> (u64, Option<String>, Option<u64>) {
     let answer = gateway.get(target);
     if answer.status == 200 {
         return (200, None, None);
     }
-    let told = answer.json();
-    (answer.status.into(), told["limit"].as_str().map(str::to_owned), told["retry_after_ms"].as_u64())
+    let explained = answer.json();
+    (
+        answer.status.into(),
+        explained["limit"].as_str().map(str::to_owned),
+        explained["retry_after_ms"].as_u64(),
+    )
 }
 
-/// Explains `target` at `gateway` without a trace in Redis; then it happens. `None` = a busy machine was too slow for
+/// Explains `target` at `gateway` without a trace in Redis, then sends it. `None` if a busy machine was too slow for
 /// Redis meanwhile.
 fn foretell(gateway: &Gateway, redis: &Redis, target: &str) -> Option<Value> {
     let before = counters(redis);
@@ -81,13 +85,13 @@ fn foretell(gateway: &Gateway, redis: &Redis, target: &str) -> Option<Value> {
     let foretold = verdict["retry_after_ms"].as_u64();
     assert_eq!(foretold.is_some(), retry.is_some(), "{target}: {first:#}");
     if let (Some(foretold), Some(retry)) = (foretold, retry) {
-        assert!(retry <= foretold && foretold - retry < MARGIN, "{target}: {retry}, told {foretold}");
+        assert!(retry <= foretold && foretold - retry < MARGIN, "{target}: {retry}; explained {foretold}");
     }
     Some(first)
 }
 
-fn remaining(told: &Value) -> Vec<u64> {
-    let limits = told["limits"].as_array().expect("limits").iter();
+fn remaining(explained: &Value) -> Vec<u64> {
+    let limits = explained["limits"].as_array().expect("limits").iter();
     let counters = limits.flat_map(|limit| limit["counters"].as_array().expect("counters"));
     counters.map(|counter| counter["remaining"].as_u64().expect("a number")).collect()
 }
@@ -114,7 +118,7 @@ locations:
 
 /// Limits that were used up at one gateway, explained at another that never saw the client.
 #[test]
-fn what_another_gateway_counted_is_told() {
+fn the_counts_of_another_gateway_are_shown() {
     undisturbed(|| {
         let redis = Redis::start();
         let fleet = fleet(2, &redis, Upstream::ok(), LIMITS);
@@ -129,15 +133,20 @@ fn what_another_gateway_counted_is_told() {
         if fleet.metric(DEGRADED, &[]) > 0.0 {
             return None;
         }
-        // First of all the chain: of all that refuse, the longest retry is told.
+        // First the chain: of all rejections, the longest retry is shown.
         let all = foretell(other, &redis, "/all")?;
         assert_eq!(all["verdict"]["limit"], "log");
         assert_eq!(remaining(&all), [3, 0, 0, 0, 0, 7]);
         for target in ["/bucket", "/window", "/sliding", "/log"] {
-            let told = foretell(other, &redis, target)?;
-            assert_eq!((&told["verdict"]["status"], remaining(&told)[0]), (&429.into(), 0), "{told:#}");
+            let explained = foretell(other, &redis, target)?;
+            assert_eq!(
+                (&explained["verdict"]["status"], remaining(&explained)[0]),
+                (&429.into(), 0),
+                "{explained:#}"
+            );
         }
-        // Who is refused here is not asked about there, however much longer it would have to wait.
+        // A request that is rejected here is not asked about in Redis, however much longer it would have to wait
+        // there.
         let mixed = foretell(other, &redis, "/mixed")?;
         assert_eq!((&mixed["verdict"]["limit"], remaining(&mixed)), (&"here".into(), vec![0, 0]));
         foretell(other, &redis, "/day")?;
@@ -148,9 +157,9 @@ fn what_another_gateway_counted_is_told() {
     });
 }
 
-/// A queue in which clients of another gateway stand.
+/// A queue in which clients of another gateway wait.
 #[test]
-fn the_wait_in_a_shared_queue_is_told() {
+fn the_wait_in_a_shared_queue_is_shown() {
     undisturbed(|| {
         let redis = Redis::start();
         let rest = "limits: { line: { key: global, algorithm: leaky_bucket, rate: 1/3s, queue: 5 } }
@@ -162,31 +171,31 @@ locations:
         let [user, other] = [&fleet.gateways[0], &fleet.gateways[1]];
         user.get("/").expect(200);
         let before = counters(&redis);
-        let [told, late] = [answered(other, "/")?, answered(other, "/late")?];
+        let [explained, late] = [answered(other, "/")?, answered(other, "/late")?];
         assert_eq!(counters(&redis), before);
         let sent = Instant::now();
-        let wait = told["verdict"]["wait_ms"].as_u64().filter(|wait| *wait > 500)?;
+        let wait = explained["verdict"]["wait_ms"].as_u64().filter(|wait| *wait > 500)?;
         assert_eq!(
-            (&told["verdict"]["outcome"], &told["verdict"]["limit"]),
+            (&explained["verdict"]["outcome"], &explained["verdict"]["limit"]),
             (&"wait".into(), &"line".into()),
-            "{told:#}"
+            "{explained:#}"
         );
         assert_eq!(
             (&late["verdict"]["status"], &late["verdict"]["cause"]),
             (&503.into(), &"queued_too_long".into())
         );
-        assert_eq!(told["limits"][0]["counters"][0]["wait_ms"].as_u64(), Some(wait));
+        assert_eq!(explained["limits"][0]["counters"][0]["wait_ms"].as_u64(), Some(wait));
         other.get("/").expect(200);
         let waited = sent.elapsed();
         if fleet.metric(DEGRADED, &[]) > 0.0 || waited + ms(1000) < ms(wait) {
             return None;
         }
-        assert!(waited < ms(wait) + Duration::from_secs(2), "{waited:?}, told {wait} ms");
+        assert!(waited < ms(wait) + Duration::from_secs(2), "{waited:?}; explained {wait} ms");
         Some(())
     });
 }
 
-/// Slots that another gateway holds are in use here, and those that this one holds.
+/// Slots held by another gateway are in use here, as are those held by this one.
 #[test]
 fn slots_that_any_gateway_holds_are_in_use() {
     undisturbed(|| {
@@ -197,19 +206,22 @@ locations: [{ path: /, upstream: \"UPSTREAM\", limits: slots }]
 ";
         let fleet = fleet(2, &redis, Upstream::held_by(&gate), rest);
         let mut busy: Vec<Client> = fleet.gateways.iter().map(Gateway::client).collect();
-        for (place, client) in busy.iter_mut().enumerate() {
+        for (index, client) in busy.iter_mut().enumerate() {
             client.send(get("/").bytes());
-            fleet.upstream.wait_for(place + 1);
-            let free = 1 - place;
+            fleet.upstream.wait_for(index + 1);
+            let free = 1 - index;
             for gateway in &fleet.gateways {
-                let told = text(gateway, "/");
-                if told.contains("Redis does not answer") || fleet.metric(DEGRADED, &[]) > 0.0 {
+                let explained = text(gateway, "/");
+                if explained.contains("Redis does not answer") || fleet.metric(DEGRADED, &[]) > 0.0 {
                     return None;
                 }
                 let outcome = ["reject", "admit"][free];
-                assert!(told.contains(&format!("\n    {free} of 2 slots free: {outcome}\n")), "{told}");
+                assert!(
+                    explained.contains(&format!("\n    {free} of 2 slots free: {outcome}\n")),
+                    "{explained}"
+                );
                 let verdict = ["reject with 503 by limit slots: concurrency", "admit: forwarded"][free];
-                assert!(told.contains(&format!("\nverdict   {verdict}")), "{told}");
+                assert!(explained.contains(&format!("\nverdict   {verdict}")), "{explained}");
             }
         }
         if fleet.gateways[0].get("/").status != 503 {
@@ -222,9 +234,9 @@ locations: [{ path: /, upstream: \"UPSTREAM\", limits: slots }]
     });
 }
 
-/// Redis is away: what decides then is told, in words and as data, and is what then happens.
+/// While Redis is away, the fallback is shown, in words and as data, and then decides.
 #[test]
-fn what_decides_without_redis_is_told() {
+fn the_fallback_without_redis_is_shown() {
     let mut redis = Redis::start();
     let rest = "limits:
   share: { algorithm: fixed_window, rate: 10/1h, on_failure: local }
@@ -247,10 +259,10 @@ locations:
     fleet.wait_degraded();
     let decided = gateway.metric(DEGRADED, &[]);
     for _ in 0..2 {
-        let told = text(gateway, "/share");
-        // Nine of ten were left, and so half of that is.
+        let explained = text(gateway, "/share");
+        // Nine of ten were left, so half of that is left now.
         let share = "    Redis does not answer; this gateway's share decides\n    5 of 5 left: admit\n";
-        assert!(told.contains(share) || !counted, "{told}");
+        assert!(explained.contains(share) || !counted, "{explained}");
     }
     for (target, words) in [
         ("/slots", "this gateway's share decides\n    2 of 2 slots free: admit\nverdict   admit:"),
@@ -258,15 +270,15 @@ locations:
         ("/shut", "the request is rejected with 503\nverdict   reject with 503: state_unavailable"),
         ("/dry", "the request would be rejected with 503\nverdict   admit:"),
     ] {
-        let told = text(gateway, target);
-        assert!(told.contains(&format!("    Redis does not answer; {words}")), "{told}");
+        let explained = text(gateway, target);
+        assert!(explained.contains(&format!("    Redis does not answer; {words}")), "{explained}");
     }
     for (target, words) in
         [("/share", &["local"][..]), ("/open", &["allow"]), ("/shut", &["allow", "reject"])]
     {
-        let told = told(gateway, target);
-        for (place, word) in words.iter().enumerate() {
-            assert_eq!(told["limits"][place]["without_redis"], **word, "{told:#}");
+        let explained = explained(gateway, target);
+        for (index, word) in words.iter().enumerate() {
+            assert_eq!(explained["limits"][index]["without_redis"], **word, "{explained:#}");
         }
     }
     assert_eq!(gateway.metric(DEGRADED, &[]), decided, "explaining decided something");
@@ -276,24 +288,24 @@ locations:
     );
     let passed = (0..10).take_while(|_| gateway.get("/share").status == 200).count();
     assert!(passed == 5 || !counted, "{passed} passed");
-    let told = told(gateway, "/share");
+    let explained = explained(gateway, "/share");
     let (status, limit, retry) = real(gateway, "/share");
     assert_eq!(
-        (told["verdict"]["status"].as_u64(), told["verdict"]["limit"].as_str()),
+        (explained["verdict"]["status"].as_u64(), explained["verdict"]["limit"].as_str()),
         (Some(status), limit.as_deref())
     );
-    let foretold = told["verdict"]["retry_after_ms"].as_u64().expect("a time");
+    let foretold = explained["verdict"]["retry_after_ms"].as_u64().expect("a time");
     let retry = retry.expect("a time");
-    assert!(retry <= foretold && foretold - retry < MARGIN, "{retry}, told {foretold}");
-    assert_eq!(told["limits"][0]["counters"][0]["of"], 5);
+    assert!(retry <= foretold && foretold - retry < MARGIN, "{retry}; explained {foretold}");
+    assert_eq!(explained["limits"][0]["counters"][0]["of"], 5);
     redis.restart();
     fleet.wait_enforcing();
     eventually("what Redis says", || !text(gateway, "/share").contains("Redis does not answer"));
 }
 
-/// Offline nobody is asked, not even whether Redis is there.
+/// Offline, no server is asked, not even whether Redis is there.
 #[test]
-fn offline_asks_nobody() {
+fn offline_asks_no_server() {
     let redis = Redis::start();
     let dir = Scratch::new();
     let head = counting_on(&redis.url(), "200ms");
@@ -302,11 +314,11 @@ fn offline_asks_nobody() {
     let connections =
         || redis.info("stats", "total_connections_received").and_then(|n| n.parse::<u64>().ok());
     let before = connections().expect("a number");
-    let told = Run::default().args(&["explain", "GET", "/", "-c", &file]).finish(dir.path());
-    assert_eq!(told.code, Some(0), "{told:?}");
+    let explained = Run::default().args(&["explain", "GET", "/", "-c", &file]).finish(dir.path());
+    assert_eq!(explained.code, Some(0), "{explained:?}");
     let end =
         "    counted in Redis; offline nothing is known of it\nverdict   admit: answered here with 200\n";
-    assert!(told.stdout.ends_with(end), "{}", told.stdout);
-    // The question itself is one.
+    assert!(explained.stdout.ends_with(end), "{}", explained.stdout);
+    // The question itself counts as one.
     assert_eq!(connections(), Some(before + 1));
 }

@@ -3,7 +3,7 @@
 use crate::faults_support::{FaultRun, OUTAGES};
 use crate::support::*;
 
-/// The primary freezes twice for less than its Sentinel bears, then it dies and the replica takes over.
+/// The primary freezes twice for less than the Sentinel's timeout, then it dies and the replica takes over.
 #[test]
 fn a_sentinel_names_another_primary() {
     let mut group = Sentinel::start();

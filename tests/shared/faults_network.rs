@@ -19,7 +19,7 @@ fn nothing_gets_through() {
     });
 }
 
-/// Calls run, and their answers are lost.
+/// Calls run, but their answers are lost.
 #[test]
 fn answers_are_lost() {
     let redis = Redis::start();
@@ -51,12 +51,12 @@ fn replies_are_late() {
     });
 }
 
-/// The others go on with Redis.
+/// One gateway is cut off; the others continue with Redis.
 #[test]
 fn one_gateway_is_cut_off() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.addr());
-    let url = |place| if place == 0 { proxy.url() } else { redis.url() };
+    let url = |index| if index == 0 { proxy.url() } else { redis.url() };
     let run = FaultRun::start("one gateway cut off", "200ms", url);
     run.suffer(0, || {
         for _ in 0..OUTAGES {

@@ -1,4 +1,4 @@
-//! The fault run with a single Redis that dies, freezes or refuses to count.
+//! The fault run with a single Redis that dies, freezes or rejects counting.
 
 use crate::faults_support::{FaultRun, OUTAGES};
 use crate::support::*;
@@ -18,7 +18,7 @@ fn redis_is_killed_and_comes_back_empty() {
     });
 }
 
-/// Everything was on disk before it was answered, so nothing is allowed twice.
+/// All counts were on disk before they were answered, so nothing is allowed twice.
 #[test]
 fn redis_is_killed_and_remembers() {
     let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -62,10 +62,10 @@ fn redis_has_no_memory_left() {
 }
 
 #[test]
-fn redis_becomes_a_replica_of_nobody() {
+fn redis_becomes_a_replica_of_an_absent_primary() {
     let redis = Redis::start();
-    let nobody = Refusing::new();
-    let port = nobody.addr().port().to_string();
+    let closed = Refusing::new();
+    let port = closed.addr().port().to_string();
     let run = FaultRun::start("READONLY", "100ms", |_| redis.url());
     run.suffer(0, || {
         for _ in 0..OUTAGES {

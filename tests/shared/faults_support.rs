@@ -1,5 +1,5 @@
-//! The fault run: three gateways with three limits under load, whose Redis fails again and again; afterwards, what each
-//! limit admitted is compared with what it may admit.
+//! The fault run: three gateways with three limits under load, while their Redis fails again and again. Afterwards,
+//! the admissions of each limit are compared with the number that it may admit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::support::*;
 pub const OUTAGES: u64 = 3;
 
 const GATEWAYS: u64 = 3;
-/// Of the limit per second, and its burst.
+/// The limit per second, and its burst.
 const RATE: u64 = 30;
 const PER_HOUR: u64 = 30;
 const SLOTS: u64 = 6;
 const OUTAGE: Duration = ms(600);
-/// How long a request holds its slot; so it outlives an outage, and none outlives two.
+/// How long a request holds its slot: longer than an outage, but no longer than two.
 const WORK: Duration = ms(1200);
 
-/// What the clients of each gateway ask for, in their order; the rest want slots, as many as there are.
+/// The targets of the clients of each gateway, in order; the other clients want slots, one each.
 const OF_SECOND: usize = 0;
 const OF_HOUR: usize = 1;
 const OF_HOUR_IN_OUTAGES: usize = 2;
@@ -37,37 +37,37 @@ pub struct FaultRun {
     over: AtomicBool,
 }
 
-/// Requests with a slot at the upstream; of each gateway, then of all.
+/// Requests with a slot at the upstream, for each gateway and for all.
 #[derive(Default)]
 struct InFlight {
     now: [AtomicU64; GATEWAYS as usize + 1],
     most: [AtomicU64; GATEWAYS as usize + 1],
 }
 
-/// What one limit admitted.
+/// The admissions of one limit.
 struct Row {
     fault: &'static str,
     limit: &'static str,
     admitted: u64,
     allowed: u64,
-    /// Fewer would be a gateway that refuses everybody.
+    /// Fewer would mean a gateway that rejects every request.
     least: u64,
 }
 
-/// Ends the clients wherever it is dropped.
+/// Ends the clients when dropped.
 struct Ending<'a>(&'a AtomicBool);
 
 // === impl FaultRun ===
 
 impl FaultRun {
-    /// `url` says how each gateway reaches Redis.
+    /// `url` gives each gateway's way to Redis.
     #[track_caller]
     pub fn start(fault: &'static str, timeout: &str, url: impl Fn(usize) -> String) -> FaultRun {
         let in_flight = Arc::new(InFlight::default());
         let counted = in_flight.clone();
         let upstream = Upstream::new(move |seen| {
             if let Some(gateway) = seen.target.strip_prefix("/slots/") {
-                counted.hold(gateway.parse().expect("the place of a gateway"));
+                counted.hold(gateway.parse().expect("the index of a gateway"));
             }
             Reply::text("ok")
         });
@@ -76,8 +76,8 @@ impl FaultRun {
         let slots = format!(
             "key: global, algorithm: concurrency, max_concurrent: {SLOTS}, on_reject: {{ status: 429 }}"
         );
-        let fleet = Fleet::before(upstream, GATEWAYS as usize, |place, upstream| {
-            let head = counting_on(&url(place), timeout);
+        let fleet = Fleet::before(upstream, GATEWAYS as usize, |index, upstream| {
+            let head = counting_on(&url(index), timeout);
             let rest = by_name(upstream, &[("second", &second), ("hour", &hour), ("slots", &slots)]);
             format!("{head}{rest}  - {{ path: /idle, respond: {{ body: ok }} }}\n")
         });
@@ -87,14 +87,14 @@ impl FaultRun {
         FaultRun { fleet, fault, in_flight, is_out, over }
     }
 
-    /// Has the clients ask while `outages` runs, then prints and judges what was admitted. `forgets`: how often Redis
-    /// loses its memory.
+    /// Runs the clients during `outages`, then prints and judges the admissions. `forgets`: how often Redis loses its
+    /// memory.
     #[track_caller]
     pub fn suffer(&self, forgets: u64, outages: impl FnOnce()) {
         let fired = thread::scope(|scope| {
             let ending = Ending(&self.over);
-            let asked = |gateway: usize, client: usize, _: usize| self.ask(gateway, client);
-            let fired = scope.spawn(move || self.fleet.fire(CLIENTS, Until::Over(&self.over), asked));
+            let targets = |gateway: usize, client: usize, _: usize| self.ask(gateway, client);
+            let fired = scope.spawn(move || self.fleet.fire(CLIENTS, Until::Over(&self.over), targets));
             thread::sleep(WORK / 2);
             outages();
             drop(ending);
@@ -109,7 +109,7 @@ impl FaultRun {
         assert!(wrong.is_empty(), "outside of what is allowed:\n{}", wrong.join("\n"));
     }
 
-    /// Lets an outage last, in which clients come that come at no other time.
+    /// Lets an outage last; some clients come only during outages.
     pub fn stay_out(&self) {
         self.stay_out_for(OUTAGE);
     }
@@ -130,10 +130,10 @@ impl FaultRun {
     fn ask(&self, gateway: usize, client: usize) -> Ask {
         thread::sleep(match client {
             OF_SECOND => ms(20),
-            // So slowly that the first outage comes in the middle.
+            // Slow enough that the first outage comes in the middle.
             OF_HOUR => ms(90),
             OF_HOUR_IN_OUTAGES => ms(15),
-            // The first gateway asks most, and so holds most.
+            // The first gateway asks most, so it holds most.
             _ => ms(20 + 30 * gateway as u64),
         });
         while client == OF_HOUR_IN_OUTAGES && !self.is_out.load(SeqCst) && !self.over.load(SeqCst) {
@@ -155,11 +155,11 @@ impl FaultRun {
         let share = |limit: u64| limit.div_ceil(GATEWAYS);
         let hour = (1 + forgets) * PER_HOUR + self.alone("hour") * share(PER_HOUR);
         let second = refilled + (1 + forgets) * RATE + self.alone("second") * share(RATE);
-        // Where one gateway holds all slots, the others may hold their shares in an outage. What Redis forgets may be
-        // held once more; nothing is held through two outages.
+        // If one gateway holds all slots, the others may hold their shares in an outage. Slots that Redis forgets may
+        // be held once more; none is held through two outages.
         let forgotten = forgets.min(1) * SLOTS;
         let slots = SLOTS + forgotten + share(SLOTS) * self.alone("slots").min(GATEWAYS - 1);
-        let most = |place: usize| self.in_flight.most[place].load(SeqCst);
+        let most = |index: usize| self.in_flight.most[index].load(SeqCst);
         let of_one = (0..GATEWAYS as usize).map(most).max().unwrap_or_default();
         let row =
             |limit, admitted, allowed, least| Row { fault: self.fault, limit, admitted, allowed, least };
@@ -172,7 +172,7 @@ impl FaultRun {
         ]
     }
 
-    /// Gateways that decided about this limit by themselves.
+    /// The gateways that decided about this limit by themselves.
     fn alone(&self, limit: &str) -> u64 {
         let limit = format!("limit=\"{limit}\"");
         let decided = |gateway: &&Gateway| gateway.metric(DEGRADED, &[&limit]) > 0.0;
@@ -190,13 +190,13 @@ impl Drop for Ending<'_> {
 
 impl InFlight {
     fn hold(&self, gateway: usize) {
-        let places = [gateway, GATEWAYS as usize];
-        for place in places {
-            self.most[place].fetch_max(self.now[place].fetch_add(1, SeqCst) + 1, SeqCst);
+        let counters = [gateway, GATEWAYS as usize];
+        for index in counters {
+            self.most[index].fetch_max(self.now[index].fetch_add(1, SeqCst) + 1, SeqCst);
         }
         thread::sleep(WORK);
-        for place in places {
-            self.now[place].fetch_sub(1, SeqCst);
+        for index in counters {
+            self.now[index].fetch_sub(1, SeqCst);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What must not leak, whoever breaks off in the middle of a decision.
+//! Nothing leaks, whichever side breaks off in the middle of a decision.
 
 use std::thread;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::support::fleet::{counting_on, with_status};
 use crate::support::*;
 
-/// Two gateways that reach Redis by the proxy, with a window and slots on everything.
+/// Two gateways that reach Redis through the proxy, with a window and slots on every location.
 fn through(proxy: &Proxy, on_failure: &str) -> Fleet {
     let head = counting_on(&proxy.url(), "100ms");
     let upstream = Upstream::new(|seen| {
@@ -27,13 +27,13 @@ fn through(proxy: &Proxy, on_failure: &str) -> Fleet {
     fleet
 }
 
-/// All slots can be had at every gateway, by requests that keep them for a while.
+/// Checks that every gateway can get all slots, by requests that keep them for a while.
 #[track_caller]
 fn assert_all_slots_free(fleet: &Fleet) {
     let start = Instant::now();
     for gateway in &fleet.gateways {
         let all = || statuses(&volley(gateway.addr(), (0..4).map(|_| get("/slots")))) == [200; 4];
-        // The slots of a word that was lost come back with the next one, or when it expires.
+        // Slots of a lost report come back with the next one, or when it expires.
         while !all() {
             assert!(start.elapsed() < ms(15_000), "slots are missing");
             thread::sleep(ms(100));
@@ -41,7 +41,7 @@ fn assert_all_slots_free(fleet: &Fleet) {
     }
 }
 
-/// Clients that hang up while Redis is being asked leave no slot behind, and no more pass than the window allows.
+/// Clients that hang up during a question to Redis leave no slot behind, and no more pass than the window allows.
 #[test]
 fn clients_that_hang_up_during_the_decision_leave_nothing_behind() {
     let redis = Redis::start();
@@ -61,15 +61,15 @@ fn clients_that_hang_up_during_the_decision_leave_nothing_behind() {
     let before = fleet.upstream.count();
     let fired = fleet.fire(4, Until::Count(100), |_, _, _| get("/window"));
     let slots = fleet.upstream.requests()[..before].iter().filter(|seen| seen.target == "/slots").count();
-    // Of a client that left before its request was forwarded the charge may be lost, never the other way round.
+    // The charge of a client that left before forwarding may be lost, but never the other way round.
     let passed = with_status(&fired, 200);
     assert!(before - slots + passed <= 400, "{} + {passed} passed", before - slots);
     assert!(passed >= 200, "only {passed} were left");
 }
 
-/// Answers that are lost were decisions that counted: nothing passes twice for them, and no slot stays behind.
+/// Lost answers were decisions that counted: nothing passes twice because of them, and no slot stays behind.
 #[test]
-fn lost_answers_admit_nobody_and_hold_nothing() {
+fn lost_answers_admit_no_request_and_hold_nothing() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.addr());
     let fleet = through(&proxy, "reject");
@@ -95,7 +95,7 @@ fn lost_answers_admit_nobody_and_hold_nothing() {
     assert_all_slots_free(&fleet);
 }
 
-/// A gateway that is told to stop gives its slots back at once and counts no longer as one that lives.
+/// A gateway that is told to stop gives its slots back at once and no longer counts as live.
 #[test]
 fn a_gateway_that_stops_says_goodbye() {
     let redis = Redis::start();
@@ -111,7 +111,7 @@ fn a_gateway_that_stops_says_goodbye() {
     assert_eq!(leaver.wait_exit(), 0);
     let left = Instant::now();
     assert_all_slots_free(&fleet);
-    // Without a word they would be kept for ten.
+    // Without a report they would be kept for ten seconds.
     assert!(left.elapsed() < ms(6000), "free after {:?}", left.elapsed());
     fleet.wait_nodes(1);
 }

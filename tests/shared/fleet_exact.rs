@@ -1,4 +1,4 @@
-//! What several gateways admit together: exactly what one would.
+//! Several gateways together admit exactly as many requests as one would.
 
 use std::collections::HashMap;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::fleet::{DEGRADED, counting_on, numbered, remaining, three, with_status};
 use crate::support::*;
 
-/// No request ever knew of more units than another that was answered before it was sent.
+/// Checks that no request saw more remaining units than one that was answered before it was sent.
 #[track_caller]
 fn assert_never_rises(fired: &[Fired]) {
     let mut sent: Vec<_> = fired.iter().collect();
@@ -16,15 +16,15 @@ fn assert_never_rises(fired: &[Fired]) {
     let mut least = u64::MAX;
     for one in sent {
         while let Some(before) = answers.next_if(|before| before.answered < one.sent) {
-            least = least.min(remaining(&before.headers).expect("every answer tells what remains"));
+            least = least.min(remaining(&before.headers).expect("every answer has the remainder"));
         }
-        let told = remaining(&one.headers).expect("every answer tells what remains");
-        assert!(told <= least, "{told} remained after {least} had, at a {}", one.status);
+        let left = remaining(&one.headers).expect("every answer has the remainder");
+        assert!(left <= least, "{left} remained after {least} had, at a {}", one.status);
     }
 }
 
-/// In no span were more admitted than `burst` and `rate_per_s` allow. `admitted` is when each request was sent and when
-/// it reached the upstream; it was admitted in between, however late either was noted.
+/// Checks that no span admitted more than `burst` and `rate_per_s` allow. `admitted` holds for each request the time
+/// when it was sent and when it reached the upstream; it was admitted in between, however late either was recorded.
 #[track_caller]
 fn assert_conforms(admitted: &[(Instant, Instant)], burst: f64, rate_per_s: f64) {
     let mut by_arrival = admitted.to_vec();
@@ -66,7 +66,7 @@ fn a_window_shared_by_three_gateways_admits_exactly_its_number() {
     });
 }
 
-/// R050: a bucket that three gateways saturate conforms in every span, while the scripts are forgotten all the time.
+/// R050: a bucket that three gateways saturate conforms in every span, while the scripts are flushed all the time.
 #[test]
 fn a_shared_bucket_conforms_in_every_span_whatever_redis_forgets() {
     undisturbed(|| {
@@ -94,15 +94,15 @@ fn a_shared_bucket_conforms_in_every_span_whatever_redis_forgets() {
         let passed = with_status(&fired, 200);
         assert_eq!(passed + with_status(&fired, 429), fired.len(), "neither 200 nor 429");
         assert_conforms(&admissions(&fleet, &notes.into_inner().unwrap()), 50.0, 200.0);
-        // Of 1,650; who asked too late on a busy machine lost a little.
+        // Of 1,650: requests that came too late on a busy machine lost a little.
         assert!(passed >= 1200, "{passed} passed in {span:?}");
         Some(())
     });
 }
 
-/// One command to Redis for a chain of three limits, none for who was refused until later.
+/// A chain of three limits costs one command to Redis, and none after a rejection until its retry time.
 #[test]
-fn a_request_costs_one_command_and_a_known_refusal_none() {
+fn a_request_costs_one_command_and_a_known_rejection_none() {
     let redis = Redis::start();
     let head = counting_on(&redis.url(), "200ms");
     let fleet = Fleet::start(1, |_, upstream| {
@@ -127,8 +127,8 @@ fn a_request_costs_one_command_and_a_known_refusal_none() {
     assert_eq!(fleet.metric(DEGRADED, &[]), 0.0);
 }
 
-/// A refusal charges nobody, wherever the counters are: in the chain of a local and a shared limit each gets back what
-/// the other one refused.
+/// A rejection charges no limit, wherever the counters are: in a chain of a local and a shared limit, each gets back
+/// the units that the other one rejected.
 #[test]
 fn a_chain_of_local_and_shared_limits_is_one_transaction() {
     for (local, shared) in [(5, 3), (3, 5)] {

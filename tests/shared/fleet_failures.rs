@@ -1,4 +1,4 @@
-//! What several gateways do while their Redis does not answer, and when it does again.
+//! Several gateways while their Redis does not answer, and when it answers again.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use crate::support::fleet::{counting_on, is_degraded, with_status};
 use crate::support::*;
 
 const DEGRADED: &str = "sluicegate_degraded_decisions_total";
-/// Enforcing again is promised within a second of an answer; the rest is for a busy machine.
+/// Enforcement is promised within a second of an answer; the rest is for a busy machine.
 const RECOVERY: Duration = ms(1000 + 1500);
 
-/// Clients ask for a location each, `/0`, `/1` …, and rest a little in between.
+/// Clients ask for one location each, `/0`, `/1` …, and pause a little in between.
 fn own_location(_: usize, client: usize, _: usize) -> Ask {
     thread::sleep(ms(5));
     get(&format!("/{client}"))
@@ -18,11 +18,11 @@ fn own_location(_: usize, client: usize, _: usize) -> Ask {
 
 /// Gateways with a location for each of `limits`, in their order.
 fn locations(count: usize, url: impl Fn(usize) -> String, timeout: &str, limits: &[&str]) -> Fleet {
-    Fleet::start(count, |place, upstream| {
-        let mut file = counting_on(&url(place), timeout);
+    Fleet::start(count, |index, upstream| {
+        let mut file = counting_on(&url(index), timeout);
         file += "locations:\n";
-        for (place, limit) in limits.iter().enumerate() {
-            file += &format!("  - {{ path: /{place}, upstream: \"{upstream}\", limits: {{ {limit} }} }}\n");
+        for (index, limit) in limits.iter().enumerate() {
+            file += &format!("  - {{ path: /{index}, upstream: \"{upstream}\", limits: {{ {limit} }} }}\n");
         }
         file
     })
@@ -34,7 +34,7 @@ fn has_limit_headers(headers: &Headers) -> bool {
         .any(|n| headers.has(n))
 }
 
-fn is_told_degraded(fired: &Fired) -> bool {
+fn is_reported_degraded(fired: &Fired) -> bool {
     fired.headers.get("sluicegate-state").as_deref() == Some("degraded")
 }
 
@@ -43,8 +43,8 @@ fn of(fired: &[Fired], client: usize) -> Vec<&Fired> {
     fired.iter().filter(|one| one.client == client).collect()
 }
 
-/// Every answer came within `most`. A thread of a gateway may be stalled without anybody noticing; but not often, and not
-/// for as long as who has no deadline would wait.
+/// Checks that every answer came within `most`. A gateway thread may be stalled unnoticed, but not often, and not for
+/// as long as a request without a deadline would wait.
 #[track_caller]
 fn assert_answered_within(most: Duration, fired: &[Fired]) {
     let mut took: Vec<_> = fired.iter().map(|one| one.answered - one.sent).collect();
@@ -55,14 +55,14 @@ fn assert_answered_within(most: Duration, fired: &[Fired]) {
     assert!(slowest <= most + ms(500), "an answer took {slowest:?}, {most:?} are allowed");
 }
 
-/// How often a gateway told its operator that Redis does not answer, and that it does again.
-fn told_of_redis(gateway: &Gateway) -> [usize; 2] {
+/// How often a gateway logged that Redis does not answer, and that it answers again.
+fn count_redis_log_lines(gateway: &Gateway) -> [usize; 2] {
     let log = gateway.stderr();
     ["redis does not answer", "redis answers again"].map(|words| log.matches(words).count())
 }
 
-/// R052: a Redis that is killed and comes back empty, three times. Each limit goes on as written, Redis decides again a
-/// second after it answers, and what it forgot is admitted once more at most.
+/// R052: a Redis that is killed and comes back empty, three times. Each limit falls back as configured, Redis decides
+/// again a second after it answers, and forgotten units are admitted once more at most.
 #[test]
 fn limits_follow_their_mode_when_redis_dies_and_comes_back_empty() {
     const MOST: usize = 300;
@@ -88,19 +88,19 @@ fn limits_follow_their_mode_when_redis_dies_and_comes_back_empty() {
     });
     let [strict, open, local] = [0, 1, 2].map(|client| of(&fired, client));
     let count = |of: &[&Fired], status: u16| of.iter().filter(|one| one.status == status).count();
-    assert!(count(&strict, 503) > 0, "nobody was refused while Redis was away");
+    assert!(count(&strict, 503) > 0, "no request was rejected while Redis was away");
     assert_eq!(count(&strict, 200) + count(&strict, 429) + count(&strict, 503), strict.len());
     assert!(count(&strict, 200) <= 4 * MOST, "{} passed", count(&strict, 200));
     for (of, how) in [(&open, "allow"), (&local, "local")] {
         assert_eq!(count(of, 200) + count(of, 429), of.len(), "{how}: neither 200 nor 429");
-        assert!(of.iter().any(|one| one.status == 200 && is_told_degraded(one)), "{how}");
+        assert!(of.iter().any(|one| one.status == 200 && is_reported_degraded(one)), "{how}");
         assert!(fleet.metric(DEGRADED, &[&format!("how=\"{how}\"")]) > 0.0);
     }
-    // Four lives of Redis, and three times a copy that the gateways share out.
+    // Four lives of Redis, and three times the share that the gateways divide.
     assert!(count(&local, 200) <= 4 * MOST + 3 * (MOST + 3), "{} passed", count(&local, 200));
 }
 
-/// R055: a Redis whose memory is full cannot count; each limit goes on as written, and the metrics say why.
+/// R055: a Redis with full memory cannot count; each limit falls back as configured, and the metrics give the reason.
 #[test]
 fn a_full_redis_is_a_failure_of_its_own_kind() {
     let redis = Redis::start_with(&["--maxmemory-policy", "noeviction"]);
@@ -118,13 +118,13 @@ fn a_full_redis_is_a_failure_of_its_own_kind() {
     eventually("a request that Redis counts", || gateway.get("/0").status == 200);
 }
 
-/// R057: nobody listens where Redis should be. Who insists on it refuses with 503, who does not lets pass; neither says
-/// anything about a limit, and both are counted.
+/// R057: no server listens on the port of Redis. A limit that insists on Redis rejects with 503, another one admits;
+/// neither response names a limit, and both are counted.
 #[test]
 fn a_redis_that_never_was_closes_or_opens_as_written() {
-    let nobody = Refusing::new();
+    let closed = Refusing::new();
     let limits = ["rate: 1/1h, on_failure: reject", "rate: 1/1h, on_failure: allow"];
-    let fleet = locations(1, |_| format!("redis://{}", nobody.addr()), "20ms", &limits);
+    let fleet = locations(1, |_| format!("redis://{}", closed.addr()), "20ms", &limits);
     let gateway = &fleet.gateways[0];
     assert!(is_degraded(gateway));
     for (target, how, status) in [("/0", "reject", 503), ("/1", "allow", 200)] {
@@ -138,15 +138,15 @@ fn a_redis_that_never_was_closes_or_opens_as_written() {
     assert_eq!(fleet.upstream.count(), 3);
 }
 
-/// R066: packets vanish without a reset. Requests are answered within the deadline, the copies admit no more than the
-/// limit and one per gateway, and Redis is not stormed.
+/// R066: packets vanish without a reset. Requests are answered within the deadline, the shares admit no more than the
+/// limit and one per gateway, and Redis is not flooded.
 #[test]
 fn a_silent_partition_is_bridged_without_a_storm() {
     const SPAN: Duration = ms(3000);
     let redis = Redis::start();
     let proxies: Vec<_> = (0..3).map(|_| Proxy::start(redis.addr())).collect();
     let limit = "key: global, algorithm: fixed_window, rate: 30/1h, on_failure: local";
-    let fleet = locations(3, |place| proxies[place].url(), "100ms", &[limit]);
+    let fleet = locations(3, |index| proxies[index].url(), "100ms", &[limit]);
     fleet.wait_enforcing();
     fleet.wait_nodes(3);
     let before: Vec<_> = proxies.iter().map(|proxy| proxy.attempts().len()).collect();
@@ -160,7 +160,7 @@ fn a_silent_partition_is_bridged_without_a_storm() {
     assert_answered_within(ms(100) + late, &fired);
     for (proxy, before) in proxies.iter().zip(before) {
         let attempts: Vec<_> = proxy.attempts()[before..].iter().map(|&at| at - start).collect();
-        // Five failures in a row, then steps of 200, 400 and 500 ms, each a fifth shorter at most.
+        // Five failures in a row, then steps of 200, 400 and 500 ms, each at most a fifth shorter.
         assert!(attempts.len() <= 5 + 9, "attempts to connect at {attempts:?}");
         let steps: Vec<_> = attempts.iter().copied().filter(|&at| at > ms(1500)).collect();
         assert!(steps.windows(2).all(|pair| pair[1] - pair[0] > ms(250)), "attempts at {attempts:?}");
@@ -176,23 +176,23 @@ fn a_gateway_that_is_cut_off_admits_its_share_and_no_more() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.addr());
     let limit = "key: global, algorithm: fixed_window, rate: 30/1h, on_failure: local";
-    let url = |place| if place == 0 { proxy.url() } else { redis.url() };
+    let url = |index| if index == 0 { proxy.url() } else { redis.url() };
     let fleet = locations(3, url, "100ms", &[limit]);
     fleet.wait_enforcing();
     fleet.wait_nodes(3);
     proxy.stop_forwarding();
     let fired = fleet.fire(2, Until::Count(40), |_, _, _| get("/0"));
     assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), fired.len());
-    let by_gateway = |place: usize| fired.iter().filter(|f| f.gateway == place && f.status == 200).count();
+    let by_gateway = |index: usize| fired.iter().filter(|f| f.gateway == index && f.status == 200).count();
     let (cut, others) = (by_gateway(0), by_gateway(1) + by_gateway(2));
     assert!((1..=11).contains(&cut) && others <= 30, "{cut} + {others} passed");
     assert!(others >= 29 || fleet.gateways[1..].iter().any(|g| g.metric(DEGRADED, &[]) > 0.0), "{others}");
 }
 
-/// A Redis that freezes for a while holds nobody longer than the deadline; a longer freeze is told to the operator, once
-/// as it begins and once as it ends.
+/// A Redis that freezes for a while delays no request beyond the deadline; a longer freeze is logged once when it
+/// begins and once when it ends.
 #[test]
-fn a_frozen_redis_delays_nobody_beyond_the_deadline() {
+fn a_frozen_redis_delays_no_request_beyond_the_deadline() {
     for (freeze, is_long) in [(ms(100), false), (ms(1000), true), (ms(3000), true)] {
         let redis = Redis::start();
         let limit = "key: global, rate: 100000/1h, on_failure: allow";
@@ -217,8 +217,8 @@ fn a_frozen_redis_delays_nobody_beyond_the_deadline() {
         assert_eq!(with_status(&fired, 200), fired.len());
         assert_answered_within(ms(50) + noise.late(), &fired);
         for gateway in &fleet.gateways {
-            eventually("the end of what was told", || {
-                let [fails, answers] = told_of_redis(gateway);
+            eventually("the end of the log lines", || {
+                let [fails, answers] = count_redis_log_lines(gateway);
                 assert!(fails <= 1 && answers <= fails, "{freeze:?}: {}", gateway.stderr());
                 fails == answers && (fails == 1 || !is_long)
             });
@@ -226,7 +226,7 @@ fn a_frozen_redis_delays_nobody_beyond_the_deadline() {
     }
 }
 
-/// R157: what a killed gateway counted in Redis is counted when it comes back, by it and by the others.
+/// R157: the units that a killed gateway counted in Redis still count when it comes back, for it and for the others.
 #[test]
 fn counters_outlive_a_killed_gateway() {
     let redis = Redis::start();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::support::fleet::{counting_on, remaining, with_status};
 use crate::support::*;
 
-/// R063: the primary dies and a Sentinel chooses another one: Redis decides again within five seconds (and what a busy
-/// machine takes), and nobody was told anything but 200, 429 or, meanwhile, 503.
+/// R063: the primary dies and a Sentinel chooses another one: Redis decides again within five seconds, plus a margin
+/// for a busy machine, and no client got any status but 200, 429 or, meanwhile, 503.
 #[test]
 fn a_sentinel_failover_is_followed() {
     let mut group = Sentinel::start();
@@ -37,11 +37,11 @@ fn a_sentinel_failover_is_followed() {
     });
     assert_eq!(with_status(&fired, 200) + with_status(&fired, 503), fired.len());
     assert!(with_status(&fired, 503) > 0 && fired.last().is_some_and(|one| one.status == 200));
-    assert!(group.replica.judgements() > 0, "the new primary was never asked");
+    assert!(group.replica.judgements() > 0, "the new primary received no call");
 }
 
-/// A chain over keys in different slots of a Cluster, whose last limit refuses most: afterwards every limit has been
-/// charged for exactly what was admitted.
+/// A chain over keys in different slots of a Cluster, where the last limit rejects most: afterwards every limit has
+/// been charged for exactly the admitted requests.
 #[test]
 fn a_chain_across_a_cluster_charges_only_what_it_admits() {
     undisturbed(|| {
@@ -59,7 +59,7 @@ fn a_chain_across_a_cluster_charges_only_what_it_admits() {
         });
         fleet.wait_enforcing();
         let key = |n: usize| format!("k{n}");
-        // Keys of all three in all combinations of slots, and every key of c is refused again and again.
+        // Keys of all three limits in all combinations of slots, and every key of c is rejected again and again.
         let fired = fleet.fire(8, Until::Count(24), |gateway, client, turn| {
             let n = 24 * client + turn;
             let ask = get("/all").header("X-A", key(n % 7)).header("X-B", key(3 * n % 7));
@@ -95,7 +95,7 @@ fn a_chain_across_a_cluster_charges_only_what_it_admits() {
     });
 }
 
-/// No script has run for a moment.
+/// Waits until no script has run for a moment.
 fn quiet(cluster: &Cluster) -> bool {
     let before = cluster.judgements();
     thread::sleep(ms(100));

@@ -1,4 +1,4 @@
-//! The harness itself: servers that stop and come back, roads that are cut, several gateways at once.
+//! The harness itself: servers that stop and come back, paths that are cut, several gateways at once.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::fleet::{remaining, with_status};
 use crate::support::*;
 
-/// A connection that asks PING, and whether it is answered within `patience`.
+/// A connection that sends PING, and whether it is answered within `patience`.
 fn pings(stream: &mut TcpStream, patience: Duration) -> bool {
     stream.set_read_timeout(Some(patience)).unwrap();
     let _ = stream.write_all(b"PING\r\n");
@@ -71,10 +71,10 @@ fn a_cluster_serves_all_slots_and_survives_a_primary() {
     let mut cluster = Cluster::start();
     assert_eq!(cluster.primaries().count(), 3);
     for (key, owner) in [("bar", 0), ("c", 1), ("foo", 2)] {
-        for (place, node) in cluster.nodes[..3].iter().enumerate() {
+        for (index, node) in cluster.nodes[..3].iter().enumerate() {
             let answer = node.try_ask::<()>(&["SET", key, "1"]);
             let moved = answer.is_err_and(|e| e.code() == Some("MOVED"));
-            assert_eq!(moved, place != owner, "{key} on {place}");
+            assert_eq!(moved, index != owner, "{key} on {index}");
         }
     }
     cluster.nodes[0].kill();
@@ -127,8 +127,8 @@ fn a_closed_road_and_a_long_one() {
     assert!(start.elapsed() >= ms(80), "{:?}", start.elapsed());
     proxy.refuse();
     assert!(!pings(&mut stream, PATIENCE));
-    let refused = TcpStream::connect(proxy.addr()).map(|mut new| pings(&mut new, PATIENCE));
-    assert!(!refused.unwrap_or(false));
+    let cut_off = TcpStream::connect(proxy.addr()).map(|mut new| pings(&mut new, PATIENCE));
+    assert!(!cut_off.unwrap_or(false));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn replies_are_late_by_a_random_time_and_do_not_hold_up_each_other() {
     assert!((ms(245)..ms(1500)).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
-/// A fleet counts what its gateways let through; each has its own counters here.
+/// A fleet counts the requests that its gateways admit; each gateway has its own counters here.
 #[test]
 fn a_fleet_is_fired_at_and_counted() {
     let fleet = Fleet::start(2, |_, upstream| {

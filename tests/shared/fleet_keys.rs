@@ -1,11 +1,11 @@
-//! What several gateways leave in their Redis: names that tell nothing, and nothing for ever.
+//! The keys that several gateways leave in their Redis: their names reveal nothing, and none stays for ever.
 
 use std::collections::BTreeSet;
 
 use crate::support::fleet::{counting_on, with_status};
 use crate::support::*;
 
-/// Bytes that differ from case to case, and hardly a printable one among them.
+/// Bytes that differ from case to case, hardly any of them printable.
 fn bytes(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let length = 1 + seed as usize % 40;
@@ -22,22 +22,22 @@ fn escaped(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// `sg:{ID}` with 22 characters of base64url, and words for what stands beside it.
+/// `sg:{ID}` with 22 characters of base64url, and suffixes for the keys beside it.
 fn is_well_formed(name: &[u8]) -> bool {
     let Ok(name) = std::str::from_utf8(name) else { return false };
     let Some((id, _)) = name.strip_prefix("sg:{").and_then(|rest| rest.split_once('}')) else { return false };
     id.len() == 22 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// Names of the counters of limits, and milliseconds until they expire: neither the list of gateways nor strikes.
+/// Names of the counters of limits, and milliseconds until they expire; without the list of gateways and strikes.
 fn counters(redis: &Redis) -> Vec<(Vec<u8>, i64)> {
     let others = [&b"sg:{nodes."[..], b"sg:{bans}"];
     let is_counter = |name: &[u8]| !others.iter().any(|begin| name.starts_with(begin));
     redis.keys().into_iter().filter(|(name, _)| is_counter(name)).collect()
 }
 
-/// Whatever bytes a client chooses, each value has a counter of its own under a name that any Redis and any hash slot
-/// takes, and that does not show it.
+/// Whatever bytes a client chooses, each value has a counter of its own, under a name that any Redis and any hash
+/// slot accepts and that does not reveal it.
 #[test]
 fn any_bytes_make_a_name_of_their_own() {
     let redis = Redis::start();
@@ -78,9 +78,9 @@ fn any_bytes_make_a_name_of_their_own() {
     // Raw, as header values may be, up to hundreds of kilobytes.
     let raw = [&b"{}{"[..], b"\xff\xfe\x80", b"a\tb", &[b'x'; 200_000], &[b'x'; 200_001], b"\xc3\x28{"];
     for value in raw {
-        for (place, status) in [(0, 200), (1, 429)] {
+        for (index, status) in [(0, 200), (1, 429)] {
             let head = b"GET /h HTTP/1.1\r\nHost: gateway.test\r\nX-K: ";
-            fleet.gateways[place].raw([&head[..], value, b"\r\n\r\n"].concat()).expect(status);
+            fleet.gateways[index].raw([&head[..], value, b"\r\n\r\n"].concat()).expect(status);
         }
     }
     let names = counters(&redis);
@@ -126,14 +126,15 @@ fn nothing_stays_for_ever() {
         assert!(ttl > 0, "{} never expires", String::from_utf8_lossy(&name));
     }
     for (name, ttl) in counters {
-        let told = String::from_utf8_lossy(&name).into_owned();
-        assert!(is_well_formed(&name) && (1..=LONGEST).contains(&ttl), "{told} expires in {ttl} ms");
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        assert!(is_well_formed(&name) && (1..=LONGEST).contains(&ttl), "{shown} expires in {ttl} ms");
     }
 }
 
-/// Of a shared limit a gateway tells the keys it asked for; 0 of slots, which it does not remember, would be wrong.
+/// For a shared limit a gateway shows the number of keys that it asked about; 0 would be wrong for slots, which it
+/// does not remember.
 #[test]
-fn each_gateway_tells_the_keys_it_asked_for() {
+fn each_gateway_shows_the_keys_it_asked_for() {
     let redis = Redis::start();
     let head = counting_on(&redis.url(), "200ms");
     let fleet = Fleet::start(2, |_, _| {
@@ -145,15 +146,15 @@ fn each_gateway_tells_the_keys_it_asked_for() {
         )
     });
     fleet.wait_enforcing();
-    for (place, users) in [(0, 0..3), (1, 2..7)] {
+    for (index, users) in [(0, 0..3), (1, 2..7)] {
         for user in users {
-            fleet.gateways[place].client().ask(&get(&format!("/?u={user}"))).expect(200);
+            fleet.gateways[index].client().ask(&get(&format!("/?u={user}"))).expect(200);
         }
     }
-    for (place, keys) in [(0, 3.0), (1, 5.0)] {
-        let gateway = &fleet.gateways[place];
-        let told = |limit: &str| gateway.metric("sluicegate_keys", &[&format!("limit=\"{limit}\"")]);
-        assert_eq!((told("rates"), told("here")), (keys, keys));
+    for (index, keys) in [(0, 3.0), (1, 5.0)] {
+        let gateway = &fleet.gateways[index];
+        let keys_of = |limit: &str| gateway.metric("sluicegate_keys", &[&format!("limit=\"{limit}\"")]);
+        assert_eq!((keys_of("rates"), keys_of("here")), (keys, keys));
         let series = |line: &&str| line.starts_with("sluicegate_keys{");
         let page = gateway.metrics();
         assert_eq!(page.lines().filter(series).count(), 2, "{page}");

@@ -22,8 +22,8 @@ fn sharing(count: usize, redis: &Redis, upstream: Upstream, limit: &str) -> Flee
     fleet
 }
 
-/// An upstream that works on each request for `work`, longer on `/long`, and the most of the short ones that were ever in
-/// flight there.
+/// An upstream that works on each request for `work`, longer on `/long`, and records the most short ones that were
+/// ever in flight there.
 fn working(work: Duration) -> (Upstream, Arc<AtomicUsize>) {
     let most = Arc::new(AtomicUsize::new(0));
     let (now, top) = (AtomicUsize::new(0), most.clone());
@@ -39,7 +39,7 @@ fn working(work: Duration) -> (Upstream, Arc<AtomicUsize>) {
     (upstream, most)
 }
 
-/// Three gateways together never have more in flight than one may, use all of it, and hold nothing afterwards.
+/// Three gateways together never have more in flight than one may, use all slots, and hold nothing afterwards.
 #[test]
 fn slots_of_three_gateways_are_one_number() {
     undisturbed(|| {
@@ -53,11 +53,11 @@ fn slots_of_three_gateways_are_one_number() {
         assert_eq!(with_status(&fired, 200) + with_status(&fired, 503), fired.len());
         let most = most.load(Ordering::SeqCst);
         assert!((2..=5).contains(&most), "{most} in flight at once");
-        // Each gateway alone gets all of them once the others are done.
-        for place in 0..3 {
-            let addr = fleet.gateways[place].addr();
+        // Each gateway alone gets all slots once the others are done.
+        for index in 0..3 {
+            let addr = fleet.gateways[index].addr();
             eventually("five free slots", || {
-                // What has become free is told to the store a moment later.
+                // Freed slots are reported to the store a moment later.
                 thread::sleep(ms(100));
                 statuses(&volley(addr, (0..5).map(|_| get("/long")))) == [200; 5]
             });
@@ -67,7 +67,7 @@ fn slots_of_three_gateways_are_one_number() {
 }
 
 /// A gateway that dies holding all slots: they stay taken while it lives, however long a request takes, and come back
-/// when its word has expired.
+/// when its report has expired.
 #[test]
 fn slots_of_a_dead_gateway_come_back() {
     const WORK: Duration = Duration::from_secs(13);
@@ -82,7 +82,7 @@ fn slots_of_a_dead_gateway_come_back() {
     eventually("three requests that hold a slot", || {
         let mut holder = fleet.gateways[0].client();
         holder.send(get("/long").bytes());
-        // Who is refused, because this machine is too slow for Redis, is told so soon.
+        // A request that is rejected because this machine is too slow for Redis gets a status that says so.
         if holder.response_within(ms(500)).is_err() {
             holders.push(holder);
         }
@@ -106,7 +106,7 @@ fn slots_of_a_dead_gateway_come_back() {
     drop(holders);
 }
 
-/// A gateway that ends with requests in flight takes their slots back before it goes.
+/// A gateway that ends with requests in flight gives their slots back before it exits.
 #[test]
 fn slots_of_a_gateway_that_was_told_to_end_are_free_at_once() {
     undisturbed(|| {
@@ -141,7 +141,7 @@ fn slots_of_a_gateway_that_was_told_to_end_are_free_at_once() {
     });
 }
 
-/// A waiter of a shared queue hangs up: those behind it at its gateway move up, and no departure is skipped.
+/// A waiter of a shared queue hangs up: the waiters behind it at its gateway move up, and no departure is skipped.
 #[test]
 fn when_a_waiter_of_a_shared_queue_leaves_the_next_one_takes_its_turn() {
     undisturbed(|| {
@@ -171,8 +171,8 @@ fn when_a_waiter_of_a_shared_queue_leaves_the_next_one_takes_its_turn() {
     });
 }
 
-/// Who is banned at one gateway is turned away at all of them within a second, without a word to Redis, until the ban
-/// is over.
+/// A client banned at one gateway is turned away at all of them within a second, without a call to Redis, until the
+/// ban is over.
 #[test]
 fn a_ban_is_known_to_all_gateways() {
     let redis = Redis::start();
@@ -185,29 +185,29 @@ fn a_ban_is_known_to_all_gateways() {
         )
     });
     fleet.wait_enforcing();
-    let from = |place: usize, ip: &str, target: &str| {
-        Client::connect_from(ip, fleet.gateways[place].addr()).ask(&get(target)).status
+    let from = |index: usize, ip: &str, target: &str| {
+        Client::connect_from(ip, fleet.gateways[index].addr()).ask(&get(target)).status
     };
     let strikes: Vec<_> = (0..4).map(|_| from(0, "127.0.0.5", "/login")).collect();
     assert_eq!(strikes, [200, 429, 429, 429]);
     let struck = Instant::now();
-    for place in 0..3 {
-        eventually("a ban", || from(place, "127.0.0.5", "/") == 429);
+    for index in 0..3 {
+        eventually("a ban", || from(index, "127.0.0.5", "/") == 429);
     }
     assert!(struck.elapsed() < ms(1000 + 1000), "all know after {:?}", struck.elapsed());
     let calls = redis.judgements();
-    for place in 0..3 {
+    for index in 0..3 {
         for _ in 0..20 {
-            assert_eq!([from(place, "127.0.0.5", "/login"), from(place, "127.0.0.5", "/")], [429, 429]);
+            assert_eq!([from(index, "127.0.0.5", "/login"), from(index, "127.0.0.5", "/")], [429, 429]);
         }
-        assert_eq!(from(place, "127.0.0.6", "/"), 200);
+        assert_eq!(from(index, "127.0.0.6", "/"), 200);
     }
-    // Each gateway goes on hearing the news.
-    let asked = redis.judgements() - calls;
-    assert!(asked <= 12, "{asked} calls for 120 requests of a banned client");
+    // Each gateway keeps learning new bans.
+    let calls_made = redis.judgements() - calls;
+    assert!(calls_made <= 12, "{calls_made} calls for 120 requests of a banned client");
     assert!(struck.elapsed() < ms(3500), "this machine was too slow to tell");
-    for place in 0..3 {
-        eventually("the end of the ban", || from(place, "127.0.0.5", "/") == 200);
+    for index in 0..3 {
+        eventually("the end of the ban", || from(index, "127.0.0.5", "/") == 200);
     }
     assert!((ms(3900)..ms(8000)).contains(&struck.elapsed()), "it ended after {:?}", struck.elapsed());
 }

@@ -7,16 +7,16 @@ use sluicegate::config::{self, Secret};
 use sluicegate::shared::{KeyGroup, LuaScript, StoreFault};
 use tokio::time::sleep;
 
-use crate::link_support::{Tormented, ask, echo, free_addr, packed, settled, single, with_store};
+use crate::link_support::{RedisProcess, ask, echo, free_addr, packed, settled, single, with_store};
 use crate::support::fleet::{counting_on, is_degraded};
 use crate::support::{Gateway, Run, Scratch, eventually, ms};
 
-/// The least that a gateway's user may be allowed, but for the prefix.
+/// The minimal rights of a gateway's user, without the prefix.
 const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +time +type +get +set +del +pexpire \
                     +rpush +lindex +llen +lrem +ltrim +hgetall +hset +hdel +zadd +zcard +zrange +zrangebyscore +zrem \
                     +zremrangebyscore";
 
-/// Everything that the scripts of a gateway do.
+/// All commands of a gateway's scripts.
 const ALL: &str = "
     redis.call('TIME')
     redis.call('TYPE', KEYS[1])
@@ -47,7 +47,7 @@ const SCRIPTS: [&str; 3] = [
 ];
 
 #[test]
-fn the_least_rights_are_those_that_the_scripts_need_and_the_readme_tells() {
+fn the_minimal_rights_are_those_that_the_scripts_need_and_the_readme_lists() {
     let commands = |script: &str| -> BTreeSet<String> {
         let calls = script.split("call('").skip(1).filter_map(|call| call.split_once('\''));
         calls.map(|(command, _)| format!("+{}", command.to_lowercase())).collect()
@@ -56,21 +56,21 @@ fn the_least_rights_are_those_that_the_scripts_need_and_the_readme_tells() {
     assert_eq!(needed, commands(ALL));
     let rights = USER.split_whitespace().filter(|word| word.starts_with('+'));
     let rights: BTreeSet<String> = rights.map(str::to_owned).collect();
-    let asked_outright = ["+evalsha", "+script|load"].map(str::to_owned);
-    assert_eq!(rights, needed.into_iter().chain(asked_outright).collect());
+    let sent_directly = ["+evalsha", "+script|load"].map(str::to_owned);
+    assert_eq!(rights, needed.into_iter().chain(sent_directly).collect());
     let readme = include_str!("../../docs/redis.md").split_whitespace().collect::<Vec<_>>().join(" ");
-    let told = USER.replace("hunter2", "PASSWORD").replace("~test:", "~sg:");
-    assert!(readme.contains(&told), "docs/redis.md tells another user than: {told}");
+    let rule = USER.replace("hunter2", "PASSWORD").replace("~test:", "~sg:");
+    assert!(readme.contains(&rule), "docs/redis.md shows another user than: {rule}");
     let compose =
         include_str!("../../docker-compose.yml").split_whitespace().map(|word| word.replace('"', ""));
     let compose = compose.collect::<Vec<_>>().join(" ");
-    let (_, told) = told.split_once("-@all").expect("nothing else is allowed");
-    assert!(compose.contains(told), "docker-compose.yml has another user than: {told}");
+    let (_, rule) = rule.split_once("-@all").expect("nothing else is allowed");
+    assert!(compose.contains(rule), "docker-compose.yml has another user than: {rule}");
 }
 
-/// A server with the least user, and how a gateway names it.
-fn with_user() -> (Tormented, config::RedisConfig) {
-    let redis = Tormented::start(&[]);
+/// A server with the minimal user, and the URL by which a gateway names it.
+fn with_user() -> (RedisProcess, config::RedisConfig) {
+    let redis = RedisProcess::start(&[]);
     let words: Vec<_> = ["ACL", "SETUSER", "gateway"].into_iter().chain(USER.split_whitespace()).collect();
     assert_eq!(redis.command(&words), "+OK");
     assert_eq!(redis.command(&["ACL", "SETUSER", "default", "off"]), "+OK");
@@ -89,7 +89,7 @@ fn a_user_with_the_least_rights_is_enough() {
         let answer = link.call_script(KeyGroup(0), &LuaScript::new(ALL), &packed("test:{x}", "all")).await;
         assert_eq!(answer.as_deref(), Ok(&b"all"[..]));
         let answer = link.call_script(KeyGroup(0), &LuaScript::new(ALL), &packed("foreign", "all")).await;
-        assert_eq!(answer, Err(StoreFault::Unauthorized), "a key of somebody else");
+        assert_eq!(answer, Err(StoreFault::Unauthorized), "a foreign key");
         store.deregister_gateway().await;
     });
 }
@@ -125,7 +125,7 @@ fn a_wrong_password_is_denied_again_and_again_until_it_is_right() {
     with_store(&config, async |store| {
         sleep(ms(300)).await;
         assert!(store.is_degraded());
-        // The one who may still write the rules is the user that they are about.
+        // The user that may still change the rules is the one that they are about.
         let login = "AUTH gateway hunter2\r\nACL SETUSER x\r\n";
         let answer = raw(addr, login);
         assert!(answer.starts_with("+OK\r\n-NOPERM"), "{answer}");
@@ -144,7 +144,7 @@ fn raw(addr: std::net::SocketAddr, text: &str) -> String {
 
 #[test]
 fn a_database_of_its_own_is_used() {
-    let redis = Tormented::start(&[]);
+    let redis = RedisProcess::start(&[]);
     let mut config = single(redis.addr);
     config.database = 3;
     with_store(&config, async |store| {
@@ -155,8 +155,8 @@ fn a_database_of_its_own_is_used() {
     assert_eq!(raw(redis.addr, "GET k\r\n"), "$-1\r\n");
 }
 
-/// A server that speaks TLS only, and the certificate of who vouches for it.
-fn with_tls() -> (Tormented, std::path::PathBuf, Scratch) {
+/// A server that speaks TLS only, and the certificate of its authority.
+fn with_tls() -> (RedisProcess, std::path::PathBuf, Scratch) {
     let scratch = Scratch::new();
     let mut authority = CertificateParams::new(vec![]).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -170,7 +170,7 @@ fn with_tls() -> (Tormented, std::path::PathBuf, Scratch) {
     let key = scratch.file("server.key", &key.serialize_pem());
     let addr = free_addr();
     let path = |path: &std::path::Path| path.display().to_string();
-    let redis = Tormented::start_at(
+    let redis = RedisProcess::start_at(
         addr,
         &[
             "--port",
@@ -192,8 +192,8 @@ fn with_tls() -> (Tormented, std::path::PathBuf, Scratch) {
     (redis, vouches, scratch)
 }
 
-/// A gateway that counts on the server behind `redis` by TLS, and trusts whom `vouches` names.
-fn trusting(vouches: &std::path::Path, redis: &Tormented) -> Gateway {
+/// A gateway that counts on the server behind `redis` by TLS, and trusts the authority `vouches`.
+fn trusting(vouches: &std::path::Path, redis: &RedisProcess) -> Gateway {
     let head = counting_on(&format!("rediss://localhost:{}", redis.addr.port()), "200ms");
     let location = "locations: [{ path: /, limits: { key: global, rate: 5/1h }, respond: { status: 200 } }]";
     let run = Run::default().env("SSL_CERT_FILE", &vouches.display().to_string());
@@ -210,5 +210,5 @@ fn a_certificate_is_trusted_if_ssl_cert_file_says_so() {
     let (_other, stranger, _scratch) = with_tls();
     let wary = trusting(&stranger, &redis);
     std::thread::sleep(ms(1500));
-    assert!(is_degraded(&wary), "whom nobody vouches for is not trusted");
+    assert!(is_degraded(&wary), "a server without a trusted authority is not trusted");
 }

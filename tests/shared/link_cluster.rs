@@ -1,4 +1,4 @@
-//! The link to a Cluster: three primaries, a replica each.
+//! The link to a Cluster: three primaries with a replica each.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,17 +8,17 @@ use sluicegate::config::{self, RedisServers};
 use sluicegate::shared::{KeyGroup, Link, SharedKey, Store, StoreFault};
 use tokio::time::sleep;
 
-use crate::link_support::{Tormented, ask_in, config, echo, free_addr, settled, until, with_store};
+use crate::link_support::{RedisProcess, ask_in, config, echo, free_addr, settled, until, with_store};
 use crate::support::{eventually, ms};
 
-/// The first three are primaries, each followed by the one three places behind.
-struct Cluster(Vec<Tormented>);
+/// The first three are primaries; each is followed by the server three positions behind.
+struct Cluster(Vec<RedisProcess>);
 
 impl Cluster {
     fn start() -> Cluster {
         let start = |_| {
             let bus = free_addr().port().to_string();
-            Tormented::start(&[
+            RedisProcess::start(&[
                 "--cluster-enabled",
                 "yes",
                 "--cluster-port",
@@ -32,11 +32,11 @@ impl Cluster {
             ])
         };
         let cluster = Cluster((0..6).map(start).collect());
-        for (place, range) in [(0, "0 5460"), (1, "5461 10922"), (2, "10923 16383")] {
+        for (index, range) in [(0, "0 5460"), (1, "5461 10922"), (2, "10923 16383")] {
             let words: Vec<_> = ["CLUSTER", "ADDSLOTSRANGE"].into_iter().chain(range.split(' ')).collect();
-            assert_eq!(cluster.0[place].command(&words), "+OK");
-            let epoch = (place + 1).to_string();
-            assert_eq!(cluster.0[place].command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "+OK");
+            assert_eq!(cluster.0[index].command(&words), "+OK");
+            let epoch = (index + 1).to_string();
+            assert_eq!(cluster.0[index].command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "+OK");
         }
         let first = &cluster.0[0];
         for node in &cluster.0[1..] {
@@ -44,8 +44,8 @@ impl Cluster {
             assert_eq!(first.command(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]), "+OK");
         }
         cluster.everywhere("six nodes", |node| node.command(&["CLUSTER", "NODES"]).lines().count() == 6);
-        for (place, node) in cluster.0[3..].iter().enumerate() {
-            let primary = cluster.0[place].command(&["CLUSTER", "MYID"]);
+        for (index, node) in cluster.0[3..].iter().enumerate() {
+            let primary = cluster.0[index].command(&["CLUSTER", "MYID"]);
             eventually("a replica", || node.command(&["CLUSTER", "REPLICATE", &primary]) == "+OK");
         }
         cluster.everywhere("a Cluster that is whole", |node| {
@@ -64,28 +64,28 @@ impl Cluster {
         cluster
     }
 
-    fn everywhere(&self, what: &str, done: impl Fn(&Tormented) -> bool) {
+    fn everywhere(&self, what: &str, done: impl Fn(&RedisProcess) -> bool) {
         for node in &self.0 {
             eventually(what, || done(node));
         }
     }
 
     fn config(&self) -> config::RedisConfig {
-        let seed = |node: &Tormented| ("127.0.0.1".to_owned(), node.addr.port());
+        let seed = |node: &RedisProcess| ("127.0.0.1".to_owned(), node.addr.port());
         config(RedisServers::Cluster(self.0.iter().map(seed).collect()))
     }
 
-    fn name(&self, place: usize) -> String {
-        self.0[place].addr.to_string()
+    fn name(&self, index: usize) -> String {
+        self.0[index].addr.to_string()
     }
 }
 
-/// A key, its group, and its place among the primaries.
+/// A key, its group, and the index of its primary.
 #[derive(Clone)]
 struct Key {
     group: KeyGroup,
     name: String,
-    place: usize,
+    index: usize,
 }
 
 /// One key in each third of the slots.
@@ -93,20 +93,20 @@ fn keys(store: &Store) -> Vec<Key> {
     use base64::Engine as _;
     let mut found: Vec<Option<Key>> = vec![None; 3];
     for number in 0..1000u32 {
-        let key = SharedKey(std::array::from_fn(|place| number.to_le_bytes()[place % 4]));
+        let key = SharedKey(std::array::from_fn(|index| number.to_le_bytes()[index % 4]));
         let group = store.group_of(&key);
-        let place = usize::from(group.0 >= 5461) + usize::from(group.0 >= 10923);
+        let index = usize::from(group.0 >= 5461) + usize::from(group.0 >= 10923);
         let tag = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(key.0);
-        found[place].get_or_insert(Key { group, name: format!("test:{{{tag}}}"), place });
+        found[index].get_or_insert(Key { group, name: format!("test:{{{tag}}}"), index });
     }
     found.into_iter().flatten().collect()
 }
 
 async fn call(link: &Link, key: &Key, turn: usize) -> Result<(), StoreFault> {
-    ask_in(link, key.group, &key.name, &echo(), &format!("turn {turn} at {}", key.place)).await
+    ask_in(link, key.group, &key.name, &echo(), &format!("turn {turn} at {}", key.index)).await
 }
 
-/// Calls about each key in turn while it lives; what failed at which place.
+/// Calls about each key in turn while it lives; records the faults and the primaries where they occurred.
 struct Load {
     over: Rc<Cell<bool>>,
     answered: Rc<Cell<[usize; 3]>>,
@@ -125,7 +125,7 @@ impl Load {
                 while !over.get() {
                     let cell = if call(&link, &key, turn).await.is_ok() { &answered } else { &failed };
                     let mut counts = cell.get();
-                    counts[key.place] += 1;
+                    counts[key.index] += 1;
                     cell.set(counts);
                     turn += 1;
                     sleep(ms(2)).await;
@@ -149,14 +149,14 @@ fn calls_reach_the_owner_and_follow_keys_that_move() {
         settled(&store).await;
         let mut names: Vec<_> = store.report().servers.into_iter().map(|(name, _)| name).collect();
         names.sort();
-        let mut wanted: Vec<_> = (0..3).map(|place| cluster.name(place)).collect();
+        let mut wanted: Vec<_> = (0..3).map(|index| cluster.name(index)).collect();
         wanted.sort();
         assert_eq!(names, wanted, "the primaries alone");
         assert_eq!(store.nodes(), 1);
         let keys = keys(&store);
         for key in &keys {
             call(&store.open_link(), key, 0).await.unwrap();
-            assert_eq!(cluster.0[key.place].command(&["GET", &key.name]), "1");
+            assert_eq!(cluster.0[key.index].command(&["GET", &key.name]), "1");
         }
         let load = Load::start(store.open_link(), keys.clone());
         move_slot(&cluster, &keys[0], 0, 1).await;
@@ -170,7 +170,7 @@ fn calls_reach_the_owner_and_follow_keys_that_move() {
     });
 }
 
-/// With a pause at each step, in which calls are answered with ASK and MOVED.
+/// Pauses at each step, so that calls are answered with ASK and MOVED.
 async fn move_slot(cluster: &Cluster, key: &Key, from: usize, to: usize) {
     let slot = key.group.0.to_string();
     let (from, to) = (&cluster.0[from], &cluster.0[to]);

@@ -1,4 +1,4 @@
-//! The link to a server that says whatever a test makes it say.
+//! The link to a scripted server.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,8 +14,8 @@ use crate::link_liar::{Fake, Mood};
 use crate::link_support::{MARGIN, ask, echo, settled, single, until, with_store};
 use crate::support::{PATIENCE, ms};
 
-/// The server is in `mood` for a while: calls fail with `wanted` (or are not made), connects are rare, and all is well
-/// again soon after.
+/// Puts the server into `mood` for a while: calls fail with `wanted` (or are not made), connects are rare, and all is
+/// well again soon after.
 fn torment(name: &str, mood: Mood, wanted: &[StoreFault]) {
     let fake = Fake::start();
     let mut config = single(fake.addr);
@@ -28,12 +28,12 @@ fn torment(name: &str, mood: Mood, wanted: &[StoreFault]) {
         let (before, end) = (fake.connects(), Instant::now() + ms(3000));
         let (mut down, mut seen) = (false, false);
         while Instant::now() < end {
-            let failure = ask(&link, &script, "again").await.unwrap_err();
-            // A busy machine is late by itself.
-            let other = matches!(failure, StoreFault::Broken | StoreFault::Down | StoreFault::Timeout);
-            assert!(other || wanted.contains(&failure), "{name}: {failure:?}");
-            down |= failure == StoreFault::Down;
-            seen |= wanted.contains(&failure);
+            let fault = ask(&link, &script, "again").await.unwrap_err();
+            // A busy machine is late on its own account.
+            let other = matches!(fault, StoreFault::Broken | StoreFault::Down | StoreFault::Timeout);
+            assert!(other || wanted.contains(&fault), "{name}: {fault:?}");
+            down |= fault == StoreFault::Down;
+            seen |= wanted.contains(&fault);
             sleep(ms(1)).await;
         }
         assert!(seen, "{name}: no call failed with {wanted:?}");
@@ -49,7 +49,7 @@ fn torment(name: &str, mood: Mood, wanted: &[StoreFault]) {
 
 #[test]
 fn every_error_of_a_server_has_its_class() {
-    let said = |text: &str| Mood::Says(format!("-{text}\r\n").into_bytes());
+    let error_reply = |text: &str| Mood::Says(format!("-{text}\r\n").into_bytes());
     let cases: Vec<_> = [
         ("LOADING Redis is loading the dataset in memory", StoreFault::Unready),
         ("READONLY You can't write against a read only replica.", StoreFault::Unready),
@@ -64,13 +64,13 @@ fn every_error_of_a_server_has_its_class() {
         ("CLUSTERDOWN The cluster is down", StoreFault::Moving),
         ("ERR unknown command", StoreFault::CommandError),
         (
-            "ERR ACL failure in script: User x has no permissions to run the 'type' command",
+            "ERR ACL fault in script: User x has no permissions to run the 'type' command",
             StoreFault::Unauthorized,
         ),
         ("", StoreFault::CommandError),
     ]
     .into_iter()
-    .map(|(text, wanted)| thread::spawn(move || torment(text, said(text), &[wanted])))
+    .map(|(text, wanted)| thread::spawn(move || torment(text, error_reply(text), &[wanted])))
     .collect();
     cases.into_iter().for_each(|case| case.join().expect("each case holds"));
 }
@@ -168,8 +168,8 @@ fn a_connection_on_which_nothing_comes_is_replaced_though_others_work() {
         ask(&deaf, &script, "before").await.unwrap();
         fake.is(Mood::Deaf(fake.connects()));
         let mut late = 0;
-        while let Err(failure) = ask(&deaf, &script, "unheard").await {
-            assert!(matches!(failure, StoreFault::Timeout | StoreFault::Down));
+        while let Err(fault) = ask(&deaf, &script, "unheard").await {
+            assert!(matches!(fault, StoreFault::Timeout | StoreFault::Down));
             late += 1;
             for _ in 0..3 {
                 let _ = ask(&fine, &script, "heard").await;
@@ -228,7 +228,7 @@ fn a_worker_that_cannot_connect_tries_seldom_and_does_not_speak_for_others() {
 }
 
 #[test]
-fn calls_beyond_the_bound_are_refused_at_once_and_nobody_is_blamed() {
+fn calls_beyond_the_bound_are_rejected_at_once_and_no_server_is_blamed() {
     let fake = Fake::start();
     let mut config = single(fake.addr);
     config.timeout = ms(3000);
@@ -247,7 +247,7 @@ fn calls_beyond_the_bound_are_refused_at_once_and_nobody_is_blamed() {
             let result = tasks.join_next().await.unwrap().unwrap();
             busy += usize::from(result == Err(StoreFault::Busy));
         }
-        assert!(began.elapsed() < ms(500) + MARGIN, "refused only after {:?}", began.elapsed());
+        assert!(began.elapsed() < ms(500) + MARGIN, "rejected only after {:?}", began.elapsed());
         assert_eq!(store.report().failed[StoreFault::Busy as usize], 52);
         assert!(store.report().servers[0].1, "the breaker is closed");
     });

@@ -1,4 +1,4 @@
-//! A server that says whatever a test makes it say.
+//! A scripted server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::support::ms;
 
-/// What the fake says to a call or a beat.
+/// The fake's answer to a call or a heartbeat.
 #[derive(Clone)]
 pub enum Mood {
-    /// What a server would.
+    /// As a real server would.
     Good,
-    /// Echoes, but every so many calls only after a while.
+    /// Echoes, but every nth call only after a while.
     Slow(usize, Duration),
     /// These bytes, and then nothing more.
     Says(Vec<u8>),
@@ -22,7 +22,7 @@ pub enum Mood {
     Floods(Vec<u8>),
     /// Closes the connection.
     Closes,
-    /// Says nothing on the first connections, and on the others what a server would.
+    /// Stays silent on the first connections, and answers as a real server on the others.
     Deaf(usize),
 }
 
@@ -30,7 +30,7 @@ pub struct Fake {
     pub addr: SocketAddr,
     mood: Arc<Mutex<Mood>>,
     connects: Arc<AtomicUsize>,
-    /// Takes no more connections.
+    /// Accepts no more connections.
     pub full: Arc<AtomicBool>,
     /// Milliseconds until a new connection is greeted.
     pub greeting: Arc<AtomicUsize>,
@@ -55,7 +55,7 @@ impl Fake {
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
-                let place = connects.fetch_add(1, Ordering::Relaxed);
+                let index = connects.fetch_add(1, Ordering::Relaxed);
                 if full.load(Ordering::Relaxed) {
                     continue;
                 }
@@ -63,7 +63,7 @@ impl Fake {
                 let greeting = greeting.load(Ordering::Relaxed) as u64;
                 thread::spawn(move || {
                     thread::sleep(ms(greeting));
-                    serve(stream, place, &mood)
+                    serve(stream, index, &mood)
                 });
             }
         });
@@ -86,7 +86,7 @@ impl Drop for Fake {
     }
 }
 
-/// One command's words, or nothing at the end of the connection.
+/// The words of one command, or nothing at the end of the connection.
 fn read_command(reader: &mut impl BufRead) -> Option<Vec<Vec<u8>>> {
     let mut number = |mark: char| {
         let mut line = String::new();
@@ -109,7 +109,7 @@ fn bulk(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Ends with the connection.
-fn serve(mut stream: TcpStream, place: usize, mood: &Mutex<Mood>) -> Option<()> {
+fn serve(mut stream: TcpStream, index: usize, mood: &Mutex<Mood>) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut calls = 0;
     loop {
@@ -137,7 +137,7 @@ fn serve(mut stream: TcpStream, place: usize, mood: &Mutex<Mood>) -> Option<()> 
                 }
             }
             Mood::Closes => return None,
-            Mood::Deaf(many) if !beat && place < many => {}
+            Mood::Deaf(many) if !beat && index < many => {}
             _ if beat => stream.write_all(b"*2\r\n:3\r\n$0\r\n\r\n").ok()?,
             _ => stream.write_all(&bulk(words.last()?)).ok()?,
         }

@@ -1,4 +1,4 @@
-//! What the log says about the store: each change once, and no secret ever.
+//! The log lines about the store: each change once, and never a secret.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,19 +8,19 @@ use std::time::Instant;
 use sluicegate::config::{RedisServers, Secret};
 use tokio::time::sleep;
 
-use crate::link_support::{Tormented, ask, echo, free_addr, settled, single, with_store};
+use crate::link_support::{RedisProcess, ask, echo, free_addr, settled, single, with_store};
 use crate::support::ms;
 
 thread_local! {
     static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what a thread logs for the thread. There is one for the process, because a subscriber of one thread alone
-/// misses what other threads logged first.
+/// Keeps the log lines of each thread for that thread. There is one for the process, because a subscriber of one
+/// thread alone misses events that other threads logged first.
 struct Lines;
 
 impl Lines {
-    /// What is logged on this thread while `test` runs.
+    /// The log lines of this thread while `test` runs.
     fn of(test: impl FnOnce()) -> Vec<String> {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| tracing_subscriber::fmt().with_writer(|| Lines).with_ansi(false).init());
@@ -44,7 +44,7 @@ impl io::Write for Lines {
 
 #[test]
 fn each_change_is_one_line() {
-    let mut redis = Tormented::start(&[]);
+    let mut redis = RedisProcess::start(&[]);
     let addr = redis.addr;
     let lines = Lines::of(|| {
         with_store(&single(addr), async |store| {
@@ -72,7 +72,7 @@ fn each_change_is_one_line() {
 
 #[test]
 fn why_it_does_not_answer_is_said_without_the_password() {
-    let redis = Tormented::start(&["--requirepass", "right"]);
+    let redis = RedisProcess::start(&["--requirepass", "right"]);
     let cases = [(redis.addr, "denied"), (free_addr(), "connection refused")];
     for (addr, cause) in cases {
         let mut config = single(addr);
@@ -86,9 +86,9 @@ fn why_it_does_not_answer_is_said_without_the_password() {
 }
 
 #[test]
-fn a_host_that_nobody_knows_is_called_so() {
+fn an_unknown_host_is_logged_as_such() {
     let mut config = single(free_addr());
-    // No name at all, so that nobody is asked for it.
+    // An invalid name, so that no name server is asked for it.
     config.servers = RedisServers::Single("no..name".into(), 6379);
     let lines = Lines::of(|| with_store(&config, async |_store| sleep(ms(700)).await));
     assert_eq!(lines.len(), 1, "{lines:#?}");

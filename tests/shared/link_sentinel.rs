@@ -6,27 +6,31 @@ use sluicegate::config::RedisServers;
 use sluicegate::shared::StoreFault;
 use tokio::time::sleep;
 
-use crate::link_support::{Tormented, ask, config, echo, free_addr, settled, until, with_store};
+use crate::link_support::{RedisProcess, ask, config, echo, free_addr, settled, until, with_store};
 use crate::support::{eventually, ms};
 
 /// A primary, its replica, and the sentinel that knows both.
-fn watched() -> (Tormented, Tormented, Tormented) {
-    let primary = Tormented::start(&["--repl-diskless-sync-delay", "0"]);
+fn watched() -> (RedisProcess, RedisProcess, RedisProcess) {
+    let primary = RedisProcess::start(&["--repl-diskless-sync-delay", "0"]);
     let port = primary.addr.port().to_string();
-    let replica =
-        Tormented::start(&["--replicaof", &format!("127.0.0.1 {port}"), "--repl-diskless-sync-delay", "0"]);
+    let replica = RedisProcess::start(&[
+        "--replicaof",
+        &format!("127.0.0.1 {port}"),
+        "--repl-diskless-sync-delay",
+        "0",
+    ]);
     eventually("a replica that follows", || {
         primary.command(&["INFO", "replication"]).contains("state=online")
     });
-    let sentinel = Tormented::sentinel(primary.addr, "main");
+    let sentinel = RedisProcess::sentinel(primary.addr, "main");
     eventually("a sentinel that knows the replica", || {
         sentinel.command(&["SENTINEL", "REPLICAS", "main"]).starts_with("*1")
     });
     (primary, replica, sentinel)
 }
 
-fn servers(sentinels: &[&Tormented]) -> RedisServers {
-    // The first one does not answer.
+fn servers(sentinels: &[&RedisProcess]) -> RedisServers {
+    // The first sentinel does not answer.
     let silent = ("127.0.0.1".to_owned(), free_addr().port());
     let known = sentinels.iter().map(|sentinel| ("127.0.0.1".to_owned(), sentinel.addr.port()));
     RedisServers::Sentinel { sentinels: [silent].into_iter().chain(known).collect(), name: "main".into() }
@@ -47,7 +51,7 @@ fn a_primary_that_dies_is_replaced_by_the_one_that_sentinels_name() {
             sleep(ms(5)).await;
         }
         assert_eq!(store.report().servers[0].0, replica.addr.to_string());
-        // The sentinel may have needed most of it.
+        // The sentinel may have needed most of the time.
         let promoted = replica.command(&["ROLE"]);
         assert!(promoted.starts_with('*'), "{promoted}");
         settled(&store).await;
@@ -78,7 +82,7 @@ fn a_primary_that_was_demoted_is_left() {
 }
 
 #[test]
-fn without_a_sentinel_nobody_is_asked_and_nothing_ends() {
+fn without_a_sentinel_no_server_is_asked_and_nothing_ends() {
     with_store(&config(servers(&[])), async |store| {
         sleep(ms(700)).await;
         assert!(store.is_degraded() && store.report().servers.is_empty());

@@ -1,4 +1,4 @@
-//! The link to one real server: in peace, forgetful, stopped, killed.
+//! The link to one real server: healthy, forgetful, stopped, killed.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use sluicegate::shared::{Link, Store, StoreFault};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::link_support::{MARGIN, Tormented, ask, command, echo, settled, single, until, with_store};
+use crate::link_support::{MARGIN, RedisProcess, ask, command, echo, settled, single, until, with_store};
 use crate::support::{PATIENCE, Redis, ms};
 
 #[test]
@@ -45,7 +45,7 @@ fn gateways_count_each_other_and_one_that_leaves_is_not_counted() {
 }
 
 #[test]
-fn a_value_of_another_type_where_gateways_are_counted_is_nobodys() {
+fn a_foreign_value_where_gateways_are_counted_is_replaced() {
     let redis = Redis::start();
     assert_eq!(command(redis.addr(), &["SADD", "test:{nodes.0}", "x"]), ":1");
     with_store(&single(redis.addr()), async |store| {
@@ -95,7 +95,7 @@ async fn answered(link: &Link) {
     }
 }
 
-/// Calls one after the other until `end`; what failed, and the longest.
+/// Calls one after the other until `end`; returns the faults and the longest call.
 async fn pester(link: &Link, end: Instant) -> (Vec<StoreFault>, Duration) {
     let script = echo();
     let (mut failures, mut longest) = (Vec::new(), Duration::ZERO);
@@ -112,7 +112,7 @@ async fn pester(link: &Link, end: Instant) -> (Vec<StoreFault>, Duration) {
 
 #[test]
 fn a_server_that_stops_is_left_alone_and_used_again_when_it_goes_on() {
-    let redis = Tormented::start(&[]);
+    let redis = RedisProcess::start(&[]);
     let mut config = single(redis.addr);
     config.timeout = ms(50);
     with_store(&config, async |store| {
@@ -125,10 +125,10 @@ fn a_server_that_stops_is_left_alone_and_used_again_when_it_goes_on() {
             redis.resume();
             let resumed = Instant::now();
             assert!(longest < ms(50) + MARGIN, "a call took {longest:?}");
-            assert!(failures.iter().all(|failure| matches!(failure, StoreFault::Timeout | StoreFault::Down)));
+            assert!(failures.iter().all(|fault| matches!(fault, StoreFault::Timeout | StoreFault::Down)));
             if pause >= 1000 {
                 assert!(failures.contains(&StoreFault::Down), "the breaker opened");
-                let tried = failures.iter().filter(|failure| **failure == StoreFault::Timeout).count();
+                let tried = failures.iter().filter(|fault| **fault == StoreFault::Timeout).count();
                 assert!((1..=30).contains(&tried), "{tried} calls waited, and no more after that");
                 assert!(store.is_degraded() && !store.report().servers[0].1);
             }
@@ -142,13 +142,13 @@ fn a_server_that_stops_is_left_alone_and_used_again_when_it_goes_on() {
 
 #[test]
 fn calls_come_back_in_a_ramp() {
-    let redis = Tormented::start(&[]);
+    let redis = RedisProcess::start(&[]);
     let mut config = single(redis.addr);
     config.timeout = ms(100);
     with_store(&config, async |store| {
         settled(&store).await;
         let link = store.open_link();
-        // A busy machine may sleep through a ramp.
+        // A busy machine may sleep through the whole ramp.
         for _ in 0..5 {
             answered(&link).await;
             redis.pause();
@@ -163,23 +163,23 @@ fn calls_come_back_in_a_ramp() {
     });
 }
 
-/// Whether some calls pass and others are refused from the closing of the breaker until all is as usual.
+/// True if some calls pass and others are rejected between the closing of the breaker and normal use.
 async fn is_ramp(store: &Store, link: &Link) -> bool {
     until("a closed breaker", || store.report().servers[0].1).await;
-    let (mut passed, mut refused) = (0, 0);
+    let (mut passed, mut rejected) = (0, 0);
     while store.is_degraded() {
         match ask(link, &echo(), "ramp").await {
             Ok(()) => passed += 1,
-            Err(_) => refused += 1,
+            Err(_) => rejected += 1,
         }
         sleep(ms(1)).await;
     }
-    passed > 0 && refused > 0
+    passed > 0 && rejected > 0
 }
 
 #[test]
 fn a_server_that_dies_and_comes_back_empty_is_used_again() {
-    let mut redis = Tormented::start(&[]);
+    let mut redis = RedisProcess::start(&[]);
     with_store(&single(redis.addr), async |store| {
         settled(&store).await;
         let (link, script) = (store.open_link(), echo());
@@ -191,7 +191,7 @@ fn a_server_that_dies_and_comes_back_empty_is_used_again() {
             assert!(
                 failures
                     .iter()
-                    .all(|failure| *failure != StoreFault::Garbled && *failure != StoreFault::CommandError)
+                    .all(|fault| *fault != StoreFault::Garbled && *fault != StoreFault::CommandError)
             );
             assert!(failures.contains(&StoreFault::Down) && store.is_degraded(), "round {round}");
             redis.restart();
@@ -203,7 +203,7 @@ fn a_server_that_dies_and_comes_back_empty_is_used_again() {
 }
 
 #[test]
-fn a_connection_that_broke_while_nobody_used_it_costs_no_call() {
+fn a_connection_that_broke_while_idle_costs_no_call() {
     let redis = Redis::start();
     with_store(&single(redis.addr()), async |store| {
         settled(&store).await;

@@ -1,4 +1,4 @@
-//! What the tests of the link share: a store that is supervised, calls that echo, servers that are tormented.
+//! Support for the tests of the link: a supervised store, calls that echo, servers that are stopped and killed.
 
 use std::future::Future;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use sluicegate::shared::{KeyGroup, Link, LuaScript, PackedCall, Store, StoreFaul
 
 use crate::support::{PATIENCE, Scratch, eventually, ms};
 
-/// Answers its argument, and counts how often it ran.
+/// Echoes its argument, and counts its runs.
 pub const ECHO: &str = "redis.call('INCR', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 60000) return ARGV[1]";
 
-/// What the machine may take for itself.
+/// The margin for a busy machine.
 pub const MARGIN: Duration = Duration::from_millis(3000);
 
 pub fn config(servers: RedisServers) -> config::RedisConfig {
@@ -36,7 +36,7 @@ pub fn single(addr: SocketAddr) -> config::RedisConfig {
     config(RedisServers::Single(addr.ip().to_string(), addr.port()))
 }
 
-/// Runs `test` on a runtime like a worker's, while the store is supervised beside it.
+/// Runs `test` on a runtime like a worker's, with a supervised store.
 pub fn with_store<F: Future<Output = ()>>(config: &config::RedisConfig, test: impl FnOnce(Arc<Store>) -> F) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(Default::default()).unwrap();
@@ -49,7 +49,7 @@ pub fn with_store<F: Future<Output = ()>>(config: &config::RedisConfig, test: im
     });
 }
 
-/// Waits until `done`; panics with `what` when it never comes.
+/// Waits until `done`; panics with `what` if it never comes.
 pub async fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !done() {
@@ -84,41 +84,41 @@ pub async fn ask_in(
     body: &str,
 ) -> Result<(), StoreFault> {
     let answer = link.call_script(group, script, &packed(key, body)).await?;
-    assert_eq!(String::from_utf8_lossy(&answer), body, "an answer to somebody else's call");
+    assert_eq!(String::from_utf8_lossy(&answer), body, "an answer to another call");
     Ok(())
 }
 
-/// A real server that can be stopped, killed and started anew at its place.
-pub struct Tormented {
+/// A real server that can be stopped, killed and restarted on its port.
+pub struct RedisProcess {
     child: Child,
     pub addr: SocketAddr,
     words: Vec<String>,
     scratch: Scratch,
 }
 
-impl Tormented {
-    /// `words` are words of the server's command line.
+impl RedisProcess {
+    /// `words` are arguments of the server's command line.
     #[track_caller]
-    pub fn start(words: &[&str]) -> Tormented {
-        Tormented::start_at(free_addr(), words)
+    pub fn start(words: &[&str]) -> RedisProcess {
+        RedisProcess::start_at(free_addr(), words)
     }
 
     #[track_caller]
-    pub fn start_at(addr: SocketAddr, words: &[&str]) -> Tormented {
+    pub fn start_at(addr: SocketAddr, words: &[&str]) -> RedisProcess {
         let port = addr.port().to_string();
         let plain = ["--port", &port, "--bind", "127.0.0.1", "--save", ""];
         let plain = if words.contains(&"--port") { &plain[2..] } else { &plain[..] };
         let words: Vec<String> = plain.iter().chain(words).map(|&word| word.to_owned()).collect();
         let scratch = Scratch::new();
         let child = spawn(&words, &scratch);
-        let server = Tormented { child, addr, words, scratch };
+        let server = RedisProcess { child, addr, words, scratch };
         server.wait();
         server
     }
 
     /// A sentinel that watches `primary` as `name`.
     #[track_caller]
-    pub fn sentinel(primary: SocketAddr, name: &str) -> Tormented {
+    pub fn sentinel(primary: SocketAddr, name: &str) -> RedisProcess {
         let (addr, scratch) = (free_addr(), Scratch::new());
         let text = format!(
             "port {}\nbind 127.0.0.1\nsentinel monitor {name} {} {} 1\n\
@@ -130,7 +130,7 @@ impl Tormented {
         let file = scratch.file("sentinel.conf", &text);
         let words = vec![file.display().to_string(), "--sentinel".to_owned()];
         let child = spawn(&words, &scratch);
-        let server = Tormented { child, addr, words, scratch };
+        let server = RedisProcess { child, addr, words, scratch };
         server.wait();
         server
     }
@@ -160,17 +160,17 @@ impl Tormented {
         let _ = self.child.wait();
     }
 
-    /// After [`Tormented::kill`]: empty, at the same place.
+    /// Restarts after [`RedisProcess::kill`]: empty, on the same port.
     pub fn restart(&mut self) {
         self.child = spawn(&self.words, &self.scratch);
         self.wait();
     }
 
-    /// Of its command line.
+    /// An argument of its command line.
     #[track_caller]
     pub fn word_behind(&self, option: &str) -> &str {
-        let place = self.words.iter().position(|word| word == option).expect("the option was given");
-        &self.words[place + 1]
+        let index = self.words.iter().position(|word| word == option).expect("the option was given");
+        &self.words[index + 1]
     }
 
     pub fn command(&self, words: &[&str]) -> String {
@@ -178,7 +178,7 @@ impl Tormented {
     }
 }
 
-impl Drop for Tormented {
+impl Drop for RedisProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -194,13 +194,13 @@ fn spawn(words: &[String], scratch: &Scratch) -> Child {
         .expect("redis-server starts: the Debian package redis-server has it")
 }
 
-/// A port that the kernel picked and that was let go a moment ago.
+/// A port that the kernel picked and that was freed a moment ago.
 #[track_caller]
 pub fn free_addr() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
 }
 
-/// The answer to one command as it came, or why none did.
+/// The raw answer to one command, or the reason why there is none.
 pub fn command(addr: SocketAddr, words: &[&str]) -> String {
     try_command(addr, words).unwrap_or_else(|error| error.to_string())
 }

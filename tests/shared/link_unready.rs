@@ -1,14 +1,14 @@
-//! The link to a server that answers but must not be written to.
+//! The link to a server that answers but does not accept writes.
 
 use sluicegate::shared::StoreFault;
 use tokio::time::sleep;
 
-use crate::link_support::{Tormented, ask, echo, free_addr, settled, single, until, with_store};
+use crate::link_support::{RedisProcess, ask, echo, free_addr, settled, single, until, with_store};
 use crate::support::ms;
 
-/// `on` makes it so and `off` ends it; calls fail with `wanted` until the server is left alone.
+/// `on` puts it into that state and `off` ends it; calls fail with `wanted` until the server is left alone.
 fn unwritable(on: &[&str], off: &[&str], wanted: StoreFault) {
-    let redis = Tormented::start(&[]);
+    let redis = RedisProcess::start(&[]);
     with_store(&single(redis.addr), async |store| {
         settled(&store).await;
         let (link, script) = (store.open_link(), echo());

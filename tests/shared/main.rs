@@ -1,4 +1,4 @@
-//! Limits that many gateways share: against a real Redis.
+//! Limits that gateways share, against a real Redis.
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 

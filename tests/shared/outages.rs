@@ -1,4 +1,4 @@
-//! What an outage may cost: slots and quotas of a gateway and of several, however often Redis goes away; and counters
+//! The cost of an outage: slots and quotas of one gateway and of several, however often Redis goes away; and counters
 //! that an operator deletes.
 
 use std::thread;
@@ -21,7 +21,7 @@ fn limited(count: usize, upstream: Upstream, url: &str, timeout: &str, limits: &
     fleet
 }
 
-/// What got through to a location, the first of some limits.
+/// The requests that reached a location, the first of some limits.
 fn admitted(fleet: &Fleet, name: &str) -> u64 {
     fleet.upstream.targets().iter().filter(|target| target[1..] == *name).count() as u64
 }
@@ -56,9 +56,9 @@ fn one_gateway_never_exceeds_its_slots() {
     assert!(in_flight.iter().all(|&now| now == SLOTS), "{in_flight:?} in flight");
 }
 
-/// A Redis that lost its memory hears of all slots within a second.
+/// A Redis that lost its memory gets reports of all slots within a second.
 #[test]
-fn slots_are_told_again_to_a_redis_that_was_emptied() {
+fn slots_are_reported_again_to_an_emptied_redis() {
     let redis = Redis::start();
     let upstream = Upstream::new(|_| Reply::text("ok").after(Duration::from_secs(8)));
     let slots = ("slots", "key: global, algorithm: concurrency, max_concurrent: 6");
@@ -83,7 +83,7 @@ fn with_quotas(gateways: usize, url: &str, units: u64, period: &str) -> Fleet {
     limited(gateways, Upstream::ok(), url, "100ms", &limits)
 }
 
-/// Asks for each quota at each gateway so often.
+/// Asks for each quota at each gateway that many times.
 #[track_caller]
 fn ask_for_quotas(fleet: &Fleet, turns: usize) {
     let ask = |_: usize, client: usize, _: usize| get(&format!("/{}", QUOTAS[client]));
@@ -91,7 +91,7 @@ fn ask_for_quotas(fleet: &Fleet, turns: usize) {
     assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), fired.len());
 }
 
-/// Asks for each quota in outages of less than a second, and hardly in between. What was admitted of each.
+/// Asks for each quota in outages of less than a second, and hardly in between. Returns the admissions of each.
 fn quotas_over_outages(gateways: usize, outages: usize, period: &str) -> Vec<u64> {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.addr());
@@ -108,7 +108,7 @@ fn quotas_over_outages(gateways: usize, outages: usize, period: &str) -> Vec<u64
     all
 }
 
-/// Nothing is in flight as an outage begins or ends.
+/// No request is in flight when an outage begins or ends.
 #[test]
 fn quotas_of_one_gateway_outlast_outages() {
     for (outages, period) in [(5, "1h"), (6, "1d")] {
@@ -117,7 +117,7 @@ fn quotas_of_one_gateway_outlast_outages() {
     }
 }
 
-/// One share of each gateway may come on top.
+/// One share of each gateway may be admitted in addition.
 #[test]
 fn quotas_of_three_gateways_outlast_outages() {
     let all = quotas_over_outages(3, 5, "1h");
@@ -125,9 +125,10 @@ fn quotas_of_three_gateways_outlast_outages() {
     assert!(all.iter().all(|admitted| (QUOTA..=most).contains(admitted)), "{all:?} of {QUOTA}");
 }
 
-/// What gateways admitted by themselves is charged when Redis is back: also a gateway that starts then finds nothing left.
+/// Units that gateways admitted by themselves are charged when Redis is back: a gateway that starts then finds
+/// nothing left either.
 #[test]
-fn what_was_admitted_in_an_outage_is_charged_at_recovery() {
+fn units_admitted_in_an_outage_are_charged_at_recovery() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.addr());
     let fleet = with_quotas(3, &proxy.url(), QUOTA, "1h");
@@ -147,10 +148,10 @@ fn what_was_admitted_in_an_outage_is_charged_at_recovery() {
     assert_eq!((all, statuses), (in_outage, [429; QUOTAS.len()]));
 }
 
-/// Replies that come before or after the deadline, by chance; each client has a key of its own, and what it has in flight
-/// comes on top.
+/// Replies that come before or after the deadline, by chance; each client has a key of its own, and its requests in
+/// flight are admitted in addition.
 #[test]
-fn late_replies_admit_nobody_twice() {
+fn late_replies_admit_no_request_twice() {
     const CLIENTS: usize = 4;
     let redis = Redis::start();
     let proxy = Proxy::start(redis.addr());
@@ -166,7 +167,7 @@ fn late_replies_admit_nobody_twice() {
     assert!(all.iter().all(|admitted| (QUOTA / 3..=QUOTA + 1).contains(admitted)), "{all:?} of {QUOTA}");
 }
 
-/// A primary of a Cluster is lost for good, another one hiccups: the share for keys of the lost one goes on.
+/// A primary of a Cluster is lost for good, another one pauses: the share for keys of the lost one continues.
 #[test]
 fn a_hiccup_of_one_primary_renews_no_share_of_another() {
     let mut cluster = Cluster::start();
@@ -177,15 +178,15 @@ fn a_hiccup_of_one_primary_renews_no_share_of_another() {
     let fleet = limited(1, Upstream::ok(), &cluster.url(), "100ms", &[("quota", &quota)]);
     let ask = |key: usize| fleet.gateways[0].get(&format!("/quota?k={key}")).status;
     // A key of the first primary and one of the second.
-    let [lost, other] = [0, 1].map(|place| {
-        let counters = || cluster.nodes[place].keys().len();
-        let found = (0..100).map(|n| 100 * place + n).find(|&key| {
+    let [lost, other] = [0, 1].map(|index| {
+        let counters = || cluster.nodes[index].keys().len();
+        let found = (0..100).map(|n| 100 * index + n).find(|&key| {
             let before = counters();
             ask(key) == 200 && counters() > before
         });
         found.expect("a key of this primary")
     });
-    [3, 0].into_iter().for_each(|place| cluster.nodes[place].kill());
+    [3, 0].into_iter().for_each(|index| cluster.nodes[index].kill());
     let mut all = Vec::new();
     let mut fire = || {
         fleet.fire(1, Until::Count(60), |_, _, _| get(&format!("/quota?k={lost}")));
@@ -204,7 +205,7 @@ fn a_hiccup_of_one_primary_renews_no_share_of_another() {
         });
         cluster.nodes[1].resume();
         eventually("a breaker that closes", || settled(&cluster.nodes[1]));
-        // Behind the ramp.
+        // After the ramp.
         thread::sleep(ms(400));
         fire();
     }
@@ -212,7 +213,7 @@ fn a_hiccup_of_one_primary_renews_no_share_of_another() {
     assert!(all.iter().all(|admitted| (QUOTA - 1..=QUOTA).contains(admitted)), "{all:?} of {QUOTA}");
 }
 
-/// An operator deletes a counter: its client is free at every gateway at once, however long it was to wait.
+/// An operator deletes a counter: its client is admitted at every gateway at once, however long it was to wait.
 #[test]
 fn a_deleted_counter_frees_its_client_within_a_second() {
     let redis = Redis::start();
@@ -233,7 +234,7 @@ fn a_deleted_counter_frees_its_client_within_a_second() {
     while !waiting.is_empty() {
         waiting.retain(|(gateway, name)| gateway.get(name).status != 200);
         let left: Vec<_> = waiting.iter().map(|(_, name)| name).collect();
-        assert!(deleted.elapsed() < ms(1000 + 1000), "refused after {:?}: {left:?}", deleted.elapsed());
+        assert!(deleted.elapsed() < ms(1000 + 1000), "rejected after {:?}: {left:?}", deleted.elapsed());
         thread::sleep(ms(20));
     }
 }

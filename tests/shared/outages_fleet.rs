@@ -1,4 +1,4 @@
-//! What gateways know of each other: through a reload and an upgrade in an outage, with other numbers, and with other
+//! Gateways that know of each other: across a reload and an upgrade in an outage, with other numbers, and with other
 //! limits on the same Redis.
 
 use std::thread;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::support::fleet::{by_name, counting_on, refill, span, with_status};
 use crate::support::*;
 
-/// What the gateways of [`renewed`] may admit together.
+/// The number that the gateways of [`renewed`] may admit together.
 const RATE: u64 = 90;
 const BURST: u64 = 9;
 const QUOTA: u64 = 30;
@@ -25,7 +25,7 @@ fn file(redis: &str, timeout: &str, upstream: &str) -> String {
     counting_on(redis, timeout) + &by_name(upstream, &limits)
 }
 
-/// Asks for this target at every gateway, and lets the answers wait; what the upstream saw afterwards.
+/// Asks for this target at every gateway without reading the answers; returns the requests that the upstream saw.
 fn hold(fleet: &Fleet, clients: &mut Vec<Client>, target: &str) -> u64 {
     for gateway in &fleet.gateways {
         let mut new: Vec<_> = (0..SLOTS).map(|_| gateway.client()).collect();
@@ -40,8 +40,8 @@ fn admitted(fleet: &Fleet, target: &str) -> u64 {
     fleet.upstream.targets().iter().filter(|seen| *seen == target).count() as u64
 }
 
-/// Three gateways whose Redis is away are renewed by `renew`, and go on as before: with their shares, their slots, and
-/// what was refused.
+/// Three gateways without their Redis are renewed by `renew` and continue with their shares, their slots and their
+/// rejections.
 fn renewed(renew: impl Fn(&Gateway, &str) -> Option<Successor>) {
     let mut redis = Redis::start();
     let upstream = Upstream::new(|seen| {
@@ -106,19 +106,19 @@ fn an_upgrade_in_an_outage_forgets_nothing() {
     });
 }
 
-/// A gateway that never reached Redis takes the share of one of so many.
+/// A gateway that never reached Redis takes the share of one of the configured number.
 #[test]
 fn a_cold_start_counts_at_least_as_many_gateways_as_the_file_says() {
-    let nobody = Refusing::new();
+    let closed = Refusing::new();
     let quota = format!("key: global, algorithm: fixed_window, rate: {QUOTA}/1h");
-    let head = counting_on(&format!("redis://{}", nobody.addr()), "20ms, nodes_at_least: 3");
+    let head = counting_on(&format!("redis://{}", closed.addr()), "20ms, nodes_at_least: 3");
     let fleet = Fleet::start(1, |_, upstream| format!("{head}{}", by_name(upstream, &[("quota", &quota)])));
     let fired = fleet.fire(1, Until::Count(2 * QUOTA as usize), |_, _, _| get("/quota"));
     assert_eq!(with_status(&fired, 200) as u64, QUOTA / 3);
 }
 
-/// A limit is raised gateway by gateway: meanwhile none gets less than its part of its own number, and none more than
-/// all of it.
+/// A limit is raised gateway by gateway: meanwhile none gets less than its share of its own number, and none more
+/// than all of it.
 #[test]
 fn gateways_with_other_numbers_keep_their_part() {
     for burst in [Some(10), None] {
@@ -126,7 +126,7 @@ fn gateways_with_other_numbers_keep_their_part() {
     }
 }
 
-/// `burst`: the same of all; `None` = as much as the rate of each.
+/// `burst` is the same for all; `None`: as much as the rate of each.
 fn keep_their_part(burst: Option<u64>) {
     const OWN: [u64; 3] = [100, 25, 25];
     let redis = Redis::start();
@@ -135,7 +135,7 @@ fn keep_their_part(burst: Option<u64>) {
         let all = format!("key: global, rate: {rate}/s, burst: {}", burst.unwrap_or(rate));
         format!("{head}{}", by_name(upstream, &[("all", &all)]))
     };
-    let fleet = Fleet::start(3, |place, upstream| file(OWN[place], upstream));
+    let fleet = Fleet::start(3, |index, upstream| file(OWN[index], upstream));
     fleet.wait_enforcing();
     fleet.wait_nodes(3);
     let fired = fleet.fire(2, Until::Span(ms(5000)), |_, _, _| {
@@ -144,7 +144,7 @@ fn keep_their_part(burst: Option<u64>) {
     });
     let span = span(fired.iter()).as_secs_f64();
     let admitted = [0, 1, 2]
-        .map(|place| fired.iter().filter(|one| one.gateway == place && one.status == 200).count() as f64);
+        .map(|index| fired.iter().filter(|one| one.gateway == index && one.status == 200).count() as f64);
     println!("{OWN:?} per second over {span:.1} s: {admitted:?} admitted");
     for (own, admitted) in OWN.map(|own| own as f64).into_iter().zip(admitted) {
         let part = own / 3.0 * 0.85 * span..=own * 1.1 * span + burst.map_or(own, |burst| burst as f64);
@@ -166,38 +166,38 @@ fn keep_their_part(burst: Option<u64>) {
     }
 }
 
-/// Only gateways with a limit of the same name share it out.
+/// Only gateways with a limit of the same name divide it.
 #[test]
 fn another_service_on_the_same_redis_takes_no_share() {
     let mut redis = Redis::start();
     let head = counting_on(&redis.url(), "100ms");
     let quota = format!("key: global, algorithm: fixed_window, rate: {QUOTA}/1h");
-    let name = |place| if place < 2 { "all" } else { "other" };
+    let name = |index| if index < 2 { "all" } else { "other" };
     let fleet =
-        Fleet::start(3, |place, upstream| format!("{head}{}", by_name(upstream, &[(name(place), &quota)])));
+        Fleet::start(3, |index, upstream| format!("{head}{}", by_name(upstream, &[(name(index), &quota)])));
     fleet.wait_enforcing();
-    // They learn of each other with their first beats, one a second.
+    // They learn of each other with their first heartbeats, one a second.
     thread::sleep(ms(3000));
     redis.kill();
     let fired =
-        fleet.fire(1, Until::Count(2 * QUOTA as usize), |place, _, _| get(&format!("/{}", name(place))));
+        fleet.fire(1, Until::Count(2 * QUOTA as usize), |index, _, _| get(&format!("/{}", name(index))));
     let admitted = [0, 1, 2]
-        .map(|place| fired.iter().filter(|one| one.gateway == place && one.status == 200).count() as u64);
+        .map(|index| fired.iter().filter(|one| one.gateway == index && one.status == 200).count() as u64);
     println!("{QUOTA}/h in an outage, two gateways of one service and one of another: {admitted:?} admitted");
     assert_eq!(admitted, [QUOTA / 2, QUOTA / 2, QUOTA]);
 }
 
-/// Limits of one name that count other things are told; those that agree are not.
+/// Limits of one name that count other things are logged; those that agree are not.
 #[test]
-fn limits_that_collide_are_told() {
+fn colliding_limits_are_logged() {
     let redis = Redis::start();
     let head = counting_on(&redis.url(), "200ms");
     let own = [
         ["key: global, algorithm: fixed_window, rate: 10/1s", "key: ip, rate: 10/s"],
         ["key: global, algorithm: token_bucket, rate: 10/s", "key: \"header:x-user\", rate: 10/s"],
     ];
-    let fleet = Fleet::start(2, |place, upstream| {
-        let [algorithm, key] = own[place];
+    let fleet = Fleet::start(2, |index, upstream| {
+        let [algorithm, key] = own[index];
         let limits = [("algorithm", algorithm), ("key", key), ("same", "key: global, rate: 10/s")];
         format!("{head}{}", by_name(upstream, &limits))
     });

@@ -1,4 +1,4 @@
-//! What Redis refused until a moment is refused without asking until then, and nothing else is.
+//! A rejection by Redis is repeated without asking until its retry time, and no other is.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,7 +12,7 @@ use sluicegate::shared::{RateAnswer, SharedKey, SharedLimit};
 use crate::script_model::{Request, any_algorithm, any_requests, cost_max};
 use crate::script_support::{Counters, START_US, Shared};
 
-/// The same requests to the same limit, once with two gateways that remember refusals, and once without.
+/// The same requests to the same limit, once with two gateways that remember rejections, and once without.
 fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (usize, usize) {
     counters.flush();
     let gateways = [0, 1].map(|_| SharedLimit::new(0, &shared.configs[0], OnFailure::Local, 1000));
@@ -28,15 +28,15 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
             (0..without.decisions.len()).filter_map(|rate| gateway.known_rejection(rate, &units, at));
         let remembered: Vec<_> = remembered.collect();
         refusals += usize::from(!without.admitted);
-        if let Some(longest) = remembered.iter().map(|refused| refused.retry_after_ns).max() {
+        if let Some(longest) = remembered.iter().map(|rejection| rejection.retry_after_ns).max() {
             spared += 1;
-            assert!(!without.admitted, "request {turn} was refused too long: {remembered:?}");
+            assert!(!without.admitted, "request {turn} was rejected too long: {remembered:?}");
             assert!(longest <= without.retry_us * 1_000, "{longest} beside {without:?}");
             continue;
         }
-        let asked = shared.take(counters, &[SharedKey([*key | 128; 16])], *cost, now);
-        assert_eq!(asked, without, "request {turn}");
-        for (rate, decision) in asked.decisions.iter().enumerate() {
+        let fresh = shared.take(counters, &[SharedKey([*key | 128; 16])], *cost, now);
+        assert_eq!(fresh, without, "request {turn}");
+        for (rate, decision) in fresh.decisions.iter().enumerate() {
             let answer = RateAnswer { decision: *decision, mark: 0, skipped: false, window_ns: None };
             gateway.record_answer(rate, &units, at, &answer);
         }

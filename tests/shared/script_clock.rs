@@ -9,7 +9,7 @@ use crate::script_support::*;
 const GAP_US: u64 = 20 * MS_US;
 const CAPACITY: usize = 5;
 
-/// When requests leave, in real time, of those that come every 20 ms for 4 s before, between and after the steps.
+/// Departure times of requests that come every 20 ms for 4 s, in real time, before, between and after the steps.
 fn departures(algorithm: Algorithm, steps: [i64; 2]) -> Vec<u64> {
     let (mut counters, shared) = (Counters::start(), Shared::one(algorithm));
     let (mut leave, mut offset) = (vec![], 0);
@@ -48,11 +48,11 @@ fn a_stepped_clock_neither_freezes_nor_floods() {
             let shown = format!("{algorithm:?}, {steps:?}");
             let leave = departures(algorithm, steps);
             let longest = leave.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-            // A window, its sub-window, and one more for what had been used right before.
+            // A window, its sub-window, and one more for units used right before.
             assert!(longest <= 2 * SECOND_US + 200 * MS_US, "{longest} us, {shown}");
             assert!(leave.last() > Some(&(START_US + 10 * SECOND_US)), "{shown}");
-            for (place, first) in leave.iter().enumerate() {
-                let second = leave[place..].iter().take_while(|at| **at < first + SECOND_US).count();
+            for (index, first) in leave.iter().enumerate() {
+                let second = leave[index..].iter().take_while(|at| **at < first + SECOND_US).count();
                 assert!(second <= 3 * CAPACITY, "{second} in a second, {shown}");
             }
         }
@@ -63,8 +63,8 @@ fn a_stepped_clock_neither_freezes_nor_floods() {
 fn a_clock_set_back_lets_no_more_pass_than_a_bucket_holds() {
     const BACK: i64 = -(HOUR_US as i64);
     let leave = departures(token(5, SECOND_NS, 5), [BACK, BACK]);
-    for (place, first) in leave.iter().enumerate() {
-        for (more, at) in leave[place..].iter().enumerate() {
+    for (index, first) in leave.iter().enumerate() {
+        for (more, at) in leave[index..].iter().enumerate() {
             assert!(
                 (more as u64) * 200 * MS_US < 1_000 * MS_US + (at - first) + 1,
                 "{more} from {first} to {at}"
@@ -76,7 +76,7 @@ fn a_clock_set_back_lets_no_more_pass_than_a_bucket_holds() {
 }
 
 #[test]
-fn even_a_refusal_brings_back_what_lies_in_an_impossible_future() {
+fn even_a_rejection_brings_back_state_from_an_impossible_future() {
     let mut counters = Counters::start();
     let start = START_US + 300 * MS_US;
     for algorithm in every_kind() {
@@ -91,19 +91,19 @@ fn even_a_refusal_brings_back_what_lies_in_an_impossible_future() {
         let back = start - HOUR_US;
         let before = counters.dump();
         counters.mortal = true;
-        let said = shared.take(&mut counters, &[key(1)], 1, back);
+        let verdict = shared.take(&mut counters, &[key(1)], 1, back);
         counters.mortal = false;
-        assert!(!said.admitted && said.retry_us <= SECOND_US + 200 * MS_US, "{said:?}");
-        assert!(!by_clock || (back + said.retry_us).is_multiple_of(SECOND_US), "{said:?}");
+        assert!(!verdict.admitted && verdict.retry_us <= SECOND_US + 200 * MS_US, "{verdict:?}");
+        assert!(!by_clock || (back + verdict.retry_us).is_multiple_of(SECOND_US), "{verdict:?}");
         assert_ne!(counters.dump(), before);
-        assert_eq!(said.decisions[1].remaining, 1000 - CAPACITY as u64, "no time has passed");
+        assert_eq!(verdict.decisions[1].remaining, 1000 - CAPACITY as u64, "no time has passed");
         for ttl in counters.ttls() {
             assert!(ttl > 0 && ttl <= 6_000, "{ttl}");
         }
         let before = counters.dump();
-        assert!(!shared.take(&mut counters, &[key(1)], 1, back + said.retry_us - 1).admitted);
-        assert_eq!(counters.dump(), before, "{said:?}");
-        assert!(shared.take(&mut counters, &[key(1)], 1, back + said.retry_us).admitted, "{said:?}");
+        assert!(!shared.take(&mut counters, &[key(1)], 1, back + verdict.retry_us - 1).admitted);
+        assert_eq!(counters.dump(), before, "{verdict:?}");
+        assert!(shared.take(&mut counters, &[key(1)], 1, back + verdict.retry_us).admitted, "{verdict:?}");
     }
 }
 
@@ -115,9 +115,9 @@ fn a_dry_run_thaws_too() {
         let dry = sluicegate::config::LimitConfig { dry_run: true, ..limit(algorithm) };
         let shared = Shared::new(vec![dry]);
         let mut would_pass = |now| {
-            let said = shared.take(&mut counters, &[key(1)], 1, now);
-            assert!(said.admitted);
-            said.decisions[0].retry_after_ns == 0
+            let verdict = shared.take(&mut counters, &[key(1)], 1, now);
+            assert!(verdict.admitted);
+            verdict.decisions[0].retry_after_ns == 0
         };
         assert_eq!((0..9).filter(|_| would_pass(START_US)).count(), CAPACITY);
         assert!(!would_pass(START_US - HOUR_US));

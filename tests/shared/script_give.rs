@@ -1,4 +1,4 @@
-//! Giving back what a request took and did not use.
+//! Refunds of units that a request took and did not use.
 
 use proptest::prelude::*;
 use sluicegate::config::{Algorithm, WindowAlign};
@@ -20,7 +20,7 @@ fn remaining(counters: &mut Counters, shared: &Shared, now: u64) -> Vec<u64> {
     reply.answers.iter().map(|answer| answer.decision.remaining).collect()
 }
 
-/// Costs of a chain that all accepted.
+/// Costs of a chain, all of which were accepted.
 #[track_caller]
 fn taken(counters: &mut Counters, shared: &Shared, cost: u64, now: u64) -> Vec<RateAnswer> {
     let reply = counters.call(ScriptOp::Take, &shared.items(&[key(1)], cost), now);
@@ -40,7 +40,7 @@ fn every_kind(units: u64) -> Vec<Algorithm> {
 }
 
 #[test]
-fn what_nobody_came_after_is_given_back_whole() {
+fn the_newest_charge_is_refunded_in_full() {
     let mut counters = Counters::start();
     let shared = Shared::new(every_kind(10).into_iter().map(limit).collect());
     give(&mut counters, &shared, &[], 1, START_US);
@@ -56,7 +56,7 @@ fn what_nobody_came_after_is_given_back_whole() {
 }
 
 #[test]
-fn what_was_not_charged_has_no_mark() {
+fn an_uncharged_request_has_no_mark() {
     let mut counters = Counters::start();
     let dry = |algorithm| sluicegate::config::LimitConfig { dry_run: true, ..limit(algorithm) };
     let shared = Shared::new(vec![dry(token(1, SECOND_NS, 1)), limit(token(1, SECOND_NS, 9))]);
@@ -81,7 +81,7 @@ fn a_departure_is_given_back_if_it_is_the_last_and_lapses_else() {
 }
 
 #[test]
-fn what_has_left_a_window_is_not_given_back_again() {
+fn units_that_left_a_window_are_not_refunded_again() {
     let mut counters = Counters::start();
     let shared = Shared::new(every_kind(10)[2..].iter().cloned().map(limit).collect());
     let old = taken(&mut counters, &shared, 4, START_US);
@@ -92,13 +92,13 @@ fn what_has_left_a_window_is_not_given_back_again() {
 }
 
 #[test]
-fn a_bucket_keeps_what_it_might_have_regained() {
+fn a_bucket_keeps_units_it_might_have_regained() {
     let (mut counters, shared) = (Counters::start(), Shared::one(token(10, SECOND_NS, 10)));
     let first = taken(&mut counters, &shared, 10, START_US);
     let later = START_US + 500 * MS_US;
     taken(&mut counters, &shared, 5, later);
     give(&mut counters, &shared, &first, 10, later);
-    // Full until then, it would have 5 now: not 10 from the refund of the first.
+    // If full until then, it would have 5 now: not 10 from the refund of the first.
     assert_eq!(remaining(&mut counters, &shared, later), [5]);
     give(&mut counters, &shared, &first, 10, later + HOUR_US);
     assert_eq!(counters.dump(), [], "what is idle is not kept");
@@ -128,13 +128,14 @@ fn a_slow_bucket_gives_back_too_little_rather_than_too_much() {
         let now = START_US + 12_345 * SECOND_US + odd;
         taken(&mut counters, &shared, 1, now);
         give(&mut counters, &shared, &first, 1, now);
-        let said = shared.take(&mut counters, &[key(1)], 1, now);
-        let short = if said.admitted { said.decisions[0].reset_ns / 1_000 } else { unit_us + said.retry_us };
+        let verdict = shared.take(&mut counters, &[key(1)], 1, now);
+        let short =
+            if verdict.admitted { verdict.decisions[0].reset_ns / 1_000 } else { unit_us + verdict.retry_us };
         assert!((unit_us..unit_us + 100 * MS_US).contains(&short), "{short} of {unit_us}");
     }
 }
 
-/// Gap, cost, and what becomes of it: forwarded, or given back later.
+/// Gap, cost, and fate: forwarded, or refunded later.
 type Request = (u64, u64, usize);
 
 fn any_requests() -> impl Strategy<Value = Vec<Request>> {
@@ -142,7 +143,7 @@ fn any_requests() -> impl Strategy<Value = Vec<Request>> {
     proptest::collection::vec((gap, 1..4u64, 0..6usize), 1..80)
 }
 
-/// When and at what cost requests passed that were forwarded.
+/// Time and cost of the forwarded requests.
 fn pass_and_give_back(counters: &mut Counters, shared: &Shared, requests: &[Request]) -> Vec<(u64, u64)> {
     counters.flush();
     let (mut now, mut passed, mut pending) = (START_US, vec![], vec![]);
@@ -186,8 +187,8 @@ fn giving_back_never_lets_more_pass_than_a_window_allows() {
     proptest!(cases(), |(units in 4..12u64, requests in any_requests(), is_log in any::<bool>())| {
         let algorithm = if is_log { log(units, SECOND_NS) } else { sliding(units, SECOND_NS, 4) };
         let passed = pass_and_give_back(&mut counters.borrow_mut(), &Shared::one(algorithm), &requests);
-        for (place, (first, _)) in passed.iter().enumerate() {
-            let window = passed[place..].iter().take_while(|(at, _)| *at < first + SECOND_US);
+        for (index, (first, _)) in passed.iter().enumerate() {
+            let window = passed[index..].iter().take_while(|(at, _)| *at < first + SECOND_US);
             prop_assert!(window.map(|(_, cost)| cost).sum::<u64>() <= units);
         }
     });

@@ -1,4 +1,4 @@
-//! The script and the local engine say the same of every trace.
+//! The script and the local engine decide alike on every trace.
 
 use proptest::prelude::*;
 use sluicegate::config::{self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
@@ -6,7 +6,7 @@ use sluicegate::config::{self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate
 use crate::limits::{config as limit, rate};
 use crate::script_support::*;
 
-/// Microseconds since the one before, key, cost.
+/// Microseconds since the previous request, key, cost.
 pub type Request = (u64, u8, u64);
 
 pub fn any_requests(gap_max: u64) -> impl Strategy<Value = Vec<Request>> {
@@ -15,7 +15,7 @@ pub fn any_requests(gap_max: u64) -> impl Strategy<Value = Vec<Request>> {
     proptest::collection::vec(request, 1..60)
 }
 
-/// Some 1 to 20 units in a period that `buckets` divide.
+/// 1 to 20 units in a period that is divisible by `buckets`.
 fn any_rate(buckets: u64) -> impl Strategy<Value = Rate> {
     let period = prop_oneof![Just(50 * MS_US), Just(SECOND_US), 1..2_000_000u64];
     (1..20u64, period)
@@ -58,7 +58,7 @@ pub fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     prop_oneof![token_bucket(), leaky_bucket(), fixed_window(), sliding_window(), sliding_log()]
 }
 
-/// Costs are bounded by what the least rate can hold: who asks for more is refused before.
+/// Costs are bounded by the capacity of the smallest rate: greater ones are rejected before.
 pub fn cost_max(configs: &[config::LimitConfig]) -> u64 {
     let quotas = configs.iter().flat_map(|config| config.algorithm.rate_quotas());
     quotas.map(|(_, most)| most).min().unwrap_or(1)
@@ -70,13 +70,13 @@ fn same(counters: &mut Counters, configs: Vec<config::LimitConfig>, own_keys: bo
     let local = Local::new(&shared.configs);
     let most = cost_max(&shared.configs);
     let mut now = START_US;
-    for (place, (gap, id, cost)) in requests.iter().enumerate() {
+    for (index, (gap, id, cost)) in requests.iter().enumerate() {
         now += gap;
         let other = if own_keys { key(id + 100) } else { key(*id) };
         let keys = [key(*id), other, key(*id)];
         let cost = (*cost).min(most);
         let (ours, theirs) = (shared.take(counters, &keys, cost, now), local.take(&keys, cost, now));
-        assert_eq!(ours, theirs, "request {place}");
+        assert_eq!(ours, theirs, "request {index}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Slots of concurrency limits: each gateway says how many it holds.
+//! Slots of concurrency limits: each gateway reports its number.
 
 use sluicegate::config;
 use sluicegate::limit::LimitOutcome;
@@ -7,7 +7,7 @@ use sluicegate::shared::{ScriptOp, ScriptReply, SlotCount};
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, leaky, token};
 use crate::script_support::*;
 
-/// A limit, and gateways that count up their words.
+/// A limit, and gateways that number their reports.
 struct Slots {
     counters: Counters,
     shared: Shared,
@@ -29,10 +29,10 @@ impl Slots {
         self.say(op, node, SlotCount { slots, sequence: self.sequence }, now)
     }
 
-    fn say(&mut self, op: ScriptOp, node: u64, held: SlotCount, now: u64) -> ScriptReply {
+    fn say(&mut self, op: ScriptOp, node: u64, slot_count: SlotCount, now: u64) -> ScriptReply {
         self.counters.node = node;
         let mut items = self.shared.items(&[key(1)], 1);
-        items.iter_mut().for_each(|item| item.slot_count = held);
+        items.iter_mut().for_each(|item| item.slot_count = slot_count);
         self.counters.call(op, &items, START_US + now)
     }
 
@@ -45,10 +45,10 @@ impl Slots {
 fn all_gateways_together_hold_no_more_than_the_limit() {
     let mut slots = Slots::of(3);
     assert!(slots.takes(1, 1, 0) && slots.takes(2, 1, 0) && slots.takes(1, 2, 0));
-    let refused = slots.tell(ScriptOp::Take, 2, 2, 0);
-    assert!(!refused.admitted);
-    assert_eq!(refused.answers[0].decision.outcome, LimitOutcome::Reject);
-    assert_eq!(refused.answers[0].decision.retry_after_ns, u64::MAX, "nobody knows when");
+    let rejected = slots.tell(ScriptOp::Take, 2, 2, 0);
+    assert!(!rejected.admitted);
+    assert_eq!(rejected.answers[0].decision.outcome, LimitOutcome::Reject);
+    assert_eq!(rejected.answers[0].decision.retry_after_ns, u64::MAX, "the time is unknown");
     slots.tell(ScriptOp::ReportSlots, 1, 1, 0);
     assert!(slots.takes(2, 2, 0));
     assert!(!slots.takes(1, 2, 0));
@@ -83,7 +83,7 @@ fn a_gateway_that_falls_silent_holds_nothing_after_ten_seconds() {
     assert!(slots.takes(1, 2, 0));
     assert!(!slots.takes(2, 1, 10 * SECOND_US - 1));
     slots.tell(ScriptOp::ReportSlots, 1, 2, 10 * SECOND_US - 1);
-    assert!(!slots.takes(2, 1, 10 * SECOND_US), "it was heard of again");
+    assert!(!slots.takes(2, 1, 10 * SECOND_US), "it reported again");
     slots.counters.mortal = true;
     assert!(slots.takes(2, 2, 20 * SECOND_US - 1));
     let (ttls, dump) = (slots.counters.ttls(), slots.counters.dump());
@@ -93,11 +93,11 @@ fn a_gateway_that_falls_silent_holds_nothing_after_ten_seconds() {
     slots.tell(ScriptOp::ReportSlots, 2, 0, 20 * SECOND_US);
     assert_eq!(slots.counters.dump(), []);
     slots.tell(ScriptOp::ReportSlots, 2, 1, 20 * SECOND_US);
-    assert!(!slots.takes(1, 2, 20 * SECOND_US), "told without asking");
+    assert!(!slots.takes(1, 2, 20 * SECOND_US), "reported without asking");
 }
 
 #[test]
-fn who_waits_takes_slots_afterwards() {
+fn a_waiting_request_takes_slots_afterwards() {
     let mut slots = Slots::new(vec![limit(concurrency(1)), limit(leaky(10, SECOND_NS, 1, 5))]);
     let first = slots.tell(ScriptOp::Take, 1, 1, 0);
     assert!(first.admitted && !first.answers[0].skipped);
@@ -109,7 +109,7 @@ fn who_waits_takes_slots_afterwards() {
 }
 
 #[test]
-fn who_is_refused_by_a_rate_is_not_asked_for_slots_and_the_reverse_charges_no_rate() {
+fn a_rejection_by_a_rate_takes_no_slots_and_the_reverse_charges_no_rate() {
     let mut slots = Slots::new(vec![limit(concurrency(1)), limit(token(1, SECOND_NS, 2))]);
     assert!(slots.takes(1, 1, 0));
     let before = slots.counters.dump();
@@ -118,12 +118,12 @@ fn who_is_refused_by_a_rate_is_not_asked_for_slots_and_the_reverse_charges_no_ra
     assert_eq!(slots.counters.dump(), before);
     slots.tell(ScriptOp::ReportSlots, 1, 0, 0);
     assert!(slots.takes(2, 1, 0));
-    let refused = slots.tell(ScriptOp::Take, 2, 2, 0);
-    assert!(!refused.admitted && refused.answers[0].skipped);
+    let rejected = slots.tell(ScriptOp::Take, 2, 2, 0);
+    assert!(!rejected.admitted && rejected.answers[0].skipped);
 }
 
 #[test]
-fn slots_in_a_dry_run_never_refuse() {
+fn slots_in_a_dry_run_never_reject() {
     let dry = config::LimitConfig { dry_run: true, ..limit(concurrency(1)) };
     let mut slots = Slots::new(vec![dry, limit(token(1, SECOND_NS, 9))]);
     assert!(slots.takes(1, 1, 0));
@@ -135,6 +135,6 @@ fn slots_in_a_dry_run_never_refuse() {
     assert_eq!(
         slots.tell(ScriptOp::Peek, 3, 1, 0).answers[0].decision.remaining,
         1,
-        "what it refuses it does not count"
+        "a rejection is not counted"
     );
 }

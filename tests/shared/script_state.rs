@@ -1,4 +1,4 @@
-//! What the script leaves in the store: nothing on a refusal, nothing for ever, and nothing that strangers can break.
+//! The script's state in the store: unchanged by a rejection, never permanent, and robust against foreign values.
 
 use proptest::prelude::*;
 use sluicegate::config::{self, Algorithm};
@@ -12,7 +12,7 @@ fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
-/// Microseconds until a limit has forgotten everything, at most.
+/// Maximum microseconds until a limit has recovered fully.
 fn recovery_us(config: &config::LimitConfig) -> u64 {
     let us = |rate: &config::Rate| rate.period.as_micros() as u64;
     let slowest = |(rate, most): (config::Rate, u64)| (2 * most * us(&rate)).div_ceil(rate.units.get());
@@ -28,7 +28,7 @@ fn recovery_us(config: &config::LimitConfig) -> u64 {
 }
 
 #[test]
-fn refusals_change_nothing_and_keys_live_no_longer_than_needed() {
+fn rejections_change_nothing_and_keys_live_no_longer_than_needed() {
     let counters = std::cell::RefCell::new(Counters::start());
     let chains = proptest::collection::vec((any_algorithm(), proptest::bool::weighted(0.2)), 1..4);
     proptest!(cases(200), |(chain in chains, requests in any_requests(SECOND_US))| {
@@ -43,7 +43,7 @@ fn refusals_change_nothing_and_keys_live_no_longer_than_needed() {
             now += gap;
             let before = counters.dump();
             if !shared.take(&mut counters, &[key(id)], cost.min(most), now).admitted {
-                // A slow machine may see some expire.
+                // A slow machine may see some keys expire.
                 prop_assert!(counters.dump().iter().all(|kept| before.contains(kept)));
             }
             for ttl in counters.ttls() {
@@ -92,13 +92,13 @@ fn every_kind() -> Shared {
     Shared::new(all.into_iter().map(limit).collect())
 }
 
-/// What a stranger may have put where our counters are.
+/// Foreign values in the place of our counters.
 #[derive(Debug, Clone)]
 enum Foreign {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
     Hash(Vec<(Vec<u8>, Vec<u8>)>),
-    /// Our own bytes, of which some are cut off and one is another.
+    /// Our own bytes, some of them cut off and one altered.
     Bitten(usize, usize, u8),
 }
 
@@ -124,8 +124,8 @@ fn plant(counters: &mut Counters, name: &[u8], foreign: &Foreign) {
             let own: redis::RedisResult<Vec<u8>> = redis::cmd("GET").arg(name).query(connection);
             let Ok(mut own) = own else { return };
             own.truncate(own.len().saturating_sub(*cut));
-            if let Some(place) = own.len().checked_sub(1).map(|last| at % (last + 1)) {
-                own[place] = *byte;
+            if let Some(index) = own.len().checked_sub(1).map(|last| at % (last + 1)) {
+                own[index] = *byte;
             }
             redis::cmd("SET").arg(name).arg(own).exec(connection).unwrap();
         }
@@ -161,14 +161,14 @@ fn foreign_state_is_never_an_error() {
         let op = [ScriptOp::Take, ScriptOp::Peek, ScriptOp::Refund, ScriptOp::ReportSlots, ScriptOp::Charge][op];
         counters.call(op, &items, START_US + 1);
         counters.call(ScriptOp::Take, &items, START_US + 2 * SECOND_US);
-        // Whatever it was, it is over after the longest recovery.
+        // Whatever it was, it is gone after the longest recovery.
         let reply = counters.call(ScriptOp::Take, &items, START_US + HOUR_US);
         prop_assert!(reply.answers.len() == 6);
     });
 }
 
 #[test]
-fn what_is_no_state_counts_as_absent() {
+fn unsound_state_counts_as_absent() {
     let mut counters = Counters::start();
     let shared = every_kind();
     let mut items = shared.items(&[key(1)], 1);
@@ -232,14 +232,16 @@ fn entries_that_a_call_does_not_name_stay_until_they_are_idle() {
         };
         Shared::new(names.iter().map(named).collect())
     };
-    let remaining = |said: Said| said.decisions.iter().map(|decision| decision.remaining).collect::<Vec<_>>();
+    let remaining = |verdict: ScriptVerdict| {
+        verdict.decisions.iter().map(|decision| decision.remaining).collect::<Vec<_>>()
+    };
     let stored = |counters: &mut Counters| {
         let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
         redis::cmd("GET").arg(&names[0]).query::<Vec<u8>>(&mut counters.connection).unwrap().len()
     };
     let mut take = |names: &[&str], now| {
-        let said = configs(names).take(&mut counters, &[key(1)], 1, START_US + now);
-        (remaining(said), stored(&mut counters))
+        let verdict = configs(names).take(&mut counters, &[key(1)], 1, START_US + now);
+        (remaining(verdict), stored(&mut counters))
     };
     // A bucket takes 24 bytes, this window 36.
     assert_eq!(take(&["a", "window", "b"], 0), (vec![1, 1, 1], 84));
@@ -255,7 +257,7 @@ fn entries_that_a_call_does_not_name_stay_until_they_are_idle() {
 }
 
 #[test]
-fn changed_numbers_share_what_was_used() {
+fn changed_numbers_share_used_units() {
     let mut counters = Counters::start();
     let few = Shared::one(token(1, SECOND_NS, 2));
     let many = Shared::one(token(1, SECOND_NS, 10));
@@ -263,25 +265,25 @@ fn changed_numbers_share_what_was_used() {
         assert_eq!(many.pass(&mut counters, START_US).unwrap().decision.remaining, remaining);
     }
     let before = counters.dump();
-    let said = few.take(&mut counters, &[key(1)], 1, START_US);
+    let verdict = few.take(&mut counters, &[key(1)], 1, START_US);
     assert_eq!(
-        (said.admitted, said.retry_us),
+        (verdict.admitted, verdict.retry_us),
         (false, 7 * SECOND_US),
         "what was used under the old numbers counts"
     );
     assert_eq!(counters.dump(), before, "and is not cut down to the new ones");
     assert_eq!(many.pass(&mut counters, START_US).unwrap().decision.remaining, 1);
     let faster = Shared::one(token(100, SECOND_NS, 10));
-    let said = faster.take(&mut counters, &[key(1)], 1, START_US);
-    assert_eq!((said.admitted, said.decisions[0].remaining), (true, 0), "nine are used at any rate");
+    let verdict = faster.take(&mut counters, &[key(1)], 1, START_US);
+    assert_eq!((verdict.admitted, verdict.decisions[0].remaining), (true, 0), "nine are used at any rate");
     let retry_us = faster.take(&mut counters, &[key(1)], 1, START_US).retry_us;
     assert_eq!(retry_us, 10 * MS_US - 1, "what was used is known to seven digits");
     assert_eq!(RateRule::rules_of(&few.configs[0])[0].id, RateRule::rules_of(&faster.configs[0])[0].id);
 }
 
-/// A limit is raised gateway by gateway: what was used is used, and no more than that.
+/// A limit is raised gateway by gateway: used units count as used, and no more than those.
 #[test]
-fn a_day_that_is_used_up_leaves_what_a_raised_limit_adds() {
+fn a_used_up_day_leaves_the_units_that_a_raised_limit_adds() {
     const DAY: u64 = 86_400 * SECOND_NS;
     let mut counters = Counters::start();
     for (few, many) in [
@@ -300,7 +302,8 @@ fn a_day_that_is_used_up_leaves_what_a_raised_limit_adds() {
     }
 }
 
-/// What was admitted while the store did not answer is charged once, however often that is sent, even below zero.
+/// Units that were admitted while the store did not answer are charged once, however often the charge is sent, even
+/// beyond the limit.
 #[test]
 fn a_charge_counts_once_and_may_go_below_zero() {
     let mut counters = Counters::start();
@@ -332,10 +335,10 @@ fn a_charge_counts_once_and_may_go_below_zero() {
         assert_eq!(remaining(&mut counters, 0), 5, "{shown}");
         charge(&mut counters, 8, 8);
         assert_eq!(remaining(&mut counters, 0), 0, "{shown}");
-        let said = shared.take(&mut counters, &[key(1)], 1, START_US + 3 * SECOND_US);
-        assert!(!said.admitted, "{shown}: three more than the limit are used: {said:?}");
-        let said = shared.take(&mut counters, &[key(1)], 1, START_US + 14 * SECOND_US);
-        assert!(said.admitted, "{shown}: {said:?}");
+        let verdict = shared.take(&mut counters, &[key(1)], 1, START_US + 3 * SECOND_US);
+        assert!(!verdict.admitted, "{shown}: three more than the limit are used: {verdict:?}");
+        let verdict = shared.take(&mut counters, &[key(1)], 1, START_US + 14 * SECOND_US);
+        assert!(verdict.admitted, "{shown}: {verdict:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The script on a server of a test's own, driven call by call at the times that a test says.
+//! The script on a server of the test's own, driven call by call at times that the test chooses.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use sluicegate::shared::{
 use crate::limits;
 use crate::support::Redis;
 
-/// Where the tests' time starts, microseconds since 1970.
+/// The start of the tests' time, microseconds since 1970.
 pub const START_US: u64 = 1_700_000_000_000_000;
 pub const MS_US: u64 = 1_000;
 pub const SECOND_US: u64 = 1_000_000;
@@ -25,7 +25,7 @@ pub struct Counters {
     pub connection: redis::Connection,
     /// The gateway that calls.
     pub node: u64,
-    /// Keys expire when the script says, by the server's own clock, which knows nothing of the test's.
+    /// Keys expire when the script says, by the server's own clock, which is independent of the test's.
     pub mortal: bool,
 }
 
@@ -42,11 +42,11 @@ pub struct Local {
     waiting: Arc<WaitingCap>,
 }
 
-/// What either of them said: whether the request may pass, and what each rate says.
+/// The answer of either: whether the request may pass, and the decision of each rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct ScriptVerdict {
     pub admitted: bool,
-    /// Of a refusal: the longest, microseconds.
+    /// For a rejection: the longest retry, microseconds.
     pub retry_us: u64,
     pub decisions: Vec<Decision>,
 }
@@ -55,7 +55,7 @@ pub fn key(id: u8) -> SharedKey {
     SharedKey([id; 16])
 }
 
-/// One call on a connection whose server has the script.
+/// One call on a connection to a server with the script.
 #[track_caller]
 pub fn ask(
     connection: &mut redis::Connection,
@@ -91,7 +91,7 @@ impl Counters {
         Counters { _redis: redis, connection, node: 1, mortal: false }
     }
 
-    /// What the script answers to `items` by its own clock, or at `now_us`.
+    /// The script's answer to `items` by its own clock, or at `now_us`.
     #[track_caller]
     pub fn raw(&mut self, op: ScriptOp, items: &[CallItem<'_>], now_us: Option<u64>) -> Vec<u8> {
         let packed = PackedCall::new(op, "sg", self.node, items);
@@ -134,7 +134,7 @@ impl Counters {
     pub fn ttls(&mut self) -> Vec<i64> {
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
         let mut ttl = |key| redis::cmd("PTTL").arg(key).query::<i64>(&mut self.connection).unwrap();
-        // One that expires right now is no more.
+        // A key that expires right now is gone.
         keys.iter().map(&mut ttl).filter(|ttl| *ttl != -2).collect()
     }
 
@@ -146,13 +146,13 @@ impl Counters {
 // === impl Shared ===
 
 impl Shared {
-    /// Limits with names of their own, unless they have some.
+    /// Limits with distinct names, unless they have some.
     pub fn new(configs: Vec<config::LimitConfig>) -> Shared {
         let mut configs = configs;
-        for (place, config) in configs.iter_mut().enumerate() {
+        for (limit_index, config) in configs.iter_mut().enumerate() {
             config::check_redis_range(config).unwrap();
             if config.name == "test" {
-                config.name = format!("test {place}");
+                config.name = format!("test {limit_index}");
             }
         }
         let rules = configs.iter().map(RateRule::rules_of).collect();
@@ -163,34 +163,26 @@ impl Shared {
         Shared::new(vec![limits::config(algorithm)])
     }
 
-    /// One request of `cost` to all limits; `keys` in their order, the last for all that follow.
+    /// One request of `cost` to all limits; `keys` in their order, the last one for all that follow.
     pub fn items(&self, keys: &[SharedKey], cost: u64) -> Vec<CallItem<'_>> {
         let mut items = Vec::new();
-        for (place, (config, rules)) in self.configs.iter().zip(&self.rules).enumerate() {
-            let key = keys[place.min(keys.len() - 1)];
+        for (limit_index, (config, rules)) in self.configs.iter().zip(&self.rules).enumerate() {
+            let key = keys[limit_index.min(keys.len() - 1)];
             let rates = config.algorithm.rate_count();
             for rule in &rules[..rates] {
-                let (place, dry_run, held) = (place as u16, config.dry_run, SlotCount::default());
-                items.push(CallItem {
-                    rule,
-                    key,
-                    cost,
-                    limit_index: place,
-                    dry_run,
-                    slot_count: held,
-                    mark: 0,
-                    owed: 0,
-                });
+                let (limit_index, dry_run, slot_count) =
+                    (limit_index as u16, config.dry_run, SlotCount::default());
+                items.push(CallItem { rule, key, cost, limit_index, dry_run, slot_count, mark: 0, owed: 0 });
             }
         }
         items
     }
 
     #[track_caller]
-    pub fn take(&self, counters: &mut Counters, keys: &[SharedKey], cost: u64, now_us: u64) -> Said {
+    pub fn take(&self, counters: &mut Counters, keys: &[SharedKey], cost: u64, now_us: u64) -> ScriptVerdict {
         let items = self.items(keys, cost);
         let reply = counters.call(ScriptOp::Take, &items, now_us);
-        said(&items, &reply)
+        verdict_of(&items, &reply)
     }
 
     /// One unit of key 1: its first answer, if it was accepted.
@@ -202,26 +194,28 @@ impl Shared {
     }
 }
 
-pub fn said(items: &[CallItem<'_>], reply: &ScriptReply) -> Said {
+pub fn verdict_of(items: &[CallItem<'_>], reply: &ScriptReply) -> ScriptVerdict {
     let decisions: Vec<Decision> = reply.answers.iter().map(|answer| answer.decision).collect();
-    let refuses = |(item, decision): (&CallItem<'_>, &Decision)| {
+    let rejects = |(item, decision): (&CallItem<'_>, &Decision)| {
         (!item.dry_run && decision.outcome == LimitOutcome::Reject).then_some(decision.retry_after_ns / 1_000)
     };
-    let retry_us = items.iter().zip(&decisions).filter_map(refuses).max().unwrap_or(0);
-    Said { admitted: reply.admitted, retry_us, decisions }
+    let retry_us = items.iter().zip(&decisions).filter_map(rejects).max().unwrap_or(0);
+    ScriptVerdict { admitted: reply.admitted, retry_us, decisions }
 }
 
 // === impl Local ===
 
 impl Local {
     pub fn new(configs: &[config::LimitConfig]) -> Local {
-        let limits =
-            configs.iter().enumerate().map(|(place, config)| Arc::new(Limit::new(place, config, 1000)));
+        let limits = configs
+            .iter()
+            .enumerate()
+            .map(|(limit_index, config)| Arc::new(Limit::new(limit_index, config, 1000)));
         Local { chain: Chain::new(limits.collect()), waiting: Arc::new(WaitingCap::new(100_000)) }
     }
 
     /// The same request as [`Shared::take`], in whole microseconds.
-    pub fn take(&self, keys: &[SharedKey], cost: u64, now_us: u64) -> Said {
+    pub fn take(&self, keys: &[SharedKey], cost: u64, now_us: u64) -> ScriptVerdict {
         let judgement = self.chain.judge(Now(now_us * 1_000), &self.waiting, |limit| {
             let key = keys[limit.index.min(keys.len() - 1)];
             LimitDemand::Units(limits::units(u128::from_le_bytes(key.0), cost))
@@ -237,11 +231,11 @@ impl Local {
         match judgement.verdict {
             ChainVerdict::Admit(mut passage) => {
                 passage.mark_forwarded();
-                Said { admitted: true, retry_us: 0, decisions }
+                ScriptVerdict { admitted: true, retry_us: 0, decisions }
             }
-            ChainVerdict::Reject(refusal) => {
-                let retry_us = refusal.retry_after_ns.map_or(u64::MAX, |ns| ns.div_ceil(1_000));
-                Said { admitted: false, retry_us, decisions }
+            ChainVerdict::Reject(rejection) => {
+                let retry_us = rejection.retry_after_ns.map_or(u64::MAX, |ns| ns.div_ceil(1_000));
+                ScriptVerdict { admitted: false, retry_us, decisions }
             }
         }
     }

@@ -8,14 +8,14 @@ use crate::script_support::*;
 
 const SECOND_NS: u64 = limits::SECOND;
 
-/// The waits of those accepted of `count` requests at once, ms, and the retry of the others, ms.
+/// The waits of the accepted ones of `count` requests at once, ms, and the retry of the others, ms.
 fn burst(counters: &mut Counters, shared: &Shared, count: usize, now: u64) -> (Vec<u64>, Vec<u64>) {
     let (mut waits, mut retries) = (vec![], vec![]);
     for _ in 0..count {
-        let said = shared.take(counters, &[key(1)], 1, now);
-        match said.admitted {
-            true => waits.push(said.decisions[0].wait_ns / 1_000_000),
-            false => retries.push(said.retry_us / 1_000),
+        let verdict = shared.take(counters, &[key(1)], 1, now);
+        match verdict.admitted {
+            true => waits.push(verdict.decisions[0].wait_ns / 1_000_000),
+            false => retries.push(verdict.retry_us / 1_000),
         }
     }
     (waits, retries)
@@ -50,7 +50,7 @@ fn window_vectors() {
     let ends = [
         (fixed(10, 10 * SECOND_NS, WindowAlign::First), 10_000),
         (fixed(10, 10 * SECOND_NS, WindowAlign::Clock), 6_000),
-        // The second of the request leaves when the tenth second after it is over.
+        // The second of the request leaves once the tenth second after it is over.
         (sliding(10, 10 * SECOND_NS, 10), 11_000),
         (log(10, 10 * SECOND_NS), 10_000),
     ];
@@ -63,7 +63,8 @@ fn window_vectors() {
     }
 }
 
-/// From an empty bucket `cost` tokens are taken at the very microsecond at which they are there, and not one before.
+/// From an empty bucket, `cost` tokens are taken in the very microsecond in which they are available, and not one
+/// earlier.
 #[track_caller]
 fn drifts_never(cost: u64, times: u64) {
     let (mut counters, shared) = (Counters::start(), Shared::one(token(3, SECOND_NS, 2 * cost)));
@@ -116,7 +117,7 @@ fn buckets_at_the_edges_of_the_arithmetic() {
 }
 
 #[test]
-fn a_chain_names_the_longest_retry_and_charges_nobody() {
+fn a_chain_names_the_longest_retry_and_charges_no_limit() {
     let mut counters = Counters::start();
     let shared = Shared::new(vec![
         limits::config(token(1, SECOND_NS, 9)),
@@ -125,10 +126,10 @@ fn a_chain_names_the_longest_retry_and_charges_nobody() {
     ]);
     assert!(shared.take(&mut counters, &[key(1)], 1, START_US).admitted);
     let before = counters.dump();
-    let said = shared.take(&mut counters, &[key(1)], 1, START_US);
-    assert_eq!((said.admitted, said.retry_us), (false, 60 * SECOND_US));
-    let outcomes: Vec<LimitOutcome> = said.decisions.iter().map(|decision| decision.outcome).collect();
+    let verdict = shared.take(&mut counters, &[key(1)], 1, START_US);
+    assert_eq!((verdict.admitted, verdict.retry_us), (false, 60 * SECOND_US));
+    let outcomes: Vec<LimitOutcome> = verdict.decisions.iter().map(|decision| decision.outcome).collect();
     assert_eq!(outcomes, [LimitOutcome::Admit, LimitOutcome::Reject, LimitOutcome::Reject]);
-    assert_eq!(said.decisions[0].remaining, 8, "unspent");
+    assert_eq!(verdict.decisions[0].remaining, 8, "unspent");
     assert_eq!(counters.dump(), before);
 }
