@@ -29,9 +29,9 @@ fn every_slot_of_a_long_chain_is_given_back() {
 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let named = |n: usize| config::LimitConfig { name: format!("slots-{n}"), ..limit.clone() };
-        let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(n, &named(n), 10))).collect();
-        let shared_limit = |n| Some(Arc::new(SharedLimit::new(n, &named(n), OnFailure::Reject, 10)));
-        let shared_limits: Vec<_> = (0..LIMITS).map(shared_limit).collect();
+        let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(LimitId(n), &named(n), 10))).collect();
+        let shared_limit = |n| Some(Arc::new(SharedLimit::new(n, &named(n.0), OnFailure::Reject, 10)));
+        let shared_limits: Vec<_> = (0..LIMITS).map(LimitId).map(shared_limit).collect();
         let chain = Chain::new(limits).with_shared(&shared_limits);
         let units = Units { key: CounterKey { id: 1, prefix: 0 }, cost: 1, variant: 0, fair: 0 };
         let (waiting, mut decisions) = (Arc::new(WaitingCap::new(10)), Decisions::new());

@@ -211,7 +211,7 @@ impl Local {
         let limits = configs
             .iter()
             .enumerate()
-            .map(|(limit_index, config)| Arc::new(Limit::new(limit_index, config, 1000)));
+            .map(|(limit_index, config)| Arc::new(Limit::new(LimitId(limit_index), config, 1000)));
         Local { chain: Chain::new(limits.collect()), waiting: Arc::new(WaitingCap::new(100_000)) }
     }
 
