@@ -56,13 +56,13 @@ fn token(per_second: u64, burst: u64) -> Arc<Limit> {
 
 /// One whole request: judged, given its slots, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<WaitingCap>, now: Now, key: CounterKey) -> bool {
-    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
     let (mut decisions, mut passage) = (Decisions::new(), None);
     let refusal = chain.judge_into(now, waiting, ask, &mut decisions, &mut passage);
     black_box(&decisions);
     let Some(passage) = &mut passage else { return refusal.is_none() };
     let entered = passage.take_slots(now).is_ok();
-    passage.mark_forwarded();
+    passage.keep_charges();
     entered
 }
 

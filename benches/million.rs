@@ -69,13 +69,13 @@ impl Ours {
     /// One whole request: judged, given its slots, forwarded, dropped.
     #[inline]
     fn admits(&self, now: u64, key: CounterKey) -> bool {
-        let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+        let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
         let (mut decisions, mut passage) = (Decisions::new(), None);
         self.chain.judge_into(Now(now), &self.waiting, ask, &mut decisions, &mut passage);
         black_box(&decisions);
         let Some(passage) = &mut passage else { return false };
         let entered = passage.take_slots(Now(now)).is_ok();
-        passage.mark_forwarded();
+        passage.keep_charges();
         entered
     }
 }

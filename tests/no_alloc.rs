@@ -123,7 +123,7 @@ fn warming_buckets_admit_without_allocating() {
 fn allocates_nothing(chain: &Chain, first: u64) {
     let waiting = Arc::new(WaitingCap::new(10));
     let key = CounterKey { id: 7, prefix: 7 };
-    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
     requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
 }
 
@@ -138,7 +138,7 @@ fn passes(
         return false;
     };
     let entered = passage.take_slots(now).is_ok();
-    passage.mark_forwarded();
+    passage.keep_charges();
     entered
 }
 
@@ -189,7 +189,7 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
         let caller = Caller::new(&gateway, head, client, None, named, Some(LocationId(0)));
         let banned = bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now);
         let mut keys = limits.keys.iter();
-        let ask = |limit: &Limit| caller.build_charge(&gateway.keys, limit, keys.next().unwrap()).unwrap();
+        let ask = |limit: &Limit| caller.build_demand(&gateway.keys, limit, keys.next().unwrap()).unwrap();
         standing == Some(AccessDecision::Ordinary)
             && banned.is_none()
             && passes(now, &limits.chain, &gateway.waiting, ask)

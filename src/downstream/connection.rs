@@ -23,7 +23,7 @@ pub fn dispatch_connection(
 ) {
     // The client behind a proxy is known only after the PROXY header.
     if let (Some(peer), None) = (socket.peer(), context.protocol.proxy_protocol)
-        && !context.permit.count_peer(thread, peer)
+        && !context.permit.try_count_peer(thread, peer)
     {
         return;
     }

@@ -104,7 +104,7 @@ impl ConnectionLimits {
     }
 
     /// Whether connections wait for a permit.
-    pub fn is_full(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
@@ -147,7 +147,7 @@ pub struct ConnectionPermit {
 impl ConnectionPermit {
     /// Counts the connection for its client, unless that is a trusted proxy; false when the client has
     /// `connections_per_ip` already.
-    pub fn count_peer(&mut self, thread: &WorkerThread, peer: IpAddr) -> bool {
+    pub fn try_count_peer(&mut self, thread: &WorkerThread, peer: IpAddr) -> bool {
         let worker = thread.current_worker();
         let clients = &worker.gateway.clients;
         let fits = clients.trusts_proxy(peer) || self.count_client(clients.mask_address(peer));

@@ -46,7 +46,7 @@ pub async fn run_handshake(
     let mut peer = seen;
     if let Some(mode) = protocol.proxy_protocol {
         peer = read_proxy_header(thread, mode, &mut wire, watch, seen).await?;
-        if peer.is_some_and(|client| !permit.count_peer(thread, client)) {
+        if peer.is_some_and(|client| !permit.try_count_peer(thread, client)) {
             return None;
         }
     }
@@ -226,7 +226,7 @@ async fn accept_tls(
 
 /// Sends the last bytes, then reads the client's remaining input, so that a reset cannot destroy them on the way.
 async fn send_and_close(mut wire: ClientStream, watch: &ConnectionWatch, last_bytes: &[u8]) {
-    watch.mark_body_unread();
+    watch.mark_request_body_unread();
     if wire.write_all(last_bytes).await.is_ok() {
         let _ = wire.shutdown().await;
     }

@@ -9,8 +9,8 @@
 //! - A wait is computed on arrival, not polled. Only with `fair_by` may others come in between, so such a wait has a
 //!   deadline. A waiter that leaves gives its position back.
 //! - Everything is bounded: keys, waiters, runs of a log. A full table shares counters by address prefix, and a slot
-//!   is reused only when its counter says no more than a fresh one. A log that may not grow becomes coarser on the
-//!   side that its promise allows.
+//!   is reused only when its counter says no more than a fresh one. A log that may not grow becomes coarser, which
+//!   can only reject more.
 
 mod adopt;
 pub mod algorithm;
@@ -83,7 +83,7 @@ pub struct Units {
     /// The variant that judges it: [`config::LimitConfig::variant_for_tier`].
     pub variant: usize,
     /// Hash of its `fair_by` value, which takes turns with others in a queue; else unused.
-    pub fair: u64,
+    pub fair_hash: u64,
 }
 
 /// A record of taken units: everything a refund needs.

@@ -319,7 +319,7 @@ async fn sweep_connections(thread: Rc<WorkerThread>, limits: Arc<ConnectionLimit
         let spans = ClientSpans {
             header: ticks_for(timeouts.header),
             idle: ticks_for(timeouts.idle),
-            spare: if limits.is_full() { SPARE_AFTER } else { u64::MAX },
+            spare: if limits.has_waiters() { SPARE_AFTER } else { u64::MAX },
             body: ticks_for(timeouts.body),
             write: ticks_for(timeouts.write),
             handshake: ticks_for(timeouts.handshake),

@@ -60,7 +60,7 @@ pub struct RequestState {
     pub tier: Option<Tier>,
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
-    pub charged_chain: Option<ChainPermit>,
+    pub chain_permit: Option<ChainPermit>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
     /// The rejection to send after the limits, when no location serves the request.
@@ -79,6 +79,7 @@ pub struct RequestState {
     pub bytes_sent: u64,
     /// Bytes received from the client through a tunnel; `None` = no tunnel.
     pub bytes_received: Option<u64>,
+    /// From the start of the request to its turn; 0 = it did not wait.
     pub wait_ns: u64,
     pub verdict: Verdict,
     /// The index of the limit that rejected the request or made it wait.
@@ -156,7 +157,7 @@ impl RequestState {
             blamed: None,
             tier: None,
             decisions: Decisions::new(),
-            charged_chain: None,
+            chain_permit: None,
             bandwidth: None,
             no_location: None,
             degraded: None,
@@ -208,7 +209,7 @@ impl RequestState {
     }
 
     /// Counts the request as in flight; false if that exceeds `max`.
-    pub fn count_in_flight(&mut self, count: &Arc<AtomicUsize>, max: Option<usize>) -> bool {
+    pub fn try_count_in_flight(&mut self, count: &Arc<AtomicUsize>, max: Option<usize>) -> bool {
         let Some(max) = max else { return true };
         let in_flight = RequestInFlight::new(count);
         let fits = in_flight.before < max;
@@ -266,7 +267,7 @@ impl Drop for RequestState {
             self.verdict = Verdict::Fault(fault);
         }
         // Release the slots first, so that the rest does not delay the next request.
-        self.charged_chain = None;
+        self.chain_permit = None;
         self.in_flight = None;
         self.watch.end_request();
         if self.status == status::CLIENT_GONE && self.connection.watch.is_multiplexed() {

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
 use crate::limit::table::CounterKey;
-use crate::net::deadline::{ConnectionWatch, RequestWatch, TickCounter, WatchList, ticks_for};
+use crate::net::deadline::{ConnectionWatch, RequestWatch, SweepCounter, WatchList, ticks_for};
 use crate::net::socket::{ClientStream, Socket};
 use crate::observe::access_log::LineWriter;
 use crate::proxy::gateway::Gateway;
@@ -90,7 +90,7 @@ impl WorkerThread {
 pub struct Worker {
     pub id: usize,
     pub gateway: Arc<Gateway>,
-    pub ticks: Rc<TickCounter>,
+    pub ticks: Rc<SweepCounter>,
     pub pools: Rc<Pools>,
     pub request_ids: RequestIds,
     pub wall_clock: WallClock,
@@ -104,7 +104,7 @@ impl Worker {
     fn new(
         id: usize,
         gateway: Arc<Gateway>,
-        ticks: Rc<TickCounter>,
+        ticks: Rc<SweepCounter>,
         pools: Rc<Pools>,
         session: Option<Rc<Session>>,
     ) -> Worker {

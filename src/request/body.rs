@@ -126,7 +126,7 @@ impl RequestBody {
         };
         // On HTTP/1 the response may be complete before the body; HTTP/2 separates the two by streams.
         if !watch.connection.is_multiplexed() {
-            watch.connection.mark_body_unread();
+            watch.connection.mark_request_body_unread();
         }
         let outcome = BodyOutcomeCell::default();
         let body = ClientBody {
@@ -242,7 +242,7 @@ impl Drop for ClientBody {
             self.outcome.ended_at.set(Some(Now::read_clock()));
             self.watch.connection.mark_body_read();
         } else {
-            self.watch.connection.mark_body_unread();
+            self.watch.connection.mark_request_body_unread();
         }
     }
 }
@@ -253,7 +253,7 @@ pub fn discard_body(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) 
     if request.body().is_empty() {
         return;
     }
-    watch.mark_body_unread();
+    watch.mark_request_body_unread();
     let is_small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
     // A client that waits for 100 Continue sends nothing yet, and reading would send it.
     let awaits_continue = request.headers().contains_key(EXPECT);

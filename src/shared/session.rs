@@ -304,7 +304,7 @@ impl StoreRefund {
 // === impl StoreOutbox ===
 
 impl StoreOutbox {
-    /// Waits until the store has received everything.
+    /// Waits until no refund is pending and the slots are reported; debts have a flusher of their own.
     pub async fn wait_flushed(&self) {
         loop {
             let idle = self.idle.notified();

@@ -101,7 +101,7 @@ impl WorkerSlots {
         }
     }
 
-    /// Frees slots that a request gave back or did not get; the store is told soon.
+    /// Frees slots that a request gave back or did not get; the next report tells the store.
     pub fn release_slots(&self, slot_key: &SlotKey, slots: u64) {
         let mut inner = self.inner.lock();
         let Some(entry) = inner.by_key.get_mut(slot_key) else { return };

@@ -27,7 +27,7 @@ pub struct RandomRequest {
 impl RandomRequest {
     pub fn units(&self, limit: &Limit) -> Units {
         let variant = self.variant % limit.config.algorithm_variants().count();
-        Units { key: key(self.id), cost: self.cost, variant, fair: self.fair }
+        Units { key: key(self.id), cost: self.cost, variant, fair_hash: self.fair }
     }
 }
 

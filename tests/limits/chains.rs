@@ -68,8 +68,8 @@ proptest! {
             }
             // Some are refunded before they were forwarded, in both.
             if request.fate < 4 {
-                permit.mark_forwarded();
-                permit_twin.mark_forwarded();
+                permit.keep_charges();
+                permit_twin.keep_charges();
             }
             match request.fate {
                 0 => in_flight.push((permit, permit_twin)),
@@ -96,7 +96,7 @@ proptest! {
         let gate = gate_of(&limits);
         let passes = |at: u64, request: &RandomRequest| match judge(&gate, at, request).verdict {
             ChainVerdict::Admit(mut permit) => {
-                permit.mark_forwarded();
+                permit.keep_charges();
                 Ok(())
             }
             ChainVerdict::Reject(rejection) => Err(rejection.retry_after_ns.unwrap_or(u64::MAX)),

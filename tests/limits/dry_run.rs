@@ -16,7 +16,7 @@ fn dry_run_never_vetoes_and_counts_alone() {
         let outcomes: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.outcome).collect();
         let mut permit = admitted(judgement);
         assert!(!permit.must_wait());
-        permit.mark_forwarded();
+        permit.keep_charges();
         outcomes
     };
     assert_eq!(outcomes(0), [LimitOutcome::Admit, LimitOutcome::Admit]);
@@ -55,7 +55,7 @@ fn the_rates_of_a_dry_run_are_one_transaction() {
             let judgement = gate.judge(0, 1, 1);
             let left: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.remaining).collect();
             assert_eq!(left, [first - 1, second - 1], "request {index}");
-            admitted(judgement).mark_forwarded();
+            admitted(judgement).keep_charges();
         }
     }
 }
@@ -67,7 +67,7 @@ fn a_rejection_by_others_costs_a_dry_run_nothing() {
     let left = |decisions: &[RateDecision]| [0, 2].map(|index| decisions[index].decision.remaining);
     let judgement = gate.judge(0, 1, 1);
     assert_eq!(left(&judgement.decisions), [2, 2]);
-    admitted(judgement).mark_forwarded();
+    admitted(judgement).keep_charges();
     for _ in 0..9 {
         let judgement = gate.judge(0, 1, 1);
         assert_eq!(left(&judgement.decisions), [2, 2]);

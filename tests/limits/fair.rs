@@ -39,7 +39,7 @@ impl Scene {
     }
 
     fn judge(&self, value: u64) -> ChainJudgement {
-        let ask = |_: &_| LimitDemand::Units(Units { fair: value, ..units(1, 1) });
+        let ask = |_: &_| LimitDemand::Units(Units { fair_hash: value, ..units(1, 1) });
         self.gate.chain.judge(Now::read_clock(), &self.gate.waiting, ask)
     }
 
@@ -69,7 +69,7 @@ impl Scene {
                     return;
                 }
             }
-            permit.mark_forwarded();
+            permit.keep_charges();
         });
         Ok((wait, task))
     }
@@ -315,7 +315,7 @@ proptest! {
         for (gap, fair, cost) in traffic {
             at += gap;
             let cost = cost.min(burst + queue);
-            let ask = |_: &Limit| LimitDemand::Units(Units { fair, ..crate::support::units(1, cost) });
+            let ask = |_: &Limit| LimitDemand::Units(Units { fair_hash: fair, ..crate::support::units(1, cost) });
             let judge = |at: u64| gate.chain.judge(Now(START + at), &gate.waiting, ask).verdict;
             match judge(at) {
                 ChainVerdict::Admit(permit) => standing.push(permit),

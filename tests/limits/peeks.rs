@@ -49,7 +49,7 @@ proptest! {
                     if !permit.must_wait() {
                         let rejected = permit.take_slots(Now(START + at)).err();
                         prop_assert_eq!(expected, rejected.map(|rejection| describe(&gate, &rejection)));
-                        permit.mark_forwarded();
+                        permit.keep_charges();
                     } else {
                         prop_assert_eq!(expected, None);
                     }

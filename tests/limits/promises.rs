@@ -50,7 +50,7 @@ fn nothing_drifts_over_a_day() {
                 let Decision { wait_ns, retry_after_ns, .. } = judgement.decisions[0].decision;
                 if let ChainVerdict::Admit(mut permit) = judgement.verdict {
                     passed += i64::from((WARM..WARM + DAY).contains(&(at + wait_ns)));
-                    permit.mark_forwarded();
+                    permit.keep_charges();
                     std::mem::forget(permit);
                 }
                 at += retry_after_ns;
@@ -92,7 +92,7 @@ proptest! {
             for (verdict, of_gate) in [(early.verdict, true), (expected.verdict, false)] {
                 if let ChainVerdict::Admit(mut permit) = verdict {
                     last = if of_gate { last } else { present };
-                    permit.mark_forwarded();
+                    permit.keep_charges();
                     std::mem::forget(permit);
                 }
             }
@@ -148,7 +148,7 @@ fn extremes_do_not_panic() {
                 let gate = gate_of(&[limit]);
                 for now in [0, 1, START, u64::MAX, START, u64::MAX] {
                     for (fair, cost) in [0, 1, 2, units, u64::MAX].into_iter().enumerate() {
-                        let units = Units { key: key(1), cost, variant: 0, fair: fair as u64 % 2 };
+                        let units = Units { key: key(1), cost, variant: 0, fair_hash: fair as u64 % 2 };
                         drop(gate.chain.peek(Now(now), &gate.waiting, |_| LimitDemand::Units(units)));
                         let verdict =
                             gate.chain.judge(Now(now), &gate.waiting, |_| LimitDemand::Units(units)).verdict;

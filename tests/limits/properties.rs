@@ -154,7 +154,7 @@ async fn drive(
             let left = left.clone();
             let task = spawn_local(async move {
                 permit.wait_turn().await.unwrap();
-                permit.mark_forwarded();
+                permit.keep_charges();
                 left.borrow_mut().push((start.elapsed().as_millis() as u64, who as u64));
             });
             tasks.push((who, task));

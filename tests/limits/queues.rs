@@ -41,7 +41,7 @@ impl Scene {
         Some(spawn_local(async move {
             permit.wait_turn().await.unwrap();
             permit.take_slots(Now::read_clock()).unwrap();
-            permit.mark_forwarded();
+            permit.keep_charges();
             left.borrow_mut().push((start.elapsed().as_millis() as u64, number));
         }))
     }

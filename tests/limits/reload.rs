@@ -218,7 +218,7 @@ fn rates_and_tiers_are_recognised() {
         (0..9)
             .filter(|_| match gate.chain.judge(Now(START), &gate.waiting, ask).verdict {
                 ChainVerdict::Admit(mut permit) => {
-                    permit.mark_forwarded();
+                    permit.keep_charges();
                     true
                 }
                 ChainVerdict::Reject(_) => false,
@@ -283,7 +283,7 @@ fn run(
         let gate = &gates[gates.len().saturating_sub(1 + fate % 2)];
         if let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
             if fate < 6 {
-                permit.mark_forwarded();
+                permit.keep_charges();
                 passed.push((at, cost));
             } else {
                 pending.push(permit);

@@ -53,7 +53,7 @@ impl Scene {
     fn arrive_at(&self, reloads: usize, fair: u64, number: u64) -> Option<JoinHandle<()>> {
         let gates = self.gates.borrow();
         let gate = &gates[gates.len() - 1 - reloads];
-        let ask = |_: &Limit| LimitDemand::Units(Units { fair, ..units(1, 1) });
+        let ask = |_: &Limit| LimitDemand::Units(Units { fair_hash: fair, ..units(1, 1) });
         let judgement = gate.chain.judge(Now::read_clock(), &gate.waiting, ask);
         let ChainVerdict::Admit(mut permit) = judgement.verdict else { return None };
         let (left, start) = (self.left.clone(), self.start);
@@ -62,7 +62,7 @@ impl Scene {
                 return;
             }
             permit.take_slots(Now::read_clock()).unwrap();
-            permit.mark_forwarded();
+            permit.keep_charges();
             left.borrow_mut().push((start.elapsed().as_millis() as u64, number));
         }))
     }
@@ -194,7 +194,7 @@ fn a_cold_queue_is_converted_as_well() {
         let mut before = 0;
         for permit in &mut permits {
             permit.wait_turn().await.unwrap();
-            permit.mark_forwarded();
+            permit.keep_charges();
             let at = start.elapsed().as_millis() as u64;
             assert!(at == 0 || at - before >= 50, "never faster than the full rate");
             before = at;

@@ -117,7 +117,7 @@ pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 pub fn units(id: u128, cost: u64) -> Units {
-    Units { key: key(id), cost, variant: 0, fair: 0 }
+    Units { key: key(id), cost, variant: 0, fair_hash: 0 }
 }
 
 pub fn key(id: u128) -> CounterKey {
@@ -151,7 +151,7 @@ impl Gate {
         let decision = judgement.decisions[0].decision;
         match judgement.verdict {
             ChainVerdict::Admit(mut permit) => {
-                permit.mark_forwarded();
+                permit.keep_charges();
                 Ok((decision.wait_ns, decision.remaining))
             }
             ChainVerdict::Reject(rejection) => {
@@ -165,7 +165,7 @@ impl Gate {
         let judgement = self.judge(at, id, cost);
         let decision = judgement.decisions[0].decision;
         let ChainVerdict::Admit(mut permit) = judgement.verdict else { return (false, decision) };
-        permit.mark_forwarded();
+        permit.keep_charges();
         (true, decision)
     }
 
@@ -208,7 +208,7 @@ pub fn send_and_refund(gate: &Gate, cost_max: u64, traffic: Vec<(u64, u64, usize
         let cost = cost.min(cost_max);
         if let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
             if fate < 3 {
-                permit.mark_forwarded();
+                permit.keep_charges();
                 passed.push((at, cost));
             } else {
                 pending.push(permit);

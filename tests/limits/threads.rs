@@ -28,7 +28,7 @@ fn two_threads_never_admit_one_too_many() {
                     };
                     // Every third request leaves before it was forwarded and is refunded.
                     if turn % 3 != 0 {
-                        permit.mark_forwarded();
+                        permit.keep_charges();
                         passed.fetch_add(1, Relaxed);
                     }
                 }
@@ -39,7 +39,7 @@ fn two_threads_never_admit_one_too_many() {
         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
         match chain.judge(Now(START), &waiting, ask).verdict {
             ChainVerdict::Admit(mut permit) => {
-                permit.mark_forwarded();
+                permit.keep_charges();
                 true
             }
             ChainVerdict::Reject(_) => false,
@@ -64,7 +64,7 @@ fn two_threads_never_admit_one_too_many_in_a_window() {
                 let at = at.fetch_add(100, Relaxed);
                 let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, 1).verdict else { continue };
                 if turn % 3 != 0 {
-                    permit.mark_forwarded();
+                    permit.keep_charges();
                     passed.fetch_add(1, Relaxed);
                 }
             }
@@ -146,7 +146,7 @@ fn waiters_of_two_threads_share_one_queue() {
                             } else {
                                 wait.await.unwrap();
                             }
-                            permit.mark_forwarded();
+                            permit.keep_charges();
                             passed.fetch_add(1, Relaxed);
                             last.fetch_max(Now::read_clock().ns_since(start), Relaxed);
                         }
@@ -208,7 +208,7 @@ fn two_threads_take_turns_in_one_queue() {
                 let one = |number: u64| async move {
                     tokio::time::sleep(std::time::Duration::from_millis(number / 4)).await;
                     let value = number % 3 * (thread + 1);
-                    let ask = |_: &Limit| LimitDemand::Units(Units { fair: value, ..units(1, 1) });
+                    let ask = |_: &Limit| LimitDemand::Units(Units { fair_hash: value, ..units(1, 1) });
                     let ChainVerdict::Admit(mut permit) =
                         chain.judge(Now::read_clock(), waiting, ask).verdict
                     else {
@@ -216,7 +216,7 @@ fn two_threads_take_turns_in_one_queue() {
                     };
                     match permit.wait_turn().await {
                         Ok(()) => {
-                            permit.mark_forwarded();
+                            permit.keep_charges();
                             passed.fetch_add(1, Relaxed)
                         }
                         Err(_) => rejected.fetch_add(1, Relaxed),

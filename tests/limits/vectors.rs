@@ -124,7 +124,7 @@ fn r009_each_rule_has_its_own_key() {
             });
             match judgement.verdict {
                 ChainVerdict::Admit(mut permit) => {
-                    permit.mark_forwarded();
+                    permit.keep_charges();
                     true
                 }
                 ChainVerdict::Reject(_) => false,
@@ -285,7 +285,7 @@ fn a_concurrency_rejection_refunds_all_but_departures() {
     let gate = Gate::new(vec![bucket, queue, limit(concurrency(1))]);
     let mut first = admitted(gate.judge(0, 1, 1));
     assert!(first.take_slots(Now(START)).is_ok());
-    first.mark_forwarded();
+    first.keep_charges();
     for left in [8, 8, 8] {
         let judgement = gate.judge(0, 1, 1);
         assert_eq!(judgement.decisions[0].decision.remaining, left, "the token comes back");

@@ -114,7 +114,7 @@ fn a_leaver_gives_its_own_interval_back() {
         let mut left = vec![];
         for permit in &mut permits {
             permit.wait_turn().await.unwrap();
-            permit.mark_forwarded();
+            permit.keep_charges();
             left.push(start.elapsed().as_millis());
         }
         // Without the 260 ms of the third; no other interval changes.
@@ -310,7 +310,7 @@ proptest! {
             prop_assert_eq!(&judgement.decisions, &expected.decisions);
             for verdict in [judgement.verdict, expected.verdict] {
                 if let ChainVerdict::Admit(mut permit) = verdict {
-                    permit.mark_forwarded();
+                    permit.keep_charges();
                     std::mem::forget(permit);
                 }
             }
@@ -353,7 +353,7 @@ proptest! {
             let judgement = dry.judge(at, 1, 1);
             let decision = gate.judge(at, 1, 1);
             prop_assert_eq!(judgement.decisions[0].decision, decision.decisions[0].decision);
-            admitted(judgement).mark_forwarded();
+            admitted(judgement).keep_charges();
             if let ChainVerdict::Admit(permit) = decision.verdict {
                 std::mem::forget(permit);
             }

@@ -148,7 +148,7 @@ proptest! {
                 prop_assert!(before + cost <= max, "over-admitted at {} cost {}", at, cost);
                 let when = model.add(at, cost);
                 if fate < 4 {
-                    permit.mark_forwarded();
+                    permit.keep_charges();
                 } else {
                     pending.push((when, which, cost, permit));
                 }

@@ -317,7 +317,7 @@ fn offline_asks_no_server() {
     let explained = Run::default().args(&["explain", "GET", "/", "-c", &file]).finish(dir.path());
     assert_eq!(explained.code, Some(0), "{explained:?}");
     let end =
-        "    counted in Redis; offline nothing is known of it\nverdict   admit: answered here with 200\n";
+        "    counted in Redis; its counters are unknown offline\nverdict   admit: answered here with 200\n";
     assert!(explained.stdout.ends_with(end), "{}", explained.stdout);
     // The question itself counts as one.
     assert_eq!(connections(), Some(before + 1));

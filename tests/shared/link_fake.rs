@@ -64,7 +64,7 @@ fn every_error_of_a_server_has_its_class() {
         ("CLUSTERDOWN The cluster is down", StoreFault::Moving),
         ("ERR unknown command", StoreFault::CommandError),
         (
-            "ERR ACL fault in script: User x has no permissions to run the 'type' command",
+            "ERR ACL failure in script: User x has no permissions to run the 'type' command",
             StoreFault::Unauthorized,
         ),
         ("", StoreFault::CommandError),

@@ -23,7 +23,7 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
         let at = Now(now * 1_000);
         let without = shared.take(counters, &[SharedKey([*key; 16])], *cost, now);
         let units =
-            Units { key: CounterKey { id: (*key).into(), prefix: 0 }, cost: *cost, variant: 0, fair: 0 };
+            Units { key: CounterKey { id: (*key).into(), prefix: 0 }, cost: *cost, variant: 0, fair_hash: 0 };
         let gateway = &gateways[turn % 2];
         let remembered =
             (0..without.decisions.len()).filter_map(|rate| gateway.known_rejection(rate, &units, at));

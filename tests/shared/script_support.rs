@@ -231,7 +231,7 @@ impl Local {
         let decisions = decisions.collect();
         match judgement.verdict {
             ChainVerdict::Admit(mut passage) => {
-                passage.mark_forwarded();
+                passage.keep_charges();
                 ScriptVerdict { admitted: true, retry_us: 0, decisions }
             }
             ChainVerdict::Reject(rejection) => {

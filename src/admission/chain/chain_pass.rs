@@ -108,7 +108,7 @@ impl<'a> ChainPass<'a> {
             && limit.rate_range(units.variant).any(rejects)
             && shared_limit.admitting_share(&units, self.now).is_none()
         {
-            shared_limit.count_spared();
+            shared_limit.count_cache_hit();
             return self.push_last_answers(limit_index, limit, shared_limit, &units);
         }
         self.shared_demands.push(SharedDemand { limit_index: limit_index as u16, units, key });

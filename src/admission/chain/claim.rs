@@ -16,7 +16,8 @@ pub(super) struct Claim {
 
 pub(super) enum ClaimKind {
     Charge(Charge),
-    /// Concurrency slots; `None` until they are taken, then a flag that tells the limit which counter holds them.
+    /// Concurrency slots. `None`: not taken, or nothing is left to give back. `Some(true)`: counted by the shared
+    /// overflow counter of a full table; `Some(false)`: by the key's own.
     Slots(Option<bool>),
     /// Held in the store: the index of a rate lease in the permit's store lease.
     Shared(u32),
@@ -40,7 +41,7 @@ impl Claim {
 
     /// The units to peek with: the rate is known already, and no turn in a fair queue depends on them.
     pub(super) fn to_units(&self) -> Units {
-        Units { key: self.table_key(), cost: self.cost, variant: 0, fair: 0 }
+        Units { key: self.table_key(), cost: self.cost, variant: 0, fair_hash: 0 }
     }
 
     pub(super) fn indices_and_units(&self) -> (u16, u16, Units) {

@@ -178,7 +178,7 @@ impl Chain {
         Chain { limits: distinct.into(), shared_limits: Arc::default(), max_wait_ns: u64::MAX }
     }
 
-    /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::index`].
+    /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::id`].
     pub fn with_shared(self, shared_limits: &[Option<Arc<SharedLimit>>]) -> Chain {
         let counterpart = |limit: &Arc<Limit>| shared_limits.get(limit.id.0).cloned().flatten();
         let counterparts: Vec<_> = self.limits.iter().map(counterpart).collect();

@@ -1,4 +1,4 @@
-//! The permit of an accepted request: its charges, its waits in queues and its concurrency slots.
+//! The permit of a request that its local limits accepted: its charges, its waits in queues, its concurrency slots.
 //!
 //! Dropping it gives everything back, however the request ends; once the request is forwarded, its charges stay.
 
@@ -108,7 +108,7 @@ impl ChainPermit {
         let mut sleep = pin!(tokio::time::sleep_until(guard.0.judged_at.to_instant()));
         // An early return leaves the queues by dropping `guard`.
         poll_fn(|cx| guard.0.poll_turns(cx, sleep.as_mut())).await?;
-        guard.0.stop_waiting();
+        guard.0.release_waiting_weight();
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl ChainPermit {
                     Turn::Wait => waits = true,
                     Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
                     Turn::Reject(retry_ns) => {
-                        // Its charge there was refunded when it lost its position.
+                        // Its charge was refunded when it lost its position, so nothing is left to give back.
                         claim.kind = ClaimKind::Slots(None);
                         let (limit, retry_after_ns) = (Some(limit.clone()), Some(retry_ns));
                         return Poll::Ready(Err(ChainRejection {
@@ -162,7 +162,8 @@ impl ChainPermit {
         }
     }
 
-    fn stop_waiting(&mut self) {
+    /// Returns the weight to the cap on waiting requests.
+    fn release_waiting_weight(&mut self) {
         if let Some(waiting) = self.waiting.take() {
             waiting.remove_weight(self.weight);
         }
@@ -217,10 +218,10 @@ impl ChainPermit {
 
     /// Marks that the upstream is about to see the request: from here on its charges stay.
     #[inline]
-    pub fn mark_forwarded(&mut self) {
+    pub fn keep_charges(&mut self) {
         self.forwarded = true;
         if let Some(lease) = &mut self.store_lease {
-            lease.mark_forwarded(&self.claims, self.judged_at);
+            lease.keep_charges(&self.claims, self.judged_at);
         }
     }
 
@@ -271,7 +272,7 @@ impl ChainPermit {
     }
 
     fn release_claims(&mut self) {
-        self.stop_waiting();
+        self.release_waiting_weight();
         self.left_queues = true;
         for claim in self.claims.drain(..) {
             let limit = &self.limits[usize::from(claim.limit_index)];

@@ -70,7 +70,7 @@ impl StoreLease {
 
     /// Marks the request as forwarded: charges of local shares become debts to the store, and charges in the store
     /// count against this gateway's own share.
-    pub(super) fn mark_forwarded(&mut self, claims: &[Claim], now: Now) {
+    pub(super) fn keep_charges(&mut self, claims: &[Claim], now: Now) {
         for claim in claims {
             let ClaimKind::Shared(index) = claim.kind else { continue };
             let lease = self.rate_leases.get(index as usize);
@@ -228,7 +228,7 @@ impl RateLease {
             rate,
             key: demand.key,
             cost: demand.units.cost,
-            fair: demand.units.fair,
+            fair: demand.units.fair_hash,
             limit_index: demand.limit_index,
             dry_run: shared_limit.is_dry_run(),
             state: LeaseState::SlotsWanted,

@@ -146,7 +146,7 @@ fn read_jwt(mut fields: FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, b
     if algorithms.is_empty() {
         given.report_empty("write e.g. algorithms: [RS256, ES256]");
     }
-    check_algorithms(&given, &algorithms, keys.is_some(), secret.is_some());
+    check_jwt_algorithms(&given, &algorithms, keys.is_some(), secret.is_some());
     if let Some(keys) = &keys
         && !algorithms.iter().any(|algorithm| keys.content().can_verify(*algorithm))
         && algorithms.iter().any(|algorithm| algorithm.family() != AlgorithmFamily::Hmac)
@@ -159,7 +159,7 @@ fn read_jwt(mut fields: FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, b
     (Some(JwtConfig { keys, secret, issuers, audiences, algorithms, header }), false)
 }
 
-fn check_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
+fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
     for algorithm in algorithms {
         let shared = algorithm.family() == AlgorithmFamily::Hmac;
         let (has, needs) = if shared { (secret, "secret") } else { (keys, "jwks") };

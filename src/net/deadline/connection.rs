@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use tokio::task::AbortHandle;
 
-use super::{ClientSpans, ListenerTerms, MissedDeadline, TickCounter};
+use super::{ClientSpans, ListenerTerms, MissedDeadline, SweepCounter};
 
 /// Ticks without a request after which a connection releases the buffers for serving one.
 const HIBERNATE_AFTER: u64 = 2;
@@ -38,7 +38,7 @@ enum ConnectionPhase {
 /// The watch over one client connection.
 #[derive(Debug)]
 pub struct ConnectionWatch {
-    pub(super) ticks: Rc<TickCounter>,
+    pub(super) ticks: Rc<SweepCounter>,
     phase: Cell<ConnectionPhase>,
     since: Cell<u64>,
     requests: Cell<u32>,
@@ -67,7 +67,7 @@ pub struct ConnectionWatch {
 }
 
 impl ConnectionWatch {
-    pub(super) fn new(ticks: Rc<TickCounter>) -> ConnectionWatch {
+    pub(super) fn new(ticks: Rc<SweepCounter>) -> ConnectionWatch {
         let since = Cell::new(ticks.current_tick());
         ConnectionWatch {
             ticks,
@@ -292,7 +292,7 @@ impl ConnectionWatch {
     }
 
     /// A body begins, or is given up; it has to be read before the next head either way.
-    pub fn mark_body_unread(&self) {
+    pub fn mark_request_body_unread(&self) {
         self.body_unread.set(true);
     }
 

@@ -41,15 +41,15 @@ pub struct ClientSpans {
 
 /// The worker's count of ticks, shared by all its connections. Starts at 1: 0 means "not waiting" everywhere.
 #[derive(Debug)]
-pub struct TickCounter(Cell<u64>);
+pub struct SweepCounter(Cell<u64>);
 
-impl Default for TickCounter {
+impl Default for SweepCounter {
     fn default() -> Self {
-        TickCounter(Cell::new(1))
+        SweepCounter(Cell::new(1))
     }
 }
 
-impl TickCounter {
+impl SweepCounter {
     #[inline]
     pub fn current_tick(&self) -> u64 {
         self.0.get()
@@ -78,7 +78,7 @@ pub enum MissedDeadline {
 
 /// All client connections of one worker, and the requests on them.
 pub struct WatchList {
-    pub ticks: Rc<TickCounter>,
+    pub ticks: Rc<SweepCounter>,
     started: Instant,
     connections: RefCell<Vec<Weak<ConnectionWatch>>>,
     requests: RefCell<Vec<Weak<RequestWatch>>>,

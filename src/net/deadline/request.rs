@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 
 use tokio::task::AbortHandle;
 
-use super::{ClientSpans, ConnectionWatch, MissedDeadline, TickCounter};
+use super::{ClientSpans, ConnectionWatch, MissedDeadline, SweepCounter};
 
 /// Ticks after which a request is slow and watches for a client that hangs up; for a quick request the watching
 /// would cost more than the request.
@@ -28,7 +28,8 @@ pub enum GatewayDeadline {
 #[derive(Debug)]
 pub struct RequestWatch {
     pub connection: Rc<ConnectionWatch>,
-    /// 0 between requests.
+    // All marks are sweep ticks; 0 = off.
+    /// The tick at which the request began; 0 between requests.
     since: Cell<u64>,
     body_blocked: Cell<u64>,
     body_expired: Cell<bool>,
@@ -73,7 +74,7 @@ impl RequestWatch {
         }
     }
 
-    fn ticks(&self) -> &TickCounter {
+    fn ticks(&self) -> &SweepCounter {
         &self.connection.ticks
     }
 
@@ -185,7 +186,7 @@ impl RequestWatch {
     /// A piece of the response is passed on. Streams of one connection are read at different speeds, so each notes
     /// since when its reader has left no room for the next piece.
     #[inline]
-    pub fn mark_unread(&self) {
+    pub fn mark_response_unread(&self) {
         if self.connection.is_multiplexed() {
             self.unread.set(self.ticks().current_tick());
         }
@@ -201,7 +202,7 @@ impl RequestWatch {
 
     /// Gives the upstream `span` ticks from now.
     #[inline]
-    pub fn await_upstream(&self, span: u64) {
+    pub fn set_upstream_deadline(&self, span: u64) {
         self.upstream_since.set(self.ticks().current_tick());
         self.upstream_span.set(span);
         self.has_answered.set(false);
@@ -209,9 +210,9 @@ impl RequestWatch {
 
     /// The same for the next piece of a response that has begun; keeps a span that is already running.
     #[inline]
-    pub fn await_next_piece(&self, span: u64) {
+    pub fn set_piece_deadline(&self, span: u64) {
         if self.upstream_since.get() == 0 {
-            self.await_upstream(span);
+            self.set_upstream_deadline(span);
             self.has_answered.set(true);
         }
     }
@@ -231,7 +232,7 @@ impl RequestWatch {
 
     /// Gives the whole request `span` ticks from now, even if the previous span has passed.
     #[inline]
-    pub fn await_request(&self, span: u64) {
+    pub fn set_request_deadline(&self, span: u64) {
         self.fired_deadline.set(None);
         self.request_due.set(self.ticks().current_tick().saturating_add(span).saturating_add(1));
     }

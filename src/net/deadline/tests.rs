@@ -13,11 +13,11 @@ fn a_new_span_clears_the_deadline_of_the_previous_one() {
         watch.fired_deadline()
     };
     watch.begin_request();
-    watch.await_request(3);
+    watch.set_request_deadline(3);
     let start = watches.ticks.current_tick();
     assert_eq!(sweep_at(start + 3), None);
     assert_eq!(sweep_at(start + 4), Some(GatewayDeadline::Request));
-    watch.await_request(3);
+    watch.set_request_deadline(3);
     assert_eq!(watch.fired_deadline(), None);
     assert_eq!(sweep_at(start + 7), None);
     assert_eq!(sweep_at(start + 8), Some(GatewayDeadline::Request));

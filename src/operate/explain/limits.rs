@@ -71,7 +71,7 @@ pub(super) async fn explain_chain(
     let mut fault: Option<ChargeFault> = None;
     let build_demand = |limit: &Limit| {
         let demand = match keys.next() {
-            Some(spec) => caller.build_charge(&gateway.keys, limit, spec),
+            Some(spec) => caller.build_demand(&gateway.keys, limit, spec),
             None => Ok(LimitDemand::Skip),
         };
         explanations.push(explain_limit(gateway, caller, route, limit, &demand));

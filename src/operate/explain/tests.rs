@@ -142,7 +142,7 @@ fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
     for _ in 0..requests {
         let mut keys = limits.keys.iter();
         let judgement = limits.chain.judge(AT, &gateway.waiting, |limit| {
-            caller.build_charge(&gateway.keys, limit, keys.next().unwrap()).unwrap()
+            caller.build_demand(&gateway.keys, limit, keys.next().unwrap()).unwrap()
         });
         match judgement.verdict {
             crate::admission::chain::ChainVerdict::Admit(guard) => std::mem::forget(guard),

@@ -44,7 +44,7 @@ impl HandoverSections {
     pub fn from_gateway(gateway: &Gateway) -> io::Result<HandoverSections> {
         let mut sections = HandoverSections::default();
         sections.add_section(STORE, &gateway.known_store())?;
-        sections.add_section(NUMBERS, &gateway.known_numbers())?;
+        sections.add_section(NUMBERS, &gateway.save_limit_params())?;
         sections.add_section(SERVERS, &gateway.known_servers())?;
         Ok(sections)
     }

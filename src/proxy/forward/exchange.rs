@@ -37,7 +37,7 @@ pub struct Exchange<'a> {
 type RetryableRequest = Option<Request<RequestBody>>;
 
 impl Exchange<'_> {
-    /// Sends `request`, stores the head of the response in `answer`, and returns its status with the connection of its
+    /// Sends `request`, stores the head of the response in `slot`, and returns its status with the connection of its
     /// body. `chosen` is set to the index of each server as it is tried. Heads are passed by reference, because they
     /// are large and pass through many calls.
     ///
@@ -46,7 +46,7 @@ impl Exchange<'_> {
     pub async fn run_attempts(
         &self,
         request: &mut RetryableRequest,
-        answer: &mut ResponseSlot,
+        slot: &mut ResponseSlot,
         chosen: &mut Option<usize>,
     ) -> Result<(StatusCode, Lease), ForwardFault> {
         let upstream = self.upstream;
@@ -58,7 +58,7 @@ impl Exchange<'_> {
         };
         loop {
             *chosen = Some(server.index);
-            let outcome = self.attempt_server(server, request, answer, &retries).await;
+            let outcome = self.attempt_server(server, request, slot, &retries).await;
             let result = outcome.as_ref().map(|(status, _)| *status).map_err(|failed| *failed);
             self.report_to_upstream(server, result);
             let failed = match result {
@@ -73,7 +73,7 @@ impl Exchange<'_> {
             let Some((failed, next)) = retry else { return outcome.map_err(|failed| failed.fault) };
             self.count_retried(server, &failed);
             if let Ok((_, lease)) = outcome {
-                discard_response(answer, lease);
+                discard_response(slot, lease);
             }
             server = next;
         }
@@ -113,7 +113,7 @@ impl Exchange<'_> {
         &self,
         server: &Arc<Server>,
         request: &mut RetryableRequest,
-        answer: &mut ResponseSlot,
+        slot: &mut ResponseSlot,
         retries: &RetryState<'_>,
     ) -> Result<(StatusCode, Lease), AttemptFault> {
         let due = retries.attempt_deadline();
@@ -123,11 +123,11 @@ impl Exchange<'_> {
         {
             request.headers_mut().insert(HOST, server.authority.clone());
         }
-        let lease = match self.send_request(lease, request, answer, retries, due).await? {
+        let lease = match self.send_request(lease, request, slot, retries, due).await? {
             Some(outcome) => return Ok(outcome),
             None => self.await_lease(due, pin!(self.lease_connection(server, true))).await?,
         };
-        self.send_request(lease, request, answer, retries, due).await?.ok_or(AttemptFault::not_taken())
+        self.send_request(lease, request, slot, retries, due).await?.ok_or(AttemptFault::not_taken())
     }
 
     async fn lease_connection(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {
@@ -169,16 +169,16 @@ impl Exchange<'_> {
         &self,
         mut lease: Lease,
         request: &mut RetryableRequest,
-        answer: &mut ResponseSlot,
+        slot: &mut ResponseSlot,
         retries: &RetryState<'_>,
         due: Option<Instant>,
     ) -> Result<Option<(StatusCode, Lease)>, AttemptFault> {
         let due = retries.response_deadline(due, request, self.upstream.response_timeout);
-        self.watch.await_upstream(self.upstream.response_ticks);
-        let sent = run_until_due(self.watch, due, pin!(lease.send_request(request, answer))).await;
+        self.watch.set_upstream_deadline(self.upstream.response_ticks);
+        let sent = run_until_due(self.watch, due, pin!(lease.send_request(request, slot))).await;
         self.watch.clear_upstream_span();
         match sent {
-            Ok(SendOutcome::Responded(status)) if self.accept_response(answer) => Ok(Some((status, lease))),
+            Ok(SendOutcome::Responded(status)) if self.rewrite_or_reject(slot) => Ok(Some((status, lease))),
             Ok(SendOutcome::Responded(_)) => Err(AttemptFault::not_retryable(ForwardFault::BadResponse)),
             Ok(SendOutcome::Unsent) if retries.may_replace_connection() => Ok(None),
             Ok(SendOutcome::Unsent) => Err(AttemptFault::not_taken()),
@@ -203,9 +203,9 @@ impl Exchange<'_> {
     /// Rewrites the head of a response for the client; false if the server sent a head that cannot be passed on. A
     /// wrong response to an upgrade is judged later and does not count against the server, or clients could get
     /// servers ejected.
-    fn accept_response(&self, answer: &mut ResponseSlot) -> bool {
+    fn rewrite_or_reject(&self, slot: &mut ResponseSlot) -> bool {
         // Cannot fail: a server that responded has put the head of its response there.
-        let response = answer.as_mut().expect("a response has a head");
+        let response = slot.as_mut().expect("a response has a head");
         match response.status() {
             StatusCode::SWITCHING_PROTOCOLS => self.outgoing.upgrade.is_some(),
             _ => {

@@ -87,8 +87,8 @@ async fn forward_admitted(Admitted { mut state, route }: Admitted) -> ForwardOut
     let worker = state.worker.clone();
     let gateway = &*worker.gateway;
     let route = &gateway.routes[route.0];
-    if let Some(permit) = &mut state.charged_chain {
-        permit.mark_forwarded();
+    if let Some(permit) = &mut state.chain_permit {
+        permit.keep_charges();
     }
     let upstream = match (state.degraded, &route.action) {
         (Some(degraded), _) => &gateway.upstreams[degraded.0],
@@ -180,7 +180,7 @@ async fn proxy_request(
     // Without a wait the judgement is so recent that its reading of the clock is exact enough.
     let sent = if state.wait_ns == 0 { state.started } else { Now::read_clock() };
     upstream.count_request(worker.id, sent);
-    let permit = state.charged_chain.as_ref().filter(|_| state.degraded.is_none());
+    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
     let feedback =
         LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
     let mut answer = None;

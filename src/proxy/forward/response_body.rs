@@ -82,7 +82,7 @@ pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState
         *response.status_mut() = status::without_tunnel(response.status());
     }
     state.status = response.status();
-    state.watch.mark_unread();
+    state.watch.mark_response_unread();
     response.map(|bytes| ResponseBody { source: BodySource::Rendered(bytes), state: Some(state) })
 }
 
@@ -100,7 +100,7 @@ pub fn streamed_response(
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
     state.status = response.status();
-    state.watch.mark_unread();
+    state.watch.mark_response_unread();
     response.map(|incoming| {
         let lease = if incoming.is_end_stream() {
             finish_lease(lease, reuse);
@@ -146,7 +146,7 @@ impl Body for ResponseBody {
             BodySource::Rendered(bytes) => {
                 let data = std::mem::take(bytes);
                 state.bytes_sent = data.len() as u64;
-                state.watch.mark_unread();
+                state.watch.mark_response_unread();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             BodySource::Upstream { incoming, pending, lease, reuse, span } => {
@@ -172,7 +172,7 @@ impl Body for ResponseBody {
                     Some(Ok(frame)) => {
                         let bytes = frame.data_ref().map_or(0, Bytes::len);
                         state.bytes_sent += bytes as u64;
-                        state.watch.mark_unread();
+                        state.watch.mark_response_unread();
                         state.watch.connection.record_piece(bytes);
                     }
                     Some(Err(fault)) => record_body_fault(state, fault),
@@ -318,7 +318,7 @@ fn poll_upstream(
         return match watch.fired_deadline() {
             Some(GatewayDeadline::Upstream) => Poll::Ready(Some(Err(ResponseBodyFault::Stalled))),
             _ => {
-                watch.await_next_piece(span);
+                watch.set_piece_deadline(span);
                 Poll::Pending
             }
         };

@@ -110,7 +110,7 @@ impl Tunnel {
             RelayDirection::default(),
             RelayDirection { unwritten: early_bytes, ..RelayDirection::default() },
         );
-        watch.await_upstream(self.span);
+        watch.set_upstream_deadline(self.span);
         std::future::poll_fn(|cx| {
             // An HTTP/2 stream has its own task; otherwise this is the connection's task.
             if is_stream {
@@ -137,7 +137,7 @@ impl Tunnel {
         let (sent, received) = (std::mem::take(&mut down.bytes_moved), std::mem::take(&mut up.bytes_moved));
         let watch = &self.state.watch;
         match (down.unwritten.is_empty(), down.is_waiting) {
-            (false, false) => watch.mark_unread(),
+            (false, false) => watch.mark_response_unread(),
             (true, true) => watch.clear_unread(),
             _ => {}
         }
@@ -146,9 +146,9 @@ impl Tunnel {
             return;
         }
         if sent > 0 && down.is_waiting {
-            watch.mark_unread();
+            watch.mark_response_unread();
         }
-        watch.await_upstream(self.span);
+        watch.set_upstream_deadline(self.span);
         self.state.bytes_sent += sent;
         *self.state.bytes_received.get_or_insert(0) += received;
         let worker = &self.state.worker;

@@ -59,8 +59,8 @@ impl SnapshotSource for HandoverCounters<'_> {
 // === impl Gateway ===
 
 impl Gateway {
-    /// The numbers that its counters are expressed in, for another process.
-    pub fn known_numbers(&self) -> SavedNumbers {
+    /// The parameters of limits and bans that the counters are expressed in, for another process.
+    pub fn save_limit_params(&self) -> SavedNumbers {
         let limits = self.config.limits.iter().map(|limit| (limit.name.clone(), limit.numbers())).collect();
         SavedNumbers { limits, bans: self.config.bans.clone() }
     }

@@ -85,7 +85,7 @@ pub(super) fn watch_shared_limits(
         let (differs, collides) = (shared_limit.fleet.clone(), shared_limit.fleet.clone());
         metrics.watch_differing_numbers(limit, move || differs.differs().into());
         metrics.watch_name_collisions(limit, move || collides.collides().into());
-        metrics.watch_reject_cache_hits(limit, move || cache_hits.spared_count());
+        metrics.watch_reject_cache_hits(limit, move || cache_hits.cache_hit_count());
         metrics.watch_lost_refunds(limit, move || lost_refunds.lost_count());
         metrics.watch_queue_depth(limit, move || queue.waiting_count() as u64);
         // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.

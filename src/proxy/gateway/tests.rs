@@ -34,7 +34,7 @@ fn located(limits: &str, rest: &str) -> String {
 }
 
 fn judge_once(gateway: &Gateway) -> Option<ChainPermit> {
-    let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
+    let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair_hash: 0 };
     let chain = &gateway.chain_for(Some(LocationId(0))).chain;
     match chain.judge(START, &gateway.waiting, |_| LimitDemand::Units(units)).verdict {
         ChainVerdict::Admit(permit) => Some(permit),
@@ -47,7 +47,7 @@ fn count_admitted(gateway: &Gateway) -> usize {
     let mut admitted = 0;
     for _ in 0..10 {
         if let Some(mut permit) = judge_once(gateway) {
-            permit.mark_forwarded();
+            permit.keep_charges();
             admitted += 1;
         }
     }
@@ -76,7 +76,7 @@ fn an_inline_limit_is_known_by_its_location_and_place() {
 - { path: /other, limits: 9/h, respond: { status: 200 } }
 - { path: /, limits: 4/h, respond: { status: 200 } }";
     let next = next(&first, moved);
-    let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
+    let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair_hash: 0 };
     let left =
         |route| next.chain_for(Some(route)).chain.peek(START, &next.waiting, |_| LimitDemand::Units(units));
     assert_eq!(left(LocationId(0)).decisions[0].decision.remaining, 9);

@@ -102,7 +102,7 @@ impl<'a> Caller<'a> {
 
     /// The demand on `limit`, which makes its keys with `limit_keys`.
     #[inline]
-    pub fn build_charge(
+    pub fn build_demand(
         &self,
         keys: &KeyHasher,
         limit: &Limit,
@@ -115,10 +115,10 @@ impl<'a> Caller<'a> {
                     Some(turn_key) => self.fair_queue_id(keys, turn_key)?,
                     None => 0,
                 };
-                let units = Units { key, cost: self.read_cost(limit)?, variant, fair };
+                let units = Units { key, cost: self.read_cost(limit)?, variant, fair_hash: fair };
                 Ok(match limit.config.shared {
                     None => LimitDemand::Units(units),
-                    Some(_) => self.shared_charge(units, &limit_keys.count_key),
+                    Some(_) => self.shared_demand(units, &limit_keys.count_key),
                 })
             }
             KeyOutcome::Skip => Ok(LimitDemand::Skip),
@@ -128,7 +128,7 @@ impl<'a> Caller<'a> {
     }
 
     /// The demand under the key that all gateways compute alike.
-    fn shared_charge(&self, units: Units, count_key: &KeySpec) -> LimitDemand {
+    fn shared_demand(&self, units: Units, count_key: &KeySpec) -> LimitDemand {
         match key::hash_shared(count_key, &self.subject) {
             Some(key) => LimitDemand::Shared(units, SharedKey(key)),
             None => LimitDemand::Skip,

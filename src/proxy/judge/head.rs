@@ -75,7 +75,7 @@ fn check_head<'r>(
         return Err(Fault::AccessDenied.into());
     }
     // Checked before tokens are verified: a rejection under overload must cost next to nothing.
-    if !state.count_in_flight(&gateway.in_flight, gateway.server.max_in_flight) {
+    if !state.try_count_in_flight(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
     let token = worker.read_token(request.headers(), state.started);
@@ -95,7 +95,7 @@ fn check_head<'r>(
     match lookup {
         LocationLookup::Found(index) => {
             if let Some(timeout) = gateway.routes[index.0].timeout {
-                state.watch.await_request(timeout);
+                state.watch.set_request_deadline(timeout);
             }
         }
         LocationLookup::NotFound => state.no_location = Some(Box::new(Fault::NoLocation.into())),
@@ -231,7 +231,7 @@ fn judge_limits(
     let worker = state.worker.id;
     let demand_of = |limit: &Limit| {
         let Some(limit_keys) = keys.next() else { return LimitDemand::Skip };
-        let demand = caller.build_charge(&gateway.keys, limit, limit_keys);
+        let demand = caller.build_demand(&gateway.keys, limit, limit_keys);
         if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
             gateway.metrics.count_invalid_cost(worker, limit.id);
         }
@@ -240,17 +240,17 @@ fn judge_limits(
             LimitDemand::MissingKey
         })
     };
-    let (decisions, permit) = (&mut state.decisions, &mut state.charged_chain);
+    let (decisions, permit) = (&mut state.decisions, &mut state.chain_permit);
     let waiting_size = || waiting_bytes(identified.request);
     let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
     let rejection = limits.chain.judge_into(state.started, waiter, demand_of, decisions, permit);
     // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.
     if let Some(fault) = fault {
-        state.charged_chain = None;
+        state.chain_permit = None;
         return Err(Fault::from(fault).into());
     }
     match rejection {
-        None if state.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
+        None if state.chain_permit.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
         rejection => record_chain_result(state, rejection),
     }
 }
@@ -296,7 +296,7 @@ pub fn record_chain_result(
     if let Some(rejection) = rejection {
         return Err(rejection_response::translate_rejection(&rejection));
     }
-    if let Some(permit) = state.charged_chain.as_ref().filter(|permit| permit.must_wait()) {
+    if let Some(permit) = state.chain_permit.as_ref().filter(|permit| permit.must_wait()) {
         state.verdict = Verdict::Wait;
         state.limit = permit.queued_limit().map(|limit| limit.id);
     }

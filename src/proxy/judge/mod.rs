@@ -1,12 +1,11 @@
 //! The judge service: identifies, locates and judges each request, waits if it must, and hands it to forwarding.
 //! It responds to rejections itself.
 //!
-//! 1. `head` decides from the head alone. It checks the framing, finds the client behind trusted proxies and the
-//!    location, applies access rules, reads account and tier (from a token only if its signature holds), and rejects
-//!    banned clients. None of this charges a limit.
-//! 2. `caller` finds the key and the cost for each limit, and the chain judges the limits of `server.limits` and of the
-//!    location as one transaction: if one rejects, none is charged. `shared_limits` asks the store about shared ones in
-//!    one call.
+//! 1. `head` judges by the head alone. It checks the framing, finds the location, applies access rules, reads account
+//!    and tier (from a token only if its signature holds), and rejects banned clients; none of this charges a limit.
+//! 2. Then `caller` finds the key and the cost for each limit, and the chain judges the limits of `server.limits` and of
+//!    the location as one transaction: if one rejects, none is charged. `shared_limits` asks the store about shared
+//!    ones, in one call per group of keys.
 //! 3. `queue_wait` waits for the request's turn without reading its body. Dropping the wait (the client hung up, the
 //!    location's timeout passed) refunds the charges, and the requests behind move up. Concurrency comes last, so a
 //!    waiting request holds no slot.
@@ -96,7 +95,7 @@ where
             };
         }
         decisions::log_dry_runs(&mut state);
-        let shows_state = state.used_fallback && state.client.trusted_peer;
+        let marks_fallback = state.used_fallback && state.client.trusted_peer;
         let mut response = match rejected {
             Some(rejected) => {
                 if let Some(request) = state.request.take() {
@@ -106,8 +105,8 @@ where
             }
             None => forward_request(state, forward).await?,
         };
-        if shows_state {
-            response.headers_mut().insert(shared_limits::STATE_HEADER, shared_limits::STATE_DEGRADED);
+        if marks_fallback {
+            response.headers_mut().insert(shared_limits::FALLBACK_HEADER, shared_limits::FALLBACK_VALUE);
         }
         if let Some(date) = wall_clock::date_after_step() {
             response.headers_mut().entry(DATE).or_insert(date);

@@ -18,7 +18,7 @@ use crate::proxy::request_state::RequestState;
 #[inline]
 pub fn must_wait(state: &RequestState) -> bool {
     let waits = |permit: &ChainPermit| permit.must_wait() || permit.must_ask_for_slots();
-    state.charged_chain.as_ref().is_some_and(waits)
+    state.chain_permit.as_ref().is_some_and(waits)
 }
 
 /// Waits for the request's turn in every queue, then takes its concurrency slots.
@@ -28,7 +28,7 @@ pub fn must_wait(state: &RequestState) -> bool {
 /// location serves it. If the client hangs up, the future never ends.
 pub async fn wait_and_take_slots(state: &mut RequestState) -> Result<(), Rejection> {
     let mut now = state.started;
-    if state.charged_chain.as_ref().is_some_and(ChainPermit::must_wait) {
+    if state.chain_permit.as_ref().is_some_and(ChainPermit::must_wait) {
         let waited = wait_in_queue(state).await;
         now = Now::read_clock();
         state.wait_ns = now.ns_since(state.started);
@@ -36,12 +36,12 @@ pub async fn wait_and_take_slots(state: &mut RequestState) -> Result<(), Rejecti
             state.worker.gateway.metrics.observe_wait(state.worker.id, limit, state.wait_ns);
         }
         if let Err(rejection) = waited {
-            state.charged_chain = None;
+            state.chain_permit = None;
             return Err(rejection);
         }
     }
-    take_local_slots(state, now)?;
-    if let (Some(permit), Some(session)) = (&mut state.charged_chain, &state.worker.session)
+    finish_admission(state, now)?;
+    if let (Some(permit), Some(session)) = (&mut state.chain_permit, &state.worker.session)
         && permit.must_ask_for_slots()
     {
         let taken = permit.take_shared_slots(session, &mut state.used_fallback).await;
@@ -56,28 +56,28 @@ pub async fn wait_and_take_slots(state: &mut RequestState) -> Result<(), Rejecti
 /// # Errors
 /// A concurrency limit rejected the request, or no location serves it.
 pub fn take_slots_now(state: &mut RequestState) -> Result<(), Rejection> {
-    take_local_slots(state, state.started)?;
+    finish_admission(state, state.started)?;
     count_slots(state);
     Ok(())
 }
 
 #[inline]
-fn take_local_slots(state: &mut RequestState, now: Now) -> Result<(), Rejection> {
+fn finish_admission(state: &mut RequestState, now: Now) -> Result<(), Rejection> {
     if let Some(rejection) = state.no_location.take() {
         // The charges stay: probing for locations costs as much as using one, its turn in a queue included.
-        if let Some(permit) = &mut state.charged_chain {
-            permit.mark_forwarded();
+        if let Some(permit) = &mut state.chain_permit {
+            permit.keep_charges();
         }
         return Err(*rejection);
     }
-    let Some(permit) = &mut state.charged_chain else { return Ok(()) };
+    let Some(permit) = &mut state.chain_permit else { return Ok(()) };
     permit.take_slots(now).map_err(|rejection| rejection_response::translate_rejection(&rejection))
 }
 
 /// Counts the decisions of concurrency limits.
 #[inline]
 fn count_slots(state: &mut RequestState) {
-    let Some(permit) = &state.charged_chain else { return };
+    let Some(permit) = &state.chain_permit else { return };
     let gateway = &state.worker.gateway;
     for judged in permit.slot_decisions() {
         let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].id;
@@ -109,7 +109,7 @@ fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
 
 async fn wait_in_queue(state: &mut RequestState) -> Result<(), Rejection> {
     let (connection, watch) = (state.connection.clone(), state.watch.clone());
-    let Some(permit) = &mut state.charged_chain else { return Ok(()) };
+    let Some(permit) = &mut state.chain_permit else { return Ok(()) };
     let queue_limit = permit.queued_limit().map(|limit| limit.id);
     let wait_end = {
         let mut turn = pin!(permit.wait_turn());
@@ -134,7 +134,7 @@ async fn wait_in_queue(state: &mut RequestState) -> Result<(), Rejection> {
         Some(WaitEnd::TimedOut) => Err(reject_queued_too_long(queue_limit)),
         Some(WaitEnd::HungUp) => {
             // Leave the queue at once; the connection ends when hyper sees the close as well.
-            state.charged_chain = None;
+            state.chain_permit = None;
             watch.abort_now();
             std::future::pending().await
         }

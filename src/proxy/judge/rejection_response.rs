@@ -98,7 +98,7 @@ pub fn render_forward_fault(
     };
     let mut response = render_rejection(worker, state, &facts, &translate_fault(fault).into());
     if let forward::ForwardFault::Client(_) = fault {
-        state.connection.watch.mark_body_unread();
+        state.connection.watch.mark_request_body_unread();
         forward::set_connection_close(response.headers_mut());
     }
     response
@@ -114,7 +114,7 @@ fn translate_fault(fault: forward::ForwardFault) -> Fault {
         Forward::Full => Fault::NoServer,
         Forward::Down => Fault::ServersDown,
         Forward::Broken(_) => Fault::UpstreamBroke,
-        Forward::BadResponse => Fault::BadAnswer,
+        Forward::BadResponse => Fault::BadResponse,
         Forward::ConnectTimeout | Forward::ResponseTimeout => Fault::UpstreamTimeout,
         Forward::LocationTimeout => Fault::LocationTimeout,
     }
@@ -175,7 +175,7 @@ pub fn conclude_rejection(
             state.degraded = Some(upstream);
             // It gets the whole timeout of the location again, also after a wait in the queue.
             if let Some(timeout) = state.route.and_then(|route| gateway.routes[route.0].timeout) {
-                state.watch.await_request(timeout);
+                state.watch.set_request_deadline(timeout);
             }
             return None;
         }

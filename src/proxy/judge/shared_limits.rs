@@ -9,13 +9,13 @@ use crate::proxy::request_state::RequestState;
 use crate::request::body::RequestBody;
 
 /// The response header that tells trusted proxies that the `on_failure` fallback judged instead of the store.
-pub const STATE_HEADER: HeaderName = HeaderName::from_static("sluicegate-state");
-pub const STATE_DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
+pub const FALLBACK_HEADER: HeaderName = HeaderName::from_static("sluicegate-state");
+pub const FALLBACK_VALUE: HeaderValue = HeaderValue::from_static("degraded");
 
 /// Whether some limits of the request are counted in the store.
 #[inline]
 pub fn must_ask_store(state: &RequestState) -> bool {
-    state.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store)
+    state.chain_permit.as_ref().is_some_and(ChainPermit::must_ask_store)
 }
 
 /// Asks the store if some limits of the request are counted there and the local ones admitted it.
@@ -24,7 +24,7 @@ pub fn must_ask_store(state: &RequestState) -> bool {
 /// A limit rejects the request.
 pub async fn ask_store(request: &Request<RequestBody>, state: &mut RequestState) -> Result<(), Rejection> {
     let Some(session) = &state.worker.session else { return Ok(()) };
-    let Some(permit) = state.charged_chain.take_if(|permit| permit.must_ask_store()) else {
+    let Some(permit) = state.chain_permit.take_if(|permit| permit.must_ask_store()) else {
         return Ok(());
     };
     let waiting_size = || head::waiting_bytes(request);
@@ -32,7 +32,7 @@ pub async fn ask_store(request: &Request<RequestBody>, state: &mut RequestState)
     let rejection =
         match permit.ask_store(session, waiter, &mut state.decisions, &mut state.used_fallback).await {
             Ok(permit) => {
-                state.charged_chain = Some(permit);
+                state.chain_permit = Some(permit);
                 None
             }
             Err(rejection) => Some(rejection),

@@ -105,7 +105,7 @@ faults! {
     Internal "internal" INTERNAL_SERVER_ERROR "13" "the gateway failed to handle this request"
     Unreachable "upstream_unreachable" BAD_GATEWAY "14" "the upstream cannot be reached"
     UpstreamBroke "upstream_broke" BAD_GATEWAY "14" "the upstream closed the connection before its answer"
-    BadAnswer "upstream_bad_answer" BAD_GATEWAY "14" "the upstream sent an answer that is not valid HTTP"
+    BadResponse "upstream_bad_answer" BAD_GATEWAY "14" "the upstream sent an answer that is not valid HTTP"
     NoServer "no_server" SERVICE_UNAVAILABLE "14" "no server of the upstream can take this request now"
     ServersDown "servers_down" SERVICE_UNAVAILABLE "14" "every server of the upstream is down"
     TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"

@@ -119,7 +119,7 @@ impl Store {
         })
     }
 
-    /// Finds the servers, probes whether they answer, and tells them that this gateway lives. Never returns.
+    /// Finds the servers, probes whether they answer, and announces this gateway to them. Never returns.
     pub async fn supervise(self: Arc<Store>) {
         match self.servers.clone() {
             RedisServers::Single(host, port) => {
@@ -168,7 +168,7 @@ impl Store {
         self.nodes.fetch_max(nodes, Relaxed);
     }
 
-    /// The debts to the store.
+    /// Admitted units that the store has not yet been charged.
     pub fn debts(&self) -> &Arc<Debts> {
         &self.debts
     }
@@ -269,7 +269,7 @@ impl Store {
         *server.fleets.lock() = beat.fleets;
         let topology = self.topology.load();
         for fleet in &*self.current_fleets() {
-            let counts = topology.servers.iter().filter_map(|server| server.count_of(fleet));
+            let counts = topology.servers.iter().filter_map(|server| server.fleet_count(fleet));
             if let Some(count) = counts.reduce(FleetCount::merge_with) {
                 fleet.apply_count(count, forgetful);
             }

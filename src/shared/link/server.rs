@@ -71,18 +71,18 @@ impl StoreServer {
         StoreFault::ALL[self.breaker_cause.load(Relaxed).min(StoreFault::ALL.len() - 1)]
     }
 
-    /// The key under which this server counts the gateways.
+    /// The Redis key of the set of live nodes.
     pub(super) fn nodes_key(&self, prefix: &str) -> String {
         format!("{prefix}:{{nodes.{}}}", self.tag.load(Relaxed))
     }
 
-    /// The key under which it keeps the limits that they count.
+    /// The Redis key of the limits that the nodes announced.
     pub(super) fn limits_key(&self, prefix: &str) -> String {
         format!("{}:limits", self.nodes_key(prefix))
     }
 
-    /// The gateways that count a limit, as this server counted them last.
-    pub(super) fn count_of(&self, fleet: &Fleet) -> Option<FleetCount> {
+    /// The last reply of this server about the nodes that share the limit of `fleet`.
+    pub(super) fn fleet_count(&self, fleet: &Fleet) -> Option<FleetCount> {
         let fleets = self.fleets.lock();
         fleets.iter().find(|(announced, _)| *announced == fleet.announcement).map(|(_, count)| *count)
     }

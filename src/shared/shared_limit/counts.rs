@@ -11,7 +11,7 @@ pub(super) struct LimitCounts {
     /// Decisions without the store, in the order of [`OnFailure::WORDS`].
     fallbacks: [AtomicU64; 3],
     /// Rejections without asking the store.
-    spared: AtomicU64,
+    cache_hits: AtomicU64,
     /// Lost refunds and debts.
     lost: AtomicU64,
 }
@@ -30,12 +30,12 @@ impl SharedLimit {
     }
 
     /// Counts a rejection that the store was not asked about.
-    pub fn count_spared(&self) {
-        self.counts.spared.fetch_add(1, Relaxed);
+    pub fn count_cache_hit(&self) {
+        self.counts.cache_hits.fetch_add(1, Relaxed);
     }
 
-    pub fn spared_count(&self) -> u64 {
-        self.counts.spared.load(Relaxed)
+    pub fn cache_hit_count(&self) -> u64 {
+        self.counts.cache_hits.load(Relaxed)
     }
 
     /// Counts a lost refund or debt.

@@ -21,7 +21,7 @@ use super::response::{ResponseSlot, ServerBody};
 use super::send_outcome::{ExchangeFault, SendOutcome};
 use super::server::Server;
 use super::translate::{to_http1, to_http2};
-use crate::net::deadline::TickCounter;
+use crate::net::deadline::SweepCounter;
 use crate::request::body::RequestBody;
 
 /// Most concurrent requests on one connection, even if the server allows more.
@@ -162,7 +162,7 @@ impl Http2Connection {
         &self,
         request: &mut Option<Request<RequestBody>>,
         slot: &mut ResponseSlot,
-        ticks: &TickCounter,
+        ticks: &SweepCounter,
     ) -> SendOutcome {
         let Some(mut outgoing) = request.take() else { return SendOutcome::Unsent };
         let copy = outgoing.body().is_empty().then(|| copy_without_body(&outgoing));

@@ -8,7 +8,7 @@ use http::Request;
 use tokio::sync::Notify;
 
 use super::Http2Connection;
-use crate::net::deadline::TickCounter;
+use crate::net::deadline::SweepCounter;
 use crate::request::body::RequestBody;
 use crate::upstream::connect::{ConnectFault, NewConnection, open_connection};
 use crate::upstream::http1::Http1Connection;
@@ -21,7 +21,7 @@ const CONNECTIONS_MAX: usize = 128;
 
 /// The shared connections to one server.
 pub(crate) struct Http2Connections {
-    ticks: Rc<TickCounter>,
+    ticks: Rc<SweepCounter>,
     connections: RefCell<Vec<Rc<Http2Connection>>>,
     pending_connect: RefCell<Option<Rc<PendingConnect>>>,
     /// The server negotiated HTTP/1 last time.
@@ -72,7 +72,7 @@ impl AcquiredConnection {
 }
 
 impl Http2Connections {
-    pub(crate) fn new(ticks: Rc<TickCounter>) -> Rc<Http2Connections> {
+    pub(crate) fn new(ticks: Rc<SweepCounter>) -> Rc<Http2Connections> {
         Rc::new(Http2Connections {
             ticks,
             connections: RefCell::default(),

@@ -16,13 +16,13 @@ use super::response::ResponseSlot;
 use super::send_outcome::SendOutcome;
 use super::server::{Server, ServerInFlight, ServerProtocol};
 use super::server_socket::ServerSocket;
-use crate::net::deadline::TickCounter;
+use crate::net::deadline::SweepCounter;
 use crate::request::body::RequestBody;
 
 /// The connections of one worker. The gateways before and after a reload share them: a request of the old one leaves
 /// its connection to the new one.
 pub struct Pools {
-    ticks: Rc<TickCounter>,
+    ticks: Rc<SweepCounter>,
     /// By [`Server::index`] in the current gateway.
     server_pools: RefCell<Vec<ServerPool>>,
 }
@@ -57,7 +57,7 @@ pub struct Lease {
 }
 
 impl Pools {
-    pub fn new(ticks: Rc<TickCounter>, servers: &[Arc<Server>]) -> Pools {
+    pub fn new(ticks: Rc<SweepCounter>, servers: &[Arc<Server>]) -> Pools {
         Pools { ticks, server_pools: RefCell::new(servers.iter().map(ServerPool::new).collect()) }
     }
 

@@ -160,6 +160,7 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         }
     }
 
+    /// Applies the reply of the store: the bans of this batch, and those that other gateways announced.
     fn apply_update(&mut self, batch: &[(u128, ClientStrikes)], update: &BanUpdate) {
         let now = Now::read_clock();
         self.is_behind = update.is_more;

@@ -42,15 +42,15 @@ pub(crate) struct LeakyBucketParams<S> {
     /// The same in ns, rounded down.
     ahead_ns: u64,
     /// The longest wait that `queue` and `max_wait` allow, in ticks; in a fair queue, behind all its waiters.
-    wait_max: u128,
+    queue_wait_max: u128,
     /// The longest wait in a fair queue when values take turns, in ticks.
-    turns_max: u128,
+    fair_wait_max: u128,
     /// The time after which a waiter of a fair queue gives up.
-    max_wait_ns: Option<u64>,
+    give_up_ns: Option<u64>,
     /// The backlog at which no further unit is accepted, in ticks.
     depth: u128,
-    /// Whether the waiters take turns.
-    fair: bool,
+    /// With `fair_by`, the values of its key take turns.
+    is_fair: bool,
     /// A dry run never waits, but counts as if departures followed the schedule.
     dry_run: bool,
     /// The waiters of all keys.
@@ -108,11 +108,11 @@ impl<S: Schedule> LeakyBucket<S> {
             queue: capacity - burst,
             ahead,
             ahead_ns: tick_rate.ticks_to_ns(ahead).saturating_sub(1),
-            wait_max,
-            turns_max: in_time,
-            max_wait_ns: max_wait_ns.filter(|_| fair),
+            queue_wait_max: wait_max,
+            fair_wait_max: in_time,
+            give_up_ns: max_wait_ns.filter(|_| fair),
             depth: tick_rate.units_to_ticks(burst) + wait_max,
-            fair,
+            is_fair: fair,
             dry_run: config.dry_run,
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
             epoch,
@@ -148,7 +148,7 @@ impl<S: Schedule> LeakyBucket<S> {
             params.depart_due_waiters(entry, queues, now, &mut wakers);
             let present = entry.used.level().clamp_now(now);
             let backlog = params.backlog_ticks(entry, present);
-            let position = match params.find_position(entry, queues, backlog, units.fair) {
+            let position = match params.find_position(entry, queues, backlog, units.fair_hash) {
                 Ok(position) => position,
                 Err(ticks) => {
                     let room = params.remaining_units(entry, queues, present, backlog);
@@ -160,8 +160,8 @@ impl<S: Schedule> LeakyBucket<S> {
             let mut charge =
                 Charge { since, node: NO_NODE, shared, displaces: position.undisturbed > 0, epoch };
             if position.wait > 0 && !params.dry_run {
-                let until = params.max_wait_ns.map(|ns| Now(present.0.saturating_add(ns)));
-                let fair = if params.fair { units.fair } else { 0 };
+                let until = params.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
+                let fair = if params.is_fair { units.fair_hash } else { 0 };
                 charge.node = queues.push_waiter(&mut entry.queue, NewWaiter { fair, cost, span, until });
                 params.waiting.fetch_add(1, Relaxed);
             }
@@ -188,7 +188,7 @@ impl<S: Schedule> LeakyBucket<S> {
             let present = entry.used.level().clamp_now(now);
             let backlog = params.backlog_ticks(entry, present);
             let room = params.remaining_units(entry, queues, present, backlog);
-            let position = params.find_position(entry, queues, backlog, units.fair);
+            let position = params.find_position(entry, queues, backlog, units.fair_hash);
             params.build_decision(position.map(|position| position.wait), room, present.ns_since(now))
         });
         wake_all(wakers);

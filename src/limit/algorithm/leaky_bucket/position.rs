@@ -29,8 +29,8 @@ impl<S: Schedule> LeakyBucketParams<S> {
     ) -> Result<QueuePosition, u128> {
         let step = self.wait_behind_all(entry, queues, backlog);
         match step {
-            Ok(wait) if !self.fair || wait == 0 => Ok(QueuePosition { wait, undisturbed: 0 }),
-            Err(excess) if !self.fair => Err(excess),
+            Ok(wait) if !self.is_fair || wait == 0 => Ok(QueuePosition { wait, undisturbed: 0 }),
+            Err(excess) if !self.is_fair => Err(excess),
             _ => self.find_fair_position(entry, queues, backlog, fair, step.err().unwrap_or_default()),
         }
     }
@@ -58,7 +58,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
     ) -> Result<QueuePosition, u128> {
         let behind_all = backlog.saturating_sub(self.ahead);
         // Behind all waiters it is in time for certain, whichever turns come in between.
-        let excess = full.max(behind_all.saturating_sub(self.turns_max));
+        let excess = full.max(behind_all.saturating_sub(self.fair_wait_max));
         let forecast = queues.forecast_waiter(entry.queue, queues.find_fair_queue(entry.queue, fair));
         let mut wait =
             behind_all.saturating_sub(queues.queued_ticks(entry.queue)).saturating_add(forecast.before);
@@ -70,7 +70,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
             wait = wait.saturating_sub(if newest.before { newest.span } else { 0 });
         }
         let undisturbed = if full > 0 { excess } else { 0 };
-        if wait > self.turns_max { Err(excess) } else { Ok(QueuePosition { wait, undisturbed }) }
+        if wait > self.fair_wait_max { Err(excess) } else { Ok(QueuePosition { wait, undisturbed }) }
     }
 
     /// Whether displacing `newest` makes enough room.
@@ -98,7 +98,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
         let (own, own_queue) = queues.find_waiting(node)?;
         let full = match S::SLOWEST > 1 {
             true => queues.queued_units(entry.queue).saturating_sub(own.cost) >= self.queue,
-            false => backlog.saturating_sub(own.span).saturating_sub(self.ahead) > self.wait_max,
+            false => backlog.saturating_sub(own.span).saturating_sub(self.ahead) > self.queue_wait_max,
         };
         let newest = queues.forecast_waiter(entry.queue, own_queue).newest;
         (full && newest.node != NO_NODE).then_some(newest)
@@ -113,14 +113,16 @@ impl<S: Schedule> LeakyBucketParams<S> {
         backlog: u128,
     ) -> Result<u128, u128> {
         let wait = backlog.saturating_sub(self.ahead);
-        let mut excess = wait.saturating_sub(self.wait_max);
+        let mut excess = wait.saturating_sub(self.queue_wait_max);
         if S::SLOWEST > 1 && wait > 0 {
             excess = excess.max(self.ticks_until_room(entry, queues, wait));
         }
         if excess > 0 { Err(excess) } else { Ok(wait) }
     }
 
-    /// Ticks until the queue has room, where units differ in length, so that time does not imply their number.
+    /// Ticks until the queue has room for one more unit, when a request that came now would wait `wait` ticks. With
+    /// `warm_up` units differ in length, so the backlog in ticks does not tell the number of units; a dry run has no
+    /// queue and counts by the schedule alone.
     fn ticks_until_room(&self, entry: &LeakyBucketEntry<S::Used>, queues: &ShardQueues, wait: u128) -> u128 {
         if self.dry_run {
             return wait.saturating_sub(self.schedule.last_ticks(&entry.used, self.queue));
@@ -149,8 +151,10 @@ impl<S: Schedule> LeakyBucketParams<S> {
         if S::SLOWEST == 1 {
             return in_time;
         }
-        let at_once =
-            self.schedule.remaining_units(&entry.used, now, self.depth - self.wait_max, backlog).remaining;
+        let at_once = self
+            .schedule
+            .remaining_units(&entry.used, now, self.depth - self.queue_wait_max, backlog)
+            .remaining;
         let queue_room = self.queue.saturating_sub(self.units_waiting(entry, queues, backlog));
         let remaining = in_time.remaining.min(at_once.saturating_add(queue_room));
         let reset =

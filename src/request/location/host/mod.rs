@@ -122,7 +122,7 @@ const HOST_BYTES_MAX: usize = 254;
 #[inline]
 pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
     if text.starts_with('[') {
-        return canonical_literal(text);
+        return canonical_ip_literal(text);
     }
     let mut has_upper = false;
     let mut after_dot = true;
@@ -158,7 +158,7 @@ fn check_port(port: &str) -> Result<(), HostError> {
 }
 
 #[cold]
-fn canonical_literal(text: &str) -> Result<Cow<'_, str>, HostError> {
+fn canonical_ip_literal(text: &str) -> Result<Cow<'_, str>, HostError> {
     let close = text.find(']').ok_or(HostError::Invalid)?;
     match &text[close + 1..] {
         "" => {}
