@@ -191,7 +191,7 @@ fn a_changed_limit_starts_fresh() {
     let gateway = kept.start_with("rate: 4/h, burst: 1");
     assert_eq!([(); 2].map(|()| ask(&gateway, "ann")), [200, 429]);
     assert_eq!(gateway.get("/other").status, 429);
-    eventually("a warning", || gateway.stderr().contains("starts fresh"));
+    eventually("a warning", || gateway.stderr().contains("start fresh"));
     assert!(gateway.stderr().contains("per-user"), "{}", gateway.stderr());
 }
 

@@ -3,9 +3,9 @@
 //!
 //! 1. `head` judges by the head alone. It checks the framing, finds the location, applies access rules, reads account
 //!    and tier (from a token only if its signature holds), and rejects banned clients; none of this charges a limit.
-//! 2. Then `caller` finds the key and the cost for each limit, and the chain judges the limits of `server.limits` and of
-//!    the location as one transaction: if one rejects, none is charged. `shared_limits` asks the store about shared
-//!    ones, in one call per group of keys.
+//! 2. Then `caller` finds the key and the cost for each limit, and the chain judges the limits of `server.limits` and
+//! of the location as one transaction: if one rejects, none is charged. `shared_limits` asks the store about shared
+//! ones, in one call per group of keys.
 //! 3. `queue_wait` waits for the request's turn without reading its body. Dropping the wait (the client hung up, the
 //!    location's timeout passed) refunds the charges, and the requests behind move up. Concurrency comes last, so a
 //!    waiting request holds no slot.

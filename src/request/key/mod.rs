@@ -25,12 +25,13 @@ pub struct KeyHasher {
     prefix_factor: u64,
 }
 
-/// The `key` and `missing_key` of one limit.
+/// The `key` and `missing_key` of one limit. Snapshots know bans by the `Debug` text of their key, so its fields keep
+/// their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySpec {
     parts: Box<[KeyPart]>,
     missing: MissingKey,
-    layout: KeyLayout,
+    shape: KeyLayout,
 }
 
 /// The keys of one limit.
@@ -147,7 +148,7 @@ impl KeyHasher {
     /// The key of `subject` by `spec`.
     #[inline]
     pub fn hash_key(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> KeyOutcome {
-        match spec.layout {
+        match spec.shape {
             KeyLayout::Ip => KeyOutcome::Key(subject.ip_key.unwrap_or_else(|| self.hash_ip(subject.ip))),
             KeyLayout::Other => {
                 self.hash_parts(spec, subject).map_or_else(|outcome| outcome, KeyOutcome::Key)
@@ -187,8 +188,8 @@ impl LimitKeys {
 
 impl KeySpec {
     pub fn new(parts: &[KeyPart], missing: MissingKey) -> KeySpec {
-        let layout = if *parts == [KeyPart::Ip] { KeyLayout::Ip } else { KeyLayout::Other };
-        KeySpec { parts: parts.into(), missing, layout }
+        let shape = if *parts == [KeyPart::Ip] { KeyLayout::Ip } else { KeyLayout::Other };
+        KeySpec { parts: parts.into(), missing, shape }
     }
 }
 

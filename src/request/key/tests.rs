@@ -345,3 +345,10 @@ proptest! {
         prop_assert_eq!(distinct.len(), seen.len());
     }
 }
+
+/// Another text would make every snapshot of bans foreign to the next version.
+#[test]
+fn the_debug_text_of_a_key_is_stable() {
+    let spec = KeySpec::new(&[KeyPart::Ip], MissingKey::Ip);
+    assert_eq!(format!("{spec:?}"), "KeySpec { parts: [Ip], missing: Ip, shape: Ip }");
+}
