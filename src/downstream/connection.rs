@@ -29,9 +29,9 @@ pub fn dispatch_connection(
     }
     match limits.less_loaded_worker(&context.permit) {
         None => spawn_connection(thread, socket, context),
-        Some(slot) => match socket.into_std() {
+        Some(worker) => match socket.into_std() {
             Ok(socket) => {
-                if let Some((socket, context)) = limits.hand_to_worker(slot, socket, context) {
+                if let Some((socket, context)) = limits.hand_to_worker(worker, socket, context) {
                     adopt_connection(thread, socket, context);
                 }
             }

@@ -41,7 +41,7 @@ pub struct RequestState {
     /// The index of its location among the routes; `None` before one is found.
     pub route: Option<LocationId>,
     pub request_id: HeaderValue,
-    /// Present from the judgement until the request is sent or answered.
+    /// Absent before the judgement, while it waits, and once it is sent, unless it is kept for another attempt.
     pub request: Option<Request<RequestBody>>,
     pub client: Client,
     pub is_grpc: bool,

@@ -34,7 +34,7 @@ pub enum ServerFault {
     ClosedMidResponse,
     Timeout,
     BadResponse,
-    /// One of `eject.status`.
+    /// A status that counts as an error or is retried.
     Status(StatusCode),
 }
 

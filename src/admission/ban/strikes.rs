@@ -144,6 +144,7 @@ impl StrikePool {
 // === impl StrikeBudget ===
 
 impl StrikeBudget {
+    /// `times` strikes may be stored in all pools together.
     pub fn new(times: usize) -> StrikeBudget {
         StrikeBudget(AtomicUsize::new(times))
     }

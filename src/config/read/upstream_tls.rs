@@ -135,6 +135,7 @@ impl UpstreamTlsReader {
         })
     }
 
+    /// The authorities of the system, loaded once; without any, the field that needs them gets the error.
     fn system_roots(&self, user: &FieldValue<'_>) -> Option<Arc<RootCertStore>> {
         let roots = self.system_store.get_or_init(|| Arc::new(load_system_roots()));
         if roots.is_empty() {

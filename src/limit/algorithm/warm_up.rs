@@ -173,6 +173,7 @@ impl BucketUsage for WarmLevel {
 impl TableEntry for WarmLevel {
     type Extra = ();
 
+    /// Idle is empty and cold: the last unit ended at least the cooling time ago.
     fn is_idle(&self, now: Now) -> bool {
         self.level.is_idle(Now(now.0.saturating_sub(self.cools_ns)))
     }

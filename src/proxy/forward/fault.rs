@@ -12,10 +12,10 @@ pub const LOCATION_TIMEOUT: &str = "location timeout";
 pub enum ForwardFault {
     /// The client broke its own request body.
     Client(BodyFault),
-    /// No server could be connected to.
+    /// The server tried last could not be connected to.
     Unreachable(ServerFault),
     ConnectTimeout,
-    /// Every server is at `max_connections`.
+    /// The server tried last, or every server, is at `max_connections`.
     Full,
     /// Every server is down or draining.
     Down,

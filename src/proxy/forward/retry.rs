@@ -80,7 +80,7 @@ pub struct RetryState<'a> {
     retries_left: u32,
     /// Positions of servers in the upstream.
     tried_servers: SmallVec<[ServerId; 4]>,
-    /// No attempt lasts longer or begins later.
+    /// No attempt begins later, and none lasts longer except a connected one with a body.
     deadline: Option<Instant>,
     retry_permit: Option<RetryPermit>,
 }
@@ -102,7 +102,7 @@ impl<'a> RetryState<'a> {
     }
 
     /// The same for an attempt that is connected. A request with a body is as slow as its client, so only the
-    /// upstream's own timeout applies to it, as to a request that would not be retried on a timeout.
+    /// upstream's own timeout applies to it.
     pub fn response_deadline(
         &self,
         due: Option<Instant>,

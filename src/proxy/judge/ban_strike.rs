@@ -7,7 +7,7 @@ use crate::proxy::reject::LimitCause;
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 
-/// Counts a final rejection by a limit as a strike against the client, unless bans are off or the client is exempt.
+/// Counts a final rejection by a rate or a queue as a strike against the client, unless bans are off or it is exempt.
 pub fn record_strike(worker: &Worker, state: &RequestState, cause: LimitCause) {
     let gateway = &worker.gateway;
     let (Some(bans), Some(blamed)) = (&gateway.bans, state.blamed) else { return };

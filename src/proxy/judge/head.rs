@@ -34,8 +34,8 @@ use crate::request::source::Token;
 
 /// Judges `request`, whose target named this `authority`, by its head alone, and stores the outcome in `state`.
 ///
-/// Returns the response if the request is rejected; `None` if it may go to an upstream, also to one that responds
-/// instead of a rejection.
+/// Returns the response if the request is rejected; `None` = not rejected yet: it may wait, ask the store, be
+/// forwarded, or go to the upstream that responds instead of a rejection.
 pub fn judge_head(
     worker: &Worker,
     request: &Request<RequestBody>,

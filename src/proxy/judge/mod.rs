@@ -3,14 +3,14 @@
 //!
 //! 1. `head` judges by the head alone. It checks the framing, finds the location, applies access rules, reads account
 //!    and tier (from a token only if its signature holds), and rejects banned clients; none of this charges a limit.
-//! 2. Then `caller` finds the key and the cost for each limit, and the chain judges the limits of `server.limits` and
-//! of the location as one transaction: if one rejects, none is charged. `shared_limits` asks the store about shared
-//! ones, in one call per group of keys.
+//! 2. `head` ends with the limits. `caller` finds the key and the cost for each, and the chain judges those of
+//!    `server.limits` and of the location as one transaction: if one rejects, none is charged. `shared_limits` asks the
+//!    store about shared ones, in one call per group of keys.
 //! 3. `queue_wait` waits for the request's turn without reading its body. Dropping the wait (the client hung up, the
 //!    location's timeout passed) refunds the charges, and the requests behind move up. Concurrency comes last, so a
-//!    waiting request holds no slot.
+//!    waiting request holds no slot. A request that no location serves is rejected only here, so that it is charged.
 //! 4. `rejection_response` is the only place where a rejection is final: it is counted, may be a strike, and is
-//!    rendered or degraded. A small part of an unwanted body is read, so that the connection can be kept.
+//!    rendered or degraded.
 
 mod ban_strike;
 mod caller;

@@ -61,6 +61,7 @@ pub fn take_slots_now(state: &mut RequestState) -> Result<(), Rejection> {
     Ok(())
 }
 
+/// The last step before forwarding: rejects a request that no location serves, and takes the concurrency slots.
 #[inline]
 fn finish_admission(state: &mut RequestState, now: Now) -> Result<(), Rejection> {
     if let Some(rejection) = state.no_location.take() {

@@ -251,8 +251,9 @@ impl SharedLimit {
         hasher.finish()
     }
 
-    /// This gateway's own share, if it admits such a request while gateways disagree about the numbers: another one
-    /// may then leave nothing to this one, so it may use its own share, whatever the store decides.
+    /// The local share, if gateways disagree about the numbers and the share would not reject such a request; charges
+    /// nothing. While they disagree, another gateway may leave nothing to this one, so the share decides instead of the
+    /// store.
     pub fn admitting_share(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
         // Slots are not rates: the store alone decides about them.
         if !self.fleet.differs() || self.last_answers.is_empty() {
