@@ -82,6 +82,9 @@ fn bytes_that_are_no_answer_break_nothing() {
         ("garbage", says(b"\xff\xfe\x00garbage\r\n"), [StoreFault::Garbled, StoreFault::Broken]),
         ("another type", says(b"+OK\r\n"), [StoreFault::Garbled; 2]),
         ("nothing", says(b"$-1\r\n"), [StoreFault::Garbled; 2]),
+        // The script ran, so this is no reason to send the call again.
+        ("an error in an array", says(b"*1\r\n-NOSCRIPT gone\r\n"), [StoreFault::Garbled; 2]),
+        ("a redirect in an array", says(b"*1\r\n-MOVED 1 127.0.0.1:1\r\n"), [StoreFault::Garbled; 2]),
         ("half a reply", says(b"$10\r\nhalf"), [StoreFault::Timeout; 2]),
         ("half a gigabyte", says(b"$536870912\r\nx"), [StoreFault::Timeout; 2]),
         (

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::Store;
 use super::connection::StoreConnector;
-use super::fault::{DescribedFault, StoreAddress, StoreFault};
+use super::fault::StoreAddress;
 use super::hash_slot::{SLOTS, slot_of_tag};
 use super::prober;
 use super::server::StoreServer;
@@ -75,20 +75,17 @@ async fn find_map(store: &Store, seeds: &[StoreAddress], round: usize) -> Option
     candidates.extend(turned(seeds.iter().collect()));
     candidates.extend(turned(open.iter().map(|server| &server.address).collect()));
     for address in candidates.iter().take(SERVERS_ASKED_MAX) {
-        if let Ok(Ok(map)) = timeout(ASK_TIMEOUT, ask_slots(&store.connector, address)).await {
+        if let Ok(Some(map)) = timeout(ASK_TIMEOUT, ask_slots(&store.connector, address)).await {
             return Some(map);
         }
     }
     None
 }
 
-async fn ask_slots(connector: &StoreConnector, address: &StoreAddress) -> Result<SlotMap, DescribedFault> {
-    let connection = connector.connect(address).await?;
-    let answer = connection.send_command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-    if let Value::ServerError(error) = &answer {
-        return Err(DescribedFault::from_server_error(error));
-    }
-    SlotMap::parse_reply(&answer, address).ok_or_else(|| StoreFault::Garbled.into())
+async fn ask_slots(connector: &StoreConnector, address: &StoreAddress) -> Option<SlotMap> {
+    let connection = connector.connect(address).await.ok()?;
+    let answer = connection.send_command(redis::cmd("CLUSTER").arg("SLOTS")).await.ok()?;
+    SlotMap::parse_reply(&answer, address)
 }
 
 /// Watches new servers, drops those that are gone, and keeps the state of the others.

@@ -4,12 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisResult, Value};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
@@ -43,7 +43,6 @@ pub(super) struct StoreConnection {
 }
 
 struct ConnectionDriver {
-    alive: Arc<AtomicBool>,
     allowance: Arc<AtomicU64>,
     /// The number of script loads on this connection.
     loads: AtomicU32,
@@ -85,9 +84,7 @@ impl StoreConnector {
 
     /// Connects and authenticates.
     pub(super) async fn connect(&self, address: &StoreAddress) -> Result<StoreConnection, DescribedFault> {
-        timeout(CONNECT_TIMEOUT, self.connect_untimed(address))
-            .await
-            .unwrap_or_else(|_| Err(StoreFault::Timeout.into()))
+        timeout(CONNECT_TIMEOUT, self.connect_untimed(address)).await.map_err(|_| StoreFault::Timeout)?
     }
 
     async fn connect_untimed(&self, address: &StoreAddress) -> Result<StoreConnection, DescribedFault> {
@@ -116,17 +113,11 @@ impl StoreConnector {
             .set_connection_timeout(None)
             .set_pipeline_buffer_size(QUEUE_MAX)
             .set_write_backpressure_boundary(WRITE_MAX);
-        let greeted = MultiplexedConnection::new_with_config(&self.settings, stream, config).await;
-        let (multiplexed, driver) = greeted.map_err(|error| DescribedFault::from_client_error(&error))?;
-        let alive = Arc::new(AtomicBool::new(true));
-        let flag = AliveGuard(alive.clone());
-        let driver = tokio::spawn(async move {
-            let _flag = flag;
-            driver.await;
-        });
-        let shared =
-            ConnectionDriver { alive, allowance, loads: AtomicU32::new(0), task: driver.abort_handle() };
-        Ok(StoreConnection { multiplexed, driver: Arc::new(shared) })
+        let (multiplexed, driver) =
+            MultiplexedConnection::new_with_config(&self.settings, stream, config).await?;
+        let task = tokio::spawn(driver).abort_handle();
+        let driver = Arc::new(ConnectionDriver { allowance, loads: AtomicU32::new(0), task });
+        Ok(StoreConnection { multiplexed, driver })
     }
 }
 
@@ -147,41 +138,39 @@ fn tls_connector() -> TlsConnector {
 impl StoreConnection {
     /// False once it broke: nothing that is sent then can arrive.
     pub(super) fn is_alive(&self) -> bool {
-        self.driver.alive.load(Acquire)
+        !self.driver.task.is_finished()
     }
 
     pub(super) fn load_count(&self) -> u32 {
         self.driver.loads.load(Relaxed)
     }
 
-    /// Sends one command. The answer may be an error of the server.
-    pub(super) async fn send_command(&self, command: &Cmd) -> Result<Value, DescribedFault> {
+    /// Sends one command.
+    pub(super) async fn send_command(&self, command: &Cmd) -> RedisResult<Value> {
         let answer = self.multiplexed.clone().send_packed_command(command).await;
         self.driver.allowance.store(UNANSWERED_MAX, Relaxed);
-        answer.map_err(|error| DescribedFault::from_client_error(&error))
+        check_answer(answer?)
     }
 
-    /// Sends commands in a row; no other command of this connection comes between.
-    pub(super) async fn send_pipeline(&self, commands: &Pipeline) -> Result<Vec<Value>, DescribedFault> {
+    /// Sends commands in a row; no other command of this connection comes between. Each answer may be an error:
+    /// see [`check_answer`].
+    pub(super) async fn send_pipeline(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         let answers = self.multiplexed.clone().send_packed_commands(commands, 0, commands.len()).await;
         self.driver.allowance.store(UNANSWERED_MAX, Relaxed);
-        answers.map_err(|error| DescribedFault::from_client_error(&error))
+        answers
     }
 
     /// Loads the scripts for all later calls.
     pub(super) async fn load_scripts(&self, scripts: &[&str]) -> Result<(), DescribedFault> {
         let mut pipeline = Pipeline::with_capacity(scripts.len());
         add_script_loads(&mut pipeline, scripts);
-        let answers = timeout(CONNECT_TIMEOUT, self.send_pipeline(&pipeline))
-            .await
-            .unwrap_or(Err(StoreFault::Timeout.into()))?;
+        let answers = timeout(CONNECT_TIMEOUT, self.send_pipeline(&pipeline)).await;
+        let answers = answers.map_err(|_| StoreFault::Timeout)??;
         self.count_load();
-        for answer in &answers {
-            match answer {
-                Value::BulkString(_) => {}
-                Value::ServerError(error) => return Err(DescribedFault::from_server_error(error)),
-                _ => return Err(StoreFault::Garbled.into()),
-            }
+        for answer in answers {
+            let Value::BulkString(_) = check_answer(answer)? else {
+                return Err(StoreFault::Garbled.into());
+            };
         }
         Ok(())
     }
@@ -190,6 +179,19 @@ impl StoreConnection {
     pub(super) fn count_load(&self) {
         self.driver.loads.fetch_add(1, Relaxed);
     }
+}
+
+/// An error reply is an error. One inside an array is not: the command ran.
+pub(super) fn check_answer(answer: Value) -> RedisResult<Value> {
+    match answer {
+        Value::ServerError(error) => Err(error.into()),
+        answer => Ok(answer),
+    }
+}
+
+/// Takes the answer to the last command of a row.
+pub(super) fn take_last_answer(answers: Vec<Value>) -> RedisResult<Value> {
+    check_answer(answers.into_iter().next_back().unwrap_or(Value::Nil))
 }
 
 pub(super) fn add_script_loads(pipeline: &mut Pipeline, scripts: &[&str]) {
@@ -201,15 +203,6 @@ pub(super) fn add_script_loads(pipeline: &mut Pipeline, scripts: &[&str]) {
 impl Drop for ConnectionDriver {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-/// Marks the connection as dead when its driver ends, however it does.
-struct AliveGuard(Arc<AtomicBool>);
-
-impl Drop for AliveGuard {
-    fn drop(&mut self) {
-        self.0.store(false, Release);
     }
 }
 

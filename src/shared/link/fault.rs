@@ -1,6 +1,6 @@
 //! Faults of calls to the store, read from the replies of the server or the state of the connection.
 
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::{ErrorKind, RedisError};
 
 /// The reason why a call brought no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +25,6 @@ pub enum StoreFault {
     Garbled,
     /// Any other error of the server.
     CommandError,
-}
-
-/// An error reply of the server, classified by the reaction to it.
-pub(super) enum ErrorReply {
-    NoScript,
-    /// The key has another owner for good.
-    Moved(StoreAddress),
-    /// The key has another owner for this one call.
-    Ask(StoreAddress),
-    /// The slot is being migrated.
-    TryAgain,
-    Failed(StoreFault),
 }
 
 /// A host and a port; the host is empty if the server that named it meant itself.
@@ -88,51 +76,24 @@ impl StoreFault {
         }
     }
 
-    /// Classifies an error of the client library.
-    pub(super) fn from_client_error(error: &RedisError) -> StoreFault {
-        match error.kind() {
-            ErrorKind::Server(_) => error.code().map_or(StoreFault::CommandError, StoreFault::from_code),
-            ErrorKind::Extension => error.code().map_or(StoreFault::CommandError, StoreFault::from_code),
-            ErrorKind::AuthenticationFailed => StoreFault::Unauthorized,
-            ErrorKind::Io if error.is_timeout() => StoreFault::Timeout,
-            ErrorKind::Io => StoreFault::Broken,
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => StoreFault::Garbled,
-            _ => StoreFault::CommandError,
-        }
-    }
-
-    fn from_server_error(error: &ServerError) -> StoreFault {
+    /// Classifies an error reply, or an error of the client library.
+    pub(super) fn from_error(error: &RedisError) -> StoreFault {
         // A denied command within a script has no code of its own.
-        let prefixes = ["The user executing the script ", "ACL failure in script"];
-        let details = error.details().unwrap_or_default();
-        if error.code() == "ERR" && prefixes.iter().any(|prefix| details.starts_with(prefix)) {
-            return StoreFault::Unauthorized;
-        }
-        StoreFault::from_code(error.code())
-    }
-
-    fn from_code(code: &str) -> StoreFault {
-        match code {
-            "LOADING" | "READONLY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => StoreFault::Unready,
-            "OOM" => StoreFault::Full,
-            "WRONGPASS" | "NOAUTH" | "NOPERM" => StoreFault::Unauthorized,
-            "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" => StoreFault::Moving,
+        let denials = ["The user executing the script ", "ACL failure in script"];
+        let is_denial = || denials.iter().any(|text| error.detail().unwrap_or_default().starts_with(text));
+        match (error.kind(), error.code()) {
+            (_, Some("ERR")) if is_denial() => StoreFault::Unauthorized,
+            (_, Some("LOADING" | "READONLY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF")) => {
+                StoreFault::Unready
+            }
+            (_, Some("OOM")) => StoreFault::Full,
+            (_, Some("WRONGPASS" | "NOAUTH" | "NOPERM")) => StoreFault::Unauthorized,
+            (_, Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN")) => StoreFault::Moving,
+            (ErrorKind::AuthenticationFailed, _) => StoreFault::Unauthorized,
+            (ErrorKind::Io, _) if error.is_timeout() => StoreFault::Timeout,
+            (ErrorKind::Io, _) => StoreFault::Broken,
+            (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => StoreFault::Garbled,
             _ => StoreFault::CommandError,
-        }
-    }
-}
-
-// === impl ErrorReply ===
-
-impl ErrorReply {
-    pub(super) fn from_server_error(error: &ServerError) -> ErrorReply {
-        let target = || StoreAddress::parse_redirect(error.details()?);
-        match error.code() {
-            "NOSCRIPT" => ErrorReply::NoScript,
-            "TRYAGAIN" => ErrorReply::TryAgain,
-            "MOVED" => target().map_or(ErrorReply::Failed(StoreFault::Garbled), ErrorReply::Moved),
-            "ASK" => target().map_or(ErrorReply::Failed(StoreFault::Garbled), ErrorReply::Ask),
-            _ => ErrorReply::Failed(StoreFault::from_server_error(error)),
         }
     }
 }
@@ -140,10 +101,10 @@ impl ErrorReply {
 // === impl StoreAddress ===
 
 impl StoreAddress {
-    /// Parses `SLOT HOST:PORT`; the host may be empty, and an IPv6 address has colons of its own.
-    fn parse_redirect(details: &str) -> Option<StoreAddress> {
-        let (_slot, address) = details.split_once(' ')?;
-        let (host, port) = address.trim().rsplit_once(':')?;
+    /// The server that a redirect names; the host may be empty, and an IPv6 address has colons of its own.
+    pub(super) fn from_redirect(error: &RedisError) -> Option<StoreAddress> {
+        let (address, _slot) = error.redirect_node()?;
+        let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         StoreAddress::parse_announced(host, port.parse().ok()?)
     }
@@ -172,14 +133,6 @@ impl DescribedFault {
         DescribedFault { kind: StoreFault::Broken, word: "host not found".to_owned() }
     }
 
-    pub(super) fn from_client_error(error: &RedisError) -> DescribedFault {
-        DescribedFault::with_code(StoreFault::from_client_error(error), error.code())
-    }
-
-    pub(super) fn from_server_error(error: &ServerError) -> DescribedFault {
-        DescribedFault::with_code(StoreFault::from_server_error(error), Some(error.code()))
-    }
-
     /// True if its word says more than the kind of fault does.
     pub(super) fn is_specific(&self) -> bool {
         self.word != self.kind.label()
@@ -195,6 +148,12 @@ impl DescribedFault {
 impl From<&(String, u16)> for StoreAddress {
     fn from((host, port): &(String, u16)) -> StoreAddress {
         StoreAddress { host: host.clone(), port: *port }
+    }
+}
+
+impl From<RedisError> for DescribedFault {
+    fn from(error: RedisError) -> DescribedFault {
+        DescribedFault::with_code(StoreFault::from_error(&error), error.code())
     }
 }
 
@@ -240,7 +199,11 @@ mod tests {
 
     #[test]
     fn redirects_name_a_host_or_the_server_itself() {
-        let of = |text| StoreAddress::parse_redirect(text).map(|address| (address.host, address.port));
+        let of = |text: &str| {
+            let reply = redis::parse_redis_value(format!("-MOVED {text}\r\n").as_bytes()).unwrap();
+            let address = StoreAddress::from_redirect(&reply.extract_error().unwrap_err());
+            address.map(|address| (address.host, address.port))
+        };
         assert_eq!(of("3999 127.0.0.1:6381"), Some(("127.0.0.1".into(), 6381)));
         assert_eq!(of("3999 :6381"), Some((String::new(), 6381)));
         assert_eq!(of("3999 ?:6381"), Some((String::new(), 6381)));

@@ -236,7 +236,11 @@ impl Store {
                 let fields = fleets.iter().map(|fleet| fleet.announcement.field_name(&self.node));
                 pipeline.cmd("HDEL").arg(server.limits_key(&self.prefix)).arg(fields.collect::<Vec<_>>());
             }
-            requests.spawn(async move { connector.connect(&address).await?.send_pipeline(&pipeline).await });
+            requests.spawn(async move {
+                if let Ok(connection) = connector.connect(&address).await {
+                    let _ = connection.send_pipeline(&pipeline).await;
+                }
+            });
         }
         let _ = tokio::time::timeout(DEREGISTER_TIMEOUT, requests.join_all()).await;
     }

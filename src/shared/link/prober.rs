@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::Store;
-use super::connection::{StoreConnection, add_script_loads};
-use super::fault::{DescribedFault, ErrorReply, StoreFault};
+use super::connection::{StoreConnection, add_script_loads, take_last_answer};
+use super::fault::{DescribedFault, StoreFault};
 use super::probe_schedule::ProbePace;
 use super::server::StoreServer;
+use super::server_link::is_script_missing;
 use crate::base::clock::Now;
 use crate::shared::fleet::{FleetCount, LimitAnnouncement};
 
@@ -141,16 +142,13 @@ impl Prober {
         let limits: Vec<LimitAnnouncement> =
             self.store.current_fleets().iter().map(|fleet| fleet.announcement.clone()).collect();
         let answer = timeout(self.store.timeout, self.call_beat_script(&connection, &limits)).await;
-        let beat = match answer.unwrap_or_else(|_| Err(StoreFault::Timeout.into()))? {
-            Value::ServerError(error) => match ErrorReply::from_server_error(&error) {
-                // Only a primary redirects single keys of a slot that is leaving it.
-                ErrorReply::Ask(_) => BeatReply {
-                    nodes: self.server.nodes.load(Relaxed),
-                    fleets: self.server.fleets.lock().clone(),
-                },
-                _ => return Err(DescribedFault::from_server_error(&error)),
+        let beat = match answer.map_err(|_| StoreFault::Timeout)? {
+            // Only a primary redirects single keys of a slot that is leaving it.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) => BeatReply {
+                nodes: self.server.nodes.load(Relaxed),
+                fleets: self.server.fleets.lock().clone(),
             },
-            answer => BeatReply::parse_reply(&answer, limits).ok_or(StoreFault::Garbled)?,
+            answer => BeatReply::parse_reply(&answer?, limits).ok_or(StoreFault::Garbled)?,
         };
         self.connection = Some(connection);
         Ok(beat)
@@ -160,7 +158,7 @@ impl Prober {
         &self,
         connection: &StoreConnection,
         limits: &[LimitAnnouncement],
-    ) -> Result<Value, DescribedFault> {
+    ) -> RedisResult<Value> {
         let mut packed = Vec::with_capacity(16 * limits.len());
         limits.iter().for_each(|limit| limit.pack_into(&mut packed));
         let (prefix, server) = (&self.store.prefix, &self.server);
@@ -168,17 +166,14 @@ impl Prober {
         command.arg("EVALSHA").arg(&self.store.beat_script.sha).arg(2);
         command.arg(server.nodes_key(prefix)).arg(server.limits_key(prefix));
         command.arg(&self.store.node).arg(GATEWAY_LIFE_MS).arg(packed);
-        let answer = connection.send_command(&command).await?;
-        match &answer {
-            Value::ServerError(error)
-                if matches!(ErrorReply::from_server_error(error), ErrorReply::NoScript) => {}
-            _ => return Ok(answer),
+        let answer = connection.send_command(&command).await;
+        if !answer.as_ref().is_err_and(is_script_missing) {
+            return answer;
         }
         let mut pipeline = Pipeline::new();
         add_script_loads(&mut pipeline, &self.store.loaded_scripts(None));
         pipeline.add_command(command);
-        let answers = connection.send_pipeline(&pipeline).await?;
-        answers.into_iter().next_back().ok_or_else(|| StoreFault::Garbled.into())
+        take_last_answer(connection.send_pipeline(&pipeline).await?)
     }
 
     /// Logs a change once: the cause of an outage, or its end.

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::Store;
 use super::connection::StoreConnector;
-use super::fault::{DescribedFault, StoreAddress, StoreFault};
+use super::fault::StoreAddress;
 use super::prober;
 use super::server::StoreServer;
 use super::topology::Topology;
@@ -66,7 +65,7 @@ async fn ask_in_turn(
 ) -> Option<StoreAddress> {
     for turn in 0..sentinels.len() {
         let sentinel = &sentinels[(first + turn) % sentinels.len()];
-        if let Ok(Ok(address)) = timeout(ASK_TIMEOUT, ask_primary(connector, sentinel, name)).await {
+        if let Ok(Some(address)) = timeout(ASK_TIMEOUT, ask_primary(connector, sentinel, name)).await {
             return Some(address);
         }
     }
@@ -77,22 +76,15 @@ async fn ask_primary(
     connector: &StoreConnector,
     sentinel: &StoreAddress,
     name: &str,
-) -> Result<StoreAddress, DescribedFault> {
+) -> Option<StoreAddress> {
     let mut question = redis::cmd("SENTINEL");
     question.arg("get-master-addr-by-name").arg(name);
-    let mut answer = connector.without_user().connect(sentinel).await?.send_command(&question).await?;
-    if matches!(&answer, Value::ServerError(error) if error.code() == "NOAUTH") && connector.has_password() {
-        answer = connector.without_database().connect(sentinel).await?.send_command(&question).await?;
+    let connection = connector.without_user().connect(sentinel).await.ok()?;
+    let mut answer = connection.send_command(&question).await;
+    if answer.as_ref().is_err_and(|error| error.code() == Some("NOAUTH")) && connector.has_password() {
+        let connection = connector.without_database().connect(sentinel).await.ok()?;
+        answer = connection.send_command(&question).await;
     }
-    Ok(parse_primary(&answer).ok_or(StoreFault::Garbled)?.resolve_from(sentinel))
-}
-
-fn parse_primary(answer: &Value) -> Option<StoreAddress> {
-    let Value::Array(parts) = answer else {
-        return None;
-    };
-    let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else {
-        return None;
-    };
-    StoreAddress::parse_announced(str::from_utf8(host).ok()?, str::from_utf8(port).ok()?.parse().ok()?)
+    let (host, port): (String, u16) = redis::from_redis_value(answer.ok()?).ok()?;
+    Some(StoreAddress::parse_announced(&host, port)?.resolve_from(sentinel))
 }

@@ -4,13 +4,13 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Store;
-use super::connection::{StoreConnection, add_script_loads};
-use super::fault::{ErrorReply, StoreAddress, StoreFault};
+use super::connection::{StoreConnection, add_script_loads, take_last_answer};
+use super::fault::{StoreAddress, StoreFault};
 use super::server::StoreServer;
 use crate::base::clock::Now;
 use crate::shared::{LuaScript, PackedCall};
@@ -123,13 +123,11 @@ impl ServerLink {
         let mut answer = if asking {
             send_call(&connection, &[], true, call).await
         } else {
-            connection.send_command(&evalsha_command(call)).await.map_err(|fault| fault.kind)
+            connection.send_command(&evalsha_command(call)).await
         };
         for _ in 0..RELOADS_MAX {
-            match answer {
-                Ok(Value::ServerError(ref error))
-                    if matches!(ErrorReply::from_server_error(error), ErrorReply::NoScript) => {}
-                _ => break,
+            if !answer.as_ref().is_err_and(is_script_missing) {
+                break;
             }
             // The first call to notice loads the scripts; calls sent behind it find them.
             let mut scripts = Arc::default();
@@ -142,15 +140,8 @@ impl ServerLink {
         }
         match answer {
             Ok(Value::BulkString(bytes)) => CallOutcome::Answered(bytes),
-            Ok(Value::ServerError(error)) => match ErrorReply::from_server_error(&error) {
-                ErrorReply::NoScript => CallOutcome::Failed(StoreFault::CommandError),
-                ErrorReply::Moved(address) => CallOutcome::Redirected(address, false),
-                ErrorReply::Ask(address) => CallOutcome::Redirected(address, true),
-                ErrorReply::TryAgain => CallOutcome::TryAgain,
-                ErrorReply::Failed(fault) => CallOutcome::Failed(fault),
-            },
             Ok(_) => CallOutcome::Failed(StoreFault::Garbled),
-            Err(fault) => CallOutcome::Failed(fault),
+            Err(error) => CallOutcome::from_error(&error),
         }
     }
 
@@ -239,6 +230,27 @@ impl LinkState {
     }
 }
 
+// === impl CallOutcome ===
+
+impl CallOutcome {
+    fn from_error(error: &RedisError) -> CallOutcome {
+        match error.kind() {
+            ErrorKind::Server(kind @ (ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
+                let redirected = |address| CallOutcome::Redirected(address, kind == ServerErrorKind::Ask);
+                StoreAddress::from_redirect(error)
+                    .map_or(CallOutcome::Failed(StoreFault::Garbled), redirected)
+            }
+            ErrorKind::Server(ServerErrorKind::TryAgain) => CallOutcome::TryAgain,
+            _ => CallOutcome::Failed(StoreFault::from_error(error)),
+        }
+    }
+}
+
+/// True if the call did not run because the server has forgotten the script.
+pub(super) fn is_script_missing(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
 fn spawn_connect(store: Arc<Store>, server: Arc<StoreServer>) -> watch::Receiver<Option<ConnectResult>> {
     let (sender, receiver) = watch::channel(None);
     tokio::spawn(async move {
@@ -257,11 +269,7 @@ fn evalsha_command(call: &ScriptCall<'_>) -> Cmd {
     let PackedCall { keys, body } = call.packed;
     let bytes = 64 + keys.iter().map(Vec::len).sum::<usize>() + body.len();
     let mut command = Cmd::with_capacity(4 + keys.len(), bytes);
-    command.arg("EVALSHA").arg(&call.script.sha).arg(keys.len());
-    for key in keys {
-        command.arg(key.as_slice());
-    }
-    command.arg(body.as_slice());
+    command.arg("EVALSHA").arg(&call.script.sha).arg(keys.len()).arg(keys.as_slice()).arg(body);
     command
 }
 
@@ -271,13 +279,12 @@ async fn send_call(
     scripts: &[&str],
     asking: bool,
     call: &ScriptCall<'_>,
-) -> Result<Value, StoreFault> {
+) -> RedisResult<Value> {
     let mut pipeline = Pipeline::with_capacity(scripts.len() + 2);
     add_script_loads(&mut pipeline, scripts);
     if asking {
         pipeline.cmd("ASKING");
     }
     pipeline.add_command(evalsha_command(call));
-    let answers = connection.send_pipeline(&pipeline).await.map_err(|fault| fault.kind)?;
-    answers.into_iter().next_back().ok_or(StoreFault::Garbled)
+    take_last_answer(connection.send_pipeline(&pipeline).await?)
 }
