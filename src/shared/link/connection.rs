@@ -53,10 +53,7 @@ struct ConnectionDriver {
 
 impl StoreConnector {
     pub(super) fn new(config: &config::RedisConfig) -> StoreConnector {
-        let mut settings = RedisConnectionInfo::default()
-            .set_db(config.database.into())
-            .set_protocol(ProtocolVersion::RESP2)
-            .set_skip_set_lib_name();
+        let mut settings = plain_settings().set_db(config.database.into());
         if let Some(user) = &config.user {
             settings = settings.set_username(&user.0);
         }
@@ -66,16 +63,10 @@ impl StoreConnector {
         StoreConnector { tls: config.tls.then(tls_connector), settings }
     }
 
-    /// Without user, password and database: many sentinels have none of them.
-    pub(super) fn without_user(&self) -> StoreConnector {
-        let settings =
-            RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+    /// For sentinels, which have no databases; many have no users either.
+    pub(super) fn for_sentinels(&self, with_user: bool) -> StoreConnector {
+        let settings = if with_user { self.settings.clone().set_db(0) } else { plain_settings() };
         StoreConnector { tls: self.tls.clone(), settings }
-    }
-
-    /// The same user, without the database, which a sentinel does not have.
-    pub(super) fn without_database(&self) -> StoreConnector {
-        StoreConnector { tls: self.tls.clone(), settings: self.settings.clone().set_db(0) }
     }
 
     pub(super) fn has_password(&self) -> bool {
@@ -119,6 +110,11 @@ impl StoreConnector {
         let driver = Arc::new(ConnectionDriver { allowance, loads: AtomicU32::new(0), task });
         Ok(StoreConnection { multiplexed, driver })
     }
+}
+
+/// Without user, password and database.
+fn plain_settings() -> RedisConnectionInfo {
+    RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name()
 }
 
 /// TLS with the authorities that the system trusts.

@@ -79,10 +79,10 @@ async fn ask_primary(
 ) -> Option<StoreAddress> {
     let mut question = redis::cmd("SENTINEL");
     question.arg("get-master-addr-by-name").arg(name);
-    let connection = connector.without_user().connect(sentinel).await.ok()?;
+    let connection = connector.for_sentinels(false).connect(sentinel).await.ok()?;
     let mut answer = connection.send_command(&question).await;
     if answer.as_ref().is_err_and(|error| error.code() == Some("NOAUTH")) && connector.has_password() {
-        let connection = connector.without_database().connect(sentinel).await.ok()?;
+        let connection = connector.for_sentinels(true).connect(sentinel).await.ok()?;
         answer = connection.send_command(&question).await;
     }
     let (host, port): (String, u16) = redis::from_redis_value(answer.ok()?).ok()?;
