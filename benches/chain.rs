@@ -14,7 +14,7 @@ use governor::{Quota, RateLimiter};
 use http::{HeaderMap, Method};
 use keys::{key, next};
 use sluicegate::admission::ban::Bans;
-use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{
@@ -54,16 +54,15 @@ fn token(per_second: u64, burst: u64) -> Arc<Limit> {
     limit(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(per_second), burst }] })
 }
 
-/// One whole request: judged, given its slots, forwarded, dropped.
+/// One whole request: judged, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<WaitingCap>, now: Now, key: CounterKey) -> bool {
     let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
-    let (mut decisions, mut passage) = (Decisions::new(), None);
-    let refusal = chain.judge_into(now, waiting, ask, &mut decisions, &mut passage);
+    let mut decisions = Decisions::new();
+    let verdict = chain.judge::<Charge>(now, waiting, true, ask, &mut decisions);
     black_box(&decisions);
-    let Some(passage) = &mut passage else { return refusal.is_none() };
-    let entered = passage.take_slots(now).is_ok();
-    passage.keep_charges();
-    entered
+    let ChainVerdict::Admit(mut permit) = verdict else { return false };
+    permit.keep_charges();
+    true
 }
 
 fn decisions(criterion: &mut Criterion) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use governor::{Quota, RateLimiter};
 use keys::{key, next};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
@@ -66,17 +66,16 @@ impl Ours {
         &self.chain.limits()[0]
     }
 
-    /// One whole request: judged, given its slots, forwarded, dropped.
+    /// One whole request: judged, forwarded, dropped.
     #[inline]
     fn admits(&self, now: u64, key: CounterKey) -> bool {
         let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
-        let (mut decisions, mut passage) = (Decisions::new(), None);
-        self.chain.judge_into(Now(now), &self.waiting, ask, &mut decisions, &mut passage);
+        let mut decisions = Decisions::new();
+        let verdict = self.chain.judge::<Charge>(Now(now), &self.waiting, true, ask, &mut decisions);
         black_box(&decisions);
-        let Some(passage) = &mut passage else { return false };
-        let entered = passage.take_slots(Now(now)).is_ok();
-        passage.keep_charges();
-        entered
+        let ChainVerdict::Admit(mut permit) = verdict else { return false };
+        permit.keep_charges();
+        true
     }
 }
 

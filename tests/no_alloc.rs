@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use sluicegate::admission::ban::StrikeOutcome;
-use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
@@ -127,19 +127,20 @@ fn allocates_nothing(chain: &Chain, first: u64) {
     requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
 }
 
-/// One whole request: judged, given its slots, forwarded, dropped.
+/// One whole request: judged, forwarded, dropped.
 fn passes(
     now: Now,
     chain: &Chain,
     waiting: &Arc<WaitingCap>,
     ask: impl FnMut(&Limit) -> LimitDemand,
 ) -> bool {
-    let ChainVerdict::Admit(mut passage) = chain.judge(now, waiting, ask).verdict else {
+    let mut decisions = Decisions::new();
+    let ChainVerdict::Admit(mut permit) = chain.judge::<Charge>(now, waiting, true, ask, &mut decisions)
+    else {
         return false;
     };
-    let entered = passage.take_slots(now).is_ok();
-    passage.keep_charges();
-    entered
+    permit.keep_charges();
+    true
 }
 
 fn requests_allocate_nothing(first: u64, request: impl Fn(Now) -> bool) {

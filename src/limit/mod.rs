@@ -88,7 +88,7 @@ pub struct Units {
 
 /// A record of taken units: everything a refund needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Charge {
+pub(crate) struct ChargeRecord {
     since: ChargeMark,
     /// Node among the waiters; [`queue::NO_NODE`] for one that never waited or has noticed its turn.
     node: u32,
@@ -184,7 +184,12 @@ impl Limit {
 
     /// Judges units (at least 1, at most the capacity) and takes them unless it rejects.
     #[inline]
-    pub(crate) fn charge_units(&self, rate: usize, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(
+        &self,
+        rate: usize,
+        units: &Units,
+        now: Now,
+    ) -> (Decision, Option<ChargeRecord>) {
         rated!(&self.meters, rate, meter => meter.charge_units(units, now))
     }
 
@@ -208,14 +213,14 @@ impl Limit {
         rate: usize,
         key: &CounterKey,
         cost: u64,
-        charge: &Charge,
+        charge: &ChargeRecord,
         now: impl FnOnce() -> Now,
     ) {
         rated!(&self.meters, rate, meter => meter.refund_charge(key, cost, charge, now));
     }
 
     /// The chain accepted the charge: the waiter that has to make room for it is displaced now.
-    pub(crate) fn displace_waiter(&self, rate: usize, key: &CounterKey, charge: &Charge, now: Now) {
+    pub(crate) fn displace_waiter(&self, rate: usize, key: &CounterKey, charge: &ChargeRecord, now: Now) {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates[rate].displace_waiter(key, charge, now),
             Meters::WarmLeakyBucket(rates) => rates[rate].displace_waiter(key, charge, now),
@@ -228,7 +233,7 @@ impl Limit {
         &self,
         rate: usize,
         key: &CounterKey,
-        charge: &mut Charge,
+        charge: &mut ChargeRecord,
         now: Now,
         waker: &Waker,
     ) -> Turn {
@@ -290,9 +295,9 @@ impl Limit {
     }
 }
 
-// === impl Charge ===
+// === impl ChargeRecord ===
 
-impl Charge {
+impl ChargeRecord {
     /// Whether it found the queue full, so that [`Limit::displace_waiter`] must follow.
     #[inline]
     pub(crate) fn displaces(&self) -> bool {
@@ -320,6 +325,6 @@ mod tests {
     fn entries_and_charges_stay_small() {
         assert_eq!(size_of::<algorithm::rate::Level>(), 24);
         assert_eq!(size_of::<algorithm::leaky_bucket::LeakyBucketEntry<algorithm::rate::Level>>(), 28);
-        assert_eq!(size_of::<Charge>(), 24);
+        assert_eq!(size_of::<ChargeRecord>(), 24);
     }
 }

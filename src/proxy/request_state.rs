@@ -13,7 +13,7 @@ use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 
 use crate::admission::ban::StrikeTarget;
-use crate::admission::chain::{ChainPermit, Decisions};
+use crate::admission::chain::{ChainPermit, Charge, Decisions, PendingStore, Queued};
 use crate::base::clock::Now;
 use crate::config::TierRules;
 use crate::config::{LimitId, LocationId, UpstreamId};
@@ -61,6 +61,10 @@ pub struct RequestState {
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
     pub chain_permit: Option<ChainPermit>,
+    /// Present until the store has been asked.
+    pub pending_store: Option<Box<PendingStore<Charge>>>,
+    /// Present until its turn has come.
+    pub queued: Option<Box<Queued>>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
     /// The rejection to send after the limits, when no location serves the request.
@@ -158,6 +162,8 @@ impl RequestState {
             tier: None,
             decisions: Decisions::new(),
             chain_permit: None,
+            pending_store: None,
+            queued: None,
             bandwidth: None,
             no_location: None,
             degraded: None,

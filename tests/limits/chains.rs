@@ -1,7 +1,7 @@
 //! Chains of every algorithm are one transaction: a rejected request changes nothing.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainJudgement, ChainPermit, ChainVerdict, LimitDemand, RateDecision};
+use sluicegate::admission::chain::{LimitDemand, RateDecision};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 
@@ -12,8 +12,8 @@ fn has_exact_retry(limit: &config::LimitConfig) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::Concurrency { .. })
 }
 
-fn judge(gate: &Gate, at: u64, request: &RandomRequest) -> ChainJudgement {
-    gate.chain.judge(Now(START + at), &gate.waiting, |limit| LimitDemand::Units(request.units(limit)))
+fn judge(gate: &Gate, at: u64, request: &RandomRequest) -> Judgement {
+    gate.chain.judge_request(Now(START + at), &gate.waiting, |limit| LimitDemand::Units(request.units(limit)))
 }
 
 /// The visible state: the decisions for requests that exceed every capacity and so are never charged, and the
@@ -41,14 +41,23 @@ proptest! {
         for gate in [&mut gate, &mut twin] {
             gate.chain = gate.chain.clone().with_max_wait(max_wait.unwrap_or(u64::MAX));
         }
-        let (mut in_flight, mut waiters): (Vec<(ChainPermit, ChainPermit)>, Vec<_>) = (vec![], vec![]);
+        let (mut in_flight, mut waiters): (Vec<(Accepted, Accepted)>, Vec<_>) = (vec![], vec![]);
         let mut at = 0;
         for request in traffic {
             at += request.gap;
             let judgement = judge(&gate, at, &request);
-            let ChainVerdict::Admit(mut permit) = judgement.verdict else {
-                prop_assert_eq!(visible_state(&gate, at), visible_state(&twin, at));
-                continue;
+            let mut permit = match judgement.verdict {
+                Verdict::Admit(permit) => permit,
+                Verdict::Reject(rejection) => {
+                    // A lack of slots spends the departures that came before.
+                    if rejection.late {
+                        let judgement_twin = judge(&twin, at, &request);
+                        prop_assert_eq!(&judgement.decisions, &judgement_twin.decisions);
+                        prop_assert!(rejected(judgement_twin).late);
+                    }
+                    prop_assert_eq!(visible_state(&gate, at), visible_state(&twin, at));
+                    continue;
+                }
             };
             prop_assert!(permit.wait_ns() <= max_wait.unwrap_or(u64::MAX));
             let judgement_twin = judge(&twin, at, &request);
@@ -59,11 +68,6 @@ proptest! {
                 if request.fate % 2 == 0 {
                     waiters.push((permit, permit_twin));
                 }
-                continue;
-            }
-            let entered = permit.take_slots(Now(START + at));
-            prop_assert_eq!(entered.clone().ok(), permit_twin.take_slots(Now(START + at)).ok());
-            if entered.is_err() {
                 continue;
             }
             // Some are refunded before they were forwarded, in both.
@@ -95,11 +99,11 @@ proptest! {
         let most = quotas.map(|(_, quota)| quota).min().unwrap_or(1);
         let gate = gate_of(&limits);
         let passes = |at: u64, request: &RandomRequest| match judge(&gate, at, request).verdict {
-            ChainVerdict::Admit(mut permit) => {
+            Verdict::Admit(mut permit) => {
                 permit.keep_charges();
                 Ok(())
             }
-            ChainVerdict::Reject(rejection) => Err(rejection.retry_after_ns.unwrap_or(u64::MAX)),
+            Verdict::Reject(rejection) => Err(rejection.retry_after_ns.unwrap_or(u64::MAX)),
         };
         let mut at = 0;
         for request in traffic {

@@ -1,6 +1,6 @@
 //! Limits in a dry run are judged on their own counters and never act.
 
-use sluicegate::admission::chain::{ChainPermit, LimitDemand, RateDecision};
+use sluicegate::admission::chain::{LimitDemand, RateDecision};
 use sluicegate::base::clock::Now;
 use sluicegate::config::Algorithm;
 use sluicegate::limit::LimitOutcome;
@@ -28,19 +28,19 @@ fn dry_run_never_vetoes_and_counts_alone() {
 #[test]
 fn dry_run_concurrency_only_counts() {
     let gate = Gate::new(vec![dry(concurrency(1))]);
-    let mut first = admitted(gate.judge(0, 1, 1));
-    let mut second = admitted(gate.judge(0, 1, 1));
-    let outcome = |permit: &mut ChainPermit| {
-        permit.take_slots(Now(START)).unwrap();
+    let first = admitted(gate.judge(0, 1, 1));
+    let second = admitted(gate.judge(0, 1, 1));
+    let outcome = |accepted: &Accepted| {
+        let permit = accepted.permit();
         let [judged] = permit.slot_decisions().collect::<Vec<_>>().try_into().unwrap();
         assert!(judged.dry_run);
         judged.decision.outcome
     };
-    assert_eq!(outcome(&mut first), LimitOutcome::Admit);
-    assert_eq!(outcome(&mut second), LimitOutcome::Reject);
+    assert_eq!(outcome(&first), LimitOutcome::Admit);
+    assert_eq!(outcome(&second), LimitOutcome::Reject);
     drop(first);
-    let mut third = admitted(gate.judge(0, 1, 1));
-    assert_eq!(outcome(&mut third), LimitOutcome::Admit, "the second was never counted");
+    let third = admitted(gate.judge(0, 1, 1));
+    assert_eq!(outcome(&third), LimitOutcome::Admit, "the second was never counted");
 }
 
 /// A request that one rate would reject is not counted by the others, as if the limit were enforced.
@@ -79,11 +79,11 @@ fn a_rejection_by_others_costs_a_dry_run_nothing() {
 fn a_dry_run_reports_a_missing_key_and_too_high_a_cost() {
     let gate = Gate::new(vec![dry(token(1, SECOND, 1)), dry(concurrency(1))]);
     for ask in [LimitDemand::MissingKey, LimitDemand::Units(units(1, 2))] {
-        let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| ask);
+        let judgement = gate.chain.judge_request(Now(START), &gate.waiting, |_| ask);
         let seen =
             |judged: &RateDecision| (judged.dry_run, judged.decision.outcome, judged.decision.retry_after_ns);
         let seen: Vec<_> = judgement.decisions.iter().map(seen).collect();
         assert_eq!(seen, [(true, LimitOutcome::Reject, u64::MAX); 2], "{ask:?}");
-        assert_eq!(admitted(judgement).slot_decisions().count(), 0);
+        assert_eq!(admitted(judgement).permit().slot_decisions().count(), 0);
     }
 }

@@ -1,7 +1,7 @@
-//! Peeking at a chain forecasts the judgement and changes nothing.
+//! A look at a chain forecasts the judgement and changes nothing.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainForecast, ChainRejection, ChainVerdict, LimitDemand};
+use sluicegate::admission::chain::{ChainRejection, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::limit::Limit;
 
@@ -17,8 +17,16 @@ fn describe(gate: &Gate, rejection: &ChainRejection) -> String {
     format!("{:?} {index:?} {} {:?}", rejection.cause, rejection.rate, rejection.retry_after_ns)
 }
 
-fn peek(gate: &Gate, at: u64, ask: LimitDemand) -> ChainForecast {
-    gate.chain.peek(Now(START + at), &gate.waiting, |_| ask)
+fn look(gate: &Gate, at: u64, ask: LimitDemand) -> Judgement {
+    gate.chain.look(Now(START + at), &gate.waiting, |_| ask)
+}
+
+/// The verdict as text: the wait of an accepted request, or the rejection.
+fn foretell(gate: &Gate, verdict: &Verdict) -> Result<u64, String> {
+    match verdict {
+        Verdict::Admit(accepted) => Ok(accepted.wait_ns()),
+        Verdict::Reject(rejection) => Err(describe(gate, rejection)),
+    }
 }
 
 proptest! {
@@ -38,24 +46,23 @@ proptest! {
         for request in traffic {
             at += request.gap;
             let ask = |limit: &Limit| LimitDemand::Units(request.units(limit));
-            let forecast = gate.chain.peek(Now(START + at), &gate.waiting, ask);
-            let again = gate.chain.peek(Now(START + at), &gate.waiting, ask);
-            prop_assert_eq!(format!("{forecast:?}"), format!("{again:?}"), "peeking changes nothing");
-            let expected = forecast.rejection.as_ref().map(|rejection| describe(&gate, rejection));
-            match gate.chain.judge(Now(START + at), &gate.waiting, ask).verdict {
-                ChainVerdict::Reject(rejection) => prop_assert_eq!(expected, Some(describe(&gate, &rejection))),
-                ChainVerdict::Admit(mut permit) => {
-                    prop_assert_eq!(forecast.wait.map_or(0, |(wait, _)| wait), permit.wait_ns());
-                    if !permit.must_wait() {
-                        let rejected = permit.take_slots(Now(START + at)).err();
-                        prop_assert_eq!(expected, rejected.map(|rejection| describe(&gate, &rejection)));
-                        permit.keep_charges();
-                    } else {
-                        prop_assert_eq!(expected, None);
-                    }
-                    if request.fate < 3 {
-                        in_flight.push(permit);
-                    }
+            let forecast = gate.chain.look(Now(START + at), &gate.waiting, ask);
+            let again = gate.chain.look(Now(START + at), &gate.waiting, ask);
+            prop_assert_eq!(&forecast.decisions, &again.decisions, "looking changes nothing");
+            let waiters = |gate: &Gate| gate.chain.limits().iter().map(|limit| limit.waiter_count()).sum::<usize>();
+            let before = (waiters(&gate), gate.waiting.count_waiting());
+            let expected = foretell(&gate, &forecast.verdict);
+            prop_assert_eq!(&expected, &foretell(&gate, &again.verdict), "looking changes nothing");
+            drop((forecast, again));
+            prop_assert_eq!(before, (waiters(&gate), gate.waiting.count_waiting()));
+            let judgement = gate.chain.judge_request(Now(START + at), &gate.waiting, ask);
+            prop_assert_eq!(expected, foretell(&gate, &judgement.verdict));
+            if let Verdict::Admit(mut permit) = judgement.verdict {
+                if !permit.must_wait() {
+                    permit.keep_charges();
+                }
+                if request.fate < 3 {
+                    in_flight.push(permit);
                 }
             }
         }
@@ -65,18 +72,15 @@ proptest! {
 #[test]
 fn a_missing_key_is_forecast_as_a_rejection_and_not_for_a_dry_run() {
     let gate = Gate::new(vec![dry(token(1, SECOND, 1)), limit(token(1, SECOND, 1))]);
-    assert_eq!(
-        describe(&gate, &peek(&gate, 0, LimitDemand::MissingKey).rejection.unwrap()),
-        "MissingKey Some(1) 0 None"
-    );
+    let judgement = look(&gate, 0, LimitDemand::MissingKey);
+    assert_eq!(describe(&gate, &rejected(judgement)), "MissingKey Some(1) 0 None");
 }
 
 #[test]
 fn slots_in_use_are_reported() {
     let gate = Gate::one(concurrency(2));
-    let mut permit = admitted(gate.judge(0, 1, 1));
-    permit.take_slots(Now(START)).unwrap();
-    assert_eq!(peek(&gate, 0, LimitDemand::Units(units(1, 1))).decisions[0].decision.remaining, 1);
+    let permit = admitted(gate.judge(0, 1, 1));
+    assert_eq!(look(&gate, 0, LimitDemand::Units(units(1, 1))).decisions[0].decision.remaining, 1);
     drop(permit);
-    assert_eq!(peek(&gate, 0, LimitDemand::Units(units(1, 1))).decisions[0].decision.remaining, 2);
+    assert_eq!(look(&gate, 0, LimitDemand::Units(units(1, 1))).decisions[0].decision.remaining, 2);
 }

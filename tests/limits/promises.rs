@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainVerdict, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{LimitDemand, WaitingCap};
 use sluicegate::base::clock::{ClockShift, Now};
 use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, KeyPart, WindowAlign};
@@ -48,7 +48,7 @@ fn nothing_drifts_over_a_day() {
             while at < WARM + DAY {
                 let judgement = gate.judge(at, 1, 1);
                 let Decision { wait_ns, retry_after_ns, .. } = judgement.decisions[0].decision;
-                if let ChainVerdict::Admit(mut permit) = judgement.verdict {
+                if let Verdict::Admit(mut permit) = judgement.verdict {
                     passed += i64::from((WARM..WARM + DAY).contains(&(at + wait_ns)));
                     permit.keep_charges();
                     std::mem::forget(permit);
@@ -78,9 +78,9 @@ proptest! {
         for (request, back) in traffic.iter().zip(back) {
             at += request.gap;
             let ask = |limit: &Limit| LimitDemand::Units(Units { key: key(1), variant: 0, ..request.units(limit) });
-            let early = gate.chain.judge(Now(at - back), &gate.waiting, ask);
+            let early = gate.chain.judge_request(Now(at - back), &gate.waiting, ask);
             let present = last.max(at - back);
-            let expected = twin.chain.judge(Now(present), &twin.waiting, ask);
+            let expected = twin.chain.judge_request(Now(present), &twin.waiting, ask);
             let behind = present - (at - back);
             for (decision, expected) in early.decisions.iter().zip(&expected.decisions) {
                 let (decision, expected) = (decision.decision, expected.decision);
@@ -90,7 +90,7 @@ proptest! {
                 }
             }
             for (verdict, of_gate) in [(early.verdict, true), (expected.verdict, false)] {
-                if let ChainVerdict::Admit(mut permit) = verdict {
+                if let Verdict::Admit(mut permit) = verdict {
                     last = if of_gate { last } else { present };
                     permit.keep_charges();
                     std::mem::forget(permit);
@@ -114,7 +114,7 @@ proptest! {
         for request in &traffic {
             at += request.gap;
             let ask = |limit: &Limit| LimitDemand::Units(request.units(limit));
-            std::mem::forget(old.chain.judge(Now(at), &old.waiting, ask).verdict);
+            std::mem::forget(old.chain.judge_request(Now(at), &old.waiting, ask).verdict);
         }
         for (from, to) in limits[0].rate_tables().iter().zip(limits[1].rate_tables()) {
             for block in 0..from.table.block_count() {
@@ -131,8 +131,8 @@ proptest! {
         }
         for (now, request) in moments.iter().zip(traffic.iter().cycle()) {
             let ask = |limit: &Limit| LimitDemand::Units(request.units(limit));
-            drop(new.chain.peek(Now(*now), &new.waiting, ask));
-            std::mem::forget(new.chain.judge(Now(*now), &new.waiting, ask).verdict);
+            drop(new.chain.look(Now(*now), &new.waiting, ask));
+            std::mem::forget(new.chain.judge_request(Now(*now), &new.waiting, ask).verdict);
         }
     }
 }
@@ -149,9 +149,11 @@ fn extremes_do_not_panic() {
                 for now in [0, 1, START, u64::MAX, START, u64::MAX] {
                     for (fair, cost) in [0, 1, 2, units, u64::MAX].into_iter().enumerate() {
                         let units = Units { key: key(1), cost, variant: 0, fair_hash: fair as u64 % 2 };
-                        drop(gate.chain.peek(Now(now), &gate.waiting, |_| LimitDemand::Units(units)));
-                        let verdict =
-                            gate.chain.judge(Now(now), &gate.waiting, |_| LimitDemand::Units(units)).verdict;
+                        drop(gate.chain.look(Now(now), &gate.waiting, |_| LimitDemand::Units(units)));
+                        let verdict = gate
+                            .chain
+                            .judge_request(Now(now), &gate.waiting, |_| LimitDemand::Units(units))
+                            .verdict;
                         if now != START {
                             // The charges of the first moment are refunded.
                             std::mem::forget(verdict);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
+use sluicegate::admission::chain::LimitDemand;
 use sluicegate::base::clock::Now;
 use sluicegate::limit::Limit;
 use tokio::task::spawn_local;
@@ -103,7 +103,7 @@ proptest! {
         for _ in 0..used {
             prop_assert_eq!(gate.send(0, 1, 1), twin.send(0, 1, 1));
         }
-        if let ChainVerdict::Admit(permit) = gate.judge(0, 1, cost).verdict {
+        if let Verdict::Admit(permit) = gate.judge(0, 1, cost).verdict {
             prop_assert_eq!(gate.send(0, 1, 1).is_ok(), used + cost < burst);
             prop_assert!(used + cost >= burst || twin.send(0, 1, 1).is_ok());
             drop(permit);
@@ -146,11 +146,11 @@ async fn drive(
         at += gap * 10;
         sleep_until(start + Duration::from_millis(at)).await;
         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-        let verdict = gate.chain.judge(Now::read_clock(), &gate.waiting, ask).verdict;
-        if matches!(verdict, ChainVerdict::Admit(_)) != model.arrive(at, who as u64) {
+        let verdict = gate.chain.judge_request(Now::read_clock(), &gate.waiting, ask).verdict;
+        if matches!(verdict, Verdict::Admit(_)) != model.arrive(at, who as u64) {
             return false;
         }
-        if let ChainVerdict::Admit(mut permit) = verdict {
+        if let Verdict::Admit(mut permit) = verdict {
             let left = left.clone();
             let task = spawn_local(async move {
                 permit.wait_turn().await.unwrap();

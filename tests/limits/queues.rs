@@ -5,9 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{
-    ChainCause, ChainVerdict, Decisions, LimitDemand, WaitingCap, WaitingRequest,
-};
+use sluicegate::admission::chain::{ChainCause, LimitDemand, WaitingCap, WaitingRequest};
 use sluicegate::base::clock::Now;
 use sluicegate::config::Algorithm;
 use tokio::task::{JoinHandle, spawn_local};
@@ -35,12 +33,12 @@ impl Scene {
     /// Request `number` arrives now; `None` if it is rejected.
     fn arrive(&self, number: u64) -> Option<JoinHandle<()>> {
         let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
-        let judgement = self.gate.chain.judge(Now::read_clock(), &self.gate.waiting, ask);
-        let ChainVerdict::Admit(mut permit) = judgement.verdict else { return None };
+        let judgement = self.gate.chain.judge_request(Now::read_clock(), &self.gate.waiting, ask);
+        let Verdict::Admit(mut permit) = judgement.verdict else { return None };
         let (left, start) = (self.left.clone(), self.start);
         Some(spawn_local(async move {
             permit.wait_turn().await.unwrap();
-            permit.take_slots(Now::read_clock()).unwrap();
+            permit.take_slots(Now::read_clock()).await.unwrap();
             permit.keep_charges();
             left.borrow_mut().push((start.elapsed().as_millis() as u64, number));
         }))
@@ -109,7 +107,7 @@ fn r042_no_request_is_queued_beyond_max_wait() {
         assert_eq!(accepted, 3);
         let limit = &scene.gate.chain;
         let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
-        let rejection = rejected(limit.judge(Now::read_clock(), &scene.gate.waiting, ask));
+        let rejection = rejected(limit.judge_request(Now::read_clock(), &scene.gate.waiting, ask));
         assert_eq!((rejection.cause, rejection.retry_after_ns), (ChainCause::Queue, Some(SECOND)));
         scene.sleep_until_ms(10_000).await;
         assert_eq!(scene.log(), [(0, 0), (1000, 1), (2000, 2)]);
@@ -134,7 +132,7 @@ fn a_departure_that_is_dropped_unforwarded_is_undone() {
             scene
                 .gate
                 .chain
-                .judge(Now::read_clock(), &scene.gate.waiting, |_| LimitDemand::Units(units(1, 1))),
+                .judge_request(Now::read_clock(), &scene.gate.waiting, |_| LimitDemand::Units(units(1, 1))),
         );
         (1..4).for_each(|number| drop(scene.arrive(number)));
         scene.sleep_until_ms(30).await;
@@ -151,9 +149,10 @@ fn the_longest_of_several_waits_counts() {
         let scene = Scene::with_gate(Gate::new(vec![limit(leaky(10, SECOND, 1, 5)), slow.clone()]));
         (0..3).for_each(|number| drop(scene.arrive(number)));
         let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
-        let permit = admitted(scene.gate.chain.judge(Now::read_clock(), &scene.gate.waiting, ask));
+        let permit = admitted(scene.gate.chain.judge_request(Now::read_clock(), &scene.gate.waiting, ask));
         assert_eq!(permit.wait_ns(), 3 * SECOND);
-        assert!(Arc::ptr_eq(permit.queued_limit().unwrap(), &slow));
+        let Accepted::Queued(queued) = &permit else { panic!("it waits") };
+        assert!(Arc::ptr_eq(queued.limit(), &slow) && queued.limit_index() == 1);
         drop(permit);
         scene.sleep_until_ms(5000).await;
         assert_eq!(scene.log(), [(0, 0), (1000, 1), (2000, 2)]);
@@ -161,12 +160,13 @@ fn the_longest_of_several_waits_counts() {
 }
 
 #[test]
-fn a_dropped_wait_leaves_and_voids_the_permit() {
+fn a_dropped_wait_leaves_the_queue() {
     paused(async {
         let scene = Scene::new(leaky(10, SECOND, 1, 5));
         drop(scene.arrive(0));
         let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
-        let mut permit = admitted(scene.gate.chain.judge(Now::read_clock(), &scene.gate.waiting, ask));
+        let mut permit =
+            admitted(scene.gate.chain.judge_request(Now::read_clock(), &scene.gate.waiting, ask));
         drop(scene.arrive(2));
         tokio::select! {
             biased;
@@ -174,8 +174,6 @@ fn a_dropped_wait_leaves_and_voids_the_permit() {
             () = sleep(Duration::from_millis(40)) => {}
         }
         assert_eq!(scene.gate.waiting.count_waiting(), 1);
-        assert!(permit.queued_limit().is_some());
-        assert_eq!(permit.take_slots(Now::read_clock()).unwrap_err().cause, ChainCause::Queue);
         scene.sleep_until_ms(1000).await;
         assert_eq!(scene.log(), [(0, 0), (100, 2)]);
     });
@@ -190,7 +188,7 @@ fn the_process_wide_cap_rejects_without_a_charge() {
         let scene = Scene::with_gate(gate);
         assert_eq!((0..5).filter_map(|number| scene.arrive(number)).count(), 3);
         let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
-        let judgement = scene.gate.chain.judge(Now::read_clock(), &scene.gate.waiting, ask);
+        let judgement = scene.gate.chain.judge_request(Now::read_clock(), &scene.gate.waiting, ask);
         assert_eq!(judgement.decisions[0].decision.remaining, 7);
         assert_eq!(rejected(judgement).cause, ChainCause::Overload);
         scene.sleep_until_ms(1000).await;
@@ -206,13 +204,16 @@ fn large_heads_count_several_times() {
         let mut gate = Gate::new(vec![limit(leaky(1, SECOND, 1, 50))]);
         gate.waiting = Arc::new(WaitingCap::new(6));
         let judge = |bytes: usize| {
-            let (mut decisions, mut permit, head) = (Decisions::new(), None, || bytes);
+            let head = || bytes;
             let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
             let waiter = WaitingRequest::new(&gate.waiting, &head);
-            let rejection =
-                gate.chain.judge_into(Now::read_clock(), waiter, ask, &mut decisions, &mut permit);
-            assert!(rejection.is_none_or(|rejection| rejection.cause == ChainCause::Overload));
-            permit
+            match gate.chain.judge_request(Now::read_clock(), waiter, ask).verdict {
+                Verdict::Admit(accepted) => Some(accepted),
+                Verdict::Reject(rejection) => {
+                    assert_eq!(rejection.cause, ChainCause::Overload);
+                    None
+                }
+            }
         };
         // The first does not wait, whatever the size of its head.
         assert!(judge(1 << 20).is_some_and(|first| !first.must_wait()));
@@ -238,10 +239,10 @@ fn a_judgement_lets_waiters_with_late_timers_go() {
     paused(async {
         let scene = Scene::new(leaky(10, SECOND, 1, 2));
         let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
-        let judge = |at: Now| scene.gate.chain.judge(at, &scene.gate.waiting, ask);
+        let judge = |at: Now| scene.gate.chain.judge_request(at, &scene.gate.waiting, ask);
         let now = Now::read_clock();
         let mut permits: Vec<_> = (0..3).map(|_| admitted(judge(now))).collect();
-        assert!(matches!(judge(now).verdict, ChainVerdict::Reject(_)));
+        assert!(matches!(judge(now).verdict, Verdict::Reject(_)));
         permits.push(admitted(judge(Now(now.0 + 200 * MS))));
         assert_eq!(scene.gate.chain.limits()[0].waiter_count(), 1);
         for permit in &mut permits[..3] {

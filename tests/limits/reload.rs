@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand};
+use sluicegate::admission::chain::{Chain, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, KeyPart, LeakyBucketRate, TokenBucketRate, WindowAlign};
@@ -134,7 +134,7 @@ fn a_charge_under_other_numbers_is_not_refunded() {
         drop(permit);
         assert_eq!(
             next.chain
-                .peek(Now(START + 2 * MS), &next.waiting, |_| LimitDemand::Units(units(1, 1)))
+                .look(Now(START + 2 * MS), &next.waiting, |_| LimitDemand::Units(units(1, 1)))
                 .decisions[0]
                 .decision
                 .remaining,
@@ -160,9 +160,9 @@ fn a_charge_under_the_same_numbers_is_refunded_across_reloads() {
 #[test]
 fn slots_are_released_to_the_current_counters() {
     let gate = Gate::one(concurrency(3));
-    let enter = |gate: &Gate| {
-        let mut permit = admitted(gate.judge(0, 1, 1));
-        permit.take_slots(Now(START)).is_ok().then_some(permit)
+    let enter = |gate: &Gate| match gate.judge(0, 1, 1).verdict {
+        Verdict::Admit(permit) => Some(permit),
+        Verdict::Reject(_) => None,
     };
     let in_flight: Vec<_> = (0..3).map(|_| enter(&gate).unwrap()).collect();
     let one = gate.changed(0, concurrency(1));
@@ -216,12 +216,12 @@ fn rates_and_tiers_are_recognised() {
     let spend = |gate: &Gate, variant| {
         let ask = |_: &Limit| LimitDemand::Units(sluicegate::limit::Units { variant, ..units(1, 1) });
         (0..9)
-            .filter(|_| match gate.chain.judge(Now(START), &gate.waiting, ask).verdict {
-                ChainVerdict::Admit(mut permit) => {
+            .filter(|_| match gate.chain.judge_request(Now(START), &gate.waiting, ask).verdict {
+                Verdict::Admit(mut permit) => {
                     permit.keep_charges();
                     true
                 }
-                ChainVerdict::Reject(_) => false,
+                Verdict::Reject(_) => false,
             })
             .count()
     };
@@ -281,7 +281,7 @@ fn run(
         }
         // Requests of the previous gateway come in between.
         let gate = &gates[gates.len().saturating_sub(1 + fate % 2)];
-        if let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
+        if let Verdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
             if fate < 6 {
                 permit.keep_charges();
                 passed.push((at, cost));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
+use sluicegate::admission::chain::LimitDemand;
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, KeyPart};
@@ -54,14 +54,14 @@ impl Scene {
         let gates = self.gates.borrow();
         let gate = &gates[gates.len() - 1 - reloads];
         let ask = |_: &Limit| LimitDemand::Units(Units { fair_hash: fair, ..units(1, 1) });
-        let judgement = gate.chain.judge(Now::read_clock(), &gate.waiting, ask);
-        let ChainVerdict::Admit(mut permit) = judgement.verdict else { return None };
+        let judgement = gate.chain.judge_request(Now::read_clock(), &gate.waiting, ask);
+        let Verdict::Admit(mut permit) = judgement.verdict else { return None };
         let (left, start) = (self.left.clone(), self.start);
         Some(spawn_local(async move {
             if permit.wait_turn().await.is_err() {
                 return;
             }
-            permit.take_slots(Now::read_clock()).unwrap();
+            permit.take_slots(Now::read_clock()).await.unwrap();
             permit.keep_charges();
             left.borrow_mut().push((start.elapsed().as_millis() as u64, number));
         }))
@@ -184,7 +184,8 @@ fn a_cold_queue_is_converted_as_well() {
         let mut permits: Vec<_> = (0..8)
             .map(|_| {
                 admitted(
-                    gate.chain.judge(Now::read_clock(), &gate.waiting, |_| LimitDemand::Units(units(1, 1))),
+                    gate.chain
+                        .judge_request(Now::read_clock(), &gate.waiting, |_| LimitDemand::Units(units(1, 1))),
                 )
             })
             .collect();

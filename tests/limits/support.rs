@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::chain::{
-    Chain, ChainJudgement, ChainPermit, ChainRejection, ChainVerdict, LimitDemand, WaitingCap,
+    Chain, ChainMode, ChainPermit, ChainRejection, ChainVerdict, Charge, Decisions, LimitDemand, Look,
+    Queued, TurnTaken, WaitingCap, WaitingRequest,
 };
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
@@ -124,6 +125,125 @@ pub fn key(id: u128) -> CounterKey {
     CounterKey { id, prefix: 0 }
 }
 
+/// The verdict on a request of the tests, and the decisions behind it.
+pub struct Judgement {
+    pub decisions: Decisions,
+    pub verdict: Verdict,
+}
+
+#[expect(clippy::large_enum_variant, reason = "a shorthand of tests")]
+pub enum Verdict {
+    Admit(Accepted),
+    Reject(ChainRejection),
+}
+
+/// A request that all limits accepted, in any of its phases.
+pub enum Accepted {
+    Passing(ChainPermit),
+    Queued(Queued),
+    TurnTaken(TurnTaken),
+    /// Everything that it still holds is left to the counters.
+    Gone,
+}
+
+/// A chain without shared limits judges a request that a location serves.
+pub trait JudgeRequest {
+    fn judge_in<'w, M: ChainMode>(
+        &self,
+        now: Now,
+        waiter: impl Into<WaitingRequest<'w>>,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
+    ) -> Judgement;
+
+    /// Judges a request and charges it.
+    fn judge_request<'w>(
+        &self,
+        now: Now,
+        waiter: impl Into<WaitingRequest<'w>>,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
+    ) -> Judgement {
+        self.judge_in::<Charge>(now, waiter, demand_of)
+    }
+
+    /// Judges it and changes nothing.
+    fn look<'w>(
+        &self,
+        now: Now,
+        waiter: impl Into<WaitingRequest<'w>>,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
+    ) -> Judgement {
+        self.judge_in::<Look>(now, waiter, demand_of)
+    }
+}
+
+impl JudgeRequest for Chain {
+    fn judge_in<'w, M: ChainMode>(
+        &self,
+        now: Now,
+        waiter: impl Into<WaitingRequest<'w>>,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
+    ) -> Judgement {
+        let mut decisions = Decisions::new();
+        let verdict = match self.judge::<M>(now, waiter, true, demand_of, &mut decisions) {
+            ChainVerdict::Admit(permit) => Verdict::Admit(Accepted::Passing(permit)),
+            ChainVerdict::Wait(queued) => Verdict::Admit(Accepted::Queued(queued)),
+            ChainVerdict::Reject(rejection) => Verdict::Reject(rejection),
+            ChainVerdict::AskStore(_) => panic!("a shared limit"),
+        };
+        Judgement { decisions, verdict }
+    }
+}
+
+impl Accepted {
+    pub fn must_wait(&self) -> bool {
+        matches!(self, Accepted::Queued(_))
+    }
+
+    pub fn wait_ns(&self) -> u64 {
+        if let Accepted::Queued(queued) = self { queued.wait_ns() } else { 0 }
+    }
+
+    /// Waits for its turn, if it has to.
+    pub async fn wait_turn(&mut self) -> Result<(), ChainRejection> {
+        match std::mem::replace(self, Accepted::Gone) {
+            Accepted::Queued(queued) => *self = Accepted::TurnTaken(queued.wait_turn().await?),
+            other => *self = other,
+        }
+        Ok(())
+    }
+
+    /// Takes its slots after its turn; a request that did not wait has them already.
+    pub async fn take_slots(&mut self, now: Now) -> Result<(), ChainRejection> {
+        match std::mem::replace(self, Accepted::Gone) {
+            Accepted::TurnTaken(turn) => {
+                *self = Accepted::Passing(turn.take_slots(now, None, &mut Vec::new()).await?);
+            }
+            other => *self = other,
+        }
+        Ok(())
+    }
+
+    /// Its charges stay; a waiter stays in its queue.
+    pub fn keep_charges(&mut self) {
+        match std::mem::replace(self, Accepted::Gone) {
+            Accepted::Passing(mut permit) => {
+                permit.keep_charges();
+                *self = Accepted::Passing(permit);
+            }
+            Accepted::Queued(queued) => std::mem::forget(queued),
+            Accepted::TurnTaken(turn) => turn.keep_charges(),
+            Accepted::Gone => {}
+        }
+    }
+
+    pub fn permit(&self) -> &ChainPermit {
+        match self {
+            Accepted::Passing(permit) => permit,
+            _ => panic!("it waits"),
+        }
+    }
+}
+
 /// A chain with its own cap on waiters, and shorthands for judging.
 pub struct Gate {
     pub chain: Chain,
@@ -140,8 +260,8 @@ impl Gate {
     }
 
     /// Judges a request of `cost` under key `id` at `at` ns after the start.
-    pub fn judge(&self, at: u64, id: u128, cost: u64) -> ChainJudgement {
-        self.chain.judge(Now(START + at), &self.waiting, |_| LimitDemand::Units(units(id, cost)))
+    pub fn judge(&self, at: u64, id: u128, cost: u64) -> Judgement {
+        self.chain.judge_request(Now(START + at), &self.waiting, |_| LimitDemand::Units(units(id, cost)))
     }
 
     /// The same; an accepted request is forwarded. Returns (wait, remaining) or (retry, remaining) of the first
@@ -150,11 +270,11 @@ impl Gate {
         let judgement = self.judge(at, id, cost);
         let decision = judgement.decisions[0].decision;
         match judgement.verdict {
-            ChainVerdict::Admit(mut permit) => {
+            Verdict::Admit(mut permit) => {
                 permit.keep_charges();
                 Ok((decision.wait_ns, decision.remaining))
             }
-            ChainVerdict::Reject(rejection) => {
+            Verdict::Reject(rejection) => {
                 Err((rejection.retry_after_ns.unwrap_or(u64::MAX), decision.remaining))
             }
         }
@@ -164,7 +284,7 @@ impl Gate {
     pub fn ask(&self, at: u64, id: u128, cost: u64) -> (bool, Decision) {
         let judgement = self.judge(at, id, cost);
         let decision = judgement.decisions[0].decision;
-        let ChainVerdict::Admit(mut permit) = judgement.verdict else { return (false, decision) };
+        let Verdict::Admit(mut permit) = judgement.verdict else { return (false, decision) };
         permit.keep_charges();
         (true, decision)
     }
@@ -176,18 +296,18 @@ impl Gate {
 }
 
 /// The permit of an accepted request.
-pub fn admitted(judgement: ChainJudgement) -> ChainPermit {
+pub fn admitted(judgement: Judgement) -> Accepted {
     match judgement.verdict {
-        ChainVerdict::Admit(permit) => permit,
-        ChainVerdict::Reject(rejection) => panic!("rejected: {rejection:?}"),
+        Verdict::Admit(permit) => permit,
+        Verdict::Reject(rejection) => panic!("rejected: {rejection:?}"),
     }
 }
 
 /// The rejection of a rejected request.
-pub fn rejected(judgement: ChainJudgement) -> ChainRejection {
+pub fn rejected(judgement: Judgement) -> ChainRejection {
     match judgement.verdict {
-        ChainVerdict::Admit(_) => panic!("accepted"),
-        ChainVerdict::Reject(rejection) => rejection,
+        Verdict::Admit(_) => panic!("accepted"),
+        Verdict::Reject(rejection) => rejection,
     }
 }
 
@@ -206,7 +326,7 @@ pub fn send_and_refund(gate: &Gate, cost_max: u64, traffic: Vec<(u64, u64, usize
     for (gap, cost, fate) in traffic {
         at += gap;
         let cost = cost.min(cost_max);
-        if let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
+        if let Verdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
             if fate < 3 {
                 permit.keep_charges();
                 passed.push((at, cost));

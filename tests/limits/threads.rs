@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{Chain, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::limit::{Limit, Units};
 
@@ -22,7 +22,7 @@ fn two_threads_never_admit_one_too_many() {
             scope.spawn(|| {
                 for turn in 0..BURST {
                     let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-                    let ChainVerdict::Admit(mut permit) = chain.judge(Now(START), &waiting, ask).verdict
+                    let Verdict::Admit(mut permit) = chain.judge_request(Now(START), &waiting, ask).verdict
                     else {
                         continue;
                     };
@@ -37,12 +37,12 @@ fn two_threads_never_admit_one_too_many() {
     });
     let rest = (0..).take_while(|_| {
         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-        match chain.judge(Now(START), &waiting, ask).verdict {
-            ChainVerdict::Admit(mut permit) => {
+        match chain.judge_request(Now(START), &waiting, ask).verdict {
+            Verdict::Admit(mut permit) => {
                 permit.keep_charges();
                 true
             }
-            ChainVerdict::Reject(_) => false,
+            Verdict::Reject(_) => false,
         }
     });
     assert_eq!(passed.load(Relaxed) + rest.count() as u64, BURST);
@@ -62,7 +62,7 @@ fn two_threads_never_admit_one_too_many_in_a_window() {
             for turn in 0..MAX {
                 // The threads' clocks overtake each other.
                 let at = at.fetch_add(100, Relaxed);
-                let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, 1).verdict else { continue };
+                let Verdict::Admit(mut permit) = gate.judge(at, 1, 1).verdict else { continue };
                 if turn % 3 != 0 {
                     permit.keep_charges();
                     passed.fetch_add(1, Relaxed);
@@ -94,8 +94,10 @@ fn two_threads_share_concurrency_slots() {
                 for _ in 0..20_000 {
                     let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
                     let mut permits: Vec<_> = (0..3)
-                        .map(|_| admitted(chain.judge(Now(START), &waiting, ask)))
-                        .filter_map(|mut permit| permit.take_slots(Now(START)).is_ok().then_some(permit))
+                        .filter_map(|_| match chain.judge_request(Now(START), &waiting, ask).verdict {
+                            Verdict::Admit(permit) => Some(permit),
+                            Verdict::Reject(_) => None,
+                        })
                         .collect();
                     most.fetch_max(
                         inside.fetch_add(permits.len() as u64, Relaxed) + permits.len() as u64,
@@ -111,9 +113,8 @@ fn two_threads_share_concurrency_slots() {
     let mut after: Vec<_> = Vec::new();
     for _ in 0..3 {
         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-        let mut permit = admitted(chain.judge(Now(START), &waiting, ask));
-        assert!(permit.take_slots(Now(START)).is_ok(), "a slot was lost");
-        after.push(permit);
+        // None is rejected: no slot was lost.
+        after.push(admitted(chain.judge_request(Now(START), &waiting, ask)));
     }
 }
 
@@ -134,7 +135,7 @@ fn waiters_of_two_threads_share_one_queue() {
                 let tasks = async {
                     let one = |number: u64| {
                         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-                        let mut permit = admitted(chain.judge(Now::read_clock(), &waiting, ask));
+                        let mut permit = admitted(chain.judge_request(Now::read_clock(), &waiting, ask));
                         let (passed, last) = (&passed, &last);
                         async move {
                             let timeout = std::time::Duration::from_millis(number % 50);
@@ -209,8 +210,8 @@ fn two_threads_take_turns_in_one_queue() {
                     tokio::time::sleep(std::time::Duration::from_millis(number / 4)).await;
                     let value = number % 3 * (thread + 1);
                     let ask = |_: &Limit| LimitDemand::Units(Units { fair_hash: value, ..units(1, 1) });
-                    let ChainVerdict::Admit(mut permit) =
-                        chain.judge(Now::read_clock(), waiting, ask).verdict
+                    let Verdict::Admit(mut permit) =
+                        chain.judge_request(Now::read_clock(), waiting, ask).verdict
                     else {
                         return rejected.fetch_add(1, Relaxed);
                     };

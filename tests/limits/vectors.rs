@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{Chain, ChainCause, ChainVerdict, LimitDemand};
+use sluicegate::admission::chain::{Chain, ChainCause, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, TokenBucketRate};
@@ -24,11 +24,11 @@ fn enqueue(gate: &Gate, at: u64) -> Option<u64> {
     let judgement = gate.judge(at, 1, 1);
     let wait_ns = judgement.decisions[0].decision.wait_ns;
     match judgement.verdict {
-        ChainVerdict::Admit(permit) => {
+        Verdict::Admit(permit) => {
             std::mem::forget(permit);
             Some(wait_ns / MS)
         }
-        ChainVerdict::Reject(_) => None,
+        Verdict::Reject(_) => None,
     }
 }
 
@@ -118,16 +118,16 @@ fn r009_each_rule_has_its_own_key() {
         let [fast, slow] = fast_slow.map(limit);
         let gate = Gate::new(vec![fast.clone(), slow]);
         let ask = |a: Option<u128>, b: Option<u128>| {
-            let judgement = gate.chain.judge(Now(START), &gate.waiting, |limit| {
+            let judgement = gate.chain.judge_request(Now(START), &gate.waiting, |limit| {
                 let id = if std::ptr::eq(limit, Arc::as_ptr(&fast)) { b } else { a };
                 id.map_or(LimitDemand::Skip, |id| LimitDemand::Units(units(id, 1)))
             });
             match judgement.verdict {
-                ChainVerdict::Admit(mut permit) => {
+                Verdict::Admit(mut permit) => {
                     permit.keep_charges();
                     true
                 }
-                ChainVerdict::Reject(_) => false,
+                Verdict::Reject(_) => false,
             }
         };
         assert_eq!([ask(None, Some(1)), ask(None, Some(1))], [true, true]);
@@ -193,9 +193,9 @@ fn reset_is_the_time_until_one_more_fits() {
     assert_eq!(resets, [0, 0, 50 * MS, 50 * MS]);
 }
 
-fn keep_first(judgement: sluicegate::admission::chain::ChainJudgement) -> u64 {
+fn keep_first(judgement: Judgement) -> u64 {
     let reset_ns = judgement.decisions[0].decision.reset_ns;
-    if let ChainVerdict::Admit(permit) = judgement.verdict {
+    if let Verdict::Admit(permit) = judgement.verdict {
         std::mem::forget(permit);
     }
     reset_ns
@@ -267,9 +267,9 @@ fn the_longest_retry_is_named_and_holds() {
 #[test]
 fn concurrency_gives_every_slot_back() {
     let gate = Gate::one(concurrency(1000));
-    let enter = || {
-        let mut permit = admitted(gate.judge(0, 1, 1));
-        permit.take_slots(Now(START)).map(|_| permit)
+    let enter = || match gate.judge(0, 1, 1).verdict {
+        Verdict::Admit(permit) => Ok(permit),
+        Verdict::Reject(rejection) => Err(rejection),
     };
     for _ in 0..2 {
         let inside: Vec<_> = (0..1000).map(|_| enter().unwrap()).collect();
@@ -284,13 +284,12 @@ fn a_concurrency_rejection_refunds_all_but_departures() {
     let (bucket, queue) = (limit(token(1, 60 * SECOND, 10)), limit(leaky(1, 60 * SECOND, 5, 0)));
     let gate = Gate::new(vec![bucket, queue, limit(concurrency(1))]);
     let mut first = admitted(gate.judge(0, 1, 1));
-    assert!(first.take_slots(Now(START)).is_ok());
     first.keep_charges();
     for left in [8, 8, 8] {
         let judgement = gate.judge(0, 1, 1);
         assert_eq!(judgement.decisions[0].decision.remaining, left, "the token comes back");
-        let mut second = admitted(judgement);
-        assert_eq!(second.take_slots(Now(START)).unwrap_err().cause, ChainCause::Concurrency);
+        let rejection = rejected(judgement);
+        assert_eq!((rejection.cause, rejection.late), (ChainCause::Concurrency, true));
     }
     let departures = gate.judge(0, 1, 1).decisions[1].decision.remaining;
     assert_eq!(departures, 0, "one went through and three departures were spent, this is the fifth");
@@ -299,7 +298,7 @@ fn a_concurrency_rejection_refunds_all_but_departures() {
 #[test]
 fn missing_key_rejects() {
     let gate = Gate::one(token(1, SECOND, 1));
-    let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| LimitDemand::MissingKey);
+    let judgement = gate.chain.judge_request(Now(START), &gate.waiting, |_| LimitDemand::MissingKey);
     assert_eq!(rejected(judgement).cause, ChainCause::MissingKey);
     assert!(gate.passes(0));
 }
@@ -339,7 +338,7 @@ fn extremes_do_not_panic() {
                 for now in [0, 1, START, u64::MAX] {
                     for cost in [0, 1, 2, burst, u64::MAX] {
                         let ask = |_: &Limit| LimitDemand::Units(crate::support::units(1, cost));
-                        drop(gate.chain.judge(Now(now), &gate.waiting, ask));
+                        drop(gate.chain.judge_request(Now(now), &gate.waiting, ask));
                     }
                 }
             }

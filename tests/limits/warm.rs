@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
+use sluicegate::admission::chain::LimitDemand;
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm};
@@ -90,11 +90,11 @@ fn enqueue(gate: &Gate, at: u64) -> Option<u64> {
     let judgement = gate.judge(at, 1, 1);
     let wait = judgement.decisions[0].decision.wait_ns / MS;
     match judgement.verdict {
-        ChainVerdict::Admit(permit) => {
+        Verdict::Admit(permit) => {
             std::mem::forget(permit);
             Some(wait)
         }
-        ChainVerdict::Reject(_) => None,
+        Verdict::Reject(_) => None,
     }
 }
 
@@ -106,7 +106,8 @@ fn a_leaver_gives_its_own_interval_back() {
         let mut permits: Vec<_> = (0..6)
             .map(|_| {
                 admitted(
-                    gate.chain.judge(Now::read_clock(), &gate.waiting, |_| LimitDemand::Units(units(1, 1))),
+                    gate.chain
+                        .judge_request(Now::read_clock(), &gate.waiting, |_| LimitDemand::Units(units(1, 1))),
                 )
             })
             .collect();
@@ -146,7 +147,7 @@ fn extremes_do_not_panic() {
                 for now in [0, 1, START, u64::MAX] {
                     for cost in [0, 1, 2, burst, u64::MAX] {
                         let ask = |_: &Limit| LimitDemand::Units(crate::support::units(1, cost));
-                        drop(gate.chain.judge(Now(now), &gate.waiting, ask));
+                        drop(gate.chain.judge_request(Now(now), &gate.waiting, ask));
                     }
                 }
             }
@@ -303,13 +304,13 @@ proptest! {
             at += gap;
             let cost = if queue.is_some() { 1 } else { cost.min(burst) };
             if is_rejected {
-                prop_assert!(matches!(refuses.judge(at, 1, cost).verdict, ChainVerdict::Reject(_)));
+                prop_assert!(matches!(refuses.judge(at, 1, cost).verdict, Verdict::Reject(_)));
                 continue;
             }
             let (judgement, expected) = (alone.judge(at, 1, cost), twin.judge(at, 1, cost));
             prop_assert_eq!(&judgement.decisions, &expected.decisions);
             for verdict in [judgement.verdict, expected.verdict] {
-                if let ChainVerdict::Admit(mut permit) = verdict {
+                if let Verdict::Admit(mut permit) = verdict {
                     permit.keep_charges();
                     std::mem::forget(permit);
                 }
@@ -354,7 +355,7 @@ proptest! {
             let decision = gate.judge(at, 1, 1);
             prop_assert_eq!(judgement.decisions[0].decision, decision.decisions[0].decision);
             admitted(judgement).keep_charges();
-            if let ChainVerdict::Admit(permit) = decision.verdict {
+            if let Verdict::Admit(permit) = decision.verdict {
                 std::mem::forget(permit);
             }
         }

@@ -1,7 +1,6 @@
 //! Properties of the window algorithms over random and adversarial traffic, against the plain models.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainPermit, ChainVerdict};
 use sluicegate::config::WindowAlign;
 use sluicegate::limit::{Decision, LimitOutcome};
 
@@ -136,12 +135,12 @@ proptest! {
     ) {
         let (logs, counts) = (Gate::one(log(max, period)), Gate::one(sliding(max, period, 10)));
         let mut models = [Admitted::default(), Admitted::default()];
-        let mut pending: Vec<(u64, usize, u64, ChainPermit)> = vec![];
+        let mut pending: Vec<(u64, usize, u64, Accepted)> = vec![];
         for ((at, cost), fate) in moments(&traffic, max, period, false).into_iter().zip(fates) {
             for (which, gate) in [&logs, &counts].into_iter().enumerate() {
                 let (before, model) = (models[which].within(at, period), &mut models[which]);
                 let judgement = gate.judge(at - START, 1, cost);
-                let ChainVerdict::Admit(mut permit) = judgement.verdict else {
+                let Verdict::Admit(mut permit) = judgement.verdict else {
                     prop_assert!(which == 1 || before + cost > max);
                     continue;
                 };
@@ -226,10 +225,10 @@ fn extremes_do_not_panic() {
                         sluicegate::admission::chain::LimitDemand::Units(units(1, cost))
                     };
                     let now = sluicegate::base::clock::Now(now.wrapping_add(START));
-                    let judgement = gate.chain.judge(now, &gate.waiting, ask);
+                    let judgement = gate.chain.judge_request(now, &gate.waiting, ask);
                     let outcome = judgement.decisions[0].decision.outcome;
                     assert_eq!(
-                        matches!(judgement.verdict, ChainVerdict::Admit(_)),
+                        matches!(judgement.verdict, Verdict::Admit(_)),
                         outcome == LimitOutcome::Admit
                     );
                 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{self, OnFailure};
@@ -35,10 +35,14 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let chain = Chain::new(limits).with_shared(&shared_limits);
         let units = Units { key: CounterKey { id: 1, prefix: 0 }, cost: 1, variant: 0, fair_hash: 0 };
         let (waiting, mut decisions) = (Arc::new(WaitingCap::new(10)), Decisions::new());
-        let (mut permit, mut fell_back) = (None, false);
         let ask = |_: &Limit| LimitDemand::Shared(units, KEY);
-        chain.judge_into(Now::read_clock(), &waiting, ask, &mut decisions, &mut permit);
-        let permit = permit.unwrap().ask_store(&session, &waiting, &mut decisions, &mut fell_back).await;
+        let now = Now::read_clock();
+        let ChainVerdict::AskStore(pending) = chain.judge::<Charge>(now, &waiting, true, ask, &mut decisions)
+        else {
+            panic!("all limits are shared");
+        };
+        let mut unanswered = Vec::new();
+        let verdict = pending.ask(&session, &waiting, &mut decisions, &mut unanswered).await;
         let slots = &session.outbox.slots;
         let held = || {
             shared_limits
@@ -47,8 +51,9 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
                 .map(|shared_limit| slots.held_for(&shared_limit.slot_key(0, KEY)))
                 .sum::<u64>()
         };
-        assert_eq!((fell_back, held()), (false, LIMITS as u64));
-        drop(permit.unwrap());
+        assert!(unanswered.is_empty() && matches!(&verdict, ChainVerdict::Admit(_)));
+        assert_eq!(held(), LIMITS as u64);
+        drop(verdict);
         assert_eq!(held(), 0);
         until("the store has received the report", || !has_slots(&redis.keys())).await;
         flusher.abort();

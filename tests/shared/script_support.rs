@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config;
 use sluicegate::config::LimitId;
@@ -217,23 +217,31 @@ impl Local {
 
     /// The same request as [`Shared::take`], in whole microseconds.
     pub fn take(&self, keys: &[SharedKey], cost: u64, now_us: u64) -> ScriptVerdict {
-        let judgement = self.chain.judge(Now(now_us * 1_000), &self.waiting, |limit| {
+        let demand_of = |limit: &Limit| {
             let key = keys[limit.id.0.min(keys.len() - 1)];
             LimitDemand::Units(limits::units(u128::from_le_bytes(key.0), cost))
-        });
+        };
+        let (now, mut found) = (Now(now_us * 1_000), Decisions::new());
+        let verdict = self.chain.judge::<Charge>(now, &self.waiting, true, demand_of, &mut found);
         let up = |ns: u64| ns.div_ceil(1_000) * 1_000;
-        let decisions = judgement.decisions.iter().map(|judged| Decision {
+        let decisions = found.iter().map(|judged| Decision {
             reset_ns: up(judged.decision.reset_ns),
             retry_after_ns: up(judged.decision.retry_after_ns),
             wait_ns: up(judged.decision.wait_ns),
             ..judged.decision
         });
         let decisions = decisions.collect();
-        match judgement.verdict {
+        match verdict {
             ChainVerdict::Admit(mut passage) => {
                 passage.keep_charges();
                 ScriptVerdict { admitted: true, retry_us: 0, decisions }
             }
+            ChainVerdict::Wait(queued) => {
+                // It stays in its queue.
+                std::mem::forget(queued);
+                ScriptVerdict { admitted: true, retry_us: 0, decisions }
+            }
+            ChainVerdict::AskStore(_) => panic!("a shared limit"),
             ChainVerdict::Reject(rejection) => {
                 let retry_us = rejection.retry_after_ns.map_or(u64::MAX, |ns| ns.div_ceil(1_000));
                 ScriptVerdict { admitted: false, retry_us, decisions }

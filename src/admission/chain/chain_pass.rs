@@ -1,130 +1,145 @@
 //! One pass over a chain: judges the local limits at once, and collects the demands on shared ones.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::claim::{Claim, ClaimKind};
-use super::store_query::{SharedDemand, SharedLimits, StoreQuery};
-use super::{Chain, ChainCause, ChainPermit, ChainRejection, Decisions, RateDecision, WaitingRequest};
+use super::findings::{PassFindings, PassRejection};
+use super::held_claims::HeldClaims;
+use super::mode::ChainMode;
+use super::queued::Queued;
+use super::shared_demand::SharedDemand;
+use super::store_query::{PendingStore, StoreQuery};
+use super::{
+    Chain, ChainCause, ChainPermit, ChainRejection, ChainVerdict, ChainedLimit, Decisions, RateDecision,
+    WaitingRequest,
+};
 use crate::base::clock::Now;
 use crate::limit::{Decision, Limit, LimitOutcome, Units};
 use crate::shared::{SharedKey, SharedLimit};
 
 /// The state of one pass over a chain.
-pub(super) struct ChainPass<'a> {
-    pub limits: &'a Arc<[Arc<Limit>]>,
-    pub shared_limits: &'a SharedLimits,
-    pub max_wait_ns: u64,
-    pub now: Now,
+pub(super) struct ChainPass<'a, M: ChainMode> {
+    pub limits: &'a Arc<[ChainedLimit]>,
+    pub held: HeldClaims,
     pub decisions: &'a mut Decisions,
-    pub claims: SmallVec<[Claim; 4]>,
     /// Demands on shared limits, about which the store must be asked.
     pub shared_demands: Vec<SharedDemand>,
-    /// The longest wait so far and the index of its limit.
-    pub longest_wait: Option<(u64, u16)>,
-    /// A waiter has to make room in a queue.
-    pub displaces: bool,
-    pub rejection: Option<PassRejection>,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct PassRejection {
-    pub cause: ChainCause,
-    pub limit_index: usize,
-    pub rate: usize,
-    pub retry_after_ns: Option<u64>,
+    pub findings: PassFindings,
+    mode: PhantomData<M>,
 }
 
 // === impl ChainPass ===
 
-impl<'a> ChainPass<'a> {
+impl<'a, M: ChainMode> ChainPass<'a, M> {
     #[inline]
-    pub fn new(chain: &'a Chain, now: Now, decisions: &'a mut Decisions) -> ChainPass<'a> {
-        ChainPass {
-            limits: &chain.limits,
-            shared_limits: &chain.shared_limits,
+    pub fn new(chain: &'a Chain, now: Now, takes_slots: bool, decisions: &'a mut Decisions) -> Self {
+        let findings = PassFindings {
             max_wait_ns: chain.max_wait_ns,
-            now,
-            decisions,
-            claims: SmallVec::new(),
-            shared_demands: Vec::new(),
-            longest_wait: None,
+            takes_slots,
+            wants_slots: false,
             displaces: false,
+            longest_wait: None,
             rejection: None,
-        }
+            lacking: None,
+        };
+        ChainPass::resume(&chain.limits, HeldClaims::new(&chain.limits, now), findings, decisions)
+    }
+
+    /// Continues with what an earlier pass has taken and found.
+    #[inline]
+    pub fn resume(
+        limits: &'a Arc<[ChainedLimit]>,
+        held: HeldClaims,
+        findings: PassFindings,
+        decisions: &'a mut Decisions,
+    ) -> Self {
+        ChainPass { limits, held, decisions, shared_demands: Vec::new(), findings, mode: PhantomData }
     }
 
     #[inline]
-    pub fn charge_units(&mut self, limit_index: usize, limit: &Limit, units: Units) {
+    pub fn judge_units(&mut self, limit_index: usize, limit: &Limit, units: Units) {
         if limit.is_concurrency() {
-            return self.plan_slots(limit_index, limit, &units);
+            return self.judge_slots(limit_index, limit, &units);
         }
-        let before = self.claims.len();
+        let now = self.held.judged_at;
+        let before = self.held.claims.len();
         // A dry run is a transaction of its own: if one rate would reject, the others would not have counted the
         // request.
         let mut would_reject = false;
         for rate in limit.rate_range(units.variant) {
-            if units.cost > limit.max_units(rate) {
-                let decision = limit.peek_units(rate, &units, self.now).reject_forever();
-                self.push_decision(limit_index, rate, limit, decision, ChainCause::TooCostly);
-            } else if would_reject || self.rejection.is_some() {
-                let decision = limit.peek_units(rate, &units, self.now);
-                self.push_decision(limit_index, rate, limit, decision, rejection_cause(limit));
+            let mut cause = rejection_cause(limit);
+            let decision = if units.cost > limit.max_units(rate) {
+                cause = ChainCause::TooCostly;
+                limit.peek_units(rate, &units, now).reject_forever()
+            } else if !M::CHARGES || would_reject || self.findings.rejection.is_some() {
+                limit.peek_units(rate, &units, now)
             } else {
-                let (decision, charge) = limit.charge_units(rate, &units, self.now);
+                let (decision, charge) = limit.charge_units(rate, &units, now);
                 if let Some(charge) = charge {
-                    if charge.is_waiting()
-                        && self.longest_wait.is_none_or(|(longest, _)| longest < decision.wait_ns)
-                    {
-                        self.longest_wait = Some((decision.wait_ns, limit_index as u16));
-                    }
-                    self.displaces |= charge.displaces();
+                    self.findings.displaces |= charge.displaces();
                     let kind = ClaimKind::Charge(charge);
-                    self.claims.push(Claim::new(&units, limit_index, rate, kind));
+                    self.held.claims.push(Claim::new(&units, limit_index, rate, kind));
                 }
-                self.push_decision(limit_index, rate, limit, decision, rejection_cause(limit));
+                decision
+            };
+            self.push_decision(limit_index, rate, limit, decision, cause);
+            match decision.outcome {
+                LimitOutcome::Admit => {}
+                LimitOutcome::Wait if !limit.config.dry_run => self.note_wait(decision.wait_ns, limit_index),
+                LimitOutcome::Reject if limit.config.dry_run && !would_reject => {
+                    would_reject = true;
+                    self.held.undo_claims(before, self.decisions);
+                }
+                LimitOutcome::Wait | LimitOutcome::Reject => {}
             }
-            let rejects =
-                |judged: &RateDecision| judged.dry_run && judged.decision.outcome == LimitOutcome::Reject;
-            if !would_reject && self.decisions.last().is_some_and(rejects) {
-                would_reject = true;
-                self.undo_claims(before);
-            }
+        }
+    }
+
+    pub fn note_wait(&mut self, wait_ns: u64, limit_index: usize) {
+        if self.findings.longest_wait.is_none_or(|(longest, _)| longest < wait_ns) {
+            self.findings.longest_wait = Some((wait_ns, limit_index as u16));
         }
     }
 
     /// Plans a question about a limit that is counted in the store, unless the store's last rejection still holds.
-    pub fn plan_shared(&mut self, limit_index: usize, limit: &Limit, units: Units, key: SharedKey) {
-        let Some(Some(shared_limit)) = self.shared_limits.get(limit_index) else {
-            return self.charge_units(limit_index, limit, units);
-        };
+    pub fn judge_shared(
+        &mut self,
+        limit_index: usize,
+        limit: &Limit,
+        shared_limit: &Arc<SharedLimit>,
+        units: Units,
+        key: SharedKey,
+    ) {
         let too_costly = |rate: &usize| units.cost > limit.max_units(*rate);
         if let Some(rate) = limit.rate_range(units.variant).find(too_costly) {
             return self.reject_outright(limit_index, rate, limit, ChainCause::TooCostly);
         }
-        let rejects = |rate: usize| shared_limit.known_rejection(rate, &units, self.now).is_some();
+        if limit.is_concurrency() && !self.findings.takes_slots {
+            return;
+        }
+        let now = self.held.judged_at;
+        let rejects = |rate: usize| shared_limit.known_rejection(rate, &units, now).is_some();
+        let demand =
+            SharedDemand { limit: shared_limit.clone(), limit_index: limit_index as u16, units, key };
         if !limit.config.dry_run
             && limit.rate_range(units.variant).any(rejects)
-            && shared_limit.admitting_share(&units, self.now).is_none()
+            && shared_limit.admitting_share(&units, now).is_none()
         {
-            shared_limit.count_cache_hit();
-            return self.push_last_answers(limit_index, limit, shared_limit, &units);
+            if M::CHARGES {
+                shared_limit.count_cache_hit();
+            }
+            return self.push_last_answers(limit, &demand);
         }
-        self.shared_demands.push(SharedDemand { limit_index: limit_index as u16, units, key });
+        self.shared_demands.push(demand);
     }
 
     /// Adds the store's last decisions about a limit that it is not asked about now.
-    fn push_last_answers(
-        &mut self,
-        limit_index: usize,
-        limit: &Limit,
-        shared_limit: &SharedLimit,
-        units: &Units,
-    ) {
-        for rate in limit.rate_range(units.variant) {
-            if let Some(decision) = shared_limit.last_decision(rate, units, self.now) {
-                self.push_decision(limit_index, rate, limit, decision, rejection_cause(limit));
+    fn push_last_answers(&mut self, limit: &Limit, demand: &SharedDemand) {
+        for rate in limit.rate_range(demand.units.variant) {
+            if let Some(decision) = demand.limit.last_decision(rate, &demand.units, self.held.judged_at) {
+                let cause = rejection_cause(limit);
+                self.push_decision(demand.limit_index.into(), rate, limit, decision, cause);
             }
         }
     }
@@ -133,23 +148,48 @@ impl<'a> ChainPass<'a> {
     #[cold]
     fn cancel_questions(&mut self) {
         let limits = self.limits;
-        for SharedDemand { limit_index, units, .. } in std::mem::take(&mut self.shared_demands) {
-            let limit_index = usize::from(limit_index);
-            if let Some(Some(shared_limit)) = self.shared_limits.get(limit_index) {
-                self.push_last_answers(limit_index, &limits[limit_index], shared_limit, &units);
-            }
+        for demand in std::mem::take(&mut self.shared_demands) {
+            self.push_last_answers(&limits[usize::from(demand.limit_index)], &demand);
         }
         self.decisions.sort_by_key(|judged| (judged.limit_index, judged.rate));
     }
 
     /// Plans the slots of a concurrency limit; they are taken after the wait.
-    fn plan_slots(&mut self, limit_index: usize, limit: &Limit, units: &Units) {
+    fn judge_slots(&mut self, limit_index: usize, limit: &Limit, units: &Units) {
         let rate = limit.rate_range(units.variant).start;
-        if units.cost <= limit.max_units(rate) {
-            self.claims.push(Claim::new(units, limit_index, rate, ClaimKind::Slots(None)));
-        } else {
+        let capacity = limit.max_units(rate);
+        if units.cost > capacity {
             self.reject_outright(limit_index, rate, limit, ChainCause::TooCostly);
+        } else if M::CHARGES && self.findings.takes_slots {
+            self.findings.wants_slots = true;
+            self.held.claims.push(Claim::new(units, limit_index, rate, ClaimKind::WantedSlots));
         }
+        if !M::CHARGES && self.findings.takes_slots {
+            let remaining = capacity.saturating_sub(limit.slots_in_use(rate, &units.key));
+            self.push_slots((limit_index, rate), limit, remaining, units.cost <= remaining);
+        }
+    }
+
+    /// Adds the decision of a concurrency limit to a look.
+    pub fn push_slots(
+        &mut self,
+        (limit_index, rate): (usize, usize),
+        limit: &Limit,
+        remaining: u64,
+        admits: bool,
+    ) {
+        let outcome = if admits { LimitOutcome::Admit } else { LimitOutcome::Reject };
+        let decision = Decision { remaining, retry_after_ns: 0, ..Decision::without_numbers(outcome) };
+        let dry_run = limit.config.dry_run;
+        self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
+        if !admits && !dry_run {
+            self.note_lacking(ChainCause::Concurrency, limit_index, rate);
+        }
+    }
+
+    pub fn note_lacking(&mut self, cause: ChainCause, limit_index: usize, rate: usize) {
+        let lacking = PassRejection { cause, limit_index, rate, retry_after_ns: None };
+        self.findings.lacking.get_or_insert(lacking);
     }
 
     #[cold]
@@ -157,18 +197,13 @@ impl<'a> ChainPass<'a> {
         self.reject_outright(limit_index, 0, limit, ChainCause::MissingKey);
     }
 
-    /// Records a rejection without numbers.
+    /// Records a rejection without numbers; a look has nothing to show of a dry run then.
     pub fn reject_outright(&mut self, limit_index: usize, rate: usize, limit: &Limit, cause: ChainCause) {
-        if limit.config.dry_run {
-            self.push_decision(
-                limit_index,
-                rate,
-                limit,
-                Decision::without_numbers(LimitOutcome::Reject),
-                cause,
-            );
-        } else {
+        if !limit.config.dry_run {
             self.record_rejection(PassRejection { cause, limit_index, rate, retry_after_ns: None });
+        } else if M::CHARGES {
+            let decision = Decision::without_numbers(LimitOutcome::Reject);
+            self.push_decision(limit_index, rate, limit, decision, cause);
         }
     }
 
@@ -182,12 +217,7 @@ impl<'a> ChainPass<'a> {
         cause: ChainCause,
     ) {
         let dry_run = limit.config.dry_run;
-        self.decisions.push(RateDecision {
-            limit_index: limit_index as u16,
-            rate: rate as u16,
-            dry_run,
-            decision,
-        });
+        self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
         if decision.outcome == LimitOutcome::Reject && !dry_run {
             let retry_after_ns = (decision.retry_after_ns != u64::MAX).then_some(decision.retry_after_ns);
             self.record_rejection(PassRejection { cause, limit_index, rate, retry_after_ns });
@@ -198,113 +228,89 @@ impl<'a> ChainPass<'a> {
     /// count only the units that they would have counted if enforced.
     fn record_rejection(&mut self, rejection: PassRejection) {
         let longest = |rejection: &PassRejection| rejection.retry_after_ns.unwrap_or(u64::MAX);
-        match &self.rejection {
+        match &self.findings.rejection {
             None => {
-                if !self.claims.is_empty() {
-                    self.undo_claims(0);
+                if !self.held.claims.is_empty() {
+                    self.held.undo_claims(0, self.decisions);
                 }
-                self.rejection = Some(rejection);
+                self.findings.rejection = Some(rejection);
             }
-            Some(known) if longest(known) < longest(&rejection) => self.rejection = Some(rejection),
+            Some(known) if longest(known) < longest(&rejection) => {
+                self.findings.rejection = Some(rejection);
+            }
             Some(_) => {}
         }
     }
 
-    /// The local limits have accepted; their charges are held until the store has answered.
-    fn suspend_for_store(&mut self) -> ChainPermit {
-        let query = StoreQuery {
-            shared_demands: std::mem::take(&mut self.shared_demands),
-            shared_limits: self.shared_limits.clone(),
-            max_wait_ns: self.max_wait_ns,
-            displaces: self.displaces,
-        };
-        let claims = std::mem::take(&mut self.claims);
-        let permit = ChainPermit::new(self.limits.clone(), claims, self.now, self.longest_wait, None);
-        permit.with_query(query)
-    }
-
-    /// Refunds every charge from claim `from` on, and restores the numbers as if nothing had been taken.
-    #[cold]
-    fn undo_claims(&mut self, from: usize) {
-        for claim in self.claims.drain(from..) {
-            let ClaimKind::Charge(charge) = claim.kind else { continue };
-            let (limit_index, rate) = (usize::from(claim.limit_index), usize::from(claim.rate));
-            let limit = &self.limits[limit_index];
-            limit.refund_charge(rate, &claim.table_key(), claim.cost, &charge, || self.now);
-            let Decision { remaining, reset_ns, .. } = limit.peek_units(rate, &claim.to_units(), self.now);
-            for judged in self.decisions.iter_mut() {
-                if usize::from(judged.limit_index) == limit_index && usize::from(judged.rate) == rate {
-                    judged.decision = Decision { remaining, reset_ns, ..judged.decision };
-                }
-            }
-        }
-    }
-
-    /// Displaces waiters, once all limits have accepted: a request that is rejected itself displaces no other.
-    #[cold]
-    fn displace_waiters(&self) {
-        for claim in &self.claims {
-            let ClaimKind::Charge(charge) = claim.kind else { continue };
-            if charge.displaces() {
-                self.limits[usize::from(claim.limit_index)].displace_waiter(
-                    claim.rate.into(),
-                    &claim.table_key(),
-                    &charge,
-                    self.now,
-                );
-            }
-        }
-    }
-
-    /// Adds the request to the cap on waiting requests and returns its weight.
-    ///
-    /// # Errors
-    /// The request may not wait, although all limits have accepted it.
-    #[cold]
-    fn begin_wait(
-        &self,
-        (wait_ns, limit_index): (u64, u16),
-        waiter: WaitingRequest<'_>,
-    ) -> Result<u32, ChainRejection> {
-        if wait_ns > self.max_wait_ns {
-            return Err(ChainRejection::queued_too_long(&self.limits[usize::from(limit_index)]));
-        }
-        let weight = waiter.compute_weight();
-        if waiter.cap.add_weight(weight) { Ok(weight) } else { Err(ChainRejection::from_overload()) }
-    }
-
+    /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
+    /// is rejected here, too, but only to show the answers.
     #[inline]
-    pub fn finish_pass(
-        &mut self,
-        waiter: WaitingRequest<'_>,
-        permit: &mut Option<ChainPermit>,
-    ) -> Option<ChainRejection> {
+    pub fn finish_limits(mut self, waiter: WaitingRequest<'_>) -> ChainVerdict<PendingStore<M>> {
         if !self.shared_demands.is_empty() {
-            if self.rejection.is_none() {
-                *permit = Some(self.suspend_for_store());
-                return None;
+            if self.findings.rejection.is_none() || !M::CHARGES {
+                return ChainVerdict::AskStore(self.suspend());
             }
             self.cancel_questions();
         }
-        if let Some(rejection) = self.rejection {
-            let limit = Some(self.limits[rejection.limit_index].clone());
-            let PassRejection { cause, rate, retry_after_ns, .. } = rejection;
-            return Some(ChainRejection { cause, limit, rate, retry_after_ns });
+        self.conclude(waiter)
+    }
+
+    /// Holds the charges of the local limits until the store has answered.
+    #[cold]
+    fn suspend(self) -> PendingStore<M> {
+        let ChainPass { held, shared_demands, findings, .. } = self;
+        PendingStore { held, query: Box::new(StoreQuery { shared_demands, findings }), mode: PhantomData }
+    }
+
+    /// The verdict on a request that all limits have judged.
+    #[inline]
+    pub fn conclude<P>(mut self, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
+        if let Some(rejection) = self.findings.rejection {
+            return ChainVerdict::Reject(self.build_rejection(rejection));
         }
-        let waiting = match self.longest_wait.map(|longest| self.begin_wait(longest, waiter)) {
-            Some(Ok(weight)) => Some((waiter.cap.clone(), weight)),
-            None => None,
-            Some(Err(rejection)) => {
-                self.undo_claims(0);
-                return Some(rejection);
+        if let Some(longest) = self.findings.longest_wait {
+            return self.begin_wait(longest, waiter);
+        }
+        if let Some(lacking) = self.findings.lacking {
+            return ChainVerdict::Reject(self.build_rejection(lacking));
+        }
+        if self.findings.displaces {
+            self.held.displace_waiters();
+        }
+        if self.findings.wants_slots
+            && let Err(rejection) = self.held.take_local_slots(self.held.judged_at)
+        {
+            return ChainVerdict::Reject(rejection);
+        }
+        ChainVerdict::Admit(ChainPermit::new(self.held))
+    }
+
+    fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
+        let PassRejection { cause, limit_index, rate, retry_after_ns } = rejection;
+        let rejected = ChainRejection::outright(cause, &self.limits[limit_index], rate);
+        ChainRejection { retry_after_ns, ..rejected }
+    }
+
+    /// Adds the request to the waiting ones, unless it may not wait although all limits have accepted it.
+    #[cold]
+    fn begin_wait<P>(
+        mut self,
+        (wait_ns, limit_index): (u64, u16),
+        waiter: WaitingRequest<'_>,
+    ) -> ChainVerdict<P> {
+        let rejection = if wait_ns > self.findings.max_wait_ns {
+            let limit = &self.limits[usize::from(limit_index)];
+            ChainRejection::outright(ChainCause::QueuedTooLong, limit, 0)
+        } else if let Some(place) = waiter.take_place::<M>() {
+            if self.findings.displaces {
+                self.held.displace_waiters();
             }
+            return ChainVerdict::Wait(Queued::new(self.held, place, (wait_ns, limit_index)));
+        } else {
+            ChainRejection::from_overload()
         };
-        if self.displaces {
-            self.displace_waiters();
-        }
-        let claims = std::mem::take(&mut self.claims);
-        *permit = Some(ChainPermit::new(self.limits.clone(), claims, self.now, self.longest_wait, waiting));
-        None
+        self.held.undo_claims(0, self.decisions);
+        ChainVerdict::Reject(rejection)
     }
 }
 

@@ -1,7 +1,7 @@
 //! One claim of a request: units or slots that it takes from one rate of a limit.
 
 use crate::limit::table::CounterKey;
-use crate::limit::{Charge, Units};
+use crate::limit::{ChargeRecord, Units};
 
 /// Units or slots that a request takes from one rate of a limit; packed, because it travels with the response.
 #[repr(C, packed(8))]
@@ -14,12 +14,18 @@ pub(super) struct Claim {
     pub rate: u16,
 }
 
+#[derive(Clone, Copy)]
 pub(super) enum ClaimKind {
-    Charge(Charge),
-    /// Concurrency slots. `None`: not taken, or nothing is left to give back. `Some(true)`: counted by the shared
-    /// overflow counter of a full table; `Some(false)`: by the key's own.
-    Slots(Option<bool>),
-    /// Held in the store: the index of a rate lease in the permit's store lease.
+    Charge(ChargeRecord),
+    /// Concurrency slots that are still to be taken, after the wait.
+    WantedSlots,
+    /// Concurrency slots; `overflow`: counted by the shared overflow counter of a full table, not by the key's own.
+    Slots {
+        overflow: bool,
+    },
+    /// Concurrency slots that a dry run lacks.
+    LackedSlots,
+    /// Held in the store: the index of a rate lease in the store lease.
     Shared(u32),
 }
 
@@ -42,10 +48,6 @@ impl Claim {
     /// The units to peek with: the rate is known already, and no turn in a fair queue depends on them.
     pub(super) fn to_units(&self) -> Units {
         Units { key: self.table_key(), cost: self.cost, variant: 0, fair_hash: 0 }
-    }
-
-    pub(super) fn indices_and_units(&self) -> (u16, u16, Units) {
-        (self.limit_index, self.rate, self.to_units())
     }
 
     #[inline]

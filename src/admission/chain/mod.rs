@@ -7,18 +7,23 @@
 
 mod chain_pass;
 mod claim;
-mod peek;
+mod findings;
+mod held_claims;
+mod mode;
 mod pending_slots;
 mod permit;
+mod queued;
 mod rejection;
+mod shared_demand;
 mod store_fallback;
 mod store_lease;
 mod store_query;
 mod store_round;
 mod store_slots;
+mod waiting;
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
@@ -27,9 +32,12 @@ use crate::limit::{Decision, Limit, Units};
 use crate::shared::{SharedKey, SharedLimit};
 
 use chain_pass::ChainPass;
-pub use peek::{ChainForecast, UnansweredLimit};
-pub use permit::ChainPermit;
+pub use mode::{ChainMode, Charge, Look};
+pub use permit::{AnswerEnd, ChainPermit};
+pub use queued::{Queued, TurnTaken};
 pub use rejection::{ChainCause, ChainRejection};
+pub use store_query::{PendingStore, UnansweredLimit};
+pub use waiting::{WaitingCap, WaitingRequest};
 
 /// The demand of a request on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,42 +51,32 @@ pub enum LimitDemand {
     Shared(Units, SharedKey),
 }
 
-/// The process-wide cap on queued requests. A request that holds much memory counts as several.
-#[derive(Debug)]
-pub struct WaitingCap {
-    max: usize,
-    count: Arc<AtomicUsize>,
-}
-
-/// A request that may have to wait, and the cap that it then counts against.
-#[derive(Clone, Copy)]
-pub struct WaitingRequest<'a> {
-    cap: &'a Arc<WaitingCap>,
-    /// Bytes of memory that it holds; called only if it has to wait.
-    held_bytes: &'a dyn Fn() -> usize,
-}
-
 /// The limits a request passes, in the order they are judged.
 #[derive(Clone)]
 pub struct Chain {
-    limits: Arc<[Arc<Limit>]>,
-    /// The shared counterpart of each limit that is counted in the store; empty if none is.
-    shared_limits: store_query::SharedLimits,
+    limits: Arc<[ChainedLimit]>,
     /// The longest acceptable wait, ns.
     max_wait_ns: u64,
+}
+
+/// One limit of a chain, and the place of its counters.
+pub struct ChainedLimit {
+    limit: Arc<Limit>,
+    counters: CounterPlace,
+}
+
+#[derive(Clone)]
+enum CounterPlace {
+    Local,
+    /// In the store.
+    Shared(Arc<SharedLimit>),
 }
 
 /// The decisions of all rates of a chain, in chain order. After a rejection they show the amounts without any charge.
 pub type Decisions = SmallVec<[RateDecision; 4]>;
 
-/// The verdict on one request, with the decisions behind it.
-pub struct ChainJudgement {
-    pub decisions: Decisions,
-    pub verdict: ChainVerdict,
-}
-
-/// The decision of one rate of a limit. Concurrency limits, and limits that lack their key, have one only in a dry
-/// run, where it is the only visible effect.
+/// The decision of one rate of a limit. For a request, concurrency limits, and limits that lack their key, have one
+/// only in a dry run, where it is the only visible effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateDecision {
     /// Index of the limit in [`Chain::limits`].
@@ -101,65 +99,41 @@ pub fn strictest_by_limit(decisions: &[RateDecision]) -> impl Iterator<Item = Ra
     rates.filter_map(move |rates| rates.iter().max_by_key(strictness).copied())
 }
 
-/// The verdict of a chain on one request.
-#[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
-pub enum ChainVerdict {
+/// The verdict of a chain on one request. `P` is [`PendingStore`], or [`std::convert::Infallible`] once the store has
+/// answered. After a look, permits and places in queues hold nothing.
+pub enum ChainVerdict<P = PendingStore<Charge>> {
     Admit(ChainPermit),
+    /// The local limits accept; the store must be asked about the others.
+    AskStore(P),
+    /// All limits accept, but some have queues before them.
+    Wait(Queued),
     Reject(ChainRejection),
 }
 
-// === impl WaitingCap ===
+// === impl ChainedLimit ===
 
-impl WaitingCap {
-    /// Bytes of memory per unit of weight, so that the cap on waiting requests also bounds memory.
-    const WEIGHT_BYTES: usize = 16 * 1024;
-
-    pub fn new(max: usize) -> WaitingCap {
-        WaitingCap { max, count: Arc::default() }
-    }
-
-    /// A different cap on the same set of waiting requests.
-    pub fn with_max(&self, max: usize) -> WaitingCap {
-        WaitingCap { max, count: self.count.clone() }
-    }
-
-    /// The weight of all requests that wait now.
-    pub fn count_waiting(&self) -> usize {
-        self.count.load(Relaxed)
-    }
-
-    fn is_full(&self) -> bool {
-        self.count_waiting() >= self.max
-    }
-
-    fn add_weight(&self, weight: u32) -> bool {
-        let with = |count: usize| count.checked_add(weight as usize).filter(|count| *count <= self.max);
-        self.count.fetch_update(Relaxed, Relaxed, with).is_ok()
-    }
-
-    fn remove_weight(&self, weight: u32) {
-        self.count.fetch_sub(weight as usize, Relaxed);
+impl ChainedLimit {
+    /// The same limit once more.
+    fn share_limit(&self) -> ChainedLimit {
+        ChainedLimit { limit: self.limit.clone(), counters: self.counters.clone() }
     }
 }
 
-// === impl WaitingRequest ===
+impl Deref for ChainedLimit {
+    type Target = Arc<Limit>;
 
-impl<'a> WaitingRequest<'a> {
-    pub fn new(cap: &'a Arc<WaitingCap>, held_bytes: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes }
-    }
-
-    /// The weight of the request: one for each started unit of memory, at least 1 and at most the whole cap.
-    fn compute_weight(&self) -> u32 {
-        let units = (self.held_bytes)().div_ceil(WaitingCap::WEIGHT_BYTES).min(self.cap.max).max(1);
-        u32::try_from(units).unwrap_or(u32::MAX)
+    #[inline]
+    fn deref(&self) -> &Arc<Limit> {
+        &self.limit
     }
 }
 
-impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
-    /// A request of ordinary size.
-    fn from(cap: &'a Arc<WaitingCap>) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes: &|| 0 }
+// === impl RateDecision ===
+
+impl RateDecision {
+    #[inline]
+    fn new(limit_index: usize, rate: usize, dry_run: bool, decision: Decision) -> RateDecision {
+        RateDecision { limit_index: limit_index as u16, rate: rate as u16, dry_run, decision }
     }
 }
 
@@ -175,15 +149,18 @@ impl Chain {
             }
         }
         assert!(distinct.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
-        Chain { limits: distinct.into(), shared_limits: Arc::default(), max_wait_ns: u64::MAX }
+        let local = |limit| ChainedLimit { limit, counters: CounterPlace::Local };
+        Chain { limits: distinct.into_iter().map(local).collect(), max_wait_ns: u64::MAX }
     }
 
     /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::id`].
     pub fn with_shared(self, shared_limits: &[Option<Arc<SharedLimit>>]) -> Chain {
-        let counterpart = |limit: &Arc<Limit>| shared_limits.get(limit.id.0).cloned().flatten();
-        let counterparts: Vec<_> = self.limits.iter().map(counterpart).collect();
-        let any = counterparts.iter().any(Option::is_some);
-        Chain { shared_limits: if any { counterparts.into() } else { Arc::default() }, ..self }
+        let find_place = |limit: &ChainedLimit| match shared_limits.get(limit.id.0) {
+            Some(Some(shared_limit)) => CounterPlace::Shared(shared_limit.clone()),
+            _ => CounterPlace::Local,
+        };
+        let placed = |limit| ChainedLimit { counters: find_place(limit), limit: limit.limit.clone() };
+        Chain { limits: self.limits.iter().map(placed).collect(), ..self }
     }
 
     /// Rejects a request at once if it would wait longer than this; such a request displaces no other.
@@ -191,53 +168,36 @@ impl Chain {
         Chain { max_wait_ns, ..self }
     }
 
-    pub fn limits(&self) -> &[Arc<Limit>] {
+    pub fn limits(&self) -> &[ChainedLimit] {
         &self.limits
     }
 
-    /// Judges one request at `now`. `demand_of` is called once per limit, in chain order.
+    /// Judges one request at `now`. `demand_of` is called once per limit, in chain order. Without `takes_slots` the
+    /// request counts for every limit except those of concurrency. `decisions` must be empty; they are written in
+    /// place, because they are large.
     #[inline]
-    pub fn judge(
-        &self,
-        now: Now,
-        waiting: &Arc<WaitingCap>,
-        demand_of: impl FnMut(&Limit) -> LimitDemand,
-    ) -> ChainJudgement {
-        let (mut decisions, mut permit) = (Decisions::new(), None);
-        let rejection = self.judge_into(now, waiting, demand_of, &mut decisions, &mut permit);
-        let verdict = match (rejection, permit) {
-            (Some(rejection), _) => ChainVerdict::Reject(rejection),
-            (None, Some(permit)) => ChainVerdict::Admit(permit),
-            (None, None) => unreachable!("a request without a rejection has a permit"),
-        };
-        ChainJudgement { decisions, verdict }
-    }
-
-    /// As [`Chain::judge`], but writes the decisions and the permit in place, because they are large; both must be
-    /// empty. Returns the rejection, if there is one. If limits are counted in the store, [`ChainPermit::ask_store`]
-    /// must follow.
-    #[inline]
-    pub fn judge_into<'w>(
+    pub fn judge<'w, M: ChainMode>(
         &self,
         now: Now,
         waiter: impl Into<WaitingRequest<'w>>,
+        takes_slots: bool,
         mut demand_of: impl FnMut(&Limit) -> LimitDemand,
         decisions: &mut Decisions,
-        permit: &mut Option<ChainPermit>,
-    ) -> Option<ChainRejection> {
-        let mut pass = ChainPass::new(self, now, decisions);
-        for (limit_index, limit) in self.limits.iter().enumerate() {
-            match demand_of(limit) {
-                LimitDemand::Skip => {}
-                LimitDemand::MissingKey => pass.reject_missing_key(limit_index, limit),
-                LimitDemand::Units(units) => {
-                    pass.charge_units(limit_index, limit, Units { cost: units.cost.max(1), ..units })
+    ) -> ChainVerdict<PendingStore<M>> {
+        let mut pass = ChainPass::<M>::new(self, now, takes_slots, decisions);
+        for (limit_index, ChainedLimit { limit, counters }) in self.limits.iter().enumerate() {
+            let at_least_one = |units: Units| Units { cost: units.cost.max(1), ..units };
+            match (demand_of(limit), counters) {
+                (LimitDemand::Skip, _) => {}
+                (LimitDemand::MissingKey, _) => pass.reject_missing_key(limit_index, limit),
+                (LimitDemand::Shared(units, key), CounterPlace::Shared(shared_limit)) => {
+                    pass.judge_shared(limit_index, limit, shared_limit, at_least_one(units), key)
                 }
-                LimitDemand::Shared(units, key) => {
-                    pass.plan_shared(limit_index, limit, Units { cost: units.cost.max(1), ..units }, key);
+                (LimitDemand::Units(units) | LimitDemand::Shared(units, _), _) => {
+                    pass.judge_units(limit_index, limit, at_least_one(units))
                 }
             }
         }
-        pass.finish_pass(waiter.into(), permit)
+        pass.finish_limits(waiter.into())
     }
 }

@@ -10,14 +10,14 @@ use crate::shared::{
 
 /// Slots that are being asked for; dropping gives them up.
 pub(super) struct PendingSlots<'a> {
-    outbox: &'a StoreOutbox,
+    pub outbox: &'a Arc<StoreOutbox>,
     slots: SmallVec<[(SlotKey, u64, SlotCount); 2]>,
 }
 
 // === impl PendingSlots ===
 
 impl<'a> PendingSlots<'a> {
-    pub(super) fn new(outbox: &'a StoreOutbox) -> PendingSlots<'a> {
+    pub(super) fn new(outbox: &'a Arc<StoreOutbox>) -> PendingSlots<'a> {
         PendingSlots { outbox, slots: SmallVec::new() }
     }
 

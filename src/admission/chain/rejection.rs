@@ -15,6 +15,9 @@ pub struct ChainRejection {
     /// Nanoseconds after which a retry is accepted if no other request comes first; `None` if that time is unknown or
     /// waiting does not help.
     pub retry_after_ns: Option<u64>,
+    /// All rates had accepted the request; it lost its turn or lacked slots afterwards. Its decisions are those of an
+    /// accepted request.
+    pub late: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,16 +44,18 @@ pub enum ChainCause {
 
 impl ChainRejection {
     pub(super) fn from_overload() -> ChainRejection {
-        ChainRejection { cause: ChainCause::Overload, limit: None, rate: 0, retry_after_ns: None }
-    }
-
-    pub(super) fn queued_too_long(limit: &Arc<Limit>) -> ChainRejection {
         ChainRejection {
-            cause: ChainCause::QueuedTooLong,
-            limit: Some(limit.clone()),
+            cause: ChainCause::Overload,
+            limit: None,
             rate: 0,
             retry_after_ns: None,
+            late: false,
         }
+    }
+
+    /// A rejection without a time to retry.
+    pub(super) fn outright(cause: ChainCause, limit: &Arc<Limit>, rate: usize) -> ChainRejection {
+        ChainRejection { cause, limit: Some(limit.clone()), rate, retry_after_ns: None, late: false }
     }
 }
 

@@ -5,81 +5,92 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::chain_pass::ChainPass;
-use super::claim::{Claim, ClaimKind};
+use super::mode::ChainMode;
 use super::pending_slots::PendingSlots;
-use super::store_lease::{LeaseState, PendingDebt, RateLease, StoreLease};
-use super::store_query::{SharedDemand, StoreQuery, StoreRound};
-use super::{ChainCause, ChainPermit};
+use super::shared_demand::SharedDemand;
+use super::store_lease::LeaseState;
+use super::store_query::{StoreQuery, StoreRound};
+use super::{ChainCause, ChainedLimit, UnansweredLimit};
 use crate::base::clock::Now;
 use crate::config::OnFailure;
-use crate::limit::{Limit, LimitOutcome};
+use crate::limit::LimitOutcome;
 use crate::shared::{SharedLimit, StoreAnswer};
 
-// === impl ChainPermit ===
+// === impl StoreQuery ===
 
-impl ChainPermit {
-    /// The limits of the chain, where each one that is judged here is replaced by its local share.
-    pub(super) fn limits_with_shares(&self, query: &StoreQuery, round: &StoreRound<'_>) -> Arc<[Arc<Limit>]> {
-        let local = |demand: &&SharedDemand| {
-            let falls_back = query
-                .shared_limit(demand)
-                .is_some_and(|shared_limit| shared_limit.on_failure == OnFailure::Local);
-            let is_concurrency = self.limits[usize::from(demand.limit_index)].is_concurrency();
-            round.locally_admitted.contains(&demand.limit_index)
-                || round.has_failed(demand) && falls_back && !is_concurrency
-        };
-        if !query.shared_demands.iter().any(|demand| local(&demand)) {
-            return self.limits.clone();
-        }
-        let mut limits: Vec<Arc<Limit>> = self.limits.to_vec();
-        for demand in query.shared_demands.iter().filter(local) {
-            if let Some(shared_limit) = query.shared_limit(demand) {
-                limits[usize::from(demand.limit_index)] = shared_limit.local_share();
+impl StoreQuery {
+    /// The limits of the chain, where each one that is judged here is replaced by its local share. Lists the limits
+    /// that the store does not decide about.
+    pub(super) fn limits_with_shares<M: ChainMode>(
+        &self,
+        limits: &Arc<[ChainedLimit]>,
+        round: &StoreRound<'_>,
+        unanswered: &mut Vec<UnansweredLimit>,
+    ) -> Arc<[ChainedLimit]> {
+        let mut replaced: Vec<ChainedLimit> = Vec::new();
+        for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
+            let limit_index = usize::from(demand.limit_index);
+            let fallback = (!round.is_overruled(demand)).then_some(demand.limit.on_failure);
+            let is_concurrency = limits[limit_index].is_concurrency();
+            let share = match fallback {
+                Some(OnFailure::Allow | OnFailure::Reject) => None,
+                // Of slots, the share only tells their number.
+                Some(OnFailure::Local) if is_concurrency && M::CHARGES => None,
+                Some(OnFailure::Local) if !is_concurrency && !M::CHARGES => {
+                    Some(demand.limit.preview_share(&demand.units))
+                }
+                Some(OnFailure::Local) | None => Some(demand.limit.local_share()),
+            };
+            if let Some(share) = share.as_ref().filter(|_| !is_concurrency) {
+                if replaced.is_empty() {
+                    replaced = limits.iter().map(ChainedLimit::share_limit).collect();
+                }
+                replaced[limit_index].limit = share.clone();
             }
+            unanswered.push(UnansweredLimit { limit_index, fallback, share });
         }
-        limits.into()
+        if replaced.is_empty() { limits.clone() } else { replaced.into() }
     }
 }
 
 // === impl ChainPass ===
 
-impl ChainPass<'_> {
+impl<M: ChainMode> ChainPass<'_, M> {
     /// Judges rates by the `on_failure` of their limit, or by this gateway's own share, which replaces the limit in
     /// `limits` already.
     pub(super) fn judge_fallback(
         &mut self,
         demand: &SharedDemand,
-        shared_limit: &Arc<SharedLimit>,
         round: &StoreRound<'_>,
-        lease: &mut StoreLease,
+        pending: &PendingSlots<'_>,
     ) {
-        let limit_index = usize::from(demand.limit_index);
-        let limits = self.limits;
+        let (limit_index, limits) = (usize::from(demand.limit_index), self.limits);
         let limit = &limits[limit_index];
-        let debt = || PendingDebt {
-            limit: shared_limit.clone(),
-            limit_index: demand.limit_index,
-            key: demand.key,
-            units: demand.units,
-        };
-        if round.locally_admitted.contains(&demand.limit_index) {
-            lease.add_debt(debt());
-            return self.charge_units(limit_index, limit, limit.cap_units(demand.units));
-        }
         if limit.is_concurrency() {
             return;
         }
-        shared_limit.count_fallback();
-        match shared_limit.on_failure {
-            OnFailure::Allow => {}
-            OnFailure::Reject => self.reject_outright(limit_index, 0, limit, ChainCause::Unavailable),
-            OnFailure::Local => {
-                let units = limit.cap_units(demand.units);
-                limit.rate_range(units.variant).for_each(|rate| shared_limit.seed_share(limit, rate, &units));
-                lease.add_debt(debt());
-                self.charge_units(limit_index, limit, units);
+        let is_overruled = round.is_overruled(demand);
+        if !is_overruled {
+            if M::CHARGES {
+                demand.limit.count_fallback();
+            }
+            match demand.limit.on_failure {
+                OnFailure::Allow => return,
+                OnFailure::Reject => {
+                    return self.reject_outright(limit_index, 0, limit, ChainCause::Unavailable);
+                }
+                OnFailure::Local => {}
             }
         }
+        let units = limit.cap_units(demand.units);
+        if M::CHARGES {
+            if !is_overruled {
+                let rates = limit.rate_range(units.variant);
+                rates.for_each(|rate| demand.limit.seed_share(limit, rate, &units));
+            }
+            self.held.lease_mut(pending.outbox).add_debt(demand.clone());
+        }
+        self.judge_units(limit_index, limit, units);
     }
 
     /// Judges slots by the `on_failure` of their limit; all slots of this process count, however they were admitted.
@@ -87,31 +98,31 @@ impl ChainPass<'_> {
         &mut self,
         round: &StoreRound<'_>,
         index: usize,
-        lease: &mut StoreLease,
         pending: &mut PendingSlots<'_>,
     ) {
-        let (demand, question) = (&round.question_demands[index], &round.questions[index]);
+        let (demand, question) = (round.question_demands[index], &round.questions[index]);
+        let (limit_index, limits) = (usize::from(demand.limit_index), self.limits);
+        let limit = &limits[limit_index];
         let shared_limit = question.limit;
-        shared_limit.count_fallback();
         let admits = shared_limit.admits_locally(question.rate, question.key, question.in_process);
+        if !M::CHARGES {
+            let held = question.in_process - question.cost;
+            let remaining = shared_limit.local_slots(question.rate).saturating_sub(held);
+            return match fallback_cause(shared_limit) {
+                ChainCause::Unavailable if question.dry_run => {}
+                cause @ ChainCause::Unavailable => self.note_lacking(cause, limit_index, question.rate),
+                _ => self.push_slots((limit_index, question.rate), limit, remaining, admits),
+            };
+        }
+        shared_limit.count_fallback();
         match admits {
             true => pending.mark_kept(question, round.answers.get(index)),
             false => pending.mark_failed(question, round.answers.get(index)),
         }
         if admits || question.dry_run {
-            let kind = ClaimKind::Shared(
-                lease.add_lease(RateLease::new(demand, question, LeaseState::Slots(admits)), None),
-            );
-            self.claims.push(Claim::new(&demand.units, usize::from(demand.limit_index), question.rate, kind));
+            self.claim_in_store(demand, question.rate, LeaseState::Slots(admits), pending);
         } else {
-            let limits = self.limits;
-            let cause = fallback_cause(shared_limit);
-            self.reject_outright(
-                demand.limit_index.into(),
-                question.rate,
-                &limits[usize::from(demand.limit_index)],
-                cause,
-            );
+            self.reject_outright(limit_index, question.rate, limit, fallback_cause(shared_limit));
         }
     }
 }
@@ -129,13 +140,15 @@ pub(super) fn fallback_cause(shared_limit: &SharedLimit) -> ChainCause {
 
 impl StoreRound<'_> {
     /// Limits that the store rejects and this gateway's own share admits; none if any other limit rejects too.
-    pub(super) fn find_locally_admitted(&self, now: Now) -> SmallVec<[u16; 2]> {
+    pub(super) fn find_locally_admitted<M: ChainMode>(&self, now: Now) -> SmallVec<[u16; 2]> {
         let mut admitted = SmallVec::new();
         for ((demand, question), answer) in
             self.question_demands.iter().zip(&self.questions).zip(&self.answers)
         {
             let StoreAnswer::Answered { answer, .. } = answer else { continue };
-            if question.dry_run || answer.decision.outcome != LimitOutcome::Reject {
+            // A look asks about slots even if a rate rejects; for a charge the store skips them then.
+            let is_skipped = !M::CHARGES && question.slot_count.slots > 0;
+            if question.dry_run || is_skipped || answer.decision.outcome != LimitOutcome::Reject {
                 continue;
             }
             if question.limit.admitting_share(&demand.units, now).is_none() {
@@ -150,6 +163,6 @@ impl StoreRound<'_> {
 
     /// True if the store does not decide about the limit.
     pub(super) fn is_judged_locally(&self, demand: &SharedDemand) -> bool {
-        self.locally_admitted.contains(&demand.limit_index) || self.has_failed(demand)
+        self.is_overruled(demand) || self.has_failed(demand)
     }
 }

@@ -6,10 +6,10 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use super::claim::{Claim, ClaimKind};
-use super::store_query::SharedDemand;
+use super::shared_demand::SharedDemand;
 use super::{Decisions, RateDecision};
 use crate::base::clock::Now;
-use crate::limit::{Decision, LimitOutcome, Turn, Units};
+use crate::limit::{Decision, LimitOutcome, Turn};
 use crate::shared::{
     Departure, DepartureTicket, SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreOutbox,
     StoreQuestion, StoreRefund,
@@ -20,16 +20,7 @@ pub(super) struct StoreLease {
     outbox: Arc<StoreOutbox>,
     pub rate_leases: Vec<RateLease>,
     /// Charges of local shares, owed to the store once the request is forwarded.
-    pending_debts: SmallVec<[PendingDebt; 1]>,
-}
-
-/// A charge of a limit's local share in place of the store; the store is owed the units once the request is
-/// forwarded.
-pub(super) struct PendingDebt {
-    pub limit: Arc<SharedLimit>,
-    pub limit_index: u16,
-    pub key: SharedKey,
-    pub units: Units,
+    pending_debts: SmallVec<[SharedDemand; 1]>,
 }
 
 /// The hold of a request on one rate in the store.
@@ -64,7 +55,7 @@ impl StoreLease {
         StoreLease { outbox: outbox.clone(), rate_leases: Vec::new(), pending_debts: SmallVec::new() }
     }
 
-    pub(super) fn add_debt(&mut self, debt: PendingDebt) {
+    pub(super) fn add_debt(&mut self, debt: SharedDemand) {
         self.pending_debts.push(debt);
     }
 
@@ -172,21 +163,16 @@ impl StoreLease {
         }
     }
 
-    pub(super) fn release_all(&mut self) {
-        (0..self.rate_leases.len() as u32).for_each(|index| self.release_lease(index, false));
-    }
-
-    /// Restores the numbers as if nothing were held.
-    pub(super) fn restore_numbers(&self, decisions: &mut Decisions) {
-        for lease in &self.rate_leases {
-            let own = |judged: &&mut RateDecision| {
-                judged.limit_index == lease.limit_index && usize::from(judged.rate) == lease.rate
-            };
-            if let (LeaseState::Charged(Some(_)) | LeaseState::Departing(..), Some(judged)) =
-                (&lease.state, decisions.iter_mut().find(own))
-            {
-                uncharge_decision(&mut judged.decision, lease.cost, lease.limit.rules[lease.rate].capacity());
-            }
+    /// Restores the numbers in `decisions` as if nothing were held.
+    pub(super) fn restore_numbers(&self, index: u32, decisions: &mut Decisions) {
+        let Some(lease) = self.rate_leases.get(index as usize) else { return };
+        let own = |judged: &&mut RateDecision| {
+            judged.limit_index == lease.limit_index && usize::from(judged.rate) == lease.rate
+        };
+        if let (LeaseState::Charged(Some(_)) | LeaseState::Departing(..), Some(judged)) =
+            (&lease.state, decisions.iter_mut().find(own))
+        {
+            uncharge_decision(&mut judged.decision, lease.cost, lease.limit.rules[lease.rate].capacity());
         }
     }
 
@@ -212,26 +198,16 @@ pub(super) fn all_charged<'a>(mut answers: impl Iterator<Item = &'a StoreAnswer>
 // === impl RateLease ===
 
 impl RateLease {
-    pub(super) fn new(demand: &SharedDemand, question: &StoreQuestion<'_>, state: LeaseState) -> RateLease {
-        let mut lease = RateLease::wanting_slots(demand, question.limit, question.rate);
-        (lease.state, lease.dry_run) = (state, question.dry_run);
-        lease
-    }
-
-    pub(super) fn wanting_slots(
-        demand: &SharedDemand,
-        shared_limit: &Arc<SharedLimit>,
-        rate: usize,
-    ) -> RateLease {
+    pub(super) fn new(demand: &SharedDemand, rate: usize, state: LeaseState) -> RateLease {
         RateLease {
-            limit: shared_limit.clone(),
+            limit: demand.limit.clone(),
             rate,
             key: demand.key,
             cost: demand.units.cost,
             fair: demand.units.fair_hash,
             limit_index: demand.limit_index,
-            dry_run: shared_limit.is_dry_run(),
-            state: LeaseState::SlotsWanted,
+            dry_run: demand.limit.is_dry_run(),
+            state,
         }
     }
 

@@ -1,50 +1,55 @@
 //! The shared limits that a request asks the store about, and the answers of one round of questions.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::findings::PassFindings;
+use super::held_claims::HeldClaims;
+use super::mode::ChainMode;
+use super::shared_demand::SharedDemand;
 use crate::base::clock::Now;
-use crate::limit::Units;
-use crate::shared::{SharedKey, SharedLimit, StoreAnswer, StoreQuestion};
+use crate::config::OnFailure;
+use crate::limit::Limit;
+use crate::shared::{StoreAnswer, StoreQuestion};
+
+/// A request that the local limits have accepted and the store has not judged yet. Dropping it gives everything back.
+pub struct PendingStore<M: ChainMode> {
+    pub(super) held: HeldClaims,
+    /// Boxed, because the usual verdict must stay small.
+    pub(super) query: Box<StoreQuery>,
+    pub(super) mode: PhantomData<M>,
+}
+
+/// A shared limit that the store did not decide about.
+pub struct UnansweredLimit {
+    /// Index of the limit in [`super::Chain::limits`].
+    pub limit_index: usize,
+    /// The fallback that decided in the store's place, because it did not answer.
+    pub fallback: Option<OnFailure>,
+    /// The local share behind the decisions. Without a fallback, the share overruled the store's rejection; with
+    /// neither, the store was not asked.
+    pub share: Option<Arc<Limit>>,
+}
 
 /// The questions that are left before a request may pass.
 pub(super) struct StoreQuery {
     pub shared_demands: Vec<SharedDemand>,
-    pub shared_limits: SharedLimits,
-    pub max_wait_ns: u64,
-    pub displaces: bool,
-}
-
-/// The shared counterpart of each limit of a chain; `None` for local limits.
-pub(super) type SharedLimits = Arc<[Option<Arc<SharedLimit>>]>;
-
-/// The demand of a request on one shared limit.
-#[derive(Clone, Copy)]
-pub(super) struct SharedDemand {
-    pub limit_index: u16,
-    pub units: Units,
-    pub key: SharedKey,
+    /// Those of the local limits.
+    pub findings: PassFindings,
 }
 
 /// One round of questions to the store, with its answers.
 pub(super) struct StoreRound<'a> {
     /// For each question, the demand that it belongs to.
-    pub question_demands: SmallVec<[SharedDemand; 4]>,
+    pub question_demands: SmallVec<[&'a SharedDemand; 4]>,
     pub questions: SmallVec<[StoreQuestion<'a>; 4]>,
     pub answers: SmallVec<[StoreAnswer; 4]>,
     pub sent: Now,
     pub received: Now,
     /// Indices of limits that the store rejects and this gateway's own share admits.
     pub locally_admitted: SmallVec<[u16; 2]>,
-}
-
-// === impl StoreQuery ===
-
-impl StoreQuery {
-    pub(super) fn shared_limit(&self, demand: &SharedDemand) -> Option<&Arc<SharedLimit>> {
-        self.shared_limits.get(usize::from(demand.limit_index))?.as_ref()
-    }
 }
 
 // === impl StoreRound ===
@@ -56,11 +61,25 @@ impl StoreRound<'_> {
 
     /// True if the store gave no answer about the limit.
     pub(super) fn has_failed(&self, demand: &SharedDemand) -> bool {
-        let own = self
-            .question_demands
-            .iter()
-            .zip(&self.answers)
-            .filter(|(other, _)| other.limit_index == demand.limit_index);
-        own.into_iter().any(|(_, answer)| matches!(answer, StoreAnswer::Failed(_)))
+        let mut answers = self.question_demands.iter().zip(&self.answers);
+        answers.any(|(other, answer)| {
+            other.limit_index == demand.limit_index && matches!(answer, StoreAnswer::Failed(_))
+        })
+    }
+
+    /// True if this gateway's own share decides although the store rejects.
+    pub(super) fn is_overruled(&self, demand: &SharedDemand) -> bool {
+        self.locally_admitted.contains(&demand.limit_index)
+    }
+}
+
+// === impl UnansweredLimit ===
+
+impl std::fmt::Debug for UnansweredLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnansweredLimit")
+            .field("limit_index", &self.limit_index)
+            .field("fallback", &self.fallback)
+            .finish()
     }
 }

@@ -4,52 +4,58 @@
 //! another server of the store rejects, and local charges are refunded if the store rejects. Questions without an
 //! answer are judged here, by the `on_failure` of their limit.
 
-use std::sync::Arc;
+use std::convert::Infallible;
 
 use smallvec::SmallVec;
 
 use super::chain_pass::{ChainPass, rejection_cause};
 use super::claim::{Claim, ClaimKind};
+use super::findings::PassFindings;
+use super::held_claims::HeldClaims;
+use super::mode::ChainMode;
 use super::pending_slots::PendingSlots;
-use super::store_lease::{LeaseState, RateLease, StoreLease, all_charged, uncharge_decision};
-use super::store_query::{SharedDemand, StoreQuery, StoreRound};
-use super::{ChainCause, ChainPermit, ChainRejection, Decisions, WaitingRequest};
+use super::shared_demand::SharedDemand;
+use super::store_lease::{LeaseState, RateLease, all_charged, uncharge_decision};
+use super::store_query::{PendingStore, StoreQuery, StoreRound};
+use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, UnansweredLimit, WaitingRequest};
 use crate::base::clock::Now;
 use crate::limit::LimitOutcome;
-use crate::shared::{RateAnswer, ScriptOp, Session, SharedLimit, StoreAnswer, StoreQuestion, StoreRefund};
+use crate::shared::{RateAnswer, Session, SlotCount, StoreAnswer, StoreQuestion, StoreRefund};
 
-// === impl ChainPermit ===
+// === impl PendingStore ===
 
-impl ChainPermit {
-    /// Asks the store about the limits that are counted there, and adds their decisions to `decisions`. `fell_back`
-    /// becomes true if a fallback had to judge in its place. Dropping the future early gives back everything that is
+impl<M: ChainMode> PendingStore<M> {
+    /// Asks the store about the limits that are counted there, and adds their decisions to `decisions`, and to
+    /// `unanswered` the limits that it did not decide about. Dropping the future early gives back everything that is
     /// known to have been taken.
-    ///
-    /// # Errors
-    /// A limit rejects, in the store or here; everything is then given back.
-    pub async fn ask_store<'w>(
-        mut self,
+    pub async fn ask<'w>(
+        self,
         session: &Session,
         waiter: impl Into<WaitingRequest<'w>>,
         decisions: &mut Decisions,
-        fell_back: &mut bool,
-    ) -> Result<ChainPermit, ChainRejection> {
-        let Some(query) = self.store_query.take() else { return Ok(self) };
+        unanswered: &mut Vec<UnansweredLimit>,
+    ) -> ChainVerdict<Infallible> {
+        let PendingStore { mut held, query, .. } = self;
         let mut locally_admitted = SmallVec::new();
         loop {
             let mut pending = PendingSlots::new(&session.outbox);
-            let mut round = self.build_questions(&query, locally_admitted, &mut pending, session);
-            if let Some(rejection) = self.reject_if_full(&round, decisions) {
+            let mut round = query.build_questions::<M>(&held, locally_admitted, &mut pending, session);
+            if let Some(rejection) = round.find_full(&held).filter(|_| M::CHARGES) {
                 pending.cancel_all();
-                return Err(rejection);
+                held.undo_claims(0, decisions);
+                return ChainVerdict::Reject(rejection);
             }
             round.sent = Now::read_clock();
-            round.answers = session.ask_store(ScriptOp::Take, &round.questions).await;
+            round.answers = session.ask_store(M::STORE_OP, &round.questions).await;
             round.received = Now::read_clock();
-            *fell_back |= round.answers.iter().any(|reply| matches!(reply, StoreAnswer::Failed(_)));
-            let newly_admitted = round.find_locally_admitted(self.judged_at);
+            let newly_admitted = match query.findings.rejection {
+                None => round.find_locally_admitted::<M>(held.judged_at),
+                Some(_) => SmallVec::new(),
+            };
             if newly_admitted.is_empty() {
-                return self.settle_answers(&query, &round, pending, session, waiter.into(), decisions);
+                let waiter = waiter.into();
+                let verdict = query.settle_answers::<M>(held, &round, pending, waiter, decisions, unanswered);
+                return take_wanted_slots(verdict, session, unanswered).await;
             }
             // The loop ends, because each round asks about fewer limits.
             round.refund_partial(session);
@@ -58,14 +64,51 @@ impl ChainPermit {
         }
     }
 
-    fn build_questions<'a>(
-        &self,
-        query: &'a StoreQuery,
+    /// The verdict as if all shared limits let the request pass; `unanswered` lists them as not asked.
+    pub fn assume_admitted<'w>(
+        self,
+        waiter: impl Into<WaitingRequest<'w>>,
+        decisions: &mut Decisions,
+        unanswered: &mut Vec<UnansweredLimit>,
+    ) -> ChainVerdict<Infallible> {
+        let PendingStore { held, query, .. } = self;
+        let not_asked = |demand: &SharedDemand| UnansweredLimit {
+            limit_index: demand.limit_index.into(),
+            fallback: None,
+            share: None,
+        };
+        unanswered.extend(query.shared_demands.iter().map(not_asked));
+        let limits = held.limits.clone();
+        ChainPass::<M>::resume(&limits, held, query.findings, decisions).conclude(waiter.into())
+    }
+}
+
+/// Takes the slots that the store skipped, because it judged them together with a wait of a dry run.
+async fn take_wanted_slots(
+    verdict: ChainVerdict<Infallible>,
+    session: &Session,
+    unanswered: &mut Vec<UnansweredLimit>,
+) -> ChainVerdict<Infallible> {
+    match verdict {
+        ChainVerdict::Admit(mut permit) => match permit.held.take_store_slots(session, unanswered).await {
+            Ok(()) => ChainVerdict::Admit(permit),
+            Err(rejection) => ChainVerdict::Reject(rejection),
+        },
+        verdict => verdict,
+    }
+}
+
+// === impl StoreQuery ===
+
+impl StoreQuery {
+    fn build_questions<'a, M: ChainMode>(
+        &'a self,
+        held: &HeldClaims,
         locally_admitted: SmallVec<[u16; 2]>,
         pending: &mut PendingSlots<'_>,
         session: &Session,
     ) -> StoreRound<'a> {
-        let (now, store) = (self.judged_at, &session.store);
+        let (now, store) = (held.judged_at, &session.store);
         let mut round = StoreRound {
             question_demands: SmallVec::new(),
             questions: SmallVec::new(),
@@ -74,174 +117,141 @@ impl ChainPermit {
             received: now,
             locally_admitted,
         };
-        for demand in
-            query.shared_demands.iter().filter(|demand| !round.locally_admitted.contains(&demand.limit_index))
-        {
-            let limit = &self.limits[usize::from(demand.limit_index)];
-            let Some(shared_limit) = query.shared_limit(demand) else { continue };
+        for demand in &self.shared_demands {
+            let SharedDemand { limit: shared_limit, limit_index, units, key } = demand;
+            let limit = &held.limits[usize::from(*limit_index)];
             // Slots are taken after the wait; a request that does not wait asks for them at once.
-            if limit.is_concurrency() && self.longest_wait.is_some() {
+            let is_later = M::CHARGES && limit.is_concurrency() && self.findings.longest_wait.is_some();
+            if round.is_overruled(demand) || is_later {
                 continue;
             }
-            for rate in limit.rate_range(demand.units.variant) {
+            for rate in limit.rate_range(units.variant) {
                 let (slot_count, in_process) = match limit.is_concurrency() {
-                    true => pending.request_slots(shared_limit, rate, demand.key, demand.units.cost),
+                    true if M::CHARGES => pending.request_slots(shared_limit, rate, *key, units.cost),
+                    true => {
+                        let held = shared_limit.slots_held(&shared_limit.slot_key(rate, *key));
+                        (SlotCount { slots: units.cost, sequence: 0 }, held.saturating_add(units.cost))
+                    }
                     false => Default::default(),
                 };
-                round.question_demands.push(*demand);
+                round.question_demands.push(demand);
                 round.questions.push(StoreQuestion {
                     limit: shared_limit,
                     rate,
-                    key: demand.key,
-                    cost: demand.units.cost,
-                    limit_index: demand.limit_index,
+                    key: *key,
+                    cost: units.cost,
+                    limit_index: *limit_index,
                     dry_run: limit.config.dry_run,
                     slot_count,
                     in_process,
-                    owed: store.debts().owed_units(shared_limit, rate, &demand.key, now),
+                    owed: store.debts().owed_units(shared_limit, rate, key, now),
                 });
             }
         }
         round
     }
 
-    /// Rejects without asking the store if this process alone holds all slots of a concurrency limit.
-    fn reject_if_full(
-        &mut self,
-        round: &StoreRound<'_>,
-        decisions: &mut Decisions,
-    ) -> Option<ChainRejection> {
-        let is_full = |question: &&StoreQuestion<'_>| {
-            let limit = &self.limits[usize::from(question.limit_index)];
-            limit.is_concurrency()
-                && !question.dry_run
-                && question.in_process > limit.max_units(question.rate)
-        };
-        let question = round.questions.iter().find(is_full)?;
-        let (limit_index, rate) = (usize::from(question.limit_index), question.rate);
-        let limit = Some(self.limits[limit_index].clone());
-        self.cancel_charges(decisions);
-        Some(ChainRejection { cause: ChainCause::Concurrency, limit, rate, retry_after_ns: None })
-    }
-
-    fn settle_answers(
-        mut self,
-        query: &StoreQuery,
+    fn settle_answers<M: ChainMode>(
+        &self,
+        mut held: HeldClaims,
         round: &StoreRound<'_>,
         mut pending: PendingSlots<'_>,
-        session: &Session,
         waiter: WaitingRequest<'_>,
         decisions: &mut Decisions,
-    ) -> Result<ChainPermit, ChainRejection> {
-        let limits = self.limits_with_shares(query, round);
-        let mut pass = ChainPass {
-            limits: &limits,
-            shared_limits: &query.shared_limits,
-            max_wait_ns: query.max_wait_ns,
-            now: self.judged_at,
-            decisions,
-            claims: std::mem::take(&mut self.claims),
-            shared_demands: Vec::new(),
-            longest_wait: self.longest_wait,
-            displaces: query.displaces,
-            rejection: None,
-        };
-        let mut lease = StoreLease::new(&session.outbox);
-        for demand in query.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
-            if let Some(shared_limit) = query.shared_limit(demand) {
-                pass.judge_fallback(demand, shared_limit, round, &mut lease);
-            }
+        unanswered: &mut Vec<UnansweredLimit>,
+    ) -> ChainVerdict<Infallible> {
+        let limits = self.limits_with_shares::<M>(&held.limits, round, unanswered);
+        held.limits = limits.clone();
+        let findings = PassFindings { rejection: None, lacking: None, ..self.findings };
+        let mut pass = ChainPass::<M>::resume(&limits, held, findings, decisions);
+        for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
+            pass.judge_fallback(demand, round, &pending);
         }
-        let passes = pass.rejection.is_none() && all_charged(round.answers.iter());
+        let passes = pass.findings.rejection.is_none() && round.all_accept::<M>();
         for index in 0..round.questions.len() {
-            pass.apply_answer(round, index, passes, &mut lease, &mut pending);
+            pass.apply_answer(round, index, passes, &mut pending);
         }
-        if !passes && pass.rejection.is_none() {
+        if !passes && pass.findings.rejection.is_none() {
             // No limit rejected, yet nothing was charged: our script gives no such answer.
             pass.reject_outright(0, 0, &limits[0], ChainCause::Unavailable);
         }
         if passes {
             // Slots that are asked for after the wait.
-            let is_slots = |demand: &&SharedDemand| {
-                !round.asks_about(demand) && !round.locally_admitted.contains(&demand.limit_index)
-            };
-            for demand in query.shared_demands.iter().filter(is_slots) {
-                if let Some(shared_limit) = query.shared_limit(demand) {
-                    pass.claim_wanted_slots(demand, shared_limit, &mut lease);
-                }
+            let is_slots = |demand: &&SharedDemand| !round.asks_about(demand) && !round.is_overruled(demand);
+            for demand in self.shared_demands.iter().filter(is_slots) {
+                pass.claim_wanted_slots(demand, &pending);
             }
-            if pass.longest_wait.is_some() {
+            if pass.findings.longest_wait.is_some()
+                && let Some(lease) = &mut pass.held.store_lease
+            {
                 lease.postpone_slots();
             }
         }
         pass.decisions.sort_by_key(|judged| (judged.limit_index, judged.rate));
-        let mut permit = None;
-        if let Some(rejection) = pass.finish_pass(waiter, &mut permit) {
-            lease.restore_numbers(decisions);
-            lease.release_all();
-            return Err(rejection);
+        // A look has also asked about a request that is rejected here.
+        pass.findings.rejection = self.findings.rejection.or(pass.findings.rejection);
+        pass.findings.lacking = pass.findings.lacking.or(self.findings.lacking);
+        let mut verdict = pass.conclude(waiter);
+        if let ChainVerdict::Wait(queued) = &mut verdict
+            && let Some(lease) = &mut queued.held.store_lease
+        {
+            lease.join_queues(round.received);
         }
-        let mut permit = permit.unwrap_or(self);
-        lease.join_queues(round.received);
-        permit.store_lease = Some(Box::new(lease));
-        Ok(permit)
+        verdict
     }
 }
 
 // === impl ChainPass ===
 
-impl ChainPass<'_> {
+impl<M: ChainMode> ChainPass<'_, M> {
     /// Applies the store's answer to one question. `passes`: all limits accept.
     fn apply_answer(
         &mut self,
         round: &StoreRound<'_>,
         index: usize,
         passes: bool,
-        lease: &mut StoreLease,
         pending: &mut PendingSlots<'_>,
     ) {
-        let (demand, question) = (&round.question_demands[index], &round.questions[index]);
-        let limits = self.limits;
-        let limit = &limits[usize::from(demand.limit_index)];
+        let (demand, question) = (round.question_demands[index], &round.questions[index]);
+        let (limit_index, limits) = (usize::from(demand.limit_index), self.limits);
+        let limit = &limits[limit_index];
         let Some(StoreAnswer::Answered { answer, charged: call_charged }) = round.answers.get(index).copied()
         else {
             return match limit.is_concurrency() && passes {
-                true => self.judge_slots_fallback(round, index, lease, pending),
+                true => self.judge_slots_fallback(round, index, pending),
                 false => pending.mark_failed(question, round.answers.get(index)),
             };
         };
         if limit.is_concurrency() {
             // Slots that were taken in vain are given up by dropping `pending`, which reports that to the store.
-            if passes || !call_charged {
-                self.apply_slots_answer(demand, question, answer, passes, lease, pending);
+            if !M::CHARGES || passes || !call_charged {
+                self.apply_slots_answer(demand, question, answer, passes, pending);
             }
             return;
         }
-        question.limit.record_answer(question.rate, &demand.units, round.sent, &answer);
-        let mut decision = answer.decision;
-        // In a dry run, if one rate would reject, the others have not counted the request.
-        let charged = call_charged && answer.mark != 0;
-        let rate_lease = RateLease::new(demand, question, LeaseState::Charged(Some(answer.mark)));
-        if charged && passes {
-            let kind =
-                ClaimKind::Shared(lease.add_lease(rate_lease, Some(&decision).filter(|_| !question.dry_run)));
-            self.claims.push(Claim::new(&demand.units, usize::from(demand.limit_index), question.rate, kind));
-            let longest = self.longest_wait.map_or(0, |(longest, _)| longest);
-            let wait_ns = round.received.ns_since(self.now).saturating_add(decision.wait_ns);
-            if decision.outcome == LimitOutcome::Wait && !question.dry_run && longest < wait_ns {
-                self.longest_wait = Some((wait_ns, demand.limit_index));
-            }
-        } else if charged {
-            lease.refund_lease(rate_lease);
-            uncharge_decision(&mut decision, demand.units.cost, limit.max_units(question.rate));
+        if M::CHARGES {
+            question.limit.record_answer(question.rate, &demand.units, round.sent, &answer);
         }
-        self.push_decision(
-            usize::from(demand.limit_index),
-            question.rate,
-            limit,
-            decision,
-            rejection_cause(limit),
-        );
+        let mut decision = answer.decision;
+        if passes && decision.outcome == LimitOutcome::Wait && !question.dry_run {
+            // A request has waited for the answer; a look tells the wait from now on.
+            let waited_ns = if M::CHARGES { round.received.ns_since(self.held.judged_at) } else { 0 };
+            self.note_wait(waited_ns.saturating_add(decision.wait_ns), limit_index);
+        }
+        // In a dry run, if one rate would reject, the others have not counted the request.
+        if call_charged && answer.mark != 0 {
+            let rate_lease = RateLease::new(demand, question.rate, LeaseState::Charged(Some(answer.mark)));
+            let lease = self.held.lease_mut(pending.outbox);
+            if passes {
+                let enforced = Some(&decision).filter(|_| !question.dry_run);
+                let kind = ClaimKind::Shared(lease.add_lease(rate_lease, enforced));
+                self.held.claims.push(Claim::new(&demand.units, limit_index, question.rate, kind));
+            } else {
+                lease.refund_lease(rate_lease);
+                uncharge_decision(&mut decision, demand.units.cost, limit.max_units(question.rate));
+            }
+        }
+        self.push_decision(limit_index, question.rate, limit, decision, rejection_cause(limit));
     }
 
     fn apply_slots_answer(
@@ -250,54 +260,82 @@ impl ChainPass<'_> {
         question: &StoreQuestion<'_>,
         answer: RateAnswer,
         passes: bool,
-        lease: &mut StoreLease,
         pending: &mut PendingSlots<'_>,
     ) {
         let (limit_index, limits) = (usize::from(demand.limit_index), self.limits);
+        let limit = &limits[limit_index];
         let admits = answer.decision.outcome != LimitOutcome::Reject;
+        if !M::CHARGES {
+            let is_free = admits && question.in_process <= limit.max_units(question.rate);
+            let remaining = if is_free { answer.decision.remaining } else { 0 };
+            return self.push_slots((limit_index, question.rate), limit, remaining, is_free);
+        }
         if answer.skipped && passes {
             pending.mark_rejected(question);
-            self.claim_wanted_slots(demand, question.limit, lease);
+            self.claim_wanted_slots(demand, pending);
         } else if passes {
             match admits {
                 true => pending.mark_granted(question),
                 false => pending.mark_rejected(question),
             }
-            let rate_lease = RateLease::new(demand, question, LeaseState::Slots(admits));
-            let kind = ClaimKind::Shared(lease.add_lease(rate_lease, None));
-            self.claims.push(Claim::new(&demand.units, limit_index, question.rate, kind));
+            self.claim_in_store(demand, question.rate, LeaseState::Slots(admits), pending);
         } else {
             pending.mark_rejected(question);
             if !admits && !answer.skipped && !question.dry_run {
-                self.reject_outright(
-                    limit_index,
-                    question.rate,
-                    &limits[limit_index],
-                    ChainCause::Concurrency,
-                );
+                self.reject_outright(limit_index, question.rate, limit, ChainCause::Concurrency);
             }
         }
     }
 
-    fn claim_wanted_slots(
+    fn claim_wanted_slots(&mut self, demand: &SharedDemand, pending: &PendingSlots<'_>) {
+        for rate in self.limits[usize::from(demand.limit_index)].rate_range(demand.units.variant) {
+            self.claim_in_store(demand, rate, LeaseState::SlotsWanted, pending);
+        }
+    }
+
+    /// Claims slots that are counted in the store.
+    pub(super) fn claim_in_store(
         &mut self,
         demand: &SharedDemand,
-        shared_limit: &Arc<SharedLimit>,
-        lease: &mut StoreLease,
+        rate: usize,
+        state: LeaseState,
+        pending: &PendingSlots<'_>,
     ) {
-        let limit_index = usize::from(demand.limit_index);
-        for rate in self.limits[limit_index].rate_range(demand.units.variant) {
-            let kind = ClaimKind::Shared(
-                lease.add_lease(RateLease::wanting_slots(demand, shared_limit, rate), None),
-            );
-            self.claims.push(Claim::new(&demand.units, limit_index, rate, kind));
-        }
+        let lease = RateLease::new(demand, rate, state);
+        let kind = ClaimKind::Shared(self.held.lease_mut(pending.outbox).add_lease(lease, None));
+        self.held.claims.push(Claim::new(&demand.units, demand.limit_index.into(), rate, kind));
     }
 }
 
 // === impl StoreRound ===
 
 impl StoreRound<'_> {
+    /// The rejection, without asking the store, if this process alone holds all slots of a concurrency limit.
+    fn find_full(&self, held: &HeldClaims) -> Option<ChainRejection> {
+        let limit_of = |question: &StoreQuestion<'_>| &held.limits[usize::from(question.limit_index)];
+        let is_full = |question: &&StoreQuestion<'_>| {
+            let limit = limit_of(question);
+            limit.is_concurrency()
+                && !question.dry_run
+                && question.in_process > limit.max_units(question.rate)
+        };
+        let question = self.questions.iter().find(is_full)?;
+        Some(ChainRejection::outright(ChainCause::Concurrency, limit_of(question), question.rate))
+    }
+
+    /// Whether no answer is a rejection. A look leaves slots out, which it may lack as long as it has to wait.
+    fn all_accept<M: ChainMode>(&self) -> bool {
+        let rejects = |(question, answer): (&StoreQuestion<'_>, &StoreAnswer)| {
+            let StoreAnswer::Answered { answer, .. } = answer else { return false };
+            let is_rate = question.slot_count.slots == 0;
+            is_rate && !question.dry_run && answer.decision.outcome == LimitOutcome::Reject
+        };
+        match M::CHARGES {
+            true => all_charged(self.answers.iter()),
+            false => !self.questions.iter().zip(&self.answers).any(rejects),
+        }
+    }
+
     /// Refunds the charges of some servers of a Cluster after another one rejected.
     fn refund_partial(&self, session: &Session) {
         for (question, reply) in self.questions.iter().zip(&self.answers) {

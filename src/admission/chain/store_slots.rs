@@ -2,40 +2,34 @@
 
 use smallvec::SmallVec;
 
+use super::held_claims::HeldClaims;
 use super::pending_slots::PendingSlots;
 use super::store_fallback::fallback_cause;
 use super::store_lease::{LeaseState, RateLease, StoreLease, all_charged};
-use super::{ChainCause, ChainPermit, ChainRejection};
+use super::{ChainCause, ChainRejection, UnansweredLimit};
 use crate::limit::LimitOutcome;
 use crate::shared::{ScriptOp, Session, StoreAnswer, StoreQuestion};
 
-// === impl ChainPermit ===
+// === impl HeldClaims ===
 
-impl ChainPermit {
-    /// True while it has slots to ask the store for.
-    #[inline]
-    pub fn must_ask_for_slots(&self) -> bool {
-        let wanted = |lease: &RateLease| matches!(lease.state, LeaseState::SlotsWanted);
-        self.store_lease.as_ref().is_some_and(|store_lease| store_lease.rate_leases.iter().any(wanted))
-    }
-
-    /// Asks the store for the concurrency slots that are counted there, after the wait and after
-    /// [`ChainPermit::take_slots`].
+impl HeldClaims {
+    /// Takes the concurrency slots that are still to be asked for in the store.
     ///
     /// # Errors
-    /// As [`ChainPermit::take_slots`]; the permit is then void.
-    pub async fn take_shared_slots(
+    /// Too few are free. Everything except departures is then given back.
+    pub(super) async fn take_store_slots(
         &mut self,
         session: &Session,
-        fell_back: &mut bool,
+        unanswered: &mut Vec<UnansweredLimit>,
     ) -> Result<(), ChainRejection> {
-        let Some(store_lease) = &self.store_lease else { return Ok(()) };
+        let Some(store_lease) = self.store_lease.as_ref().filter(|lease| lease.wants_slots()) else {
+            return Ok(());
+        };
         let outcomes = store_lease.ask_for_slots(session).await;
-        *fell_back |= outcomes.iter().any(|(_, answer, _)| matches!(answer, StoreAnswer::Failed(_)));
         let all_took = all_charged(outcomes.iter().map(|(_, answer, _)| answer));
         let mut rejected = None;
         for (index, answer, kept) in outcomes {
-            rejected = rejected.or(self.apply_slot_answer(index, answer, all_took, kept));
+            rejected = rejected.or(self.apply_slot_answer(index, answer, all_took, kept, unanswered));
         }
         match rejected {
             Some(rejection) => {
@@ -54,24 +48,27 @@ impl ChainPermit {
         answer: StoreAnswer,
         all_took: bool,
         kept: bool,
+        unanswered: &mut Vec<UnansweredLimit>,
     ) -> Option<ChainRejection> {
         let lease = &mut self.store_lease.as_mut()?.rate_leases[index];
         let (limit_index, rate, dry_run) = (usize::from(lease.limit_index), lease.rate, lease.dry_run);
+        let limit = &self.limits[limit_index];
         let rejection =
-            |cause, limit| Some(ChainRejection { cause, limit: Some(limit), rate, retry_after_ns: None });
-        let limit = self.limits[limit_index].clone();
+            |cause| Some(ChainRejection { late: true, ..ChainRejection::outright(cause, limit, rate) });
         match answer {
             StoreAnswer::Answered { answer, .. } => {
                 let admits = answer.decision.outcome != LimitOutcome::Reject;
                 lease.state = LeaseState::Slots(admits && all_took);
-                if admits || dry_run { None } else { rejection(ChainCause::Concurrency, limit) }
+                if admits || dry_run { None } else { rejection(ChainCause::Concurrency) }
             }
-            StoreAnswer::Full => rejection(ChainCause::Concurrency, limit),
+            StoreAnswer::Full => rejection(ChainCause::Concurrency),
             StoreAnswer::Failed(_) => {
                 lease.state = LeaseState::Slots(kept);
                 lease.limit.count_fallback();
+                let fallback = Some(lease.limit.on_failure);
+                unanswered.push(UnansweredLimit { limit_index, fallback, share: None });
                 let cause = fallback_cause(&lease.limit);
-                if kept || dry_run { None } else { rejection(cause, limit) }
+                if kept || dry_run { None } else { rejection(cause) }
             }
         }
     }
@@ -80,6 +77,11 @@ impl ChainPermit {
 // === impl StoreLease ===
 
 impl StoreLease {
+    /// True while there are slots to ask the store for.
+    fn wants_slots(&self) -> bool {
+        self.rate_leases.iter().any(|lease| matches!(lease.state, LeaseState::SlotsWanted))
+    }
+
     /// Asks for the wanted slots. Returns for each the index of its lease, the answer, and whether its slots are held
     /// although the store did not answer.
     async fn ask_for_slots(&self, session: &Session) -> SmallVec<[(usize, StoreAnswer, bool); 2]> {

@@ -11,7 +11,7 @@ use crate::config::{Rate, WindowAlign};
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
 use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
-use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
+use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a fixed window with its counters.
 pub(crate) struct FixedWindow {
@@ -58,7 +58,7 @@ impl FixedWindow {
 
     /// Judges units and takes them if the window has room.
     #[inline]
-    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         self.table.update_entry(&units.key, now, |window, (), params, shared| {
             if !params.fits_units(window, units.cost, now) {
                 return (params.build_decision(window, units.cost, now), None);
@@ -71,7 +71,7 @@ impl FixedWindow {
             }
             window.used = { window.used }.saturating_add(units.cost);
             let (since, epoch) = (ChargeMark::at_moment(window.ends), params.epoch);
-            let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
+            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
             (params.build_decision(window, 0, now), Some(charge))
         })
     }
@@ -86,7 +86,7 @@ impl FixedWindow {
         &self,
         key: &CounterKey,
         cost: u64,
-        charge: &Charge,
+        charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
         self.table.update_existing(key, charge.shared, |window, (), params| {

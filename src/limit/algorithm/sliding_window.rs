@@ -14,7 +14,7 @@ use crate::config::Rate;
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
 use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
-use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
+use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
 pub(crate) struct SlidingWindow<const SLOTS: usize> {
@@ -68,7 +68,7 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
 
     /// Judges units and takes them if they fit.
     #[inline]
-    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         let cost = units.cost;
         self.table.update_entry(&units.key, now, |entry, (), params, shared| {
             if entry.sum_units(params.live_windows(entry, now)).saturating_add(cost) > params.max {
@@ -78,7 +78,7 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
             entry.units[0] += cost as u32;
             let (since, epoch) = (ChargeMark::at_moment(entry.until_ns()), params.epoch);
-            let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
+            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
             (params.build_decision(entry, 0, now), Some(charge))
         })
     }
@@ -93,7 +93,7 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         &self,
         key: &CounterKey,
         cost: u64,
-        charge: &Charge,
+        charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
         self.table.update_existing(key, charge.shared, |entry, (), params| {

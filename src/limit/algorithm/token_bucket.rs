@@ -22,7 +22,7 @@ use crate::base::clock::Now;
 use crate::config::TokenBucketRate;
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
-use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units};
+use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 
 /// The most ticks that governor is given to add up; the backlog beyond them is handled here.
 const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
@@ -101,7 +101,7 @@ impl<S: Schedule> TokenBucket<S> {
 
     /// Judges units and takes them if they fit.
     #[inline]
-    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         self.table.update_entry(&units.key, now, |used, (), params, shared| {
             let present = used.level().clamp_now(now);
             let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
@@ -110,7 +110,7 @@ impl<S: Schedule> TokenBucket<S> {
                     let (since, span) = params.schedule.charge_usage(used, present, units.cost);
                     let decision = params.build_decision(Ok(()), used, present, backlog + span, 0);
                     let epoch = params.epoch;
-                    (decision, Some(Charge { since, node: NO_NODE, shared, displaces: false, epoch }))
+                    (decision, Some(ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch }))
                 }
                 Err(ticks) => {
                     (params.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
@@ -134,7 +134,7 @@ impl<S: Schedule> TokenBucket<S> {
         &self,
         key: &CounterKey,
         cost: u64,
-        charge: &Charge,
+        charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
         self.table.update_existing(key, charge.shared, |used, (), params| {

@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::describe;
-use crate::admission::chain::{ChainForecast, LimitDemand, RateDecision};
+use crate::admission::chain::{ChainVerdict, Decisions, LimitDemand, Look, RateDecision};
 use crate::base::clock::Now;
 use crate::config::LocationId;
+use crate::config::MissingKey;
 use crate::config::describe::{describe_limit, describe_rate};
-use crate::config::{MissingKey, OnFailure};
 use crate::limit::{Limit, LimitOutcome};
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::judge;
@@ -57,7 +57,8 @@ pub struct CounterExplanation {
     pub retry_after_ms: Option<u64>,
 }
 
-/// Judges the chain of `route` without charging; adds to `explanations` also when the chain rejects.
+/// Judges the chain of `route` without charging, and returns the wait, ns, and the index of its limit; adds to
+/// `explanations` also when the chain rejects.
 pub(super) async fn explain_chain(
     gateway: &Gateway,
     session: Option<&Session>,
@@ -65,7 +66,7 @@ pub(super) async fn explain_chain(
     route: Option<LocationId>,
     now: Now,
     explanations: &mut Vec<LimitExplanation>,
-) -> Result<ChainForecast, Rejection> {
+) -> Result<Option<(u64, usize)>, Rejection> {
     let LimitChain { chain, keys } = gateway.chain_for(route);
     let mut keys = keys.iter();
     let mut fault: Option<ChargeFault> = None;
@@ -80,26 +81,37 @@ pub(super) async fn explain_chain(
             LimitDemand::MissingKey
         })
     };
-    let forecast = match session {
-        Some(session) => chain.peek_shared(session, now, &gateway.waiting, build_demand).await,
-        None => chain.peek(now, &gateway.waiting, build_demand),
+    let (mut decisions, mut unanswered) = (Decisions::new(), Vec::new());
+    let waiting = &gateway.waiting;
+    let verdict = match chain.judge::<Look>(now, waiting, route.is_some(), build_demand, &mut decisions) {
+        ChainVerdict::AskStore(pending) => match session {
+            Some(session) => pending.ask(session, waiting, &mut decisions, &mut unanswered).await,
+            None => pending.assume_admitted(waiting, &mut decisions, &mut unanswered),
+        },
+        ChainVerdict::Admit(permit) => ChainVerdict::Admit(permit),
+        ChainVerdict::Wait(queued) => ChainVerdict::Wait(queued),
+        ChainVerdict::Reject(rejection) => ChainVerdict::Reject(rejection),
     };
-    for unanswered in &forecast.unanswered {
-        explanations[unanswered.limit_index].without_redis =
-            Some(unanswered.fallback.map_or("offline", OnFailure::as_str));
+    for limit in &unanswered {
+        explanations[limit.limit_index].without_redis = match (limit.fallback, &limit.share) {
+            (Some(fallback), _) => Some(fallback.as_str()),
+            (None, None) => Some("offline"),
+            (None, Some(_)) => None,
+        };
     }
-    for decision in &forecast.decisions {
+    for decision in &decisions {
         let index = usize::from(decision.limit_index);
-        let unanswered = forecast.unanswered.iter().find(|one| one.limit_index == index);
+        let unanswered = unanswered.iter().find(|one| one.limit_index == index);
         let limit = unanswered.and_then(|one| one.share.as_ref()).unwrap_or(&chain.limits()[index]);
         explanations[index].counters.push(explain_counter(limit, decision));
     }
     if let Some(fault) = fault {
         return Err(Fault::from(fault).into());
     }
-    match &forecast.rejection {
-        Some(rejection) => Err(judge::translate_rejection(rejection)),
-        None => Ok(forecast),
+    match verdict {
+        ChainVerdict::Reject(rejection) => Err(judge::translate_rejection(&rejection)),
+        ChainVerdict::Wait(queued) => Ok(Some((queued.wait_ns(), queued.limit_index()))),
+        ChainVerdict::Admit(_) => Ok(None),
     }
 }
 

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use http::Version;
 use serde::Serialize;
 
-use crate::admission::chain::ChainForecast;
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
 use crate::config::LocationId;
@@ -223,8 +222,8 @@ async fn trace_request(
         judge::strip_target(&gateway.routes[id.0], &parsed.method, &parsed.uri, &path).transpose()
     };
     let target = route.and_then(rewritten).transpose().map_err(|fault| reject(fault.into()))?;
-    let forecast = match bypassed {
-        true => ChainForecast::default(),
+    let wait = match bypassed {
+        true => None,
         false => {
             let judged =
                 limits::explain_chain(gateway, session, &caller, route, now, &mut explanation.limits).await;
@@ -238,7 +237,7 @@ async fn trace_request(
             return Err(reject(Rejection::MethodNotAllowed { allow }));
         }
     };
-    Ok(ForwardPlan { route, wait: forecast.wait, target: target.map(|target| target.to_string()) })
+    Ok(ForwardPlan { route, wait, target: target.map(|target| target.to_string()) })
 }
 
 /// Whether the client bypasses limits and bans.

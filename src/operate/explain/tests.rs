@@ -1,6 +1,7 @@
 //! The exact text of explanations, and that it matches the decisions of production.
 
 use super::*;
+use crate::admission::chain::{ChainVerdict, Charge, Decisions};
 use crate::config::LocationId;
 
 const FILE: &str = r#"
@@ -141,12 +142,13 @@ fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
     let limits = gateway.chain_for(Some(LocationId(route)));
     for _ in 0..requests {
         let mut keys = limits.keys.iter();
-        let judgement = limits.chain.judge(AT, &gateway.waiting, |limit| {
-            caller.build_demand(&gateway.keys, limit, keys.next().unwrap()).unwrap()
-        });
-        match judgement.verdict {
-            crate::admission::chain::ChainVerdict::Admit(guard) => std::mem::forget(guard),
-            crate::admission::chain::ChainVerdict::Reject(rejection) => panic!("{rejection:?}"),
+        let demand_of = |limit: &_| caller.build_demand(&gateway.keys, limit, keys.next().unwrap()).unwrap();
+        match limits.chain.judge::<Charge>(AT, &gateway.waiting, true, demand_of, &mut Decisions::new()) {
+            ChainVerdict::Admit(permit) => std::mem::forget(permit),
+            ChainVerdict::Reject(rejection) => panic!("{rejection:?}"),
+            // It stays in its queue.
+            ChainVerdict::Wait(queued) => std::mem::forget(queued),
+            ChainVerdict::AskStore(_) => panic!("a shared limit"),
         }
     }
 }

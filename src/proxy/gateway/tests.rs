@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::*;
-use crate::admission::chain::{ChainPermit, ChainVerdict, LimitDemand};
+use crate::admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand, Look};
 use crate::base::clock::Now;
 use crate::config::ServerId;
 use crate::config::{LimitId, LocationId, UpstreamId};
@@ -33,20 +33,20 @@ fn located(limits: &str, rest: &str) -> String {
     format!("{rest}\nlocations: [{{ path: /, limits: {limits}, respond: {{ status: 200 }} }}]")
 }
 
-fn judge_once(gateway: &Gateway) -> Option<ChainPermit> {
+/// The verdict on a request, unless it is a rejection.
+fn judge_once(gateway: &Gateway) -> Option<ChainVerdict> {
     let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair_hash: 0 };
     let chain = &gateway.chain_for(Some(LocationId(0))).chain;
-    match chain.judge(START, &gateway.waiting, |_| LimitDemand::Units(units)).verdict {
-        ChainVerdict::Admit(permit) => Some(permit),
-        ChainVerdict::Reject(_) => None,
-    }
+    let demand_of = |_: &_| LimitDemand::Units(units);
+    let verdict = chain.judge::<Charge>(START, &gateway.waiting, true, demand_of, &mut Decisions::new());
+    (!matches!(verdict, ChainVerdict::Reject(_))).then_some(verdict)
 }
 
 /// The number of admitted requests out of ten.
 fn count_admitted(gateway: &Gateway) -> usize {
     let mut admitted = 0;
     for _ in 0..10 {
-        if let Some(mut permit) = judge_once(gateway) {
+        if let Some(ChainVerdict::Admit(mut permit)) = judge_once(gateway) {
             permit.keep_charges();
             admitted += 1;
         }
@@ -77,10 +77,13 @@ fn an_inline_limit_is_known_by_its_location_and_place() {
 - { path: /, limits: 4/h, respond: { status: 200 } }";
     let next = next(&first, moved);
     let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair_hash: 0 };
-    let left =
-        |route| next.chain_for(Some(route)).chain.peek(START, &next.waiting, |_| LimitDemand::Units(units));
-    assert_eq!(left(LocationId(0)).decisions[0].decision.remaining, 9);
-    assert_eq!(left(LocationId(1)).decisions[0].decision.remaining, 1);
+    let left = |route| {
+        let (mut decisions, demand_of) = (Decisions::new(), |_: &_| LimitDemand::Units(units));
+        let chain = &next.chain_for(Some(route)).chain;
+        drop(chain.judge::<Look>(START, &next.waiting, true, demand_of, &mut decisions));
+        decisions[0].decision.remaining
+    };
+    assert_eq!((left(LocationId(0)), left(LocationId(1))), (9, 1));
 }
 
 #[test]

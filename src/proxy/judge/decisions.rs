@@ -26,9 +26,23 @@ pub fn count_decisions(state: &RequestState, limits: &LimitChain, is_rejected: b
     }
 }
 
+/// Counts the decisions of concurrency limits.
+#[inline]
+pub fn count_slots(state: &mut RequestState) {
+    let Some(permit) = &state.chain_permit else { return };
+    let gateway = &state.worker.gateway;
+    for judged in permit.slot_decisions() {
+        let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].id;
+        gateway.metrics.count_decision(state.worker.id, limit, decision_kind(&judged));
+        if judged.dry_run {
+            state.decisions.push(judged);
+        }
+    }
+}
+
 /// The metric that a decision is counted under.
 #[inline]
-pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
+fn decision_kind(judged: &RateDecision) -> DecisionKind {
     match (judged.decision.outcome, judged.dry_run) {
         (LimitOutcome::Admit, _) => DecisionKind::Admit,
         (LimitOutcome::Wait, false) => DecisionKind::Wait,

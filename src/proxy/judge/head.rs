@@ -9,11 +9,10 @@ use http::{Method, Request, Response, Uri, Version};
 use http_body::Body;
 
 use super::caller::{Caller, CallerIdentity, ChargeFault, RequestHead};
-use super::decisions::count_decisions;
+use super::decisions::{count_decisions, count_slots};
 use super::rejection_response;
 use super::rejection_response::RequestFacts;
-use crate::admission::chain;
-use crate::admission::chain::{ChainPermit, LimitDemand, WaitingRequest};
+use crate::admission::chain::{ChainVerdict, Charge, LimitDemand, WaitingRequest};
 use crate::config::TierRules;
 use crate::limit::Limit;
 use crate::limit::bandwidth::BandwidthShare;
@@ -240,18 +239,20 @@ fn judge_limits(
             LimitDemand::MissingKey
         })
     };
-    let (decisions, permit) = (&mut state.decisions, &mut state.chain_permit);
     let waiting_size = || waiting_bytes(identified.request);
     let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
-    let rejection = limits.chain.judge_into(state.started, waiter, demand_of, decisions, permit);
+    let (takes_slots, decisions) = (state.route.is_some(), &mut state.decisions);
+    let verdict = limits.chain.judge::<Charge>(state.started, waiter, takes_slots, demand_of, decisions);
     // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.
     if let Some(fault) = fault {
-        state.chain_permit = None;
         return Err(Fault::from(fault).into());
     }
-    match rejection {
-        None if state.chain_permit.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
-        rejection => record_chain_result(state, rejection),
+    match verdict {
+        ChainVerdict::AskStore(pending) => {
+            state.pending_store = Some(Box::new(pending));
+            Ok(())
+        }
+        verdict => record_chain_result(state, verdict),
     }
 }
 
@@ -286,19 +287,23 @@ fn assign_bandwidth(
     Ok(())
 }
 
-/// Counts the decisions of the whole chain, and stores the verdict if the request waits.
-pub fn record_chain_result(
-    state: &mut RequestState,
-    rejection: Option<chain::ChainRejection>,
-) -> Result<(), Rejection> {
+/// Counts the decisions of the whole chain, and stores the permit or the place in the queues.
+pub fn record_chain_result<P>(state: &mut RequestState, verdict: ChainVerdict<P>) -> Result<(), Rejection> {
     let gateway = &state.worker.gateway;
-    count_decisions(state, gateway.chain_for(state.route), rejection.is_some());
-    if let Some(rejection) = rejection {
-        return Err(rejection_response::translate_rejection(&rejection));
-    }
-    if let Some(permit) = state.chain_permit.as_ref().filter(|permit| permit.must_wait()) {
-        state.verdict = Verdict::Wait;
-        state.limit = permit.queued_limit().map(|limit| limit.id);
+    let is_rejected = matches!(&verdict, ChainVerdict::Reject(rejection) if !rejection.late);
+    count_decisions(state, gateway.chain_for(state.route), is_rejected);
+    match verdict {
+        ChainVerdict::Admit(permit) => {
+            state.chain_permit = Some(permit);
+            count_slots(state);
+        }
+        ChainVerdict::Wait(queued) => {
+            state.verdict = Verdict::Wait;
+            state.limit = Some(queued.limit().id);
+            state.queued = Some(Box::new(queued));
+        }
+        ChainVerdict::Reject(rejection) => return Err(rejection_response::translate_rejection(&rejection)),
+        ChainVerdict::AskStore(_) => {}
     }
     Ok(())
 }

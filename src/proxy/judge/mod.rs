@@ -152,7 +152,7 @@ async fn wait_for_admission(state: &mut RequestState) -> Option<Response<Bytes>>
 
 /// As [`wait_for_admission`], for a request that need not wait.
 fn admit_now(state: &mut RequestState) -> Option<Response<Bytes>> {
-    let rejection = queue_wait::take_slots_now(state).err()?;
+    let rejection = queue_wait::reject_unserved(state).err()?;
     let request = state.take_request();
     let worker = state.worker.clone();
     let rejected = rejection_response::reject_request(&worker, &request, state, &rejection);

@@ -3,7 +3,7 @@
 use http::{HeaderName, HeaderValue, Request};
 
 use super::head;
-use crate::admission::chain::{ChainPermit, WaitingRequest};
+use crate::admission::chain::WaitingRequest;
 use crate::proxy::reject::Rejection;
 use crate::proxy::request_state::RequestState;
 use crate::request::body::RequestBody;
@@ -15,7 +15,7 @@ pub const FALLBACK_VALUE: HeaderValue = HeaderValue::from_static("degraded");
 /// Whether some limits of the request are counted in the store.
 #[inline]
 pub fn must_ask_store(state: &RequestState) -> bool {
-    state.chain_permit.as_ref().is_some_and(ChainPermit::must_ask_store)
+    state.pending_store.is_some()
 }
 
 /// Asks the store if some limits of the request are counted there and the local ones admitted it.
@@ -24,18 +24,11 @@ pub fn must_ask_store(state: &RequestState) -> bool {
 /// A limit rejects the request.
 pub async fn ask_store(request: &Request<RequestBody>, state: &mut RequestState) -> Result<(), Rejection> {
     let Some(session) = &state.worker.session else { return Ok(()) };
-    let Some(permit) = state.chain_permit.take_if(|permit| permit.must_ask_store()) else {
-        return Ok(());
-    };
+    let Some(pending) = state.pending_store.take() else { return Ok(()) };
     let waiting_size = || head::waiting_bytes(request);
     let waiter = WaitingRequest::new(&state.worker.gateway.waiting, &waiting_size);
-    let rejection =
-        match permit.ask_store(session, waiter, &mut state.decisions, &mut state.used_fallback).await {
-            Ok(permit) => {
-                state.chain_permit = Some(permit);
-                None
-            }
-            Err(rejection) => Some(rejection),
-        };
-    head::record_chain_result(state, rejection)
+    let mut unanswered = Vec::new();
+    let verdict = pending.ask(session, waiter, &mut state.decisions, &mut unanswered).await;
+    state.used_fallback |= unanswered.iter().any(|limit| limit.fallback.is_some());
+    head::record_chain_result(state, verdict)
 }

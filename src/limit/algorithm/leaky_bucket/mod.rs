@@ -23,7 +23,7 @@ use crate::config::{self, LeakyBucketRate};
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::PersistentEntry;
 use crate::limit::table::{CounterKey, Table, TableEntry};
-use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units};
+use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 
 /// One rate of a leaky bucket with its counters and queues.
 pub(crate) struct LeakyBucket<S: Schedule = TickRate> {
@@ -141,7 +141,7 @@ impl<S: Schedule> LeakyBucket<S> {
 
     /// Judges units and takes them, at once or by a position in the queue.
     #[inline]
-    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         let mut wakers = Wakers::new();
         let cost = units.cost;
         let result = self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
@@ -156,9 +156,8 @@ impl<S: Schedule> LeakyBucket<S> {
                 }
             };
             let (since, span) = params.schedule.charge_usage(&mut entry.used, present, cost);
-            let epoch = params.epoch;
-            let mut charge =
-                Charge { since, node: NO_NODE, shared, displaces: position.undisturbed > 0, epoch };
+            let (displaces, epoch) = (position.undisturbed > 0, params.epoch);
+            let mut charge = ChargeRecord { since, node: NO_NODE, shared, displaces, epoch };
             if position.wait > 0 && !params.dry_run {
                 let until = params.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
                 let fair = if params.is_fair { units.fair_hash } else { 0 };
@@ -197,7 +196,7 @@ impl<S: Schedule> LeakyBucket<S> {
 
     /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value with most makes
     /// room for it, unless a waiter has left meanwhile.
-    pub(crate) fn displace_waiter(&self, key: &CounterKey, charge: &Charge, now: Now) {
+    pub(crate) fn displace_waiter(&self, key: &CounterKey, charge: &ChargeRecord, now: Now) {
         let mut wakers = Wakers::new();
         self.table.update_existing(key, charge.shared, |entry, queues, params| {
             params.depart_due_waiters(entry, queues, now, &mut wakers);
@@ -220,7 +219,7 @@ impl<S: Schedule> LeakyBucket<S> {
         &self,
         key: &CounterKey,
         cost: u64,
-        charge: &Charge,
+        charge: &ChargeRecord,
         now: impl FnOnce() -> Now,
     ) {
         let mut wakers = Wakers::new();
@@ -260,7 +259,13 @@ impl<S: Schedule> LeakyBucket<S> {
 
     /// Checks a waiter's turn. While it has to wait, its waker stays in the queue; once it may go, its node is freed
     /// and the charge stands like any other departure.
-    pub(crate) fn check_turn(&self, key: &CounterKey, charge: &mut Charge, now: Now, waker: &Waker) -> Turn {
+    pub(crate) fn check_turn(
+        &self,
+        key: &CounterKey,
+        charge: &mut ChargeRecord,
+        now: Now,
+        waker: &Waker,
+    ) -> Turn {
         if !charge.is_waiting() {
             return Turn::Go;
         }
@@ -270,9 +275,7 @@ impl<S: Schedule> LeakyBucket<S> {
             params.depart_due_waiters(entry, queues, now, &mut wakers);
             let until = queues.wait_deadline(node);
             let is_in_time = until.is_none_or(|until| now < until);
-            if let Some(WaiterState::Waiting) = queues.waiter_state(node)
-                && is_in_time
-            {
+            if is_in_time && matches!(queues.waiter_state(node), Some(WaiterState::Waiting)) {
                 let is_head = queues.set_waker(entry.queue, node, waker, &mut wakers);
                 let due = Now(params.schedule.tick_rate().ticks_to_ns(params.head_due(entry, queues)));
                 let due = is_head.then(|| until.map_or(due, |until| due.min(until)));
@@ -295,9 +298,8 @@ impl<S: Schedule> LeakyBucket<S> {
             }
             let present = entry.used.level().clamp_now(now);
             let ticks = params.until_accepted(entry, queues, params.backlog_ticks(entry, present), own.fair);
-            Turn::Reject(
-                params.schedule.tick_rate().ticks_to_ns(ticks).saturating_add(present.ns_since(now)).max(1),
-            )
+            let wait_ns = params.schedule.tick_rate().ticks_to_ns(ticks);
+            Turn::Reject(wait_ns.saturating_add(present.ns_since(now)).max(1))
         });
         wake_all(wakers);
         turn.unwrap_or(Turn::Go)

@@ -17,7 +17,7 @@ use crate::config::Rate;
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
 use crate::limit::table::{CounterKey, Table, TableCapacity, TableEntry, TableParams};
-use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
+use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding log with its counters.
 pub(crate) struct SlidingLog {
@@ -91,7 +91,7 @@ impl SlidingLog {
 
     /// Judges units and takes them if they fit.
     #[inline]
-    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         let cost = units.cost;
         self.table.update_entry(&units.key, now, |log, rings, params, shared| {
             let present = params.clamp_now(log, now);
@@ -105,7 +105,7 @@ impl SlidingLog {
             let growth_max = if shared { 0 } else { params.growth_max };
             params.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
             let (since, epoch) = (ChargeMark::at_moment(present), params.epoch);
-            let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
+            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
             (params.build_decision(log, rings, 0, now), Some(charge))
         })
     }
@@ -121,7 +121,7 @@ impl SlidingLog {
         &self,
         key: &CounterKey,
         cost: u64,
-        charge: &Charge,
+        charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
         let at = charge.since.at_ns();

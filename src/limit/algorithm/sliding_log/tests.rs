@@ -15,7 +15,7 @@ fn key(id: u128) -> CounterKey {
     CounterKey { id, prefix: 0 }
 }
 
-fn charge(log: &SlidingLog, id: u128, at: u64) -> (Decision, Option<Charge>) {
+fn charge(log: &SlidingLog, id: u128, at: u64) -> (Decision, Option<ChargeRecord>) {
     log.charge_units(&Units { key: key(id), cost: 1, variant: 0, fair_hash: 0 }, Now(at))
 }
 

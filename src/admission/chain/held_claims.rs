@@ -1,0 +1,161 @@
+//! Everything that a request has taken from the limits of a chain; dropping it gives everything back.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::claim::{Claim, ClaimKind};
+use super::store_lease::StoreLease;
+use super::{ChainCause, ChainRejection, ChainedLimit, Decisions};
+use crate::base::clock::Now;
+use crate::limit::{Decision, Limit};
+use crate::shared::StoreOutbox;
+
+/// The claims of one request, in every phase of it.
+pub(super) struct HeldClaims {
+    /// Those of the chain, where each one that is judged here in place of the store is replaced by its local share.
+    pub limits: Arc<[ChainedLimit]>,
+    pub claims: SmallVec<[Claim; 4]>,
+    pub judged_at: Now,
+    /// The charges, departures and slots that it holds in the store.
+    pub store_lease: Option<Box<StoreLease>>,
+    /// Its charges stay, however it ends.
+    keeps_charges: bool,
+}
+
+// === impl HeldClaims ===
+
+impl HeldClaims {
+    #[inline]
+    pub(super) fn new(limits: &Arc<[ChainedLimit]>, judged_at: Now) -> HeldClaims {
+        HeldClaims {
+            limits: limits.clone(),
+            claims: SmallVec::new(),
+            judged_at,
+            store_lease: None,
+            keeps_charges: false,
+        }
+    }
+
+    pub(super) fn lease_mut(&mut self, outbox: &Arc<StoreOutbox>) -> &mut StoreLease {
+        self.store_lease.get_or_insert_with(|| Box::new(StoreLease::new(outbox)))
+    }
+
+    /// Gives back every claim from index `from` on, and restores the numbers as if nothing had been taken.
+    #[cold]
+    pub(super) fn undo_claims(&mut self, from: usize, decisions: &mut Decisions) {
+        let HeldClaims { limits, claims, judged_at, store_lease, .. } = self;
+        for claim in claims.drain(from..) {
+            match (claim.kind, store_lease.as_mut()) {
+                (ClaimKind::Charge(charge), _) => {
+                    let (limit_index, rate) = (claim.limit_index, usize::from(claim.rate));
+                    let limit = &limits[usize::from(limit_index)];
+                    limit.refund_charge(rate, &claim.table_key(), claim.cost, &charge, || *judged_at);
+                    let Decision { remaining, reset_ns, .. } =
+                        limit.peek_units(rate, &claim.to_units(), *judged_at);
+                    for judged in decisions.iter_mut() {
+                        if judged.limit_index == limit_index && usize::from(judged.rate) == rate {
+                            judged.decision = Decision { remaining, reset_ns, ..judged.decision };
+                        }
+                    }
+                }
+                (ClaimKind::Shared(lease_index), Some(lease)) => {
+                    lease.restore_numbers(lease_index, decisions);
+                    lease.release_lease(lease_index, false);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Displaces waiters, once all limits have accepted: a request that is rejected itself displaces no other.
+    #[cold]
+    pub(super) fn displace_waiters(&self) {
+        for claim in &self.claims {
+            let ClaimKind::Charge(charge) = claim.kind else { continue };
+            if charge.displaces() {
+                let limit = &self.limits[usize::from(claim.limit_index)];
+                limit.displace_waiter(claim.rate.into(), &claim.table_key(), &charge, self.judged_at);
+            }
+        }
+    }
+
+    /// Takes the concurrency slots that are counted here.
+    ///
+    /// # Errors
+    /// Too few are free. Everything except departures is then given back.
+    pub(super) fn take_local_slots(&mut self, now: Now) -> Result<(), ChainRejection> {
+        for claim in &mut self.claims {
+            let key = claim.table_key();
+            let ClaimKind::WantedSlots = claim.kind else { continue };
+            let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
+            claim.kind = match limit.acquire_slots(claim.rate.into(), &key, claim.cost, now) {
+                Some(overflow) => ClaimKind::Slots { overflow },
+                None if limit.config.dry_run => ClaimKind::LackedSlots,
+                None => {
+                    let rejection = ChainRejection {
+                        late: true,
+                        ..ChainRejection::outright(ChainCause::Concurrency, limit, claim.rate.into())
+                    };
+                    self.keep_departures();
+                    return Err(rejection);
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Marks that the charges stay from here on.
+    #[inline]
+    pub(super) fn keep_charges(&mut self) {
+        if std::mem::replace(&mut self.keeps_charges, true) {
+            return;
+        }
+        if let Some(lease) = &mut self.store_lease {
+            lease.keep_charges(&self.claims, self.judged_at);
+        }
+    }
+
+    /// Gives everything back except departures: they were spent when they came, and their position in the schedule
+    /// cannot go to another request.
+    pub(super) fn keep_departures(&mut self) {
+        let lease = &self.store_lease;
+        self.claims.retain(|claim| match claim.kind {
+            ClaimKind::Charge(_) => !self.limits[usize::from(claim.limit_index)].has_queue(),
+            ClaimKind::Shared(lease_index) => {
+                lease.as_ref().is_some_and(|lease| lease.holds_slots(lease_index))
+                    || !self.limits[usize::from(claim.limit_index)].has_queue()
+            }
+            ClaimKind::WantedSlots | ClaimKind::Slots { .. } | ClaimKind::LackedSlots => true,
+        });
+        self.release_claims();
+    }
+
+    fn release_claims(&mut self) {
+        for claim in self.claims.drain(..) {
+            let limit = &self.limits[usize::from(claim.limit_index)];
+            match claim.kind {
+                ClaimKind::WantedSlots | ClaimKind::LackedSlots => {}
+                ClaimKind::Shared(lease_index) => {
+                    if let Some(lease) = &mut self.store_lease {
+                        lease.release_lease(lease_index, self.keeps_charges);
+                    }
+                }
+                ClaimKind::Slots { overflow } => {
+                    limit.release_slots(claim.rate.into(), &claim.table_key(), claim.cost, overflow)
+                }
+                ClaimKind::Charge(_) if self.keeps_charges => {}
+                ClaimKind::Charge(charge) => {
+                    let now = || Now::read_clock().max(self.judged_at);
+                    limit.refund_charge(claim.rate.into(), &claim.table_key(), claim.cost, &charge, now);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for HeldClaims {
+    fn drop(&mut self) {
+        self.release_claims();
+    }
+}

@@ -1,0 +1,88 @@
+//! The process-wide cap on queued requests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::mode::ChainMode;
+
+/// The process-wide cap on queued requests. A request that holds much memory counts as several.
+#[derive(Debug)]
+pub struct WaitingCap {
+    max: usize,
+    count: Arc<AtomicUsize>,
+}
+
+/// A request that may have to wait, and the cap that it then counts against.
+#[derive(Clone, Copy)]
+pub struct WaitingRequest<'a> {
+    cap: &'a Arc<WaitingCap>,
+    /// Bytes of memory that it holds; called only if it has to wait.
+    held_bytes: &'a dyn Fn() -> usize,
+}
+
+/// The weight of a waiting request against the cap; dropping it gives the weight back.
+pub(super) struct WaitingPlace {
+    cap: Arc<WaitingCap>,
+    weight: u32,
+}
+
+// === impl WaitingCap ===
+
+impl WaitingCap {
+    /// Bytes of memory per unit of weight, so that the cap on waiting requests also bounds memory.
+    const WEIGHT_BYTES: usize = 16 * 1024;
+
+    pub fn new(max: usize) -> WaitingCap {
+        WaitingCap { max, count: Arc::default() }
+    }
+
+    /// A different cap on the same set of waiting requests.
+    pub fn with_max(&self, max: usize) -> WaitingCap {
+        WaitingCap { max, count: self.count.clone() }
+    }
+
+    /// The weight of all requests that wait now.
+    pub fn count_waiting(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+}
+
+// === impl WaitingRequest ===
+
+impl<'a> WaitingRequest<'a> {
+    pub fn new(cap: &'a Arc<WaitingCap>, held_bytes: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
+        WaitingRequest { cap, held_bytes }
+    }
+
+    /// Adds the request to the waiting ones; a look only checks whether it fits. `None`: it may not wait.
+    pub(super) fn take_place<M: ChainMode>(&self) -> Option<WaitingPlace> {
+        let weight = self.compute_weight();
+        let added = |count: usize| {
+            let sum = count.checked_add(weight as usize).filter(|sum| *sum <= self.cap.max)?;
+            Some(if M::CHARGES { sum } else { count })
+        };
+        self.cap.count.fetch_update(Relaxed, Relaxed, added).ok()?;
+        Some(WaitingPlace { cap: self.cap.clone(), weight: if M::CHARGES { weight } else { 0 } })
+    }
+
+    /// The weight of the request: one for each started unit of memory, at least 1 and at most the whole cap.
+    fn compute_weight(&self) -> u32 {
+        let units = (self.held_bytes)().div_ceil(WaitingCap::WEIGHT_BYTES).min(self.cap.max).max(1);
+        u32::try_from(units).unwrap_or(u32::MAX)
+    }
+}
+
+impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
+    /// A request of ordinary size.
+    fn from(cap: &'a Arc<WaitingCap>) -> WaitingRequest<'a> {
+        WaitingRequest { cap, held_bytes: &|| 0 }
+    }
+}
+
+// === impl WaitingPlace ===
+
+impl Drop for WaitingPlace {
+    fn drop(&mut self) {
+        self.cap.count.fetch_sub(self.weight as usize, Relaxed);
+    }
+}
