@@ -8,6 +8,7 @@ mod flood;
 mod model;
 mod models_windows;
 mod peeks;
+mod phases;
 mod promises;
 mod properties;
 mod queues;
