@@ -32,6 +32,7 @@ pub use read::members::TierMembers;
 pub use read::redis_range::{check_redis_range, in_lowest_terms_us};
 pub use read::token_keys::TokenKeys;
 pub use read::upstream_tls::load_system_roots;
+pub use value::path_regex::PathRegex;
 pub use value::scalars::{Rate, Secret};
 pub use yaml::file::{FileContent, FileFingerprint, NamedFile};
 

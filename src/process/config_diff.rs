@@ -1,5 +1,6 @@
 //! Describes the difference between two configurations in one line for people.
 
+use std::collections::HashMap;
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
@@ -119,19 +120,16 @@ fn server_text(config: &Config) -> String {
 
 /// Names that only one side has, and names whose texts differ.
 fn describe_section(section: &str, old: &NamedTexts, new: &NamedTexts) -> Option<String> {
-    let of = |all: &'_ NamedTexts, name: &str| -> Vec<String> {
-        all.iter().filter(|(known, _)| known == name).map(|(_, text)| text.clone()).collect()
-    };
+    let (before, after) = (group_texts(old), group_texts(new));
     let mut kinds: [(&str, Vec<&str>); 3] = [("added", vec![]), ("removed", vec![]), ("changed", vec![])];
     for (name, _) in new {
-        let before = of(old, name);
-        if before.is_empty() {
+        if !before.contains_key(name.as_str()) {
             kinds[0].1.push(name);
-        } else if before != of(new, name) {
+        } else if before.get(name.as_str()) != after.get(name.as_str()) {
             kinds[2].1.push(name);
         }
     }
-    kinds[1].1.extend(old.iter().map(|(name, _)| name.as_str()).filter(|name| of(new, name).is_empty()));
+    kinds[1].1.extend(old.iter().map(|(name, _)| name.as_str()).filter(|name| !after.contains_key(name)));
     let mut parts = String::new();
     for (kind, mut names) in kinds {
         names.dedup();
@@ -141,6 +139,13 @@ fn describe_section(section: &str, old: &NamedTexts, new: &NamedTexts) -> Option
         }
     }
     (!parts.is_empty()).then(|| format!("{section}:{parts}"))
+}
+
+/// The texts of each name, in order: several locations may have the same one.
+fn group_texts(all: &NamedTexts) -> HashMap<&str, Vec<&str>> {
+    let mut texts: HashMap<&str, Vec<&str>> = HashMap::new();
+    all.iter().for_each(|(name, text)| texts.entry(name).or_default().push(text));
+    texts
 }
 
 struct NameList<'a>(&'a [&'a str]);

@@ -20,9 +20,9 @@ fn sets_and_access() {
     assert_eq!((&bypass.sets[..], nets(&bypass.written)), (&[0][..], vec!["192.0.2.7/32".to_owned()]));
     let [inherited, any, own, none] = [0, 1, 2, 3].map(|position| &config.locations[position].access);
     assert_eq!(*inherited, config.access);
-    assert_eq!(*any, AccessConfig { allow: None, ..config.access.clone() });
+    assert_eq!(**any, AccessConfig { allow: None, ..AccessConfig::clone(&config.access) });
     assert!(own.allow == config.access.allow && own.deny.is_empty() && own.bypass.sets == [2]);
-    assert_eq!(*none, AccessConfig::default());
+    assert_eq!(**none, AccessConfig::default());
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn the_smallest_file_has_every_default() {
     assert_eq!(server.underscore_headers, UnderscoreHeaders::Drop);
     assert!(matches!(&config.upstreams[..], [UpstreamConfig { kind: UpstreamKind::Demo, .. }]));
     assert!(config.limits.is_empty() && config.account.from.is_none());
-    assert!(config.ip_sets.is_empty() && config.access == AccessConfig::default() && config.bans.is_none());
+    assert!(config.ip_sets.is_empty() && *config.access == AccessConfig::default() && config.bans.is_none());
     let reject = &config.on_reject;
     assert!(
         reject.status.is_none() && matches!(reject.body, RejectBody::Problem) && reject.headers.is_empty()

@@ -8,6 +8,8 @@ mod locations;
 mod queues;
 mod shared;
 
+use std::collections::HashMap;
+
 use super::diagnostics::problem::ValueError;
 use super::model::Config;
 use super::yaml::fields::FieldValue;
@@ -16,7 +18,7 @@ use crate::config::LimitId;
 
 /// Reports every trap of a configuration without errors; `whole` is its file.
 pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
-    let file = LintContext { config, whole };
+    let file = LintContext { config, whole, inline_limits: find_inline_limits(config) };
     keys::lint_keys(&file);
     queues::lint_queues(&file);
     locations::lint_locations(&file);
@@ -28,6 +30,19 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
 struct LintContext<'a> {
     config: &'a Config,
     whole: &'a FieldValue<'a>,
+    /// The first chain that contains each limit: the location, or `None` for `server.limits`, and the position.
+    inline_limits: HashMap<LimitId, (Option<usize>, usize)>,
+}
+
+fn find_inline_limits(config: &Config) -> HashMap<LimitId, (Option<usize>, usize)> {
+    let chains = config.locations.iter().enumerate().map(|(index, location)| (Some(index), &location.limits));
+    let mut places = HashMap::new();
+    for (location, chain) in std::iter::once((None, &config.server.limits)).chain(chains) {
+        for (position, &limit) in chain.iter().enumerate() {
+            places.entry(limit).or_insert((location, position));
+        }
+    }
+    places
 }
 
 impl<'a> LintContext<'a> {
@@ -43,30 +58,22 @@ impl<'a> LintContext<'a> {
 
     /// The value of a field of limit `index`, in its definition or in the chain that contains it.
     fn limit_value(&self, index: LimitId, fields: &[&str]) -> FieldValue<'a> {
-        let name = self.config.limits[index].name.as_str();
-        let defined = self.value_at(&["limits", name]);
-        if self.is_named(index) {
-            return resolve_path(defined, fields);
+        let defined = self.value_at(&["limits"]);
+        // Named limits come before inline ones.
+        if defined.path == "limits"
+            && let NodeContent::Map(entries) = &defined.node.content
+            && let Some((key, node)) = entries.get(index.0)
+        {
+            let path = format!("{}.{}", defined.path, key.name);
+            let limit = FieldValue { node, path, named_at: key.position, sink: defined.sink };
+            return resolve_path(limit, fields);
         }
-        let position_in = |chain: &[LimitId]| chain.iter().position(|&limit| limit == index);
-        if let Some(position) = position_in(&self.config.server.limits) {
-            return resolve_path(list_item(self.value_at(&["server", "limits"]), position), fields);
-        }
-        let mut chains = self.config.locations.iter().enumerate();
-        match chains.find_map(|(location, chain)| Some((location, position_in(&chain.limits)?))) {
-            Some((location, position)) => {
-                resolve_path(list_item(self.location_value(location, &["limits"]), position), fields)
-            }
-            None => defined,
-        }
-    }
-
-    /// Whether limit `index` has a definition: named limits come before inline ones.
-    fn is_named(&self, index: LimitId) -> bool {
-        match &self.value_at(&["limits"]).node.content {
-            NodeContent::Map(entries) => index.0 < entries.len(),
-            _ => false,
-        }
+        let (chain, position) = match self.inline_limits.get(&index) {
+            Some(&(Some(location), position)) => (self.location_value(location, &["limits"]), position),
+            Some(&(None, position)) => (self.value_at(&["server", "limits"]), position),
+            None => return defined,
+        };
+        resolve_path(list_item(chain, position), fields)
     }
 
     /// The limits of all chains, in file order.

@@ -97,14 +97,14 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
     let Some(timeout) = location.timeout else { return };
     let chain = file.config.server.limits.iter().chain(&location.limits);
     for (limit, numbers) in chain.map(|&limit| (limit, &file.config.limits[limit])) {
-        let written = file.limit_value(limit, &["max_wait"]).path != file.limit_value(limit, &[]).path;
+        let is_written = || file.limit_value(limit, &["max_wait"]).path != file.limit_value(limit, &[]).path;
         let longest = numbers.algorithm_variants().filter_map(|algorithm| match algorithm {
             Algorithm::LeakyBucket { rates, max_wait } => {
                 let drained =
                     rates.iter().map(|one| drain_time(one.rate, one.queue)).max().unwrap_or_default();
                 let wait = drained.min(max_wait.unwrap_or(Duration::MAX));
                 // An explicit max_wait is meant to be reached.
-                Some(wait.max(max_wait.filter(|_| written && !drained.is_zero()).unwrap_or_default()))
+                Some(wait.max(max_wait.filter(|_| !drained.is_zero() && is_written()).unwrap_or_default()))
             }
             _ => None,
         });

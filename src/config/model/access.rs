@@ -16,7 +16,7 @@ pub struct IpSetConfig {
 }
 
 /// The networks and named sets of one field.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct NetworkList {
     pub written: Vec<IpNet>,
     /// Indices into [`crate::config::Config::ip_sets`].
@@ -24,7 +24,7 @@ pub struct NetworkList {
 }
 
 /// The `access` section: deny beats allow beats bypass.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct AccessConfig {
     /// `None` = every address.
     pub allow: Option<NetworkList>,

@@ -12,11 +12,13 @@ pub(crate) mod upstream;
 use std::net::SocketAddr;
 use std::ops::Index;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
+use super::value::path_regex::PathRegex;
 use super::value::scalars::{Rate, Secret};
 use access::{AccessConfig, BansConfig, IpSetConfig};
 use account::AccountConfig;
@@ -39,7 +41,7 @@ pub struct Config {
     pub locations: Vec<LocationConfig>,
     pub ip_sets: Vec<IpSetConfig>,
     /// For requests without a location, and the default of [`LocationConfig::access`].
-    pub access: AccessConfig,
+    pub access: Arc<AccessConfig>,
     /// `None` = off.
     pub bans: Option<BansConfig>,
     pub account: AccountConfig,
@@ -178,7 +180,7 @@ pub struct LocationConfig {
     pub request_headers: HeaderEdits,
     pub response_headers: HeaderEdits,
     /// The location's own section laid over the top-level one.
-    pub access: AccessConfig,
+    pub access: Arc<AccessConfig>,
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
     pub bandwidth: Option<BandwidthConfig>,
@@ -204,7 +206,7 @@ pub enum PathRule {
         no_regex: bool,
     },
     /// Compiled while the file is read, so that a bad pattern is a configuration error.
-    Regex(regex::Regex),
+    Regex(PathRegex),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

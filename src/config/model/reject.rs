@@ -90,6 +90,19 @@ pub struct OnRejectPatch {
     pub degrade: Option<Option<Degrade>>,
 }
 
+impl OnRejectPatch {
+    /// Whether it overrides nothing.
+    pub fn is_empty(&self) -> bool {
+        let OnRejectPatch { status, body, headers, ratelimit_headers, retry_jitter, degrade } = self;
+        status.is_none()
+            && body.is_none()
+            && headers.is_none()
+            && ratelimit_headers.is_none()
+            && retry_jitter.is_none()
+            && degrade.is_none()
+    }
+}
+
 impl OnReject {
     /// This section with `patch` laid over it. A limit overrides the top level, and a location overrides both.
     pub fn merge_patch(&self, patch: &OnRejectPatch) -> OnReject {

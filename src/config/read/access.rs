@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -177,20 +178,21 @@ fn parse_list(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<ValueError>> {
 }
 
 /// The section at the top of the file.
-pub(crate) fn read_access(root: &mut FieldReader<'_>, sets: &IpSetReader<'_>) -> AccessConfig {
-    read_access_over(root, sets, AccessConfig::default())
+pub(crate) fn read_access(root: &mut FieldReader<'_>, sets: &IpSetReader<'_>) -> Arc<AccessConfig> {
+    read_access_over(root, sets, &Arc::default())
 }
 
 /// The section of a location; fields that it does not have stay as in `access`.
 pub(crate) fn read_access_over(
     fields: &mut FieldReader<'_>,
     sets: &IpSetReader<'_>,
-    mut access: AccessConfig,
-) -> AccessConfig {
+    access: &Arc<AccessConfig>,
+) -> Arc<AccessConfig> {
     if fields.get_field("access").is_some_and(|value| value.is_word("none")) {
-        return AccessConfig::default();
+        return Arc::default();
     }
-    let Some(mut fields) = fields.open_section("access") else { return access };
+    let Some(mut fields) = fields.open_section("access") else { return access.clone() };
+    let mut access = AccessConfig::clone(access);
     if let Some(value) = fields.get_field("allow") {
         access.allow = read_allow(&value, sets);
     }
@@ -201,7 +203,7 @@ pub(crate) fn read_access_over(
         access.bypass = sets.read_networks(&value);
     }
     fields.report_unknown();
-    access
+    Arc::new(access)
 }
 
 /// `any`, or networks. An empty list is an error, because it would lock every client out.

@@ -1,6 +1,6 @@
 //! Reads `limits`: named limits, and chains of named and inline limits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::access::IpSetReader;
 use super::algorithm;
@@ -24,7 +24,7 @@ pub(crate) struct LimitReader<'a> {
     list: Vec<LimitConfig>,
     by_name: HashMap<String, LimitId>,
     defined: Vec<(LimitId, FieldValue<'a>)>,
-    used: Vec<LimitId>,
+    used: HashSet<LimitId>,
     pub sets: &'a IpSetReader<'a>,
     state: &'a StateReader,
 }
@@ -36,7 +36,7 @@ impl<'a> LimitReader<'a> {
         state: &'a StateReader,
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitReader<'a> {
-        let (list, defined, used) = (Vec::new(), Vec::new(), Vec::new());
+        let (list, defined, used) = (Vec::new(), Vec::new(), HashSet::new());
         let mut limits = LimitReader { list, by_name: HashMap::new(), defined, used, sets, state };
         for (key, value) in root.get_field("limits").map(|value| value.entries()).unwrap_or_default() {
             if let Err(error) = names::check_name(&key.name) {
@@ -154,7 +154,7 @@ impl<'a> LimitReader<'a> {
     fn resolve_name(&mut self, item: &FieldValue<'_>) -> Option<LimitId> {
         let name = item.parse_with(|text| Ok(text.to_owned()))?;
         if let Some(index) = self.by_name.get(&name) {
-            self.used.push(*index);
+            self.used.insert(*index);
             return Some(*index);
         }
         let shown = item.written_text();

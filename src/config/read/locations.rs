@@ -1,13 +1,16 @@
 //! Reads `locations`: matching rules, limits and actions.
 
+use std::sync::Arc;
+
 use http::{HeaderValue, Method, StatusCode};
-use regex::RegexBuilder;
 
 use super::access;
 use super::bandwidth;
 use super::headers;
 use super::limits::{self, LimitReader};
+use super::patterns::{self, PathPatterns};
 use super::reject;
+use super::same_location::SeenLocations;
 use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
@@ -25,7 +28,7 @@ pub(crate) fn read_locations(
     root: &mut FieldReader<'_>,
     limits: &mut LimitReader<'_>,
     upstreams: &mut UpstreamReader<'_>,
-    access: &AccessConfig,
+    access: &Arc<AccessConfig>,
 ) -> Vec<LocationConfig> {
     let Some(value) = root.get_field("locations") else {
         root.report_missing("locations", "write e.g. locations: [{ path: /, upstream: demo }]");
@@ -35,15 +38,25 @@ pub(crate) fn read_locations(
         value.report_shape("a list, one `- path: …` for each location");
         return Vec::new();
     }
-    let mut locations: Vec<LocationConfig> = Vec::new();
-    for item in value.one_or_more() {
+    let items = value.one_or_more();
+    let paths = items.iter().filter_map(|item| item.node.find_field("path")?.as_plain());
+    let patterns = match PathPatterns::compile_all(paths) {
+        Ok(patterns) => patterns,
+        Err(error) => {
+            value.report_at_name(error);
+            return Vec::new();
+        }
+    };
+    let (mut locations, mut seen) = (Vec::new(), SeenLocations::default());
+    for item in items {
         if !matches!(item.node.content, NodeContent::Map(_)) {
             item.report_shape("a mapping such as { path: /, upstream: demo }");
             continue;
         }
-        let (path_value, location) = read_location(item.field_reader(), limits, upstreams, access);
+        let fields = item.field_reader();
+        let (path_value, location) = read_location(fields, limits, upstreams, access, &patterns);
         let Some(location) = location else { continue };
-        if let Some(earlier) = locations.iter().position(|earlier| is_duplicate(earlier, &location)) {
+        if let Some(earlier) = seen.find_or_insert(&location, locations.len()) {
             let message = format!("the same host, path and methods as locations[{earlier}]");
             path_value.unwrap_or(item).report_at_value(ValueError::new(codes::SAME_LOCATION, message));
         }
@@ -56,13 +69,14 @@ fn read_location<'a>(
     mut fields: FieldReader<'a>,
     limits: &mut LimitReader<'_>,
     upstreams: &mut UpstreamReader<'_>,
-    access: &AccessConfig,
+    access: &Arc<AccessConfig>,
+    patterns: &PathPatterns,
 ) -> (Option<FieldValue<'a>>, Option<LocationConfig>) {
     let path_value = fields.get_field("path");
     if path_value.is_none() {
         fields.report_missing("path", "write e.g. path: /api/");
     }
-    let path = path_value.as_ref().and_then(|value| value.parse_with(parse_path_rule));
+    let path = path_value.as_ref().and_then(|value| value.parse_with(|text| parse_path_rule(text, patterns)));
     let name = path_value.as_ref().and_then(FieldValue::as_text).unwrap_or_default().to_owned();
     let hosts = read_hosts(&mut fields);
     let methods = limits::read_methods(&mut fields);
@@ -79,7 +93,7 @@ fn read_location<'a>(
     let on_reject =
         fields.get_field("on_reject").map(|value| reject::read_patch(&value, upstreams)).unwrap_or_default();
     let timeout = fields.read_scalar("timeout", None, parse_or_none(scalars::parse_nonzero_duration));
-    let access = access::read_access_over(&mut fields, limits.sets, access.clone());
+    let access = access::read_access_over(&mut fields, limits.sets, access);
     let bandwidth = bandwidth::read_bandwidth(&mut fields);
     fields.report_unknown();
     let location = path.zip(action).map(|(path, action)| LocationConfig {
@@ -118,29 +132,9 @@ fn owner_name(path: &str, hosts: &[HostRule], methods: &[Method]) -> String {
         .join(" ")
 }
 
-/// Whether the two match the same requests on a common host.
-fn is_duplicate(a: &LocationConfig, b: &LocationConfig) -> bool {
-    let path = match (&a.path, &b.path) {
-        (PathRule::Exact(a), PathRule::Exact(b)) => a == b,
-        (PathRule::Prefix { path: a, .. }, PathRule::Prefix { path: b, .. }) => a == b,
-        (PathRule::Regex(_), PathRule::Regex(_)) => a.name.replace(' ', "") == b.name.replace(' ', ""),
-        _ => false,
-    };
-    let host = a.hosts.is_empty() && b.hosts.is_empty() || a.hosts.iter().any(|host| b.hosts.contains(host));
-    let methods =
-        a.methods.len() == b.methods.len() && a.methods.iter().all(|method| b.methods.contains(method));
-    path && host && methods
-}
-
-/// A pattern that compiles to a larger program is a mistake, and would slow every request.
-const REGEX_MAX_BYTES: usize = 1 << 20;
-
-fn parse_path_rule(text: &str) -> Parsed<PathRule> {
-    if let Some(pattern) = text.strip_prefix("~*") {
-        return compile_regex(pattern.trim_start(), true);
-    }
-    if let Some(pattern) = text.strip_prefix('~') {
-        return compile_regex(pattern.trim_start(), false);
+fn parse_path_rule(text: &str, patterns: &PathPatterns) -> Parsed<PathRule> {
+    if patterns::is_regex(text) {
+        return patterns.find_compiled(text).map(PathRule::Regex);
     }
     if let Some(path) = text.strip_prefix("^~") {
         return parse_plain_path(path.trim_start()).map(|path| PathRule::Prefix { path, no_regex: true });
@@ -173,31 +167,6 @@ fn parse_plain_path(path: &str) -> Parsed<String> {
         return Err(wrong("a path cannot have control characters".to_owned()));
     }
     Ok(path.to_owned())
-}
-
-fn compile_regex(pattern: &str, case_insensitive: bool) -> Parsed<PathRule> {
-    if pattern.is_empty() {
-        return Err(ValueError::new(codes::REGEX, "the regular expression is empty")
-            .with_help("write e.g. ~ \\.php$"));
-    }
-    let built =
-        RegexBuilder::new(pattern).case_insensitive(case_insensitive).size_limit(REGEX_MAX_BYTES).build();
-    built.map(PathRule::Regex).map_err(|error| {
-        let reason = match error {
-            regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
-            other => {
-                let text = other.to_string();
-                let last = text.lines().last().unwrap_or_default().trim();
-                last.strip_prefix("error: ").unwrap_or(last).to_owned()
-            }
-        };
-        let error = ValueError::new(codes::REGEX, format!("the regular expression does not work: {reason}"));
-        if reason.contains("look-around") {
-            error.with_help("look-around is left out so that no request can make matching slow")
-        } else {
-            error
-        }
-    })
 }
 
 fn read_hosts(fields: &mut FieldReader<'_>) -> Vec<HostRule> {

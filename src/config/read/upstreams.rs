@@ -1,6 +1,6 @@
 //! Reads `upstreams`: the groups of servers that requests are forwarded to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv6Addr;
 use std::path::Path;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) struct UpstreamReader<'a> {
     by_name: HashMap<String, UpstreamId>,
     /// The defined ones, for warnings about unused ones.
     defined: Vec<(UpstreamId, FieldValue<'a>)>,
-    used: Vec<UpstreamId>,
+    used: HashSet<UpstreamId>,
     tls_reader: UpstreamTlsReader,
 }
 
@@ -46,7 +46,7 @@ impl<'a> UpstreamReader<'a> {
             list: Vec::new(),
             by_name: HashMap::new(),
             defined: Vec::new(),
-            used: Vec::new(),
+            used: HashSet::new(),
             tls_reader: UpstreamTlsReader::new(folder.to_path_buf()),
         };
         for (key, value) in root.get_field("upstreams").map(|value| value.entries()).unwrap_or_default() {
@@ -103,7 +103,7 @@ impl<'a> UpstreamReader<'a> {
                 return None;
             }
         };
-        self.used.push(index);
+        self.used.insert(index);
         Some(index)
     }
 

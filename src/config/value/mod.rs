@@ -2,6 +2,7 @@
 
 pub(crate) mod divide;
 pub(crate) mod names;
+pub(crate) mod path_regex;
 pub(crate) mod pem;
 pub(crate) mod redis_url;
 pub(crate) mod scalars;

@@ -269,6 +269,10 @@ impl<'a> FieldReader<'a> {
 
     /// Reports every field that was not read.
     pub fn report_unknown(mut self) {
+        let is_known = |(key, _): &(&MapKey, FieldValue<'_>)| self.known.contains(&key.name.as_str());
+        if self.entries.iter().all(is_known) {
+            return;
+        }
         let mut seen = HashSet::new();
         self.known.retain(|name| seen.insert(*name));
         for (key, value) in &self.entries {

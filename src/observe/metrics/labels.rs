@@ -1,5 +1,7 @@
 //! Maps labels to cells: equal labels share their cells, and the next gateway adopts those of the previous one.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use super::cells::{CellStorage, Histogram};
@@ -37,25 +39,26 @@ impl SeriesIndex {
     }
 }
 
-fn first_indices<T: PartialEq>(labels: &[T]) -> Vec<usize> {
-    labels.iter().filter_map(|label| labels.iter().position(|known| known == label)).collect()
+fn first_indices<T: Eq + Hash>(labels: &[T]) -> Vec<usize> {
+    let mut first = HashMap::new();
+    labels.iter().enumerate().map(|(index, label)| *first.entry(label).or_insert(index)).collect()
 }
 
 // === impl PreviousCells ===
 
 impl PreviousCells<'_> {
     /// The cells of each label, adopted if `of` finds the label in the previous gateway.
-    pub fn reuse_cells<L: PartialEq + 'static, C: CellStorage>(
+    pub fn reuse_cells<L: Eq + Hash + 'static, C: CellStorage + 'static>(
         &self,
         labels: &[L],
         of: impl Fn(&Metrics) -> (&Vec<L>, &Vec<Arc<C>>),
     ) -> Vec<Arc<C>> {
-        let cell = |label: &L| {
-            self.reuse_cell(|before| {
-                let (labels, cells) = of(before);
-                cells.get(labels.iter().position(|known| known == label)?)
-            })
-        };
+        let mut known: HashMap<&L, &Arc<C>> = HashMap::new();
+        if let Some((labels, cells)) = self.previous.map(&of) {
+            labels.iter().zip(cells).for_each(|(label, cell)| _ = known.entry(label).or_insert(cell));
+        }
+        let fresh = || Arc::new(C::zeroed_for(self.workers));
+        let cell = |label: &L| known.get(label).map_or_else(fresh, |cell| Arc::clone(cell));
         labels.iter().map(cell).collect()
     }
 

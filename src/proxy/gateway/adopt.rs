@@ -1,7 +1,10 @@
 //! Adoption by the next gateway: counters, bans, the store and the access log that continue after a reload.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+
+use http::Method;
 
 use super::Gateway;
 use crate::admission::ban::Bans;
@@ -62,15 +65,11 @@ impl Gateway {
     }
 }
 
-/// The object that the previous gateway has for the limit of this name.
-fn find_previous<'a, T>(
-    previous: Option<&'a Gateway>,
-    limit: &config::LimitConfig,
-    of: impl Fn(&'a Gateway) -> &'a [T],
-) -> Option<&'a T> {
-    let previous = previous?;
-    let index = previous.limits.iter().position(|known| *known.name == *limit.name)?;
-    of(previous).get(index)
+/// The limits of a gateway by name.
+fn index_limits(previous: Option<&Gateway>) -> HashMap<&str, usize> {
+    let limits = previous.map_or(&[][..], |previous| &previous.limits);
+    // The first of equal names counts.
+    limits.iter().enumerate().rev().map(|(index, limit)| (&*limit.name, index)).collect()
 }
 
 pub(super) fn build_limits(
@@ -78,8 +77,10 @@ pub(super) fn build_limits(
     sets: &[Arc<IpSet>],
     previous: Option<&Gateway>,
 ) -> Vec<Arc<Limit>> {
+    let known = index_limits(previous);
     let limit = |(index, limit): (usize, &config::LimitConfig)| {
-        let before = find_previous(previous, limit, |previous| &previous.limits).map(|before| &**before);
+        let before =
+            known.get(&*limit.name).and_then(|&known| previous?.limits.get(known)).map(|before| &**before);
         let mut built = Limit::continue_from(before, LimitId(index), limit, config.state.max_keys);
         built.bypass = IpSets::new(&limit.bypass, sets);
         Arc::new(built)
@@ -91,9 +92,10 @@ pub(super) fn build_shared_limits(
     config: &Config,
     previous: Option<&Gateway>,
 ) -> Vec<Option<Arc<SharedLimit>>> {
+    let known = index_limits(previous);
     let shared_limit = |(index, limit): (usize, &config::LimitConfig)| {
         let on_failure = limit.shared?;
-        let before = find_previous(previous, limit, |previous| &previous.shared).and_then(Option::as_deref);
+        let before = known.get(&*limit.name).and_then(|&known| previous?.shared.get(known)?.as_deref());
         let shared_limit =
             SharedLimit::adopt_from(before, LimitId(index), limit, on_failure, config.state.max_keys);
         Some(Arc::new(shared_limit))
@@ -127,22 +129,41 @@ pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<
     Arc::new(previous.map_or_else(|| WaitingCap::new(max), |previous| previous.waiting.with_max(max)))
 }
 
-/// The buckets of a location are adopted if its bandwidth is unchanged.
-pub(super) fn build_bandwidth(
-    config: &Config,
-    location: &config::LocationConfig,
-    own: &config::BandwidthConfig,
-    previous: Option<&Gateway>,
-) -> Arc<Bandwidth> {
-    let known = previous.and_then(|previous| {
-        let is_same = |(known, _): &(&config::LocationConfig, _)| {
-            (&known.name, &known.hosts, &known.methods, known.bandwidth.as_ref())
-                == (&location.name, &location.hosts, &location.methods, Some(own))
-        };
-        let (_, route) = previous.config.locations.iter().zip(&previous.routes).find(is_same)?;
-        route.bandwidth.as_ref().map(|(bandwidth, _)| bandwidth.clone())
-    });
-    known.unwrap_or_else(|| Arc::new(Bandwidth::new(own, config.state.max_keys)))
+/// The buckets of each location of the previous gateway that has some.
+pub(super) struct KnownBandwidths<'a>(
+    HashMap<LocationRef<'a>, (&'a config::BandwidthConfig, &'a Arc<Bandwidth>)>,
+);
+
+/// What a location matches: the path as written, hosts and methods.
+type LocationRef<'a> = (&'a str, &'a [config::HostRule], &'a [Method]);
+
+fn location_ref(location: &config::LocationConfig) -> LocationRef<'_> {
+    (&location.name, &location.hosts, &location.methods)
+}
+
+impl KnownBandwidths<'_> {
+    pub(super) fn new(previous: Option<&Gateway>) -> KnownBandwidths<'_> {
+        let routes =
+            previous.into_iter().flat_map(|previous| previous.config.locations.iter().zip(&previous.routes));
+        let paced = routes.filter_map(|(location, route)| {
+            let (bandwidth, _) = route.bandwidth.as_ref()?;
+            Some((location_ref(location), (location.bandwidth.as_ref()?, bandwidth)))
+        });
+        KnownBandwidths(paced.collect())
+    }
+
+    /// The buckets of a location are adopted if its bandwidth is unchanged.
+    pub(super) fn get_or_build(
+        &self,
+        config: &Config,
+        location: &config::LocationConfig,
+        own: &config::BandwidthConfig,
+    ) -> Arc<Bandwidth> {
+        match self.0.get(&location_ref(location)) {
+            Some((known, bandwidth)) if *known == own => Arc::clone(bandwidth),
+            _ => Arc::new(Bandwidth::new(own, config.state.max_keys)),
+        }
+    }
 }
 
 pub(super) fn open_access_log(config: &Config, previous: Option<&Gateway>) -> io::Result<Arc<AccessLog>> {

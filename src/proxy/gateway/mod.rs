@@ -8,6 +8,7 @@ mod adopt;
 mod handover;
 mod metric_sources;
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,6 +42,7 @@ use crate::request::location::Locations;
 use crate::request::source::TokenVerifier;
 use crate::shared::{SharedLimit, Store};
 use crate::upstream::{Server, Upstream};
+use adopt::KnownBandwidths;
 pub use handover::{HandoverCounters, SavedNumbers};
 use metric_sources::{build_labels, watch_gateway, watch_shared_limits, watch_upstreams};
 
@@ -137,14 +139,15 @@ impl Gateway {
         let sets = ip_set::named_sets(&config.ip_sets);
         let limits = adopt::build_limits(config, &sets, previous);
         let shared = adopt::build_shared_limits(config, previous);
-        let mut access_cache = AccessCache { known: Vec::new(), sets: &sets };
+        let mut access_cache = AccessCache { known: HashMap::new(), sets: &sets };
         let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
+        let bandwidths = KnownBandwidths::new(previous);
         let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
         let routes: Vec<_> = config
             .locations
             .iter()
             .map(|location| {
-                Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, previous)
+                Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
             })
             .collect();
         let access_log = adopt::open_access_log(config, previous)?;
@@ -227,14 +230,14 @@ impl SnapshotSource for Gateway {
 }
 
 impl Route {
-    fn new(
-        config: &Config,
-        location: &config::LocationConfig,
+    fn new<'a>(
+        config: &'a Config,
+        location: &'a config::LocationConfig,
         limits: &[Arc<Limit>],
         shared: &[Option<Arc<SharedLimit>>],
         upstreams: &[Arc<Upstream>],
-        access_cache: &mut AccessCache<'_>,
-        previous: Option<&Gateway>,
+        access_cache: &mut AccessCache<'a>,
+        bandwidths: &KnownBandwidths<'_>,
     ) -> Route {
         let action = match &location.action {
             config::ActionConfig::Upstream(index) => Action::Upstream(upstreams[index.0].clone()),
@@ -260,7 +263,7 @@ impl Route {
             timeout: location.timeout.map(ticks_for),
             bandwidth: location.bandwidth.as_ref().map(|own| {
                 let keys = KeySpec::new(&own.key, config::MissingKey::Ip);
-                (adopt::build_bandwidth(config, location, own, previous), keys)
+                (bandwidths.get_or_build(config, location, own), keys)
             }),
         }
     }
@@ -268,18 +271,14 @@ impl Route {
 
 /// Locations with equal access rules share one object.
 struct AccessCache<'a> {
-    known: Vec<(config::AccessConfig, Option<Arc<Access>>)>,
+    known: HashMap<&'a config::AccessConfig, Option<Arc<Access>>>,
     sets: &'a [Arc<IpSet>],
 }
 
-impl AccessCache<'_> {
-    fn get_or_build(&mut self, config: &config::AccessConfig) -> Option<Arc<Access>> {
-        if let Some((_, access)) = self.known.iter().find(|(known, _)| known == config) {
-            return access.clone();
-        }
-        let access = Access::new(config, self.sets).map(Arc::new);
-        self.known.push((config.clone(), access.clone()));
-        access
+impl<'a> AccessCache<'a> {
+    fn get_or_build(&mut self, config: &'a config::AccessConfig) -> Option<Arc<Access>> {
+        let sets = self.sets;
+        self.known.entry(config).or_insert_with(|| Access::new(config, sets).map(Arc::new)).clone()
     }
 }
 

@@ -13,6 +13,7 @@ mod rejection;
 pub mod status;
 mod template;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -51,7 +52,8 @@ pub struct RejectContext<'a> {
 
 /// The rejecters of one configuration.
 pub struct Rejecters {
-    locations: Vec<Rejecter>,
+    /// Locations with the same limits and no `on_reject` share one.
+    locations: Vec<Arc<Rejecter>>,
     default_rejecter: Rejecter,
 }
 
@@ -82,22 +84,27 @@ impl Rejecters {
         // A request that no location serves is never degraded: admitted, it would be a 404.
         let not_degraded = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
         let default_rejecter = Rejecter::new(config, &[], &not_degraded, None);
-        let location = |location: &crate::config::LocationConfig| {
+        let mut shared: HashMap<&[LimitId], Arc<Rejecter>> = HashMap::new();
+        let build = |location: &crate::config::LocationConfig| {
             let patch = &location.on_reject;
             let shares_faults = patch.status.is_none()
                 && patch.body.is_none()
                 && patch.headers.is_none()
                 && patch.retry_jitter.is_none();
             let fault_responses = shares_faults.then(|| default_rejecter.fault_responses.clone());
-            Rejecter::new(config, &location.limits, patch, fault_responses)
+            Arc::new(Rejecter::new(config, &location.limits, patch, fault_responses))
         };
-        Rejecters { locations: config.locations.iter().map(location).collect(), default_rejecter }
+        let locations = config.locations.iter().map(|location| match location.on_reject.is_empty() {
+            true => shared.entry(&location.limits).or_insert_with(|| build(location)).clone(),
+            false => build(location),
+        });
+        Rejecters { locations: locations.collect(), default_rejecter }
     }
 
     /// The rejecter of a location, by its index in [`Config::locations`]; `None` = the request has none.
     #[inline]
     pub fn for_location(&self, location: Option<LocationId>) -> &Rejecter {
-        location.and_then(|index| self.locations.get(index.0)).unwrap_or(&self.default_rejecter)
+        location.and_then(|index| self.locations.get(index.0)).map_or(&self.default_rejecter, |own| own)
     }
 }
 

@@ -67,6 +67,17 @@ pub(crate) struct MapKey {
     pub name: String,
 }
 
+impl Node {
+    /// The scalar of a field, if this is a mapping that has it.
+    pub fn find_field(&self, name: &str) -> Option<&ScalarText> {
+        let NodeContent::Map(entries) = &self.content else { return None };
+        match &entries.iter().find(|(key, _)| key.name == name)?.1.content {
+            NodeContent::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 /// Nodes that aliases may add; without aliases, a text never has more nodes than bytes.
 const ALIASED_NODES_MAX: usize = 20_000;
 

@@ -99,14 +99,11 @@ impl HostGroup {
         };
         self.exact.get(path).into_iter().flatten().for_each(|rule| add(rule, PathMatch::Exact));
         let mut prefixes: Vec<_> =
-            self.prefixes.iter().filter(|prefix| path.starts_with(&prefix.path)).collect();
-        prefixes.sort_by_key(|prefix| std::cmp::Reverse(prefix.path.len()));
-        for prefix in prefixes {
-            let bytes = prefix.path.len();
-            prefix
-                .rules
-                .iter()
-                .for_each(|rule| add(rule, PathMatch::Prefix { bytes, no_regex: rule.no_regex }));
+            self.prefixes.iter().filter(|(prefix, _)| path.starts_with(prefix)).collect();
+        prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        for (prefix, rules) in prefixes {
+            let bytes = prefix.len();
+            rules.iter().for_each(|rule| add(rule, PathMatch::Prefix { bytes, no_regex: rule.no_regex }));
         }
         let text = String::from_utf8_lossy(path);
         let regexes = self.regexes.iter().filter(|(regex, _)| regex.is_match(&text));

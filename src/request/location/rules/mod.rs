@@ -6,17 +6,20 @@
 //! location with other methods is skipped.
 
 mod candidates;
+mod prefix_table;
+mod regex_rules;
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use http::{HeaderValue, Method};
-use regex::Regex;
 use siphasher::sip::SipHasher13;
 
 use super::canonical_host;
 use crate::config::LocationId;
-use crate::config::{HostRule, LocationConfig, PathRule};
+use crate::config::{HostRule, LocationConfig, PathRegex, PathRule};
+use prefix_table::PrefixTable;
+use regex_rules::RegexRules;
 
 pub use candidates::{HostMatch, LocationCandidate, LossReason, PathMatch};
 
@@ -24,8 +27,10 @@ pub use candidates::{HostMatch, LocationCandidate, LossReason, PathMatch};
 #[derive(Debug)]
 pub struct Locations {
     by_name: HashMap<Box<str>, HostGroup>,
-    /// Longest first; each suffix starts with its dot.
-    by_suffix: Vec<(Box<str>, HostGroup)>,
+    /// Each suffix starts with its dot.
+    by_suffix: HashMap<Box<str>, HostGroup>,
+    /// The length of the longest suffix.
+    suffix_max: usize,
     any_host: HostGroup,
     identities: Vec<u64>,
 }
@@ -43,22 +48,23 @@ pub enum LocationLookup {
 }
 
 /// The locations that share one host rule.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct HostGroup {
-    exact: HashMap<Box<[u8]>, Vec<LocationRule>>,
-    /// In byte order, so that the longest prefix of a path is the nearest entry before it or an ancestor of that one.
-    prefixes: Vec<PrefixEntry>,
-    /// In file order.
-    regexes: Vec<(Regex, LocationRule)>,
+    exact: RulesByPath,
+    prefixes: PrefixTable<Vec<LocationRule>>,
+    regexes: RegexRules,
 }
 
-#[derive(Debug)]
-struct PrefixEntry {
-    path: Box<[u8]>,
-    /// The longest other entry that this path starts with.
-    parent: Option<usize>,
-    rules: Vec<LocationRule>,
+/// The same before they are sorted for the search.
+#[derive(Default)]
+struct UnsortedGroup {
+    exact: RulesByPath,
+    prefixes: RulesByPath,
+    /// In file order.
+    regexes: Vec<(PathRegex, LocationRule)>,
 }
+
+type RulesByPath = HashMap<Box<[u8]>, Vec<LocationRule>>;
 
 #[derive(Debug)]
 struct LocationRule {
@@ -74,9 +80,9 @@ impl Locations {
     /// Sorts `locations` for the search. Among those with the same host and path, the ones with methods are tried
     /// before the one for any method.
     pub fn new(locations: &[LocationConfig]) -> Locations {
-        let mut by_name: HashMap<Box<str>, HostGroup> = HashMap::new();
-        let mut by_suffix: HashMap<Box<str>, HostGroup> = HashMap::new();
-        let mut any_host = HostGroup::default();
+        let mut by_name: HashMap<Box<str>, UnsortedGroup> = HashMap::new();
+        let mut by_suffix: HashMap<Box<str>, UnsortedGroup> = HashMap::new();
+        let mut any_host = UnsortedGroup::default();
         for (index, location) in locations.iter().enumerate() {
             let index = LocationId(index);
             if location.hosts.is_empty() {
@@ -93,12 +99,16 @@ impl Locations {
                 group.insert_location(index, location);
             }
         }
-        by_name.values_mut().chain(by_suffix.values_mut()).for_each(HostGroup::sort_rules);
-        any_host.sort_rules();
-        let mut by_suffix: Vec<_> = by_suffix.into_iter().collect();
-        by_suffix.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        let identities = locations.iter().map(hash_identity).collect();
-        Locations { by_name, by_suffix, any_host, identities }
+        let sort_groups = |groups: HashMap<Box<str>, UnsortedGroup>| {
+            groups.into_iter().map(|(host, group)| (host, group.sort_rules())).collect()
+        };
+        Locations {
+            suffix_max: by_suffix.keys().map(|suffix| suffix.len()).max().unwrap_or(0),
+            by_name: sort_groups(by_name),
+            by_suffix: sort_groups(by_suffix),
+            any_host: any_host.sort_rules(),
+            identities: locations.iter().map(hash_identity).collect(),
+        }
     }
 
     /// Finds the location of a canonical host (see [`super::host`]), a normalised path and a method.
@@ -125,9 +135,19 @@ impl Locations {
     #[inline]
     fn host_groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s HostGroup> {
         let named = if self.by_name.is_empty() { None } else { self.by_name.get(host) };
-        // A canonical host never starts with a dot, so the star always matches something.
-        let suffixed = self.by_suffix.iter().filter(|(suffix, _)| host.ends_with(&**suffix));
-        named.into_iter().chain(suffixed.map(|(_, group)| group)).chain(std::iter::once(&self.any_host))
+        // The longest suffix begins at the first dot that is near enough to the end. A canonical host never starts with
+        // a dot, so the star always matches something.
+        let ends = self.find_suffix_start(host);
+        let suffixed = ends.match_indices('.').filter_map(|(dot, _)| self.by_suffix.get(&ends[dot..]));
+        named.into_iter().chain(suffixed).chain(std::iter::once(&self.any_host))
+    }
+
+    /// The end of `host` that is no longer than the longest suffix.
+    #[inline]
+    fn find_suffix_start<'h>(&self, host: &'h str) -> &'h str {
+        let start = host.len().saturating_sub(self.suffix_max);
+        // A canonical host is ASCII.
+        host.get(start..).unwrap_or(host)
     }
 
     /// The methods of all locations that match the path.
@@ -161,9 +181,9 @@ fn hash_identity(location: &LocationConfig) -> u64 {
     hasher.finish()
 }
 
-// === impl HostGroup ===
+// === impl UnsortedGroup ===
 
-impl HostGroup {
+impl UnsortedGroup {
     fn insert_location(&mut self, index: LocationId, location: &LocationConfig) {
         let mut methods = location.methods.clone();
         if methods.contains(&Method::GET) && !methods.contains(&Method::HEAD) {
@@ -175,50 +195,25 @@ impl HostGroup {
             PathRule::Regex(regex) => self.regexes.push((regex.clone(), rule)),
             PathRule::Prefix { path, no_regex } => {
                 rule.no_regex = *no_regex;
-                match self.prefixes.iter_mut().find(|prefix| *prefix.path == *path.as_bytes()) {
-                    Some(prefix) => prefix.rules.push(rule),
-                    None => self.prefixes.push(PrefixEntry {
-                        path: path.as_bytes().into(),
-                        parent: None,
-                        rules: vec![rule],
-                    }),
-                }
+                self.prefixes.entry(path.as_bytes().into()).or_default().push(rule);
             }
         }
     }
 
-    /// Sorts the rules; the search relies on it.
-    fn sort_rules(&mut self) {
-        self.prefixes.sort_by(|a, b| a.path.cmp(&b.path));
-        for at in 1..self.prefixes.len() {
-            // In byte order every entry that this one starts with is the entry before it or an ancestor of that one.
-            let path = &self.prefixes[at].path;
-            self.prefixes[at].parent = self.ancestor_or_self(Some(at - 1), path);
-        }
-        let sets = self.exact.values_mut().chain(self.prefixes.iter_mut().map(|prefix| &mut prefix.rules));
+    fn sort_rules(mut self) -> HostGroup {
+        let sets = self.exact.values_mut().chain(self.prefixes.values_mut());
         sets.for_each(|rules| rules.sort_by_key(|rule| rule.methods.is_empty()));
-    }
-
-    /// The first entry that `path` starts with, from `at` upwards.
-    #[inline]
-    fn ancestor_or_self(&self, mut at: Option<usize>, path: &[u8]) -> Option<usize> {
-        while let Some(index) = at {
-            let prefix = &self.prefixes[index];
-            if path.starts_with(&prefix.path) {
-                break;
-            }
-            at = prefix.parent;
+        HostGroup {
+            exact: self.exact,
+            prefixes: PrefixTable::new(self.prefixes),
+            regexes: RegexRules::new(self.regexes),
         }
-        at
     }
+}
 
-    /// The entry of the longest prefix of `path`; its parents are the shorter ones.
-    #[inline]
-    fn longest_prefix(&self, path: &[u8]) -> Option<usize> {
-        let next = self.prefixes.partition_point(|prefix| *prefix.path <= *path);
-        self.ancestor_or_self(next.checked_sub(1), path)
-    }
+// === impl HostGroup ===
 
+impl HostGroup {
     fn find_rule(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<LocationId> {
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(path)
@@ -230,14 +225,12 @@ impl HostGroup {
             *passed_over = true;
         }
         let mut candidate = None;
-        let mut at = self.longest_prefix(path);
-        while let Some(index) = at {
-            candidate = first_accepting(&self.prefixes[index].rules, method);
+        for rules in self.prefixes.find_prefixes(path) {
+            candidate = first_accepting(rules, method);
             if candidate.is_some() {
                 break;
             }
             *passed_over = true;
-            at = self.prefixes[index].parent;
         }
         match candidate {
             Some(rule) if rule.no_regex || self.regexes.is_empty() => Some(rule.location),
@@ -254,13 +247,11 @@ impl HostGroup {
         }
         // Invalid UTF-8 becomes U+FFFD for a regex, so that `.` matches it as in nginx.
         let text = String::from_utf8_lossy(path);
-        for (regex, rule) in &self.regexes {
-            if regex.is_match(&text) {
-                if rule.accepts_method(method) {
-                    return Some(rule.location);
-                }
-                *passed_over = true;
+        for rule in self.regexes.find_matching(&text) {
+            if rule.accepts_method(method) {
+                return Some(rule.location);
             }
+            *passed_over = true;
         }
         None
     }
@@ -268,14 +259,8 @@ impl HostGroup {
     /// Calls `visitor` with every rule for this path, of any method.
     fn visit_matches<'s>(&'s self, path: &[u8], visitor: &mut impl FnMut(&'s LocationRule)) {
         self.exact.get(path).into_iter().flatten().for_each(&mut *visitor);
-        let mut at = self.longest_prefix(path);
-        while let Some(index) = at {
-            self.prefixes[index].rules.iter().for_each(&mut *visitor);
-            at = self.prefixes[index].parent;
-        }
-        let text = String::from_utf8_lossy(path);
-        let matching = self.regexes.iter().filter(|(regex, _)| regex.is_match(&text));
-        matching.map(|(_, rule)| rule).for_each(visitor);
+        self.prefixes.find_prefixes(path).flatten().for_each(&mut *visitor);
+        self.regexes.find_matching(&String::from_utf8_lossy(path)).for_each(visitor);
     }
 }
 

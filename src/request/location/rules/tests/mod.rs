@@ -1,5 +1,7 @@
 //! nginx's choice of a location, case by case.
 
+mod search;
+
 use http::StatusCode;
 use proptest::prelude::*;
 
@@ -12,8 +14,8 @@ fn location(path: &str, hosts: &str, methods: &str) -> LocationConfig {
     let rule = match path.split_once(' ') {
         Some(("=", path)) => PathRule::Exact(path.to_owned()),
         Some(("^~", path)) => PathRule::Prefix { path: path.to_owned(), no_regex: true },
-        Some(("~", pattern)) => PathRule::Regex(Regex::new(pattern).expect("a pattern")),
-        Some(("~*", pattern)) => PathRule::Regex(Regex::new(&format!("(?i){pattern}")).expect("a pattern")),
+        Some(("~", pattern)) => PathRule::Regex(PathRegex::compile(pattern, false).expect("a pattern")),
+        Some(("~*", pattern)) => PathRule::Regex(PathRegex::compile(pattern, true).expect("a pattern")),
         _ => PathRule::Prefix { path: path.to_owned(), no_regex: false },
     };
     let host_rule = |host: &str| match host.strip_prefix('*') {
