@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test fuzz bench bench-redis bench-edge audit fmt tools components lint dependencies instructions gateway
+.PHONY: help run test fuzz bench bench-redis bench-edge bench-scaling audit fmt tools components lint dependencies instructions gateway
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -60,6 +60,9 @@ bench-redis: tools gateway ## measure limits shared on Redis beside nginx with L
 
 bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside nginx and HAProxy; OPTIONS=--quick as well
 	cargo bench --locked --bench edge -- $(MEASURED) $(OPTIONS)
+
+bench-scaling: gateway ## measure cost against size: locations, limits, keys, connections; OPTIONS=--quick as well
+	cargo bench --locked --bench scaling -- $(MEASURED) $(OPTIONS)
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny

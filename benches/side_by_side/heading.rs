@@ -11,7 +11,8 @@ pub fn heading(make: &str, bench: &str, typed: &[String], tools: &[&[&str]]) -> 
         Some(String::from_utf8_lossy(&text).lines().next()?.trim().to_owned())
     };
     let say = |argv: &[&str]| first_line(argv).unwrap_or_else(|| format!("{}: not found", argv[0]));
-    let tools: Vec<String> = tools.iter().map(|argv| version(&say(argv))).collect();
+    let rustc: &[&str] = &["rustc", "--version"];
+    let tools: Vec<String> = tools.iter().chain([&rustc]).map(|argv| version(&say(argv))).collect();
     let folder = env!("CARGO_MANIFEST_DIR");
     let dirty = first_line(&["git", "-C", folder, "status", "--porcelain", "--untracked-files=no"]).is_some();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -21,13 +22,12 @@ pub fn heading(make: &str, bench: &str, typed: &[String], tools: &[&[&str]]) -> 
         .unwrap_or("")
         .trim_start_matches([' ', '\t', ':']);
     format!(
-        "{}, commit {}{}, `{}`  \n{}; {}; Linux {}; {cpu}\n",
+        "{}, commit {}{}, `{}`  \n{}; Linux {}; {cpu}\n",
         say(&["date", "-u", "+%Y-%m-%d %H:%M UTC"]),
         say(&["git", "-C", folder, "rev-parse", "--short", "HEAD"]),
         if dirty { " and uncommitted changes" } else { "" },
         command(make, bench, typed),
         tools.join("; "),
-        say(&["rustc", "--version"]),
         say(&["uname", "-r"]).split('-').next().unwrap_or_default(),
     )
 }

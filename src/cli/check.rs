@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use http::Method;
 use serde::Serialize;
 
-use super::{CONFIG_INVALID, print_error, print_output, use_colors, warning_text};
+use super::{CONFIG_INVALID, load_file, print_error, print_output, use_colors, warning_text};
 use crate::config::LimitId;
 use crate::config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_hosts, describe_limit,
     describe_listen, describe_location, describe_state,
 };
-use crate::config::{self, Config, LocationConfig, Problem};
+use crate::config::{Config, LocationConfig, Problem};
 
 #[derive(Serialize)]
 struct CheckReport<'a> {
@@ -74,7 +74,7 @@ struct LocationSummary<'a> {
 /// Checks the file; with `strict` a file with warnings is invalid.
 pub(super) fn run_check(file: &Path, strict: bool, json: bool) -> ExitCode {
     let name = file.display().to_string();
-    let outcome = config::load(file);
+    let outcome = load_file(file);
     let (problems, warnings) = match &outcome {
         Ok(loaded) => (&[][..], &loaded.warnings[..]),
         Err(report) => (&report.problems[..], &[][..]),

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use tokio::time::Instant;
 
-use crate::config::{self, LoadedConfig, Problem};
+use crate::config::{self, LoadedConfig, Problem, ProblemReport};
 use crate::observe::logging;
 use crate::process;
 use crate::process::{ProcessFault, Startup};
@@ -84,13 +85,23 @@ fn serve_file(file: &Path) -> ExitCode {
         Ok(startup) => startup,
         Err(fault) => return exit_with_fault(fault),
     };
-    match config::load(file) {
+    match load_file(file) {
         Ok(loaded) => serve_config(startup, loaded, &file.display().to_string(), Some(file)),
         Err(report) => {
             print_error(&format!("{}\n", report.render(use_colors())));
             ExitCode::from(CONFIG_INVALID)
         }
     }
+}
+
+/// Loads the file, with a line on stderr if that takes long.
+fn load_file(file: &Path) -> Result<LoadedConfig, ProblemReport> {
+    let started = Instant::now();
+    let loaded = config::load(file)?;
+    if let Some(note) = loaded.note_slow_reading(started.elapsed()) {
+        print_error(&format!("{}: {note}\n", file.display()));
+    }
+    Ok(loaded)
 }
 
 fn serve_config(startup: Startup, loaded: LoadedConfig, source: &str, file: Option<&Path>) -> ExitCode {

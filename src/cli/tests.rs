@@ -146,6 +146,15 @@ fn check_describes_bans_and_access() {
 }
 
 #[test]
+fn slow_reading_is_noted() {
+    let text = "locations: [{ path: /, upstream: demo }, { path: ~ x, upstream: demo }]";
+    let loaded = crate::config::parse(text, "x").unwrap();
+    let note = loaded.note_slow_reading(std::time::Duration::from_millis(1250));
+    assert_eq!(note.as_deref(), Some("reading took 1.2 s; regular expressions: 1"));
+    assert_eq!(loaded.note_slow_reading(std::time::Duration::from_millis(999)), None);
+}
+
+#[test]
 fn explain_ends_as_the_contract_says() {
     let folder = std::env::temp_dir().join(format!("sluicegate-explain-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

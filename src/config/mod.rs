@@ -16,6 +16,7 @@ pub(crate) mod value;
 pub(crate) mod yaml;
 
 use std::path::Path;
+use std::time::Duration;
 
 pub use diagnostics::codes;
 pub use diagnostics::problem::{Problem, ProblemReport};
@@ -52,6 +53,19 @@ pub struct LoadedConfig {
     /// The files that were read, as of [`load_with_files`].
     pub files: Vec<FileFingerprint>,
 }
+
+impl LoadedConfig {
+    /// A note about reading that took `span`, if that is long.
+    pub fn note_slow_reading(&self, span: Duration) -> Option<String> {
+        let is_regex = |location: &&LocationConfig| matches!(location.path, PathRule::Regex(_));
+        let regexes = self.config.locations.iter().filter(is_regex).count();
+        (span >= SLOW_READING)
+            .then(|| format!("reading took {:.1} s; regular expressions: {regexes}", span.as_secs_f64()))
+    }
+}
+
+/// Reading that takes longer is worth a line.
+const SLOW_READING: Duration = Duration::from_secs(1);
 
 /// Whether `text` can be the name of a tier, in the file or in a request.
 #[inline]

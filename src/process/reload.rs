@@ -83,9 +83,14 @@ impl ControlThread {
             let why = "this gateway was started without a file, so there is nothing to read again";
             return Err(ReloadRejection::NoFile(why.to_owned()));
         };
+        let started = Instant::now();
         let (loaded, files) = read_config(file).await?;
         *self.files.borrow_mut() = files;
-        let LoadedConfig { config, warnings, .. } = loaded.map_err(ReloadRejection::Invalid)?;
+        let loaded = loaded.map_err(ReloadRejection::Invalid)?;
+        if let Some(note) = loaded.note_slow_reading(started.elapsed()) {
+            tracing::info!("{note}");
+        }
+        let LoadedConfig { config, warnings, .. } = loaded;
         for warning in warnings.iter().take(if log_warnings { WARNINGS_MAX } else { 0 }) {
             tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
         }

@@ -202,8 +202,8 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         }
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
-        let overflow = &mut *guard;
-        read(&mut overflow.entries[index], &mut overflow.extra, &overflow.params)
+        let (entry, extra, params) = guard.entry_at(index);
+        read(entry, extra, params)
     }
 
     /// Calls `visit` for every entry with a slot, one shard locked at a time.
@@ -226,8 +226,8 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         if shared {
             let (overflow, index) = self.find_overflow(key);
             let mut guard = overflow.lock();
-            let overflow = &mut *guard;
-            return Some(step(&mut overflow.entries[index], &mut overflow.extra, &overflow.params));
+            let (entry, extra, params) = guard.entry_at(index);
+            return Some(step(entry, extra, params));
         }
         let hash = self.hash_key(key);
         let mut guard = self.shards[hash.shard].0.lock();
@@ -259,13 +259,13 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         }
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
-        let overflow = &mut *guard;
-        match (slot, overflow.entries[index].inherit_overflow()) {
+        let (shared, shared_extra, shared_params) = guard.entry_at(index);
+        match (slot, shared.inherit_overflow()) {
             (Some(slot), Some(mut entry)) => {
-                if !Arc::ptr_eq(&overflow.params, &shard.params) {
+                if !Arc::ptr_eq(shared_params, &shard.params) {
                     // One of the two is already converted. An inherited entry has no waiters to wake.
                     let extra = &mut shard.extra;
-                    shard.params.convert_entry(&mut entry, extra, &overflow.params, now, &mut Vec::new());
+                    shard.params.convert_entry(&mut entry, extra, shared_params, now, &mut Vec::new());
                 }
                 drop(guard);
                 self.store_newcomer(shard, hash, slot, now, entry, step)
@@ -273,7 +273,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             (slot, _) => {
                 self.keys_stored.fetch_sub(usize::from(slot.is_some()), Relaxed);
                 self.overflow_updates.fetch_add(1, Relaxed);
-                step(&mut overflow.entries[index], &mut overflow.extra, &overflow.params, true)
+                step(shared, shared_extra, shared_params, true)
             }
         }
     }
@@ -354,7 +354,15 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
 
 impl<E: TableEntry, N> OverflowShard<E, N> {
     fn new(params: Arc<N>) -> OverflowShard<E, N> {
-        OverflowShard { entries: vec![E::default(); OVERFLOW_PER_SHARD], extra: E::Extra::default(), params }
+        OverflowShard { entries: Vec::new(), extra: E::Extra::default(), params }
+    }
+
+    /// The entry at `index` with what it is expressed in. Memory is taken at the first overflow: most tables have none.
+    fn entry_at(&mut self, index: usize) -> (&mut E, &mut E::Extra, &Arc<N>) {
+        if self.entries.is_empty() {
+            self.entries.resize(OVERFLOW_PER_SHARD, E::default());
+        }
+        (&mut self.entries[index], &mut self.extra, &self.params)
     }
 }
 

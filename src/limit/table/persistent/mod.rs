@@ -121,14 +121,13 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
             let index = u32::from_le_bytes(take_bytes(&mut bytes)?) as usize;
             let encoded = take_record(&mut bytes)?;
             let mut guard = self.overflow.get(index / OVERFLOW_PER_SHARD)?.0.lock();
-            let overflow = &mut *guard;
-            let entry = E::decode_entry(encoded, shift, &mut overflow.extra)?;
-            let slot = overflow.entries.get_mut(index % OVERFLOW_PER_SHARD)?;
+            let entry = E::decode_entry(encoded, shift, &mut guard.extra)?;
+            let (slot, extra, _) = guard.entry_at(index % OVERFLOW_PER_SHARD);
             if entry.is_idle(now) {
-                entry.release_extra(&mut overflow.extra);
+                entry.release_extra(extra);
                 continue;
             }
-            std::mem::replace(slot, entry).release_extra(&mut overflow.extra);
+            std::mem::replace(slot, entry).release_extra(extra);
             self.overflowed.store(true, std::sync::atomic::Ordering::Relaxed);
         }
         Some(())
