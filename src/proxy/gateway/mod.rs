@@ -143,13 +143,10 @@ impl Gateway {
         let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
         let bandwidths = KnownBandwidths::new(previous);
         let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
-        let routes: Vec<_> = config
-            .locations
-            .iter()
-            .map(|location| {
-                Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
-            })
-            .collect();
+        let route = |location| {
+            Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
+        };
+        let routes: Vec<_> = config.locations.iter().map(route).collect();
         let access_log = adopt::open_access_log(config, previous)?;
         let metrics = Metrics::continue_from(
             previous.map(|previous| &*previous.metrics),
