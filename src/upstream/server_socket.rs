@@ -3,10 +3,11 @@
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
+use rustix::net::{SendFlags, send};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
@@ -51,6 +52,18 @@ fn would_block(read: io::Result<usize>) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
+/// Writes without asking for readiness before: nearly every socket has room. As [`crate::net::socket`], it bypasses the C
+/// library.
+#[inline]
+fn poll_send(stream: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    loop {
+        match stream.try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(stream.poll_write_ready(cx))?,
+            sent => return Poll::Ready(sent),
+        }
+    }
+}
+
 /// Polls once without waiting, even in a task that has used up its cooperative budget.
 fn poll_once<T>(work: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     pin!(tokio::task::unconstrained(poll_fn(work))).poll(&mut Context::from_waker(Waker::noop()))
@@ -80,7 +93,7 @@ impl AsyncWrite for ServerSocket {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            ServerSocket::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ServerSocket::Plain(stream) => poll_send(stream, cx, bytes),
             ServerSocket::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
             ServerSocket::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }

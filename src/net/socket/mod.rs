@@ -8,7 +8,7 @@ use std::net::{IpAddr, Shutdown};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::SockRef;
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -127,10 +127,12 @@ impl Socket {
         }
     }
 
+    /// Writes with a bare system call: the C library's is a point of cancellation, which costs more than the rest.
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let (flags, writable) = (SendFlags::NOSIGNAL, Interest::WRITABLE);
         match self {
-            Socket::Tcp(stream, _) => stream.try_write(bytes),
-            Socket::Unix(stream) => stream.try_write(bytes),
+            Socket::Tcp(stream, _) => stream.try_io(writable, || Ok(send(stream, bytes, flags)?)),
+            Socket::Unix(stream) => stream.try_io(writable, || Ok(send(stream, bytes, flags)?)),
         }
     }
 

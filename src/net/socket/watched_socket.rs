@@ -40,17 +40,17 @@ impl WatchedSocket {
         write: impl Fn(&Socket) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
-            let ready = self.socket.poll_write_ready(cx)?;
-            if ready.is_pending() {
-                self.watch.mark_write_blocked();
-                return Poll::Pending;
-            }
+            // Nearly every socket has room, so its readiness is looked up only after a failure.
             match write(&self.socket) {
                 Err(error) if would_block(&error) => {}
                 written => {
                     self.watch.clear_write_blocked();
                     return Poll::Ready(written);
                 }
+            }
+            if self.socket.poll_write_ready(cx)?.is_pending() {
+                self.watch.mark_write_blocked();
+                return Poll::Pending;
             }
         }
     }
