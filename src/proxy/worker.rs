@@ -245,9 +245,11 @@ impl ClientConnection {
         request: &'r Request<RequestBody>,
         authority: Option<&'r Authority>,
     ) -> Result<Cow<'r, str>, HostError> {
-        let mut lines = request.headers().get_all(HOST).iter();
-        if let (Some(line), None, None) = (lines.next(), lines.next(), authority)
-            && let Some(host) = self.host_cache.borrow().find_canonical(line.as_bytes())
+        // Nearly every client sends Host first. In a head without repeated fields it is the only one.
+        let headers = request.headers();
+        let has_no_repeats = headers.len() == headers.keys_len();
+        if let (None, true, Some((&HOST, line))) = (authority, has_no_repeats, headers.iter().next())
+            && let Some(host) = self.host_cache.borrow().find_canonical(line)
         {
             return Ok(Cow::Borrowed(host));
         }
@@ -292,11 +294,11 @@ struct HostCache {
 
 impl HostCache {
     #[inline]
-    fn find_canonical<'r>(&self, line: &'r [u8]) -> Option<&'r str> {
-        if self.canonical_len == 0 || *line != *self.line {
+    fn find_canonical<'r>(&self, line: &'r HeaderValue) -> Option<&'r str> {
+        if self.canonical_len == 0 || *line.as_bytes() != *self.line {
             return None;
         }
-        str::from_utf8(&line[..self.canonical_len]).ok()
+        line.to_str().ok()?.get(..self.canonical_len)
     }
 
     fn remember_host(&mut self, line: &[u8], canonical: &str) {

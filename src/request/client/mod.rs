@@ -106,6 +106,8 @@ impl ClientIp {
         }
     }
 
+    // Not inline: few peers are proxies.
+    #[inline(never)]
     fn walk_hops(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer;
         let mut hops_left = HOPS_MAX;

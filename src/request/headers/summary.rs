@@ -2,7 +2,7 @@
 //!
 //! Most heads contain none of them, and one look-up per field would cost more than the pass.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The set of special fields that a head contains. The set of a request stays valid until the request is forwarded:
 /// until then only Host and Cookie change.
@@ -42,9 +42,18 @@ impl HeaderSummary {
         HeaderSummary(flags)
     }
 
+    /// The fields of a response, and its line of Content-Length if there is exactly one.
     #[inline]
-    pub fn scan_response(headers: &HeaderMap) -> HeaderSummary {
-        HeaderSummary(headers.keys().fold(0, |flags, name| flags | field_flag(name)))
+    pub fn scan_response(headers: &HeaderMap) -> (HeaderSummary, Option<&HeaderValue>) {
+        let (mut flags, mut length, mut lengths) = (0, None, 0);
+        for (name, value) in headers {
+            let flag = field_flag(name);
+            flags |= flag;
+            if flag == HeaderSummary::CONTENT_LENGTH.0 {
+                (length, lengths) = (Some(value), lengths + 1);
+            }
+        }
+        (HeaderSummary(flags), length.filter(|_| lengths == 1))
     }
 
     /// True if any of `fields` is present.
@@ -112,7 +121,7 @@ mod tests {
             headers.insert(name, HeaderValue::from_static("x"));
         }
         assert_eq!(HeaderSummary::scan_request(&headers), HeaderSummary::default());
-        assert_eq!(HeaderSummary::scan_response(&headers), HeaderSummary::default());
+        assert_eq!(HeaderSummary::scan_response(&headers), (HeaderSummary::default(), None));
         for (name, field) in [
             ("connection", HeaderSummary::CONNECTION),
             ("te", HeaderSummary::TE),
@@ -131,8 +140,18 @@ mod tests {
             let mut headers = headers.clone();
             headers.insert(name, HeaderValue::from_static("x"));
             assert_eq!(HeaderSummary::scan_request(&headers), field, "{name}");
-            assert_eq!(HeaderSummary::scan_response(&headers), field, "{name}");
+            assert_eq!(HeaderSummary::scan_response(&headers).0, field, "{name}");
         }
+    }
+
+    #[test]
+    fn a_single_length_is_found() {
+        let mut headers = HeaderMap::new();
+        headers.insert("content-length", HeaderValue::from_static("5"));
+        let length = HeaderSummary::scan_response(&headers).1.cloned();
+        assert_eq!(length, Some(HeaderValue::from_static("5")));
+        headers.append("content-length", HeaderValue::from_static("5"));
+        assert_eq!(HeaderSummary::scan_response(&headers), (HeaderSummary::CONTENT_LENGTH, None));
     }
 
     #[test]

@@ -85,9 +85,12 @@ impl ForwardedHeaders {
 
     /// Replaces all values of an untrusted peer.
     fn replace_claims(&self, headers: &mut HeaderMap, hop: ForwardedHop<'_>) {
-        let mut claims = [None; 3];
+        let (mut claims, mut host) = ([None; 3], None);
         let names = [Some(&FORWARDED), Some(&X_REAL_IP), self.client_header.as_ref()];
-        for name in headers.keys() {
+        for (name, value) in &*headers {
+            if *name == HOST && host.is_none() {
+                host = Some(value.clone());
+            }
             for (claim, candidate) in claims.iter_mut().zip(names) {
                 if candidate == Some(name) {
                     *claim = candidate;
@@ -99,7 +102,6 @@ impl ForwardedHeaders {
         }
         replace_or_remove(headers, X_FORWARDED_FOR, hop.peer.cloned());
         headers.insert(X_FORWARDED_PROTO, hop.proto.header_value());
-        let host = headers.get(HOST).cloned();
         replace_or_remove(headers, X_FORWARDED_HOST, host);
     }
 }

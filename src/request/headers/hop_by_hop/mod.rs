@@ -118,8 +118,8 @@ fn strip_found_fields(
 /// The end of the response is ambiguous; the parser of responses lets these pass.
 #[inline]
 pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) -> Result<(), FramingError> {
-    let summary = HeaderSummary::scan_response(headers);
-    check_response_framing(headers, summary)?;
+    let (summary, length) = HeaderSummary::scan_response(headers);
+    check_response_framing(headers, summary, length)?;
     if !summary.has_any(HeaderSummary::HOP_BY_HOP) {
         return Ok(());
     }
@@ -228,14 +228,16 @@ pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<()
 }
 
 #[inline]
-fn check_response_framing(headers: &HeaderMap, summary: HeaderSummary) -> Result<(), FramingError> {
+fn check_response_framing(
+    headers: &HeaderMap,
+    summary: HeaderSummary,
+    length: Option<&HeaderValue>,
+) -> Result<(), FramingError> {
     if summary.has_any(HeaderSummary::TRANSFER_ENCODING) {
         return check_transfer_encoding(headers);
     }
-    match summary.has_any(HeaderSummary::CONTENT_LENGTH) {
-        true => check_content_length(headers),
-        false => Ok(()),
-    }
+    let is_clear = !summary.has_any(HeaderSummary::CONTENT_LENGTH) || length.is_some_and(is_length);
+    if is_clear { Ok(()) } else { Err(FramingError::ContentLength) }
 }
 
 #[inline]
@@ -253,7 +255,8 @@ fn is_length(value: &HeaderValue) -> bool {
     let digits = value.as_bytes();
     !digits.is_empty()
         && digits.iter().all(u8::is_ascii_digit)
-        && value.to_str().is_ok_and(|text| text.parse::<u64>().is_ok())
+        // Any number with fewer digits fits.
+        && (digits.len() < 20 || value.to_str().is_ok_and(|text| text.parse::<u64>().is_ok()))
 }
 
 fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), FramingError> {

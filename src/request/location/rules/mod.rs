@@ -114,6 +114,12 @@ impl Locations {
     /// Finds the location of a canonical host (see [`super::host`]), a normalised path and a method.
     pub fn find_location(&self, host: &str, path: &[u8], method: &Method) -> LocationLookup {
         let mut passed_over = false;
+        if self.by_name.is_empty()
+            && self.by_suffix.is_empty()
+            && let Some(location) = self.any_host.find_rule(path, method, &mut passed_over)
+        {
+            return LocationLookup::Found(location);
+        }
         for group in self.host_groups(host) {
             if let Some(location) = group.find_rule(path, method, &mut passed_over) {
                 return LocationLookup::Found(location);

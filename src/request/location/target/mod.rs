@@ -95,13 +95,16 @@ fn with_slash(target: PathAndQuery) -> PathAndQuery {
 /// Raw control characters and invalid UTF-8 do not occur here: the parser of heads rejects them.
 #[inline]
 pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<RequestTarget<'a>, TargetError> {
-    if *method == Method::CONNECT || *method == Method::TRACE {
-        return Err(TargetError::Method);
+    match *method {
+        Method::GET | Method::HEAD | Method::POST | Method::PUT | Method::PATCH | Method::DELETE => {}
+        Method::CONNECT | Method::TRACE => return Err(TargetError::Method),
+        _ if method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) => {
+            return Err(TargetError::MethodCase);
+        }
+        _ => {}
     }
-    if method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
-        return Err(TargetError::MethodCase);
-    }
-    if !uri.path().is_ascii() || !uri.query().is_none_or(str::is_ascii) {
+    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    if !target.is_ascii() {
         return Err(TargetError::NotAscii);
     }
     match (uri.scheme_str(), uri.authority()) {
@@ -112,11 +115,10 @@ pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<RequestTarget<'
     }
     // The path is empty if only a fragment followed the authority. The target begins with its query if it was too long
     // for a slash.
-    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match uri.path() {
+        path if path.starts_with('/') && target.starts_with('/') => Ok(RequestTarget::Path(path)),
         "*" if *method == Method::OPTIONS && uri.query().is_none() => Ok(RequestTarget::Asterisk),
         "*" => Err(TargetError::Asterisk),
-        path if path.starts_with('/') && target.starts_with('/') => Ok(RequestTarget::Path(path)),
         _ => Err(TargetError::NotAPath),
     }
 }
