@@ -117,7 +117,10 @@ impl Exchange<'_> {
         retries: &RetryState<'_>,
     ) -> Result<(StatusCode, Lease), AttemptFault> {
         let due = retries.attempt_deadline();
-        let lease = self.await_lease(due, pin!(self.lease_connection(server, false))).await?;
+        let lease = match self.lease_idle(server) {
+            Some(lease) => lease,
+            None => self.await_lease(due, pin!(self.lease_connection(server, false))).await?,
+        };
         if self.outgoing.is_host_of_server
             && let Some(request) = request.as_mut()
         {
@@ -128,6 +131,12 @@ impl Exchange<'_> {
             None => self.await_lease(due, pin!(self.lease_connection(server, true))).await?,
         };
         self.send_request(lease, request, slot, retries, due).await?.ok_or(AttemptFault::not_taken())
+    }
+
+    /// An idle connection, unless the request needs one of its own.
+    #[inline]
+    fn lease_idle(&self, server: &Arc<Server>) -> Option<Lease> {
+        if self.outgoing.upgrade.is_some() { None } else { self.worker.pools.lease_idle(server) }
     }
 
     async fn lease_connection(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {

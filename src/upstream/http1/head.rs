@@ -17,6 +17,8 @@ use crate::request::headers::hop_by_hop::list_members;
 const HEADS_MAX: usize = 128 * 1024;
 /// Most fields of a response head.
 pub(in crate::upstream) const FIELDS_MAX: usize = 1000;
+/// Fields about limits that are usually added to a response.
+const ADDED_FIELDS: usize = 2;
 /// Fields that are parsed without an allocation.
 const FIELDS_USUAL: usize = 100;
 
@@ -142,12 +144,12 @@ impl HeadReader {
     /// The end of the empty line that ends a head.
     fn end_of_head(&mut self, read: &[u8]) -> Option<usize> {
         // The last line may have been searched without its end.
-        let mut from = self.scanned.saturating_sub(2);
-        while let Some(line_end) = read[from..].iter().position(|&byte| byte == b'\n') {
-            from += line_end + 1;
-            match &read[from..] {
-                [b'\n', ..] => return Some(from + 1),
-                [b'\r', b'\n', ..] => return Some(from + 2),
+        let from = self.scanned.saturating_sub(2);
+        for line_end in memchr::memchr_iter(b'\n', &read[from..]) {
+            let next = from + line_end + 1;
+            match &read[next..] {
+                [b'\n', ..] => return Some(next + 1),
+                [b'\r', b'\n', ..] => return Some(next + 2),
                 _ => {}
             }
         }
@@ -181,7 +183,8 @@ fn parse_head(head: &Bytes, is_head: bool) -> Result<Option<ResponseHead>, Malfo
         return Ok(None);
     }
     let mut framing = FramingHeaders { is_http10: parsed.version != Some(1), ..FramingHeaders::default() };
-    let mut headers = HeaderMap::with_capacity(parsed.headers.len());
+    // Grown once, not for the fields about limits.
+    let mut headers = HeaderMap::with_capacity(parsed.headers.len() + ADDED_FIELDS);
     for field in &*parsed.headers {
         let (name, value) = parse_field(head, field)?;
         match name {
@@ -222,6 +225,11 @@ struct FramingHeaders {
 
 impl FramingHeaders {
     fn add_length(&mut self, line: &HeaderValue) {
+        // Nearly every head has one line with one number.
+        if let (None, Some(length)) = (self.length, parse_digits(line.as_bytes())) {
+            self.length = Some(Ok(length));
+            return;
+        }
         for member in list_members(line) {
             let member = parse_digits(member).ok_or("its length is invalid");
             self.length = match self.length {

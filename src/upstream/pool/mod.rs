@@ -76,17 +76,26 @@ impl Pools {
         }
     }
 
+    /// Leases an idle HTTP/1 connection, if there is one and the server is not full. Most requests get one, and need no
+    /// future for it.
+    #[inline]
+    pub fn lease_idle(self: &Rc<Self>, server: &Arc<Server>) -> Option<Lease> {
+        if server.protocol == ServerProtocol::Http2 {
+            return None;
+        }
+        let in_flight = server.begin_request()?;
+        Some(self.build_lease(self.take_idle(server)?, in_flight))
+    }
+
     /// Leases a connection to `server`: an idle or shared one if possible, else a new one.
     ///
     /// # Errors
     /// The server is full, cannot be resolved or reached, or does not accept within its connect timeout.
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
-        if server.protocol != ServerProtocol::Http2
-            && let Some(acquired) = self.take_idle(server)
-        {
-            return Ok(self.build_lease(acquired, in_flight));
+        if let Some(lease) = self.lease_idle(server) {
+            return Ok(lease);
         }
+        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
         self.lease_non_idle(in_flight).await
     }
 
