@@ -28,6 +28,7 @@ use crate::request::body::RequestBody;
 use crate::request::client::{Client, UNIX_CLIENT};
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
+use crate::request::request_id::RequestId;
 
 /// Bytes of a request id; a longer one is not accepted even from a trusted proxy.
 const REQUEST_ID_MAX: usize = 128;
@@ -40,7 +41,7 @@ pub struct RequestState {
     pub started: Now,
     /// The index of its location among the routes; `None` before one is found.
     pub route: Option<LocationId>,
-    pub request_id: HeaderValue,
+    pub request_id: RequestId,
     /// Absent before the judgement, while it waits, and once it is sent, unless it is kept for another attempt.
     pub request: Option<Request<RequestBody>>,
     pub client: Client,
@@ -192,7 +193,7 @@ impl RequestState {
             && (1..=REQUEST_ID_MAX).contains(&id.len())
             && id.as_bytes().iter().all(is_request_id_byte)
         {
-            self.request_id = id.clone();
+            self.request_id = RequestId::Sent(id.clone());
         }
         if !self.worker.log.is_sampled() {
             return;
@@ -232,7 +233,7 @@ impl RequestState {
         let gateway = &self.worker.gateway;
         self.worker.log.write_record(&AccessRecord {
             unix_ms: self.worker.wall_clock.unix_ms(self.started),
-            id: self.request_id.to_str().unwrap_or_default(),
+            id: self.request_id.as_str(),
             ip: fields.ip,
             method: fields.method.as_str(),
             host: fields.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),

@@ -8,6 +8,39 @@ use http::HeaderValue;
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
 
+/// The id of one request.
+#[derive(Debug, Clone)]
+pub enum RequestId {
+    /// Made here. It is copied rather than allocated, because a rejection needs it only for a moment.
+    Made([u8; ID_LENGTH]),
+    /// Sent by a trusted proxy.
+    Sent(HeaderValue),
+}
+
+impl RequestId {
+    /// ASCII letters, digits and `-_.:+/=@`.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            RequestId::Made(id) => id,
+            RequestId::Sent(id) => id.as_bytes(),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The id as the value of a field.
+    #[inline]
+    pub fn to_value(&self) -> HeaderValue {
+        match self {
+            RequestId::Made(id) => HeaderValue::from_bytes(id).unwrap_or(HeaderValue::from_static("0")),
+            RequestId::Sent(id) => id.clone(),
+        }
+    }
+}
+
 /// Makes request ids. One per worker: nothing is shared, and each starts from its own random seed.
 #[derive(Debug)]
 pub struct RequestIds {
@@ -35,7 +68,7 @@ impl RequestIds {
 
     /// A new id for a request that came at `now`.
     #[inline]
-    pub fn next_id(&self, now: Now) -> HeaderValue {
+    pub fn next_id(&self, now: Now) -> RequestId {
         let ms = self.wall_clock.unix_ms(now);
         let (last_ms, mut stamp) = self.stamp.get();
         if last_ms != ms {
@@ -46,7 +79,7 @@ impl RequestIds {
         id[..STAMP_LENGTH].copy_from_slice(&stamp);
         id[STAMP_LENGTH..STAMP_LENGTH + 8].copy_from_slice(&encode_base32::<8>(self.next_random()));
         id[STAMP_LENGTH + 8..].copy_from_slice(&encode_base32::<8>(self.next_random()));
-        HeaderValue::from_bytes(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
+        RequestId::Made(id)
     }
 
     /// SplitMix64 (Steele, Lea and Flood 2014): ids must differ, but need not be secret.
@@ -82,7 +115,7 @@ mod tests {
     fn ids_are_26_letters_and_all_differ() {
         let ids = RequestIds::new();
         let made: std::collections::HashSet<String> =
-            (0..10_000).map(|_| ids.next_id(Now(7_000_000_000)).to_str().unwrap().to_owned()).collect();
+            (0..10_000).map(|_| ids.next_id(Now(7_000_000_000)).as_str().to_owned()).collect();
         assert_eq!(made.len(), 10_000);
         assert!(made.iter().all(|id| id.len() == 26 && id.bytes().all(|b| ALPHABET.contains(&b))));
     }
@@ -93,7 +126,7 @@ mod tests {
         let start = Now::read_clock().0;
         let mut last = String::new();
         for ms in [0, 1, 40, 900] {
-            let id = ids.next_id(Now(start + ms * 1_000_000)).to_str().unwrap()[..STAMP_LENGTH].to_owned();
+            let id = ids.next_id(Now(start + ms * 1_000_000)).as_str()[..STAMP_LENGTH].to_owned();
             assert!(id > last, "{id} after {last}");
             last = id;
         }

@@ -305,7 +305,7 @@ fn respond_locally(route: &Route, mut state: Box<RequestState>) -> ForwardOutcom
     let path = location::normalise_path(request.uri().path()).unwrap_or_default();
     let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let context = RejectContext {
-        request_id: state.request_id.to_str().unwrap_or_default(),
+        request_id: state.request_id.as_bytes(),
         client_ip: Some(state.client.ip),
         account: state.account.as_deref().unwrap_or_default(),
         tier: state.tier_name(),

@@ -54,7 +54,7 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestStat
         proto: connection.proto,
     };
     gateway.forwarded.rewrite_headers(headers, arrival);
-    headers.insert(gateway.server.request_id.clone(), request_id.clone());
+    headers.insert(gateway.server.request_id.clone(), request_id.to_value());
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }

@@ -14,6 +14,7 @@ use crate::admission::chain::{ChainCause, RateDecision};
 use crate::limit::LimitOutcome;
 use crate::observe::metrics::{BanEvent, DecisionKind};
 use crate::proxy::forward;
+use crate::proxy::gateway::LimitChain;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, RejectContext, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::proxy::worker::Worker;
@@ -227,7 +228,7 @@ fn render_rejection(
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
     let context = RejectContext {
-        request_id: state.request_id.to_str().unwrap_or_default(),
+        request_id: state.request_id.as_bytes(),
         client_ip: Some(state.client.ip),
         account: state.account.as_deref().unwrap_or_default(),
         tier: state.tier_name(),
@@ -236,11 +237,26 @@ fn render_rejection(
         request_uri: facts.uri.path_and_query().map_or("", PathAndQuery::as_str),
         location: state.route.map_or("", |route| &gateway.routes[route.0].name),
     };
-    let mut response =
-        gateway.rejecters.for_location(state.route).render_rejection(rejection, &context, facts.is_grpc());
+    let rejecter = gateway.rejecters.for_location(state.route);
+    if let (Rejection::Limit(limit_rejection), [only]) = (rejection, &state.decisions[..])
+        && !facts.is_grpc()
+        && is_decision_of(only, limit_rejection, gateway.chain_for(state.route))
+        && let Some(response) = rejecter.render_usual(limit_rejection, &only.decision, &context)
+    {
+        return response;
+    }
+    let mut response = rejecter.render_rejection(rejection, &context, facts.is_grpc());
     write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
     if rejection.closes_connection() {
         forward::set_connection_close(response.headers_mut());
     }
     response
+}
+
+/// Whether this is the decision that rejects.
+#[inline]
+fn is_decision_of(judged: &RateDecision, limit_rejection: &LimitRejection, limits: &LimitChain) -> bool {
+    !judged.dry_run
+        && limits.chain.limits()[usize::from(judged.limit_index)].id == limit_rejection.limit
+        && usize::from(judged.rate) == limit_rejection.rate
 }

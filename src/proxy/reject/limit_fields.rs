@@ -179,7 +179,7 @@ fn append_item(
 
 /// Whole seconds until one more unit fits, rounded up.
 #[inline]
-fn reset_seconds(decision: &Decision) -> u64 {
+pub(super) fn reset_seconds(decision: &Decision) -> u64 {
     decision.reset_ns.div_ceil(1_000_000_000)
 }
 

@@ -1,6 +1,8 @@
 //! Prepares the responses of one location: one for each fault, and one for each rate of a limit and each cause.
 
-use http::{HeaderValue, StatusCode};
+use std::sync::OnceLock;
+
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::prepared_response::{self, PreparedResponse, ResponseContent, RetryHint, SectionStyle};
 use super::rejection::{Fault, LimitCause};
@@ -8,6 +10,9 @@ use super::template::{TemplatePart, TemplateSlot};
 use super::{DegradedTo, interned_headers, quote_name};
 use crate::config::LimitId;
 use crate::config::{Algorithm, Config, Degrade, OnReject, describe};
+
+/// Seconds until a retry for which a head is kept.
+const USUAL_SECONDS: usize = 8;
 
 /// The responses that do not concern a limit.
 pub(super) struct FaultResponses {
@@ -24,6 +29,9 @@ pub(super) struct LimitResponses {
     pub too_costly: PreparedResponse,
     pub missing_key: PreparedResponse,
     pub queued_too_long: PreparedResponse,
+    /// Complete heads of rejections that leave no unit until the retry, by its seconds from 1; each is rendered at its
+    /// first use. Under attack nearly all responses have one of them.
+    pub usual_heads: [OnceLock<Box<HeaderMap>>; USUAL_SECONDS],
     pub degraded_to: Option<DegradedTo>,
     /// The limit's name as the value of `Sluicegate-Degraded`.
     pub degraded_value: HeaderValue,
@@ -157,6 +165,7 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
                 format!("{detail}; the request waited in its queue as long as its location allows"),
                 "The request waited too long",
             ),
+            usual_heads: Default::default(),
             degraded_to,
             degraded_value: degraded_value.clone(),
         }

@@ -38,7 +38,7 @@ pub use template::CompiledTemplate;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RejectContext<'a> {
     /// ASCII letters, digits and `-_.:+/=@`.
-    pub request_id: &'a str,
+    pub request_id: &'a [u8],
     pub client_ip: Option<IpAddr>,
     pub account: &'a str,
     pub tier: &'a str,
@@ -191,6 +191,35 @@ impl Rejecter {
             self.mark_degraded(limit_rejection.limit, response.headers_mut());
         }
         response
+    }
+
+    /// The whole response to the most frequent rejection: `decision` is the only one of the chain, it rejects, and it
+    /// leaves no unit until the retry. `None` for any other.
+    pub fn render_usual(
+        &self,
+        limit_rejection: &LimitRejection,
+        decision: &Decision,
+        context: &RejectContext<'_>,
+    ) -> Option<Response<Bytes>> {
+        let responses = self.limit_responses(limit_rejection)?;
+        if !matches!(limit_rejection.cause, LimitCause::Rate | LimitCause::Queue)
+            || responses.degraded_to.is_some()
+        {
+            return None;
+        }
+        let response = &responses.rejected;
+        let retry = response.retry_times(context.request_id, limit_rejection.retry_after_ns);
+        let seconds = retry.seconds?;
+        if decision.remaining > 0 || limit_fields::reset_seconds(decision) != seconds {
+            return None;
+        }
+        let kept = responses.usual_heads.get(usize::try_from(seconds).ok()?.checked_sub(1)?)?;
+        let head = kept.get_or_init(|| {
+            let mut head = response.render_head(retry);
+            self.write_fields([(limit_rejection.limit, limit_rejection.rate, *decision)], &mut head);
+            Box::new(head)
+        });
+        Some(response.build_response(HeaderMap::clone(head), context, retry))
     }
 
     /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are

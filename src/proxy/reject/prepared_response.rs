@@ -187,15 +187,30 @@ impl PreparedResponse {
         if grpc {
             return self.render_grpc(context, retry);
         }
+        self.build_response(self.render_head(retry), context, retry)
+    }
+
+    /// The response with this head.
+    #[inline]
+    pub(super) fn build_response(
+        &self,
+        head: HeaderMap,
+        context: &RejectContext<'_>,
+        retry: RetryTimes,
+    ) -> Response<Bytes> {
         let body = match self.body.is_empty() {
             true => Bytes::new(),
             false => Bytes::from(self.body.render_with_retry(context, retry)),
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
-        let headers = response.headers_mut();
+        *response.headers_mut() = head;
+        response
+    }
+
+    pub(super) fn render_head(&self, retry: RetryTimes) -> HeaderMap {
         // Reserve for the fields about limits as well: the smallest map holds six.
-        headers.reserve(4 + self.extra_headers.len());
+        let mut headers = HeaderMap::with_capacity(4 + self.extra_headers.len());
         if let Some(content_type) = &self.content_type {
             headers.insert(CONTENT_TYPE, content_type.clone());
         }
@@ -203,8 +218,8 @@ impl PreparedResponse {
         if let Some(seconds) = retry.seconds.filter(|_| self.status.as_u16() >= 400) {
             headers.insert(RETRY_AFTER, interned_headers::number_value(seconds));
         }
-        self.add_extra_headers(headers);
-        response
+        self.add_extra_headers(&mut headers);
+        headers
     }
 
     /// A trailers-only response: gRPC callers read the status from fields, not from the HTTP status.
@@ -232,7 +247,7 @@ impl PreparedResponse {
     }
 
     #[inline]
-    fn retry_times(&self, request_id: &str, retry_after_ns: Option<u64>) -> RetryTimes {
+    pub(super) fn retry_times(&self, request_id: &[u8], retry_after_ns: Option<u64>) -> RetryTimes {
         match (self.retry_hint, retry_after_ns) {
             (RetryHint::Exact, Some(ns)) => {
                 let seconds = ns.div_ceil(1_000_000_000).max(1);
@@ -250,13 +265,13 @@ impl PreparedResponse {
 
     /// Whole seconds to add, from 0 to the configured percentage, with a hash of the request id as the random number
     /// (FNV-1a).
-    fn jitter_seconds(&self, seconds: u64, request_id: &str) -> u64 {
+    fn jitter_seconds(&self, seconds: u64, request_id: &[u8]) -> u64 {
         if self.jitter == 0 {
             return 0;
         }
         let max_seconds = seconds.saturating_mul(u64::from(self.jitter)).div_ceil(100);
-        let hash = request_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        let hash = request_id.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         (hash ^ hash >> 32) % max_seconds.saturating_add(1)
     }

@@ -12,6 +12,8 @@ use crate::config::{TemplateConfig, TemplatePiece, TemplateVar};
 #[derive(Debug, Clone, Default)]
 pub struct CompiledTemplate {
     parts: Box<[TemplatePart]>,
+    /// Bytes of all texts.
+    text_bytes: usize,
     escape: Escape,
 }
 
@@ -109,23 +111,23 @@ impl CompiledTemplate {
         let seconds = retry.seconds.map_or(unknown, |n| seconds.format(n));
         let ms = retry.ms.map_or(unknown, |n| ms.format(n));
         let text = |slot: TemplateSlot| match slot {
-            TemplateSlot::RetryAfter => seconds,
-            TemplateSlot::RetryAfterMs => ms,
+            TemplateSlot::RetryAfter => seconds.as_bytes(),
+            TemplateSlot::RetryAfterMs => ms.as_bytes(),
             TemplateSlot::RequestId => context.request_id,
-            TemplateSlot::ClientIp => "",
-            TemplateSlot::Account => context.account,
-            TemplateSlot::Tier => context.tier,
-            TemplateSlot::Host => context.host,
-            TemplateSlot::Uri => context.uri,
-            TemplateSlot::RequestUri => context.request_uri,
-            TemplateSlot::Location => context.location,
+            TemplateSlot::ClientIp => b"",
+            TemplateSlot::Account => context.account.as_bytes(),
+            TemplateSlot::Tier => context.tier.as_bytes(),
+            TemplateSlot::Host => context.host.as_bytes(),
+            TemplateSlot::Uri => context.uri.as_bytes(),
+            TemplateSlot::RequestUri => context.request_uri.as_bytes(),
+            TemplateSlot::Location => context.location.as_bytes(),
         };
         // Exact unless a value is escaped, so the body needs no second allocation.
-        let length = self.parts.iter().map(|part| match part {
-            TemplatePart::Text(text) => text.len(),
+        let values = self.parts.iter().map(|part| match part {
+            TemplatePart::Text(_) => 0,
             TemplatePart::Slot(slot) => text(*slot).len(),
         });
-        let mut out = Vec::with_capacity(length.sum());
+        let mut out = Vec::with_capacity(self.text_bytes + values.sum::<usize>());
         for part in &self.parts {
             match part {
                 TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
@@ -139,9 +141,9 @@ impl CompiledTemplate {
                 TemplatePart::Slot(
                     slot @ (TemplateSlot::RequestId | TemplateSlot::RetryAfter | TemplateSlot::RetryAfterMs),
                 ) => {
-                    out.extend_from_slice(text(*slot).as_bytes());
+                    out.extend_from_slice(text(*slot));
                 }
-                TemplatePart::Slot(slot) => self.escape.write_escaped(&mut out, text(*slot).as_bytes()),
+                TemplatePart::Slot(slot) => self.escape.write_escaped(&mut out, text(*slot)),
             }
         }
         out
@@ -238,6 +240,14 @@ impl TemplateBuilder {
     }
 
     pub(super) fn finish(self) -> CompiledTemplate {
-        CompiledTemplate { parts: self.parts.into_boxed_slice(), escape: self.escape }
+        let text_bytes = self.parts.iter().map(|part| match part {
+            TemplatePart::Text(text) => text.len(),
+            TemplatePart::Slot(_) => 0,
+        });
+        CompiledTemplate {
+            text_bytes: text_bytes.sum(),
+            parts: self.parts.into_boxed_slice(),
+            escape: self.escape,
+        }
     }
 }

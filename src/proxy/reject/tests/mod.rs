@@ -13,6 +13,7 @@ use crate::config::{LimitId, LocationId};
 mod degrade;
 mod dry_run;
 mod fields;
+mod usual;
 
 const ID: &str = "01JD3Z0V7Q";
 
@@ -39,7 +40,7 @@ fn limit_rejection(limit: usize, cause: LimitCause, retry_after_ns: Option<u64>)
 }
 
 fn context<'a>() -> RejectContext<'a> {
-    RejectContext { request_id: ID, ..RejectContext::default() }
+    RejectContext { request_id: ID.as_bytes(), ..RejectContext::default() }
 }
 
 fn render_http(rejecters: &Rejecters, rejection: &Rejection) -> Response<Bytes> {
@@ -215,7 +216,7 @@ fn times_are_rounded_up() {
 fn jitter_only_delays_and_reaches_its_whole_range() {
     let rejecters = with_on_reject("{ retry_jitter: 20% }");
     let rendered = |id: &str, ns: u64| {
-        let context = RejectContext { request_id: id, ..RejectContext::default() };
+        let context = RejectContext { request_id: id.as_bytes(), ..RejectContext::default() };
         let rejection = limit_rejection(0, LimitCause::Rate, Some(ns));
         let response =
             rejecters.for_location(Some(LocationId(0))).render_rejection(&rejection, &context, false);
@@ -275,7 +276,7 @@ const TEMPLATE: &str = "${status}|${title}|${message}|${limit}|${tier}|${rate}|$
 
 fn hostile<'a>() -> RejectContext<'a> {
     RejectContext {
-        request_id: ID,
+        request_id: ID.as_bytes(),
         client_ip: "2001:db8::1".parse().ok(),
         account: "al\"ice\n",
         tier: "gold",

@@ -1,0 +1,70 @@
+//! The kept head of the most frequent rejections.
+
+use super::*;
+use crate::limit::LimitOutcome;
+
+fn rejecting(remaining: u64, reset_ns: u64) -> Decision {
+    Decision { outcome: LimitOutcome::Reject, remaining, reset_ns, retry_after_ns: reset_ns, wait_ns: 0 }
+}
+
+fn rate_rejection(retry_after_ns: Option<u64>) -> LimitRejection {
+    LimitRejection { limit: LimitId(0), rate: 0, cause: LimitCause::Rate, retry_after_ns }
+}
+
+/// The response from the kept head, and the one that is rendered field by field.
+fn render_both(
+    rejecters: &Rejecters,
+    rejection: LimitRejection,
+    decision: Decision,
+) -> (Option<Response<Bytes>>, Response<Bytes>) {
+    let rejecter = rejecters.for_location(Some(LocationId(0)));
+    let mut rendered = rejecter.render_rejection(&Rejection::Limit(rejection), &context(), false);
+    rejecter.write_fields([(rejection.limit, rejection.rate, decision)], rendered.headers_mut());
+    (rejecter.render_usual(&rejection, &decision, &context()), rendered)
+}
+
+#[test]
+fn a_kept_head_is_the_rendered_one() {
+    for (on_reject, is_kept) in [
+        ("{}", true),
+        ("{ ratelimit_headers: legacy }", true),
+        ("{ ratelimit_headers: none, body: envelope }", true),
+        ("{ status: 503, headers: { Retry-After: never, X-Why: slow } }", true),
+        ("{ body: none }", true),
+        ("{ retry_jitter: 100% }", false),
+    ] {
+        let rejecters = with_on_reject(on_reject);
+        let mut kept_heads = 0;
+        for ns in [0, 1, 1_000_000_000, 1_000_000_001, 2_000_000_000, 8_000_000_000, 8_000_000_001, u64::MAX]
+        {
+            for decision in [rejecting(0, ns), rejecting(1, ns), rejecting(0, 3_000_000_000)] {
+                let (usual, rendered) = render_both(&rejecters, rate_rejection(Some(ns)), decision);
+                let Some(usual) = usual else { continue };
+                kept_heads += 1;
+                assert_eq!(usual.status(), rendered.status());
+                assert_eq!(usual.headers(), rendered.headers(), "{on_reject} {decision:?}");
+                assert_eq!(text(&usual), text(&rendered));
+            }
+        }
+        assert!(!is_kept || kept_heads == 5, "{on_reject}: {kept_heads}");
+    }
+}
+
+#[test]
+fn other_rejections_have_no_kept_head() {
+    let rejecters = with_on_reject("{}");
+    let rejecter = rejecters.for_location(Some(LocationId(0)));
+    let is_usual = |rejection: LimitRejection, decision: Decision| {
+        rejecter.render_usual(&rejection, &decision, &context()).is_some()
+    };
+    let (rate, second) = (rate_rejection(Some(1_000_000_000)), 1_000_000_000);
+    assert!(is_usual(rate, rejecting(0, second)));
+    assert!(!is_usual(rate, rejecting(1, second)), "units remain");
+    assert!(!is_usual(rate, rejecting(0, second + 1)), "another time");
+    assert!(!is_usual(rate_rejection(Some(9 * second)), rejecting(0, 9 * second)), "too far away");
+    assert!(!is_usual(LimitRejection { cause: LimitCause::TooCostly, ..rate }, rejecting(0, second)));
+    assert!(!is_usual(LimitRejection { limit: LimitId(9), ..rate }, rejecting(0, second)));
+    let degraded = with_on_reject("{ degrade: { status: 200, body: sorry } }");
+    let rejecter = degraded.for_location(Some(LocationId(0)));
+    assert!(rejecter.render_usual(&rate, &rejecting(0, second), &context()).is_none());
+}
