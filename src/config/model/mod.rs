@@ -246,6 +246,12 @@ pub struct HeaderEdits {
     pub remove: Vec<HeaderName>,
 }
 
+impl HeaderEdits {
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct StateConfig {
     /// The store of bans and of limits without their own `state`.

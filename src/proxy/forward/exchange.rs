@@ -184,7 +184,8 @@ impl Exchange<'_> {
     ) -> Result<Option<(StatusCode, Lease)>, AttemptFault> {
         let due = retries.response_deadline(due, request, self.upstream.response_timeout);
         self.watch.set_upstream_deadline(self.upstream.response_ticks);
-        let sent = run_until_due(self.watch, due, pin!(lease.send_request(request, slot))).await;
+        let sending = lease.send_request(request, &self.outgoing.added_fields, slot);
+        let sent = run_until_due(self.watch, due, pin!(sending)).await;
         self.watch.clear_upstream_span();
         match sent {
             Ok(SendOutcome::Responded(status)) if self.rewrite_or_reject(slot) => Ok(Some((status, lease))),

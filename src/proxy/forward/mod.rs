@@ -38,6 +38,7 @@ use crate::proxy::worker::Worker;
 use crate::request::body;
 use crate::request::body::{BodyOutcomeCell, RequestBody};
 use crate::request::client::Client;
+use crate::request::headers::added_fields::AddedFields;
 use crate::request::location;
 use crate::upstream::{HashInput, Upstream, fnv1a};
 
@@ -95,8 +96,9 @@ async fn forward_admitted(Admitted { mut state, route }: Admitted) -> ForwardOut
         (None, Action::Upstream(upstream)) => upstream,
         (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, state),
     };
-    let outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut state);
+    let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut state);
     if upstream.is_demo() {
+        outgoing.added_fields.move_into(admitted_request(&mut state.request).headers_mut());
         serve_demo(route, state).await
     } else {
         proxy_request(&worker, route, upstream, outgoing, state).await
@@ -123,6 +125,8 @@ struct OutgoingRequest {
     /// The Host field must name the server: by `host_header: upstream`, or because the request has none.
     is_host_of_server: bool,
     wants_trailers: bool,
+    /// To be sent with the head.
+    added_fields: AddedFields,
     /// The protocol that the client asks to switch to.
     upgrade: Option<UpgradeRequest>,
 }
@@ -141,7 +145,7 @@ impl OutgoingRequest {
         // it.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
-        let mut hop_options = rewrite::rewrite_request(gateway, route, state);
+        let (mut hop_options, added_fields) = rewrite::rewrite_request(gateway, route, state);
         let request = admitted_request(&mut state.request);
         let is_host_of_server = route.host_header == HostHeader::Upstream
             || may_lack_host && !request.headers().contains_key(HOST);
@@ -163,6 +167,7 @@ impl OutgoingRequest {
             balance_hash,
             is_host_of_server,
             wants_trailers: hop_options.trailers,
+            added_fields,
             upgrade,
         }
     }

@@ -15,6 +15,7 @@ use crate::proxy::gateway::{Gateway, Route};
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::request::body::TrailerFilter;
+use crate::request::headers::added_fields::AddedFields;
 use crate::request::headers::forwarded::ForwardedHop;
 use crate::request::headers::hop_by_hop;
 use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
@@ -22,11 +23,13 @@ use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 use crate::upstream::ServerBody;
 
-/// Header fields that are added at most: three about the origin of the request, and its id.
-const ADDED_FIELDS: usize = 4;
-
 /// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestState) -> HopOptions {
+/// The returned fields are to be sent with it.
+pub fn rewrite_request(
+    gateway: &Gateway,
+    route: &Route,
+    state: &mut RequestState,
+) -> (HopOptions, AddedFields) {
     let RequestState { request, authority, target, connection, client, request_id, header_summary, .. } =
         state;
     let request = admitted_request(request);
@@ -42,8 +45,6 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestStat
         *request.uri_mut() = Uri::from(target);
     }
     let headers = request.headers_mut();
-    // Grow the map once, not for each field.
-    headers.reserve(ADDED_FIELDS);
     let hop_options = hop_by_hop::strip_request(headers, *header_summary, &gateway.protected_fields);
     if header_summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
         gateway.underscores.strip_headers(headers, &route.request_headers);
@@ -53,13 +54,22 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestStat
         trusted_peer: client.trusted_peer,
         proto: connection.proto,
     };
-    gateway.forwarded.rewrite_headers(headers, arrival);
-    headers.insert(gateway.server.request_id.clone(), request_id.to_value());
+    let mut added = AddedFields::default();
+    gateway.forwarded.rewrite_headers(headers, *header_summary, arrival, &mut added);
+    let id_name = &gateway.server.request_id;
+    if headers.keys().any(|name| name == id_name) {
+        headers.remove(id_name);
+    }
+    added.set(id_name.clone(), request_id.to_value());
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }
-    edit_headers(headers, &route.request_headers);
-    hop_options
+    if !route.request_headers.is_empty() {
+        // Edits may concern added fields.
+        added.move_into(headers);
+        edit_headers(headers, &route.request_headers);
+    }
+    (hop_options, added)
 }
 
 /// A filter that removes fields with underscores from the trailers of a request, which arrive after the judgement.

@@ -227,7 +227,7 @@ fn render_rejection(
         state.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
-    let context = RejectContext {
+    let context = || RejectContext {
         request_id: state.request_id.as_bytes(),
         client_ip: Some(state.client.ip),
         account: state.account.as_deref().unwrap_or_default(),
@@ -241,11 +241,12 @@ fn render_rejection(
     if let (Rejection::Limit(limit_rejection), [only]) = (rejection, &state.decisions[..])
         && !facts.is_grpc()
         && is_decision_of(only, limit_rejection, gateway.chain_for(state.route))
-        && let Some(response) = rejecter.render_usual(limit_rejection, &only.decision, &context)
+        && let Some(response) =
+            rejecter.render_usual(limit_rejection, &only.decision, state.request_id.as_bytes(), context)
     {
         return response;
     }
-    let mut response = rejecter.render_rejection(rejection, &context, facts.is_grpc());
+    let mut response = rejecter.render_rejection(rejection, &context(), facts.is_grpc());
     write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
     if rejection.closes_connection() {
         forward::set_connection_close(response.headers_mut());

@@ -194,12 +194,14 @@ impl Rejecter {
     }
 
     /// The whole response to the most frequent rejection: `decision` is the only one of the chain, it rejects, and it
-    /// leaves no unit until the retry. `None` for any other.
-    pub fn render_usual(
+    /// leaves no unit until the retry. `None` for any other. `context` is called only if the response contains more of
+    /// the request than its id.
+    pub fn render_usual<'c>(
         &self,
         limit_rejection: &LimitRejection,
         decision: &Decision,
-        context: &RejectContext<'_>,
+        request_id: &'c [u8],
+        context: impl FnOnce() -> RejectContext<'c>,
     ) -> Option<Response<Bytes>> {
         let responses = self.limit_responses(limit_rejection)?;
         if !matches!(limit_rejection.cause, LimitCause::Rate | LimitCause::Queue)
@@ -208,7 +210,7 @@ impl Rejecter {
             return None;
         }
         let response = &responses.rejected;
-        let retry = response.retry_times(context.request_id, limit_rejection.retry_after_ns);
+        let retry = response.retry_times(request_id, limit_rejection.retry_after_ns);
         let seconds = retry.seconds?;
         if decision.remaining > 0 || limit_fields::reset_seconds(decision) != seconds {
             return None;
@@ -219,7 +221,11 @@ impl Rejecter {
             self.write_fields([(limit_rejection.limit, limit_rejection.rate, *decision)], &mut head);
             Box::new(head)
         });
-        Some(response.build_response(HeaderMap::clone(head), context, retry))
+        let context = match response.uses_context() {
+            true => context(),
+            false => RejectContext { request_id, ..RejectContext::default() },
+        };
+        Some(response.build_response(HeaderMap::clone(head), &context, retry))
     }
 
     /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are

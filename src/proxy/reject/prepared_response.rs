@@ -52,6 +52,8 @@ pub(super) struct PreparedResponse {
     status: StatusCode,
     content_type: Option<HeaderValue>,
     body: CompiledTemplate,
+    /// The body contains more of the request than its id.
+    uses_context: bool,
     message: CompiledTemplate,
     extra_headers: ExtraHeaders,
     retry_hint: RetryHint,
@@ -164,6 +166,7 @@ impl PreparedResponse {
         PreparedResponse {
             status,
             content_type,
+            uses_context: body.uses_context(),
             body,
             message: message.finish(),
             extra_headers: style.extra_headers.clone(),
@@ -171,6 +174,11 @@ impl PreparedResponse {
             jitter: style.on_reject.retry_jitter,
             grpc_status: content.grpc_status,
         }
+    }
+
+    #[inline]
+    pub(super) fn uses_context(&self) -> bool {
+        self.uses_context
     }
 
     pub(super) fn uses_target(&self) -> bool {

@@ -100,6 +100,14 @@ impl CompiledTemplate {
         self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if is_of_target(slot)))
     }
 
+    /// Whether a value is more than an id or a time.
+    pub(super) fn uses_context(&self) -> bool {
+        let is_of_response = |slot: &TemplateSlot| {
+            matches!(slot, TemplateSlot::RequestId | TemplateSlot::RetryAfter | TemplateSlot::RetryAfterMs)
+        };
+        self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if !is_of_response(slot)))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

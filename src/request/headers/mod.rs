@@ -1,5 +1,6 @@
 //! The header fields that the gateway removes, adds or rejects.
 
+pub mod added_fields;
 pub mod forwarded;
 pub mod hop_by_hop;
 pub mod summary;

@@ -29,6 +29,9 @@ impl HeaderSummary {
     /// Without it no name of a request contains an underscore. Responses never have it.
     pub const MAYBE_UNDERSCORES: HeaderSummary = HeaderSummary(1 << 13);
 
+    /// Forwarded, X-Real-IP, or an X-Forwarded field.
+    pub const ORIGIN: HeaderSummary = HeaderSummary(1 << 14);
+
     #[inline]
     pub fn scan_request(headers: &HeaderMap) -> HeaderSummary {
         let (mut flags, mut underscores) = (0, 0);
@@ -72,12 +75,16 @@ fn field_flag(name: &HeaderName) -> u16 {
         6 if name == "expect" => HeaderSummary::EXPECT,
         7 if name == "trailer" => HeaderSummary::TRAILER,
         7 if name == "upgrade" => HeaderSummary::UPGRADE,
+        9 if name == "forwarded" || name == "x-real-ip" => HeaderSummary::ORIGIN,
         10 if name == "connection" => HeaderSummary::CONNECTION,
         10 if name == "keep-alive" => HeaderSummary::KEEP_ALIVE,
         12 if name == "content-type" => HeaderSummary::CONTENT_TYPE,
         14 if name == "content-length" => HeaderSummary::CONTENT_LENGTH,
         14 if name == "http2-settings" => HeaderSummary::HTTP2_SETTINGS,
+        15 if name == "x-forwarded-for" => HeaderSummary::ORIGIN,
+        16 if name == "x-forwarded-host" => HeaderSummary::ORIGIN,
         16 if name == "proxy-connection" => HeaderSummary::PROXY_CONNECTION,
+        17 if name == "x-forwarded-proto" => HeaderSummary::ORIGIN,
         17 if name == "transfer-encoding" => HeaderSummary::TRANSFER_ENCODING,
         18 if name == "proxy-authenticate" => HeaderSummary::PROXY_AUTHENTICATE,
         19 if name == "proxy-authorization" => HeaderSummary::PROXY_AUTHORIZATION,
@@ -116,8 +123,7 @@ mod tests {
     #[test]
     fn finds_exactly_the_special_fields() {
         let mut headers = HeaderMap::new();
-        for name in ["host", "accept", "ts", "cookie", "content-kind", "content-weight", "x-forwarded-proto"]
-        {
+        for name in ["host", "accept", "ts", "cookie", "content-kind", "content-weight", "x-forwarded-prot"] {
             headers.insert(name, HeaderValue::from_static("x"));
         }
         assert_eq!(HeaderSummary::scan_request(&headers), HeaderSummary::default());
@@ -136,6 +142,11 @@ mod tests {
             ("expect", HeaderSummary::EXPECT),
             ("content-type", HeaderSummary::CONTENT_TYPE),
             ("content-length", HeaderSummary::CONTENT_LENGTH),
+            ("forwarded", HeaderSummary::ORIGIN),
+            ("x-real-ip", HeaderSummary::ORIGIN),
+            ("x-forwarded-for", HeaderSummary::ORIGIN),
+            ("x-forwarded-host", HeaderSummary::ORIGIN),
+            ("x-forwarded-proto", HeaderSummary::ORIGIN),
         ] {
             let mut headers = headers.clone();
             headers.insert(name, HeaderValue::from_static("x"));

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
 
@@ -11,6 +11,7 @@ use super::field::{MalformedResponse, describe_error, parse_field};
 use super::framing::ResponseFraming;
 use super::upload::RequestFraming;
 use crate::request::body::RequestBody;
+use crate::request::headers::added_fields::AddedFields;
 use crate::request::headers::hop_by_hop::list_members;
 
 /// Most bytes of all heads of a response, interim ones included.
@@ -24,8 +25,12 @@ const FIELDS_USUAL: usize = 100;
 
 // === Requests ===
 
-/// Writes the head of `request` and returns the framing of its body.
-pub(super) fn write_head(request: &Request<RequestBody>, buffer: &mut Vec<u8>) -> RequestFraming {
+/// Writes the head of `request` with the `added` fields, and returns the framing of its body.
+pub(super) fn write_head(
+    request: &Request<RequestBody>,
+    added: &AddedFields,
+    buffer: &mut Vec<u8>,
+) -> RequestFraming {
     buffer.extend_from_slice(request.method().as_str().as_bytes());
     buffer.push(b' ');
     // The target as judged: a path with its query, or `*`.
@@ -42,10 +47,10 @@ pub(super) fn write_head(request: &Request<RequestBody>, buffer: &mut Vec<u8>) -
             }
             _ => {}
         }
-        buffer.extend_from_slice(name.as_str().as_bytes());
-        buffer.extend_from_slice(b": ");
-        buffer.extend_from_slice(value.as_bytes());
-        buffer.extend_from_slice(b"\r\n");
+        write_field(name, value, buffer);
+    }
+    for (name, value) in added.iter() {
+        write_field(name, value, buffer);
     }
     let length = if has_length { content_length(request.headers()) } else { None };
     let framing = match request.body().is_empty() {
@@ -62,6 +67,14 @@ pub(super) fn write_head(request: &Request<RequestBody>, buffer: &mut Vec<u8>) -
     }
     buffer.extend_from_slice(b"\r\n");
     framing
+}
+
+#[inline]
+fn write_field(name: &HeaderName, value: &HeaderValue, buffer: &mut Vec<u8>) {
+    buffer.extend_from_slice(name.as_str().as_bytes());
+    buffer.extend_from_slice(b": ");
+    buffer.extend_from_slice(value.as_bytes());
+    buffer.extend_from_slice(b"\r\n");
 }
 
 /// The length that all lines agree on.

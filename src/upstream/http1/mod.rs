@@ -27,6 +27,7 @@ use super::fault::is_reset;
 use super::send_outcome::{ExchangeFault, SendOutcome};
 use super::server_socket::ServerSocket;
 use crate::request::body::RequestBody;
+use crate::request::headers::added_fields::AddedFields;
 use framing::ResponseFraming;
 pub(super) use head::FIELDS_MAX;
 use head::{HeadReader, ResponseHead};
@@ -124,15 +125,16 @@ impl Http1Connection {
         }
     }
 
-    /// Sends `request` and waits for the head of its response. A body that is not complete by then continues as the
+    /// Sends `request` with the `added` fields, and waits for the head of its response. A body that is not complete by then continues as the
     /// returned upload.
     pub(super) async fn send_request<B: From<Http1Body>>(
         self: &Rc<Self>,
         request: &mut Request<RequestBody>,
+        added: &AddedFields,
         slot: &mut Option<Response<B>>,
     ) -> (SendOutcome, Option<UploadTask>) {
         let mut reader = HeadReader::new(request.method());
-        let mut upload = Some(self.state.borrow_mut().start_request(request));
+        let mut upload = Some(self.state.borrow_mut().start_request(request, added));
         let head = poll_fn(|cx| self.state.borrow_mut().poll_head(cx, &mut upload, &mut reader)).await;
         let ResponseHead { status, headers, framing, keeps_alive } = match head {
             Ok(Some(head)) => head,
@@ -175,11 +177,11 @@ impl Http1Connection {
 
 impl Http1State {
     /// Writes the head of the request to the buffer and takes its body.
-    fn start_request(&mut self, request: &mut Request<RequestBody>) -> Upload {
+    fn start_request(&mut self, request: &mut Request<RequestBody>, added: &AddedFields) -> Upload {
         (self.is_request_sent, self.is_response_done, self.read_target) = (false, false, READ_MIN);
         let mut buffer = std::mem::take(&mut self.write_buffer);
         buffer.clear();
-        let framing = head::write_head(request, &mut buffer);
+        let framing = head::write_head(request, added, &mut buffer);
         Upload::new(buffer, framing, request.body_mut().take_body())
     }
 

@@ -1,7 +1,7 @@
 //! HTTP/1 heads and bodies are written and read alike, whatever pieces they arrive in.
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -235,12 +235,17 @@ fn a_request_without_a_body_announces_none() {
     headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
     headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     let mut buffer = Vec::new();
-    head::write_head(&request, &mut buffer);
+    head::write_head(&request, &AddedFields::default(), &mut buffer);
     assert_eq!(buffer, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\n\r\n");
     request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     buffer.clear();
-    head::write_head(&request, &mut buffer);
+    head::write_head(&request, &AddedFields::default(), &mut buffer);
     assert_eq!(buffer, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
+    let mut added = AddedFields::default();
+    added.set(HeaderName::from_static("x-request-id"), HeaderValue::from_static("7"));
+    buffer.clear();
+    head::write_head(&request, &added, &mut buffer);
+    assert_eq!(buffer, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\nx-request-id: 7\r\ncontent-length: 0\r\n\r\n");
 }
 
 #[test]
@@ -262,7 +267,7 @@ fn a_length_is_written_once_and_as_a_number() {
             request.headers_mut().append(CONTENT_LENGTH, HeaderValue::from_static(length));
         }
         let mut buffer = Vec::new();
-        head::write_head(&request, &mut buffer);
+        head::write_head(&request, &AddedFields::default(), &mut buffer);
         let buffer = String::from_utf8(buffer).unwrap();
         assert_eq!(buffer, format!("POST /x HTTP/1.1\r\n{written}\r\n"), "{lengths:?}");
     }
@@ -291,8 +296,9 @@ async fn a_connection_serves_one_exchange_after_the_other() {
             assert_eq!(&seen[..count], b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
             server.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
         };
+        let added = AddedFields::default();
         let ((sent, upload), ()) =
-            tokio::join!(connection.send_request(&mut sent_request, &mut response), served);
+            tokio::join!(connection.send_request(&mut sent_request, &added, &mut response), served);
         assert!(
             matches!(sent, SendOutcome::Responded(StatusCode::OK))
                 && upload.is_none()
@@ -314,7 +320,7 @@ async fn bytes_after_a_response_make_the_connection_unusable() {
     let (connection, mut server) = pair().await;
     let (mut response, mut sent_request) = (None::<Response<Http1Body>>, request());
     server.write_all(b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\n").await.unwrap();
-    let (sent, _) = connection.send_request(&mut sent_request, &mut response).await;
+    let (sent, _) = connection.send_request(&mut sent_request, &AddedFields::default(), &mut response).await;
     assert!(matches!(sent, SendOutcome::Responded(StatusCode::NO_CONTENT)) && !connection.is_free());
 }
 
@@ -322,11 +328,15 @@ async fn bytes_after_a_response_make_the_connection_unusable() {
 async fn closing_before_and_within_a_response_are_distinguished() {
     let (connection, server) = pair().await;
     drop(server);
-    let (sent, _) = connection.send_request(&mut request(), &mut None::<Response<Http1Body>>).await;
+    let (sent, _) = connection
+        .send_request(&mut request(), &AddedFields::default(), &mut None::<Response<Http1Body>>)
+        .await;
     assert!(matches!(sent, SendOutcome::Failed(error) if error.has_no_response()) || !connection.is_silent());
     let (connection, mut server) = pair().await;
     server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
     drop(server);
-    let (sent, _) = connection.send_request(&mut request(), &mut None::<Response<Http1Body>>).await;
+    let (sent, _) = connection
+        .send_request(&mut request(), &AddedFields::default(), &mut None::<Response<Http1Body>>)
+        .await;
     assert!(matches!(sent, SendOutcome::Failed(error) if !error.has_no_response()));
 }

@@ -23,6 +23,7 @@ use super::server::Server;
 use super::translate::{to_http1, to_http2};
 use crate::net::deadline::SweepCounter;
 use crate::request::body::RequestBody;
+use crate::request::headers::added_fields::AddedFields;
 
 /// Most concurrent requests on one connection, even if the server allows more.
 const STREAMS_MAX: usize = 1000;
@@ -156,11 +157,12 @@ impl Http2Connection {
         self.is_idle()
     }
 
-    /// Sends `request` and waits for the head of the response. A request that the server certainly has not begun to
+    /// Sends `request` with the `added` fields, and waits for the head of the response. A request that the server certainly has not begun to
     /// process is unsent, and put back; one with a body is lost once it was sent.
     pub(super) async fn send_request(
         &self,
         request: &mut Option<Request<RequestBody>>,
+        added: &AddedFields,
         slot: &mut ResponseSlot,
         ticks: &SweepCounter,
     ) -> SendOutcome {
@@ -171,6 +173,7 @@ impl Http2Connection {
             return SendOutcome::Unsent;
         }
         *request = copy;
+        added.copy_into(outgoing.headers_mut());
         let mut fault = match self.sender.clone().try_send_request(outgoing).await {
             Ok(response) => {
                 return SendOutcome::Responded(slot.insert(response.map(ServerBody::Http2)).status());
@@ -180,6 +183,7 @@ impl Http2Connection {
         if let Some(mut unsent) = fault.take_message() {
             self.is_draining.set(true);
             to_http1(&mut unsent);
+            added.remove_from(unsent.headers_mut());
             *request = Some(unsent);
             return SendOutcome::Unsent;
         }

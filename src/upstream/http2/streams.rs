@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::Http2Connection;
 use crate::net::deadline::SweepCounter;
 use crate::request::body::RequestBody;
+use crate::request::headers::added_fields::AddedFields;
 use crate::upstream::connect::{ConnectFault, NewConnection, open_connection};
 use crate::upstream::http1::Http1Connection;
 use crate::upstream::response::ResponseSlot;
@@ -228,9 +229,10 @@ impl Http2Stream {
     pub(crate) async fn send_request(
         &self,
         request: &mut Option<Request<RequestBody>>,
+        added: &AddedFields,
         slot: &mut ResponseSlot,
     ) -> SendOutcome {
-        self.connection.send_request(request, slot, &self.connections.ticks).await
+        self.connection.send_request(request, added, slot, &self.connections.ticks).await
     }
 }
 

@@ -49,7 +49,14 @@ async fn a_silent_server_is_pinged() {
             let start = Instant::now();
             let sender = connection.clone();
             let outcome = tokio::task::spawn_local(async move {
-                sender.send_request(&mut request(), &mut None, &SweepCounter::default()).await
+                sender
+                    .send_request(
+                        &mut request(),
+                        &AddedFields::default(),
+                        &mut None,
+                        &SweepCounter::default(),
+                    )
+                    .await
             });
             let (_, responder) = accepted.accept().await.unwrap().unwrap();
             // From here on the server reads nothing.
@@ -76,7 +83,9 @@ async fn a_silent_request_of_a_living_server_may_take_its_time() {
                     });
                 }
             });
-            let sent = connection.send_request(&mut request(), &mut None, &SweepCounter::default()).await;
+            let sent = connection
+                .send_request(&mut request(), &AddedFields::default(), &mut None, &SweepCounter::default())
+                .await;
             assert!(matches!(sent, SendOutcome::Responded(_)));
             assert!(connection.is_open());
         })

@@ -18,6 +18,7 @@ use super::server::{Server, ServerInFlight, ServerProtocol};
 use super::server_socket::ServerSocket;
 use crate::net::deadline::SweepCounter;
 use crate::request::body::RequestBody;
+use crate::request::headers::added_fields::AddedFields;
 
 /// The connections of one worker. The gateways before and after a reload share them: a request of the old one leaves
 /// its connection to the new one.
@@ -276,21 +277,22 @@ impl Lease {
         self.may_be_closing
     }
 
-    /// Sends `request` and waits for the head of the response.
+    /// Sends `request` with the `added` fields, and waits for the head of the response.
     pub async fn send_request(
         &mut self,
         request: &mut Option<Request<RequestBody>>,
+        added: &AddedFields,
         response: &mut ResponseSlot,
     ) -> SendOutcome {
         let connection = match &self.connection {
             LeasedConnection::Exclusive(connection) => connection,
             // Boxed, so that the future of an HTTP/1 request has no room for it.
             LeasedConnection::Shared(stream) => {
-                return Box::pin(stream.send_request(request, response)).await;
+                return Box::pin(stream.send_request(request, added, response)).await;
             }
         };
         let Some(request) = request else { return SendOutcome::Unsent };
-        let (outcome, upload_task) = connection.send_request(request, response).await;
+        let (outcome, upload_task) = connection.send_request(request, added, response).await;
         self.upload_task = upload_task;
         outcome
     }

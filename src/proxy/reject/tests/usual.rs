@@ -20,7 +20,9 @@ fn render_both(
     let rejecter = rejecters.for_location(Some(LocationId(0)));
     let mut rendered = rejecter.render_rejection(&Rejection::Limit(rejection), &context(), false);
     rejecter.write_fields([(rejection.limit, rejection.rate, decision)], rendered.headers_mut());
-    (rejecter.render_usual(&rejection, &decision, &context()), rendered)
+    // Asked for twice: the first renders the head.
+    rejecter.render_usual(&rejection, &decision, ID.as_bytes(), context);
+    (rejecter.render_usual(&rejection, &decision, ID.as_bytes(), context), rendered)
 }
 
 #[test]
@@ -31,6 +33,7 @@ fn a_kept_head_is_the_rendered_one() {
         ("{ ratelimit_headers: none, body: envelope }", true),
         ("{ status: 503, headers: { Retry-After: never, X-Why: slow } }", true),
         ("{ body: none }", true),
+        ("{ body: { template: \"${client_ip} ${host} ${request_id} ${retry_after_ms}\" } }", true),
         ("{ retry_jitter: 100% }", false),
     ] {
         let rejecters = with_on_reject(on_reject);
@@ -55,7 +58,7 @@ fn other_rejections_have_no_kept_head() {
     let rejecters = with_on_reject("{}");
     let rejecter = rejecters.for_location(Some(LocationId(0)));
     let is_usual = |rejection: LimitRejection, decision: Decision| {
-        rejecter.render_usual(&rejection, &decision, &context()).is_some()
+        rejecter.render_usual(&rejection, &decision, ID.as_bytes(), context).is_some()
     };
     let (rate, second) = (rate_rejection(Some(1_000_000_000)), 1_000_000_000);
     assert!(is_usual(rate, rejecting(0, second)));
@@ -66,5 +69,5 @@ fn other_rejections_have_no_kept_head() {
     assert!(!is_usual(LimitRejection { limit: LimitId(9), ..rate }, rejecting(0, second)));
     let degraded = with_on_reject("{ degrade: { status: 200, body: sorry } }");
     let rejecter = degraded.for_location(Some(LocationId(0)));
-    assert!(rejecter.render_usual(&rate, &rejecting(0, second), &context()).is_none());
+    assert!(rejecter.render_usual(&rate, &rejecting(0, second), ID.as_bytes(), context).is_none());
 }

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use http::header::{Entry, FORWARDED, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
+use super::added_fields::AddedFields;
+use super::summary::HeaderSummary;
 use crate::config;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -76,41 +78,47 @@ pub fn write_address(out: &mut Vec<u8>, ip: IpAddr) {
 }
 
 impl ForwardedHeaders {
-    /// Rewrites a request for its upstream. The Host header must still be the client's, and agree with the target (see
-    /// [`crate::request::location::set_host_header`]).
+    /// Rewrites a request with this `summary` for its upstream; what it lacks becomes `added`. The Host header must still
+    /// be the client's, and agree with the target (see [`crate::request::location::set_host_header`]).
     #[inline]
-    pub fn rewrite_headers(&self, headers: &mut HeaderMap, hop: ForwardedHop<'_>) {
-        if hop.trusted_peer { extend_claims(headers, hop) } else { self.replace_claims(headers, hop) }
+    pub fn rewrite_headers(
+        &self,
+        headers: &mut HeaderMap,
+        summary: HeaderSummary,
+        hop: ForwardedHop<'_>,
+        added: &mut AddedFields,
+    ) {
+        if hop.trusted_peer {
+            extend_claims(headers, hop);
+        } else {
+            self.replace_claims(headers, summary, hop, added);
+        }
     }
 
     /// Replaces all values of an untrusted peer.
-    fn replace_claims(&self, headers: &mut HeaderMap, hop: ForwardedHop<'_>) {
-        let (mut claims, mut host) = ([None; 3], None);
-        let names = [Some(&FORWARDED), Some(&X_REAL_IP), self.client_header.as_ref()];
-        for (name, value) in &*headers {
-            if *name == HOST && host.is_none() {
-                host = Some(value.clone());
-            }
-            for (claim, candidate) in claims.iter_mut().zip(names) {
-                if candidate == Some(name) {
-                    *claim = candidate;
-                }
+    fn replace_claims(
+        &self,
+        headers: &mut HeaderMap,
+        summary: HeaderSummary,
+        hop: ForwardedHop<'_>,
+        added: &mut AddedFields,
+    ) {
+        if summary.has_any(HeaderSummary::ORIGIN) {
+            for name in [FORWARDED, X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST] {
+                headers.remove(name);
             }
         }
-        for name in claims.into_iter().flatten() {
+        if let Some(name) = &self.client_header {
             headers.remove(name);
         }
-        replace_or_remove(headers, X_FORWARDED_FOR, hop.peer.cloned());
-        headers.insert(X_FORWARDED_PROTO, hop.proto.header_value());
-        replace_or_remove(headers, X_FORWARDED_HOST, host);
+        if let Some(peer) = hop.peer {
+            added.set(X_FORWARDED_FOR, peer.clone());
+        }
+        added.set(X_FORWARDED_PROTO, hop.proto.header_value());
+        if let Some((_, host)) = headers.iter().find(|(name, _)| **name == HOST) {
+            added.set(X_FORWARDED_HOST, host.clone());
+        }
     }
-}
-
-fn replace_or_remove(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
-    match value {
-        Some(value) => headers.insert(name, value),
-        None => headers.remove(name),
-    };
 }
 
 /// Keeps the values of a trusted proxy, and adds its address.

@@ -14,12 +14,20 @@ fn read(headers: &HeaderMap, name: &str) -> Vec<String> {
     headers.get_all(name).iter().map(|value| value.to_str().expect("text").to_owned()).collect()
 }
 
+/// Rewrites a head as the upstream gets it.
+fn rewrite(forwarded: &ForwardedHeaders, headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
+    let (summary, mut added) = (HeaderSummary::scan_request(headers), AddedFields::default());
+    forwarded.rewrite_headers(headers, summary, arrival, &mut added);
+    assert!(added.iter().all(|(name, _)| !headers.contains_key(name)), "an added field would come twice");
+    added.move_into(headers);
+}
+
 fn rewritten(trusted_peer: bool, lines: &[(&'static str, &'static str)]) -> HeaderMap {
     let mut headers = headers(lines);
     let peer = peer_value("::ffff:192.0.2.9".parse().expect("an address"));
     let forwarded = ForwardedHeaders { client_header: Some(HeaderName::from_static("cf-connecting-ip")) };
-    forwarded
-        .rewrite_headers(&mut headers, ForwardedHop { peer: Some(&peer), trusted_peer, proto: Proto::Http });
+    let arrival = ForwardedHop { peer: Some(&peer), trusted_peer, proto: Proto::Http };
+    rewrite(&forwarded, &mut headers, arrival);
     headers
 }
 
@@ -80,7 +88,7 @@ fn a_request_without_a_host_claims_none() {
 fn a_unix_peer_has_no_address_to_add() {
     let mut headers = headers(&[("x-forwarded-for", "192.0.2.1")]);
     let arrival = ForwardedHop { peer: None, trusted_peer: true, proto: Proto::Https };
-    ForwardedHeaders::default().rewrite_headers(&mut headers, arrival);
+    rewrite(&ForwardedHeaders::default(), &mut headers, arrival);
     assert_eq!(read(&headers, "x-forwarded-for"), ["192.0.2.1"]);
     assert_eq!(read(&headers, "x-forwarded-proto"), ["https"]);
 }
@@ -91,6 +99,6 @@ fn bytes_of_invalid_text_are_joined_as_they_are() {
     headers.append("x-forwarded-for", HeaderValue::from_bytes(b"\xFF").expect("obs-text"));
     let peer = peer_value("2001:db8::1".parse().expect("an address"));
     let arrival = ForwardedHop { peer: Some(&peer), trusted_peer: true, proto: Proto::Http };
-    ForwardedHeaders::default().rewrite_headers(&mut headers, arrival);
+    rewrite(&ForwardedHeaders::default(), &mut headers, arrival);
     assert_eq!(headers["x-forwarded-for"].as_bytes(), b"\xFF, 2001:db8::1");
 }
