@@ -54,7 +54,7 @@ pub fn rewrite_request(
         trusted_peer: client.trusted_peer,
         proto: connection.proto,
     };
-    let mut added = AddedFields::default();
+    let mut added = AddedFields::new();
     gateway.forwarded.rewrite_headers(headers, *header_summary, arrival, &mut added);
     let id_name = &gateway.server.request_id;
     if headers.keys().any(|name| name == id_name) {

@@ -1,14 +1,18 @@
 //! The fields that the gateway adds to a request, beside its head until they are sent.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use smallvec::SmallVec;
 
 /// Fields to send with the head of a request. Over HTTP/1 they are only written, which costs a fifth of inserting them
 /// into the head first.
 #[derive(Debug, Default)]
-pub struct AddedFields(SmallVec<[(HeaderName, HeaderValue); 4]>);
+pub struct AddedFields(Vec<(HeaderName, HeaderValue)>);
 
 impl AddedFields {
+    /// No fields yet, with room for those of most requests: three about the origin of the request, and its id.
+    pub fn new() -> AddedFields {
+        AddedFields(Vec::with_capacity(4))
+    }
+
     /// Sets a field that the head itself does not contain.
     #[inline]
     pub fn set(&mut self, name: HeaderName, value: HeaderValue) {
