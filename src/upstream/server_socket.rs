@@ -52,8 +52,8 @@ fn would_block(read: io::Result<usize>) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Writes without asking for readiness before: nearly every socket has room. As [`crate::net::socket`], it bypasses the C
-/// library.
+/// Writes without asking for readiness before: nearly every socket has room. As [`crate::net::socket`], it bypasses the
+/// C library.
 #[inline]
 fn poll_send(stream: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {

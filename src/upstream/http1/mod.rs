@@ -125,8 +125,8 @@ impl Http1Connection {
         }
     }
 
-    /// Sends `request` with the `added` fields, and waits for the head of its response. A body that is not complete by then continues as the
-    /// returned upload.
+    /// Sends `request` with the `added` fields, and waits for the head of its response. A body that is not complete by
+    /// then continues as the returned upload.
     pub(super) async fn send_request<B: From<Http1Body>>(
         self: &Rc<Self>,
         request: &mut Request<RequestBody>,

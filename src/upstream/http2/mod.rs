@@ -157,8 +157,8 @@ impl Http2Connection {
         self.is_idle()
     }
 
-    /// Sends `request` with the `added` fields, and waits for the head of the response. A request that the server certainly has not begun to
-    /// process is unsent, and put back; one with a body is lost once it was sent.
+    /// Sends `request` with the `added` fields, and waits for the head of the response. A request that the server
+    /// certainly has not begun to process is unsent, and put back; one with a body is lost once it was sent.
     pub(super) async fn send_request(
         &self,
         request: &mut Option<Request<RequestBody>>,

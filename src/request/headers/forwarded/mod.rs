@@ -78,8 +78,8 @@ pub fn write_address(out: &mut Vec<u8>, ip: IpAddr) {
 }
 
 impl ForwardedHeaders {
-    /// Rewrites a request with this `summary` for its upstream; what it lacks becomes `added`. The Host header must still
-    /// be the client's, and agree with the target (see [`crate::request::location::set_host_header`]).
+    /// Rewrites a request with this `summary` for its upstream; what it lacks becomes `added`. The Host header must
+    /// still be the client's, and agree with the target (see [`crate::request::location::set_host_header`]).
     #[inline]
     pub fn rewrite_headers(
         &self,
