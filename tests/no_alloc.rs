@@ -8,21 +8,22 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+use http_body::SizeHint;
 use sluicegate::admission::ban::StrikeOutcome;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{
     self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
     WindowAlign,
 };
-use sluicegate::config::{LimitId, LocationId};
 use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
 use sluicegate::proxy::gateway::Gateway;
-use sluicegate::proxy::judge::{Caller, CallerIdentity, RequestHead};
+use sluicegate::proxy::judge;
+use sluicegate::proxy::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
 use sluicegate::request::access::AccessDecision;
-use sluicegate::request::account::find_account;
 use sluicegate::request::client::Client;
 use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, Store, StoreFault};
 
@@ -166,34 +167,57 @@ locations: [{ path: /, upstream: demo, limits: [per-account, per-tier, watched] 
 access_log: { output: none }
 ";
 
+/// Judges as for a request, without a connection.
+struct ChargeMode;
+
+impl<'r> JudgeMode<'r> for ChargeMode {
+    type Chain = Charge;
+
+    fn try_count_in_flight(&mut self, _: &Gateway) -> bool {
+        true
+    }
+
+    fn observe_demand(
+        &mut self,
+        _: &Gateway,
+        _: &RequestFacts<'r>,
+        _: &Caller<'_>,
+        _: &Limit,
+        _: &Result<LimitDemand, ChargeFault>,
+    ) {
+    }
+}
+
 /// All checks of a head before and in its chain.
 #[test]
 fn tiers_access_lists_and_bans_admit_without_allocating() {
     let loaded = config::parse(GUARDED, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     let gateway = Gateway::build(&loaded.config, None).unwrap();
-    let (bans, tiers) = (gateway.bans.as_ref().unwrap(), gateway.tiers.as_ref().unwrap());
+    let bans = gateway.bans.as_ref().unwrap();
     let stranger = gateway.keys.hash_ip([10, 0, 0, 2].into());
     // Others are banned, so that each request is looked up among them.
     assert!(matches!(bans.count_strike(&stranger, Now(1 << 39)), StrikeOutcome::Started(_)));
     assert!(bans.ban_left_ns(&stranger, Now(1 << 40)).is_some());
     let (method, uri, mut headers) = (Method::GET, Uri::from_static("/things?page=1"), HeaderMap::new());
     headers.insert("x-account", HeaderValue::from_static("alice"));
-    let head =
-        RequestHead { method: &method, uri: &uri, headers: &headers, host: "example.com", path: b"/things" };
-    let client = Client { ip: [10, 0, 0, 1].into(), trusted_peer: false };
-    let limits = gateway.chain_for(Some(LocationId(0)));
+    headers.insert("host", HeaderValue::from_static("example.com"));
     requests_allocate_nothing(1, |now| {
-        let standing = gateway.access_for(Some(LocationId(0))).map(|access| access.decide_access(client.ip));
-        let account = find_account(gateway.account.as_ref(), &headers, uri.query(), None).unwrap();
-        let tier = tiers.find_tier(account.as_deref(), &headers, uri.query(), None).unwrap();
-        let named = CallerIdentity { account: account.as_deref(), tier: tier.as_str(), token: None };
-        let caller = Caller::new(&gateway, head, client, None, named, Some(LocationId(0)));
-        let banned = bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now);
-        let mut keys = limits.keys.iter();
-        let ask = |limit: &Limit| caller.build_demand(&gateway.keys, limit, keys.next().unwrap()).unwrap();
-        standing == Some(AccessDecision::Ordinary)
-            && banned.is_none()
-            && passes(now, &limits.chain, &gateway.waiting, ask)
+        let head = RequestHead {
+            method: &method,
+            uri: &uri,
+            version: Version::HTTP_11,
+            headers: &headers,
+            authority: None,
+            client: Client { ip: [10, 0, 0, 1].into(), trusted_peer: false },
+            received: now,
+            is_websocket_connect: false,
+        };
+        let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), None);
+        let (mut decisions, mut verdict) = (Decisions::new(), None);
+        let judged = judge::judge(&gateway, &mut facts, &mut ChargeMode, &mut decisions, &mut verdict);
+        let (Ok(()), Some(ChainVerdict::Admit(mut permit))) = (judged, verdict) else { return false };
+        permit.keep_charges();
+        facts.access == Some(AccessDecision::Ordinary) && facts.tier_name() == "gold"
     });
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{
     Algorithm, Cost, KeyPart, LimitConfig, LimitId, MissingKey, NetworkList, OnRejectPatch, Rate,
@@ -45,13 +45,12 @@ impl Judge {
     fn admits(&mut self, number: u64) -> bool {
         let key = key(number);
         let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
-        let (mut decisions, mut passage) = (Decisions::new(), None);
-        self.chain.judge_into(Now(self.now), &self.waiting, ask, &mut decisions, &mut passage);
+        let mut decisions = Decisions::new();
+        let verdict = self.chain.judge::<Charge>(Now(self.now), &self.waiting, true, ask, &mut decisions);
         black_box(&decisions);
-        let Some(passage) = &mut passage else { return false };
-        let entered = passage.take_slots(Now(self.now)).is_ok();
-        passage.keep_charges();
-        entered
+        let ChainVerdict::Admit(mut permit) = verdict else { return false };
+        permit.keep_charges();
+        true
     }
 
     /// ns per decision over `keys` known keys.

@@ -83,7 +83,7 @@ async fn serve_connection(
         return;
     }
     let HandshakeOutcome { mut wire, allowed_http: mut allowed, peer, proto } = outcome;
-    let connection = Rc::new(ClientConnection::new(&thread, socket, watch, peer, proto));
+    let connection = Rc::new(ClientConnection::new(&thread, Some(socket), watch, peer, proto));
     while let Some(detected) = wait_for_bytes(&connection.watch, &mut wire, allowed).await {
         // A connection that spoke HTTP/1 stays with it.
         allowed = AllowedHttp::Http1;

@@ -11,8 +11,8 @@ use tower::Service;
 
 use crate::config;
 use crate::net::socket::ClientStream;
-use crate::proxy::judge;
 use crate::proxy::reject::Fault;
+use crate::proxy::service;
 use crate::proxy::worker::{ClientConnection, Takeover, WorkerThread};
 
 /// hyper's own default, which sizes its header array at compile time.
@@ -45,10 +45,10 @@ pub async fn serve_http1(
     let worker = thread.current_worker();
     let watch = &connection.watch;
     let _end = CloseGuard(connection);
-    let mut hung_up = pin!(connection.socket.wait_for_hangup());
-    let judge_service = judge::judge_service(thread.clone(), connection.clone());
+    let mut hung_up = pin!(connection.wait_for_hangup());
+    let connection_service = service::connection_service(thread.clone(), connection.clone());
     // The service is always ready: hyper sends the next request only after the answer to the last one.
-    let service = hyper::service::service_fn(move |request| judge_service.clone().call(request));
+    let service = hyper::service::service_fn(move |request| connection_service.clone().call(request));
     let gathers = watch.has_large_responses();
     let builder = build_http1(&worker.gateway.server, gathers);
     let mut served = builder.serve_connection(TokioIo::new(wire), service);
@@ -61,8 +61,7 @@ pub async fn serve_http1(
         if must_stop && !watch.is_busy() && !watch.is_write_blocked() && !watch.would_reset() {
             return Poll::Ready(Ok(StopReason::HungUp));
         }
-        let may_close =
-            || must_stop || watch.may_close() && (watch.is_busy() || !connection.socket.has_unread());
+        let may_close = || must_stop || watch.may_close() && (watch.is_busy() || !connection.has_unread());
         if (must_stop || watch.is_closing()) && !is_shutting_down && may_close() {
             is_shutting_down = true;
             Pin::new(&mut served).graceful_shutdown();
@@ -103,8 +102,10 @@ impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         // A pending takeover holds the connection, too.
         drop(self.0.takeover.take());
-        if self.0.watch.is_response_unfinished() {
-            self.0.socket.reset_on_close();
+        if self.0.watch.is_response_unfinished()
+            && let Some(socket) = &self.0.socket
+        {
+            socket.reset_on_close();
         }
     }
 }

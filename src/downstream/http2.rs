@@ -14,8 +14,8 @@ use tower::Service;
 use super::h2_guard::GuardedWire;
 use crate::config;
 use crate::net::socket::ClientStream;
-use crate::proxy::judge;
 use crate::proxy::reject::Fault;
+use crate::proxy::service;
 use crate::proxy::worker::{ClientConnection, WorkerThread};
 use crate::request::body::STREAM_WINDOW;
 
@@ -31,11 +31,10 @@ pub async fn serve_http2(thread: &Rc<WorkerThread>, connection: &Rc<ClientConnec
     let watch = &connection.watch;
     watch.set_multiplexed();
     watch.recheck_terms();
-    let judge_service = judge::judge_service(thread.clone(), connection.clone());
+    let connection_service = service::connection_service(thread.clone(), connection.clone());
     let service = hyper::service::service_fn(move |request| {
-        // Boxed: hyper and the start of the task move the future of a stream, which is kilobytes, many times.
         let may_judge = !thread.has_stopped_judging() && !connection.watch.is_revoked();
-        let answer = may_judge.then(|| Box::pin(judge_service.clone().call(request)));
+        let answer = may_judge.then(|| connection_service.clone().call(request));
         async move {
             match answer {
                 Some(answer) => answer.await.map_err(|infallible| match infallible {}),
@@ -93,7 +92,9 @@ fn build_http2(server: &config::ServerConfig, streams: StreamExecutor) -> http2:
     builder
 }
 
-/// Starts the task of each stream and registers it with the stream's deadlines, which can wake and end it.
+/// Starts the task of each stream and registers it with the stream's deadlines, which can wake and end it. hyper calls
+/// the service, which judges, in the task of the connection, and hands over the stream right after, so the connection
+/// keeps the watch of one stream at most.
 #[derive(Clone)]
 struct StreamExecutor(Rc<ClientConnection>);
 

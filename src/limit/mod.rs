@@ -202,7 +202,7 @@ impl Limit {
         }
     }
 
-    /// Judges units and changes nothing.
+    /// Judges units and takes none; waiters that are due depart.
     pub(crate) fn peek_units(&self, rate: usize, units: &Units, now: Now) -> Decision {
         rated!(&self.meters, rate, meter => meter.peek_units(units, now))
     }

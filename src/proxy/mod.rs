@@ -1,12 +1,17 @@
 //! A request from its head to its last byte: judged, queued, then rejected or forwarded.
 //!
-//! [`judge`] is the outer tower service of a connection and [`forward`] the inner one: `judge` decides, waits in queues
-//! and rejects; `forward` takes only what was admitted. The [`request_state`] travels with the request, at last inside
-//! the response body; dropping it releases every slot, counts the request and writes its access-log line.
+//! [`service`] runs the phases of a request. [`judge`] decides, waits in queues and rejects; [`forward`] takes only
+//! admitted requests. The [`request_state`] travels with the request, at last inside the response body; dropping it
+//! releases every slot, counts the request and writes its access-log line.
 
 pub mod forward;
 pub mod gateway;
+pub mod inbound;
 pub mod judge;
+pub mod limit_report;
+pub mod pipeline;
 pub mod reject;
+pub mod rejection_response;
 pub mod request_state;
+pub mod service;
 pub mod worker;

@@ -9,11 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::uri::{Authority, PathAndQuery};
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use crate::admission::ban::StrikeTarget;
-use crate::admission::chain::{ChainPermit, Charge, Decisions, PendingStore, Queued};
+use crate::admission::chain::{AnswerEnd, ChainPermit, Decisions};
 use crate::base::clock::Now;
 use crate::config::TierRules;
 use crate::config::{LimitId, LocationId, UpstreamId};
@@ -21,12 +21,11 @@ use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
-use crate::proxy::reject::{Fault, Rejection, status};
+use crate::proxy::inbound::InboundRequest;
+use crate::proxy::reject::{Fault, status};
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::account::Tier;
-use crate::request::body::RequestBody;
 use crate::request::client::{Client, UNIX_CLIENT};
-use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 use crate::request::request_id::RequestId;
 
@@ -42,39 +41,25 @@ pub struct RequestState {
     /// The index of its location among the routes; `None` before one is found.
     pub route: Option<LocationId>,
     pub request_id: RequestId,
-    /// Absent before the judgement, while it waits, and once it is sent, unless it is kept for another attempt.
-    pub request: Option<Request<RequestBody>>,
     pub client: Client,
     pub is_grpc: bool,
-    /// The special fields of its head, as judged; forwarding uses it again.
-    pub header_summary: HeaderSummary,
     /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
-    /// The authority of an absolute target or of HTTP/2; the request's own target no longer contains it.
-    pub authority: Option<Authority>,
-    /// The target to send, if it differs from the one that was judged.
-    pub target: Option<PathAndQuery>,
     pub account: Option<Box<str>>,
     /// The client that a strike counts against; `None` = no strikes are counted.
-    pub blamed: Option<StrikeTarget>,
+    pub strike_target: Option<StrikeTarget>,
     /// `None` before it is found, and where no tiers are configured.
     pub tier: Option<Tier>,
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
     pub chain_permit: Option<ChainPermit>,
-    /// Present until the store has been asked.
-    pub pending_store: Option<Box<PendingStore<Charge>>>,
-    /// Present until its turn has come.
-    pub queued: Option<Box<Queued>>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
-    /// The rejection to send after the limits, when no location serves the request.
-    pub no_location: Option<Box<Rejection>>,
     /// The index of the upstream that responds instead of the location's, because `limit` rejected.
     pub degraded: Option<UpstreamId>,
     /// The store did not reply, and its `on_failure` fallback judged instead.
     pub used_fallback: bool,
-    in_flight: Option<RequestInFlight>,
+    pub in_flight: Option<RequestInFlight>,
     /// The index of the last server that was tried.
     pub server: Option<usize>,
     /// Why the upstream gave no response, or an incomplete one.
@@ -98,7 +83,7 @@ pub struct RequestState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Admit,
-    /// Admitted after its turn in a queue.
+    /// It had to wait in a queue; admitted after its turn, unless the client left before.
     Wait,
     Reject,
     /// Rejected by a limit, and degraded: another response is sent instead.
@@ -151,22 +136,15 @@ impl RequestState {
             started,
             request_id: worker.request_ids.next_id(started),
             route: None,
-            request: None,
             client,
             is_grpc: false,
-            header_summary: HeaderSummary::default(),
             is_websocket_connect: false,
-            authority: None,
-            target: None,
             account: None,
-            blamed: None,
+            strike_target: None,
             tier: None,
             decisions: Decisions::new(),
             chain_permit: None,
-            pending_store: None,
-            queued: None,
             bandwidth: None,
-            no_location: None,
             degraded: None,
             used_fallback: false,
             in_flight: None,
@@ -185,7 +163,9 @@ impl RequestState {
     }
 
     /// Copies from the head a trusted proxy's request id, and the fields of the access log.
-    pub fn read_head(&mut self, request: &Request<RequestBody>, authority: Option<&Authority>) {
+    pub fn read_head(&mut self, inbound: &InboundRequest) {
+        let InboundRequest { request, authority, is_websocket_connect, .. } = inbound;
+        self.is_websocket_connect = *is_websocket_connect;
         let gateway = &self.worker.gateway;
         let headers = request.headers();
         if self.client.trusted_peer
@@ -202,26 +182,17 @@ impl RequestState {
         self.log_fields = Some(Box::new(LogFields {
             ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
             method: request.method().clone(),
-            host: location::named_host(headers, authority.or(request.uri().authority())),
+            host: location::named_host(headers, authority.as_ref().or(request.uri().authority())),
             target: request.uri().path_and_query().cloned(),
             headers: gateway.logged_fields.iter().filter_map(logged).collect(),
             dry_run: None,
         }));
     }
 
-    /// Takes the request out, to send it or to answer it.
-    pub fn take_request(&mut self) -> Request<RequestBody> {
-        // Cannot fail: judging puts the request back, and only its single response takes it out for good.
-        self.request.take().expect("an unanswered request is in its state")
-    }
-
-    /// Counts the request as in flight; false if that exceeds `max`.
-    pub fn try_count_in_flight(&mut self, count: &Arc<AtomicUsize>, max: Option<usize>) -> bool {
-        let Some(max) = max else { return true };
-        let in_flight = RequestInFlight::new(count);
-        let fits = in_flight.before < max;
-        self.in_flight = fits.then_some(in_flight);
-        fits
+    /// Whether the response tells a trusted proxy that a fallback judged instead of the store.
+    #[inline]
+    pub fn marks_fallback(&self) -> bool {
+        self.used_fallback && self.client.trusted_peer
     }
 
     /// The name of the caller's tier, or of the default one.
@@ -274,7 +245,11 @@ impl Drop for RequestState {
             self.verdict = Verdict::Fault(fault);
         }
         // Release the slots first, so that the rest does not delay the next request.
-        self.chain_permit = None;
+        if let Some(permit) = self.chain_permit.take() {
+            let has_answer = self.status != status::CLIENT_GONE && !std::thread::panicking();
+            let status = has_answer.then_some(self.status);
+            permit.settle(AnswerEnd { status, bytes: self.bytes_sent });
+        }
         self.in_flight = None;
         self.watch.end_request();
         if self.status == status::CLIENT_GONE && self.connection.watch.is_multiplexed() {
@@ -293,19 +268,21 @@ impl Drop for RequestState {
     }
 }
 
-struct RequestInFlight {
-    count: Arc<AtomicUsize>,
-    before: usize,
-}
+/// One of the requests in flight, counted out by `Drop`.
+pub struct RequestInFlight(Arc<AtomicUsize>);
 
 impl RequestInFlight {
-    fn new(count: &Arc<AtomicUsize>) -> RequestInFlight {
-        RequestInFlight { before: count.fetch_add(1, Ordering::Relaxed), count: count.clone() }
+    /// Counts a request as in flight; `None` if `max` are already.
+    pub fn try_count(count: &Arc<AtomicUsize>, max: usize) -> Option<RequestInFlight> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        // Above the maximum, dropping it counts it out again.
+        let in_flight = RequestInFlight(count.clone());
+        (before < max).then_some(in_flight)
     }
 }
 
 impl Drop for RequestInFlight {
     fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

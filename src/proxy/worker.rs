@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use http::header::{HOST, HeaderValue};
 use http::uri::Authority;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Version};
 use tokio::sync::Semaphore;
 
 use crate::base::clock::Now;
@@ -23,7 +23,6 @@ use crate::net::deadline::{ConnectionWatch, RequestWatch, SweepCounter, WatchLis
 use crate::net::socket::{ClientStream, Socket};
 use crate::observe::access_log::LineWriter;
 use crate::proxy::gateway::Gateway;
-use crate::request::body::RequestBody;
 use crate::request::headers::forwarded::{Proto, peer_value};
 use crate::request::location;
 use crate::request::location::HostError;
@@ -150,7 +149,8 @@ pub type Takeover = Box<dyn FnOnce(ClientStream) -> Pin<Box<dyn Future<Output = 
 /// One client connection.
 pub struct ClientConnection {
     pub watch: Rc<ConnectionWatch>,
-    pub socket: Rc<Socket>,
+    /// `None` for a request that did not come over a socket.
+    pub socket: Option<Rc<Socket>>,
     /// The address at its other end, or the one that a PROXY header announced; `None` on a unix socket.
     pub peer: Option<IpAddr>,
     /// The peer's value in X-Forwarded-For, rendered once.
@@ -176,7 +176,7 @@ pub struct ClientConnection {
 impl ClientConnection {
     pub fn new(
         thread: &WorkerThread,
-        socket: Rc<Socket>,
+        socket: Option<Rc<Socket>>,
         watch: Rc<ConnectionWatch>,
         peer: Option<IpAddr>,
         proto: Proto,
@@ -239,27 +239,39 @@ impl ClientConnection {
     /// The canonical host of a request.
     ///
     /// # Errors
-    /// As [`location::host`].
+    /// As [`location::request_host`].
     pub fn canonical_host<'r>(
         &self,
-        request: &'r Request<RequestBody>,
+        version: Version,
+        headers: &'r HeaderMap,
         authority: Option<&'r Authority>,
     ) -> Result<Cow<'r, str>, HostError> {
         // Nearly every client sends Host first. In a head without repeated fields it is the only one.
-        let headers = request.headers();
         let has_no_repeats = headers.len() == headers.keys_len();
         if let (None, true, Some((&HOST, line))) = (authority, has_no_repeats, headers.iter().next())
             && let Some(host) = self.host_cache.borrow().find_canonical(line)
         {
             return Ok(Cow::Borrowed(host));
         }
-        let host = location::request_host(request.version(), request.headers(), authority)?;
+        let host = location::request_host(version, headers, authority)?;
         // A host that comes from an authority is not cached: the Host line alone would not yield it.
-        if let (Cow::Borrowed(canonical), None, Some(line)) = (&host, authority, request.headers().get(HOST))
-        {
+        if let (Cow::Borrowed(canonical), None, Some(line)) = (&host, authority, headers.get(HOST)) {
             self.host_cache.borrow_mut().remember_host(line.as_bytes(), canonical);
         }
         Ok(host)
+    }
+
+    /// Resolves when the client hung up; never for a connection without a socket.
+    pub async fn wait_for_hangup(&self) {
+        match &self.socket {
+            Some(socket) => socket.wait_for_hangup().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether the kernel holds bytes of the client that are not read yet.
+    pub fn has_unread(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.has_unread())
     }
 
     /// Counts a stream that was cancelled before its response. Each costs the work of a request, so a client that

@@ -87,6 +87,8 @@ pub enum RequestBody {
     Client(Box<ClientBody>),
     /// Moved out by [`RequestBody::take_body`].
     Consumed,
+    /// The announced bytes of a request that did not come over a connection; there is nothing to read.
+    Announced(u64),
 }
 
 /// A body that is being forwarded while the client sends it.
@@ -104,11 +106,14 @@ pub struct ClientBody {
 /// Removes the trailers that may not pass.
 pub type TrailerFilter = Box<dyn Fn(&mut HeaderMap)>;
 
-impl RequestBody {
-    pub fn new(incoming: Incoming) -> RequestBody {
+impl From<Incoming> for RequestBody {
+    #[inline]
+    fn from(incoming: Incoming) -> RequestBody {
         if incoming.is_end_stream() { RequestBody::Empty } else { RequestBody::Unread(Box::new(incoming)) }
     }
+}
 
+impl RequestBody {
     /// Prepares an unread body for forwarding, with at most `max` bytes and the filter from `trailers`. `None` if the
     /// body is empty: it has no outcome.
     pub fn start_forwarding(
@@ -207,7 +212,7 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         match self.get_mut() {
-            RequestBody::Empty => Poll::Ready(None),
+            RequestBody::Empty | RequestBody::Announced(_) => Poll::Ready(None),
             // A body is readable only once `start_forwarding` has bound it to a watch and a limit.
             RequestBody::Unread(_) | RequestBody::Consumed => Poll::Ready(Some(Err(BodyFault::Malformed))),
             RequestBody::Client(body) => body.poll_frame(cx),
@@ -216,7 +221,7 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            RequestBody::Empty => true,
+            RequestBody::Empty | RequestBody::Announced(_) => true,
             RequestBody::Consumed => false,
             RequestBody::Unread(incoming) => incoming.is_end_stream(),
             RequestBody::Client(body) => body.incoming.is_end_stream(),
@@ -227,6 +232,7 @@ impl Body for RequestBody {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
             RequestBody::Consumed => SizeHint::default(),
+            RequestBody::Announced(bytes) => SizeHint::with_exact(*bytes),
             RequestBody::Unread(incoming) => incoming.size_hint(),
             RequestBody::Client(body) => body.incoming.size_hint(),
         }

@@ -1,4 +1,6 @@
 //! The store's last answer about a key, as this process remembers it.
+//!
+//! Snapshots and upgrades pass it on, so that a new process does not begin an outage of the store with a full share.
 
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;

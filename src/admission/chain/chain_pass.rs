@@ -32,7 +32,7 @@ pub(super) struct ChainPass<'a, M: ChainMode> {
 // === impl ChainPass ===
 
 impl<'a, M: ChainMode> ChainPass<'a, M> {
-    #[inline]
+    #[inline(always)]
     pub fn new(chain: &'a Chain, now: Now, takes_slots: bool, decisions: &'a mut Decisions) -> Self {
         let findings = PassFindings {
             max_wait_ns: chain.max_wait_ns,
@@ -47,7 +47,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     /// Continues with what an earlier pass has taken and found.
-    #[inline]
+    #[inline(always)]
     pub fn resume(
         limits: &'a Arc<[ChainedLimit]>,
         held: HeldClaims,
@@ -244,15 +244,27 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
 
     /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
     /// is rejected here, too, but only to show the answers.
-    #[inline]
-    pub fn finish_limits(mut self, waiter: WaitingRequest<'_>) -> ChainVerdict<PendingStore<M>> {
+    #[inline(always)]
+    pub fn finish_limits(
+        mut self,
+        waiter: WaitingRequest<'_>,
+        verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
+    ) {
         if !self.shared_demands.is_empty() {
             if self.findings.rejection.is_none() || !M::CHARGES {
-                return ChainVerdict::AskStore(self.suspend());
+                *verdict = Some(ChainVerdict::AskStore(self.suspend()));
+                return;
             }
             self.cancel_questions();
         }
-        self.conclude(waiter)
+        // The two usual ends are written in place.
+        match self.findings.rejection {
+            Some(rejection) => *verdict = Some(ChainVerdict::Reject(self.build_rejection(rejection))),
+            None if self.findings.is_plain_admission() => {
+                *verdict = Some(ChainVerdict::Admit(ChainPermit::new(self.held)));
+            }
+            None => *verdict = Some(self.conclude(waiter)),
+        }
     }
 
     /// Holds the charges of the local limits until the store has answered.
@@ -263,7 +275,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     /// The verdict on a request that all limits have judged.
-    #[inline]
+    #[cold]
     pub fn conclude<P>(mut self, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
         if let Some(rejection) = self.findings.rejection {
             return ChainVerdict::Reject(self.build_rejection(rejection));

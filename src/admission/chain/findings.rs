@@ -17,6 +17,16 @@ pub(super) struct PassFindings {
     pub lacking: Option<PassRejection>,
 }
 
+// === impl PassFindings ===
+
+impl PassFindings {
+    /// Every limit admits the request, and nothing is left to be done.
+    #[inline]
+    pub(super) fn is_plain_admission(&self) -> bool {
+        !self.wants_slots && !self.displaces && self.longest_wait.is_none() && self.lacking.is_none()
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct PassRejection {
     pub cause: ChainCause,

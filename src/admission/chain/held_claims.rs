@@ -26,7 +26,7 @@ pub(super) struct HeldClaims {
 // === impl HeldClaims ===
 
 impl HeldClaims {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(limits: &Arc<[ChainedLimit]>, judged_at: Now) -> HeldClaims {
         HeldClaims {
             limits: limits.clone(),

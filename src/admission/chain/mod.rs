@@ -4,6 +4,11 @@
 //! costs nothing. Limits that are counted in the store are asked about together, after the local ones have accepted.
 //! Concurrency slots come last, so a waiting request holds none. Dropping the [`ChainPermit`] gives everything back;
 //! there is no release function.
+//!
+//! `chain_pass` judges the local limits and collects the questions to the store; `store_round` asks them and applies
+//! the answers, `store_fallback` judges where none came, and `store_slots` takes slots there after a wait. `queued`
+//! waits for turns. `held_claims` is everything that a request holds in any phase, `store_lease` the part in the
+//! store.
 
 mod chain_pass;
 mod claim;
@@ -20,7 +25,7 @@ mod store_lease;
 mod store_query;
 mod store_round;
 mod store_slots;
-mod waiting;
+mod waiting_cap;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -37,7 +42,7 @@ pub use permit::{AnswerEnd, ChainPermit};
 pub use queued::{Queued, TurnTaken};
 pub use rejection::{ChainCause, ChainRejection};
 pub use store_query::{PendingStore, UnansweredLimit};
-pub use waiting::{WaitingCap, WaitingRequest};
+pub use waiting_cap::{WaitingCap, WaitingRequest};
 
 /// The demand of a request on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,15 +180,32 @@ impl Chain {
     /// Judges one request at `now`. `demand_of` is called once per limit, in chain order. Without `takes_slots` the
     /// request counts for every limit except those of concurrency. `decisions` must be empty; they are written in
     /// place, because they are large.
-    #[inline]
+    #[inline(always)]
     pub fn judge<'w, M: ChainMode>(
         &self,
         now: Now,
         waiter: impl Into<WaitingRequest<'w>>,
         takes_slots: bool,
-        mut demand_of: impl FnMut(&Limit) -> LimitDemand,
+        demand_of: impl FnMut(&Limit) -> LimitDemand,
         decisions: &mut Decisions,
     ) -> ChainVerdict<PendingStore<M>> {
+        let mut verdict = None;
+        self.judge_into(now, waiter.into(), takes_slots, demand_of, decisions, &mut verdict);
+        // Cannot fail: every pass ends with a verdict.
+        verdict.expect("a chain has judged")
+    }
+
+    /// As [`Chain::judge`], but writes the verdict in place, because it is large as well.
+    #[inline]
+    pub fn judge_into<M: ChainMode>(
+        &self,
+        now: Now,
+        waiter: WaitingRequest<'_>,
+        takes_slots: bool,
+        mut demand_of: impl FnMut(&Limit) -> LimitDemand,
+        decisions: &mut Decisions,
+        verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
+    ) {
         let mut pass = ChainPass::<M>::new(self, now, takes_slots, decisions);
         for (limit_index, ChainedLimit { limit, counters }) in self.limits.iter().enumerate() {
             let at_least_one = |units: Units| Units { cost: units.cost.max(1), ..units };
@@ -198,6 +220,6 @@ impl Chain {
                 }
             }
         }
-        pass.finish_limits(waiter.into())
+        pass.finish_limits(waiter, verdict);
     }
 }

@@ -65,9 +65,12 @@ impl ChainPermit {
         }
     }
 
-    /// The answer is over, whatever ended it: the slots are released, and the charges stay.
+    /// The answer is over, whatever ended it: the slots are released. The charges stay if there was an answer, or if
+    /// the upstream has seen the request.
     #[inline]
-    pub fn settle(mut self, _ended: AnswerEnd) {
-        self.held.keep_charges();
+    pub fn settle(mut self, ended: AnswerEnd) {
+        if ended.status.is_some() {
+            self.held.keep_charges();
+        }
     }
 }

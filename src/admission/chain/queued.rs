@@ -9,7 +9,7 @@ use tokio::time::Sleep;
 
 use super::claim::ClaimKind;
 use super::held_claims::HeldClaims;
-use super::waiting::WaitingPlace;
+use super::waiting_cap::WaitingPlace;
 use super::{ChainCause, ChainPermit, ChainRejection, UnansweredLimit};
 use crate::base::clock::Now;
 use crate::limit::{Limit, Turn};
@@ -63,6 +63,7 @@ impl Queued {
     /// passed. Everything is then given back.
     pub async fn wait_turn(self) -> Result<TurnTaken, ChainRejection> {
         let Queued { mut held, wait } = self;
+        // A placeholder: `poll_turns` sets the moment.
         let mut sleep = pin!(tokio::time::sleep_until(held.judged_at.to_instant()));
         poll_fn(|cx| held.poll_turns(cx, sleep.as_mut())).await?;
         drop(wait.place);

@@ -104,7 +104,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
         let (limit_index, limits) = (usize::from(demand.limit_index), self.limits);
         let limit = &limits[limit_index];
         let shared_limit = question.limit;
-        let admits = shared_limit.admits_locally(question.rate, question.key, question.in_process);
+        let admits = shared_limit.grants_slots_locally(question.rate, question.key, question.in_process);
         if !M::CHARGES {
             let held = question.in_process - question.cost;
             let remaining = shared_limit.local_slots(question.rate).saturating_sub(held);

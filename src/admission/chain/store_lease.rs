@@ -191,7 +191,7 @@ pub(super) fn uncharge_decision(decision: &mut Decision, cost: u64, capacity: u6
 }
 
 /// True if no answer is a rejection.
-pub(super) fn all_charged<'a>(mut answers: impl Iterator<Item = &'a StoreAnswer>) -> bool {
+pub(super) fn none_rejects<'a>(mut answers: impl Iterator<Item = &'a StoreAnswer>) -> bool {
     answers.all(|answer| !matches!(answer, StoreAnswer::Answered { charged: false, .. } | StoreAnswer::Full))
 }
 

@@ -1,5 +1,6 @@
 //! The shared limits that a request asks the store about, and the answers of one round of questions.
 
+use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -20,6 +21,13 @@ pub struct PendingStore<M: ChainMode> {
     /// Boxed, because the usual verdict must stay small.
     pub(super) query: Box<StoreQuery>,
     pub(super) mode: PhantomData<M>,
+}
+
+impl<M: ChainMode> From<Infallible> for PendingStore<M> {
+    /// Once the store has answered, no verdict asks it again.
+    fn from(never: Infallible) -> PendingStore<M> {
+        match never {}
+    }
 }
 
 /// A shared limit that the store did not decide about.

@@ -15,7 +15,7 @@ use super::held_claims::HeldClaims;
 use super::mode::ChainMode;
 use super::pending_slots::PendingSlots;
 use super::shared_demand::SharedDemand;
-use super::store_lease::{LeaseState, RateLease, all_charged, uncharge_decision};
+use super::store_lease::{LeaseState, RateLease, none_rejects, uncharge_decision};
 use super::store_query::{PendingStore, StoreQuery, StoreRound};
 use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, UnansweredLimit, WaitingRequest};
 use crate::base::clock::Now;
@@ -191,6 +191,10 @@ impl StoreQuery {
         // A look has also asked about a request that is rejected here.
         pass.findings.rejection = self.findings.rejection.or(pass.findings.rejection);
         pass.findings.lacking = pass.findings.lacking.or(self.findings.lacking);
+        if pass.findings.rejection.is_some() {
+            // Slots may have failed after a rate was charged.
+            pass.held.undo_claims(0, pass.decisions);
+        }
         let mut verdict = pass.conclude(waiter);
         if let ChainVerdict::Wait(queued) = &mut verdict
             && let Some(lease) = &mut queued.held.store_lease
@@ -331,7 +335,7 @@ impl StoreRound<'_> {
             is_rate && !question.dry_run && answer.decision.outcome == LimitOutcome::Reject
         };
         match M::CHARGES {
-            true => all_charged(self.answers.iter()),
+            true => none_rejects(self.answers.iter()),
             false => !self.questions.iter().zip(&self.answers).any(rejects),
         }
     }

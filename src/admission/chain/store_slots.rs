@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::held_claims::HeldClaims;
 use super::pending_slots::PendingSlots;
 use super::store_fallback::fallback_cause;
-use super::store_lease::{LeaseState, RateLease, StoreLease, all_charged};
+use super::store_lease::{LeaseState, RateLease, StoreLease, none_rejects};
 use super::{ChainCause, ChainRejection, UnansweredLimit};
 use crate::limit::LimitOutcome;
 use crate::shared::{ScriptOp, Session, StoreAnswer, StoreQuestion};
@@ -26,10 +26,10 @@ impl HeldClaims {
             return Ok(());
         };
         let outcomes = store_lease.ask_for_slots(session).await;
-        let all_took = all_charged(outcomes.iter().map(|(_, answer, _)| answer));
+        let none_rejects = none_rejects(outcomes.iter().map(|(_, answer, _)| answer));
         let mut rejected = None;
         for (index, answer, kept) in outcomes {
-            rejected = rejected.or(self.apply_slot_answer(index, answer, all_took, kept, unanswered));
+            rejected = rejected.or(self.apply_slot_answer(index, answer, none_rejects, kept, unanswered));
         }
         match rejected {
             Some(rejection) => {
@@ -40,13 +40,13 @@ impl HeldClaims {
         }
     }
 
-    /// Applies the answer about the slots of one lease. `all_took`: no limit rejected; `kept`: the slots are held
+    /// Applies the answer about the slots of one lease. `none_rejects`: no limit rejected; `kept`: the slots are held
     /// without an answer.
     fn apply_slot_answer(
         &mut self,
         index: usize,
         answer: StoreAnswer,
-        all_took: bool,
+        none_rejects: bool,
         kept: bool,
         unanswered: &mut Vec<UnansweredLimit>,
     ) -> Option<ChainRejection> {
@@ -58,7 +58,7 @@ impl HeldClaims {
         match answer {
             StoreAnswer::Answered { answer, .. } => {
                 let admits = answer.decision.outcome != LimitOutcome::Reject;
-                lease.state = LeaseState::Slots(admits && all_took);
+                lease.state = LeaseState::Slots(admits && none_rejects);
                 if admits || dry_run { None } else { rejection(ChainCause::Concurrency) }
             }
             StoreAnswer::Full => rejection(ChainCause::Concurrency),
@@ -104,18 +104,18 @@ impl StoreLease {
             return SmallVec::from_iter([(wanted[index].0, StoreAnswer::Full, false)]);
         }
         let answer = session.ask_store(ScriptOp::Take, &questions).await;
-        let all_took = all_charged(answer.iter());
+        let none_rejects = none_rejects(answer.iter());
         let mut kept: SmallVec<[bool; 2]> = SmallVec::new();
         for (question, answer) in questions.iter().zip(&answer) {
             let keeps = matches!(answer, StoreAnswer::Failed(_))
-                && all_took
-                && question.limit.admits_locally(question.rate, question.key, question.in_process);
+                && none_rejects
+                && question.limit.grants_slots_locally(question.rate, question.key, question.in_process);
             kept.push(keeps);
             match answer {
                 StoreAnswer::Answered { answer, charged: took }
                     if answer.decision.outcome != LimitOutcome::Reject =>
                 {
-                    match (took, all_took) {
+                    match (took, none_rejects) {
                         (true, true) => pending.mark_granted(question),
                         // Slots that were taken in vain are given up by dropping `pending`.
                         (true, false) => {}

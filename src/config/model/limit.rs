@@ -112,7 +112,8 @@ impl LimitConfig {
         own.map(|(name, _)| name.as_str()).nth(variant.checked_sub(1)?)
     }
 
-    /// The variant, and the index of the rate in it, for an index that counts the rates of all variants.
+    /// The variant, and the index of the rate in it, for an index that counts the rates of all variants: meters and
+    /// decisions number them in a row.
     pub fn locate_rate(&self, rate: usize) -> Option<(usize, &Algorithm, usize)> {
         let mut first = 0;
         for (variant, algorithm) in self.algorithm_variants().enumerate() {

@@ -75,11 +75,14 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 impl AdminListener {
-    /// Binds the listener, or uses the socket in `open`. The address is in use until the listener is dropped. The error
-    /// names the address.
-    pub fn bind(config: &config::AdminConfig, open: Option<TcpListener>) -> Result<AdminListener, String> {
+    /// Binds the listener, or uses the `inherited` socket of the process before an upgrade. The address is in use
+    /// until the listener is dropped. The error names the address.
+    pub fn bind(
+        config: &config::AdminConfig,
+        inherited: Option<TcpListener>,
+    ) -> Result<AdminListener, String> {
         let bind = || {
-            let listener = open.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
+            let listener = inherited.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             Ok(AdminListener { listener, address, configured: config.listen, policy: config.into() })

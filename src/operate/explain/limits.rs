@@ -1,18 +1,22 @@
 //! Explains each limit of the chain: whether it applies, by which key it counts, and its decision.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use serde::Serialize;
 
 use super::describe;
-use crate::admission::chain::{ChainVerdict, Decisions, LimitDemand, Look, RateDecision};
-use crate::base::clock::Now;
+use crate::admission::chain;
+use crate::admission::chain::{
+    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, RateDecision, UnansweredLimit, WaitingRequest,
+};
 use crate::config::LocationId;
 use crate::config::MissingKey;
 use crate::config::describe::{describe_limit, describe_rate};
 use crate::limit::{Limit, LimitOutcome};
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::judge;
-use crate::proxy::judge::{Caller, ChargeFault, Exemption};
-use crate::proxy::reject::{Fault, Rejection};
+use crate::proxy::judge::{Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
+use crate::proxy::reject::Rejection;
 use crate::shared::Session;
 
 /// One limit of the chain.
@@ -57,61 +61,99 @@ pub struct CounterExplanation {
     pub retry_after_ms: Option<u64>,
 }
 
-/// Judges the chain of `route` without charging, and returns the wait, ns, and the index of its limit; adds to
-/// `explanations` also when the chain rejects.
-pub(super) async fn explain_chain(
-    gateway: &Gateway,
-    session: Option<&Session>,
-    caller: &Caller<'_>,
-    route: Option<LocationId>,
-    now: Now,
-    explanations: &mut Vec<LimitExplanation>,
-) -> Result<Option<(u64, usize)>, Rejection> {
-    let LimitChain { chain, keys } = gateway.chain_for(route);
-    let mut keys = keys.iter();
-    let mut fault: Option<ChargeFault> = None;
-    let build_demand = |limit: &Limit| {
-        let demand = match keys.next() {
-            Some(spec) => caller.build_demand(&gateway.keys, limit, spec),
-            None => Ok(LimitDemand::Skip),
+/// Looks at the limits for a request without charging them, and explains each.
+#[derive(Default)]
+pub(super) struct LookMode {
+    pub limits: Vec<LimitExplanation>,
+    /// The shared limits that the store did not decide about.
+    unanswered: Vec<UnansweredLimit>,
+}
+
+/// A request that its limits admit, perhaps after a wait.
+pub(super) struct AdmittedPlan {
+    /// The location, or the rejection of a request that none serves.
+    pub route: Result<LocationId, Rejection>,
+    /// Nanoseconds, and the index of the limit in the chain.
+    pub wait: Option<(u64, usize)>,
+}
+
+impl<'r> JudgeMode<'r> for LookMode {
+    type Chain = chain::Look;
+
+    fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool {
+        gateway.server.max_in_flight.is_none_or(|max| gateway.in_flight.load(Relaxed) < max)
+    }
+
+    fn observe_demand(
+        &mut self,
+        gateway: &Gateway,
+        facts: &RequestFacts<'r>,
+        caller: &Caller<'_>,
+        limit: &Limit,
+        demand: &Result<LimitDemand, ChargeFault>,
+    ) {
+        self.limits.push(explain_limit(gateway, caller, facts.route(), limit, demand));
+    }
+}
+
+impl LookMode {
+    /// Completes the judgement of the chain, with the store if there is a `session`.
+    ///
+    /// # Errors
+    /// The rejection by a limit.
+    pub(super) async fn finish_chain(
+        &mut self,
+        gateway: &Gateway,
+        session: Option<&Session>,
+        facts: &RequestFacts<'_>,
+        verdict: Option<ChainVerdict<PendingStore<Look>>>,
+        decisions: &mut Decisions,
+    ) -> Result<AdmittedPlan, Rejection> {
+        let waiting_size = || facts.waiting_bytes();
+        let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
+        let unanswered = &mut self.unanswered;
+        let wait = match verdict {
+            Some(ChainVerdict::AskStore(pending)) => {
+                let answered = match session {
+                    Some(session) => pending.ask(session, waiter, decisions, unanswered).await,
+                    None => pending.assume_admitted(waiter, decisions, unanswered),
+                };
+                match answered {
+                    ChainVerdict::Admit(_) => None,
+                    ChainVerdict::Wait(queued) => Some((queued.wait_ns(), queued.limit_index())),
+                    ChainVerdict::Reject(rejection) => return Err(judge::translate_rejection(&rejection)),
+                }
+            }
+            Some(ChainVerdict::Wait(queued)) => Some((queued.wait_ns(), queued.limit_index())),
+            Some(ChainVerdict::Reject(rejection)) => return Err(judge::translate_rejection(&rejection)),
+            Some(ChainVerdict::Admit(_)) | None => None,
         };
-        explanations.push(explain_limit(gateway, caller, route, limit, &demand));
-        demand.unwrap_or_else(|found| {
-            fault = Some(found);
-            LimitDemand::MissingKey
-        })
-    };
-    let (mut decisions, mut unanswered) = (Decisions::new(), Vec::new());
-    let waiting = &gateway.waiting;
-    let verdict = match chain.judge::<Look>(now, waiting, route.is_some(), build_demand, &mut decisions) {
-        ChainVerdict::AskStore(pending) => match session {
-            Some(session) => pending.ask(session, waiting, &mut decisions, &mut unanswered).await,
-            None => pending.assume_admitted(waiting, &mut decisions, &mut unanswered),
-        },
-        ChainVerdict::Admit(permit) => ChainVerdict::Admit(permit),
-        ChainVerdict::Wait(queued) => ChainVerdict::Wait(queued),
-        ChainVerdict::Reject(rejection) => ChainVerdict::Reject(rejection),
-    };
-    for limit in &unanswered {
-        explanations[limit.limit_index].without_redis = match (limit.fallback, &limit.share) {
-            (Some(fallback), _) => Some(fallback.as_str()),
-            (None, None) => Some("offline"),
-            (None, Some(_)) => None,
-        };
+        Ok(AdmittedPlan { route: facts.route_or_rejection(), wait })
     }
-    for decision in &decisions {
-        let index = usize::from(decision.limit_index);
-        let unanswered = unanswered.iter().find(|one| one.limit_index == index);
-        let limit = unanswered.and_then(|one| one.share.as_ref()).unwrap_or(&chain.limits()[index]);
-        explanations[index].counters.push(explain_counter(limit, decision));
-    }
-    if let Some(fault) = fault {
-        return Err(Fault::from(fault).into());
-    }
-    match verdict {
-        ChainVerdict::Reject(rejection) => Err(judge::translate_rejection(&rejection)),
-        ChainVerdict::Wait(queued) => Ok(Some((queued.wait_ns(), queued.limit_index()))),
-        ChainVerdict::Admit(_) => Ok(None),
+
+    /// Adds the state of each counter. `is_offline`: the store was not asked.
+    pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision], is_offline: bool) {
+        for limit in &self.unanswered {
+            self.limits[limit.limit_index].without_redis = match (limit.fallback, &limit.share) {
+                (Some(fallback), _) => Some(fallback.as_str()),
+                (None, None) => Some("offline"),
+                (None, Some(_)) => None,
+            };
+        }
+        for decision in decisions {
+            let index = usize::from(decision.limit_index);
+            let unanswered = self.unanswered.iter().find(|one| one.limit_index == index);
+            let limit = unanswered
+                .and_then(|one| one.share.as_deref())
+                .unwrap_or_else(|| &limits.chain.limits()[index]);
+            self.limits[index].counters.push(explain_counter(limit, decision));
+        }
+        for (limit, explanation) in limits.chain.limits().iter().zip(&mut self.limits) {
+            let is_unknown = explanation.counters.is_empty() && explanation.cost.is_some();
+            if is_offline && is_unknown && limit.config.shared.is_some() {
+                explanation.without_redis = Some("offline");
+            }
+        }
     }
 }
 

@@ -10,28 +10,22 @@ mod render;
 mod verdict;
 
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
 
-use http::Version;
 use serde::Serialize;
 
+use crate::admission::chain::Decisions;
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
-use crate::config::LocationId;
 use crate::config::describe::describe_location;
-use crate::config::{AccessLogOutput, Config, TierRules};
+use crate::config::{AccessLogOutput, Config};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge;
-use crate::proxy::judge::{Caller, CallerIdentity, RequestHead};
-use crate::proxy::reject::{Fault, Rejection};
-use crate::request::access::AccessDecision;
-use crate::request::account;
-use crate::request::account::DuplicateAccount;
-use crate::request::client::Client;
-use crate::request::location;
-use crate::request::location::{LocationCandidate, LocationLookup};
+use crate::proxy::judge::RequestFacts;
+use crate::proxy::reject::Rejection;
+use crate::request::location::LocationCandidate;
 use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
+use limits::{AdmittedPlan, LookMode};
 use query::ParsedQuery;
 
 pub use limits::{CounterExplanation, LimitExplanation};
@@ -133,144 +127,77 @@ pub async fn explain_request(
 ) -> Result<Explanation, String> {
     let parsed = ParsedQuery::parse_query(query)?;
     let client = gateway.clients.find_client(Some(parsed.peer), &parsed.headers);
-    let mut explanation = Explanation {
-        client: describe::explain_client(gateway, &parsed, client),
-        host: None,
-        path: None,
-        location: None,
-        passed_over: Vec::new(),
-        access: None,
-        ban_left_ms: None,
-        token: None,
-        account: None,
-        tier: None,
-        limits: Vec::new(),
-        verdict: VerdictExplanation::default(),
+    let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+    let today = WallClock::new(now).unix_ms(now) / 1_000;
+    let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
+    let mut facts = RequestFacts::new(parsed.to_head(client, now), parsed.body_size(), token.as_ref());
+    let mut look = LookMode::default();
+    let mut decisions = Decisions::new();
+    let mut verdict = None;
+    let judged = match parsed.find_parser_fault(gateway) {
+        Some(fault) => Err(fault.into()),
+        None => judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict),
     };
-    explanation.verdict = match trace_request(gateway, session, &parsed, client, now, &mut explanation).await
-    {
-        Ok(plan) => verdict::explain_admitted(gateway, &parsed, &plan),
-        Err((rejection, route)) => verdict::explain_rejected(gateway, &rejection, route),
+    let planned = look.finish_chain(gateway, session, &facts, verdict, &mut decisions).await;
+    let outcome = judged.and(planned);
+    look.add_counters(gateway.chain_for(facts.route()), &decisions, session.is_none());
+    let mut explanation = explain_facts(gateway, &parsed, &facts, outcome.as_ref().err());
+    explanation.limits = look.limits;
+    explanation.verdict = match outcome {
+        Ok(AdmittedPlan { route: Ok(route), wait }) => {
+            verdict::explain_admitted(gateway, &facts, route, wait)
+        }
+        Ok(AdmittedPlan { route: Err(rejection), wait }) => VerdictExplanation {
+            wait_ms: wait.map(|(wait_ns, _)| wait_ns.div_ceil(1_000_000)),
+            ..verdict::explain_rejected(gateway, &rejection, &facts)
+        },
+        Err(rejection) => verdict::explain_rejected(gateway, &rejection, &facts),
     };
     Ok(explanation)
 }
 
-/// A request that is forwarded, perhaps after a wait.
-struct ForwardPlan {
-    route: LocationId,
-    /// Nanoseconds, and the index of the limit in the chain.
-    wait: Option<(u64, usize)>,
-    /// The rewritten target, if it differs from the one sent.
-    target: Option<String>,
+/// Describes the facts that judging has collected.
+fn explain_facts(
+    gateway: &Gateway,
+    parsed: &ParsedQuery,
+    facts: &RequestFacts<'_>,
+    rejection: Option<&Rejection>,
+) -> Explanation {
+    let unless_empty = |text: String| (!text.is_empty()).then_some(text);
+    let mut explanation = Explanation {
+        client: describe::explain_client(gateway, parsed, facts.head.client),
+        host: unless_empty(facts.host.to_string()),
+        path: unless_empty(describe::escape_bytes(&facts.path)),
+        location: None,
+        passed_over: Vec::new(),
+        access: facts.access.map(describe::describe_access_decision),
+        ban_left_ms: match rejection {
+            Some(Rejection::Banned { left_ns }) => Some(left_ns.div_ceil(1_000_000)),
+            _ => None,
+        },
+        token: None,
+        account: None,
+        tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),
+        limits: Vec::new(),
+        verdict: VerdictExplanation::default(),
+    };
+    if !facts.path.is_empty() {
+        let candidates = gateway.locations.list_candidates(&facts.host, &facts.path, facts.head.method);
+        explain_locations(gateway, &candidates, &mut explanation);
+    }
+    if facts.is_token_read {
+        explanation.token = facts.token.map(TokenExplanation::from_token);
+    }
+    if facts.is_account_read {
+        explanation.account = describe::explain_account(gateway, facts.account.as_deref(), facts.token);
+    }
+    explanation
 }
-
-type LocatedRejection = (Rejection, Option<LocationId>);
 
 impl TokenExplanation {
     fn from_token(token: &Token<'_>) -> TokenExplanation {
         let fault = token.fault();
         TokenExplanation { accepted: fault.is_none(), why: fault.map(|fault| fault.to_string()) }
-    }
-}
-
-/// The steps of `proxy::judge`, in its order.
-async fn trace_request(
-    gateway: &Gateway,
-    session: Option<&Session>,
-    parsed: &ParsedQuery,
-    client: Client,
-    now: Now,
-    explanation: &mut Explanation,
-) -> Result<ForwardPlan, LocatedRejection> {
-    let nowhere = |fault: Fault| (Rejection::from(fault), None);
-    let target = location::check_target(&parsed.method, &parsed.uri)
-        .map_err(|error| (judge::target_fault(error), None))?;
-    let host = location::request_host(Version::HTTP_11, &parsed.headers, None)
-        .map_err(|_| nowhere(Fault::BadHost))?;
-    explanation.host = Some(host.to_string());
-    let path = target.normalised_path().map_err(|_| nowhere(Fault::BadTarget))?;
-    explanation.path = Some(describe::escape_bytes(&path));
-    let located = gateway.locations.find_location(&host, &path, &parsed.method);
-    explain_locations(gateway, &gateway.locations.list_candidates(&host, &path, &parsed.method), explanation);
-    let route = match located {
-        LocationLookup::Found(index) => Some(index),
-        _ => None,
-    };
-    let reject = |rejection: Rejection| (rejection, route);
-    let bypassed =
-        explain_access(gateway, route, client, explanation).map_err(|fault| reject(fault.into()))?;
-    let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
-    let today = WallClock::new(now).unix_ms(now) / 1_000;
-    let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
-    let (headers, query, token) = (&parsed.headers, parsed.uri.query(), token.as_ref());
-    explanation.token = token.map(TokenExplanation::from_token);
-    let repeated = |DuplicateAccount| reject(Fault::RepeatedKey.into());
-    let account = account::find_account(gateway.account.as_ref(), headers, query, token).map_err(repeated)?;
-    explanation.account = describe::explain_account(gateway, account.as_deref(), token);
-    let tiers = gateway.tiers.as_ref();
-    let tier = tiers.map(|tiers| tiers.find_tier(account.as_deref(), headers, query, token)).transpose();
-    let tier = tier.map_err(repeated)?;
-    explanation.tier = tier.as_ref().map(|tier| tier.as_str().to_owned());
-    let tier = tier.as_ref().map_or(TierRules::DEFAULT, |tier| tier.as_str());
-    let head = RequestHead { method: &parsed.method, uri: &parsed.uri, headers, host: &host, path: &path };
-    let identity = CallerIdentity { account: account.as_deref(), tier, token };
-    let caller = Caller::new(gateway, head, client, None, identity, route);
-    if !bypassed {
-        explain_ban(gateway, &caller, now, explanation).map_err(reject)?;
-    }
-    let rewritten = |id: LocationId| {
-        judge::strip_target(&gateway.routes[id.0], &parsed.method, &parsed.uri, &path).transpose()
-    };
-    let target = route.and_then(rewritten).transpose().map_err(|fault| reject(fault.into()))?;
-    let wait = match bypassed {
-        true => None,
-        false => {
-            let judged =
-                limits::explain_chain(gateway, session, &caller, route, now, &mut explanation.limits).await;
-            judged.map_err(reject)?
-        }
-    };
-    let route = match located {
-        LocationLookup::Found(index) => index,
-        LocationLookup::NotFound => return Err(reject(Fault::NoLocation.into())),
-        LocationLookup::MethodNotAllowed { allow } => {
-            return Err(reject(Rejection::MethodNotAllowed { allow }));
-        }
-    };
-    Ok(ForwardPlan { route, wait, target: target.map(|target| target.to_string()) })
-}
-
-/// Whether the client bypasses limits and bans.
-fn explain_access(
-    gateway: &Gateway,
-    route: Option<LocationId>,
-    client: Client,
-    explanation: &mut Explanation,
-) -> Result<bool, Fault> {
-    let decision = gateway.access_for(route).map(|access| access.decide_access(client.ip));
-    explanation.access = decision.map(describe::describe_access_decision);
-    if decision == Some(AccessDecision::Rejected) {
-        return Err(Fault::AccessDenied);
-    }
-    if gateway.server.max_in_flight.is_some_and(|max| gateway.in_flight.load(Relaxed) >= max) {
-        return Err(Fault::TooManyInFlight);
-    }
-    Ok(decision == Some(AccessDecision::Bypassed))
-}
-
-fn explain_ban(
-    gateway: &Gateway,
-    caller: &Caller<'_>,
-    now: Now,
-    explanation: &mut Explanation,
-) -> Result<(), Rejection> {
-    let Some(bans) = gateway.bans.as_ref() else { return Ok(()) };
-    match bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now) {
-        None => Ok(()),
-        Some(left_ns) => {
-            explanation.ban_left_ms = Some(left_ns.div_ceil(1_000_000));
-            Err(Rejection::Banned { left_ns })
-        }
     }
 }
 

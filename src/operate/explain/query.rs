@@ -2,10 +2,16 @@
 
 use std::net::IpAddr;
 
-use http::header::HOST;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
+use http_body::SizeHint;
 use serde::{Deserialize, Serialize};
 
+use crate::base::clock::Now;
+use crate::proxy::gateway::Gateway;
+use crate::proxy::judge::RequestHead;
+use crate::proxy::reject::Fault;
+use crate::request::client::Client;
 use crate::request::location;
 
 /// A request as text.
@@ -52,6 +58,52 @@ impl ParsedQuery {
             headers.insert(HOST, HeaderValue::from_static("localhost"));
         }
         Ok(ParsedQuery { method: parse_method(&query.method)?, uri, headers, peer: parse_peer(&query.ip)? })
+    }
+
+    /// The head as it would arrive over HTTP/1.1.
+    pub(super) fn to_head(&self, client: Client, received: Now) -> RequestHead<'_> {
+        RequestHead {
+            method: &self.method,
+            uri: &self.uri,
+            version: Version::HTTP_11,
+            headers: &self.headers,
+            authority: None,
+            client,
+            received,
+            is_websocket_connect: false,
+        }
+    }
+
+    /// The size of the body as its head announces it.
+    pub(super) fn body_size(&self) -> SizeHint {
+        if self.headers.contains_key(TRANSFER_ENCODING) {
+            return SizeHint::default();
+        }
+        SizeHint::with_exact(self.announced_length().unwrap_or_default())
+    }
+
+    /// `None` = not a length.
+    fn announced_length(&self) -> Option<u64> {
+        let is_digits = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let mut lengths = self
+            .headers
+            .get_all(CONTENT_LENGTH)
+            .iter()
+            .map(|length| length.to_str().ok().filter(is_digits)?.parse().ok());
+        let first = lengths.next().unwrap_or(Some(0))?;
+        lengths.all(|other| other == Some(first)).then_some(first)
+    }
+
+    /// The fault that the parser of HTTP/1 would answer, before the request is judged.
+    pub(super) fn find_parser_fault(&self, gateway: &Gateway) -> Option<Fault> {
+        let fields = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+        // The request line ends with " HTTP/1.1\r\n", the head with an empty line.
+        let target = self.uri.path_and_query().map_or(0, |target| target.as_str().len());
+        let bytes = self.method.as_str().len() + 1 + target + 11 + fields.sum::<usize>() + 2;
+        if bytes > gateway.server.max_header_size {
+            return Some(Fault::HeadTooLarge);
+        }
+        self.announced_length().is_none().then_some(Fault::BadHead)
     }
 }
 

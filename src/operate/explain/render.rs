@@ -114,6 +114,9 @@ impl fmt::Display for VerdictExplanation {
             (Some(wait), Some(limit), _) => {
                 write!(f, " {} in the queue of limit {limit}, then", format_ns(wait * MS))?
             }
+            (Some(wait), None, Some(cause)) => {
+                write!(f, ": {cause}, after {} in a queue", format_ns(wait * MS))?
+            }
             (None, Some(limit), Some(cause)) => write!(f, " by limit {limit}: {cause}")?,
             (None, None, Some(cause)) => write!(f, ": {cause}")?,
             _ => write!(f, ":")?,

@@ -1,8 +1,10 @@
 //! The exact text of explanations, and that it matches the decisions of production.
 
 use super::*;
-use crate::admission::chain::{ChainVerdict, Charge, Decisions};
-use crate::config::LocationId;
+use crate::admission::chain::{ChainVerdict, Charge, LimitDemand};
+use crate::limit::Limit;
+use crate::proxy::judge::{Caller, ChargeFault, JudgeMode};
+use crate::request::client::Client;
 
 const FILE: &str = r#"
 server:
@@ -129,26 +131,41 @@ location  ~ \\.gif$ -> answers 204: the first regular expression in file order t
     assert!(text.ends_with("verdict   admit: answered here with 204\n"), "{text}");
 }
 
-/// Charges the chain of a location `requests` times.
-fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
-    let host = "a.example";
-    let uri = key.parse().unwrap();
-    let headers = http::HeaderMap::new();
-    let head =
-        RequestHead { method: &http::Method::POST, uri: &uri, headers: &headers, host, path: key.as_bytes() };
-    let client = Client { ip: "203.0.113.7".parse().unwrap(), trusted_peer: false };
-    let named = CallerIdentity { account: Some(b"acme"), tier: "default", token: None };
-    let caller = Caller::new(gateway, head, client, None, named, Some(LocationId(route)));
-    let limits = gateway.chain_for(Some(LocationId(route)));
+/// Charges every limit.
+struct SpendMode;
+
+impl<'r> JudgeMode<'r> for SpendMode {
+    type Chain = Charge;
+
+    fn try_count_in_flight(&mut self, _: &Gateway) -> bool {
+        true
+    }
+
+    fn observe_demand(
+        &mut self,
+        _: &Gateway,
+        _: &RequestFacts<'r>,
+        _: &Caller<'_>,
+        _: &Limit,
+        _: &Result<LimitDemand, ChargeFault>,
+    ) {
+    }
+}
+
+/// Charges the limits of a request `requests` times, and keeps the charges.
+fn spend_tokens(gateway: &Gateway, path: &str, requests: usize) {
+    let headers = ["X-Account-Id: acme", "Host: a.example"];
+    let parsed = ParsedQuery::parse_query(&query("POST", path, "203.0.113.7", &headers)).unwrap();
+    let client = Client { ip: parsed.peer, trusted_peer: false };
     for _ in 0..requests {
-        let mut keys = limits.keys.iter();
-        let demand_of = |limit: &_| caller.build_demand(&gateway.keys, limit, keys.next().unwrap()).unwrap();
-        match limits.chain.judge::<Charge>(AT, &gateway.waiting, true, demand_of, &mut Decisions::new()) {
+        let mut facts = RequestFacts::new(parsed.to_head(client, AT), parsed.body_size(), None);
+        let mut verdict = None;
+        judge::judge(gateway, &mut facts, &mut SpendMode, &mut Decisions::new(), &mut verdict).unwrap();
+        match verdict.unwrap() {
             ChainVerdict::Admit(permit) => std::mem::forget(permit),
-            ChainVerdict::Reject(rejection) => panic!("{rejection:?}"),
-            // It stays in its queue.
             ChainVerdict::Wait(queued) => std::mem::forget(queued),
-            ChainVerdict::AskStore(_) => panic!("a shared limit"),
+            ChainVerdict::AskStore(_) => panic!("the limits are local"),
+            ChainVerdict::Reject(rejection) => panic!("{rejection:?}"),
         }
     }
 }
@@ -156,7 +173,7 @@ fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
 #[test]
 fn spent_counters_are_shown_and_not_charged() {
     let gateway = gateway();
-    spend_tokens(&gateway, 1, "/api/", 1);
+    spend_tokens(&gateway, "/api/", 1);
     let ask = query("POST", "/api/", "203.0.113.7", &["X-Account-Id: acme", "Host: a.example"]);
     let first = explain_locally(&gateway, &ask, AT).unwrap().to_string();
     assert!(
@@ -176,7 +193,7 @@ fn spent_counters_are_shown_and_not_charged() {
 #[test]
 fn a_wait_names_its_queue() {
     let gateway = gateway();
-    spend_tokens(&gateway, 3, "/sms/", 3);
+    spend_tokens(&gateway, "/sms/", 3);
     let text =
         explain_locally(&gateway, &query("POST", "/sms/x", "203.0.113.7", &[]), AT).unwrap().to_string();
     assert!(text.contains("    18 of 21 left: wait 600 ms\n"), "{text}");
@@ -269,5 +286,30 @@ fn invalid_queries_are_rejected_with_a_hint() {
     ] {
         let error = explain_locally(&gateway(), &query(method, url, ip, &[header]), AT).unwrap_err();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_request_that_the_head_alone_rejects_is_explained() {
+    let file = "server: { max_body: 1KiB, max_headers: 5, max_header_size: 8KiB }
+locations: [{ path: /, upstream: demo, bandwidth: { rate: 1MiB/s, key: header:X-K } }]
+";
+    let loaded = crate::config::parse(file, "x").unwrap_or_else(|report| panic!("{report}"));
+    let gateway = build_offline(loaded.config).unwrap();
+    let long = format!("X-Long: {}", "x".repeat(8192));
+    for (headers, verdict) in [
+        (&["X-K: a", "X-K: b"][..], "reject with 400: repeated_key"),
+        (&["A: 1", "B: 1", "C: 1", "D: 1", "E: 1"], "reject with 431: head_too_large"),
+        (&[&long], "reject with 431: head_too_large"),
+        (&["Transfer-Encoding: gzip"], "reject with 400: bad_framing"),
+        (&["Expect: more"], "reject with 417: bad_expectation"),
+        (&["Content-Length: 1025"], "reject with 413: body_too_large"),
+        (&["Content-Length: +5"], "reject with 400: bad_head"),
+        (&["Content-Length: 5", "Content-Length: 6"], "reject with 400: bad_head"),
+        (&["X-K: a", "Content-Length: 1024"], "admit: answered by the built-in upstream demo"),
+    ] {
+        let text =
+            explain_locally(&gateway, &query("POST", "/", "127.0.0.1", headers), AT).unwrap().to_string();
+        assert!(text.ends_with(&format!("verdict   {verdict}\n")), "{headers:?}\n{text}");
     }
 }

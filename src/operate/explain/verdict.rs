@@ -5,10 +5,9 @@ use http::header::RETRY_AFTER;
 use http::uri::PathAndQuery;
 use serde::Serialize;
 
-use super::ForwardPlan;
-use super::query::ParsedQuery;
 use crate::config::LocationId;
 use crate::proxy::gateway::{Action, Gateway};
+use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
 
 /// The verdict of the chain and of the checks around it.
@@ -30,6 +29,7 @@ pub struct VerdictExplanation {
     pub retry_after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// The wait in a queue, also before a rejection because no location serves the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// "forwarded to upstream app as GET /users", "answered here with 200".
@@ -39,26 +39,27 @@ pub struct VerdictExplanation {
 
 pub(super) fn explain_admitted(
     gateway: &Gateway,
-    query: &ParsedQuery,
-    plan: &ForwardPlan,
+    facts: &RequestFacts<'_>,
+    route: LocationId,
+    wait: Option<(u64, usize)>,
 ) -> VerdictExplanation {
-    let sent = query.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    let target = plan.target.as_deref().unwrap_or(sent);
-    let route = &gateway.routes[plan.route.0];
+    let sent = facts.head.uri.path_and_query();
+    let target = facts.target.as_ref().or(sent).map_or("/", PathAndQuery::as_str);
+    let route = &gateway.routes[route.0];
     let then = match &route.action {
         Action::Upstream(upstream) if upstream.is_demo() => {
             "answered by the built-in upstream demo".to_owned()
         }
         Action::Upstream(upstream) => {
-            format!("forwarded to upstream {} as {} {target}", upstream.name, query.method)
+            format!("forwarded to upstream {} as {} {target}", upstream.name, facts.head.method)
         }
         Action::Respond { status, .. } => format!("answered here with {}", status.as_u16()),
         Action::Redirect { status, .. } => format!("redirected with {}", status.as_u16()),
     };
     let name = |index: usize| route.chain.chain.limits()[index].name.to_string();
-    let (wait_ns, limit) = plan.wait.map(|(wait_ns, index)| (wait_ns, name(index))).unzip();
+    let (wait_ns, limit) = wait.map(|(wait_ns, index)| (wait_ns, name(index))).unzip();
     VerdictExplanation {
-        outcome: if plan.wait.is_some() { "wait" } else { "admit" },
+        outcome: if wait.is_some() { "wait" } else { "admit" },
         wait_ms: wait_ns.map(|ns| ns.div_ceil(1_000_000)),
         limit,
         then: Some(then),
@@ -70,10 +71,10 @@ pub(super) fn explain_admitted(
 pub(super) fn explain_rejected(
     gateway: &Gateway,
     rejection: &Rejection,
-    route: Option<LocationId>,
+    facts: &RequestFacts<'_>,
 ) -> VerdictExplanation {
-    let response: Response<_> =
-        gateway.rejecters.for_location(route).render_rejection(rejection, &RejectContext::default(), false);
+    let (rejecter, grpc) = (gateway.rejecters.for_location(facts.route()), facts.is_grpc());
+    let response: Response<_> = rejecter.render_rejection(rejection, &RejectContext::default(), grpc);
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let (limit, retry_after_ns) = match rejection {
         Rejection::Limit(rejected) => {
@@ -83,7 +84,7 @@ pub(super) fn explain_rejected(
         _ => (None, None),
     };
     let instead = match rejection {
-        Rejection::Limit(rejected) => gateway.rejecters.for_location(route).degraded_to(rejected, false),
+        Rejection::Limit(rejected) => rejecter.degraded_to(rejected, grpc),
         _ => None,
     };
     if let Some(DegradedTo::Upstream(index)) = instead {

@@ -1,6 +1,7 @@
 //! Faults of forwarding: why an admitted request got no response from its upstream.
 
 use crate::observe::metrics::UpstreamOutcome;
+use crate::proxy::reject::Fault;
 use crate::request::body::BodyFault;
 use crate::upstream::ServerFault;
 
@@ -62,5 +63,23 @@ impl ForwardFault {
             ForwardFault::Broken(_) => UpstreamOutcome::Broken,
             ForwardFault::Full | ForwardFault::Down => return None,
         })
+    }
+}
+
+impl From<ForwardFault> for Fault {
+    fn from(fault: ForwardFault) -> Fault {
+        use ForwardFault as Forward;
+        match fault {
+            Forward::Client(BodyFault::Malformed) => Fault::BadBody,
+            Forward::Client(BodyFault::TooLarge) => Fault::BodyTooLarge,
+            Forward::Client(BodyFault::Stalled) => Fault::SlowBody,
+            Forward::Unreachable(_) => Fault::Unreachable,
+            Forward::Full => Fault::NoServer,
+            Forward::Down => Fault::ServersDown,
+            Forward::Broken(_) => Fault::UpstreamBroke,
+            Forward::BadResponse => Fault::BadResponse,
+            Forward::ConnectTimeout | Forward::ResponseTimeout => Fault::UpstreamTimeout,
+            Forward::LocationTimeout => Fault::LocationTimeout,
+        }
     }
 }

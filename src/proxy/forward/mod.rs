@@ -20,7 +20,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, LOCATION, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Version};
 use tower::Service;
@@ -28,48 +28,26 @@ use tower::Service;
 use crate::admission::chain::ChainPermit;
 use crate::base::clock::Now;
 use crate::config::HostHeader;
-use crate::config::LocationId;
 use crate::limit::SlotOutcome;
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::gateway::{Action, Gateway, Route};
+use crate::proxy::inbound::InboundRequest;
+use crate::proxy::judge::Admitted;
 use crate::proxy::reject::RejectContext;
+use crate::proxy::rejection_response::RequestTexts;
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::request::body;
 use crate::request::body::{BodyOutcomeCell, RequestBody};
 use crate::request::client::Client;
 use crate::request::headers::added_fields::AddedFields;
-use crate::request::location;
 use crate::upstream::{HashInput, Upstream, fnv1a};
 
 use exchange::Exchange;
 pub use fault::ForwardFault;
 pub use response_body::{ResponseBody, local_response};
-pub use rewrite::{clear_unknown_reason, set_connection_close};
+pub use rewrite::clear_unknown_reason;
 use upgrade::UpgradeRequest;
-pub use upgrade::rewrite_connect;
-
-/// A request that was judged and may be forwarded. It stays inside its state, so that no stage moves it.
-pub struct Admitted {
-    state: Box<RequestState>,
-    /// The index of its location.
-    route: LocationId,
-}
-
-impl Admitted {
-    /// Only for `judge`, after the whole judgement.
-    pub fn new(state: Box<RequestState>) -> Admitted {
-        // Cannot fail: a request without a location is rejected before it takes its slots.
-        let route = state.route.expect("an admitted request has a location");
-        Admitted { state, route }
-    }
-}
-
-/// An admitted request that is not sent yet.
-fn admitted_request(request: &mut Option<Request<RequestBody>>) -> &mut Request<RequestBody> {
-    // Cannot fail: judging leaves the request in its state, and only sending or answering it takes it out.
-    request.as_mut().expect("an admitted request is in its state")
-}
 
 /// A response, or the fault that prevented it; the state of the request continues in both.
 #[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
@@ -84,7 +62,8 @@ pub fn forward_service()
     tower::service_fn(async |admitted| Ok(forward_admitted(admitted).await))
 }
 
-async fn forward_admitted(Admitted { mut state, route }: Admitted) -> ForwardOutcome {
+async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
+    let (mut inbound, mut state, route) = admitted.into_parts();
     let worker = state.worker.clone();
     let gateway = &*worker.gateway;
     let route = &gateway.routes[route.0];
@@ -94,19 +73,25 @@ async fn forward_admitted(Admitted { mut state, route }: Admitted) -> ForwardOut
     let upstream = match (state.degraded, &route.action) {
         (Some(degraded), _) => &gateway.upstreams[degraded.0],
         (None, Action::Upstream(upstream)) => upstream,
-        (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, state),
+        (None, Action::Respond { .. } | Action::Redirect { .. }) => {
+            return respond_locally(route, *inbound, state);
+        }
     };
-    let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut state);
+    let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut inbound, &state);
     if upstream.is_demo() {
-        outgoing.added_fields.move_into(admitted_request(&mut state.request).headers_mut());
-        serve_demo(route, state).await
+        outgoing.added_fields.move_into(inbound.request.headers_mut());
+        serve_demo(route, inbound.request, state).await
     } else {
-        proxy_request(&worker, route, upstream, outgoing, state).await
+        proxy_request(&worker, route, upstream, outgoing, inbound, state).await
     }
 }
 
-async fn serve_demo(route: &Route, mut state: Box<RequestState>) -> ForwardOutcome {
-    match demo::render_echo(state.take_request()).await {
+async fn serve_demo(
+    route: &Route,
+    request: Request<RequestBody>,
+    state: Box<RequestState>,
+) -> ForwardOutcome {
+    match demo::render_echo(request).await {
         Ok(response) => {
             let mut response = local_response(response, state);
             rewrite::edit_headers(response.headers_mut(), &route.response_headers);
@@ -137,16 +122,17 @@ impl OutgoingRequest {
         gateway: &Gateway,
         route: &Route,
         hash_input: &HashInput,
-        state: &mut RequestState,
+        inbound: &mut InboundRequest,
+        state: &RequestState,
     ) -> OutgoingRequest {
-        let request = admitted_request(&mut state.request);
+        let request = &inbound.request;
         let balance_hash = balance_hash_for(hash_input, request, state.client);
         // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
         // it.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
-        let (mut hop_options, added_fields) = rewrite::rewrite_request(gateway, route, state);
-        let request = admitted_request(&mut state.request);
+        let (mut hop_options, added_fields) = rewrite::rewrite_request(gateway, route, inbound, state);
+        let request = &mut inbound.request;
         let is_host_of_server = route.host_header == HostHeader::Upstream
             || may_lack_host && !request.headers().contains_key(HOST);
         let upgrade = UpgradeRequest::from_request(version, &mut hop_options, request);
@@ -178,6 +164,7 @@ async fn proxy_request(
     route: &Route,
     upstream: &Upstream,
     outgoing: OutgoingRequest,
+    inbound: Box<InboundRequest>,
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let watch = state.watch.clone();
@@ -188,10 +175,10 @@ async fn proxy_request(
     let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
     let feedback =
         LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
-    let mut answer = None;
-    let outcome = exchange.run_attempts(&mut state.request, &mut answer, &mut state.server).await;
+    let (mut request, mut answer) = (Some(inbound.request), None);
+    let outcome = exchange.run_attempts(&mut request, &mut answer, &mut state.server).await;
     // It was kept for another attempt.
-    state.request = None;
+    drop(request);
     let now = Now::read_clock();
     let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
     count_outcome(worker, upstream, &state, result, now.ns_since(sent));
@@ -301,14 +288,11 @@ impl Drop for LatencyFeedback<'_> {
     }
 }
 
-fn respond_locally(route: &Route, mut state: Box<RequestState>) -> ForwardOutcome {
-    let request = state.take_request();
+fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestState>) -> ForwardOutcome {
     let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
-    let authority = state.authority.as_ref();
-    let host = location::request_host(request.version(), request.headers(), authority).unwrap_or_default();
-    let path = location::normalise_path(request.uri().path()).unwrap_or_default();
-    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let RequestTexts { host, path, uri } = RequestTexts::read_again(&inbound);
+    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let context = RejectContext {
         request_id: state.request_id.as_bytes(),
         client_ip: Some(state.client.ip),
@@ -334,7 +318,7 @@ fn respond_locally(route: &Route, mut state: Box<RequestState>) -> ForwardOutcom
         }
         Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
-    body::discard_body(&state.connection.watch, request);
+    body::discard_body(&state.connection.watch, inbound.request);
     let mut response = local_response(response, state);
     rewrite::edit_headers(response.headers_mut(), &route.response_headers);
     ForwardOutcome::Responded(response)
@@ -351,12 +335,4 @@ fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, clie
         HashInput::Uri => fnv1a(request.uri().path().as_bytes()),
         HashInput::Header(name) => request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
     }
-}
-
-/// Whether the content type is that of a gRPC call, which has trailers in both directions.
-pub fn is_grpc(headers: &HeaderMap) -> bool {
-    let suffix =
-        headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
-    // A longer name, such as `application/grpc-web`, is another protocol.
-    matches!(suffix, Some([] | [b'+' | b';' | b' ', ..]))
 }

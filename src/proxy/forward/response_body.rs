@@ -77,6 +77,7 @@ impl fmt::Display for ResponseBodyFault {
 impl std::error::Error for ResponseBodyFault {}
 
 /// A response that the gateway rendered itself.
+#[inline(always)]
 pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
     if state.is_websocket_connect {
         *response.status_mut() = status::without_tunnel(response.status());
@@ -120,6 +121,11 @@ fn finish_lease(lease: Lease, reuse: bool) {
 }
 
 impl ResponseBody {
+    /// The state of the request; `None` if it continues in a tunnel.
+    pub fn state(&self) -> Option<&RequestState> {
+        self.state.as_deref()
+    }
+
     /// The decisions of the chain, to be written into the head.
     pub fn take_decisions(&mut self) -> Decisions {
         match self {

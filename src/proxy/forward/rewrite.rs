@@ -7,11 +7,11 @@ use http::uri::Uri;
 use http::{Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
 
-use super::admitted_request;
 use super::response_body::ResponseBody;
 use crate::config::LocationId;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::proxy::gateway::{Gateway, Route};
+use crate::proxy::inbound::InboundRequest;
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::request::body::TrailerFilter;
@@ -28,11 +28,11 @@ use crate::upstream::ServerBody;
 pub fn rewrite_request(
     gateway: &Gateway,
     route: &Route,
-    state: &mut RequestState,
+    inbound: &mut InboundRequest,
+    state: &RequestState,
 ) -> (HopOptions, AddedFields) {
-    let RequestState { request, authority, target, connection, client, request_id, header_summary, .. } =
-        state;
-    let request = admitted_request(request);
+    let InboundRequest { request, authority, target, summary, .. } = inbound;
+    let RequestState { connection, client, request_id, .. } = state;
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
@@ -45,8 +45,8 @@ pub fn rewrite_request(
         *request.uri_mut() = Uri::from(target);
     }
     let headers = request.headers_mut();
-    let hop_options = hop_by_hop::strip_request(headers, *header_summary, &gateway.protected_fields);
-    if header_summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
+    let hop_options = hop_by_hop::strip_request(headers, *summary, &gateway.protected_fields);
+    if summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
         gateway.underscores.strip_headers(headers, &route.request_headers);
     }
     let arrival = ForwardedHop {
@@ -55,7 +55,7 @@ pub fn rewrite_request(
         proto: connection.proto,
     };
     let mut added = AddedFields::new();
-    gateway.forwarded.rewrite_headers(headers, *header_summary, arrival, &mut added);
+    gateway.forwarded.rewrite_headers(headers, *summary, arrival, &mut added);
     let id_name = &gateway.server.request_id;
     if headers.keys().any(|name| name == id_name) {
         headers.remove(id_name);
@@ -138,13 +138,6 @@ pub fn edit_headers(headers: &mut HeaderMap, edits: &HeaderEdits) {
     for name in &edits.remove {
         headers.remove(name);
     }
-}
-
-/// Tells the client that this response is the last of its connection.
-pub fn set_connection_close(headers: &mut HeaderMap) {
-    // An Upgrade field must be named in Connection as well.
-    let options = if headers.contains_key(UPGRADE) { "close, upgrade" } else { "close" };
-    headers.insert(CONNECTION, HeaderValue::from_static(options));
 }
 
 /// Sets an empty reason phrase for a status without a standard one; hyper would invent one over HTTP/1.

@@ -9,11 +9,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Version};
 use hyper::body::Body;
-use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 
+use crate::proxy::inbound::is_websocket;
 use crate::request::body::RequestBody;
 use crate::request::headers::hop_by_hop::{HopOptions, list_members};
 
@@ -31,23 +31,6 @@ pub enum UpgradeRequest {
     Upgrade(HeaderValue),
     /// Over an HTTP/2 stream, which `client` yields once the response has switched it.
     WebSocket { key: HeaderValue, client: OnUpgrade },
-}
-
-/// Turns an extended CONNECT for a WebSocket into the GET that it stands for, and returns whether it was one. For other
-/// protocols it stays a CONNECT, which is not served.
-#[inline]
-pub fn rewrite_connect(request: &mut Request<RequestBody>) -> bool {
-    let is_websocket_connect = *request.method() == Method::CONNECT && is_websocket(request);
-    if is_websocket_connect {
-        *request.method_mut() = Method::GET;
-    }
-    is_websocket_connect
-}
-
-#[cold]
-fn is_websocket(request: &Request<RequestBody>) -> bool {
-    let protocol = request.extensions().get::<Protocol>();
-    protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case(WEBSOCKET))
 }
 
 impl UpgradeRequest {

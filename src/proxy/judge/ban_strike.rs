@@ -10,11 +10,11 @@ use crate::proxy::worker::Worker;
 /// Counts a final rejection by a rate or a queue as a strike against the client, unless bans are off or it is exempt.
 pub fn record_strike(worker: &Worker, state: &RequestState, cause: LimitCause) {
     let gateway = &worker.gateway;
-    let (Some(bans), Some(blamed)) = (&gateway.bans, state.blamed) else { return };
+    let (Some(bans), Some(strike_target)) = (&gateway.bans, state.strike_target) else { return };
     if !matches!(cause, LimitCause::Rate | LimitCause::Queue | LimitCause::QueuedTooLong) {
         return;
     }
-    let key = match blamed {
+    let key = match strike_target {
         StrikeTarget::Key(key) => key,
         StrikeTarget::Deferred => {
             let ip = gateway.clients.mask_address(state.client.ip);

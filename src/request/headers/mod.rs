@@ -2,6 +2,7 @@
 
 pub mod added_fields;
 pub mod forwarded;
+pub mod grpc;
 pub mod hop_by_hop;
 pub mod summary;
 pub mod underscores;

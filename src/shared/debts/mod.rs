@@ -132,8 +132,8 @@ impl Debts {
         debt.map_or(0, |debt| debt.current_amount(now))
     }
 
-    /// Charges for at most `keys_max` keys, with hardly more units than one call may charge. [`Debts::hold_charges`]
-    /// must follow.
+    /// Charges for at most `keys_max` keys, with hardly more units than one call may charge: the last key may exceed
+    /// the bound. The keys leave the queue here and return only through [`Debts::hold_charges`], which must follow.
     pub(super) fn take_due(&self, keys_max: usize, now: Now) -> Vec<DebtCharge> {
         let inner = &mut *self.inner.lock();
         let mut charges: Vec<DebtCharge> = Vec::new();

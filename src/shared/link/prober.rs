@@ -154,6 +154,7 @@ impl Prober {
         Ok(beat)
     }
 
+    /// Calls the script of heartbeats. A server that lost it has lost all scripts, so all are loaded again.
     async fn call_beat_script(
         &self,
         connection: &StoreConnection,

@@ -205,7 +205,7 @@ impl SharedLimit {
 
     /// True if a request may have slots while the store does not answer. `in_process`: slots that the process holds,
     /// the request's own included.
-    pub fn admits_locally(&self, rate: usize, key: SharedKey, in_process: u64) -> bool {
+    pub fn grants_slots_locally(&self, rate: usize, key: SharedKey, in_process: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
             OnFailure::Local => {

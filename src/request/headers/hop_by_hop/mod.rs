@@ -180,6 +180,13 @@ fn accepts_trailers(line: &HeaderValue) -> bool {
     list_members(line).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
+/// Tells the client that this response is the last of its connection.
+pub fn set_connection_close(headers: &mut HeaderMap) {
+    // An Upgrade field must be named in Connection as well.
+    let options = if headers.contains_key(UPGRADE) { "close, upgrade" } else { "close" };
+    headers.insert(CONNECTION, HeaderValue::from_static(options));
+}
+
 /// The members of a list in one line of a field.
 pub fn list_members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)

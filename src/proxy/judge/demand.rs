@@ -2,11 +2,11 @@
 
 use std::num::IntErrorKind;
 
+use http::Method;
 use http::header::{HeaderMap, HeaderName};
-use http::{Method, Uri};
 
+use super::facts::RequestFacts;
 use crate::admission::chain::LimitDemand;
-use crate::config::LocationId;
 use crate::config::{Cost, InvalidCost};
 use crate::limit::table::CounterKey;
 use crate::limit::{Limit, Units};
@@ -15,28 +15,7 @@ use crate::proxy::reject::Fault;
 use crate::request::client::Client;
 use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec, LimitKeys};
-use crate::request::source::Token;
 use crate::shared::SharedKey;
-
-/// The facts of a request's head that limits may use.
-#[derive(Clone, Copy)]
-pub struct RequestHead<'a> {
-    pub method: &'a Method,
-    pub uri: &'a Uri,
-    pub headers: &'a HeaderMap,
-    /// Canonical.
-    pub host: &'a str,
-    /// Normalised.
-    pub path: &'a [u8],
-}
-
-/// The caller as the request names it.
-#[derive(Clone, Copy)]
-pub struct CallerIdentity<'a> {
-    pub account: Option<&'a [u8]>,
-    pub tier: &'a str,
-    pub token: Option<&'a Token<'a>>,
-}
 
 /// The caller of a request, as limits see it.
 pub struct Caller<'a> {
@@ -74,30 +53,24 @@ pub enum Exemption {
 }
 
 impl<'a> Caller<'a> {
-    /// `ip_key` is the key of the client's address, if it is known already.
+    /// The caller of a judged request; `ip_key` is the key of the client's address, if it is known already.
     #[inline]
-    pub fn new(
-        gateway: &Gateway,
-        head: RequestHead<'a>,
-        client: Client,
-        ip_key: Option<CounterKey>,
-        identity: CallerIdentity<'a>,
-        route: Option<LocationId>,
-    ) -> Caller<'a> {
+    pub fn new(gateway: &Gateway, facts: &'a RequestFacts<'a>, ip_key: Option<CounterKey>) -> Caller<'a> {
+        let head = &facts.head;
         let subject = KeyInput {
-            ip: gateway.clients.mask_address(client.ip),
+            ip: gateway.clients.mask_address(head.client.ip),
             ip_key,
-            account: identity.account,
-            tier: identity.tier,
-            path: head.path,
+            account: facts.account.as_deref(),
+            tier: facts.tier_name(),
+            path: &facts.path,
             query: head.uri.query(),
-            location: route.map(|index| gateway.locations.identity_of(index)),
-            host: head.host,
+            location: facts.route().map(|index| gateway.locations.identity_of(index)),
+            host: &facts.host,
             method: head.method,
             headers: head.headers,
-            token: identity.token,
+            token: facts.token,
         };
-        Caller { client, subject }
+        Caller { client: head.client, subject }
     }
 
     /// The demand on `limit`, which makes its keys with `limit_keys`.

@@ -1,20 +1,22 @@
-//! Reports the decisions of a chain in the metrics, in the head of the response, and in the access log.
+//! Reports the decisions of the limits in the metrics, in the head of the response, and in the access log.
 
 use http::HeaderMap;
 
 use crate::admission::chain;
-use crate::admission::chain::RateDecision;
+use crate::admission::chain::{ChainPermit, ChainRejection, RateDecision};
 use crate::config::{LimitId, LocationId};
 use crate::limit::{Decision, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
-use crate::proxy::gateway::{Gateway, LimitChain};
+use crate::proxy::gateway::Gateway;
 use crate::proxy::request_state::RequestState;
 
 /// Counts the decision of each limit, except rejections, which are counted where they are final.
-pub fn count_decisions(state: &RequestState, limits: &LimitChain, is_rejected: bool) {
+#[inline]
+pub fn count_decisions(state: &RequestState, is_rejected: bool) {
     if is_rejected && !state.decisions.iter().any(|judged| judged.dry_run) {
         return;
     }
+    let limits = state.worker.gateway.chain_for(state.route);
     for judged in chain::strictest_by_limit(&state.decisions) {
         let kind = decision_kind(&judged);
         // Of a rejected request only the rejections took effect; the rest was refunded or only peeked at.
@@ -28,8 +30,7 @@ pub fn count_decisions(state: &RequestState, limits: &LimitChain, is_rejected: b
 
 /// Counts the decisions of concurrency limits.
 #[inline]
-pub fn count_slots(state: &mut RequestState) {
-    let Some(permit) = &state.chain_permit else { return };
+pub fn count_slots(state: &mut RequestState, permit: &ChainPermit) {
     let gateway = &state.worker.gateway;
     for judged in permit.slot_decisions() {
         let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].id;
@@ -40,9 +41,27 @@ pub fn count_slots(state: &mut RequestState) {
     }
 }
 
+/// Changes the limit's decision to a rejection that came after the judgement, for the fields of the response.
+pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
+    let Some(limit) = &rejection.limit else { return };
+    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let retry_ns = rejection.retry_after_ns.unwrap_or_default();
+    for judged in &mut state.decisions {
+        // Compare indices: a local share that judges instead of the store is another object than the limit.
+        if limits[usize::from(judged.limit_index)].id == limit.id
+            && usize::from(judged.rate) == rejection.rate
+        {
+            let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
+            let wait_ns = judged.decision.wait_ns;
+            let outcome = LimitOutcome::Reject;
+            judged.decision = Decision { outcome, remaining: 0, reset_ns, retry_after_ns, wait_ns };
+        }
+    }
+}
+
 /// The metric that a decision is counted under.
 #[inline]
-fn decision_kind(judged: &RateDecision) -> DecisionKind {
+pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
     match (judged.decision.outcome, judged.dry_run) {
         (LimitOutcome::Admit, _) => DecisionKind::Admit,
         (LimitOutcome::Wait, false) => DecisionKind::Wait,

@@ -1,0 +1,76 @@
+//! A request as the client sent it, until it is forwarded or answered here.
+
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderMap, Method, Request, Uri, Version};
+use http_body::{Body, SizeHint};
+use hyper::ext::Protocol;
+
+use crate::request::body::{RequestBody, STREAM_WINDOW};
+use crate::request::headers::summary::HeaderSummary;
+use crate::request::location;
+
+const WEBSOCKET: &str = "websocket";
+
+/// A received request. It is boxed once, so that no later stage moves its head.
+pub struct InboundRequest {
+    pub request: Request<RequestBody>,
+    /// The authority of an absolute target or of HTTP/2; the request's own target no longer contains it.
+    pub authority: Option<Authority>,
+    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
+    pub is_websocket_connect: bool,
+    /// The special fields of its head, as judged; forwarding uses it again.
+    pub summary: HeaderSummary,
+    /// The target to send, if it differs from the one that was judged.
+    pub target: Option<PathAndQuery>,
+}
+
+impl InboundRequest {
+    /// Takes the authority out of the target, and turns an extended CONNECT for a WebSocket (RFC 8441) into the GET
+    /// that it stands for. For other protocols it stays a CONNECT, which is not served.
+    #[inline]
+    pub fn new<B: Into<RequestBody>>(request: Request<B>) -> Box<InboundRequest> {
+        let (head, body) = request.into_parts();
+        // Boxed before anything else, because each move copies the head.
+        let mut inbound = Box::new(InboundRequest {
+            request: Request::from_parts(head, body.into()),
+            authority: None,
+            is_websocket_connect: false,
+            summary: HeaderSummary::default(),
+            target: None,
+        });
+        let request = &mut inbound.request;
+        let is_websocket_connect = *request.method() == Method::CONNECT && is_websocket(request);
+        if is_websocket_connect {
+            *request.method_mut() = Method::GET;
+        }
+        let authority = location::take_authority(request.uri_mut());
+        (inbound.authority, inbound.is_websocket_connect) = (authority, is_websocket_connect);
+        inbound
+    }
+
+    /// Bytes that the request occupies while it waits: its head, with each field counted as in HTTP/2 (RFC 9113,
+    /// section 6.5.2), and the part of its body that a stream may send meanwhile. The body of HTTP/1 stays at the
+    /// client.
+    pub fn waiting_bytes(&self) -> usize {
+        let request = &self.request;
+        waiting_bytes(request.version(), request.uri(), request.headers(), request.body().size_hint())
+    }
+}
+
+/// As [`InboundRequest::waiting_bytes`], of the parts of a request.
+pub fn waiting_bytes(version: Version, uri: &Uri, headers: &HeaderMap, body: SizeHint) -> usize {
+    let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let body = match version {
+        Version::HTTP_2 => body.upper().unwrap_or(u64::MAX).min(STREAM_WINDOW.into()),
+        _ => 0,
+    };
+    fields.sum::<usize>() + target + body as usize
+}
+
+/// Whether the request asks for a WebSocket by an extended CONNECT.
+#[cold]
+pub fn is_websocket(request: &Request<RequestBody>) -> bool {
+    let protocol = request.extensions().get::<Protocol>();
+    protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case(WEBSOCKET))
+}

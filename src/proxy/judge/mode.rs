@@ -1,0 +1,89 @@
+//! The two modes of judging: a request is charged, an explanation only looks.
+
+use std::borrow::Cow;
+
+use super::demand::{Caller, ChargeFault};
+use super::facts::{RequestFacts, RequestHead};
+use crate::admission::chain;
+use crate::admission::chain::{ChainMode, LimitDemand};
+use crate::limit::Limit;
+use crate::limit::table::CounterKey;
+use crate::proxy::gateway::Gateway;
+use crate::proxy::request_state::RequestInFlight;
+use crate::proxy::worker::{ClientConnection, Worker};
+use crate::request::location;
+use crate::request::location::HostError;
+
+/// All that differs between a request and its explanation.
+pub trait JudgeMode<'r> {
+    /// Whether the chain is charged.
+    type Chain: ChainMode;
+
+    /// The canonical host of the request.
+    ///
+    /// # Errors
+    /// As [`location::request_host`].
+    fn read_host(&self, head: &RequestHead<'r>) -> Result<Cow<'r, str>, HostError> {
+        location::request_host(head.version, head.headers, head.authority)
+    }
+
+    /// The key of limits by the peer's address, if it is cached.
+    fn peer_key(&self) -> Option<CounterKey> {
+        None
+    }
+
+    /// Counts the request as in flight; false above the configured maximum.
+    fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool;
+
+    /// Takes note of the demand on one limit of the chain.
+    fn observe_demand(
+        &mut self,
+        gateway: &Gateway,
+        facts: &RequestFacts<'r>,
+        caller: &Caller<'_>,
+        limit: &Limit,
+        demand: &Result<LimitDemand, ChargeFault>,
+    );
+}
+
+/// Charges the limits for a request.
+pub struct ChargeRequest<'s> {
+    pub worker: &'s Worker,
+    pub connection: &'s ClientConnection,
+    pub in_flight: &'s mut Option<RequestInFlight>,
+}
+
+impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
+    type Chain = chain::Charge;
+
+    #[inline]
+    fn read_host(&self, head: &RequestHead<'r>) -> Result<Cow<'r, str>, HostError> {
+        self.connection.canonical_host(head.version, head.headers, head.authority)
+    }
+
+    #[inline]
+    fn peer_key(&self) -> Option<CounterKey> {
+        self.connection.peer_key(self.worker)
+    }
+
+    #[inline]
+    fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool {
+        let Some(max) = gateway.server.max_in_flight else { return true };
+        *self.in_flight = RequestInFlight::try_count(&gateway.in_flight, max);
+        self.in_flight.is_some()
+    }
+
+    #[inline]
+    fn observe_demand(
+        &mut self,
+        gateway: &Gateway,
+        _facts: &RequestFacts<'r>,
+        caller: &Caller<'_>,
+        limit: &Limit,
+        demand: &Result<LimitDemand, ChargeFault>,
+    ) {
+        if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
+            gateway.metrics.count_invalid_cost(self.worker.id, limit.id);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Concludes a rejection: it is counted, may be a strike towards a ban, and is rendered or degraded.
+
+use bytes::Bytes;
+use http::Response;
+
+use super::ban_strike::record_strike;
+use crate::admission::chain;
+use crate::admission::chain::{ChainCause, RateDecision};
+use crate::config::LocationId;
+use crate::limit::LimitOutcome;
+use crate::observe::metrics::DecisionKind;
+use crate::proxy::limit_report::count_decisions;
+use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
+use crate::proxy::rejection_response::{RequestTexts, render_rejection};
+use crate::proxy::request_state::{RequestState, Verdict};
+
+/// The end of a rejected request.
+#[expect(clippy::large_enum_variant, reason = "a rejection under attack must not cost an allocation")]
+pub enum Conclusion {
+    Respond(Response<Bytes>),
+    /// The upstream in `degraded` responds instead; the request goes on as one of this location.
+    Degrade(LocationId),
+}
+
+/// Counts the decisions of a chain that rejects, and returns its rejection.
+#[inline]
+pub fn record_chain_rejection(state: &RequestState, rejection: &chain::ChainRejection) -> Rejection {
+    count_decisions(state, !rejection.late);
+    translate_rejection(rejection)
+}
+
+/// Translates the chain's rejection into the one that is rendered.
+pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
+    let cause = match rejection.cause {
+        ChainCause::Rate => LimitCause::Rate,
+        ChainCause::Queue => LimitCause::Queue,
+        ChainCause::Concurrency => LimitCause::Concurrency,
+        ChainCause::TooCostly => LimitCause::TooCostly,
+        ChainCause::MissingKey => LimitCause::MissingKey,
+        ChainCause::QueuedTooLong => LimitCause::QueuedTooLong,
+        ChainCause::Overload => return Fault::TooManyWaiting.into(),
+        ChainCause::Unavailable => return Fault::StateUnavailable.into(),
+    };
+    match &rejection.limit {
+        Some(limit) => Rejection::Limit(LimitRejection {
+            limit: limit.id,
+            rate: rejection.rate,
+            cause,
+            retry_after_ns: rejection.retry_after_ns,
+        }),
+        None => Fault::TooManyWaiting.into(),
+    }
+}
+
+/// Concludes a rejection that is final.
+#[inline(always)]
+pub fn conclude_rejection(
+    state: &mut RequestState,
+    texts: &RequestTexts<'_>,
+    rejection: &Rejection,
+) -> Conclusion {
+    if let Rejection::Limit(limit_rejection) = rejection {
+        let worker = state.worker.clone();
+        let gateway = &worker.gateway;
+        let degraded_to =
+            gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, state.is_grpc);
+        record_rejection(state, limit_rejection, degraded_to.is_some());
+        if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {
+            state.degraded = Some(upstream);
+            // It gets the whole timeout of the location again, also after a wait in the queue.
+            if let Some(timeout) = gateway.routes[route.0].timeout {
+                state.watch.set_request_deadline(timeout);
+            }
+            return Conclusion::Degrade(route);
+        }
+    }
+    Conclusion::Respond(render_rejection(state, texts, rejection))
+}
+
+/// Stores and counts the rejection by a limit. Only here is it final, so strikes are counted here.
+fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
+    let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
+    state.verdict = if is_degraded { Verdict::Degrade } else { Verdict::Reject };
+    state.limit = Some(limit_rejection.limit);
+    state.retry_after_ns = limit_rejection.retry_after_ns;
+    if !is_degraded {
+        record_strike(&state.worker, state, limit_rejection.cause);
+    }
+    let worker = &state.worker;
+    worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
+    let limits = worker.gateway.chain_for(state.route).chain.limits();
+    let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
+    if state.decisions.iter().all(is_own) {
+        return;
+    }
+    let is_rejection =
+        |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
+    let others = chain::strictest_by_limit(&state.decisions)
+        .filter(is_rejection)
+        .map(|judged| limits[usize::from(judged.limit_index)].id);
+    for limit in others.filter(|limit| *limit != limit_rejection.limit) {
+        worker.gateway.metrics.count_decision(worker.id, limit, kind);
+    }
+}

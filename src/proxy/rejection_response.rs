@@ -1,0 +1,91 @@
+//! Renders the response to a request that is not served, and stores and counts its fault or ban.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::Response;
+use http::uri::{PathAndQuery, Uri};
+
+use crate::admission::chain::RateDecision;
+use crate::observe::metrics::BanEvent;
+use crate::proxy::gateway::LimitChain;
+use crate::proxy::inbound::InboundRequest;
+use crate::proxy::limit_report::write_decisions;
+use crate::proxy::reject::{LimitRejection, RejectContext, Rejection};
+use crate::proxy::request_state::{RequestState, Verdict};
+use crate::request::headers::hop_by_hop;
+use crate::request::location;
+
+/// The texts of a request that a response may contain.
+pub struct RequestTexts<'r> {
+    /// Canonical.
+    pub host: Cow<'r, str>,
+    /// Normalised.
+    pub path: Cow<'r, [u8]>,
+    pub uri: &'r Uri,
+}
+
+impl<'r> RequestTexts<'r> {
+    /// Reads the texts again, for a rejection after a wait.
+    pub fn read_again(inbound: &'r InboundRequest) -> RequestTexts<'r> {
+        let InboundRequest { request, authority, .. } = inbound;
+        RequestTexts {
+            host: location::request_host(request.version(), request.headers(), authority.as_ref())
+                .unwrap_or_default(),
+            path: location::normalise_path(request.uri().path()).unwrap_or_default(),
+            uri: request.uri(),
+        }
+    }
+}
+
+/// Renders the response, and stores and counts the fault or the ban.
+pub fn render_rejection(
+    state: &mut RequestState,
+    texts: &RequestTexts<'_>,
+    rejection: &Rejection,
+) -> Response<Bytes> {
+    let worker = state.worker.clone();
+    let gateway = &worker.gateway;
+    if let Some(fault) = rejection.counted_fault() {
+        state.verdict = Verdict::Fault(fault);
+        gateway.metrics.count_fault(worker.id, fault.index());
+    }
+    if let Rejection::Banned { left_ns } = rejection {
+        state.verdict = Verdict::Ban;
+        state.retry_after_ns = Some(*left_ns);
+        gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
+    }
+    let context = || RejectContext {
+        request_id: state.request_id.as_bytes(),
+        client_ip: Some(state.client.ip),
+        account: state.account.as_deref().unwrap_or_default(),
+        tier: state.tier_name(),
+        host: &texts.host,
+        uri: str::from_utf8(&texts.path).unwrap_or(texts.uri.path()),
+        request_uri: texts.uri.path_and_query().map_or("", PathAndQuery::as_str),
+        location: state.route.map_or("", |route| &gateway.routes[route.0].name),
+    };
+    let rejecter = gateway.rejecters.for_location(state.route);
+    if let (Rejection::Limit(limit_rejection), [only]) = (rejection, &state.decisions[..])
+        && !state.is_grpc
+        && is_decision_of(only, limit_rejection, gateway.chain_for(state.route))
+        && let Some(response) =
+            rejecter.render_usual(limit_rejection, &only.decision, state.request_id.as_bytes(), context)
+    {
+        return response;
+    }
+    let mut response = rejecter.render_rejection(rejection, &context(), state.is_grpc);
+    write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    if rejection.closes_connection() {
+        hop_by_hop::set_connection_close(response.headers_mut());
+    }
+    response
+}
+
+/// Whether this is the decision that rejects.
+#[inline]
+fn is_decision_of(judged: &RateDecision, limit_rejection: &LimitRejection, limits: &LimitChain) -> bool {
+    !judged.dry_run
+        && limits.chain.limits()[usize::from(judged.limit_index)].id == limit_rejection.limit
+        && usize::from(judged.rate) == limit_rejection.rate
+}
