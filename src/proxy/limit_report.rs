@@ -10,21 +10,29 @@ use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::request_state::RequestState;
 
-/// Counts the decision of each limit, except rejections, which are counted where they are final.
+/// Counts the decisions of limits that accepted the request. Rejections are counted where they are final.
 #[inline]
-pub fn count_decisions(state: &RequestState, is_rejected: bool) {
-    if is_rejected && !state.decisions.iter().any(|judged| judged.dry_run) {
-        return;
+pub fn count_accepted(state: &RequestState) {
+    count_kinds(state, |kind| kind != DecisionKind::Reject);
+}
+
+/// Counts what took effect of a rejected request besides the rejection: those of dry runs. The rest was refunded or
+/// only peeked at.
+#[inline]
+pub fn count_dry_run_rejections(state: &RequestState) {
+    if state.decisions.iter().any(|judged| judged.dry_run) {
+        count_kinds(state, |kind| kind == DecisionKind::DryRunReject);
     }
+}
+
+fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind) -> bool) {
     let limits = state.worker.gateway.chain_for(state.route);
     for judged in chain::strictest_by_limit(&state.decisions) {
         let kind = decision_kind(&judged);
-        // Of a rejected request only the rejections took effect; the rest was refunded or only peeked at.
-        if kind == DecisionKind::Reject || is_rejected && kind != DecisionKind::DryRunReject {
-            continue;
+        if counts(kind) {
+            let limit = limits.chain.limits()[usize::from(judged.limit_index)].id;
+            state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
         }
-        let limit = limits.chain.limits()[usize::from(judged.limit_index)].id;
-        state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
     }
 }
 

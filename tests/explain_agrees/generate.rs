@@ -21,7 +21,7 @@ fn algorithm() -> impl Strategy<Value = String> {
             true => format!("rate: {rate}"),
             false => format!("rate: {rate}, burst: {burst}"),
         }),
-        3 => (rates.clone(), 0..4u32, select(vec!["30s", "700ms", "2s"])).prop_map(|(rate, queue, max_wait)| {
+        6 => (rates.clone(), 0..4u32, select(vec!["30s", "700ms", "2s"])).prop_map(|(rate, queue, max_wait)| {
             match rate.starts_with('[') {
                 true => format!("algorithm: leaky_bucket, rate: {rate}"),
                 false => format!("algorithm: leaky_bucket, rate: {rate}, queue: {queue}, max_wait: {max_wait}"),

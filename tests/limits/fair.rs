@@ -161,7 +161,7 @@ fn a_request_that_would_wait_too_long_displaces_no_waiter() {
         let scene = Scene::with_gate(gate);
         (0..4).for_each(|number| drop(scene.arrive(1, number).unwrap()));
         let rejection = hasty.arrive(2, 9).unwrap_err();
-        assert_eq!((rejection.cause, rejection.retry_after_ns), (ChainCause::QueuedTooLong, None));
+        assert_eq!((rejection.cause, rejection.retry_after_ns), (ChainCause::WaitTooLong, None));
         assert_eq!(scene.waiting(), (3, 3));
         scene.sleep_until_ms(60).await;
         assert_eq!(hasty.arrive(2, 8).unwrap().0, 140, "now it is in time");

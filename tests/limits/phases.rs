@@ -134,8 +134,8 @@ fn a_request_that_does_not_ask_the_store_gives_its_charges_back() {
     let ChainVerdict::AskStore(pending) = judge_shared::<Charge>(&chain, &mut decisions, 3) else {
         panic!("a limit is shared");
     };
-    let mut unanswered = Vec::new();
-    let ChainVerdict::Admit(mut permit) = pending.assume_admitted(&waiting, &mut decisions, &mut unanswered)
+    let mut undecided = Vec::new();
+    let ChainVerdict::Admit(mut permit) = pending.assume_admitted(&waiting, &mut decisions, &mut undecided)
     else {
         panic!("the limit here accepts");
     };
@@ -148,13 +148,13 @@ fn a_request_that_does_not_ask_the_store_gives_its_charges_back() {
 fn a_look_without_a_store_lists_the_limits_not_asked() {
     let (chain, waiting) = (chain_with_store(), Arc::new(WaitingCap::new(1)));
     for (cost, admits) in [(3, true), (4, false)] {
-        let (mut decisions, mut unanswered) = (Decisions::new(), Vec::new());
+        let (mut decisions, mut undecided) = (Decisions::new(), Vec::new());
         let ChainVerdict::AskStore(pending) = judge_shared::<Look>(&chain, &mut decisions, cost) else {
             panic!("{cost}: a limit is shared");
         };
-        let verdict = pending.assume_admitted(&waiting, &mut decisions, &mut unanswered);
+        let verdict = pending.assume_admitted(&waiting, &mut decisions, &mut undecided);
         assert_eq!(matches!(verdict, ChainVerdict::Admit(_)), admits);
-        let [limit] = unanswered.try_into().expect("one limit");
+        let [limit] = undecided.try_into().expect("one limit");
         assert_eq!((limit.limit_index, limit.fallback, limit.share.is_none()), (1, None, true));
         assert_eq!((decisions.len(), decisions[0].decision.remaining), (1, 3));
     }

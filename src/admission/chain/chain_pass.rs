@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::claim::{Claim, ClaimKind};
+use super::claim_set::ClaimSet;
 use super::findings::{PassFindings, PassRejection};
-use super::held_claims::HeldClaims;
 use super::mode::ChainMode;
 use super::queued::Queued;
 use super::shared_demand::SharedDemand;
@@ -21,7 +21,7 @@ use crate::shared::{SharedKey, SharedLimit};
 /// The state of one pass over a chain.
 pub(super) struct ChainPass<'a, M: ChainMode> {
     pub limits: &'a Arc<[ChainedLimit]>,
-    pub held: HeldClaims,
+    pub held: ClaimSet,
     pub decisions: &'a mut Decisions,
     /// Demands on shared limits, about which the store must be asked.
     pub shared_demands: Vec<SharedDemand>,
@@ -43,14 +43,14 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             rejection: None,
             lacking: None,
         };
-        ChainPass::resume(&chain.limits, HeldClaims::new(&chain.limits, now), findings, decisions)
+        ChainPass::resume(&chain.limits, ClaimSet::new(&chain.limits, now), findings, decisions)
     }
 
     /// Continues with what an earlier pass has taken and found.
     #[inline(always)]
     pub fn resume(
         limits: &'a Arc<[ChainedLimit]>,
-        held: HeldClaims,
+        held: ClaimSet,
         findings: PassFindings,
         decisions: &'a mut Decisions,
     ) -> Self {
@@ -312,7 +312,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     ) -> ChainVerdict<P> {
         let rejection = if wait_ns > self.findings.max_wait_ns {
             let limit = &self.limits[usize::from(limit_index)];
-            ChainRejection::outright(ChainCause::QueuedTooLong, limit, 0)
+            ChainRejection::outright(ChainCause::WaitTooLong, limit, 0)
         } else if let Some(place) = waiter.take_place::<M>() {
             if self.findings.displaces {
                 self.held.displace_waiters();

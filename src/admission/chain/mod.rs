@@ -7,13 +7,13 @@
 //!
 //! `chain_pass` judges the local limits and collects the questions to the store; `store_round` asks them and applies
 //! the answers, `store_fallback` judges where none came, and `store_slots` takes slots there after a wait. `queued`
-//! waits for turns. `held_claims` is everything that a request holds in any phase, `store_lease` the part in the
+//! waits for turns. `claim_set` is everything that a request holds in any phase, `store_lease` the part in the
 //! store.
 
 mod chain_pass;
 mod claim;
+mod claim_set;
 mod findings;
-mod held_claims;
 mod mode;
 mod pending_slots;
 mod permit;
@@ -41,7 +41,7 @@ pub use mode::{ChainMode, Charge, Look};
 pub use permit::{AnswerEnd, ChainPermit};
 pub use queued::{Queued, TurnTaken};
 pub use rejection::{ChainCause, ChainRejection};
-pub use store_query::{PendingStore, UnansweredLimit};
+pub use store_query::{PendingStore, UndecidedLimit};
 pub use waiting_cap::{WaitingCap, WaitingRequest};
 
 /// The demand of a request on one limit.

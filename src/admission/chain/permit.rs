@@ -4,14 +4,14 @@ use http::StatusCode;
 
 use super::RateDecision;
 use super::claim::ClaimKind;
-use super::held_claims::HeldClaims;
+use super::claim_set::ClaimSet;
 use crate::base::clock::Now;
 use crate::limit::{Decision, LimitOutcome, SlotOutcome};
 
 /// The right of a request to pass, as long as it is held. Dropping it gives everything back; once the request is
 /// forwarded, its charges stay.
 pub struct ChainPermit {
-    pub(super) held: HeldClaims,
+    pub(super) held: ClaimSet,
 }
 
 /// How the answer to a request ended.
@@ -27,7 +27,7 @@ pub struct AnswerEnd {
 
 impl ChainPermit {
     #[inline]
-    pub(super) fn new(held: HeldClaims) -> ChainPermit {
+    pub(super) fn new(held: ClaimSet) -> ChainPermit {
         ChainPermit { held }
     }
 
@@ -40,7 +40,7 @@ impl ChainPermit {
     /// The decisions of its concurrency limits.
     #[inline]
     pub fn slot_decisions(&self) -> impl Iterator<Item = RateDecision> {
-        let HeldClaims { limits, claims, store_lease, .. } = &self.held;
+        let ClaimSet { limits, claims, store_lease, .. } = &self.held;
         claims.iter().filter_map(move |claim| {
             let outcome = match (claim.kind, store_lease) {
                 (ClaimKind::Slots { .. }, _) => LimitOutcome::Admit,

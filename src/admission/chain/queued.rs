@@ -8,16 +8,16 @@ use std::task::{Context, Poll};
 use tokio::time::Sleep;
 
 use super::claim::ClaimKind;
-use super::held_claims::HeldClaims;
+use super::claim_set::ClaimSet;
 use super::waiting_cap::WaitingPlace;
-use super::{ChainCause, ChainPermit, ChainRejection, UnansweredLimit};
+use super::{ChainCause, ChainPermit, ChainRejection, UndecidedLimit};
 use crate::base::clock::Now;
 use crate::limit::{Limit, Turn};
 use crate::shared::Session;
 
 /// A request in the queues of its limits. Dropping it leaves them and gives everything back.
 pub struct Queued {
-    pub(super) held: HeldClaims,
+    pub(super) held: ClaimSet,
     /// Boxed, because few requests wait.
     wait: Box<QueueWait>,
 }
@@ -31,13 +31,13 @@ struct QueueWait {
 
 /// A request whose turn has come in every queue. Dropping it gives everything back.
 pub struct TurnTaken {
-    held: HeldClaims,
+    held: ClaimSet,
 }
 
 // === impl Queued ===
 
 impl Queued {
-    pub(super) fn new(held: HeldClaims, place: WaitingPlace, (wait_ns, limit_index): (u64, u16)) -> Queued {
+    pub(super) fn new(held: ClaimSet, place: WaitingPlace, (wait_ns, limit_index): (u64, u16)) -> Queued {
         Queued { held, wait: Box::new(QueueWait { place, wait_ns, limit_index }) }
     }
 
@@ -87,19 +87,19 @@ impl TurnTaken {
         mut self,
         now: Now,
         session: Option<&Session>,
-        unanswered: &mut Vec<UnansweredLimit>,
+        undecided: &mut Vec<UndecidedLimit>,
     ) -> Result<ChainPermit, ChainRejection> {
         self.held.take_local_slots(now)?;
         if let Some(session) = session {
-            self.held.take_store_slots(session, unanswered).await?;
+            self.held.take_store_slots(session, undecided).await?;
         }
         Ok(ChainPermit::new(self.held))
     }
 }
 
-// === impl HeldClaims ===
+// === impl ClaimSet ===
 
-impl HeldClaims {
+impl ClaimSet {
     fn poll_turns(
         &mut self,
         cx: &mut Context<'_>,

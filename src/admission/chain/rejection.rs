@@ -33,7 +33,7 @@ pub enum ChainCause {
     /// The request lacks the limit's key.
     MissingKey,
     /// The wait would exceed the chain's maximum.
-    QueuedTooLong,
+    WaitTooLong,
     /// The store does not answer, and the limit rejects in that case.
     Unavailable,
     /// Too many requests wait in the whole process.

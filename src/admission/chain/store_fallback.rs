@@ -10,7 +10,7 @@ use super::pending_slots::PendingSlots;
 use super::shared_demand::SharedDemand;
 use super::store_lease::LeaseState;
 use super::store_query::{StoreQuery, StoreRound};
-use super::{ChainCause, ChainedLimit, UnansweredLimit};
+use super::{ChainCause, ChainedLimit, UndecidedLimit};
 use crate::base::clock::Now;
 use crate::config::OnFailure;
 use crate::limit::LimitOutcome;
@@ -25,7 +25,7 @@ impl StoreQuery {
         &self,
         limits: &Arc<[ChainedLimit]>,
         round: &StoreRound<'_>,
-        unanswered: &mut Vec<UnansweredLimit>,
+        undecided: &mut Vec<UndecidedLimit>,
     ) -> Arc<[ChainedLimit]> {
         let mut replaced: Vec<ChainedLimit> = Vec::new();
         for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
@@ -47,7 +47,7 @@ impl StoreQuery {
                 }
                 replaced[limit_index].limit = share.clone();
             }
-            unanswered.push(UnansweredLimit { limit_index, fallback, share });
+            undecided.push(UndecidedLimit { limit_index, fallback, share });
         }
         if replaced.is_empty() { limits.clone() } else { replaced.into() }
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::claim_set::ClaimSet;
 use super::findings::PassFindings;
-use super::held_claims::HeldClaims;
 use super::mode::ChainMode;
 use super::shared_demand::SharedDemand;
 use crate::base::clock::Now;
@@ -17,7 +17,7 @@ use crate::shared::{StoreAnswer, StoreQuestion};
 
 /// A request that the local limits have accepted and the store has not judged yet. Dropping it gives everything back.
 pub struct PendingStore<M: ChainMode> {
-    pub(super) held: HeldClaims,
+    pub(super) held: ClaimSet,
     /// Boxed, because the usual verdict must stay small.
     pub(super) query: Box<StoreQuery>,
     pub(super) mode: PhantomData<M>,
@@ -31,7 +31,7 @@ impl<M: ChainMode> From<Infallible> for PendingStore<M> {
 }
 
 /// A shared limit that the store did not decide about.
-pub struct UnansweredLimit {
+pub struct UndecidedLimit {
     /// Index of the limit in [`super::Chain::limits`].
     pub limit_index: usize,
     /// The fallback that decided in the store's place, because it did not answer.
@@ -81,11 +81,11 @@ impl StoreRound<'_> {
     }
 }
 
-// === impl UnansweredLimit ===
+// === impl UndecidedLimit ===
 
-impl std::fmt::Debug for UnansweredLimit {
+impl std::fmt::Debug for UndecidedLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UnansweredLimit")
+        f.debug_struct("UndecidedLimit")
             .field("limit_index", &self.limit_index)
             .field("fallback", &self.fallback)
             .finish()

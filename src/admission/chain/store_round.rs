@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 
 use super::chain_pass::{ChainPass, rejection_cause};
 use super::claim::{Claim, ClaimKind};
+use super::claim_set::ClaimSet;
 use super::findings::PassFindings;
-use super::held_claims::HeldClaims;
 use super::mode::ChainMode;
 use super::pending_slots::PendingSlots;
 use super::shared_demand::SharedDemand;
 use super::store_lease::{LeaseState, RateLease, none_rejects, uncharge_decision};
 use super::store_query::{PendingStore, StoreQuery, StoreRound};
-use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, UnansweredLimit, WaitingRequest};
+use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, UndecidedLimit, WaitingRequest};
 use crate::base::clock::Now;
 use crate::limit::LimitOutcome;
 use crate::shared::{RateAnswer, Session, SlotCount, StoreAnswer, StoreQuestion, StoreRefund};
@@ -26,14 +26,14 @@ use crate::shared::{RateAnswer, Session, SlotCount, StoreAnswer, StoreQuestion, 
 
 impl<M: ChainMode> PendingStore<M> {
     /// Asks the store about the limits that are counted there, and adds their decisions to `decisions`, and to
-    /// `unanswered` the limits that it did not decide about. Dropping the future early gives back everything that is
+    /// `undecided` the limits that it did not decide about. Dropping the future early gives back everything that is
     /// known to have been taken.
     pub async fn ask<'w>(
         self,
         session: &Session,
         waiter: impl Into<WaitingRequest<'w>>,
         decisions: &mut Decisions,
-        unanswered: &mut Vec<UnansweredLimit>,
+        undecided: &mut Vec<UndecidedLimit>,
     ) -> ChainVerdict<Infallible> {
         let PendingStore { mut held, query, .. } = self;
         let mut locally_admitted = SmallVec::new();
@@ -54,8 +54,8 @@ impl<M: ChainMode> PendingStore<M> {
             };
             if newly_admitted.is_empty() {
                 let waiter = waiter.into();
-                let verdict = query.settle_answers::<M>(held, &round, pending, waiter, decisions, unanswered);
-                return take_wanted_slots(verdict, session, unanswered).await;
+                let verdict = query.settle_answers::<M>(held, &round, pending, waiter, decisions, undecided);
+                return take_wanted_slots(verdict, session, undecided).await;
             }
             // The loop ends, because each round asks about fewer limits.
             round.refund_partial(session);
@@ -64,20 +64,20 @@ impl<M: ChainMode> PendingStore<M> {
         }
     }
 
-    /// The verdict as if all shared limits let the request pass; `unanswered` lists them as not asked.
+    /// The verdict as if all shared limits let the request pass; `undecided` lists them as not asked.
     pub fn assume_admitted<'w>(
         self,
         waiter: impl Into<WaitingRequest<'w>>,
         decisions: &mut Decisions,
-        unanswered: &mut Vec<UnansweredLimit>,
+        undecided: &mut Vec<UndecidedLimit>,
     ) -> ChainVerdict<Infallible> {
         let PendingStore { held, query, .. } = self;
-        let not_asked = |demand: &SharedDemand| UnansweredLimit {
+        let not_asked = |demand: &SharedDemand| UndecidedLimit {
             limit_index: demand.limit_index.into(),
             fallback: None,
             share: None,
         };
-        unanswered.extend(query.shared_demands.iter().map(not_asked));
+        undecided.extend(query.shared_demands.iter().map(not_asked));
         let limits = held.limits.clone();
         ChainPass::<M>::resume(&limits, held, query.findings, decisions).conclude(waiter.into())
     }
@@ -87,10 +87,10 @@ impl<M: ChainMode> PendingStore<M> {
 async fn take_wanted_slots(
     verdict: ChainVerdict<Infallible>,
     session: &Session,
-    unanswered: &mut Vec<UnansweredLimit>,
+    undecided: &mut Vec<UndecidedLimit>,
 ) -> ChainVerdict<Infallible> {
     match verdict {
-        ChainVerdict::Admit(mut permit) => match permit.held.take_store_slots(session, unanswered).await {
+        ChainVerdict::Admit(mut permit) => match permit.held.take_store_slots(session, undecided).await {
             Ok(()) => ChainVerdict::Admit(permit),
             Err(rejection) => ChainVerdict::Reject(rejection),
         },
@@ -103,7 +103,7 @@ async fn take_wanted_slots(
 impl StoreQuery {
     fn build_questions<'a, M: ChainMode>(
         &'a self,
-        held: &HeldClaims,
+        held: &ClaimSet,
         locally_admitted: SmallVec<[u16; 2]>,
         pending: &mut PendingSlots<'_>,
         session: &Session,
@@ -153,14 +153,14 @@ impl StoreQuery {
 
     fn settle_answers<M: ChainMode>(
         &self,
-        mut held: HeldClaims,
+        mut held: ClaimSet,
         round: &StoreRound<'_>,
         mut pending: PendingSlots<'_>,
         waiter: WaitingRequest<'_>,
         decisions: &mut Decisions,
-        unanswered: &mut Vec<UnansweredLimit>,
+        undecided: &mut Vec<UndecidedLimit>,
     ) -> ChainVerdict<Infallible> {
-        let limits = self.limits_with_shares::<M>(&held.limits, round, unanswered);
+        let limits = self.limits_with_shares::<M>(&held.limits, round, undecided);
         held.limits = limits.clone();
         let findings = PassFindings { rejection: None, lacking: None, ..self.findings };
         let mut pass = ChainPass::<M>::resume(&limits, held, findings, decisions);
@@ -315,7 +315,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
 
 impl StoreRound<'_> {
     /// The rejection, without asking the store, if this process alone holds all slots of a concurrency limit.
-    fn find_full(&self, held: &HeldClaims) -> Option<ChainRejection> {
+    fn find_full(&self, held: &ClaimSet) -> Option<ChainRejection> {
         let limit_of = |question: &StoreQuestion<'_>| &held.limits[usize::from(question.limit_index)];
         let is_full = |question: &&StoreQuestion<'_>| {
             let limit = limit_of(question);

@@ -2,17 +2,17 @@
 
 use smallvec::SmallVec;
 
-use super::held_claims::HeldClaims;
+use super::claim_set::ClaimSet;
 use super::pending_slots::PendingSlots;
 use super::store_fallback::fallback_cause;
 use super::store_lease::{LeaseState, RateLease, StoreLease, none_rejects};
-use super::{ChainCause, ChainRejection, UnansweredLimit};
+use super::{ChainCause, ChainRejection, UndecidedLimit};
 use crate::limit::LimitOutcome;
 use crate::shared::{ScriptOp, Session, StoreAnswer, StoreQuestion};
 
-// === impl HeldClaims ===
+// === impl ClaimSet ===
 
-impl HeldClaims {
+impl ClaimSet {
     /// Takes the concurrency slots that are still to be asked for in the store.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl HeldClaims {
     pub(super) async fn take_store_slots(
         &mut self,
         session: &Session,
-        unanswered: &mut Vec<UnansweredLimit>,
+        undecided: &mut Vec<UndecidedLimit>,
     ) -> Result<(), ChainRejection> {
         let Some(store_lease) = self.store_lease.as_ref().filter(|lease| lease.wants_slots()) else {
             return Ok(());
@@ -29,7 +29,7 @@ impl HeldClaims {
         let none_rejects = none_rejects(outcomes.iter().map(|(_, answer, _)| answer));
         let mut rejected = None;
         for (index, answer, kept) in outcomes {
-            rejected = rejected.or(self.apply_slot_answer(index, answer, none_rejects, kept, unanswered));
+            rejected = rejected.or(self.apply_slot_answer(index, answer, none_rejects, kept, undecided));
         }
         match rejected {
             Some(rejection) => {
@@ -48,7 +48,7 @@ impl HeldClaims {
         answer: StoreAnswer,
         none_rejects: bool,
         kept: bool,
-        unanswered: &mut Vec<UnansweredLimit>,
+        undecided: &mut Vec<UndecidedLimit>,
     ) -> Option<ChainRejection> {
         let lease = &mut self.store_lease.as_mut()?.rate_leases[index];
         let (limit_index, rate, dry_run) = (usize::from(lease.limit_index), lease.rate, lease.dry_run);
@@ -66,7 +66,7 @@ impl HeldClaims {
                 lease.state = LeaseState::Slots(kept);
                 lease.limit.count_fallback();
                 let fallback = Some(lease.limit.on_failure);
-                unanswered.push(UnansweredLimit { limit_index, fallback, share: None });
+                undecided.push(UndecidedLimit { limit_index, fallback, share: None });
                 let cause = fallback_cause(&lease.limit);
                 if kept || dry_run { None } else { rejection(cause) }
             }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::describe;
 use crate::admission::chain;
 use crate::admission::chain::{
-    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, RateDecision, UnansweredLimit, WaitingRequest,
+    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, RateDecision, UndecidedLimit, WaitingRequest,
 };
 use crate::config::LocationId;
 use crate::config::MissingKey;
@@ -66,7 +66,7 @@ pub struct CounterExplanation {
 pub(super) struct LookMode {
     pub limits: Vec<LimitExplanation>,
     /// The shared limits that the store did not decide about.
-    unanswered: Vec<UnansweredLimit>,
+    undecided: Vec<UndecidedLimit>,
 }
 
 /// A request that its limits admit, perhaps after a wait.
@@ -111,12 +111,12 @@ impl LookMode {
     ) -> Result<AdmittedPlan, Rejection> {
         let waiting_size = || facts.waiting_bytes();
         let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
-        let unanswered = &mut self.unanswered;
+        let undecided = &mut self.undecided;
         let wait = match verdict {
             Some(ChainVerdict::AskStore(pending)) => {
                 let answered = match session {
-                    Some(session) => pending.ask(session, waiter, decisions, unanswered).await,
-                    None => pending.assume_admitted(waiter, decisions, unanswered),
+                    Some(session) => pending.ask(session, waiter, decisions, undecided).await,
+                    None => pending.assume_admitted(waiter, decisions, undecided),
                 };
                 match answered {
                     ChainVerdict::Admit(_) => None,
@@ -133,7 +133,7 @@ impl LookMode {
 
     /// Adds the state of each counter. `is_offline`: the store was not asked.
     pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision], is_offline: bool) {
-        for limit in &self.unanswered {
+        for limit in &self.undecided {
             self.limits[limit.limit_index].without_redis = match (limit.fallback, &limit.share) {
                 (Some(fallback), _) => Some(fallback.as_str()),
                 (None, None) => Some("offline"),
@@ -142,8 +142,8 @@ impl LookMode {
         }
         for decision in decisions {
             let index = usize::from(decision.limit_index);
-            let unanswered = self.unanswered.iter().find(|one| one.limit_index == index);
-            let limit = unanswered
+            let undecided = self.undecided.iter().find(|one| one.limit_index == index);
+            let limit = undecided
                 .and_then(|one| one.share.as_deref())
                 .unwrap_or_else(|| &limits.chain.limits()[index]);
             self.limits[index].counters.push(explain_counter(limit, decision));

@@ -17,7 +17,7 @@ use super::mode::ChargeRequest;
 use super::rejected;
 use super::rejected::Conclusion;
 use crate::admission::chain::{
-    ChainPermit, ChainRejection, ChainVerdict, Charge, PendingStore, Queued, TurnTaken, UnansweredLimit,
+    ChainPermit, ChainRejection, ChainVerdict, Charge, PendingStore, Queued, TurnTaken, UndecidedLimit,
     WaitingRequest,
 };
 use crate::base::clock::Now;
@@ -98,7 +98,7 @@ impl Received {
                 if rejection.late {
                     start_timeout(&state, &facts.route_or_rejection());
                 }
-                rejected::record_chain_rejection(&state, rejection)
+                rejected::translate_counted(&state, rejection)
             }
             (Ok(()), _) => {
                 let route = facts.route_or_rejection();
@@ -110,7 +110,7 @@ impl Received {
                     None => received.admit(route),
                     // As in `apply_verdict`, without another move of the permit.
                     Some(ChainVerdict::Admit(permit)) => {
-                        limit_report::count_decisions(&received.state, false);
+                        limit_report::count_accepted(&received.state);
                         limit_report::count_slots(&mut received.state, &permit);
                         received.state.chain_permit = Some(permit);
                         received.admit(route)
@@ -134,7 +134,7 @@ impl Received {
     ) -> Judged {
         match verdict {
             ChainVerdict::Admit(permit) => {
-                limit_report::count_decisions(&self.state, false);
+                limit_report::count_accepted(&self.state);
                 self.hold_permit(permit);
                 self.admit(route)
             }
@@ -142,13 +142,13 @@ impl Received {
                 Judged::AskStore(Box::new(AskingStore { received: self, pending: pending.into(), route }))
             }
             ChainVerdict::Wait(queued) => {
-                limit_report::count_decisions(&self.state, false);
+                limit_report::count_accepted(&self.state);
                 self.state.verdict = Verdict::Wait;
                 self.state.limit = Some(queued.limit().id);
                 Judged::Wait(Box::new(Waiting { received: self, queued, route }))
             }
             ChainVerdict::Reject(rejection) => {
-                let rejection = rejected::record_chain_rejection(&self.state, &rejection);
+                let rejection = rejected::translate_counted(&self.state, &rejection);
                 self.reject(&rejection)
             }
         }
@@ -241,17 +241,17 @@ impl AskingStore {
     pub async fn ask_store(self) -> Judged {
         let AskingStore { mut received, pending, route } = self;
         let worker = received.state.worker.clone();
-        let mut unanswered = Vec::new();
+        let mut undecided = Vec::new();
         let verdict = match &worker.session {
             Some(session) => {
                 let waiting_size = || received.inbound.waiting_bytes();
                 let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size);
-                pending.ask(session, waiter, &mut received.state.decisions, &mut unanswered).await
+                pending.ask(session, waiter, &mut received.state.decisions, &mut undecided).await
             }
             // Cannot fail: a gateway with shared limits has a store, and its workers a session with it.
             None => unreachable!("shared limits have a session"),
         };
-        note_fallbacks(&mut received.state, &unanswered);
+        note_fallbacks(&mut received.state, &undecided);
         received.apply_verdict(verdict, route)
     }
 }
@@ -259,6 +259,7 @@ impl AskingStore {
 // === impl Waiting ===
 
 /// Why a request leaves its queue. A hang-up has no response.
+#[expect(clippy::large_enum_variant, reason = "one value, taken apart where it is made")]
 enum WaitEnd {
     Turn(TurnTaken),
     /// The queue rejected it.
@@ -296,10 +297,10 @@ impl Waiting {
             turn.keep_charges();
             return received.reject(&rejection);
         }
-        let mut unanswered = Vec::new();
+        let mut undecided = Vec::new();
         let worker = state.worker.clone();
-        let taken = turn.take_slots(now, worker.session.as_deref(), &mut unanswered).await;
-        note_fallbacks(state, &unanswered);
+        let taken = turn.take_slots(now, worker.session.as_deref(), &mut undecided).await;
+        note_fallbacks(state, &undecided);
         match taken {
             Ok(permit) => {
                 received.hold_permit(permit);
@@ -327,8 +328,8 @@ async fn wait_in_queue(state: &RequestState, queued: Queued) -> WaitEnd {
 }
 
 /// Remembers that a fallback judged in the store's place.
-fn note_fallbacks(state: &mut RequestState, unanswered: &[UnansweredLimit]) {
-    state.used_fallback |= unanswered.iter().any(|one| one.fallback.is_some());
+fn note_fallbacks(state: &mut RequestState, undecided: &[UndecidedLimit]) {
+    state.used_fallback |= undecided.iter().any(|one| one.fallback.is_some());
 }
 
 /// The rejection after the location's timeout passed in a queue.

@@ -9,23 +9,25 @@ use crate::admission::chain::{ChainCause, RateDecision};
 use crate::config::LocationId;
 use crate::limit::LimitOutcome;
 use crate::observe::metrics::DecisionKind;
-use crate::proxy::limit_report::count_decisions;
+use crate::proxy::limit_report;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
 use crate::proxy::rejection_response::{RequestTexts, render_rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
 
 /// The end of a rejected request.
-#[expect(clippy::large_enum_variant, reason = "a rejection under attack must not cost an allocation")]
 pub enum Conclusion {
     Respond(Response<Bytes>),
     /// The upstream in `degraded` responds instead; the request goes on as one of this location.
     Degrade(LocationId),
 }
 
-/// Counts the decisions of a chain that rejects, and returns its rejection.
+/// Counts the decisions beside the chain's rejection, which is counted once it is final, and translates it.
 #[inline]
-pub fn record_chain_rejection(state: &RequestState, rejection: &chain::ChainRejection) -> Rejection {
-    count_decisions(state, !rejection.late);
+pub fn translate_counted(state: &RequestState, rejection: &chain::ChainRejection) -> Rejection {
+    match rejection.late {
+        true => limit_report::count_accepted(state),
+        false => limit_report::count_dry_run_rejections(state),
+    }
     translate_rejection(rejection)
 }
 
@@ -37,7 +39,7 @@ pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
         ChainCause::Concurrency => LimitCause::Concurrency,
         ChainCause::TooCostly => LimitCause::TooCostly,
         ChainCause::MissingKey => LimitCause::MissingKey,
-        ChainCause::QueuedTooLong => LimitCause::QueuedTooLong,
+        ChainCause::WaitTooLong => LimitCause::QueuedTooLong,
         ChainCause::Overload => return Fault::TooManyWaiting.into(),
         ChainCause::Unavailable => return Fault::StateUnavailable.into(),
     };

@@ -46,7 +46,7 @@ pub enum LimitCause {
     TooCostly,
     /// The key is missing, and the limit is configured to reject that.
     MissingKey,
-    /// The location's timeout passed while the request waited in the limit's queue.
+    /// The location's timeout passed, or would pass, while the request waits in the limit's queue.
     QueuedTooLong,
 }
 

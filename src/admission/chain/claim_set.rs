@@ -12,7 +12,7 @@ use crate::limit::{Decision, Limit};
 use crate::shared::StoreOutbox;
 
 /// The claims of one request, in every phase of it.
-pub(super) struct HeldClaims {
+pub(super) struct ClaimSet {
     /// Those of the chain, where each one that is judged here in place of the store is replaced by its local share.
     pub limits: Arc<[ChainedLimit]>,
     pub claims: SmallVec<[Claim; 4]>,
@@ -23,12 +23,12 @@ pub(super) struct HeldClaims {
     keeps_charges: bool,
 }
 
-// === impl HeldClaims ===
+// === impl ClaimSet ===
 
-impl HeldClaims {
+impl ClaimSet {
     #[inline(always)]
-    pub(super) fn new(limits: &Arc<[ChainedLimit]>, judged_at: Now) -> HeldClaims {
-        HeldClaims {
+    pub(super) fn new(limits: &Arc<[ChainedLimit]>, judged_at: Now) -> ClaimSet {
+        ClaimSet {
             limits: limits.clone(),
             claims: SmallVec::new(),
             judged_at,
@@ -44,7 +44,7 @@ impl HeldClaims {
     /// Gives back every claim from index `from` on, and restores the numbers as if nothing had been taken.
     #[cold]
     pub(super) fn undo_claims(&mut self, from: usize, decisions: &mut Decisions) {
-        let HeldClaims { limits, claims, judged_at, store_lease, .. } = self;
+        let ClaimSet { limits, claims, judged_at, store_lease, .. } = self;
         for claim in claims.drain(from..) {
             match (claim.kind, store_lease.as_mut()) {
                 (ClaimKind::Charge(charge), _) => {
@@ -154,7 +154,7 @@ impl HeldClaims {
     }
 }
 
-impl Drop for HeldClaims {
+impl Drop for ClaimSet {
     fn drop(&mut self) {
         self.release_claims();
     }
