@@ -98,6 +98,7 @@ pub(super) fn run_check(file: &Path, strict: bool, json: bool) -> ExitCode {
     if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) }
 }
 
+/// The content of `check --json`.
 fn summarize_config(config: &Config) -> ConfigSummary<'_> {
     ConfigSummary {
         listen: describe_listen(config),

@@ -79,7 +79,7 @@ pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
     }
 }
 
-/// Writes the decisions into the head of a response.
+/// Writes the `RateLimit` fields of enforced limits and the field of dry runs into the head of a response.
 #[inline]
 pub fn write_decisions(
     gateway: &Gateway,

@@ -14,7 +14,7 @@ pub struct ChainPermit {
     pub(super) held: ClaimSet,
 }
 
-/// How the answer to a request ended.
+/// How the answer to a request ended: what a charge that depends on the answer needs.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerEnd {
     /// The final status; `None` if no head was sent.

@@ -98,7 +98,7 @@ impl<'a> IpSetReader<'a> {
         })
     }
 
-    /// All sets; unused ones get a warning.
+    /// All sets. Unused ones get a warning, so it comes after everything that may use a set.
     pub fn collect_sets(&self) -> Vec<IpSetConfig> {
         for ((set, value), used) in self.list.iter().zip(&self.defined).zip(self.used.borrow().iter()) {
             if !used {

@@ -232,6 +232,7 @@ impl StateReader {
     }
 }
 
+/// Parses the prefix of all keys in Redis. Braces are refused, because a Cluster would take them for a hash tag.
 fn parse_key_prefix(text: &str) -> Parsed<String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
     if text.is_empty() || text.len() > PREFIX_MAX || !text.bytes().all(plain) {

@@ -62,6 +62,7 @@ pub fn forward_service()
     tower::service_fn(async |admitted| Ok(forward_admitted(admitted).await))
 }
 
+/// Forwards the request or answers it here. From now on its charges stay.
 async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
     let (mut inbound, mut state, route) = admitted.into_parts();
     let worker = state.worker.clone();

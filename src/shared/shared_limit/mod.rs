@@ -209,6 +209,7 @@ impl SharedLimit {
         match self.on_failure {
             OnFailure::Allow => true,
             OnFailure::Local => {
+                // Slots of the process before an upgrade or restart may still be in use.
                 let before = self.in_flight.held_before(&self.slot_key(rate, key));
                 in_process.saturating_add(before) <= self.local_slots(rate)
             }
