@@ -155,10 +155,10 @@ impl FaultRun {
         let share = |limit: u64| limit.div_ceil(GATEWAYS);
         let hour = (1 + forgets) * PER_HOUR + self.alone("hour") * share(PER_HOUR);
         let second = refilled + (1 + forgets) * RATE + self.alone("second") * share(RATE);
-        // If one gateway holds all slots, the others may hold their shares in an outage. Slots that Redis forgets may
-        // be held once more; none is held through two outages.
+        // Redis grants no more than all slots, and each gateway may hold a share that Redis does not know yet. Slots
+        // that Redis forgets may be held once more; none is held through two outages.
         let forgotten = forgets.min(1) * SLOTS;
-        let slots = SLOTS + forgotten + share(SLOTS) * self.alone("slots").min(GATEWAYS - 1);
+        let slots = SLOTS + forgotten + share(SLOTS) * self.alone("slots");
         let most = |index: usize| self.in_flight.most[index].load(SeqCst);
         let of_one = (0..GATEWAYS as usize).map(most).max().unwrap_or_default();
         let row =
