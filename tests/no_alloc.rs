@@ -22,7 +22,7 @@ use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
 use sluicegate::proxy::gateway::Gateway;
 use sluicegate::proxy::judge;
-use sluicegate::proxy::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
+use sluicegate::proxy::judge::{JudgeMode, RequestFacts, RequestHead};
 use sluicegate::request::access::AccessDecision;
 use sluicegate::request::client::Client;
 use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, Store, StoreFault};
@@ -170,21 +170,11 @@ access_log: { output: none }
 /// Judges as for a request, without a connection.
 struct ChargeMode;
 
-impl<'r> JudgeMode<'r> for ChargeMode {
+impl JudgeMode<'_> for ChargeMode {
     type Chain = Charge;
 
     fn try_count_in_flight(&mut self, _: &Gateway) -> bool {
         true
-    }
-
-    fn observe_demand(
-        &mut self,
-        _: &Gateway,
-        _: &RequestFacts<'r>,
-        _: &Caller<'_>,
-        _: &Limit,
-        _: &Result<LimitDemand, ChargeFault>,
-    ) {
     }
 }
 

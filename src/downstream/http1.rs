@@ -102,10 +102,8 @@ impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         // A pending takeover holds the connection, too.
         drop(self.0.takeover.take());
-        if self.0.watch.is_response_unfinished()
-            && let Some(socket) = &self.0.socket
-        {
-            socket.reset_on_close();
+        if self.0.watch.is_response_unfinished() {
+            self.0.reset_on_close();
         }
     }
 }

@@ -69,7 +69,7 @@ pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
 
 /// The metric that a decision is counted under.
 #[inline]
-pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
+fn decision_kind(judged: &RateDecision) -> DecisionKind {
     match (judged.decision.outcome, judged.dry_run) {
         (LimitOutcome::Admit, _) => DecisionKind::Admit,
         (LimitOutcome::Wait, false) => DecisionKind::Wait,

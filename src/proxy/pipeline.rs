@@ -135,14 +135,11 @@ async fn answer_admitted(
     answer: ScriptedAnswer,
     on_forward: impl Fn(),
 ) -> ForwardOutcome {
-    let (inbound, mut state, route) = match admitted.targets_upstream() {
-        true => admitted.into_parts(),
-        false => {
-            let Ok(outcome) = forward::forward_service().call(admitted).await;
-            return outcome;
-        }
-    };
-    drop((inbound, route));
+    if !admitted.targets_upstream() {
+        let Ok(outcome) = forward::forward_service().call(admitted).await;
+        return outcome;
+    }
+    let (_, mut state, _) = admitted.into_parts();
     if let Some(permit) = &mut state.chain_permit {
         permit.keep_charges();
     }

@@ -189,6 +189,14 @@ impl RequestState {
         }));
     }
 
+    /// Starts the timeout of the location, which covers its queues and its upstream.
+    #[inline]
+    pub fn start_timeout(&self) {
+        if let Some(timeout) = self.route.and_then(|route| self.worker.gateway.routes[route.0].timeout) {
+            self.watch.set_request_deadline(timeout);
+        }
+    }
+
     /// Whether the response tells a trusted proxy that a fallback judged instead of the store.
     #[inline]
     pub fn marks_fallback(&self) -> bool {

@@ -171,7 +171,7 @@ where
     }
 }
 
-#[inline(always)]
+#[inline]
 fn respond_rejected(rejected: Rejected) -> Response<ResponseBody> {
     let Rejected { response, inbound, mut state } = rejected;
     limit_report::log_dry_runs(&mut state);
@@ -244,7 +244,7 @@ struct Completion {
 }
 
 impl Completion {
-    #[inline(always)]
+    #[inline]
     fn complete_response(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
         let watch = &self.connection.watch;
         if let Some(date) = wall_clock::date_after_step() {

@@ -274,6 +274,13 @@ impl ClientConnection {
         self.socket.as_ref().is_some_and(|socket| socket.has_unread())
     }
 
+    /// Resets the connection when it is closed, so that a client does not take a cut response for a whole one.
+    pub fn reset_on_close(&self) {
+        if let Some(socket) = &self.socket {
+            socket.reset_on_close();
+        }
+    }
+
     /// Counts a stream that was cancelled before its response. Each costs the work of a request, so a client that
     /// cancels most of its streams gets a GOAWAY, and its connection is aborted if it goes on.
     pub fn count_cancelled(&self) {

@@ -32,7 +32,7 @@ pub(super) struct ChainPass<'a, M: ChainMode> {
 // === impl ChainPass ===
 
 impl<'a, M: ChainMode> ChainPass<'a, M> {
-    #[inline(always)]
+    #[inline]
     pub fn new(chain: &'a Chain, now: Now, takes_slots: bool, decisions: &'a mut Decisions) -> Self {
         let findings = PassFindings {
             max_wait_ns: chain.max_wait_ns,
@@ -47,7 +47,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     }
 
     /// Continues with what an earlier pass has taken and found.
-    #[inline(always)]
+    #[inline]
     pub fn resume(
         limits: &'a Arc<[ChainedLimit]>,
         held: ClaimSet,
@@ -244,7 +244,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
 
     /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
     /// is rejected here, too, but only to show the answers.
-    #[inline(always)]
+    #[inline]
     pub fn finish_limits(
         mut self,
         waiter: WaitingRequest<'_>,

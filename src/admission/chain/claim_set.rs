@@ -26,7 +26,7 @@ pub(super) struct ClaimSet {
 // === impl ClaimSet ===
 
 impl ClaimSet {
-    #[inline(always)]
+    #[inline]
     pub(super) fn new(limits: &Arc<[ChainedLimit]>, judged_at: Now) -> ClaimSet {
         ClaimSet {
             limits: limits.clone(),

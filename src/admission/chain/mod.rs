@@ -180,7 +180,7 @@ impl Chain {
     /// Judges one request at `now`. `demand_of` is called once per limit, in chain order. Without `takes_slots` the
     /// request counts for every limit except those of concurrency. `decisions` must be empty; they are written in
     /// place, because they are large.
-    #[inline(always)]
+    #[inline]
     pub fn judge<'w, M: ChainMode>(
         &self,
         now: Now,

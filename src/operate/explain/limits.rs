@@ -131,8 +131,8 @@ impl LookMode {
         Ok(AdmittedPlan { route: facts.route_or_rejection(), wait })
     }
 
-    /// Adds the state of each counter. `is_offline`: the store was not asked.
-    pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision], is_offline: bool) {
+    /// Adds the state of each counter.
+    pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision]) {
         for limit in &self.undecided {
             self.limits[limit.limit_index].without_redis = match (limit.fallback, &limit.share) {
                 (Some(fallback), _) => Some(fallback.as_str()),
@@ -147,12 +147,6 @@ impl LookMode {
                 .and_then(|one| one.share.as_deref())
                 .unwrap_or_else(|| &limits.chain.limits()[index]);
             self.limits[index].counters.push(explain_counter(limit, decision));
-        }
-        for (limit, explanation) in limits.chain.limits().iter().zip(&mut self.limits) {
-            let is_unknown = explanation.counters.is_empty() && explanation.cost.is_some();
-            if is_offline && is_unknown && limit.config.shared.is_some() {
-                explanation.without_redis = Some("offline");
-            }
         }
     }
 }

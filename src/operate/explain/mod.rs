@@ -140,7 +140,7 @@ pub async fn explain_request(
     };
     let planned = look.finish_chain(gateway, session, &facts, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
-    look.add_counters(gateway.chain_for(facts.route()), &decisions, session.is_none());
+    look.add_counters(gateway.chain_for(facts.route()), &decisions);
     let mut explanation = explain_facts(gateway, &parsed, &facts, outcome.as_ref().err());
     explanation.limits = look.limits;
     explanation.verdict = match outcome {

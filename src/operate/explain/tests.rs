@@ -1,9 +1,8 @@
 //! The exact text of explanations, and that it matches the decisions of production.
 
 use super::*;
-use crate::admission::chain::{ChainVerdict, Charge, LimitDemand};
-use crate::limit::Limit;
-use crate::proxy::judge::{Caller, ChargeFault, JudgeMode};
+use crate::admission::chain::{ChainVerdict, Charge};
+use crate::proxy::judge::JudgeMode;
 use crate::request::client::Client;
 
 const FILE: &str = r#"
@@ -134,21 +133,11 @@ location  ~ \\.gif$ -> answers 204: the first regular expression in file order t
 /// Charges every limit.
 struct SpendMode;
 
-impl<'r> JudgeMode<'r> for SpendMode {
+impl JudgeMode<'_> for SpendMode {
     type Chain = Charge;
 
     fn try_count_in_flight(&mut self, _: &Gateway) -> bool {
         true
-    }
-
-    fn observe_demand(
-        &mut self,
-        _: &Gateway,
-        _: &RequestFacts<'r>,
-        _: &Caller<'_>,
-        _: &Limit,
-        _: &Result<LimitDemand, ChargeFault>,
-    ) {
     }
 }
 

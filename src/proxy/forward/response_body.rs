@@ -77,7 +77,7 @@ impl fmt::Display for ResponseBodyFault {
 impl std::error::Error for ResponseBodyFault {}
 
 /// A response that the gateway rendered itself.
-#[inline(always)]
+#[inline]
 pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
     if state.is_websocket_connect {
         *response.status_mut() = status::without_tunnel(response.status());

@@ -88,7 +88,7 @@ impl<'r> RequestHead<'r> {
 
 impl<'r> RequestFacts<'r> {
     /// `body` is the announced size of the body.
-    #[inline(always)]
+    #[inline]
     pub fn new(head: RequestHead<'r>, body: SizeHint, token: Option<&'r Token<'r>>) -> RequestFacts<'r> {
         RequestFacts {
             head,

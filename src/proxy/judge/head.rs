@@ -193,7 +193,7 @@ fn assign_bandwidth<'r, M: JudgeMode<'r>>(
 }
 
 /// Judges the chain of the location; `None` if it has no limits.
-#[inline(always)]
+#[inline]
 fn judge_limits<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &RequestFacts<'r>,

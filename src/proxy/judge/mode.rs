@@ -38,12 +38,13 @@ pub trait JudgeMode<'r> {
     /// Takes note of the demand on one limit of the chain.
     fn observe_demand(
         &mut self,
-        gateway: &Gateway,
-        facts: &RequestFacts<'r>,
-        caller: &Caller<'_>,
-        limit: &Limit,
-        demand: &Result<LimitDemand, ChargeFault>,
-    );
+        _gateway: &Gateway,
+        _facts: &RequestFacts<'r>,
+        _caller: &Caller<'_>,
+        _limit: &Limit,
+        _demand: &Result<LimitDemand, ChargeFault>,
+    ) {
+    }
 }
 
 /// Charges the limits for a request.

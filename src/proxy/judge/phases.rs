@@ -96,7 +96,7 @@ impl Received {
             (Ok(()), Some(ChainVerdict::Reject(rejection))) => {
                 // The rates had accepted it, so the timeout runs.
                 if rejection.late {
-                    start_timeout(&state, &facts.route_or_rejection());
+                    state.start_timeout();
                 }
                 rejected::translate_counted(&state, rejection)
             }
@@ -104,17 +104,10 @@ impl Received {
                 let route = facts.route_or_rejection();
                 drop(facts);
                 (inbound.summary, inbound.target) = (summary, target);
-                let mut received = Received { inbound, state };
-                start_timeout(&received.state, &route);
+                state.start_timeout();
+                let received = Received { inbound, state };
                 return match verdict {
                     None => received.admit(route),
-                    // As in `apply_verdict`, without another move of the permit.
-                    Some(ChainVerdict::Admit(permit)) => {
-                        limit_report::count_accepted(&received.state);
-                        limit_report::count_slots(&mut received.state, &permit);
-                        received.state.chain_permit = Some(permit);
-                        received.admit(route)
-                    }
                     Some(verdict) => received.apply_verdict(verdict, route),
                 };
             }
@@ -126,7 +119,7 @@ impl Received {
     }
 
     /// The next phase by the verdict of the chain.
-    #[cold]
+    #[inline]
     fn apply_verdict<P: Into<PendingStore<Charge>>>(
         mut self,
         verdict: ChainVerdict<P>,
@@ -196,16 +189,6 @@ impl Received {
     }
 }
 
-/// Starts the timeout of the location, which covers its queues and its upstream.
-#[inline]
-fn start_timeout(state: &RequestState, route: &Result<LocationId, Rejection>) {
-    if let Ok(route) = route
-        && let Some(timeout) = state.worker.gateway.routes[route.0].timeout
-    {
-        state.watch.set_request_deadline(timeout);
-    }
-}
-
 // === impl Admitted ===
 
 impl Admitted {
@@ -258,14 +241,13 @@ impl AskingStore {
 
 // === impl Waiting ===
 
-/// Why a request leaves its queue. A hang-up has no response.
+/// Why a request leaves its queue, unless its client hangs up.
 #[expect(clippy::large_enum_variant, reason = "one value, taken apart where it is made")]
 enum WaitEnd {
     Turn(TurnTaken),
     /// The queue rejected it.
     Rejected(ChainRejection),
     TimedOut,
-    HungUp,
 }
 
 impl Waiting {
@@ -276,11 +258,11 @@ impl Waiting {
         let limit = queued.limit().id;
         let end = wait_in_queue(&received.state, queued).await;
         let state = &mut *received.state;
-        if let WaitEnd::HungUp = end {
+        let Some(end) = end else {
             // This ends the task at its next await; until then the request must have no response.
             state.watch.abort_now();
             return std::future::pending().await;
-        }
+        };
         let now = Now::read_clock();
         state.wait_ns = now.ns_since(state.started);
         state.worker.gateway.metrics.observe_wait(state.worker.id, limit, state.wait_ns);
@@ -291,7 +273,7 @@ impl Waiting {
                 let rejection = rejected::translate_rejection(&rejection);
                 return received.reject(&rejection);
             }
-            WaitEnd::TimedOut | WaitEnd::HungUp => return received.reject(&queued_too_long(limit)),
+            WaitEnd::TimedOut => return received.reject(&queued_too_long(limit)),
         };
         if let Err(rejection) = route {
             turn.keep_charges();
@@ -311,18 +293,19 @@ impl Waiting {
     }
 }
 
-/// Waits for the turn, the timeout of the location, or a hang-up; the sweep of deadlines wakes this task.
-async fn wait_in_queue(state: &RequestState, queued: Queued) -> WaitEnd {
+/// Waits for the turn or the timeout of the location, which the sweep of deadlines tells this task. `None`: the client
+/// hung up.
+async fn wait_in_queue(state: &RequestState, queued: Queued) -> Option<WaitEnd> {
     let mut turn = pin!(queued.wait_turn());
     let mut hangup = pin!(state.connection.wait_for_hangup());
     std::future::poll_fn(|cx| {
         if let Poll::Ready(turn) = turn.as_mut().poll(cx) {
-            return Poll::Ready(turn.map_or_else(WaitEnd::Rejected, WaitEnd::Turn));
+            return Poll::Ready(Some(turn.map_or_else(WaitEnd::Rejected, WaitEnd::Turn)));
         }
         if state.watch.fired_deadline() == Some(GatewayDeadline::Request) {
-            return Poll::Ready(WaitEnd::TimedOut);
+            return Poll::Ready(Some(WaitEnd::TimedOut));
         }
-        hangup.as_mut().poll(cx).map(|()| WaitEnd::HungUp)
+        hangup.as_mut().poll(cx).map(|()| None)
     })
     .await
 }

@@ -55,7 +55,7 @@ pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
 }
 
 /// Concludes a rejection that is final.
-#[inline(always)]
+#[inline]
 pub fn conclude_rejection(
     state: &mut RequestState,
     texts: &RequestTexts<'_>,
@@ -70,9 +70,7 @@ pub fn conclude_rejection(
         if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {
             state.degraded = Some(upstream);
             // It gets the whole timeout of the location again, also after a wait in the queue.
-            if let Some(timeout) = gateway.routes[route.0].timeout {
-                state.watch.set_request_deadline(timeout);
-            }
+            state.start_timeout();
             return Conclusion::Degrade(route);
         }
     }
