@@ -143,7 +143,7 @@ fn every_source_file_is_declared() {
 }
 
 #[test]
-fn markdown_links_lead_to_files() {
+fn markdown_links_lead_to_files_and_headings() {
     let files = tracked_files();
     let pages = files.iter().filter(|(path, _)| path.ends_with(".md"));
     assert_none(pages.flat_map(|(path, text)| papers::links(root(), path, text)).collect());

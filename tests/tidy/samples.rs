@@ -181,8 +181,24 @@ fn dead_links_are_found() {
     let links = |text: &str| papers::links(Path::new(env!("CARGO_MANIFEST_DIR")), "tests/page.md", text);
     assert_one(links("see\n[`this`](gone.md#part)"), "tests/page.md:2", "gone.md");
     assert_quiet(links("[a](tidy.rs) [b](../Cargo.toml#x) [c](https://example.com/gone.md)"));
-    assert_quiet(links("[d](#here) `[e](gone.md)`"));
+    assert_quiet(links("# Here\n[d](#here) `[e](gone.md)`"));
     assert_quiet(links("```\n[a](gone.md)\n```"));
+}
+
+#[test]
+fn dead_anchors_are_found() {
+    let links = |text: &str| papers::links(Path::new(env!("CARGO_MANIFEST_DIR")), "docs/page.md", text);
+    assert_one(links("# Here\n[a](#there)"), "docs/page.md:2", "#there");
+    assert_one(links("[a](../SECURITY.md#there)"), "docs/page.md:1", "SECURITY.md#there");
+    assert_one(links("```\n# Here\n```\n[a](#here)"), "docs/page.md:4", "#here");
+    assert_quiet(links("[a](../SECURITY.md#supported-versions)"));
+}
+
+#[test]
+fn anchors_are_those_of_headings() {
+    let page = "# One, `two_three`: 4/s\n## Again\n### Again\n#no\n####### no\ntext # no\n";
+    let expected = ["again", "again-1", "one-two_three-4s"].map(str::to_owned);
+    assert_eq!(papers::anchors(page), BTreeSet::from(expected));
 }
 
 #[test]
