@@ -12,6 +12,8 @@ mod files;
 mod limits;
 #[path = "config/listen.rs"]
 mod listen;
+#[path = "config/origins.rs"]
+mod origins;
 #[path = "config/reach.rs"]
 mod reach;
 #[path = "config/redis.rs"]

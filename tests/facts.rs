@@ -11,7 +11,9 @@ use sluicegate::request::client::ClientIp;
 use sluicegate::request::headers::hop_by_hop::{protected_names, strip_request};
 use sluicegate::request::headers::summary::HeaderSummary;
 use sluicegate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
-use sluicegate::request::location::{LocationLookup, Locations, check_target, request_host, take_authority};
+use sluicegate::request::location::{
+    Arrival, LocationLookup, Locations, check_target, request_host, take_authority,
+};
 
 fn server(trusted: &[&str]) -> config::ServerConfig {
     let second = Duration::from_secs(1);
@@ -40,6 +42,7 @@ fn server(trusted: &[&str]) -> config::ServerConfig {
             shutdown: second,
         },
         underscore_headers: config::UnderscoreHeaders::Drop,
+        headers: config::HeaderEdits::default(),
         request_id: HeaderName::from_static("x-request-id"),
     }
 }
@@ -48,9 +51,12 @@ fn prefix(path: &str) -> config::LocationConfig {
     config::LocationConfig {
         access: Default::default(),
         name: path.to_owned(),
+        written_path: path.to_owned(),
         path: PathRule::Prefix { path: path.to_owned(), no_regex: false },
         hosts: Vec::new(),
         methods: Vec::new(),
+        scheme: None,
+        listeners: Vec::new(),
         action: config::ActionConfig::Respond {
             status: StatusCode::OK,
             body: config::TemplateConfig(Vec::new()),
@@ -104,7 +110,8 @@ impl Facts {
             .map_err(|error| error.to_string())?;
         let peer: IpAddr = peer.parse().expect("an address");
         let client = self.client_ip.find_client(Some(peer), &headers);
-        let LocationLookup::Found(location) = self.locations.find_location(&host, &path, &Method::GET) else {
+        let arrival = Arrival { method: &Method::GET, scheme: config::Scheme::Http, listener: None };
+        let LocationLookup::Found(location) = self.locations.find_location(&host, &path, &arrival) else {
             return Err("no location".to_owned());
         };
         let subject = KeyInput {

@@ -199,6 +199,8 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
             headers: &headers,
             authority: None,
             client: Client { ip: [10, 0, 0, 1].into(), trusted_peer: false },
+            scheme: config::Scheme::Http,
+            listener: None,
             received: now,
             is_websocket_connect: false,
         };

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use http::Method;
-use sluicegate::config;
-use sluicegate::request::location::{LocationLookup, Locations};
+use sluicegate::config::{self, Scheme};
+use sluicegate::request::location::{Arrival, LocationLookup, Locations};
 
 use crate::child::{self, Result};
 use crate::report::{Table, median};
@@ -26,6 +26,7 @@ enum Kind {
 const KINDS: [Kind; 4] = [Kind::ExactAndPrefix, Kind::Limited, Kind::Regex, Kind::AlikeRegex];
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
 const LOOKUPS: usize = 20_000;
+const ARRIVAL: Arrival<'static> = Arrival { method: &Method::GET, scheme: Scheme::Http, listener: None };
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Kind {
@@ -133,7 +134,7 @@ fn look_up_ns(kind: Kind, size: usize, rounds: usize) -> Result<f64> {
     let count = if kind == Kind::AlikeRegex { LOOKUPS / (size / 20) } else { LOOKUPS };
     // At its first match each expression prepares what the worker keeps for it.
     for path in &paths {
-        black_box(locations.find_location("a.test", path.as_bytes(), &Method::GET));
+        black_box(locations.find_location("a.test", path.as_bytes(), &ARRIVAL));
         if kind == Kind::AlikeRegex && size > 1_000 {
             break;
         }
@@ -143,7 +144,7 @@ fn look_up_ns(kind: Kind, size: usize, rounds: usize) -> Result<f64> {
         let began = crate::spent_ns();
         for _ in 0..count {
             let path = &paths[crate::keys::next(&mut number, size as u64) as usize];
-            let found = locations.find_location("a.test", black_box(path.as_bytes()), &Method::GET);
+            let found = locations.find_location("a.test", black_box(path.as_bytes()), &ARRIVAL);
             if !matches!(black_box(found), LocationLookup::Found(_)) {
                 return Err(format!("{path} was not found").into());
             }

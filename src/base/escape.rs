@@ -1,6 +1,7 @@
-//! Escapes foreign text for the place it is written to: JSON strings, HTML, gRPC messages, structured fields.
+//! Escapes foreign text for the place it is written to: JSON strings, HTML, gRPC messages, structured fields, header
+//! values, URLs.
 
-use percent_encoding::{AsciiSet, CONTROLS, percent_encode, percent_encode_byte};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode, percent_encode_byte};
 
 /// Bytes that a JSON string may hold unescaped and that no terminal interprets.
 const fn is_plain(byte: u8) -> bool {
@@ -60,6 +61,25 @@ pub fn escape_grpc_message(out: &mut Vec<u8>, text: &[u8]) {
     percent_encode(text, ESCAPED).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
+/// Appends `text` as part of a header value: `%`, spaces and everything but visible ASCII is percent-encoded, so that
+/// different texts stay different.
+pub fn escape_header_text(out: &mut Vec<u8>, text: &[u8]) {
+    const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+    percent_encode(text, ESCAPED).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
+}
+
+/// Appends `text`, of the file or escaped already, as part of a header value: only bytes that a value cannot hold are
+/// percent-encoded.
+pub fn escape_header_controls(out: &mut Vec<u8>, text: &[u8]) {
+    percent_encode(text, CONTROLS).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
+}
+
+/// Appends `text` as a component of a URL (RFC 3986): everything but unreserved characters is percent-encoded.
+pub fn escape_url_component(out: &mut Vec<u8>, text: &[u8]) {
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    percent_encode(text, ESCAPED).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
+}
+
 /// Appends `text` as the content of a structured field's string, which holds ASCII only: the rest is
 /// percent-encoded, so that names stay distinct.
 pub fn escape_structured_string(out: &mut Vec<u8>, text: &str) {
@@ -109,6 +129,9 @@ mod tests {
             "&lt;a href=&#39;x&#39;&gt;&amp;&quot;"
         );
         assert_eq!(escaped_text(|out| escape_grpc_message(out, "50% ü\n".as_bytes())), "50%25 %C3%BC%0A");
+        assert_eq!(escaped_text(|out| escape_header_text(out, b"a%\r\n \xfc\"")), "a%25%0D%0A%20%FC\"");
+        assert_eq!(escaped_text(|out| escape_header_controls(out, b"~ a%\n\xfc")), "~ a%%0A%FC");
+        assert_eq!(escaped_text(|out| escape_url_component(out, b"a-b&c=/?%\n")), "a-b%26c%3D%2F%3F%25%0A");
         assert_eq!(escaped_text(|out| escape_structured_string(out, "~ \\d\"ü")), "~ \\\\d\\\"%C3%BC");
     }
 }

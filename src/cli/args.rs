@@ -62,6 +62,9 @@ pub(super) struct ExplainArgs {
     /// A header of the request, e.g. 'X-Account-Id: acme'; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,
+    /// Name of the listener; without it the first one that serves the scheme of the URL
+    #[arg(long, value_name = "NAME")]
+    pub listener: Option<String>,
     /// Use the counters of the running gateway, by the admin address of the file; nothing is charged
     #[arg(long)]
     pub live: bool,

@@ -117,7 +117,7 @@ fn summarize_config(config: &Config) -> ConfigSummary<'_> {
 
 fn summarize_location<'a>(config: &'a Config, location: &'a LocationConfig) -> LocationSummary<'a> {
     LocationSummary {
-        path: &location.name,
+        path: &location.written_path,
         hosts: describe_hosts(location),
         methods: location.methods.iter().map(Method::as_str).collect(),
         to: describe_action(config, location),

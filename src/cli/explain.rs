@@ -16,8 +16,8 @@ use crate::operate::explain::Query;
 
 /// Explains with fresh counters, or with `live` with those of the running gateway.
 pub(super) fn run_explain(file: &Path, args: ExplainArgs) -> ExitCode {
-    let ExplainArgs { method, url, ip, headers, live, json } = args;
-    let query = Query { method, url, ip, headers };
+    let ExplainArgs { method, url, ip, headers, listener, live, json } = args;
+    let query = Query { method, url, ip, headers, listener };
     let config = match config::load(file) {
         Ok(loaded) => loaded.config,
         Err(report) => {

@@ -9,10 +9,10 @@ use super::handshake::HandshakeOutcome;
 use super::http1::{self, Http1Outcome};
 use super::http2;
 use super::listener_protocol::AllowedHttp;
+use crate::config::Scheme;
 use crate::net::deadline::ConnectionWatch;
 use crate::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
 use crate::proxy::worker::{ClientConnection, WorkerThread};
-use crate::request::headers::forwarded::Proto;
 
 /// Counts an accepted connection for its client, and serves it here or on a worker with fewer connections.
 pub fn dispatch_connection(
@@ -69,7 +69,7 @@ async fn serve_connection(
     let wire = ClientStream::from_plain(WatchedSocket::new(socket.clone(), watch.clone()));
     let (peer, allowed) = (socket.peer(), protocol.allowed_http());
     let outcome = if protocol.is_plain_http() {
-        HandshakeOutcome { wire, allowed_http: allowed, peer, proto: Proto::Http }
+        HandshakeOutcome { wire, allowed_http: allowed, peer, scheme: Scheme::Http }
     } else {
         // Boxed, so that the memory of the handshake is freed.
         match Box::pin(handshake::run_handshake(&thread, &protocol, wire, peer, &watch, &mut permit)).await {
@@ -77,13 +77,14 @@ async fn serve_connection(
             None => return,
         }
     };
+    let terms = protocol.terms.clone();
     drop(protocol);
     // A reload tightened the terms during the handshake.
     if watch.is_revoked() {
         return;
     }
-    let HandshakeOutcome { mut wire, allowed_http: mut allowed, peer, proto } = outcome;
-    let connection = Rc::new(ClientConnection::new(&thread, Some(socket), watch, peer, proto));
+    let HandshakeOutcome { mut wire, allowed_http: mut allowed, peer, scheme } = outcome;
+    let connection = Rc::new(ClientConnection::new(&thread, Some(socket), watch, peer, scheme, Some(terms)));
     while let Some(detected) = wait_for_bytes(&connection.watch, &mut wire, allowed).await {
         // A connection that spoke HTTP/1 stays with it.
         allowed = AllowedHttp::Http1;

@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::connection_limits::ConnectionPermit;
 use super::listener_protocol::{AllowedHttp, ListenerProtocol};
-use crate::config::ProxyProtocolMode;
+use crate::config::{ProxyProtocolMode, Scheme};
 use crate::net::deadline::ConnectionWatch;
 use crate::net::proxy_protocol;
 use crate::net::socket::ClientStream;
@@ -22,7 +22,6 @@ use crate::net::tls::H2;
 use crate::observe::metrics::HandshakeEvent;
 use crate::proxy::reject::PLAIN_HTTP_ON_TLS;
 use crate::proxy::worker::WorkerThread;
-use crate::request::headers::forwarded::Proto;
 
 /// A connection ready for HTTP.
 pub struct HandshakeOutcome {
@@ -30,7 +29,7 @@ pub struct HandshakeOutcome {
     pub allowed_http: AllowedHttp,
     /// The client as far as the connection names it; `None` on a unix socket.
     pub peer: Option<IpAddr>,
-    pub proto: Proto,
+    pub scheme: Scheme,
 }
 
 /// Runs all steps before HTTP; `None` when the connection ended before.
@@ -50,15 +49,15 @@ pub async fn run_handshake(
             return None;
         }
     }
-    let (wire, allowed, proto) = match &protocol.tls {
-        None => (wire, protocol.allowed_http(), Proto::Http),
+    let (wire, allowed, scheme) = match &protocol.tls {
+        None => (wire, protocol.allowed_http(), Scheme::Http),
         Some(tls) => {
             let (wire, allowed) = accept_tls(thread, tls.config.clone(), wire, watch, peer).await?;
-            (wire, allowed, Proto::Https)
+            (wire, allowed, Scheme::Https)
         }
     };
     watch.end_handshake();
-    Some(HandshakeOutcome { wire, allowed_http: allowed, peer, proto })
+    Some(HandshakeOutcome { wire, allowed_http: allowed, peer, scheme })
 }
 
 /// Counts the outcome of one step; dropped without one, it counts a timeout.

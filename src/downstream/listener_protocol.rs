@@ -19,6 +19,7 @@ pub struct ListenerProtocol {
     pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file.
     pub mode: Option<u32>,
+    name: Option<Arc<String>>,
     /// Shared by all connections accepted under these terms, or under terms that were no looser.
     pub terms: Arc<ListenerTerms>,
 }
@@ -59,7 +60,9 @@ impl ListenerProtocol {
                 })
             }
         };
-        let mut protocol = ListenerProtocol { tls, http2, proxy_protocol, mode, terms: Arc::default() };
+        let name = listen.name.clone().map(Arc::new);
+        let terms = named_terms(&name);
+        let mut protocol = ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms };
         if let Some(before) = before.filter(|before| !protocol.is_stricter_than(before)) {
             protocol.terms = before.terms.clone();
         }
@@ -69,7 +72,8 @@ impl ListenerProtocol {
     /// The same protocol for another socket, with terms of its own.
     pub fn for_another_socket(&self) -> ListenerProtocol {
         let ListenerProtocol { http2, proxy_protocol, mode, .. } = *self;
-        ListenerProtocol { tls: self.tls.clone(), http2, proxy_protocol, mode, terms: Arc::default() }
+        let (tls, name, terms) = (self.tls.clone(), self.name.clone(), named_terms(&self.name));
+        ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms }
     }
 
     /// Whether some of the connections that `before` accepted would be rejected here.
@@ -100,6 +104,7 @@ impl ListenerProtocol {
             before.terms.mark_tightened();
         }
         self.terms.allow_http2(self.http2);
+        self.terms.set_name(self.name.clone());
         is_tightened || before.http2 && !self.http2
     }
 
@@ -112,6 +117,12 @@ impl ListenerProtocol {
     pub fn allowed_http(&self) -> AllowedHttp {
         if self.http2 { AllowedHttp::Either } else { AllowedHttp::Http1 }
     }
+}
+
+fn named_terms(name: &Option<Arc<String>>) -> Arc<ListenerTerms> {
+    let terms = ListenerTerms::default();
+    terms.set_name(name.clone());
+    Arc::new(terms)
 }
 
 /// Which HTTP a connection may speak.

@@ -6,6 +6,7 @@
 
 pub mod forward;
 pub mod gateway;
+pub mod header_edits;
 pub mod inbound;
 pub mod judge;
 pub mod limit_report;

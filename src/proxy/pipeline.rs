@@ -18,7 +18,7 @@ use http::{Request, Response, StatusCode};
 use tower::Service;
 
 use crate::base::clock::Now;
-use crate::config::LimitId;
+use crate::config::{LimitId, Scheme};
 use crate::limit::SlotOutcome;
 use crate::net::deadline::{ClientSpans, TICK};
 use crate::proxy::forward;
@@ -30,7 +30,6 @@ use crate::proxy::request_state::Verdict;
 use crate::proxy::service;
 use crate::proxy::worker::{ClientConnection, WorkerThread};
 use crate::request::body::RequestBody;
-use crate::request::headers::forwarded::Proto;
 
 /// A worker that serves requests in process.
 pub struct Pipeline {
@@ -72,7 +71,8 @@ impl Pipeline {
         on_forward: impl Fn() + Clone + 'static,
     ) -> PipelineOutcome {
         let watch = self.thread.watches.watch_connection();
-        let connection = Rc::new(ClientConnection::new(&self.thread, None, watch, Some(peer), Proto::Http));
+        let connection =
+            Rc::new(ClientConnection::new(&self.thread, None, watch, Some(peer), Scheme::Http, None));
         let request_watch = connection.open_request_watch(&self.thread);
         let worker = self.thread.current_worker();
         let upstream = tower::service_fn(move |admitted| {

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::Response;
 use http::uri::{PathAndQuery, Uri};
+use http::{HeaderMap, Response};
 
 use crate::admission::chain::RateDecision;
 use crate::observe::metrics::BanEvent;
-use crate::proxy::gateway::LimitChain;
+use crate::proxy::gateway::{Action, LimitChain};
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::limit_report::write_decisions;
 use crate::proxy::reject::{LimitRejection, RejectContext, Rejection};
@@ -38,6 +38,30 @@ impl<'r> RequestTexts<'r> {
     }
 }
 
+/// The facts of a request that a response or a header value may contain.
+pub fn response_context<'c>(state: &'c RequestState, texts: &'c RequestTexts<'_>) -> RejectContext<'c> {
+    let gateway = &state.worker.gateway;
+    let route = state.route.map(|route| &gateway.routes[route.0]);
+    let upstream = match (state.degraded, route.map(|route| &route.action)) {
+        (Some(degraded), _) => &gateway.upstreams[degraded.0].name,
+        (None, Some(Action::Upstream(upstream))) => &upstream.name,
+        (None, _) => "",
+    };
+    RejectContext {
+        request_id: state.request_id.as_bytes(),
+        client_ip: Some(state.client.ip),
+        account: state.account.as_deref().unwrap_or_default(),
+        tier: state.tier_name(),
+        host: &texts.host,
+        uri: str::from_utf8(&texts.path).unwrap_or(texts.uri.path()),
+        path: &texts.path,
+        request_uri: texts.uri.path_and_query().map_or("", PathAndQuery::as_str),
+        scheme: state.scheme.as_str(),
+        location: route.map_or("", |route| &route.name),
+        upstream,
+    }
+}
+
 /// Renders the response, and stores and counts the fault or the ban.
 pub fn render_rejection(
     state: &mut RequestState,
@@ -55,27 +79,25 @@ pub fn render_rejection(
         state.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
-    let context = || RejectContext {
-        request_id: state.request_id.as_bytes(),
-        client_ip: Some(state.client.ip),
-        account: state.account.as_deref().unwrap_or_default(),
-        tier: state.tier_name(),
-        host: &texts.host,
-        uri: str::from_utf8(&texts.path).unwrap_or(texts.uri.path()),
-        request_uri: texts.uri.path_and_query().map_or("", PathAndQuery::as_str),
-        location: state.route.map_or("", |route| &gateway.routes[route.0].name),
+    let context = || response_context(state, texts);
+    let edit_headers = |headers: &mut HeaderMap| {
+        let edits = &gateway.response_edits;
+        let values = if edits.has_variables() { edits.render_values(&context()) } else { Default::default() };
+        edits.apply(headers, &values);
     };
     let rejecter = gateway.rejecters.for_location(state.route);
     if let (Rejection::Limit(limit_rejection), [only]) = (rejection, &state.decisions[..])
         && !state.is_grpc
         && is_decision_of(only, limit_rejection, gateway.chain_for(state.route))
-        && let Some(response) =
+        && let Some(mut response) =
             rejecter.render_usual(limit_rejection, &only.decision, state.request_id.as_bytes(), context)
     {
+        edit_headers(response.headers_mut());
         return response;
     }
     let mut response = rejecter.render_rejection(rejection, &context(), state.is_grpc);
     write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    edit_headers(response.headers_mut());
     if rejection.closes_connection() {
         hop_by_hop::set_connection_close(response.headers_mut());
     }

@@ -16,7 +16,7 @@ use crate::admission::ban::StrikeTarget;
 use crate::admission::chain::{AnswerEnd, ChainPermit, Decisions};
 use crate::base::clock::Now;
 use crate::config::TierRules;
-use crate::config::{LimitId, LocationId, UpstreamId};
+use crate::config::{LimitId, LocationId, Scheme, UpstreamId};
 use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
@@ -42,6 +42,8 @@ pub struct RequestState {
     pub route: Option<LocationId>,
     pub request_id: RequestId,
     pub client: Client,
+    /// The scheme of the connection, or the one that a trusted proxy tells.
+    pub scheme: Scheme,
     pub is_grpc: bool,
     /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
@@ -137,6 +139,7 @@ impl RequestState {
             request_id: worker.request_ids.next_id(started),
             route: None,
             client,
+            scheme: connection.scheme,
             is_grpc: false,
             is_websocket_connect: false,
             account: None,

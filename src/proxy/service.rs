@@ -278,7 +278,9 @@ impl TargetCopy {
     /// Copies the target, if responses to faults contain it.
     fn copy_target(admitted: &Admitted) -> Option<Box<TargetCopy>> {
         let (state, inbound) = (admitted.state(), admitted.inbound());
-        if !state.worker.gateway.rejecters.for_location(state.route).uses_target() {
+        let gateway = &state.worker.gateway;
+        if !gateway.rejecters.for_location(state.route).uses_target() && !gateway.response_edits.uses_target()
+        {
             return None;
         }
         Some(Box::new(TargetCopy {

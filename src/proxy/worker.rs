@@ -18,12 +18,15 @@ use tokio::sync::Semaphore;
 
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
+use crate::config::Scheme;
 use crate::limit::table::CounterKey;
-use crate::net::deadline::{ConnectionWatch, RequestWatch, SweepCounter, WatchList, ticks_for};
+use crate::net::deadline::{
+    ConnectionWatch, ListenerTerms, RequestWatch, SweepCounter, WatchList, ticks_for,
+};
 use crate::net::socket::{ClientStream, Socket};
 use crate::observe::access_log::LineWriter;
 use crate::proxy::gateway::Gateway;
-use crate::request::headers::forwarded::{Proto, peer_value};
+use crate::request::headers::forwarded::peer_value;
 use crate::request::location;
 use crate::request::location::HostError;
 use crate::request::request_id::RequestIds;
@@ -155,7 +158,9 @@ pub struct ClientConnection {
     pub peer: Option<IpAddr>,
     /// The peer's value in X-Forwarded-For, rendered once.
     pub peer_value: Option<HeaderValue>,
-    pub proto: Proto,
+    pub scheme: Scheme,
+    /// The listener that accepted it; `None` for a request that did not come over a socket.
+    listener: Option<Arc<ListenerTerms>>,
     /// Takes over the connection once the response that switches protocols is sent.
     pub takeover: RefCell<Option<Takeover>>,
     /// The peer's key for limits by address, with the generation of its gateway; valid for every request that does not
@@ -179,7 +184,8 @@ impl ClientConnection {
         socket: Option<Rc<Socket>>,
         watch: Rc<ConnectionWatch>,
         peer: Option<IpAddr>,
-        proto: Proto,
+        scheme: Scheme,
+        listener: Option<Arc<ListenerTerms>>,
     ) -> ClientConnection {
         let age = thread.worker.borrow().gateway.server.keepalive_age;
         let now = thread.watches.ticks.current_tick();
@@ -189,7 +195,8 @@ impl ClientConnection {
             socket,
             peer,
             peer_value: peer.map(peer_value),
-            proto,
+            scheme,
+            listener,
             takeover: RefCell::new(None),
             peer_key: Cell::new(None),
             host_cache: RefCell::default(),
@@ -198,6 +205,11 @@ impl ClientConnection {
             cancelled: Cell::new(0),
             expires_at: age.map_or(u64::MAX, |age| now.saturating_add(ticks_for(age))),
         }
+    }
+
+    /// The name of its listener.
+    pub fn listener_name(&self) -> Option<Arc<String>> {
+        self.listener.as_ref()?.name()
     }
 
     /// The watch over a request that begins now.

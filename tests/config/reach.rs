@@ -3,8 +3,8 @@
 use http::Method;
 use proptest::prelude::*;
 use sluicegate::config::diagnostics::codes;
-use sluicegate::config::{self, LocationId};
-use sluicegate::request::location::{LocationLookup, Locations};
+use sluicegate::config::{self, LocationId, Scheme};
+use sluicegate::request::location::{Arrival, LocationLookup, Locations};
 
 const PATHS: [&str; 12] =
     ["= /", "= /a", "/", "/a", "/a/b", "^~ /", "^~ /a", "~ ^/", "~ (.*)", "~ a", "~ b$", "~* A"];
@@ -12,10 +12,21 @@ const HOSTS: [&str; 6] =
     ["any", "a.test", "b.test", "\"*.test\"", "[a.test, \"*.test\"]", "[a.test, b.test]"];
 const METHODS: [&str; 6] = ["any", "GET", "HEAD", "POST", "[GET, POST]", "[HEAD, POST]"];
 
-fn file(rows: &[(usize, usize, usize)]) -> String {
-    rows.iter().fold("locations:\n".to_owned(), |text, &(path, host, methods)| {
-        let (path, host, methods) = (PATHS[path], HOSTS[host], METHODS[methods]);
-        text + &format!("  - {{ path: \"{path}\", host: {host}, methods: {methods}, upstream: demo }}\n")
+/// Scheme and listener of a location.
+const ORIGINS: [(&str, &str); 6] =
+    [("any", "any"), ("http", "any"), ("https", "any"), ("any", "a"), ("http", "[b, a]"), ("https", "b")];
+
+/// The locations begin on the third line. The trusted proxy may tell any scheme.
+fn file(rows: &[(usize, usize, usize, usize)]) -> String {
+    let head = "listen: [{ address: \":1\", name: a }, { address: \":2\", name: b }]\n\
+                server: { trusted_proxies: 10.0.0.1 }\nlocations:\n";
+    rows.iter().fold(head.to_owned(), |text, &(path, host, methods, origin)| {
+        let (path, host, methods, (scheme, listener)) =
+            (PATHS[path], HOSTS[host], METHODS[methods], ORIGINS[origin]);
+        let origin = format!("scheme: {scheme}, listener: {listener}");
+        text + &format!(
+            "  - {{ path: \"{path}\", host: {host}, methods: {methods}, {origin}, upstream: demo }}\n"
+        )
     })
 }
 
@@ -25,10 +36,14 @@ fn reached(locations: &Locations) -> Vec<usize> {
     for host in ["a.test", "b.test", "c.test", "other", ""] {
         for path in ["/", "/a", "/ab", "/a/b", "/a/bc", "/c", "/A", "/x/b", "/cb"] {
             for method in [Method::GET, Method::HEAD, Method::POST, Method::PUT] {
-                if let LocationLookup::Found(LocationId(index)) =
-                    locations.find_location(host, path.as_bytes(), &method)
-                {
-                    reached.push(index);
+                for scheme in [Scheme::Http, Scheme::Https] {
+                    for listener in [None, Some("a"), Some("b")] {
+                        let arrival = Arrival { method: &method, scheme, listener };
+                        let found = locations.find_location(host, path.as_bytes(), &arrival);
+                        if let LocationLookup::Found(LocationId(index)) = found {
+                            reached.push(index);
+                        }
+                    }
                 }
             }
         }
@@ -41,14 +56,16 @@ proptest! {
 
     #[test]
     fn no_reachable_location_is_warned_of(
-        rows in proptest::collection::vec((0..PATHS.len(), 0..HOSTS.len(), 0..METHODS.len()), 1..7),
+        rows in proptest::collection::vec(
+            (0..PATHS.len(), 0..HOSTS.len(), 0..METHODS.len(), 0..ORIGINS.len()), 1..7,
+        ),
     ) {
         let text = file(&rows);
         // A repeated location is an error, and then there are no warnings.
         let Ok(loaded) = config::parse(&text, "gateway.yaml") else { return Ok(()) };
         let reached = reached(&Locations::new(&loaded.config.locations));
         for warning in loaded.warnings.iter().filter(|warning| warning.code == codes::UNREACHABLE) {
-            let index = warning.line - 2;
+            let index = warning.line - 4;
             prop_assert!(!reached.contains(&index), "{}\n{text}", warning.message);
         }
     }

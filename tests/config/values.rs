@@ -203,8 +203,9 @@ fn location_fields() {
     assert_eq!((api.methods.len(), api.strip.as_deref(), api.timeout), (2, Some("/api"), Some(seconds(90))));
     assert!(matches!(&api.host_header, HostHeader::Fixed(name) if name == "backend.internal:8080"));
     let edits = &api.request_headers;
-    assert_eq!(edits.set[0].1, "1.10");
-    assert_eq!((edits.set[1].1.as_bytes(), edits.add[0].1.as_bytes()), (&b"two words"[..], &b"true"[..]));
+    let fixed = |text: &'static str| HeaderText::Fixed(http::HeaderValue::from_static(text));
+    assert_eq!(edits.set[0].1, fixed("1.10"));
+    assert_eq!((&edits.set[1].1, &edits.add[0].1), (&fixed("two words"), &fixed("true")));
     assert_eq!((edits.remove.len(), api.response_headers.remove[0].as_str()), (2, "server"));
     let patch = &api.on_reject;
     assert_eq!((patch.status, patch.retry_jitter), (Some(None), Some(10)));

@@ -100,6 +100,8 @@ fn location() -> impl Strategy<Value = String> {
             "bandwidth: { rate: 1MiB/s, key: header:X-K }",
             "timeout: 1500ms",
             "strip: /api",
+            "scheme: http",
+            "scheme: https",
         ],
         0..4,
     );
@@ -142,8 +144,12 @@ pub fn configuration() -> impl Strategy<Value = String> {
                 limits.iter().enumerate().map(|(index, limit)| format!("  l{index}: {limit}\n")).collect();
             let mut distinct: Vec<String> = Vec::new();
             for location in locations {
-                let path = |text: &str| text.split(", ").next().map(str::to_owned);
-                if !distinct.iter().any(|other| path(other) == path(&location)) {
+                // Equal paths are told apart by their schemes.
+                let place = |text: &str| {
+                    let scheme = text.split("scheme: ").nth(1).map(|rest| rest.starts_with("https"));
+                    (text.split(", ").next().map(str::to_owned), scheme)
+                };
+                if !distinct.iter().any(|other| place(other) == place(&location)) {
                     distinct.push(location);
                 }
             }
@@ -183,6 +189,7 @@ pub fn arrival() -> impl Strategy<Value = Arrival> {
             "X-Cost: 2",
             "Host: a.test",
             "X-Forwarded-For: 203.0.113.9",
+            "X-Forwarded-Proto: https",
             "Expect: 100-continue",
             "Content-Length: 50",
             "Content-Type: application/grpc",
@@ -217,6 +224,7 @@ pub fn arrival() -> impl Strategy<Value = Arrival> {
                 url: url.to_owned(),
                 ip: ip.to_owned(),
                 headers: one_length(headers),
+                listener: None,
             },
             hold_ms,
         })

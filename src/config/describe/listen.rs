@@ -41,6 +41,7 @@ fn describe_entry(listen: &ListenConfig) -> Option<String> {
         ProxyProtocolMode::Optional => "PROXY header optional".to_owned(),
         ProxyProtocolMode::Required => "PROXY header required".to_owned(),
     }));
+    words.extend(listen.name.as_ref().map(|name| format!("named {name}")));
     words.extend(listen.mode.map(|mode| format!("mode {mode:04o}")));
     (!words.is_empty()).then(|| format!("{}: {}", listen.address, words.join("; ")))
 }
@@ -56,7 +57,7 @@ mod tests {
             "  - address: \":443\"\n    http2: false\n    tls:\n",
             "      - { cert: tls/a.pem, key: tls/a.key.pem, client_ca: tls/ca.pem }\n",
             "      - { cert: tls/b.pem, key: tls/b.key.pem, client_ca: tls/ca.pem }\n",
-            "  - { address: systemd:web, proxy_protocol: required }\n",
+            "  - { address: systemd:web, proxy_protocol: required, name: web }\n",
             "  - { address: \"unix:/run/sg.sock\", mode: \"0660\" }\n",
             "  - { address: 127.0.0.1:8443, tls: { cert: tls/nameless.pem, key: tls/a.key.pem, min_version: 1.3 } }\n",
             "locations: []\n",
@@ -67,7 +68,7 @@ mod tests {
             describe_listen(&loaded.config),
             [
                 "port 443: TLS 1.2 or newer for *.a.test, a.test, b.test; clients need a certificate; no HTTP/2",
-                "systemd:web: PROXY header required",
+                "systemd:web: PROXY header required; named web",
                 "unix:/run/sg.sock: mode 0660",
                 "127.0.0.1:8443: TLS 1.3",
             ]

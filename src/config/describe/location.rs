@@ -5,17 +5,23 @@ use http::Method;
 use super::{format_key, format_period};
 use crate::config::model::{ActionConfig, BandwidthConfig, Config, HostRule, LocationConfig};
 
-/// "/api/ (*.example.com, GET) -> app", "= /x -> answers 204",
+/// "/api/ (*.example.com, GET) -> app", "= /x -> answers 204", "apex: / (http, listener plain) -> redirects with 308",
 /// "/files/ -> app (bodies: 1 MiB per second per client IP, 4 MiB at once)".
 pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
-    let narrowed: Vec<String> =
-        describe_hosts(location).into_iter().chain(location.methods.iter().map(Method::to_string)).collect();
+    let mut narrowed = describe_hosts(location);
+    narrowed.extend(location.methods.iter().map(Method::to_string));
+    narrowed.extend(location.scheme.map(|scheme| scheme.as_str().to_owned()));
+    narrowed.extend(location.listeners.iter().map(|listener| format!("listener {listener}")));
     let paced =
         location.bandwidth.as_ref().map(|bandwidth| format!(" (bodies: {})", describe_bandwidth(bandwidth)));
     let action = describe_action(config, location) + &paced.unwrap_or_default();
+    let place = match location.name == location.written_path {
+        true => location.name.clone(),
+        false => format!("{}: {}", location.name, location.written_path),
+    };
     match narrowed.as_slice() {
-        [] => format!("{} -> {action}", location.name),
-        narrowed => format!("{} ({}) -> {action}", location.name, narrowed.join(", ")),
+        [] => format!("{place} -> {action}"),
+        narrowed => format!("{place} ({}) -> {action}", narrowed.join(", ")),
     }
 }
 

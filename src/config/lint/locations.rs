@@ -10,7 +10,8 @@ use http::Method;
 use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::{HostRule, LocationConfig, PathRule};
+use crate::config::model::listen::{ListenAddress, ListenConfig};
+use crate::config::model::{Config, HostRule, LocationConfig, PathRule};
 
 /// Patterns that match every path: a path starts with a slash, and `$` alone matches at the end of any.
 const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];
@@ -46,6 +47,11 @@ pub(super) fn lint_locations(file: &LintContext<'_>) {
         if has_empty_segment(&location.path) {
             let message = "this location is never reached: repeated slashes are merged into one first";
             warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help("write one slash"));
+        } else if is_of_other_scheme(file.config, location) {
+            let message =
+                "this location is never reached: its listeners serve another scheme, and no proxy is trusted";
+            let help = "listen for its scheme, or name the proxy in front in server.trusted_proxies";
+            warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help(help));
         } else if let (0, Some(winner)) = (alive[index], winners[index]) {
             let first = file.location_value(winner, &["path"]).written_text().to_owned();
             let message = format!(
@@ -60,6 +66,18 @@ pub(super) fn lint_locations(file: &LintContext<'_>) {
     }
 }
 
+/// Whether no listener of the location passes on a request of its scheme. Proxies that are trusted tell the scheme.
+fn is_of_other_scheme(config: &Config, location: &LocationConfig) -> bool {
+    let Some(scheme) = location.scheme else { return false };
+    let may_serve = |listen: &ListenConfig| {
+        let is_selected = location.listeners.is_empty()
+            || listen.name.as_ref().is_some_and(|name| location.listeners.contains(name));
+        let may_be_unix = matches!(listen.address, ListenAddress::Unix(_) | ListenAddress::Systemd(_));
+        is_selected && (may_be_unix || listen.scheme() == scheme)
+    };
+    config.server.trusted_proxies.is_empty() && !config.listen.iter().any(may_serve)
+}
+
 fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str {
     match (&loser.path, &winner.path) {
         (PathRule::Regex(_), PathRule::Regex(_)) => {
@@ -72,7 +90,8 @@ fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str 
             "a regular expression comes before a plain prefix: write ^~ here, or a narrower expression there"
         }
         _ => {
-            "for one path, locations with methods come before those without, then file order decides: remove one"
+            "for one path, locations with a listener, a scheme or methods come before those without, then file order \
+             decides: remove one"
         }
     }
 }
@@ -110,7 +129,7 @@ impl<'a> HostRuleGroup<'a> {
         }
         for ((kind, _), same) in &mut same_path {
             if *kind != PathKind::Regex {
-                same.sort_by_key(|&member| locations[member].methods.is_empty());
+                same.sort_by_key(|&member| locations[member].match_rank());
             }
         }
         let takes_all = |member: &usize| {
@@ -152,8 +171,10 @@ impl<'a> HostRuleGroup<'a> {
         self.find_covering(location, &winners)
     }
 
-    /// One of `winners`, if together they accept every method of `location`.
+    /// One of `winners`, if together they accept every method of `location` wherever it comes in.
     fn find_covering(&self, location: &LocationConfig, winners: &[usize]) -> Option<usize> {
+        let accepts_arrival = |winner: &&usize| accepts_arrivals_of(&self.locations[**winner], location);
+        let winners: Vec<usize> = winners.iter().filter(accepts_arrival).copied().collect();
         let any = winners.iter().copied().find(|&winner| self.locations[winner].methods.is_empty());
         if any.is_some() || location.methods.is_empty() {
             return any;
@@ -166,6 +187,14 @@ impl<'a> HostRuleGroup<'a> {
     }
 }
 
+/// Whether `winner` takes requests of every scheme and listener that `location` takes.
+fn accepts_arrivals_of(winner: &LocationConfig, location: &LocationConfig) -> bool {
+    let accepts_listeners = winner.listeners.is_empty()
+        || !location.listeners.is_empty()
+            && location.listeners.iter().all(|listener| winner.listeners.contains(listener));
+    accepts_listeners && (winner.scheme.is_none() || winner.scheme == location.scheme)
+}
+
 fn accepts_method(methods: &[Method], method: &Method) -> bool {
     methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
 }
@@ -175,13 +204,13 @@ fn path_key(location: &LocationConfig) -> (PathKind, &str) {
         PathRule::Exact(path) => (PathKind::Exact, path),
         PathRule::Prefix { path, .. } => (PathKind::Prefix, path),
         // The text as written, because the compiled pattern does not show its case sensitivity.
-        PathRule::Regex(_) => (PathKind::Regex, &location.name),
+        PathRule::Regex(_) => (PathKind::Regex, &location.written_path),
     }
 }
 
-/// `name` is the path as written, e.g. `~* ^/(.*)`.
-fn is_match_all(name: &str) -> bool {
-    let pattern = name.trim_start_matches('~').trim_start_matches('*').trim();
+/// `written_path` is e.g. `~* ^/(.*)`.
+fn is_match_all(written_path: &str) -> bool {
+    let pattern = written_path.trim_start_matches('~').trim_start_matches('*').trim();
     let pattern = pattern.replace("(.*)", ".*");
     MATCH_ALL.contains(&pattern.as_str())
 }

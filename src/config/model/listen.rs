@@ -20,6 +20,15 @@ pub struct ListenConfig {
     pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file; `None` = those of the umask.
     pub mode: Option<u32>,
+    /// The name that locations select it by.
+    pub name: Option<String>,
+}
+
+/// The scheme by which a client reached the gateway, or the proxy in front of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    Http,
+    Https,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +76,21 @@ pub enum TlsVersion {
 impl ListenConfig {
     /// A listener with every default.
     pub fn with_address(address: ListenAddress) -> ListenConfig {
-        ListenConfig { address, tls: None, http2: true, proxy_protocol: None, mode: None }
+        ListenConfig { address, tls: None, http2: true, proxy_protocol: None, mode: None, name: None }
+    }
+
+    /// The scheme of its own connections.
+    pub fn scheme(&self) -> Scheme {
+        if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
+    }
+}
+
+impl Scheme {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod account;
+pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod limit;
 pub(crate) mod listen;
@@ -22,9 +23,10 @@ use super::value::path_regex::PathRegex;
 use super::value::scalars::{Rate, Secret};
 use access::{AccessConfig, BansConfig, IpSetConfig};
 use account::AccountConfig;
+use headers::HeaderEdits;
 use id::{LimitId, LocationId, UpstreamId};
 use limit::{KeyPart, LimitConfig};
-use listen::ListenConfig;
+use listen::{ListenConfig, Scheme};
 use reject::{OnReject, OnRejectPatch, TemplateConfig};
 use tls::{UpstreamProtocol, UpstreamTlsConfig};
 use upstream::{EjectConfig, HealthConfig, RetryConfig, ServerAddress};
@@ -36,7 +38,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// In file order, followed by the URLs written inline in locations, named by their text.
     pub upstreams: Vec<UpstreamConfig>,
-    /// In file order, followed by inline limits, named `PATH#POSITION` (counted from 1).
+    /// In file order, followed by inline limits, named `LOCATION#POSITION` (counted from 1) unless they have a
+    /// name.
     pub limits: Vec<LimitConfig>,
     pub locations: Vec<LocationConfig>,
     pub ip_sets: Vec<IpSetConfig>,
@@ -78,6 +81,8 @@ pub struct ServerConfig {
     pub timeouts: ServerTimeouts,
     pub request_id: HeaderName,
     pub underscore_headers: UnderscoreHeaders,
+    /// Edits of every response, before those of its location.
+    pub headers: HeaderEdits,
 }
 
 #[derive(Debug, Clone)]
@@ -165,13 +170,19 @@ pub struct UpstreamTimeouts {
 
 #[derive(Debug, Clone)]
 pub struct LocationConfig {
-    /// The path as written, e.g. `= /x` or `~* \.gif$`; it names the location in logs and metrics.
+    /// The label in logs and metrics: the name in the file, else the path as written.
     pub name: String,
+    /// The path as written, e.g. `= /x` or `~* \.gif$`.
+    pub written_path: String,
     pub path: PathRule,
     /// Empty = any.
     pub hosts: Vec<HostRule>,
     /// Empty = any.
     pub methods: Vec<Method>,
+    /// `None` = any.
+    pub scheme: Option<Scheme>,
+    /// Names of listeners; empty = any.
+    pub listeners: Vec<String>,
     pub action: ActionConfig,
     /// Indices into [`Config::limits`], in the order of evaluation.
     pub limits: Vec<LimitId>,
@@ -237,19 +248,6 @@ pub enum HostHeader {
     Client,
     Upstream,
     Fixed(HeaderValue),
-}
-
-#[derive(Debug, Clone, Default)]
-pub struct HeaderEdits {
-    pub set: Vec<(HeaderName, HeaderValue)>,
-    pub add: Vec<(HeaderName, HeaderValue)>,
-    pub remove: Vec<HeaderName>,
-}
-
-impl HeaderEdits {
-    pub fn is_empty(&self) -> bool {
-        self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -353,6 +351,14 @@ pub enum AccessLogOutput {
     Stdout,
     None,
     File(PathBuf),
+}
+
+impl LocationConfig {
+    /// Its rank among locations with the same path, which are tried by rank, then in file order: the narrower before
+    /// the wider, and where a request came in before its method.
+    pub fn match_rank(&self) -> (bool, bool, bool) {
+        (self.listeners.is_empty(), self.scheme.is_none(), self.methods.is_empty())
+    }
 }
 
 impl Index<LimitId> for Vec<LimitConfig> {

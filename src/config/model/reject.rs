@@ -28,9 +28,13 @@ pub enum TemplateVar {
     ClientIp,
     Account,
     Host,
+    /// The normalised path without its query; another name of [`TemplateVar::Path`].
     Uri,
+    Path,
     RequestUri,
+    Scheme,
     Location,
+    Upstream,
 }
 
 /// The answer to a rejection, with every field decided.

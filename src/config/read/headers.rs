@@ -2,11 +2,28 @@
 
 use http::{HeaderName, HeaderValue};
 
+use super::templates;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::HeaderEdits;
+use crate::config::model::headers::{HeaderEdits, HeaderText};
+use crate::config::model::reject::{TemplatePiece, TemplateVar};
 use crate::config::value::names;
 use crate::config::yaml::fields::{FieldReader, FieldValue};
+use crate::config::yaml::tree::NodeContent;
+
+/// The template variables of header values: facts about the request, known before it is forwarded.
+const HEADER_VARS: [TemplateVar; 10] = [
+    TemplateVar::ClientIp,
+    TemplateVar::Account,
+    TemplateVar::Tier,
+    TemplateVar::Host,
+    TemplateVar::RequestUri,
+    TemplateVar::Path,
+    TemplateVar::Scheme,
+    TemplateVar::RequestId,
+    TemplateVar::Location,
+    TemplateVar::Upstream,
+];
 
 /// `{ set: {}, add: {}, remove: [] }`.
 pub(crate) fn read_edits(fields: &mut FieldReader<'_>, name: &'static str) -> HeaderEdits {
@@ -14,20 +31,29 @@ pub(crate) fn read_edits(fields: &mut FieldReader<'_>, name: &'static str) -> He
         return HeaderEdits::default();
     };
     let read = HeaderEdits {
-        set: edits.get_field("set").map(|value| read_pairs(&value)).unwrap_or_default(),
-        add: edits.get_field("add").map(|value| read_pairs(&value)).unwrap_or_default(),
+        set: edits.get_field("set").map(|value| read_pairs(&value, read_header_text)).unwrap_or_default(),
+        add: edits.get_field("add").map(|value| read_pairs(&value, read_header_text)).unwrap_or_default(),
         remove: edits.read_list("remove", names::parse_editable_header),
     };
     edits.report_unknown();
     read
 }
 
-/// A mapping of header names to values. The same name in two spellings counts as a duplicate.
-pub(crate) fn read_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderValue)> {
-    let mut pairs: Vec<(HeaderName, HeaderValue)> = Vec::new();
+/// A mapping of header names to values without variables.
+pub(crate) fn read_fixed_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderValue)> {
+    read_pairs(value, |value| value.parse_with(names::parse_header_value))
+}
+
+/// A mapping of header names to what `read` makes of their values. The same name in two spellings counts as a
+/// duplicate.
+fn read_pairs<T>(
+    value: &FieldValue<'_>,
+    read: impl Fn(&FieldValue<'_>) -> Option<T>,
+) -> Vec<(HeaderName, T)> {
+    let mut pairs: Vec<(HeaderName, T)> = Vec::new();
     for (key, value) in value.entries() {
         let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
-        let text = value.parse_with(names::parse_header_value);
+        let text = read(&value);
         let (Some(name), Some(text)) = (name, text) else { continue };
         if pairs.iter().any(|(other, _)| *other == name) {
             value.report_at_name(ValueError::new(
@@ -38,4 +64,21 @@ pub(crate) fn read_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderValue
         pairs.push((name, text));
     }
     pairs
+}
+
+fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
+    let has_variables = matches!(&value.node.content, NodeContent::Text(text) if text.as_plain().is_none());
+    if !has_variables {
+        return value.parse_with(names::parse_header_value).map(HeaderText::Fixed);
+    }
+    let template = templates::read_template_of(value, |var| HEADER_VARS.contains(&var))?;
+    let fixed_error = template.0.iter().find_map(|piece| match piece {
+        TemplatePiece::Text(text) => names::parse_header_value(text).err(),
+        TemplatePiece::Var(_) => None,
+    });
+    if let Some(error) = fixed_error {
+        value.report_at_value(error);
+        return None;
+    }
+    Some(HeaderText::Template(template))
 }

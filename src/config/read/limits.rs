@@ -23,6 +23,8 @@ use crate::config::yaml::tree::NodeContent;
 pub(crate) struct LimitReader<'a> {
     list: Vec<LimitConfig>,
     by_name: HashMap<String, LimitId>,
+    /// Names that inline limits were given.
+    inline_names: HashSet<String>,
     defined: Vec<(LimitId, FieldValue<'a>)>,
     used: HashSet<LimitId>,
     pub sets: &'a IpSetReader<'a>,
@@ -37,14 +39,22 @@ impl<'a> LimitReader<'a> {
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitReader<'a> {
         let (list, defined, used) = (Vec::new(), Vec::new(), HashSet::new());
-        let mut limits = LimitReader { list, by_name: HashMap::new(), defined, used, sets, state };
+        let mut limits = LimitReader {
+            list,
+            by_name: HashMap::new(),
+            inline_names: HashSet::new(),
+            defined,
+            used,
+            sets,
+            state,
+        };
         for (key, value) in root.get_field("limits").map(|value| value.entries()).unwrap_or_default() {
             if let Err(error) = names::check_name(&key.name) {
                 value.report_at_name(error);
             }
             let limit = match value.node.content {
                 NodeContent::Text(_) => limits.read_short(&key.name, &value),
-                _ => limits.read_limit(&key.name, &value, upstreams),
+                _ => limits.read_named(&key.name, &value, upstreams),
             };
             let index = LimitId(limits.list.len());
             limits.list.push(limit);
@@ -69,7 +79,7 @@ impl<'a> LimitReader<'a> {
             let inline_name = format!("{owner}#{}", index + 1);
             let index = match item.node.content {
                 NodeContent::Map(_) => {
-                    let limit = self.read_limit(&inline_name, &item, upstreams);
+                    let limit = self.read_inline(inline_name, &item, upstreams);
                     Some(self.add_limit(limit))
                 }
                 _ if item.as_text().is_some_and(|text| text.contains('/')) => {
@@ -98,7 +108,7 @@ impl<'a> LimitReader<'a> {
         limit
     }
 
-    fn read_limit(
+    fn read_named(
         &self,
         name: &str,
         value: &FieldValue<'_>,
@@ -108,7 +118,40 @@ impl<'a> LimitReader<'a> {
             value.report_shape("a mapping such as { rate: 10/s }");
             return default_limit(name, PLACEHOLDER);
         }
+        self.read_limit(name, value.field_reader(), upstreams)
+    }
+
+    /// A limit written in a chain, under the name that it gives itself or under `default_name`.
+    fn read_inline(
+        &mut self,
+        default_name: String,
+        value: &FieldValue<'_>,
+        upstreams: &mut UpstreamReader<'_>,
+    ) -> LimitConfig {
         let mut fields = value.field_reader();
+        let name = self.read_inline_name(&mut fields).unwrap_or(default_name);
+        self.read_limit(&name, fields, upstreams)
+    }
+
+    /// `name` of an inline limit; `None` = auto.
+    fn read_inline_name(&mut self, fields: &mut FieldReader<'_>) -> Option<String> {
+        let value = fields.get_field("name").filter(|value| !value.is_word("auto"))?;
+        let name = value.parse_with(|text| names::check_name(text).map(|()| text.to_owned()))?;
+        if self.by_name.contains_key(&name) || !self.inline_names.insert(name.clone()) {
+            let message = format!("two limits are named `{}`", value.written_text());
+            let help = "a limit under limits: can be used in several chains by its name";
+            value.report_at_value(ValueError::new(codes::NAME, message).with_help(help));
+        }
+        Some(name)
+    }
+
+    fn read_limit(
+        &self,
+        name: &str,
+        mut fields: FieldReader<'_>,
+        upstreams: &mut UpstreamReader<'_>,
+    ) -> LimitConfig {
+        let whole = fields.whole.clone();
         let key = read_key(&mut fields);
         let missing_key = fields.read_scalar("missing_key", MissingKey::Ip, parse_word(&MISSING_KEYS));
         let cost_value = fields.get_field("cost");
@@ -141,7 +184,7 @@ impl<'a> LimitReader<'a> {
                 .map(|value| reject::read_patch(&value, upstreams))
                 .unwrap_or_default(),
         };
-        self.state.check_shared_limit(&limit, value, fields.get_field("warm_up").as_ref());
+        self.state.check_shared_limit(&limit, &whole, fields.get_field("warm_up").as_ref());
         fields.report_unknown();
         limit
     }

@@ -39,7 +39,7 @@ pub(crate) fn read_listen(
     }
     let mut listens: Vec<ListenConfig> = Vec::new();
     for item in items {
-        let Some((listen, named)) = read_entry(&item, server, folder) else { continue };
+        let Some((listen, named)) = read_entry(&item, &listens, server, folder) else { continue };
         if listens.iter().any(|known| known.address == listen.address) && !is_any_port(&listen.address) {
             let message = format!("`{}` is listened on twice", named.written_text());
             named.report_at_value(ValueError::new(codes::ADDRESS, message));
@@ -47,6 +47,17 @@ pub(crate) fn read_listen(
         listens.push(listen);
     }
     listens
+}
+
+/// `name`, by which locations select the listener; it is unique among `known`.
+fn read_name(fields: &mut FieldReader<'_>, known: &[ListenConfig]) -> Option<String> {
+    let value = fields.get_field("name")?;
+    let name = value.parse_with(|text| names::check_name(text).map(|()| text.to_owned()))?;
+    if known.iter().any(|listen| listen.name.as_ref() == Some(&name)) {
+        let message = format!("two listeners are named `{}`", value.written_text());
+        value.report_at_value(ValueError::new(codes::NAME, message));
+    }
+    Some(name)
 }
 
 fn is_any_port(address: &ListenAddress) -> bool {
@@ -57,9 +68,10 @@ fn is_any_port(address: &ListenAddress) -> bool {
     }
 }
 
-/// One entry, and the value of its address.
+/// One entry, and the value of its address; `known` are the entries before it.
 fn read_entry<'a>(
     item: &FieldValue<'a>,
+    known: &[ListenConfig],
     server: &ServerConfig,
     folder: &Path,
 ) -> Option<(ListenConfig, FieldValue<'a>)> {
@@ -79,6 +91,7 @@ fn read_entry<'a>(
         proxy.as_ref().and_then(|value| value.parse_with(parse_word(&PROXY_PROTOCOL))).flatten();
     let mode_value = fields.get_field("mode");
     let mode = mode_value.as_ref().and_then(|value| value.parse_with(parse_mode));
+    let name = read_name(&mut fields, known);
     fields.report_unknown();
     let written = written?;
     let address = written.parse_with(parse_listen_address)?;
@@ -90,7 +103,7 @@ fn read_entry<'a>(
     if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
         check_proxies(wanted, &address, server, &value);
     }
-    Some((ListenConfig { address, tls, http2, proxy_protocol, mode }, written))
+    Some((ListenConfig { address, tls, http2, proxy_protocol, mode, name }, written))
 }
 
 /// Only `trusted_proxies` and peers on a unix socket may send a PROXY header.

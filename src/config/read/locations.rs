@@ -8,13 +8,16 @@ use super::access;
 use super::bandwidth;
 use super::headers;
 use super::limits::{self, LimitReader};
+use super::location_conditions::{self, LocationNames};
 use super::patterns::{self, PathPatterns};
 use super::reject;
 use super::same_location::SeenLocations;
+use super::templates;
 use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::access::AccessConfig;
+use crate::config::model::listen::{ListenConfig, Scheme};
 use crate::config::model::reject::{CannedResponse, TemplatePiece};
 use crate::config::model::{ActionConfig, HostHeader, HostRule, LocationConfig, PathRule};
 use crate::config::value::names;
@@ -29,6 +32,7 @@ pub(crate) fn read_locations(
     limits: &mut LimitReader<'_>,
     upstreams: &mut UpstreamReader<'_>,
     access: &Arc<AccessConfig>,
+    listen: &[ListenConfig],
 ) -> Vec<LocationConfig> {
     let Some(value) = root.get_field("locations") else {
         root.report_missing("locations", "write e.g. locations: [{ path: /, upstream: demo }]");
@@ -48,16 +52,18 @@ pub(crate) fn read_locations(
         }
     };
     let (mut locations, mut seen) = (Vec::new(), SeenLocations::default());
+    let mut section = LocationSection { access, listen, patterns, names: LocationNames::default() };
     for item in items {
         if !matches!(item.node.content, NodeContent::Map(_)) {
             item.report_shape("a mapping such as { path: /, upstream: demo }");
             continue;
         }
         let fields = item.field_reader();
-        let (path_value, location) = read_location(fields, limits, upstreams, access, &patterns);
+        let (path_value, location) = read_location(fields, limits, upstreams, &mut section);
         let Some(location) = location else { continue };
         if let Some(earlier) = seen.find_or_insert(&location, locations.len()) {
-            let message = format!("the same host, path and methods as locations[{earlier}]");
+            let message =
+                format!("the same host, path, methods, scheme and listener as locations[{earlier}]");
             path_value.unwrap_or(item).report_at_value(ValueError::new(codes::SAME_LOCATION, message));
         }
         locations.push(location);
@@ -65,23 +71,38 @@ pub(crate) fn read_locations(
     locations
 }
 
+/// What the reading of each location uses.
+struct LocationSection<'s> {
+    access: &'s Arc<AccessConfig>,
+    listen: &'s [ListenConfig],
+    patterns: PathPatterns,
+    names: LocationNames,
+}
+
 fn read_location<'a>(
     mut fields: FieldReader<'a>,
     limits: &mut LimitReader<'_>,
     upstreams: &mut UpstreamReader<'_>,
-    access: &Arc<AccessConfig>,
-    patterns: &PathPatterns,
+    section: &mut LocationSection<'_>,
 ) -> (Option<FieldValue<'a>>, Option<LocationConfig>) {
     let path_value = fields.get_field("path");
     if path_value.is_none() {
         fields.report_missing("path", "write e.g. path: /api/");
     }
-    let path = path_value.as_ref().and_then(|value| value.parse_with(|text| parse_path_rule(text, patterns)));
-    let name = path_value.as_ref().and_then(FieldValue::as_text).unwrap_or_default().to_owned();
+    let path = path_value
+        .as_ref()
+        .and_then(|value| value.parse_with(|text| parse_path_rule(text, &section.patterns)));
+    let written_path = path_value.as_ref().and_then(FieldValue::as_text).unwrap_or_default().to_owned();
     let hosts = read_hosts(&mut fields);
     let methods = limits::read_methods(&mut fields);
+    let scheme = location_conditions::read_scheme(&mut fields);
+    let listeners = location_conditions::read_listeners(&mut fields, section.listen);
+    let given_name = section.names.read_name(&mut fields);
     let action = read_action(&mut fields, upstreams);
-    let owner = owner_name(&name, &hosts, &methods);
+    let owner = match &given_name {
+        Some(name) => name.clone(),
+        None => owner_name(&written_path, &hosts, &methods, scheme, &listeners),
+    };
     let chain = fields
         .get_field("limits")
         .map(|value| limits.read_chain(&value, &owner, upstreams))
@@ -93,14 +114,17 @@ fn read_location<'a>(
     let on_reject =
         fields.get_field("on_reject").map(|value| reject::read_patch(&value, upstreams)).unwrap_or_default();
     let timeout = fields.read_scalar("timeout", None, parse_or_none(scalars::parse_nonzero_duration));
-    let access = access::read_access_over(&mut fields, limits.sets, access);
+    let access = access::read_access_over(&mut fields, limits.sets, section.access);
     let bandwidth = bandwidth::read_bandwidth(&mut fields);
     fields.report_unknown();
     let location = path.zip(action).map(|(path, action)| LocationConfig {
-        name,
+        name: given_name.unwrap_or_else(|| written_path.clone()),
+        written_path,
         path,
         hosts,
         methods,
+        scheme,
+        listeners,
         action,
         limits: chain,
         strip,
@@ -115,8 +139,17 @@ fn read_location<'a>(
     (path_value, location)
 }
 
-/// The first part of an inline limit's name; hosts and methods distinguish locations of the same path.
-fn owner_name(path: &str, hosts: &[HostRule], methods: &[Method]) -> String {
+/// The first part of the name of an inline limit of a location without a name. Scheme, listeners, hosts and methods
+/// distinguish locations of the same path; the marks keep them from being read as hosts.
+fn owner_name(
+    path: &str,
+    hosts: &[HostRule],
+    methods: &[Method],
+    scheme: Option<Scheme>,
+    listeners: &[String],
+) -> String {
+    let listeners = if listeners.is_empty() { String::new() } else { format!("@{}", listeners.join(",")) };
+    let scheme = scheme.map_or_else(String::new, |scheme| format!("{}:", scheme.as_str()));
     let hosts: Vec<String> = hosts
         .iter()
         .map(|host| match host {
@@ -125,7 +158,7 @@ fn owner_name(path: &str, hosts: &[HostRule], methods: &[Method]) -> String {
         })
         .collect();
     let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
-    [hosts.join(","), methods.join(","), path.to_owned()]
+    [listeners, scheme, hosts.join(","), methods.join(","), path.to_owned()]
         .into_iter()
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
@@ -246,7 +279,7 @@ fn read_redirect(value: &FieldValue<'_>) -> Option<ActionConfig> {
     });
     fields.report_unknown();
     let to = to?;
-    let template = reject::read_template(&to)?;
+    let template = templates::read_template(&to)?;
     let unsendable = template
         .0
         .iter()

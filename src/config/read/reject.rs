@@ -1,19 +1,19 @@
-//! Reads `on_reject`, canned responses and their templates.
+//! Reads `on_reject` and canned responses.
 
 use http::{HeaderValue, StatusCode};
 
 use super::headers;
+use super::templates::read_template;
 use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{ValueError, did_you_mean};
+use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::reject::{
     CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody, TemplateConfig,
-    TemplatePiece, TemplateVar,
 };
 use crate::config::value::names;
 use crate::config::value::scalars;
 use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
-use crate::config::yaml::tree::{NodeContent, TextPiece};
+use crate::config::yaml::tree::NodeContent;
 
 /// The top-level section.
 pub(crate) fn read_on_reject(root: &mut FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> OnReject {
@@ -44,7 +44,7 @@ pub(crate) fn read_patch(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<
     let patch = OnRejectPatch {
         status: fields.get_field("status").and_then(|value| value.parse_with(status)),
         body: fields.get_field("body").and_then(|value| read_body(&value)),
-        headers: fields.get_field("headers").map(|value| headers::read_pairs(&value)),
+        headers: fields.get_field("headers").map(|value| headers::read_fixed_pairs(&value)),
         ratelimit_headers: fields.get_field("ratelimit_headers").map(|value| read_ratelimit_headers(&value)),
         retry_jitter: fields
             .get_field("retry_jitter")
@@ -140,51 +140,4 @@ fn read_ratelimit_headers(value: &FieldValue<'_>) -> RateLimitHeaders {
         }
     }
     headers
-}
-
-/// The template variables by name.
-const VARS: [(&str, TemplateVar); 15] = [
-    ("status", TemplateVar::Status),
-    ("title", TemplateVar::Title),
-    ("message", TemplateVar::Message),
-    ("limit", TemplateVar::Limit),
-    ("tier", TemplateVar::Tier),
-    ("rate", TemplateVar::Rate),
-    ("retry_after", TemplateVar::RetryAfter),
-    ("retry_after_ms", TemplateVar::RetryAfterMs),
-    ("request_id", TemplateVar::RequestId),
-    ("client_ip", TemplateVar::ClientIp),
-    ("account", TemplateVar::Account),
-    ("host", TemplateVar::Host),
-    ("uri", TemplateVar::Uri),
-    ("request_uri", TemplateVar::RequestUri),
-    ("location", TemplateVar::Location),
-];
-
-/// A scalar with template variables.
-pub(crate) fn read_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
-    let NodeContent::Text(text) = &value.node.content else {
-        value.report_shape("text");
-        return None;
-    };
-    let mut pieces = Vec::new();
-    for piece in &text.pieces {
-        match piece {
-            TextPiece::Plain(plain) => pieces.push(TemplatePiece::Text(plain.clone())),
-            TextPiece::Variable(name) => match VARS.iter().find(|(known, _)| known == name) {
-                Some((_, var)) => pieces.push(TemplatePiece::Var(*var)),
-                None => {
-                    let names = VARS.map(|(name, _)| name);
-                    let help = did_you_mean(name, names)
-                        .unwrap_or_else(|| format!("the variables are {}", names.join(", ")));
-                    value.report_at_value(
-                        ValueError::new(codes::TEMPLATE, format!("unknown template variable `${{{name}}}`"))
-                            .with_help(help),
-                    );
-                    return None;
-                }
-            },
-        }
-    }
-    Some(TemplateConfig(pieces))
 }

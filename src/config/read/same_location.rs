@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use crate::config::model::listen::Scheme;
 use crate::config::model::{HostRule, LocationConfig, PathRule};
 
-/// The locations read so far, by each host with the path and methods.
+/// The locations read so far, by each host with all that narrows them.
 #[derive(Default)]
 pub(super) struct SeenLocations(HashMap<MatchedRequests, usize>);
 
@@ -16,18 +17,24 @@ struct MatchedRequests {
     host: Option<HostRule>,
     /// Sorted.
     methods: Vec<String>,
+    scheme: Option<Scheme>,
+    /// Sorted.
+    listeners: Vec<String>,
 }
 
 impl SeenLocations {
-    /// The first earlier location with the same path and methods on a common host. `location` gets `index`.
+    /// The first earlier location with the same path, methods, scheme and listeners on a common host. `location` gets
+    /// `index`.
     pub(super) fn find_or_insert(&mut self, location: &LocationConfig, index: usize) -> Option<usize> {
         let path = match &location.path {
             PathRule::Exact(path) => format!("={path}"),
             PathRule::Prefix { path, .. } => path.clone(),
-            PathRule::Regex(_) => location.name.replace(' ', ""),
+            PathRule::Regex(_) => location.written_path.replace(' ', ""),
         };
         let mut methods: Vec<String> = location.methods.iter().map(ToString::to_string).collect();
         methods.sort_unstable();
+        let mut listeners = location.listeners.clone();
+        listeners.sort_unstable();
         let hosts: Vec<Option<HostRule>> = match location.hosts.as_slice() {
             [] => vec![None],
             hosts => hosts.iter().cloned().map(Some).collect(),
@@ -35,7 +42,13 @@ impl SeenLocations {
         let entries: Vec<usize> = hosts
             .into_iter()
             .map(|host| {
-                let matched = MatchedRequests { path: path.clone(), host, methods: methods.clone() };
+                let matched = MatchedRequests {
+                    path: path.clone(),
+                    host,
+                    methods: methods.clone(),
+                    scheme: location.scheme,
+                    listeners: listeners.clone(),
+                };
                 *self.0.entry(matched).or_insert(index)
             })
             .collect();

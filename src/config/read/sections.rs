@@ -38,7 +38,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let mut limits = LimitReader::read_limits(&mut root, &sets, &state, &mut upstreams);
     let server = server::read_server(&mut root, &mut limits, &mut upstreams);
     let listen = listen::read_listen(&mut root, &server, folder);
-    let locations = locations::read_locations(&mut root, &mut limits, &mut upstreams, &access);
+    let locations = locations::read_locations(&mut root, &mut limits, &mut upstreams, &access, &listen);
     let on_reject = reject::read_on_reject(&mut root, &mut upstreams);
     let limits = limits.into_limits();
     let bans = bans::read_bans(&mut root);

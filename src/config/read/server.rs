@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+use super::headers;
 use super::limits::LimitReader;
 use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::headers::HeaderEdits;
 use crate::config::model::{ClientIpConfig, ServerConfig, ServerTimeouts, UnderscoreHeaders};
 use crate::config::value::names;
 use crate::config::value::scalars;
@@ -34,6 +36,7 @@ pub(crate) fn read_server(
     let policies = [("drop", UnderscoreHeaders::Drop), ("pass", UnderscoreHeaders::Pass)];
     server.underscore_headers =
         fields.read_scalar("underscore_headers", server.underscore_headers, parse_word(&policies));
+    server.headers = headers::read_edits(&mut fields, "headers");
     fields.report_unknown();
     server
 }
@@ -66,6 +69,7 @@ fn default_server() -> ServerConfig {
         },
         request_id: HeaderName::from_static("x-request-id"),
         underscore_headers: UnderscoreHeaders::Drop,
+        headers: HeaderEdits::default(),
     }
 }
 

@@ -76,8 +76,8 @@ impl<'a> FieldValue<'a> {
         let Some(plain) = text.as_plain() else {
             self.report_at_value(
                 ValueError::new(codes::TEMPLATE, "template variables are not allowed here").with_help(
-                    "they belong to the bodies of on_reject and respond, and to redirect; \
-                 write ${NAME} in capitals for the environment, $${ for a literal ${",
+                    "they belong to request_headers, response_headers and server.headers, to the bodies of on_reject \
+                     and respond, and to redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
                 ),
             );
             return None;

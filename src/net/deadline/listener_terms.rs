@@ -1,6 +1,9 @@
 //! The terms on which a listener accepted its connections; a reload that changes them ends the connections.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
+use arc_swap::ArcSwapOption;
 
 /// The terms of one listener, shared by all connections it accepted.
 #[derive(Debug, Default)]
@@ -8,6 +11,8 @@ pub struct ListenerTerms {
     /// [`OPEN`], [`REMOVED`] or [`TIGHTENED`].
     state: AtomicU8,
     without_http2: AtomicBool,
+    /// The listener's name in the file.
+    name: ArcSwapOption<String>,
 }
 
 const OPEN: u8 = 0;
@@ -25,6 +30,15 @@ impl ListenerTerms {
     /// The listener no longer exists.
     pub fn mark_removed(&self) {
         self.state.store(REMOVED, Relaxed);
+    }
+
+    /// Sets the listener's name; its open connections follow.
+    pub fn set_name(&self, name: Option<Arc<String>>) {
+        self.name.store(name);
+    }
+
+    pub fn name(&self) -> Option<Arc<String>> {
+        self.name.load_full()
     }
 
     /// Sets whether the listener accepts HTTP/2.

@@ -17,7 +17,7 @@ use crate::admission::chain::Decisions;
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
 use crate::config::describe::describe_location;
-use crate::config::{AccessLogOutput, Config};
+use crate::config::{AccessLogOutput, Config, LocationConfig};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge;
 use crate::proxy::judge::RequestFacts;
@@ -42,6 +42,9 @@ pub struct Explanation {
     /// Normalised; absent when it cannot be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// Where the request comes in; absent if no location depends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrival: Option<ArrivalExplanation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<LocationExplanation>,
     /// Locations that match but do not serve the request, with the reason.
@@ -72,6 +75,14 @@ pub struct ClientExplanation {
     pub peer: String,
     pub trusted_peer: bool,
     pub why: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct ArrivalExplanation {
+    pub scheme: &'static str,
+    /// Absent if the listener has no name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listener: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -125,7 +136,7 @@ pub async fn explain_request(
     query: &Query,
     now: Now,
 ) -> Result<Explanation, String> {
-    let parsed = ParsedQuery::parse_query(query)?;
+    let parsed = ParsedQuery::parse_query(query, &gateway.config.listen)?;
     let client = gateway.clients.find_client(Some(parsed.peer), &parsed.headers);
     let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
     let today = WallClock::new(now).unix_ms(now) / 1_000;
@@ -168,6 +179,7 @@ fn explain_facts(
         client: describe::explain_client(gateway, parsed, facts.head.client),
         host: unless_empty(facts.host.to_string()),
         path: unless_empty(describe::escape_bytes(&facts.path)),
+        arrival: explain_arrival(gateway, facts),
         location: None,
         passed_over: Vec::new(),
         access: facts.access.map(describe::describe_access_decision),
@@ -182,7 +194,7 @@ fn explain_facts(
         verdict: VerdictExplanation::default(),
     };
     if !facts.path.is_empty() {
-        let candidates = gateway.locations.list_candidates(&facts.host, &facts.path, facts.head.method);
+        let candidates = gateway.locations.list_candidates(&facts.host, &facts.path, &facts.arrival());
         explain_locations(gateway, &candidates, &mut explanation);
     }
     if facts.is_token_read {
@@ -192,6 +204,14 @@ fn explain_facts(
         explanation.account = describe::explain_account(gateway, facts.account.as_deref(), facts.token);
     }
     explanation
+}
+
+fn explain_arrival(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<ArrivalExplanation> {
+    let depends = |location: &LocationConfig| location.scheme.is_some() || !location.listeners.is_empty();
+    let arrival = facts.arrival();
+    let explained =
+        ArrivalExplanation { scheme: arrival.scheme.as_str(), listener: arrival.listener.map(str::to_owned) };
+    gateway.config.locations.iter().any(depends).then_some(explained)
 }
 
 impl TokenExplanation {

@@ -8,6 +8,7 @@ use http_body::SizeHint;
 use serde::{Deserialize, Serialize};
 
 use crate::base::clock::Now;
+use crate::config::{ListenConfig, Scheme};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge::RequestHead;
 use crate::proxy::reject::Fault;
@@ -27,6 +28,9 @@ pub struct Query {
     /// `Name: value` each.
     #[serde(default)]
     pub headers: Vec<String>,
+    /// The name of the listener; without it the first one that serves the scheme of the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listener: Option<String>,
 }
 
 /// The parsed query: a request as it would arrive.
@@ -37,6 +41,10 @@ pub(super) struct ParsedQuery {
     pub uri: Uri,
     pub headers: HeaderMap,
     pub peer: IpAddr,
+    /// The scheme of the connection.
+    pub scheme: Scheme,
+    /// The name of the listener.
+    pub listener: Option<String>,
 }
 
 fn loopback() -> String {
@@ -44,9 +52,12 @@ fn loopback() -> String {
 }
 
 impl ParsedQuery {
-    /// The host is that of the URL, else of the header, else `localhost`.
-    pub(super) fn parse_query(query: &Query) -> Result<ParsedQuery, String> {
-        let (uri, host) = parse_target(&query.url)?;
+    /// The host is that of the URL, else of the header, else `localhost`. The listener is one of `listen`.
+    pub(super) fn parse_query(query: &Query, listen: &[ListenConfig]) -> Result<ParsedQuery, String> {
+        let (uri, scheme, host) = parse_target(&query.url)?;
+        let listener = find_listener(query.listener.as_deref(), scheme, listen)?;
+        let scheme = scheme.or(listener.map(ListenConfig::scheme)).unwrap_or(Scheme::Http);
+        let listener = listener.and_then(|listener| listener.name.clone());
         let mut headers = HeaderMap::new();
         for line in &query.headers {
             let (name, value) = parse_header(line)?;
@@ -57,7 +68,8 @@ impl ParsedQuery {
         } else if !headers.contains_key(HOST) {
             headers.insert(HOST, HeaderValue::from_static("localhost"));
         }
-        Ok(ParsedQuery { method: parse_method(&query.method)?, uri, headers, peer: parse_peer(&query.ip)? })
+        let (method, peer) = (parse_method(&query.method)?, parse_peer(&query.ip)?);
+        Ok(ParsedQuery { method, uri, headers, peer, scheme, listener })
     }
 
     /// The head as it would arrive over HTTP/1.1.
@@ -69,6 +81,8 @@ impl ParsedQuery {
             headers: &self.headers,
             authority: None,
             client,
+            scheme: self.scheme,
+            listener: self.listener.as_deref(),
             received,
             is_websocket_connect: false,
         }
@@ -116,17 +130,43 @@ fn parse_method(text: &str) -> Result<Method, String> {
     }
 }
 
-fn parse_target(text: &str) -> Result<(Uri, Option<HeaderValue>), String> {
+/// The listener of this name; without a name the first one that serves the scheme, else the first one.
+fn find_listener<'l>(
+    name: Option<&str>,
+    scheme: Option<Scheme>,
+    listen: &'l [ListenConfig],
+) -> Result<Option<&'l ListenConfig>, String> {
+    let Some(name) = name else {
+        let serving = listen.iter().find(|listen| scheme.is_none_or(|scheme| listen.scheme() == scheme));
+        return Ok(serving.or(listen.first()));
+    };
+    if let Some(found) = listen.iter().find(|listen| listen.name.as_deref() == Some(name)) {
+        return Ok(Some(found));
+    }
+    let known: Vec<&str> = listen.iter().filter_map(|listen| listen.name.as_deref()).collect();
+    let known = if known.is_empty() { "none has a name".to_owned() } else { known.join(", ") };
+    Err(format!("no listener is named `{}`; the listeners are: {known}", name.escape_debug()))
+}
+
+fn parse_target(text: &str) -> Result<(Uri, Option<Scheme>, Option<HeaderValue>), String> {
     let wrong = || {
         let shown = text.escape_debug();
         format!("`{shown}` is neither a path nor a URL; write e.g. /api/ or http://example.com/api/")
     };
     let text = text.split('#').next().unwrap_or_default();
     let mut uri: Uri = text.parse().map_err(|_| wrong())?;
+    let scheme = match uri.scheme_str() {
+        Some("https") => Some(Scheme::Https),
+        Some("http") => Some(Scheme::Http),
+        _ => None,
+    };
     match location::take_authority(&mut uri) {
-        None if text.starts_with('/') || text == "*" => Ok((uri, None)),
+        None if text.starts_with('/') || text == "*" => Ok((uri, None, None)),
         None => Err(wrong()),
-        Some(authority) => Ok((uri, Some(HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?))),
+        Some(authority) => {
+            let host = HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?;
+            Ok((uri, scheme, Some(host)))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::describe::format_ns;
-use super::{CounterExplanation, Explanation, LimitExplanation, VerdictExplanation};
+use super::{ArrivalExplanation, CounterExplanation, Explanation, LimitExplanation, VerdictExplanation};
 
 const MS: u64 = 1_000_000;
 
@@ -12,6 +12,13 @@ impl fmt::Display for Explanation {
         writeln!(f, "client    {}: {}", self.client.ip, self.client.why)?;
         writeln!(f, "host      {}", self.host.as_deref().unwrap_or("cannot be read"))?;
         writeln!(f, "path      {}", self.path.as_deref().unwrap_or("cannot be read"))?;
+        match &self.arrival {
+            Some(ArrivalExplanation { scheme, listener: Some(listener) }) => {
+                writeln!(f, "arrival   {scheme}, listener {listener}")?
+            }
+            Some(ArrivalExplanation { scheme, listener: None }) => writeln!(f, "arrival   {scheme}")?,
+            None => {}
+        }
         match &self.location {
             Some(found) => writeln!(f, "location  {}: {}", found.location, found.why)?,
             None => writeln!(f, "location  none")?,

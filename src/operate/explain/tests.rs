@@ -39,6 +39,7 @@ fn query(method: &str, url: &str, ip: &str, headers: &[&str]) -> Query {
         url: url.to_owned(),
         ip: ip.to_owned(),
         headers: headers.iter().map(|line| (*line).to_owned()).collect(),
+        listener: None,
     }
 }
 
@@ -144,7 +145,7 @@ impl JudgeMode<'_> for SpendMode {
 /// Charges the limits of a request `requests` times, and keeps the charges.
 fn spend_tokens(gateway: &Gateway, path: &str, requests: usize) {
     let headers = ["X-Account-Id: acme", "Host: a.example"];
-    let parsed = ParsedQuery::parse_query(&query("POST", path, "203.0.113.7", &headers)).unwrap();
+    let parsed = ParsedQuery::parse_query(&query("POST", path, "203.0.113.7", &headers), &[]).unwrap();
     let client = Client { ip: parsed.peer, trusted_peer: false };
     for _ in 0..requests {
         let mut facts = RequestFacts::new(parsed.to_head(client, AT), parsed.body_size(), None);

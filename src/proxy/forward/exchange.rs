@@ -220,7 +220,8 @@ impl Exchange<'_> {
             StatusCode::SWITCHING_PROTOCOLS => self.outgoing.upgrade.is_some(),
             _ => {
                 let may_upgrade = !self.watch.connection.is_multiplexed();
-                rewrite::rewrite_response(self.route, response, self.outgoing.wants_trailers, may_upgrade)
+                let OutgoingRequest { response_values, wants_trailers, .. } = self.outgoing;
+                rewrite::rewrite_response(self.route, response_values, response, *wants_trailers, may_upgrade)
                     .is_ok()
             }
         }

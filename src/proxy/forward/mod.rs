@@ -21,7 +21,6 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
-use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Version};
 use tower::Service;
 
@@ -31,10 +30,10 @@ use crate::config::HostHeader;
 use crate::limit::SlotOutcome;
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::gateway::{Action, Gateway, Route};
+use crate::proxy::header_edits::RenderedValues;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::judge::Admitted;
-use crate::proxy::reject::RejectContext;
-use crate::proxy::rejection_response::RequestTexts;
+use crate::proxy::rejection_response::{RequestTexts, response_context};
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::request::body;
@@ -81,7 +80,7 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
     let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut inbound, &state);
     if upstream.is_demo() {
         outgoing.added_fields.move_into(inbound.request.headers_mut());
-        serve_demo(route, inbound.request, state).await
+        serve_demo(route, &outgoing.response_values, inbound.request, state).await
     } else {
         proxy_request(&worker, route, upstream, outgoing, inbound, state).await
     }
@@ -89,13 +88,14 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
 
 async fn serve_demo(
     route: &Route,
+    values: &RenderedValues,
     request: Request<RequestBody>,
     state: Box<RequestState>,
 ) -> ForwardOutcome {
     match demo::render_echo(request).await {
         Ok(response) => {
             let mut response = local_response(response, state);
-            rewrite::edit_headers(response.headers_mut(), &route.response_headers);
+            route.response_edits.apply(response.headers_mut(), values);
             ForwardOutcome::Responded(response)
         }
         Err(fault) => ForwardOutcome::Faulted(ForwardFault::Client(fault), state),
@@ -113,6 +113,8 @@ struct OutgoingRequest {
     wants_trailers: bool,
     /// To be sent with the head.
     added_fields: AddedFields,
+    /// The values with variables for the head of the response.
+    response_values: RenderedValues,
     /// The protocol that the client asks to switch to.
     upgrade: Option<UpgradeRequest>,
 }
@@ -132,6 +134,7 @@ impl OutgoingRequest {
         // it.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
+        let response_values = rewrite::render_values(&route.response_edits, inbound, state);
         let (mut hop_options, added_fields) = rewrite::rewrite_request(gateway, route, inbound, state);
         let request = &mut inbound.request;
         let is_host_of_server = route.host_header == HostHeader::Upstream
@@ -155,6 +158,7 @@ impl OutgoingRequest {
             is_host_of_server,
             wants_trailers: hop_options.trailers,
             added_fields,
+            response_values,
             upgrade,
         }
     }
@@ -194,7 +198,7 @@ async fn proxy_request(
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {
         Some(upgrade) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            tunnel::open_tunnel(upgrade, route, response, lease, state)
+            tunnel::open_tunnel(upgrade, route, &outgoing.response_values, response, lease, state)
         }
         Some(upgrade) if !upgrade.may_pass_on(response.status()) => {
             ForwardOutcome::Faulted(ForwardFault::BadResponse, state)
@@ -292,19 +296,13 @@ impl Drop for LatencyFeedback<'_> {
 fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestState>) -> ForwardOutcome {
     let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
-    let RequestTexts { host, path, uri } = RequestTexts::read_again(&inbound);
-    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    let context = RejectContext {
-        request_id: state.request_id.as_bytes(),
-        client_ip: Some(state.client.ip),
-        account: state.account.as_deref().unwrap_or_default(),
-        tier: state.tier_name(),
-        host: &host,
-        uri: &String::from_utf8_lossy(&path),
+    let texts = RequestTexts::read_again(&inbound);
+    let mut context = response_context(&state, &texts);
+    if context.request_uri == "*" && is_redirect {
         // After a host, the asterisk of OPTIONS would become part of the host's name.
-        request_uri: if target == "*" && is_redirect { "" } else { target },
-        location: &route.name,
-    };
+        context.request_uri = "";
+    }
+    let values = route.response_edits.render_values(&context);
     match &route.action {
         Action::Respond { status, body, content_type } => {
             *response.status_mut() = *status;
@@ -321,7 +319,7 @@ fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestSta
     }
     body::discard_body(&state.connection.watch, inbound.request);
     let mut response = local_response(response, state);
-    rewrite::edit_headers(response.headers_mut(), &route.response_headers);
+    route.response_edits.apply(response.headers_mut(), &values);
     ForwardOutcome::Responded(response)
 }
 

@@ -8,10 +8,12 @@ use http::{Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
 
 use super::response_body::ResponseBody;
+use crate::config::HostHeader;
 use crate::config::LocationId;
-use crate::config::{HeaderEdits, HostHeader};
 use crate::proxy::gateway::{Gateway, Route};
+use crate::proxy::header_edits::{CompiledEdits, RenderedValues};
 use crate::proxy::inbound::InboundRequest;
+use crate::proxy::rejection_response::{RequestTexts, response_context};
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::request::body::TrailerFilter;
@@ -23,6 +25,19 @@ use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 use crate::upstream::ServerBody;
 
+/// Renders the values with variables of `edits`, before the head is rewritten.
+#[inline]
+pub fn render_values(
+    edits: &CompiledEdits,
+    inbound: &InboundRequest,
+    state: &RequestState,
+) -> RenderedValues {
+    if !edits.has_variables() {
+        return RenderedValues::default();
+    }
+    edits.render_values(&response_context(state, &RequestTexts::read_again(inbound)))
+}
+
 /// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
 /// The returned fields are to be sent with it.
 pub fn rewrite_request(
@@ -31,6 +46,7 @@ pub fn rewrite_request(
     inbound: &mut InboundRequest,
     state: &RequestState,
 ) -> (HopOptions, AddedFields) {
+    let values = render_values(&route.request_edits, inbound, state);
     let InboundRequest { request, authority, target, summary, .. } = inbound;
     let RequestState { connection, client, request_id, .. } = state;
     if request.version() == Version::HTTP_2 {
@@ -52,7 +68,7 @@ pub fn rewrite_request(
     let arrival = ForwardedHop {
         peer: connection.peer_value.as_ref(),
         trusted_peer: client.trusted_peer,
-        proto: connection.proto,
+        scheme: connection.scheme,
     };
     let mut added = AddedFields::new();
     gateway.forwarded.rewrite_headers(headers, *summary, arrival, &mut added);
@@ -64,10 +80,10 @@ pub fn rewrite_request(
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }
-    if !route.request_headers.is_empty() {
+    if !route.request_edits.is_empty() {
         // Edits may concern added fields.
         added.move_into(headers);
-        edit_headers(headers, &route.request_headers);
+        route.request_edits.apply(headers, &values);
     }
     (hop_options, added)
 }
@@ -93,12 +109,14 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Rewrites the head of a response for the client, which can switch protocols if `may_upgrade`.
+/// Rewrites the head of a response for the client, which can switch protocols if `may_upgrade`; `values` are those of
+/// the location's edits.
 ///
 /// # Errors
 /// The framing of the response is ambiguous.
 pub fn rewrite_response(
     route: &Route,
+    values: &RenderedValues,
     response: &mut Response<ServerBody>,
     keep_trailer: bool,
     may_upgrade: bool,
@@ -123,21 +141,8 @@ pub fn rewrite_response(
         // A 204 must not have a Content-Length (RFC 9110, section 8.6).
         response.headers_mut().remove(CONTENT_LENGTH);
     }
-    edit_headers(response.headers_mut(), &route.response_headers);
+    route.response_edits.apply(response.headers_mut(), values);
     Ok(())
-}
-
-/// Applies `set`, `add` and `remove`, in this order.
-pub fn edit_headers(headers: &mut HeaderMap, edits: &HeaderEdits) {
-    for (name, value) in &edits.set {
-        headers.insert(name.clone(), value.clone());
-    }
-    for (name, value) in &edits.add {
-        headers.append(name.clone(), value.clone());
-    }
-    for name in &edits.remove {
-        headers.remove(name);
-    }
 }
 
 /// Sets an empty reason phrase for a status without a standard one; hyper would invent one over HTTP/1.

@@ -20,6 +20,7 @@ use super::upgrade::UpgradeRequest;
 use super::{ForwardFault, ForwardOutcome};
 use crate::observe::metrics::TunnelEvent;
 use crate::proxy::gateway::Route;
+use crate::proxy::header_edits::RenderedValues;
 use crate::proxy::request_state::RequestState;
 use crate::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
 
@@ -32,12 +33,14 @@ const PIECES_PER_TURN: usize = 16;
 pub fn open_tunnel(
     upgrade: UpgradeRequest,
     route: &Route,
+    values: &RenderedValues,
     mut response: Response<ServerBody>,
     lease: Lease,
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let granted = upgrade.granted_protocol(response.headers());
-    let (Some(granted), Ok(())) = (granted, rewrite::rewrite_response(route, &mut response, false, false))
+    let (Some(granted), Ok(())) =
+        (granted, rewrite::rewrite_response(route, values, &mut response, false, false))
     else {
         return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };

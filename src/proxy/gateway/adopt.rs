@@ -134,11 +134,11 @@ pub(super) struct KnownBandwidths<'a>(
     HashMap<LocationRef<'a>, (&'a config::BandwidthConfig, &'a Arc<Bandwidth>)>,
 );
 
-/// What a location matches: the path as written, hosts and methods.
-type LocationRef<'a> = (&'a str, &'a [config::HostRule], &'a [Method]);
+/// What a location matches: the path as written, hosts, methods, scheme and listeners.
+type LocationRef<'a> = (&'a str, &'a [config::HostRule], &'a [Method], Option<config::Scheme>, &'a [String]);
 
 fn location_ref(location: &config::LocationConfig) -> LocationRef<'_> {
-    (&location.name, &location.hosts, &location.methods)
+    (&location.written_path, &location.hosts, &location.methods, location.scheme, &location.listeners)
 }
 
 impl KnownBandwidths<'_> {

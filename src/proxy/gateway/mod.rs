@@ -30,6 +30,7 @@ use crate::net::deadline::ticks_for;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::cells::Counters;
+use crate::proxy::header_edits::CompiledEdits;
 use crate::proxy::reject::{CompiledTemplate, Rejecters};
 use crate::request::access::Access;
 use crate::request::account::Tiers;
@@ -70,6 +71,8 @@ pub struct Gateway {
     pub access: Option<Arc<Access>>,
     pub bans: Option<Arc<Bans>>,
     pub rejecters: Rejecters,
+    /// The edits of `server.headers`, for responses that no location makes.
+    pub response_edits: CompiledEdits,
     pub limits: Vec<Arc<Limit>>,
     /// By limit: the shared side of each limit that is counted in the store.
     pub shared: Vec<Option<Arc<SharedLimit>>>,
@@ -109,7 +112,10 @@ pub struct Route {
     pub strip: Option<String>,
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,
-    pub response_headers: HeaderEdits,
+    /// The same, compiled.
+    pub request_edits: CompiledEdits,
+    /// The edits of `server.headers`, then its own.
+    pub response_edits: CompiledEdits,
     /// The timeout of the whole request, in deadline ticks.
     pub timeout: Option<u64>,
     /// The bandwidth of response bodies, and its key.
@@ -178,6 +184,7 @@ impl Gateway {
             access: access_cache.get_or_build(&config.access),
             bans,
             rejecters: Rejecters::new(config),
+            response_edits: CompiledEdits::new([&config.server.headers]),
             limits,
             shared,
             store,
@@ -240,11 +247,11 @@ impl Route {
             config::ActionConfig::Upstream(index) => Action::Upstream(upstreams[index.0].clone()),
             config::ActionConfig::Respond { status, body, content_type } => Action::Respond {
                 status: *status,
-                body: CompiledTemplate::without_limit(body, Some(content_type)),
+                body: CompiledTemplate::for_body(body, content_type),
                 content_type: content_type.clone(),
             },
             config::ActionConfig::Redirect { to, status } => {
-                Action::Redirect { to: CompiledTemplate::without_limit(to, None), status: *status }
+                Action::Redirect { to: CompiledTemplate::for_url(to), status: *status }
             }
         };
         let own: Vec<LimitId> = config.server.limits.iter().chain(&location.limits).copied().collect();
@@ -256,7 +263,8 @@ impl Route {
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
             request_headers: location.request_headers.clone(),
-            response_headers: location.response_headers.clone(),
+            request_edits: CompiledEdits::new([&location.request_headers]),
+            response_edits: CompiledEdits::new([&config.server.headers, &location.response_headers]),
             timeout: location.timeout.map(ticks_for),
             bandwidth: location.bandwidth.as_ref().map(|own| {
                 let keys = KeySpec::new(&own.key, config::MissingKey::Ip);

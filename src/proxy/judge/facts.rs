@@ -9,7 +9,7 @@ use http_body::SizeHint;
 
 use crate::admission::ban::StrikeTarget;
 use crate::base::clock::Now;
-use crate::config::{LocationId, TierRules};
+use crate::config::{LocationId, Scheme, TierRules};
 use crate::limit::bandwidth::BandwidthShare;
 use crate::proxy::inbound;
 use crate::proxy::inbound::InboundRequest;
@@ -19,9 +19,10 @@ use crate::proxy::request_state::RequestState;
 use crate::request::access::AccessDecision;
 use crate::request::account::Tier;
 use crate::request::client::Client;
+use crate::request::headers::forwarded;
 use crate::request::headers::grpc;
 use crate::request::headers::summary::HeaderSummary;
-use crate::request::location::LocationLookup;
+use crate::request::location::{Arrival, LocationLookup};
 use crate::request::source::Token;
 
 /// The head of a request, and the client that sent it.
@@ -35,6 +36,10 @@ pub struct RequestHead<'r> {
     /// The authority of an absolute target or of HTTP/2.
     pub authority: Option<&'r Authority>,
     pub client: Client,
+    /// The scheme of the connection.
+    pub scheme: Scheme,
+    /// The name of the listener; needed only if a location selects listeners.
+    pub listener: Option<&'r str>,
     pub received: Now,
     /// It was a CONNECT for a WebSocket.
     pub is_websocket_connect: bool,
@@ -48,6 +53,8 @@ pub struct RequestFacts<'r> {
     /// The source of claims, if tokens are verified.
     pub token: Option<&'r Token<'r>>,
     pub summary: HeaderSummary,
+    /// The scheme of the connection, or the one that a trusted proxy tells.
+    pub scheme: Scheme,
     /// Canonical.
     pub host: Cow<'r, str>,
     /// Normalised.
@@ -71,7 +78,13 @@ pub struct RequestFacts<'r> {
 
 impl<'r> RequestHead<'r> {
     #[inline]
-    pub fn of_inbound(inbound: &'r InboundRequest, client: Client, received: Now) -> RequestHead<'r> {
+    pub fn of_inbound(
+        inbound: &'r InboundRequest,
+        client: Client,
+        scheme: Scheme,
+        listener: Option<&'r str>,
+        received: Now,
+    ) -> RequestHead<'r> {
         let InboundRequest { request, authority, is_websocket_connect, .. } = inbound;
         RequestHead {
             method: request.method(),
@@ -80,6 +93,8 @@ impl<'r> RequestHead<'r> {
             headers: request.headers(),
             authority: authority.as_ref(),
             client,
+            scheme,
+            listener,
             received,
             is_websocket_connect: *is_websocket_connect,
         }
@@ -90,11 +105,13 @@ impl<'r> RequestFacts<'r> {
     /// `body` is the announced size of the body.
     #[inline]
     pub fn new(head: RequestHead<'r>, body: SizeHint, token: Option<&'r Token<'r>>) -> RequestFacts<'r> {
+        let summary = HeaderSummary::scan_request(head.headers);
         RequestFacts {
             head,
             body,
             token,
-            summary: HeaderSummary::scan_request(head.headers),
+            summary,
+            scheme: forwarded::find_scheme(head.headers, summary, head.client.trusted_peer, head.scheme),
             host: Cow::Borrowed(""),
             path: Cow::Borrowed(b""),
             location: LocationLookup::NotFound,
@@ -107,6 +124,12 @@ impl<'r> RequestFacts<'r> {
             target: None,
             bandwidth: None,
         }
+    }
+
+    /// How the request came in, beside its host and path.
+    #[inline]
+    pub fn arrival(&self) -> Arrival<'r> {
+        Arrival { method: self.head.method, scheme: self.scheme, listener: self.head.listener }
     }
 
     /// The location that serves the request; `None` also before it is looked up.
@@ -154,6 +177,7 @@ impl<'r> RequestFacts<'r> {
     #[inline]
     pub fn record_in(&mut self, state: &mut RequestState) {
         state.route = self.route();
+        state.scheme = self.scheme;
         state.is_grpc = self.is_grpc();
         state.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
         state.tier = self.tier.take();

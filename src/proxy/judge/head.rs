@@ -96,7 +96,7 @@ fn locate_request<'r, M: JudgeMode<'r>>(
     let target = location::check_target(head.method, head.uri).map_err(target_fault)?;
     facts.host = mode.read_host(&head).map_err(|_| Fault::BadHost)?;
     facts.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
-    facts.location = gateway.locations.find_location(&facts.host, &facts.path, head.method);
+    facts.location = gateway.locations.find_location(&facts.host, &facts.path, &facts.arrival());
     Ok(())
 }
 

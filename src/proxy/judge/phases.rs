@@ -81,7 +81,11 @@ impl Received {
         let Received { mut inbound, mut state } = self;
         let worker = state.worker.clone();
         let token = worker.read_token(inbound.request.headers(), state.started);
-        let head = RequestHead::of_inbound(&inbound, state.client, state.started);
+        let selects_listeners = worker.gateway.locations.selects_listeners();
+        let listener = if selects_listeners { state.connection.listener_name() } else { None };
+        let listener = listener.as_ref().map(|name| name.as_str());
+        let scheme = state.connection.scheme;
+        let head = RequestHead::of_inbound(&inbound, state.client, scheme, listener, state.started);
         let mut facts = RequestFacts::new(head, inbound.request.body().size_hint(), token.as_ref());
         let mut verdict = None;
         let judged = {

@@ -45,9 +45,13 @@ pub struct RejectContext<'a> {
     pub host: &'a str,
     /// The normalised path without the query.
     pub uri: &'a str,
+    /// The same as bytes, also where `uri` is the path as sent because it is not UTF-8.
+    pub path: &'a [u8],
     /// The target as sent.
     pub request_uri: &'a str,
+    pub scheme: &'a str,
     pub location: &'a str,
+    pub upstream: &'a str,
 }
 
 /// The rejecters of one configuration.

@@ -2,11 +2,16 @@
 
 use std::io::Write;
 
+use bytes::Bytes;
 use http::HeaderValue;
 
 use super::RejectContext;
 use crate::base::escape;
 use crate::config::{TemplateConfig, TemplatePiece, TemplateVar};
+use crate::request::location;
+
+/// Bytes of a header value with variables; a longer one is cut.
+const HEADER_VALUE_MAX: usize = 8 * 1024;
 
 /// A template, ready to be rendered.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +39,11 @@ pub(super) enum TemplateSlot {
     Tier,
     Host,
     Uri,
+    Path,
     RequestUri,
+    Scheme,
     Location,
+    Upstream,
 }
 
 /// How values are escaped for the content type they are written into.
@@ -45,6 +53,10 @@ pub(super) enum Escape {
     Html,
     #[default]
     Plain,
+    /// A header value.
+    Header,
+    /// A URL in a header value.
+    Url,
 }
 
 /// When to retry: whole seconds for people, exact milliseconds for programs.
@@ -67,10 +79,20 @@ pub(super) struct FixedValues {
 // === impl CompiledTemplate ===
 
 impl CompiledTemplate {
-    /// Compiles a template of `respond` or `redirect`, which concerns no limit.
-    pub fn without_limit(template: &TemplateConfig, content_type: Option<&HeaderValue>) -> CompiledTemplate {
-        let escape = content_type.map_or(Escape::Plain, Escape::for_content_type);
+    /// Compiles the body of `respond`, which concerns no limit.
+    pub fn for_body(template: &TemplateConfig, content_type: &HeaderValue) -> CompiledTemplate {
+        let escape = Escape::for_content_type(content_type);
         CompiledTemplate::compile_with(template, escape, &FixedValues::default())
+    }
+
+    /// Compiles the target of `redirect`.
+    pub fn for_url(template: &TemplateConfig) -> CompiledTemplate {
+        CompiledTemplate::compile_with(template, Escape::Url, &FixedValues::default())
+    }
+
+    /// Compiles a header value.
+    pub fn for_header(template: &TemplateConfig) -> CompiledTemplate {
+        CompiledTemplate::compile_with(template, Escape::Header, &FixedValues::default())
     }
 
     pub(super) fn compile_with(
@@ -93,9 +115,20 @@ impl CompiledTemplate {
         self.render_with_retry(context, RetryTimes::default())
     }
 
-    pub(super) fn uses_target(&self) -> bool {
+    /// Renders a header value; `None` = it is empty. Values of clients cannot end the line, see [`Escape::Header`].
+    pub fn render_header_value(&self, context: &RejectContext<'_>) -> Option<HeaderValue> {
+        let mut rendered = Bytes::from(self.render(context));
+        rendered.truncate(HEADER_VALUE_MAX);
+        // HTTP/2 forbids spaces at both ends.
+        let trimmed = rendered.slice_ref(rendered.trim_ascii());
+        if trimmed.is_empty() { None } else { HeaderValue::from_maybe_shared(trimmed).ok() }
+    }
+
+    /// Whether a value is the host of the request or a part of its target.
+    pub fn uses_target(&self) -> bool {
         let is_of_target = |slot: &TemplateSlot| {
-            matches!(slot, TemplateSlot::Host | TemplateSlot::Uri | TemplateSlot::RequestUri)
+            let (host, request_uri) = (TemplateSlot::Host, TemplateSlot::RequestUri);
+            [host, request_uri, TemplateSlot::Uri, TemplateSlot::Path].contains(slot)
         };
         self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if is_of_target(slot)))
     }
@@ -126,9 +159,15 @@ impl CompiledTemplate {
             TemplateSlot::Account => context.account.as_bytes(),
             TemplateSlot::Tier => context.tier.as_bytes(),
             TemplateSlot::Host => context.host.as_bytes(),
-            TemplateSlot::Uri => context.uri.as_bytes(),
+            // A header or URL gets the bytes of the path, whatever they are.
+            TemplateSlot::Uri if !matches!(self.escape, Escape::Header | Escape::Url) => {
+                context.uri.as_bytes()
+            }
+            TemplateSlot::Uri | TemplateSlot::Path => context.path,
             TemplateSlot::RequestUri => context.request_uri.as_bytes(),
+            TemplateSlot::Scheme => context.scheme.as_bytes(),
             TemplateSlot::Location => context.location.as_bytes(),
+            TemplateSlot::Upstream => context.upstream.as_bytes(),
         };
         // Exact unless a value is escaped, so the body needs no second allocation.
         let values = self.parts.iter().map(|part| match part {
@@ -151,7 +190,7 @@ impl CompiledTemplate {
                 ) => {
                     out.extend_from_slice(text(*slot));
                 }
-                TemplatePart::Slot(slot) => self.escape.write_escaped(&mut out, text(*slot)),
+                TemplatePart::Slot(slot) => self.escape.write_slot(&mut out, *slot, text(*slot)),
             }
         }
         out
@@ -180,6 +219,23 @@ impl Escape {
             Escape::Json => escape::escape_json(out, text),
             Escape::Html => escape::escape_html(out, text),
             Escape::Plain => out.extend_from_slice(text),
+            Escape::Header => escape::escape_header_text(out, text),
+            Escape::Url => escape::escape_url_component(out, text),
+        }
+    }
+
+    #[inline]
+    fn write_slot(self, out: &mut Vec<u8>, slot: TemplateSlot, text: &[u8]) {
+        match (self, slot) {
+            (Escape::Header | Escape::Url, TemplateSlot::Uri | TemplateSlot::Path) => {
+                out.extend_from_slice(location::encode_path(text).as_bytes());
+            }
+            // A target has its own escapes, a host needs none.
+            (Escape::Header | Escape::Url, TemplateSlot::RequestUri | TemplateSlot::Host)
+            | (Escape::Header, TemplateSlot::Location | TemplateSlot::Upstream) => {
+                escape::escape_header_controls(out, text);
+            }
+            _ => self.write_escaped(out, text),
         }
     }
 }
@@ -242,8 +298,11 @@ impl TemplateBuilder {
             TemplateVar::Account => self.push_slot(TemplateSlot::Account),
             TemplateVar::Host => self.push_slot(TemplateSlot::Host),
             TemplateVar::Uri => self.push_slot(TemplateSlot::Uri),
+            TemplateVar::Path => self.push_slot(TemplateSlot::Path),
             TemplateVar::RequestUri => self.push_slot(TemplateSlot::RequestUri),
+            TemplateVar::Scheme => self.push_slot(TemplateSlot::Scheme),
             TemplateVar::Location => self.push_slot(TemplateSlot::Location),
+            TemplateVar::Upstream => self.push_slot(TemplateSlot::Upstream),
         }
     }
 

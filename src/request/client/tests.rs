@@ -36,6 +36,7 @@ fn server(trusted: &[&str], client_ip: config::ClientIpConfig) -> config::Server
         },
         request_id: HeaderName::from_static("x-request-id"),
         underscore_headers: config::UnderscoreHeaders::Drop,
+        headers: config::HeaderEdits::default(),
     }
 }
 

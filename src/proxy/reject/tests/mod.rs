@@ -272,7 +272,7 @@ fn a_405_lists_the_allowed_methods() {
 }
 
 const TEMPLATE: &str = "${status}|${title}|${message}|${limit}|${tier}|${rate}|${retry_after}|${retry_after_ms}|\
-    ${request_id}|${client_ip}|${account}|${host}|${uri}|${request_uri}|${location}";
+    ${request_id}|${client_ip}|${account}|${host}|${uri}|${request_uri}|${location}|${path}|${scheme}|${upstream}";
 
 fn hostile<'a>() -> RejectContext<'a> {
     RejectContext {
@@ -282,8 +282,11 @@ fn hostile<'a>() -> RejectContext<'a> {
         tier: "gold",
         host: "a<b>&\u{0}",
         uri: "/p/\\x",
+        path: b"/p/\\x",
         request_uri: "/p/%5Cx?y='1'",
+        scheme: "https",
         location: "~ \"",
+        upstream: "http://<app>",
     }
 }
 
@@ -301,13 +304,19 @@ fn a_template_is_filled_in_as_its_type_needs() {
     };
     let start = "429|Too Many Requests|Too many requests, try again in 2 s|per-ip|gold|10/s|2|1500|\
         01JD3Z0V7Q|2001:db8::1|";
-    assert_eq!(rendered("text/plain"), format!("{start}al\"ice\n|a<b>&\u{0}|/p/\\x|/p/%5Cx?y='1'|~ \""));
+    assert_eq!(
+        rendered("text/plain"),
+        format!("{start}al\"ice\n|a<b>&\u{0}|/p/\\x|/p/%5Cx?y='1'|~ \"|/p/\\x|https|http://<app>")
+    );
     let json = rendered("application/vnd.x+json");
     let read: String = serde_json::from_str(&format!("\"{json}\"")).unwrap();
     assert_eq!(read, rendered("text/plain"));
     assert_eq!(
         rendered("text/html"),
-        format!("{start}al&quot;ice\n|a&lt;b&gt;&amp;\u{0}|/p/\\x|/p/%5Cx?y=&#39;1&#39;|~ &quot;")
+        format!(
+            "{start}al&quot;ice\n|a&lt;b&gt;&amp;\u{0}|/p/\\x|/p/%5Cx?y=&#39;1&#39;|~ &quot;|/p/\\x|https|\
+             http://&lt;app&gt;"
+        )
     );
 }
 
@@ -376,5 +385,5 @@ fn a_template_without_limit_uses_only_the_request() {
     );
     let config::ActionConfig::Redirect { to, .. } = &config.locations[0].action else { panic!("a redirect") };
     let context = RejectContext { host: "h", request_uri: "/a?b=\"", ..RejectContext::default() };
-    assert_eq!(CompiledTemplate::without_limit(to, None).render(&context), b"https://h/a?b=\"");
+    assert_eq!(CompiledTemplate::for_url(to).render(&context), b"https://h/a?b=\"");
 }

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use super::added_fields::AddedFields;
 use super::summary::HeaderSummary;
 use crate::config;
+use crate::config::Scheme;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -21,13 +22,7 @@ pub struct ForwardedHop<'a> {
     /// The [`peer_value`] of the peer, built once per connection; `None` is a unix socket.
     pub peer: Option<&'a HeaderValue>,
     pub trusted_peer: bool,
-    pub proto: Proto,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proto {
-    Http,
-    Https,
+    pub scheme: Scheme,
 }
 
 /// The headers of one configuration that only trusted proxies may set.
@@ -114,7 +109,7 @@ impl ForwardedHeaders {
         if let Some(peer) = hop.peer {
             added.set(X_FORWARDED_FOR, peer.clone());
         }
-        added.set(X_FORWARDED_PROTO, hop.proto.header_value());
+        added.set(X_FORWARDED_PROTO, scheme_value(hop.scheme));
         if let Some((_, host)) = headers.iter().find(|(name, _)| **name == HOST) {
             added.set(X_FORWARDED_HOST, host.clone());
         }
@@ -128,7 +123,7 @@ fn extend_claims(headers: &mut HeaderMap, hop: ForwardedHop<'_>) {
         headers.insert(X_FORWARDED_FOR, hops);
     }
     if let Entry::Vacant(entry) = headers.entry(X_FORWARDED_PROTO) {
-        entry.insert(hop.proto.header_value());
+        entry.insert(scheme_value(hop.scheme));
     }
     if !headers.contains_key(X_FORWARDED_HOST)
         && let Some(host) = headers.get(HOST).cloned()
@@ -154,13 +149,35 @@ fn append_peer(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
     HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)).unwrap_or_else(|_| peer.clone())
 }
 
-impl Proto {
-    fn header_value(self) -> HeaderValue {
-        match self {
-            Proto::Http => HeaderValue::from_static("http"),
-            Proto::Https => HeaderValue::from_static("https"),
-        }
+/// The scheme by which the client sent a request with this `summary`: that of the connection, unless a trusted proxy
+/// tells another. Of several values the last one counts, which the nearest proxy wrote.
+#[inline]
+pub fn find_scheme(
+    headers: &HeaderMap,
+    summary: HeaderSummary,
+    trusted_peer: bool,
+    connection: Scheme,
+) -> Scheme {
+    if !trusted_peer || !summary.has_any(HeaderSummary::ORIGIN) {
+        return connection;
     }
+    let last_line = headers.get_all(X_FORWARDED_PROTO).iter().next_back();
+    last_line.and_then(|line| parse_scheme(line.as_bytes())).unwrap_or(connection)
+}
+
+/// The last member of X-Forwarded-Proto; some proxies name the scheme of a WebSocket.
+fn parse_scheme(line: &[u8]) -> Option<Scheme> {
+    let member = line.rsplit(|&byte| byte == b',').next()?.trim_ascii();
+    let is_word = |word: &str| member.eq_ignore_ascii_case(word.as_bytes());
+    match () {
+        () if is_word("https") || is_word("wss") => Some(Scheme::Https),
+        () if is_word("http") || is_word("ws") => Some(Scheme::Http),
+        () => None,
+    }
+}
+
+fn scheme_value(scheme: Scheme) -> HeaderValue {
+    HeaderValue::from_static(scheme.as_str())
 }
 
 #[cfg(test)]

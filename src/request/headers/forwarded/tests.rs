@@ -26,7 +26,7 @@ fn rewritten(trusted_peer: bool, lines: &[(&'static str, &'static str)]) -> Head
     let mut headers = headers(lines);
     let peer = peer_value("::ffff:192.0.2.9".parse().expect("an address"));
     let forwarded = ForwardedHeaders { client_header: Some(HeaderName::from_static("cf-connecting-ip")) };
-    let arrival = ForwardedHop { peer: Some(&peer), trusted_peer, proto: Proto::Http };
+    let arrival = ForwardedHop { peer: Some(&peer), trusted_peer, scheme: Scheme::Http };
     rewrite(&forwarded, &mut headers, arrival);
     headers
 }
@@ -87,7 +87,7 @@ fn a_request_without_a_host_claims_none() {
 #[test]
 fn a_unix_peer_has_no_address_to_add() {
     let mut headers = headers(&[("x-forwarded-for", "192.0.2.1")]);
-    let arrival = ForwardedHop { peer: None, trusted_peer: true, proto: Proto::Https };
+    let arrival = ForwardedHop { peer: None, trusted_peer: true, scheme: Scheme::Https };
     rewrite(&ForwardedHeaders::default(), &mut headers, arrival);
     assert_eq!(read(&headers, "x-forwarded-for"), ["192.0.2.1"]);
     assert_eq!(read(&headers, "x-forwarded-proto"), ["https"]);
@@ -98,7 +98,36 @@ fn bytes_of_invalid_text_are_joined_as_they_are() {
     let mut headers = HeaderMap::new();
     headers.append("x-forwarded-for", HeaderValue::from_bytes(b"\xFF").expect("obs-text"));
     let peer = peer_value("2001:db8::1".parse().expect("an address"));
-    let arrival = ForwardedHop { peer: Some(&peer), trusted_peer: true, proto: Proto::Http };
+    let arrival = ForwardedHop { peer: Some(&peer), trusted_peer: true, scheme: Scheme::Http };
     rewrite(&ForwardedHeaders::default(), &mut headers, arrival);
     assert_eq!(headers["x-forwarded-for"].as_bytes(), b"\xFF, 2001:db8::1");
+}
+
+#[test]
+fn only_a_trusted_proxy_tells_the_scheme() {
+    let find = |trusted_peer, connection, lines: &[&'static str]| {
+        let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-proto", *line)).collect();
+        let headers = headers(&lines);
+        find_scheme(&headers, HeaderSummary::scan_request(&headers), trusted_peer, connection)
+    };
+    for connection in [Scheme::Http, Scheme::Https] {
+        assert_eq!(find(true, connection, &[]), connection);
+        for lines in [&["https"][..], &["http"], &["wss", "ws"]] {
+            assert_eq!(find(false, connection, lines), connection, "{lines:?}");
+        }
+        for (lines, scheme) in [
+            (&["https"][..], Scheme::Https),
+            (&["HTTPS "], Scheme::Https),
+            (&["http, https"], Scheme::Https),
+            (&["https,http"], Scheme::Http),
+            (&["https", "http"], Scheme::Http),
+            (&["wss"], Scheme::Https),
+            (&["ws"], Scheme::Http),
+        ] {
+            assert_eq!(find(true, connection, lines), scheme, "{lines:?}");
+        }
+        for lines in [&["gopher"][..], &[""], &["https,"], &["https http"], &["https", "x"]] {
+            assert_eq!(find(true, connection, lines), connection, "{lines:?}");
+        }
+    }
 }

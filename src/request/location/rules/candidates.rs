@@ -3,9 +3,7 @@
 use crate::config::LocationId;
 use std::fmt;
 
-use http::Method;
-
-use super::{HostGroup, LocationRule, Locations};
+use super::{Arrival, HostGroup, LocationRule, Locations};
 
 /// A location that matches the host and path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +41,8 @@ pub enum PathMatch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossReason {
     Method,
+    Scheme,
+    Listener,
     /// A location of a closer host matches.
     Host,
     /// An exact path comes before prefixes and regexes.
@@ -63,7 +63,7 @@ impl Locations {
     /// All locations that match the host and path, in the order of the search.
     ///
     /// The winner follows from the definition of the rules, not from the search of [`Locations::find_location`].
-    pub fn list_candidates(&self, host: &str, path: &[u8], method: &Method) -> Vec<LocationCandidate> {
+    pub fn list_candidates(&self, host: &str, path: &[u8], arrival: &Arrival<'_>) -> Vec<LocationCandidate> {
         let mut found: Vec<LocationCandidate> = Vec::new();
         for group in self.host_groups(host) {
             let host_match = match () {
@@ -74,9 +74,9 @@ impl Locations {
                 () => HostMatch::Suffix,
             };
             let has_winner = found.iter().any(|candidate| candidate.loss.is_none());
-            let mut own = group.rank_candidates(host_match, path, method);
+            let mut own = group.rank_candidates(host_match, path, arrival);
             if has_winner {
-                let losers = own.iter_mut().filter(|candidate| candidate.loss != Some(LossReason::Method));
+                let losers = own.iter_mut().filter(|candidate| !candidate.is_passed_over());
                 losers.for_each(|candidate| candidate.loss = Some(LossReason::Host));
             }
             // A location may be in several groups: the first decides.
@@ -91,10 +91,10 @@ impl Locations {
 
 impl HostGroup {
     /// The matching locations of this group, ranked as if there were no other group.
-    fn rank_candidates(&self, host: HostMatch, path: &[u8], method: &Method) -> Vec<LocationCandidate> {
+    fn rank_candidates(&self, host: HostMatch, path: &[u8], arrival: &Arrival<'_>) -> Vec<LocationCandidate> {
         let mut found: Vec<LocationCandidate> = Vec::new();
         let mut add = |rule: &LocationRule, path: PathMatch| {
-            let loss = (!rule.accepts_method(method)).then_some(LossReason::Method);
+            let loss = rule.find_unmet_condition(arrival);
             found.push(LocationCandidate { location: rule.location, host, path, loss });
         };
         self.exact.get(path).into_iter().flatten().for_each(|rule| add(rule, PathMatch::Exact));
@@ -117,6 +117,18 @@ impl HostGroup {
     }
 }
 
+impl LocationRule {
+    /// The condition for which the location is passed over.
+    fn find_unmet_condition(&self, arrival: &Arrival<'_>) -> Option<LossReason> {
+        match () {
+            () if !self.accepts_listener(arrival) => Some(LossReason::Listener),
+            () if !self.accepts_scheme(arrival) => Some(LossReason::Scheme),
+            () if !self.accepts_method(arrival.method) => Some(LossReason::Method),
+            () => None,
+        }
+    }
+}
+
 /// The definition: the exact path, else the longest prefix if it says `^~`, else the first regex, else that prefix.
 fn find_winner(found: &[LocationCandidate]) -> Option<LocationCandidate> {
     let mut eligible = found.iter().filter(|candidate| candidate.loss.is_none()).copied();
@@ -129,7 +141,7 @@ fn find_winner(found: &[LocationCandidate]) -> Option<LocationCandidate> {
     }
 }
 
-/// Why `candidate` does not win over `winner`, although its methods match.
+/// Why `candidate` does not win over `winner`, although its conditions are met.
 fn find_loss(candidate: &LocationCandidate, winner: &LocationCandidate) -> Option<LossReason> {
     if candidate.location == winner.location {
         return None;
@@ -150,6 +162,10 @@ fn find_loss(candidate: &LocationCandidate, winner: &LocationCandidate) -> Optio
 // === impl LocationCandidate ===
 
 impl LocationCandidate {
+    fn is_passed_over(&self) -> bool {
+        matches!(self.loss, Some(LossReason::Method | LossReason::Scheme | LossReason::Listener))
+    }
+
     /// Why it won, e.g. "the longest prefix".
     pub fn winning_reason(&self) -> String {
         let path = match self.path {
@@ -174,6 +190,8 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossReason::Method => "its methods do not match",
+            LossReason::Scheme => "its scheme does not match",
+            LossReason::Listener => "it is for another listener",
             LossReason::Host => "a location of a closer host matches",
             LossReason::Exact => "an exact path comes before it",
             LossReason::Shorter => "a shorter prefix",

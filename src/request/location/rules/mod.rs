@@ -3,7 +3,7 @@
 //! Hosts come first, as nginx chooses among its servers: the exact name, then the `*.suffix` rules, longest first, then
 //! the locations for any host; after a group without a matching location the next one is searched. Inside a group: the
 //! exact path, then the longest prefix (`^~` ends the search), then the first regex in file order, else that prefix. A
-//! location with other methods is skipped.
+//! location with other methods, of another scheme or another listener is skipped.
 
 mod candidates;
 mod prefix_table;
@@ -17,7 +17,7 @@ use siphasher::sip::SipHasher13;
 
 use super::canonical_host;
 use crate::config::LocationId;
-use crate::config::{HostRule, LocationConfig, PathRegex, PathRule};
+use crate::config::{HostRule, LocationConfig, PathRegex, PathRule, Scheme};
 use prefix_table::PrefixTable;
 use regex_rules::RegexRules;
 
@@ -33,6 +33,17 @@ pub struct Locations {
     suffix_max: usize,
     any_host: HostGroup,
     identities: Vec<u64>,
+    /// Some location is only for requests of certain listeners.
+    selects_listeners: bool,
+}
+
+/// How a request came in, beside its host and path.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'r> {
+    pub method: &'r Method,
+    pub scheme: Scheme,
+    /// The name of the listener.
+    pub listener: Option<&'r str>,
 }
 
 /// The result of the search.
@@ -71,14 +82,20 @@ struct LocationRule {
     location: LocationId,
     /// Empty = any. GET includes HEAD, as in nginx's `limit_except`.
     methods: Box<[Method]>,
+    /// `None` = any.
+    scheme: Option<Scheme>,
+    /// Names; empty = any.
+    listeners: Box<[String]>,
     no_regex: bool,
+    /// As of [`LocationConfig::match_rank`].
+    rank: (bool, bool, bool),
 }
 
 // === impl Locations ===
 
 impl Locations {
-    /// Sorts `locations` for the search. Among those with the same host and path, the ones with methods are tried
-    /// before the one for any method.
+    /// Sorts `locations` for the search. Those with the same host and path are tried by
+    /// [`LocationConfig::match_rank`].
     pub fn new(locations: &[LocationConfig]) -> Locations {
         let mut by_name: HashMap<Box<str>, UnsortedGroup> = HashMap::new();
         let mut by_suffix: HashMap<Box<str>, UnsortedGroup> = HashMap::new();
@@ -108,32 +125,39 @@ impl Locations {
             by_suffix: sort_groups(by_suffix),
             any_host: any_host.sort_rules(),
             identities: locations.iter().map(hash_identity).collect(),
+            selects_listeners: locations.iter().any(|location| !location.listeners.is_empty()),
         }
     }
 
-    /// Finds the location of a canonical host (see [`super::host`]), a normalised path and a method.
-    pub fn find_location(&self, host: &str, path: &[u8], method: &Method) -> LocationLookup {
+    /// Whether the listener of a request decides about its location.
+    #[inline]
+    pub fn selects_listeners(&self) -> bool {
+        self.selects_listeners
+    }
+
+    /// Finds the location of a canonical host (see [`super::host`]), a normalised path and an arrival.
+    pub fn find_location(&self, host: &str, path: &[u8], arrival: &Arrival<'_>) -> LocationLookup {
         let mut passed_over = false;
         if self.by_name.is_empty()
             && self.by_suffix.is_empty()
-            && let Some(location) = self.any_host.find_rule(path, method, &mut passed_over)
+            && let Some(location) = self.any_host.find_rule(path, arrival, &mut passed_over)
         {
             return LocationLookup::Found(location);
         }
         for group in self.host_groups(host) {
-            if let Some(location) = group.find_rule(path, method, &mut passed_over) {
+            if let Some(location) = group.find_rule(path, arrival, &mut passed_over) {
                 return LocationLookup::Found(location);
             }
         }
         if passed_over {
-            LocationLookup::MethodNotAllowed { allow: self.allowed_methods(host, path) }
+            LocationLookup::MethodNotAllowed { allow: self.allowed_methods(host, path, arrival) }
         } else {
             LocationLookup::NotFound
         }
     }
 
-    /// A number that identifies location `index`: the same path, hosts and methods have the same one in the next
-    /// configuration, wherever they are in the file.
+    /// A number that identifies location `index`: the same path, hosts, methods, scheme and listeners have the same one
+    /// in the next configuration, wherever they are in the file.
     pub fn identity_of(&self, index: LocationId) -> u64 {
         self.identities[index.0]
     }
@@ -156,12 +180,16 @@ impl Locations {
         host.get(start..).unwrap_or(host)
     }
 
-    /// The methods of all locations that match the path.
+    /// The methods of all locations that match all but the method.
     #[cold]
-    fn allowed_methods(&self, host: &str, path: &[u8]) -> HeaderValue {
+    fn allowed_methods(&self, host: &str, path: &[u8], arrival: &Arrival<'_>) -> HeaderValue {
         let mut methods: Vec<&str> = Vec::new();
         for group in self.host_groups(host) {
-            group.visit_matches(path, &mut |rule| methods.extend(rule.methods.iter().map(Method::as_str)));
+            group.visit_matches(path, &mut |rule| {
+                if rule.accepts_origin(arrival) {
+                    methods.extend(rule.methods.iter().map(Method::as_str));
+                }
+            });
         }
         methods.sort_unstable();
         methods.dedup();
@@ -172,7 +200,7 @@ impl Locations {
 /// The same in every process, because saved counters depend on it.
 fn hash_identity(location: &LocationConfig) -> u64 {
     let mut hasher = SipHasher13::new();
-    location.name.hash(&mut hasher);
+    location.written_path.hash(&mut hasher);
     for host in &location.hosts {
         let (kind, text) = match host {
             HostRule::Exact(name) => (1_u8, name),
@@ -183,6 +211,13 @@ fn hash_identity(location: &LocationConfig) -> u64 {
     0_u8.hash(&mut hasher);
     for method in &location.methods {
         method.as_str().hash(&mut hasher);
+    }
+    // Nothing for any, so that counters saved by earlier versions are found.
+    if let Some(scheme) = location.scheme {
+        (1_u8, scheme.as_str()).hash(&mut hasher);
+    }
+    for listener in &location.listeners {
+        (2_u8, listener).hash(&mut hasher);
     }
     hasher.finish()
 }
@@ -195,7 +230,14 @@ impl UnsortedGroup {
         if methods.contains(&Method::GET) && !methods.contains(&Method::HEAD) {
             methods.push(Method::HEAD);
         }
-        let mut rule = LocationRule { location: index, methods: methods.into(), no_regex: false };
+        let mut rule = LocationRule {
+            location: index,
+            methods: methods.into(),
+            scheme: location.scheme,
+            listeners: location.listeners.as_slice().into(),
+            no_regex: false,
+            rank: location.match_rank(),
+        };
         match &location.path {
             PathRule::Exact(path) => self.exact.entry(path.as_bytes().into()).or_default().push(rule),
             PathRule::Regex(regex) => self.regexes.push((regex.clone(), rule)),
@@ -208,7 +250,7 @@ impl UnsortedGroup {
 
     fn sort_rules(mut self) -> HostGroup {
         let sets = self.exact.values_mut().chain(self.prefixes.values_mut());
-        sets.for_each(|rules| rules.sort_by_key(|rule| rule.methods.is_empty()));
+        sets.for_each(|rules| rules.sort_by_key(|rule| rule.rank));
         HostGroup {
             exact: self.exact,
             prefixes: PrefixTable::new(self.prefixes),
@@ -220,46 +262,38 @@ impl UnsortedGroup {
 // === impl HostGroup ===
 
 impl HostGroup {
-    fn find_rule(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<LocationId> {
+    /// Sets `passed_over` if a location matches all but the method.
+    fn find_rule(&self, path: &[u8], arrival: &Arrival<'_>, passed_over: &mut bool) -> Option<LocationId> {
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(path)
+            && let Some(rule) = first_accepting(rules, arrival, passed_over)
         {
-            let found = first_accepting(rules, method);
-            if let Some(rule) = found {
-                return Some(rule.location);
-            }
-            *passed_over = true;
+            return Some(rule.location);
         }
         let mut candidate = None;
         for rules in self.prefixes.find_prefixes(path) {
-            candidate = first_accepting(rules, method);
+            candidate = first_accepting(rules, arrival, passed_over);
             if candidate.is_some() {
                 break;
             }
-            *passed_over = true;
         }
         match candidate {
             Some(rule) if rule.no_regex || self.regexes.is_empty() => Some(rule.location),
             _ => {
-                let found = self.find_regex(path, method, passed_over);
+                let found = self.find_regex(path, arrival, passed_over);
                 found.or(candidate.map(|rule| rule.location))
             }
         }
     }
 
-    fn find_regex(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<LocationId> {
+    fn find_regex(&self, path: &[u8], arrival: &Arrival<'_>, passed_over: &mut bool) -> Option<LocationId> {
         if self.regexes.is_empty() {
             return None;
         }
         // Invalid UTF-8 becomes U+FFFD for a regex, so that `.` matches it as in nginx.
         let text = String::from_utf8_lossy(path);
-        for rule in self.regexes.find_matching(&text) {
-            if rule.accepts_method(method) {
-                return Some(rule.location);
-            }
-            *passed_over = true;
-        }
-        None
+        let matching = self.regexes.find_matching(&text);
+        first_accepting(matching, arrival, passed_over).map(|rule| rule.location)
     }
 
     /// Calls `visitor` with every rule for this path, of any method.
@@ -271,14 +305,43 @@ impl HostGroup {
 }
 
 #[inline]
-fn first_accepting<'r>(rules: &'r [LocationRule], method: &Method) -> Option<&'r LocationRule> {
-    rules.iter().find(|rule| rule.accepts_method(method))
+fn first_accepting<'r>(
+    rules: impl IntoIterator<Item = &'r LocationRule>,
+    arrival: &Arrival<'_>,
+    passed_over: &mut bool,
+) -> Option<&'r LocationRule> {
+    for rule in rules {
+        if rule.accepts_origin(arrival) {
+            if rule.accepts_method(arrival.method) {
+                return Some(rule);
+            }
+            *passed_over = true;
+        }
+    }
+    None
 }
 
 impl LocationRule {
     #[inline]
     fn accepts_method(&self, method: &Method) -> bool {
         self.methods.is_empty() || self.methods.contains(method)
+    }
+
+    /// Whether the request came in where this location serves.
+    #[inline]
+    fn accepts_origin(&self, arrival: &Arrival<'_>) -> bool {
+        self.accepts_scheme(arrival) && self.accepts_listener(arrival)
+    }
+
+    #[inline]
+    fn accepts_scheme(&self, arrival: &Arrival<'_>) -> bool {
+        self.scheme.is_none_or(|scheme| scheme == arrival.scheme)
+    }
+
+    #[inline]
+    fn accepts_listener(&self, arrival: &Arrival<'_>) -> bool {
+        self.listeners.is_empty()
+            || arrival.listener.is_some_and(|listener| self.listeners.iter().any(|own| own == listener))
     }
 }
 

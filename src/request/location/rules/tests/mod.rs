@@ -1,5 +1,6 @@
 //! nginx's choice of a location, case by case.
 
+mod origins;
 mod search;
 
 use http::StatusCode;
@@ -9,8 +10,16 @@ use super::*;
 use crate::config::LocationId;
 use crate::config::{ActionConfig, HeaderEdits, HostHeader, OnRejectPatch, TemplateConfig};
 
-/// A location with its path as in the file; `hosts` and `methods` are separated by spaces.
-fn location(path: &str, hosts: &str, methods: &str) -> LocationConfig {
+/// A location with its path as in the file; `hosts` and `conditions` are separated by spaces. A condition is a method,
+/// a scheme such as `http:` or a listener such as `@edge`.
+fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
+    let is_method = |word: &&str| !word.ends_with(':') && !word.starts_with('@');
+    let words = || conditions.split_whitespace();
+    let scheme = |word| match word {
+        "http:" => Some(Scheme::Http),
+        "https:" => Some(Scheme::Https),
+        _ => None,
+    };
     let rule = match path.split_once(' ') {
         Some(("=", path)) => PathRule::Exact(path.to_owned()),
         Some(("^~", path)) => PathRule::Prefix { path: path.to_owned(), no_regex: true },
@@ -25,9 +34,12 @@ fn location(path: &str, hosts: &str, methods: &str) -> LocationConfig {
     LocationConfig {
         access: Default::default(),
         name: path.to_owned(),
+        written_path: path.to_owned(),
         path: rule,
         hosts: hosts.split_whitespace().map(host_rule).collect(),
-        methods: methods.split_whitespace().map(|name| name.parse().expect("a method")).collect(),
+        methods: words().filter(is_method).map(|name| name.parse().expect("a method")).collect(),
+        scheme: words().find_map(scheme),
+        listeners: words().filter_map(|word| word.strip_prefix('@')).map(str::to_owned).collect(),
         action: ActionConfig::Respond {
             status: StatusCode::OK,
             body: TemplateConfig(Vec::new()),
@@ -44,6 +56,11 @@ fn location(path: &str, hosts: &str, methods: &str) -> LocationConfig {
     }
 }
 
+/// Over HTTP, by a listener without a name.
+fn plain(method: &Method) -> Arrival<'_> {
+    Arrival { method, scheme: Scheme::Http, listener: None }
+}
+
 struct LocationTable {
     locations: Vec<LocationConfig>,
     search: Locations,
@@ -56,9 +73,13 @@ fn site(rows: &[(&str, &str, &str)]) -> LocationTable {
 }
 
 impl LocationTable {
-    /// The path, hosts and methods of the location found, or the other result.
+    /// The path of the location found, or the other result.
     fn locate_with(&self, host: &str, path: &str, method: &Method) -> String {
-        match self.search.find_location(host, path.as_bytes(), method) {
+        self.locate_arrival(host, path, &plain(method))
+    }
+
+    fn locate_arrival(&self, host: &str, path: &str, arrival: &Arrival<'_>) -> String {
+        match self.search.find_location(host, path.as_bytes(), arrival) {
             LocationLookup::Found(index) => self.locations[index].name.clone(),
             LocationLookup::NotFound => "404".to_owned(),
             LocationLookup::MethodNotAllowed { allow } => {
@@ -129,7 +150,7 @@ fn the_longest_prefix_decides_whether_regexes_are_tried() {
 #[test]
 fn a_regex_sees_a_path_that_is_no_text() {
     let site = site(&[("/", "", ""), (r"~ ^/private/.*\.php$", "", "")]);
-    let located = site.search.find_location("a.test", b"/private/\xFF.php", &Method::GET);
+    let located = site.search.find_location("a.test", b"/private/\xFF.php", &plain(&Method::GET));
     assert_eq!(located, LocationLookup::Found(LocationId(1)));
 }
 
@@ -167,19 +188,19 @@ fn the_longest_suffix_wins() {
     let site =
         site(&[("/1", "*.test", ""), ("/", "*.b.test", ""), ("/", "*.a.b.test", "GET"), ("/", "", "")]);
     assert_eq!(
-        site.search.find_location("x.a.b.test", b"/1", &Method::GET),
+        site.search.find_location("x.a.b.test", b"/1", &plain(&Method::GET)),
         LocationLookup::Found(LocationId(2))
     );
     assert_eq!(
-        site.search.find_location("x.b.test", b"/1", &Method::GET),
+        site.search.find_location("x.b.test", b"/1", &plain(&Method::GET)),
         LocationLookup::Found(LocationId(1))
     );
     assert_eq!(
-        site.search.find_location("x.test", b"/1", &Method::GET),
+        site.search.find_location("x.test", b"/1", &plain(&Method::GET)),
         LocationLookup::Found(LocationId(0))
     );
     assert_eq!(
-        site.search.find_location("x.test", b"/2", &Method::GET),
+        site.search.find_location("x.test", b"/2", &plain(&Method::GET)),
         LocationLookup::Found(LocationId(3))
     );
 }
@@ -220,8 +241,14 @@ fn get_brings_head() {
 #[test]
 fn named_methods_are_tried_before_any() {
     let site = site(&[("/x", "", ""), ("/x", "", "POST")]);
-    assert_eq!(site.search.find_location("", b"/x", &Method::POST), LocationLookup::Found(LocationId(1)));
-    assert_eq!(site.search.find_location("", b"/x", &Method::GET), LocationLookup::Found(LocationId(0)));
+    assert_eq!(
+        site.search.find_location("", b"/x", &plain(&Method::POST)),
+        LocationLookup::Found(LocationId(1))
+    );
+    assert_eq!(
+        site.search.find_location("", b"/x", &plain(&Method::GET)),
+        LocationLookup::Found(LocationId(0))
+    );
 }
 
 #[test]
@@ -273,23 +300,29 @@ proptest! {
         host in proptest::sample::select(vec!["a.test", "x.a.test", "b.test", ""]),
         path in "/[ab]{0,3}",
         method in proptest::sample::select(vec![Method::GET, Method::HEAD, Method::POST, Method::PUT]),
+        scheme in proptest::sample::select(vec![Scheme::Http, Scheme::Https]),
+        listener in proptest::sample::select(vec![None, Some("edge"), Some("back")]),
     ) {
+        let arrival = Arrival { method: &method, scheme, listener };
         let rows: Vec<_> = rows
             .into_iter()
             .map(|(kind, path, host, methods)| (format!("{}{path}", KINDS[kind]), NARROW[host], METHODS[methods]))
             .collect();
         let rows: Vec<_> = rows.iter().map(|(path, host, methods)| (path.as_str(), *host, *methods)).collect();
         let site = site(&rows);
-        let candidates = site.search.list_candidates(host, path.as_bytes(), &method);
+        let candidates = site.search.list_candidates(host, path.as_bytes(), &arrival);
         let winners: Vec<_> = candidates.iter().filter(|candidate| candidate.loss.is_none()).collect();
-        match site.search.find_location(host, path.as_bytes(), &method) {
+        match site.search.find_location(host, path.as_bytes(), &arrival) {
             LocationLookup::Found(index) => {
                 prop_assert_eq!(winners.iter().map(|winner| winner.location).collect::<Vec<_>>(), [index]);
             }
-            LocationLookup::NotFound => prop_assert!(candidates.is_empty()),
+            LocationLookup::NotFound => {
+                let origin = [Some(LossReason::Scheme), Some(LossReason::Listener)];
+                prop_assert!(candidates.iter().all(|candidate| origin.contains(&candidate.loss)));
+            }
             LocationLookup::MethodNotAllowed { .. } => {
-                prop_assert!(!candidates.is_empty());
-                prop_assert!(candidates.iter().all(|candidate| candidate.loss == Some(LossReason::Method)));
+                prop_assert!(candidates.iter().any(|candidate| candidate.loss == Some(LossReason::Method)));
+                prop_assert!(winners.is_empty());
             }
         }
     }
@@ -297,7 +330,8 @@ proptest! {
 
 const KINDS: [&str; 5] = ["= /", "/", "^~ /", "~ ", "~* "];
 const NARROW: [&str; 5] = ["", "a.test", "*.a.test", "*.test", "a.test *.test"];
-const METHODS: [&str; 4] = ["", "GET", "POST", "HEAD PUT"];
+const METHODS: [&str; 8] =
+    ["", "GET", "POST", "HEAD PUT", "http:", "https: GET", "@edge", "@edge @back http: POST"];
 
 #[test]
 fn every_loser_has_its_reason() {
@@ -312,7 +346,7 @@ fn every_loser_has_its_reason() {
         ("/a/", "c.test", ""),
     ]);
     let explain = |host: &str, path: &str| {
-        let candidates = site.search.list_candidates(host, path.as_bytes(), &Method::GET);
+        let candidates = site.search.list_candidates(host, path.as_bytes(), &plain(&Method::GET));
         let losses = candidates.iter().map(|one| (one.location.0, one.loss)).collect::<Vec<_>>();
         (losses, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.winning_reason()))
     };

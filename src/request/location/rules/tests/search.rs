@@ -21,15 +21,23 @@ const PATTERNS: [&str; 14] = [
 ];
 
 /// nginx's rules for one host, read aloud: every location is tried.
-fn locate_naively(locations: &[LocationConfig], path: &str, method: &Method) -> Option<usize> {
+fn locate_naively(locations: &[LocationConfig], path: &str, arrival: &Arrival<'_>) -> Option<usize> {
+    let Arrival { method, scheme, listener } = *arrival;
     let accepts = |methods: &[Method]| {
         methods.is_empty()
             || methods.contains(method)
             || *method == Method::HEAD && methods.contains(&Method::GET)
     };
-    let accepting = || locations.iter().enumerate().filter(|(_, one)| accepts(&one.methods));
-    // Of equal paths, the first with methods comes first.
-    let by_rank = |one: &&(usize, &LocationConfig)| (one.1.methods.is_empty(), one.0);
+    let came_in = |one: &LocationConfig| {
+        one.scheme.is_none_or(|own| own == scheme)
+            && (one.listeners.is_empty() || one.listeners.iter().any(|own| Some(own.as_str()) == listener))
+    };
+    let accepting = || locations.iter().enumerate().filter(|(_, one)| accepts(&one.methods) && came_in(one));
+    // Of equal paths, the first with a listener comes first, then with a scheme, then with methods.
+    let by_rank = |one: &&(usize, &LocationConfig)| {
+        let (index, one) = **one;
+        (one.listeners.is_empty(), one.scheme.is_none(), one.methods.is_empty(), index)
+    };
     let exact: Vec<_> =
         accepting().filter(|(_, one)| matches!(&one.path, PathRule::Exact(own) if own == path)).collect();
     if let Some((index, _)) = exact.iter().min_by_key(by_rank) {
@@ -58,7 +66,10 @@ proptest! {
         rows in proptest::collection::vec((0..4_usize, "[ab/]{0,3}", 0..PATTERNS.len(), 0..METHODS.len()), 1..16),
         path in "/([ab/.]|é){0,4}",
         method in proptest::sample::select(vec![Method::GET, Method::HEAD, Method::POST]),
+        scheme in proptest::sample::select(vec![Scheme::Http, Scheme::Https]),
+        listener in proptest::sample::select(vec![None, Some("edge"), Some("back")]),
     ) {
+        let arrival = Arrival { method: &method, scheme, listener };
         let rows: Vec<_> = rows
             .into_iter()
             .map(|(kind, path, pattern, methods)| match kind {
@@ -68,8 +79,8 @@ proptest! {
             .collect();
         let rows: Vec<_> = rows.iter().map(|(path, methods)| (path.as_str(), "", *methods)).collect();
         let site = site(&rows);
-        let expected = locate_naively(&site.locations, &path, &method);
-        match site.search.find_location("a.test", path.as_bytes(), &method) {
+        let expected = locate_naively(&site.locations, &path, &arrival);
+        match site.search.find_location("a.test", path.as_bytes(), &arrival) {
             LocationLookup::Found(LocationId(index)) => prop_assert_eq!(Some(index), expected),
             _ => prop_assert_eq!(None, expected),
         }
@@ -85,7 +96,7 @@ proptest! {
         let rows: Vec<_> = hosts.iter().map(|host| ("/", host.as_str(), "")).collect();
         let matching = suffixes.iter().enumerate().filter(|(_, suffix)| host.ends_with(*suffix));
         let longest = matching.max_by_key(|(_, suffix)| suffix.len()).map(|(index, _)| LocationId(index));
-        let found = match site(&rows).search.find_location(&host, b"/", &Method::GET) {
+        let found = match site(&rows).search.find_location(&host, b"/", &plain(&Method::GET)) {
             LocationLookup::Found(index) => Some(index),
             _ => None,
         };
@@ -105,7 +116,7 @@ fn ten_thousand_locations_are_found() {
         .chain(["~ ^/regex/6/".to_owned(), "~ [.]gif$".to_owned(), "/".to_owned()])
         .collect();
     let site = site(&rows.iter().map(|row| (row.as_str(), "", "")).collect::<Vec<_>>());
-    let find = |path: &str| match site.search.find_location("", path.as_bytes(), &Method::GET) {
+    let find = |path: &str| match site.search.find_location("", path.as_bytes(), &plain(&Method::GET)) {
         LocationLookup::Found(LocationId(index)) => index,
         _ => usize::MAX,
     };

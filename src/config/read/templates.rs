@@ -1,0 +1,67 @@
+//! Reads texts with template variables.
+
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::{ValueError, did_you_mean};
+use crate::config::model::reject::{TemplateConfig, TemplatePiece, TemplateVar};
+use crate::config::yaml::fields::FieldValue;
+use crate::config::yaml::tree::{NodeContent, TextPiece};
+
+/// The template variables by name.
+const VARS: [(&str, TemplateVar); 18] = [
+    ("status", TemplateVar::Status),
+    ("title", TemplateVar::Title),
+    ("message", TemplateVar::Message),
+    ("limit", TemplateVar::Limit),
+    ("tier", TemplateVar::Tier),
+    ("rate", TemplateVar::Rate),
+    ("retry_after", TemplateVar::RetryAfter),
+    ("retry_after_ms", TemplateVar::RetryAfterMs),
+    ("request_id", TemplateVar::RequestId),
+    ("client_ip", TemplateVar::ClientIp),
+    ("account", TemplateVar::Account),
+    ("host", TemplateVar::Host),
+    ("uri", TemplateVar::Uri),
+    ("path", TemplateVar::Path),
+    ("request_uri", TemplateVar::RequestUri),
+    ("scheme", TemplateVar::Scheme),
+    ("location", TemplateVar::Location),
+    ("upstream", TemplateVar::Upstream),
+];
+
+/// A scalar with template variables.
+pub(crate) fn read_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
+    read_template_of(value, |_| true)
+}
+
+/// A scalar with those template variables that `is_allowed` accepts.
+pub(crate) fn read_template_of(
+    value: &FieldValue<'_>,
+    is_allowed: impl Fn(TemplateVar) -> bool,
+) -> Option<TemplateConfig> {
+    let NodeContent::Text(text) = &value.node.content else {
+        value.report_shape("text");
+        return None;
+    };
+    let mut pieces = Vec::new();
+    for piece in &text.pieces {
+        match piece {
+            TextPiece::Plain(plain) => pieces.push(TemplatePiece::Text(plain.clone())),
+            TextPiece::Variable(name) => match VARS.iter().find(|(known, _)| known == name) {
+                Some((_, var)) if is_allowed(*var) => pieces.push(TemplatePiece::Var(*var)),
+                known => {
+                    let allowed = VARS.iter().filter(|(_, var)| is_allowed(*var)).map(|(name, _)| *name);
+                    let names: Vec<&str> = allowed.collect();
+                    let message = match known {
+                        Some(_) => format!("the template variable `${{{name}}}` has no value here"),
+                        None => format!("unknown template variable `${{{name}}}`"),
+                    };
+                    let help = did_you_mean(name, names.iter().copied())
+                        .unwrap_or_else(|| format!("the variables here are {}", names.join(", ")));
+                    value.report_at_value(ValueError::new(codes::TEMPLATE, message).with_help(help));
+                    return None;
+                }
+            },
+        }
+    }
+    Some(TemplateConfig(pieces))
+}
