@@ -237,6 +237,30 @@ fn tls_edge() {
     }
 }
 
+#[test]
+fn https_redirect() {
+    let gateway = example("https_redirect", "");
+    let insecure = |addr| Client::connect(addr).ask(&get("/x?y=1").host("a.test"));
+    let plain: Vec<_> = gateway.addrs().into_iter().filter(|addr| insecure(*addr).status == 308).collect();
+    let [plain] = plain[..] else { panic!("{plain:?}") };
+    let away = insecure(plain);
+    assert_eq!(away.header("location").as_deref(), Some("https://a.test/x?y=1"));
+    assert_eq!(away.header("x-content-type-options").as_deref(), Some("nosniff"));
+    assert!(!away.headers.has("strict-transport-security"));
+    assert_eq!(Client::connect(plain).ask(&get("/healthz")).expect(200).text(), "ok");
+    let secure = gateway.addrs().into_iter().find(|addr| *addr != plain).expect("a TLS listener");
+    let output = std::process::Command::new("curl")
+        .args(["-sSki", "--noproxy", "*", "--max-time", "10", "--connect-to", &format!("::{secure}")])
+        .arg("https://a.test/x")
+        .output()
+        .expect("curl runs");
+    let text = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
+    for line in ["strict-transport-security: max-age=31536000", "x-content-type-options: nosniff"] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(text.contains("\"x-request-scheme\":\"https\"") && text.contains("\"visitors\""), "{text}");
+}
+
 /// One of the three servers is missing: clients see no error, and after a while it gets no more requests.
 #[test]
 fn health_and_retries() {
