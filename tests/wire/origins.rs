@@ -124,7 +124,7 @@ fn names_stand_in_metrics_logs_and_headers_instead_of_patterns() {
     assert_eq!(rejected.json()["limit"], "burst");
     let lines = gateway.wait_log(2);
     assert!(lines.iter().all(|line| line["location"] == "assets"), "{lines:?}");
-    assert_eq!(lines[1]["limit"], "burst");
+    assert!(lines.iter().any(|line| line["limit"] == "burst"), "{lines:?}");
     let metrics = gateway.metrics();
     assert!(metrics.contains("location=\"assets\"") && metrics.contains("limit=\"burst\""), "{metrics}");
     assert!(!metrics.contains("[.]"), "{metrics}");
