@@ -79,7 +79,7 @@ fn serve(pipeline: &Rc<Pipeline>, arrival: &Arrival) -> Rc<Served> {
 
 fn verdict_word(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Ban | Verdict::Fault(_) => "reject",
+        Verdict::Ban | Verdict::MissingKey | Verdict::Fault(_) => "reject",
         other => other.as_str(),
     }
 }

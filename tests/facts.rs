@@ -232,6 +232,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
         name: "one".to_owned(),
         key,
         missing_key: MissingKey::Ip,
+        missing_key_status: http::StatusCode::FORBIDDEN,
         tiers: vec![],
         fair_by: vec![],
         warm_up: None,

@@ -60,6 +60,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         name: "test".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
+        missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm,
         tiers: vec![],
         fair_by: vec![],

@@ -94,8 +94,19 @@ pub fn write_decisions(
     let enforced = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
         (limits[usize::from(judged.limit_index)].id, usize::from(judged.rate), judged.decision)
     });
+    gateway.rejecters.for_location(route).write_fields(enforced, headers);
+    write_dry_runs(gateway, route, decisions, headers);
+}
+
+/// Writes only the field of dry runs.
+#[inline]
+pub fn write_dry_runs(
+    gateway: &Gateway,
+    route: Option<LocationId>,
+    decisions: &[RateDecision],
+    headers: &mut HeaderMap,
+) {
     let rejecter = gateway.rejecters.for_location(route);
-    rejecter.write_fields(enforced, headers);
     if rejecter.has_dry_runs() {
         rejecter.write_dry_runs(dry_run_decisions(gateway, route, decisions), headers);
     }

@@ -10,7 +10,7 @@ use crate::admission::chain::RateDecision;
 use crate::observe::metrics::BanEvent;
 use crate::proxy::gateway::{Action, LimitChain};
 use crate::proxy::inbound::InboundRequest;
-use crate::proxy::limit_report::write_decisions;
+use crate::proxy::limit_report::{write_decisions, write_dry_runs};
 use crate::proxy::reject::{LimitRejection, RejectContext, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::headers::hop_by_hop;
@@ -96,7 +96,9 @@ pub fn render_rejection(
         return response;
     }
     let mut response = rejecter.render_rejection(rejection, &context(), state.is_grpc);
-    write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    // No wait brings a missing key, so the fields about limits would mislead.
+    let write_fields = if rejection.is_missing_key() { write_dry_runs } else { write_decisions };
+    write_fields(gateway, state.route, &state.decisions, response.headers_mut());
     edit_headers(response.headers_mut());
     if rejection.closes_connection() {
         hop_by_hop::set_connection_close(response.headers_mut());

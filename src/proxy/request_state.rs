@@ -88,6 +88,8 @@ pub enum Verdict {
     /// It had to wait in a queue; admitted after its turn, unless the client left before.
     Wait,
     Reject,
+    /// It lacks the key of a limit that rejects such requests.
+    MissingKey,
     /// Rejected by a limit, and degraded: another response is sent instead.
     Degrade,
     Ban,
@@ -101,6 +103,7 @@ impl Verdict {
             Verdict::Admit => "admit",
             Verdict::Wait => "wait",
             Verdict::Reject => "reject",
+            Verdict::MissingKey => "missing_key",
             Verdict::Degrade => "degrade",
             Verdict::Ban => "ban",
             Verdict::Fault(fault) => fault.cause(),

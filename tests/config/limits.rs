@@ -73,3 +73,26 @@ fn window_fields() {
         limit(&config, "quota").algorithm.rate_quotas().into_iter().map(|(_, units)| units).collect();
     assert_eq!((quotas, limit(&config, "smooth").algorithm.rate_count()), (vec![300, 5_000_000_000], 2));
 }
+
+#[test]
+fn a_missing_key_is_rejected_with_the_status_written() {
+    for (written, missing_key, status) in [
+        ("skip", MissingKey::Skip, 403),
+        ("reject", MissingKey::Reject, 403),
+        ("{ reject: 403 }", MissingKey::Reject, 403),
+        ("{ reject: 401 }", MissingKey::Reject, 401),
+        ("{ reject: \"401\" }", MissingKey::Reject, 401),
+    ] {
+        let file = format!(
+            "limits: {{ a: {{ rate: 1/s, missing_key: {written} }} }}\nlocations: [{{ path: /, upstream: demo, limits: a }}]\n"
+        );
+        let config = sluicegate::config::parse(&file, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        let limit = limit(&config, "a");
+        assert_eq!(
+            (limit.missing_key, limit.missing_key_status.as_u16()),
+            (missing_key, status),
+            "{written}"
+        );
+    }
+    assert_eq!(limit(&read("all_limit_fields"), "plain").missing_key_status, 403);
+}

@@ -78,6 +78,7 @@ pub fn config(algorithm: Algorithm) -> config::LimitConfig {
         name: "test".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
+        missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm,
         tiers: vec![],
         fair_by: vec![],

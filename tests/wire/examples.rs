@@ -73,7 +73,7 @@ fn per_account() {
     let shots = volley(gateway.addr(), (0..60).map(|_| from_account("/", "acme")));
     assert!((50..=56).contains(&count(&shots, 200)), "{} passed", count(&shots, 200));
     gateway.ask(&from_account("/", "other")).expect(200);
-    gateway.get("/").expect(429);
+    gateway.get("/").expect(403);
 }
 
 #[test]

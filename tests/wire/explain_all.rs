@@ -165,7 +165,11 @@ fn agree(case: &Case, explanation: &Value, seen: &Response, line: &Value) {
     let verdict = &explanation["verdict"];
     let cause = verdict["cause"].as_str().unwrap_or_default();
     let outcome = verdict["outcome"].as_str().expect("an outcome");
-    let logged = if outcome == "reject" && verdict["limit"].is_null() { cause } else { outcome };
+    let logged = match (outcome, cause) {
+        ("reject", "missing_key") => cause,
+        ("reject", _) if verdict["limit"].is_null() => cause,
+        _ => outcome,
+    };
     assert_eq!(line["verdict"], logged, "{}", shown());
     assert_eq!(line["limit"], verdict["limit"], "{}", shown());
     assert_eq!(line["tier"], explanation["tier"], "{}", shown());

@@ -29,6 +29,7 @@ mod hostile_replies;
 mod hostile_requests;
 mod identity;
 mod metrics;
+mod missing_key;
 mod operations;
 mod origins;
 mod proxy_protocol;

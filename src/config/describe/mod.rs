@@ -89,6 +89,12 @@ pub fn describe_key_part(key: &KeyPart) -> String {
     describe_part(key).unwrap_or_else(|| "all clients together".to_owned())
 }
 
+/// The parts of the key that a request can lack, e.g. "account or header x-device"; `None` without any.
+pub fn describe_optional_key(limit: &LimitConfig) -> Option<String> {
+    let parts: Vec<String> = limit.optional_key_parts().filter_map(describe_part).collect();
+    (!parts.is_empty()).then(|| parts.join(" or "))
+}
+
 /// " per client IP", " per account and host", " for all clients together".
 fn format_key(key: &[KeyPart]) -> String {
     let parts: Vec<String> = key.iter().filter_map(describe_part).collect();

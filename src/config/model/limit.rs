@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::access::NetworkList;
 use super::reject::OnRejectPatch;
 use crate::config::value::scalars::Rate;
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
 /// A named limit, or one written inline in a location.
@@ -15,6 +15,8 @@ pub struct LimitConfig {
     /// At least one part; several make one compound key.
     pub key: Vec<KeyPart>,
     pub missing_key: MissingKey,
+    /// The status of a rejection by [`MissingKey::Reject`]. It is no part of that, because counters survive its change.
+    pub missing_key_status: StatusCode,
     pub algorithm: Algorithm,
     /// Tiers with other numbers for the same algorithm; `None` = the tier is not limited.
     pub tiers: Vec<(String, Option<Algorithm>)>,
@@ -92,6 +94,13 @@ impl LimitConfig {
     pub fn with_numbers(&self, numbers: &LimitNumbers) -> LimitConfig {
         let LimitNumbers { algorithm, tiers, warm_up } = numbers.clone();
         LimitConfig { algorithm, tiers, warm_up, ..self.clone() }
+    }
+
+    /// The parts of the key that a request can lack.
+    pub fn optional_key_parts(&self) -> impl Iterator<Item = &KeyPart> {
+        let is_optional =
+            |part: &&KeyPart| matches!(part, KeyPart::Account | KeyPart::Host | KeyPart::Source(_));
+        self.key.iter().filter(is_optional)
     }
 
     /// The limit's own numbers, then those of each tier that has others.

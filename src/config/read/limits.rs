@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::access::IpSetReader;
 use super::algorithm;
+use super::missing_key;
 use super::reject;
 use super::state::StateReader;
 use super::tiers;
@@ -153,7 +154,7 @@ impl<'a> LimitReader<'a> {
     ) -> LimitConfig {
         let whole = fields.whole.clone();
         let key = read_key(&mut fields);
-        let missing_key = fields.read_scalar("missing_key", MissingKey::Ip, parse_word(&MISSING_KEYS));
+        let (missing_key, missing_key_status) = missing_key::read_missing_key(&mut fields);
         let cost_value = fields.get_field("cost");
         let cost =
             cost_value.as_ref().and_then(|value| value.parse_with(parse_cost)).unwrap_or(Cost::Units(1));
@@ -167,6 +168,7 @@ impl<'a> LimitReader<'a> {
             name: name.to_owned(),
             key,
             missing_key,
+            missing_key_status,
             algorithm,
             tiers,
             fair_by: read_key_parts(&mut fields, "fair_by").unwrap_or_default(),
@@ -233,6 +235,7 @@ fn default_limit(name: &str, algorithm: Algorithm) -> LimitConfig {
         name: name.to_owned(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
+        missing_key_status: missing_key::DEFAULT_STATUS,
         algorithm,
         tiers: Vec::new(),
         fair_by: Vec::new(),
@@ -245,13 +248,6 @@ fn default_limit(name: &str, algorithm: Algorithm) -> LimitConfig {
         on_reject: Default::default(),
     }
 }
-
-const MISSING_KEYS: [(&str, MissingKey); 4] = [
-    ("ip", MissingKey::Ip),
-    ("shared", MissingKey::Shared),
-    ("reject", MissingKey::Reject),
-    ("skip", MissingKey::Skip),
-];
 
 /// Replaces wrong numbers, so that reading can go on.
 const PLACEHOLDER: Algorithm = Algorithm::Concurrency { min: None, max: 1 };

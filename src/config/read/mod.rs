@@ -12,6 +12,7 @@ pub(crate) mod listen_tls;
 pub(crate) mod location_conditions;
 pub(crate) mod locations;
 pub(crate) mod members;
+pub(crate) mod missing_key;
 pub(crate) mod operation;
 pub(crate) mod patterns;
 pub(crate) mod rates;

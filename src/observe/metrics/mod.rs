@@ -76,9 +76,12 @@ pub enum DecisionKind {
     DryRunWait,
     /// A dry run that would have rejected the request.
     DryRunReject,
+    /// The request lacks the limit's key.
+    MissingKey,
 }
 
-const DECISION_NAMES: [&str; 6] = ["admit", "wait", "reject", "degrade", "dry_run_wait", "dry_run_reject"];
+const DECISION_NAMES: [&str; 7] =
+    ["admit", "wait", "reject", "degrade", "dry_run_wait", "dry_run_reject", "missing_key"];
 
 /// An event of strikes and bans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

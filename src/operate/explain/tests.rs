@@ -74,7 +74,7 @@ limits
     1000 requests per second: 1000 of 1000 left: admit
     10000 requests per 60 seconds: 10000 of 10000 left: admit
   per-account: 10 requests per second per account and host, 20 at once; the 21st is rejected with 429 and told when \
-to return; requests without account or host are rejected
+to return; requests without account or host are rejected with 403
     counts by account acme + host a.example
     20 of 20 left: admit
   writes: 1 POST or PUT request per second per client IP, 1 at once; the 2nd is rejected with 429 and told when to \
@@ -107,7 +107,7 @@ account   none: there is no header x-account-id
         "{limits}"
     );
     assert!(limits.contains("    counts by client IP 192.0.2.5\n    1 of 1 left: admit\n"), "{limits}");
-    assert!(limits.ends_with("verdict   reject with 429 by limit per-account: missing_key\n"), "{limits}");
+    assert!(limits.ends_with("verdict   reject with 403 by limit per-account: missing_key\n"), "{limits}");
 }
 
 #[test]

@@ -79,8 +79,12 @@ pub fn conclude_rejection(
 
 /// Stores and counts the rejection by a limit. Only here is it final, so strikes are counted here.
 fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
-    let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
-    state.verdict = if is_degraded { Verdict::Degrade } else { Verdict::Reject };
+    let (kind, verdict) = match limit_rejection.cause {
+        _ if is_degraded => (DecisionKind::Degrade, Verdict::Degrade),
+        LimitCause::MissingKey => (DecisionKind::MissingKey, Verdict::MissingKey),
+        _ => (DecisionKind::Reject, Verdict::Reject),
+    };
+    state.verdict = verdict;
     state.limit = Some(limit_rejection.limit);
     state.retry_after_ns = limit_rejection.retry_after_ns;
     if !is_degraded {
@@ -98,6 +102,7 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     let others = chain::strictest_by_limit(&state.decisions)
         .filter(is_rejection)
         .map(|judged| limits[usize::from(judged.limit_index)].id);
+    let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
     for limit in others.filter(|limit| *limit != limit_rejection.limit) {
         worker.gateway.metrics.count_decision(worker.id, limit, kind);
     }

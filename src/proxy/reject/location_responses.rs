@@ -2,14 +2,17 @@
 
 use std::sync::OnceLock;
 
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use super::prepared_response::{self, PreparedResponse, ResponseContent, RetryHint, SectionStyle};
+use super::prepared_response::{
+    self, NO_KIND, PreparedResponse, QUOTA_EXCEEDED, ResponseContent, RetryHint, SectionStyle,
+};
 use super::rejection::{Fault, LimitCause};
 use super::template::{TemplatePart, TemplateSlot};
 use super::{DegradedTo, interned_headers, quote_name};
 use crate::config::LimitId;
-use crate::config::{Algorithm, Config, Degrade, OnReject, describe};
+use crate::config::{Algorithm, Config, Degrade, KeyPart, LimitConfig, OnReject, ValueSource, describe};
 
 /// Seconds until a retry for which a head is kept.
 const USUAL_SECONDS: usize = 8;
@@ -70,11 +73,13 @@ fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>) -> PreparedRes
         style,
         &ResponseContent {
             status: on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+            kind: NO_KIND,
             detail: detail.to_owned(),
             message,
             limit: None,
             retry_hint: RetryHint::Exact,
             grpc_status: "8",
+            challenge: None,
         },
     )
 }
@@ -95,11 +100,13 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
             style,
             &ResponseContent {
                 status,
+                kind: NO_KIND,
                 detail,
                 message,
                 limit: None,
                 retry_hint,
                 grpc_status: fault.grpc_status(),
+                challenge: None,
             },
         )
     };
@@ -133,9 +140,11 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
                 message.extend(try_again_text());
             }
             let limit = Some((limit.name.clone(), rate.clone()));
+            let kind = QUOTA_EXCEEDED;
+            let challenge = None;
             PreparedResponse::new(
                 &style,
-                &ResponseContent { status, detail, message, limit, retry_hint, grpc_status },
+                &ResponseContent { status, kind, detail, message, limit, retry_hint, grpc_status, challenge },
             )
         };
         let retry_hint = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
@@ -151,13 +160,7 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
                 format!("{detail}; this request costs more than the limit can ever let pass"),
                 "The request costs more than the limit can ever let pass",
             ),
-            missing_key: prepare(
-                on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
-                "8",
-                RetryHint::Never,
-                format!("{detail}; the request lacks the key that is counted"),
-                "The request lacks the key that is counted",
-            ),
+            missing_key: prepare_missing_key(config, limit, &style, rate),
             queued_too_long: prepare(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "14",
@@ -171,6 +174,53 @@ pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) 
         }
     };
     rates.iter().enumerate().map(responses).collect()
+}
+
+/// The response to a request without the limit's key. It is no quota that a client can wait for, so `on_reject.status`
+/// does not apply.
+fn prepare_missing_key(
+    config: &Config,
+    limit: &LimitConfig,
+    style: &SectionStyle<'_>,
+    rate: &str,
+) -> PreparedResponse {
+    let missing = describe::describe_optional_key(limit).unwrap_or_else(|| "key".to_owned());
+    let is_unauthorized = limit.missing_key_status == StatusCode::UNAUTHORIZED;
+    PreparedResponse::new(
+        style,
+        &ResponseContent {
+            status: limit.missing_key_status,
+            kind: NO_KIND,
+            detail: format!("limit {}: the request has no {missing}", limit.name),
+            message: vec![TemplatePart::Text(format!("The request has no {missing}"))],
+            limit: Some((limit.name.clone(), rate.to_owned())),
+            retry_hint: RetryHint::Never,
+            grpc_status: if is_unauthorized { "16" } else { "7" },
+            challenge: is_unauthorized.then(|| challenge_for(config, limit)),
+        },
+    )
+}
+
+/// The challenge that a 401 must carry (RFC 9110, section 15.5.2). No registered scheme describes a key in another
+/// header, a cookie or a query, and `Basic` would make browsers ask for a password.
+fn challenge_for(config: &Config, limit: &LimitConfig) -> HeaderValue {
+    let takes_token = limit.optional_key_parts().any(|part| {
+        let source = match part {
+            KeyPart::Source(source) => Some(source),
+            KeyPart::Account => config.account.from.as_ref(),
+            _ => None,
+        };
+        match source {
+            Some(ValueSource::Jwt(_)) => true,
+            Some(ValueSource::Header(name)) => *name == AUTHORIZATION,
+            _ => false,
+        }
+    });
+    HeaderValue::from_static(if takes_token {
+        "Bearer realm=\"gateway\""
+    } else {
+        "ApiKey realm=\"gateway\""
+    })
 }
 
 fn rate_texts(numbers: &Algorithm) -> Vec<String> {

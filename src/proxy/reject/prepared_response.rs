@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::RejectContext;
@@ -27,6 +27,8 @@ pub(super) struct SectionStyle<'a> {
 /// The content of a response, independent of its format.
 pub(super) struct ResponseContent {
     pub status: StatusCode,
+    /// The type of the problem body (RFC 9457, section 3.1.1).
+    pub kind: &'static str,
     /// The sentence of the problem body.
     pub detail: String,
     /// One line for people.
@@ -35,6 +37,8 @@ pub(super) struct ResponseContent {
     pub limit: Option<(String, String)>,
     pub retry_hint: RetryHint,
     pub grpc_status: &'static str,
+    /// The `WWW-Authenticate` of a 401.
+    pub challenge: Option<HeaderValue>,
 }
 
 /// The knowledge of when a retry can succeed.
@@ -60,11 +64,14 @@ pub(super) struct PreparedResponse {
     /// Percent.
     jitter: u8,
     grpc_status: &'static str,
+    challenge: Option<HeaderValue>,
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// The problem types.
+pub(super) const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+pub(super) const NO_KIND: &str = "about:blank";
 
 // === impl SectionStyle ===
 
@@ -97,7 +104,7 @@ impl ResponseContent {
 
     fn problem_body(&self) -> CompiledTemplate {
         let mut out = TemplateBuilder::new(Escape::Json);
-        let kind = if self.limit.is_some() { QUOTA_EXCEEDED } else { "about:blank" };
+        let kind = self.kind;
         out.push_verbatim(&format!("{{\"type\":\"{kind}\",\"title\":\"{}\",", status_title(self.status)));
         out.push_verbatim(&format!("\"status\":{},\"detail\":\"", self.status.as_u16()));
         out.push_escaped(&self.detail);
@@ -111,7 +118,7 @@ impl ResponseContent {
             out.push_slot(TemplateSlot::RetryAfterMs);
             out.push_verbatim(",");
         }
-        if let Some((limit, _)) = &self.limit {
+        if let Some((limit, _)) = self.limit.as_ref().filter(|_| kind == QUOTA_EXCEEDED) {
             out.push_verbatim("\"violated-policies\":[\"");
             out.push_escaped(limit);
             out.push_verbatim("\"],");
@@ -173,6 +180,7 @@ impl PreparedResponse {
             retry_hint: content.retry_hint,
             jitter: style.on_reject.retry_jitter,
             grpc_status: content.grpc_status,
+            challenge: content.challenge.clone().filter(|_| status == StatusCode::UNAUTHORIZED),
         }
     }
 
@@ -225,6 +233,9 @@ impl PreparedResponse {
         // A canned response may be a success, which needs no retry.
         if let Some(seconds) = retry.seconds.filter(|_| self.status.as_u16() >= 400) {
             headers.insert(RETRY_AFTER, interned_headers::number_value(seconds));
+        }
+        if let Some(challenge) = &self.challenge {
+            headers.insert(WWW_AUTHENTICATE, challenge.clone());
         }
         self.add_extra_headers(&mut headers);
         headers

@@ -143,6 +143,11 @@ impl Rejection {
         }
     }
 
+    /// Whether the request lacks the key of a limit.
+    pub fn is_missing_key(&self) -> bool {
+        matches!(self, Rejection::Limit(LimitRejection { cause: LimitCause::MissingKey, .. }))
+    }
+
     /// True if the next bytes on the connection may not be a new request.
     pub fn closes_connection(&self) -> bool {
         self.counted_fault().is_some_and(Fault::closes_connection)

@@ -4,11 +4,13 @@ use http::{Method, StatusCode};
 
 use super::access::list_networks;
 use super::state::describe_store;
-use super::{describe_part, format_count, format_full_period, format_key, format_rate};
+use super::{
+    describe_optional_key, describe_part, format_count, format_full_period, format_key, format_rate,
+};
 use crate::config::LimitId;
 use crate::config::model::access::NetworkList;
 use crate::config::model::limit::{
-    Algorithm, Cost, InvalidCost, KeyPart, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign,
+    Algorithm, Cost, InvalidCost, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign,
 };
 use crate::config::model::reject::{Degrade, OnReject};
 use crate::config::model::{Config, LocationConfig};
@@ -156,20 +158,18 @@ impl SentenceWriter<'_> {
     /// The treatment of requests without a part of the key, unless they count by their address (the default).
     fn describe_missing_key(&self) -> Option<String> {
         let limit = self.limit;
-        let optional =
-            |part: &&KeyPart| matches!(part, KeyPart::Account | KeyPart::Host | KeyPart::Source(_));
-        let parts: Vec<String> = limit.key.iter().filter(optional).filter_map(describe_part).collect();
+        let parts = describe_optional_key(limit)?;
         let become_of = match limit.missing_key {
-            _ if parts.is_empty() => return None,
             MissingKey::Ip => return None,
             MissingKey::Shared => "share one counter".to_owned(),
             MissingKey::Reject => {
                 let are = if limit.dry_run { "would be" } else { "are" };
-                format!("{are} {}", self.describe_degrade().unwrap_or_else(|| "rejected".to_owned()))
+                let rejected = || format!("rejected with {}", limit.missing_key_status.as_u16());
+                format!("{are} {}", self.describe_degrade().unwrap_or_else(rejected))
             }
             MissingKey::Skip => "are not counted".to_owned(),
         };
-        Some(format!("requests without {} {become_of}", parts.join(" or ")))
+        Some(format!("requests without {parts} {become_of}"))
     }
 
     /// The number of the first simultaneous request to be rejected, if it is fixed.

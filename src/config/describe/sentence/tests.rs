@@ -107,7 +107,7 @@ fn costs_methods_keys_and_exemptions() {
     );
     let limit = "{ rate: 1/s, key: [account, ip], missing_key: reject, bypass: [10.0.0.0/8, \"::1\"] }";
     assert!(describe_only_limit(limit).ends_with(
-        "told when to return; requests without account are rejected; not for clients of 10.0.0.0/8, ::1/128"
+        "told when to return; requests without account are rejected with 403; not for clients of 10.0.0.0/8, ::1/128"
     ));
     assert!(!describe_only_limit("{ rate: 1/s, key: global, missing_key: reject }").contains("without"));
     let degrade = "on_reject: { degrade: { status: 203, body: x } }";
@@ -120,7 +120,11 @@ fn costs_methods_keys_and_exemptions() {
     );
     assert!(
         describe_only_limit("{ rate: 1/s, key: account, missing_key: reject, dry_run: true }")
-            .contains("requests without account would be rejected")
+            .contains("requests without account would be rejected with 403")
+    );
+    assert!(
+        describe_only_limit("{ rate: 1/s, key: [header:X-A, host], missing_key: { reject: 401 } }")
+            .contains("requests without header x-a or host are rejected with 401")
     );
 }
 

@@ -41,7 +41,7 @@ pub struct AccessRecord<'a> {
     pub location: Option<&'a str>,
     pub account: Option<&'a str>,
     pub tier: Option<&'a str>,
-    /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
+    /// `admit`, `wait`, `reject`, `missing_key`, `degrade`, `ban`, or the name of a fault.
     pub verdict: &'a str,
     /// The limit that rejected the request or made it wait.
     pub limit: Option<&'a str>,

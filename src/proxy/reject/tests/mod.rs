@@ -13,6 +13,7 @@ use crate::config::{LimitId, LocationId};
 mod degrade;
 mod dry_run;
 mod fields;
+mod missing_key;
 mod usual;
 
 const ID: &str = "01JD3Z0V7Q";
@@ -147,7 +148,7 @@ fn each_cause_has_its_status_and_time() {
         (limit_rejection(1, LimitCause::Queue, None), 429, "1"),
         (limit_rejection(2, LimitCause::Concurrency, None), 503, "1"),
         (limit_rejection(0, LimitCause::TooCostly, None), 413, ""),
-        (limit_rejection(0, LimitCause::MissingKey, None), 429, ""),
+        (limit_rejection(0, LimitCause::MissingKey, None), 403, ""),
         (limit_rejection(1, LimitCause::QueuedTooLong, None), 503, "1"),
         (Fault::TooManyWaiting.into(), 503, "1"),
         (Fault::TooManyInFlight.into(), 503, "1"),
@@ -182,6 +183,7 @@ fn an_explicit_status_applies_to_rejections_and_overload_only() {
         (limit_rejection(2, LimitCause::Concurrency, None), 420),
         (Fault::TooManyWaiting.into(), 420),
         (limit_rejection(0, LimitCause::TooCostly, None), 413),
+        (limit_rejection(0, LimitCause::MissingKey, None), 403),
         (Fault::NoServer.into(), 503),
         (Fault::NoLocation.into(), 404),
     ] {
