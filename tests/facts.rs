@@ -70,6 +70,7 @@ fn prefix(path: &str) -> config::LocationConfig {
         on_reject: config::OnRejectPatch::default(),
         timeout: None,
         bandwidth: None,
+        cors: None,
     }
 }
 

@@ -26,6 +26,7 @@ use crate::proxy::reject::{Fault, status};
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::account::Tier;
 use crate::request::client::{Client, UNIX_CLIENT};
+use crate::request::cors::CorsAnswer;
 use crate::request::location;
 use crate::request::request_id::RequestId;
 
@@ -57,6 +58,8 @@ pub struct RequestState {
     pub chain_permit: Option<ChainPermit>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
+    /// To be written into the head of the response; `None` in a location without `cors`.
+    pub cors: Option<CorsAnswer>,
     /// The index of the upstream that responds instead of the location's, because `limit` rejected.
     pub degraded: Option<UpstreamId>,
     /// The store did not reply, and its `on_failure` fallback judged instead.
@@ -151,6 +154,7 @@ impl RequestState {
             decisions: Decisions::new(),
             chain_permit: None,
             bandwidth: None,
+            cors: None,
             degraded: None,
             used_fallback: false,
             in_flight: None,
@@ -207,6 +211,12 @@ impl RequestState {
     #[inline]
     pub fn marks_fallback(&self) -> bool {
         self.used_fallback && self.client.trusted_peer
+    }
+
+    /// Whether the location's `cors` answers the request.
+    #[inline]
+    pub fn is_preflight(&self) -> bool {
+        self.cors.as_ref().is_some_and(|cors| cors.is_preflight)
     }
 
     /// The name of the caller's tier, or of the default one.

@@ -247,6 +247,9 @@ impl Completion {
     #[inline]
     fn complete_response(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
         let watch = &self.connection.watch;
+        if let Some(cors) = response.body_mut().take_cors() {
+            cors.write_response_fields(response.headers_mut());
+        }
         if let Some(date) = wall_clock::date_after_step() {
             response.headers_mut().entry(DATE).or_insert(date);
         }

@@ -100,10 +100,12 @@ fn location() -> impl Strategy<Value = String> {
             "bandwidth: { rate: 1MiB/s, key: header:X-K }",
             "timeout: 1500ms",
             "strip: /api",
+            "cors: { origins: 'https://a.test' }",
+            "cors: { origins: '*', methods: [GET] }",
             "scheme: http",
             "scheme: https",
         ],
-        0..4,
+        0..5,
     );
     (path, action, extras, subsequence(vec!["l0", "l1", "l2", "l3"], 0..4)).prop_map(
         |(path, action, extras, limits)| {
@@ -164,7 +166,7 @@ pub fn configuration() -> impl Strategy<Value = String> {
 }
 
 pub fn arrival() -> impl Strategy<Value = Arrival> {
-    let method = select(vec!["GET", "GET", "GET", "POST", "POST", "HEAD", "OPTIONS", "DELETE"]);
+    let method = select(vec!["GET", "GET", "GET", "POST", "POST", "HEAD", "OPTIONS", "OPTIONS", "DELETE"]);
     let url = select(vec![
         "/",
         "/api/",
@@ -195,7 +197,9 @@ pub fn arrival() -> impl Strategy<Value = Arrival> {
             "Content-Type: application/grpc",
             "X-A: 1",
             "X-B: 1",
-            "X-C: 1",
+            "Origin: https://a.test",
+            "Access-Control-Request-Method: POST",
+            "Access-Control-Request-Headers: x-k",
         ],
         0..7,
     );

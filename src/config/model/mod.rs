@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod account;
+pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod limit;
@@ -23,6 +24,7 @@ use super::value::path_regex::PathRegex;
 use super::value::scalars::{Rate, Secret};
 use access::{AccessConfig, BansConfig, IpSetConfig};
 use account::AccountConfig;
+use cors::CorsConfig;
 use headers::HeaderEdits;
 use id::{LimitId, LocationId, UpstreamId};
 use limit::{KeyPart, LimitConfig};
@@ -195,6 +197,8 @@ pub struct LocationConfig {
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
     pub bandwidth: Option<BandwidthConfig>,
+    /// `None` = preflights are ordinary requests, and responses have no fields for scripts of other origins.
+    pub cors: Option<CorsConfig>,
 }
 
 /// The pace of response bodies.

@@ -6,6 +6,7 @@ use http::{HeaderValue, Method, StatusCode};
 
 use super::access;
 use super::bandwidth;
+use super::cors;
 use super::headers;
 use super::limits::{self, LimitReader};
 use super::location_conditions::{self, LocationNames};
@@ -116,6 +117,7 @@ fn read_location<'a>(
     let timeout = fields.read_scalar("timeout", None, parse_or_none(scalars::parse_nonzero_duration));
     let access = access::read_access_over(&mut fields, limits.sets, section.access);
     let bandwidth = bandwidth::read_bandwidth(&mut fields);
+    let cors = cors::read_cors(&mut fields);
     fields.report_unknown();
     let location = path.zip(action).map(|(path, action)| LocationConfig {
         name: given_name.unwrap_or_else(|| written_path.clone()),
@@ -135,6 +137,7 @@ fn read_location<'a>(
         on_reject,
         timeout,
         bandwidth,
+        cors,
     });
     (path_value, location)
 }

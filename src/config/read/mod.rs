@@ -5,6 +5,7 @@ pub(crate) mod account;
 pub(crate) mod algorithm;
 pub(crate) mod bandwidth;
 pub(crate) mod bans;
+pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod limits;
 pub(crate) mod listen;

@@ -22,6 +22,7 @@ use crate::proxy::gateway::Gateway;
 use crate::proxy::judge;
 use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::Rejection;
+use crate::request::cors;
 use crate::request::location::LocationCandidate;
 use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
@@ -194,7 +195,11 @@ fn explain_facts(
         verdict: VerdictExplanation::default(),
     };
     if !facts.path.is_empty() {
-        let candidates = gateway.locations.list_candidates(&facts.host, &facts.path, &facts.arrival());
+        // A preflight belongs to the location of the request that it asks for.
+        let requested = cors::requested_method(facts.head.method, facts.head.headers);
+        let method = requested.as_ref().filter(|_| facts.is_preflight()).unwrap_or(facts.head.method);
+        let arrival = Arrival { method, ..facts.arrival() };
+        let candidates = gateway.locations.list_candidates(&facts.host, &facts.path, &arrival);
         explain_locations(gateway, &candidates, &mut explanation);
     }
     if facts.is_token_read {

@@ -47,6 +47,7 @@ pub(super) fn explain_admitted(
     let target = facts.target.as_ref().or(sent).map_or("/", PathAndQuery::as_str);
     let route = &gateway.routes[route.0];
     let then = match &route.action {
+        _ if facts.is_preflight() => describe_preflight(facts),
         Action::Upstream(upstream) if upstream.is_demo() => {
             "answered by the built-in upstream demo".to_owned()
         }
@@ -64,6 +65,15 @@ pub(super) fn explain_admitted(
         limit,
         then: Some(then),
         ..VerdictExplanation::default()
+    }
+}
+
+fn describe_preflight(facts: &RequestFacts<'_>) -> String {
+    match &facts.cors {
+        Some(cors) if cors.allows_origin() => {
+            "answered by cors with 204; the origin is allowed, and no limit counts it".to_owned()
+        }
+        _ => "answered by cors with 204; the origin is not allowed, so the browser stops here".to_owned(),
     }
 }
 

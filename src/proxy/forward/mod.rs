@@ -70,6 +70,9 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
     if let Some(permit) = &mut state.chain_permit {
         permit.keep_charges();
     }
+    if state.is_preflight() {
+        return respond_to_preflight(*inbound, state);
+    }
     let upstream = match (state.degraded, &route.action) {
         (Some(degraded), _) => &gateway.upstreams[degraded.0],
         (None, Action::Upstream(upstream)) => upstream,
@@ -321,6 +324,16 @@ fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestSta
     let mut response = local_response(response, state);
     route.response_edits.apply(response.headers_mut(), &values);
     ForwardOutcome::Responded(response)
+}
+
+fn respond_to_preflight(inbound: InboundRequest, mut state: Box<RequestState>) -> ForwardOutcome {
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    if let Some(cors) = state.cors.take() {
+        cors.write_preflight_fields(inbound.request.headers(), response.headers_mut());
+    }
+    body::discard_body(&state.connection.watch, inbound.request);
+    ForwardOutcome::Responded(local_response(response, state))
 }
 
 /// The hash of the request for the balancer's `hash:*` kinds.

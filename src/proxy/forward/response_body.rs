@@ -16,6 +16,7 @@ use crate::admission::chain::Decisions;
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::reject::{Fault, status};
 use crate::proxy::request_state::{RequestState, Verdict};
+use crate::request::cors::CorsAnswer;
 use crate::upstream::{ExchangeFault, Lease, ServerBody, ServerFault};
 
 /// A response body. Dropping it ends the request; dropping it before its end also closes the upstream connection.
@@ -124,6 +125,12 @@ impl ResponseBody {
     /// The state of the request; `None` if it continues in a tunnel.
     pub fn state(&self) -> Option<&RequestState> {
         self.state.as_deref()
+    }
+
+    /// The answer of `cors`, to be written into the head.
+    #[inline]
+    pub fn take_cors(&mut self) -> Option<CorsAnswer> {
+        self.state.as_mut()?.cors.take()
     }
 
     /// The decisions of the chain, to be written into the head.

@@ -35,6 +35,7 @@ use crate::proxy::reject::{CompiledTemplate, Rejecters};
 use crate::request::access::Access;
 use crate::request::account::Tiers;
 use crate::request::client::ClientIp;
+use crate::request::cors::Cors;
 use crate::request::headers::forwarded::ForwardedHeaders;
 use crate::request::headers::hop_by_hop;
 use crate::request::headers::underscores::UnderscoreFilter;
@@ -63,6 +64,8 @@ pub struct Gateway {
     pub clients: ClientIp,
     pub forwarded: ForwardedHeaders,
     pub locations: Locations,
+    /// A location has `cors`, so an OPTIONS may be a preflight.
+    pub answers_preflights: bool,
     /// One for each location, in file order.
     pub routes: Vec<Route>,
     /// The limits of `server.limits`, for requests that no location serves.
@@ -120,6 +123,7 @@ pub struct Route {
     pub timeout: Option<u64>,
     /// The bandwidth of response bodies, and its key.
     pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
+    pub cors: Option<Arc<Cors>>,
 }
 
 /// The limits of a location, in the order they are judged.
@@ -179,6 +183,7 @@ impl Gateway {
             clients: ClientIp::from(&config.server),
             forwarded: ForwardedHeaders::from(&config.server),
             locations,
+            answers_preflights: routes.iter().any(|route| route.cors.is_some()),
             routes,
             default_chain: LimitChain::new(&config.server.limits, &limits, &shared, None),
             access: access_cache.get_or_build(&config.access),
@@ -270,6 +275,7 @@ impl Route {
                 let keys = KeySpec::new(&own.key, config::MissingKey::Ip);
                 (bandwidths.get_or_build(config, location, own), keys)
             }),
+            cors: location.cors.as_ref().map(|cors| Arc::new(Cors::new(cors, &config.server.request_id))),
         }
     }
 }

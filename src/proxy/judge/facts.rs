@@ -19,6 +19,7 @@ use crate::proxy::request_state::RequestState;
 use crate::request::access::AccessDecision;
 use crate::request::account::Tier;
 use crate::request::client::Client;
+use crate::request::cors::CorsAnswer;
 use crate::request::headers::forwarded;
 use crate::request::headers::grpc;
 use crate::request::headers::summary::HeaderSummary;
@@ -60,6 +61,8 @@ pub struct RequestFacts<'r> {
     /// Normalised.
     pub path: Cow<'r, [u8]>,
     pub location: LocationLookup,
+    /// `None` in a location without `cors`.
+    pub cors: Option<CorsAnswer>,
     /// `None` without access rules.
     pub access: Option<AccessDecision>,
     /// The token may have been read.
@@ -115,6 +118,7 @@ impl<'r> RequestFacts<'r> {
             host: Cow::Borrowed(""),
             path: Cow::Borrowed(b""),
             location: LocationLookup::NotFound,
+            cors: None,
             access: None,
             is_token_read: false,
             is_account_read: false,
@@ -139,6 +143,12 @@ impl<'r> RequestFacts<'r> {
             LocationLookup::Found(route) => Some(route),
             _ => None,
         }
+    }
+
+    /// Whether the location's `cors` answers the request.
+    #[inline]
+    pub fn is_preflight(&self) -> bool {
+        self.cors.as_ref().is_some_and(|cors| cors.is_preflight)
     }
 
     /// The location that serves the request.
@@ -183,6 +193,7 @@ impl<'r> RequestFacts<'r> {
         state.tier = self.tier.take();
         state.strike_target = self.strike_target;
         state.bandwidth = self.bandwidth.take();
+        state.cors = self.cors.take();
     }
 
     /// As [`InboundRequest::waiting_bytes`].

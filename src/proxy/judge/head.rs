@@ -1,9 +1,9 @@
 //! Judges a request by its head: every decision that needs no wait, in one sequence for requests and explanations.
 
 use bytes::Bytes;
-use http::Version;
 use http::header::{EXPECT, HeaderValue};
 use http::uri::PathAndQuery;
+use http::{Method, Version};
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
@@ -19,11 +19,12 @@ use crate::proxy::reject::{Fault, Rejection};
 use crate::request::access::AccessDecision;
 use crate::request::account;
 use crate::request::account::DuplicateAccount;
+use crate::request::cors;
 use crate::request::headers::hop_by_hop;
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::key::KeyOutcome;
 use crate::request::location;
-use crate::request::location::{RequestTarget, TargetError};
+use crate::request::location::{LocationLookup, RequestTarget, TargetError};
 
 /// Judges a request by its head, and collects its facts on the way. The decisions of the limits are added to
 /// `decisions`. `verdict` is set to that of the chain; `None` = no limit applies. It is passed by reference, because
@@ -44,6 +45,10 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     facts.access = gateway.access_for(facts.route()).map(|access| access.decide_access(facts.head.client.ip));
     if facts.access == Some(AccessDecision::Rejected) {
         return Err(Fault::AccessDenied.into());
+    }
+    // A preflight costs nothing: without its answer the browser would not even send the request that is limited.
+    if facts.is_preflight() {
+        return Ok(());
     }
     // Checked before tokens are verified: a rejection under overload must cost next to nothing.
     if !mode.try_count_in_flight(gateway) {
@@ -96,8 +101,28 @@ fn locate_request<'r, M: JudgeMode<'r>>(
     let target = location::check_target(head.method, head.uri).map_err(target_fault)?;
     facts.host = mode.read_host(&head).map_err(|_| Fault::BadHost)?;
     facts.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
+    if gateway.answers_preflights && *head.method == Method::OPTIONS && locate_preflight(gateway, facts) {
+        return Ok(());
+    }
     facts.location = gateway.locations.find_location(&facts.host, &facts.path, &facts.arrival());
+    if let Some(cors) = facts.route().and_then(|route| gateway.routes[route.0].cors.as_ref()) {
+        facts.cors = Some(cors.answer_request(head.headers, false));
+    }
     Ok(())
+}
+
+/// Finds the location of the request that a preflight asks for; false if its `cors` does not answer preflights.
+#[cold]
+fn locate_preflight(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> bool {
+    let RequestHead { method, headers, .. } = facts.head;
+    let Some(requested) = cors::requested_method(method, headers) else { return false };
+    let arrival = Arrival { method: &requested, ..facts.arrival() };
+    let location = gateway.locations.find_location(&facts.host, &facts.path, &arrival);
+    let LocationLookup::Found(route) = location else { return false };
+    let Some(cors) = &gateway.routes[route.0].cors else { return false };
+    facts.cors = Some(cors.answer_request(headers, true));
+    facts.location = location;
+    true
 }
 
 fn target_fault(error: TargetError) -> Fault {

@@ -210,6 +210,9 @@ impl Admitted {
 
     /// Whether an upstream answers the request; otherwise its location does.
     pub fn targets_upstream(&self) -> bool {
+        if self.state.is_preflight() {
+            return false;
+        }
         let action = &self.state.worker.gateway.routes[self.route.0].action;
         self.state.degraded.is_some() || matches!(action, Action::Upstream(_))
     }
