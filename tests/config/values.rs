@@ -306,3 +306,45 @@ fn a_snapshot_is_a_file() {
         assert_eq!(read(file), Some(file.into()));
     }
 }
+
+#[test]
+fn cors_fields() {
+    let cors = |fields: &str| {
+        let file = format!("locations: [{{ path: /, upstream: demo{fields} }}]");
+        config::parse(&file, "x").unwrap_or_else(|report| panic!("{report}")).config.locations.remove(0).cors
+    };
+    assert_eq!((cors(""), cors(", cors: none")), (None, None));
+    let exact = |origin: &str| OriginRule::Exact(origin.to_owned());
+    let short = CorsConfig {
+        origins: CorsOrigins::Listed(vec![exact("https://a.test")]),
+        methods: vec![],
+        headers: None,
+        credentials: false,
+        max_age: seconds(600),
+    };
+    assert_eq!(cors(", cors: { origins: https://a.test }"), Some(short.clone()));
+    assert_eq!(
+        cors(
+            ", cors: { origins: https://a.test, methods: any, headers: any, credentials: false, max_age: 10m }"
+        ),
+        Some(short)
+    );
+    let name = http::HeaderName::from_static;
+    let full = CorsConfig {
+        origins: CorsOrigins::Any,
+        methods: vec![http::Method::GET, http::Method::PUT],
+        headers: Some(vec![name("x-a"), name("authorization")]),
+        credentials: false,
+        max_age: seconds(86_400),
+    };
+    assert_eq!(
+        cors(", cors: { origins: '*', methods: [GET, PUT], headers: [X-A, Authorization], max_age: 1d }"),
+        Some(full)
+    );
+    let with_credentials =
+        cors(", cors: { origins: ['https://*.a.test', http://b.test], headers: none, credentials: true }");
+    let with_credentials = with_credentials.expect("cors is written");
+    let subdomains = OriginRule::Subdomains { scheme: "https://".to_owned(), suffix: ".a.test".to_owned() };
+    assert_eq!(with_credentials.origins, CorsOrigins::Listed(vec![subdomains, exact("http://b.test")]));
+    assert_eq!((with_credentials.credentials, with_credentials.headers), (true, Some(vec![])));
+}

@@ -101,6 +101,22 @@ fn login_guard() {
     gateway.ask(&from_client("/login", "203.0.113.2")).expect(200);
 }
 
+#[test]
+fn cors() {
+    let gateway = example("cors", "");
+    let asked = || get("/").header("Origin", "http://localhost:3000");
+    let shots = volley(gateway.addr(), (0..30).map(|_| asked()));
+    assert!((20..=26).contains(&count(&shots, 200)), "{} passed", count(&shots, 200));
+    for shot in &shots {
+        let allowed = shot.response.header("access-control-allow-origin");
+        assert_eq!(allowed.as_deref(), Some("http://localhost:3000"));
+    }
+    let preflight = Ask::new("OPTIONS", "/").header("Origin", "https://app.example.com");
+    let answer = gateway.ask(&preflight.header("Access-Control-Request-Method", "DELETE")).expect(204);
+    assert_eq!(answer.header("access-control-allow-methods").as_deref(), Some("DELETE"));
+    assert_eq!(answer.header("access-control-max-age").as_deref(), Some("3600"));
+}
+
 /// The polite account's one message does not wait for the hundreds that another account sent before.
 #[test]
 fn sms_smoothing_queue() {

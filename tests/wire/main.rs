@@ -14,6 +14,7 @@ mod adversity;
 mod bandwidth;
 mod bans;
 mod connections;
+mod cors;
 mod degrade;
 mod dry_run;
 mod examples;

@@ -1,12 +1,15 @@
 //! Warns of fields without effect because of the rest of the file.
 
+use http::HeaderName;
+use http::header::ACCESS_CONTROL_EXPOSE_HEADERS;
+
 use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::access::BanKey;
 use crate::config::model::limit::{Algorithm, KeyPart};
 use crate::config::model::reject::Degrade;
-use crate::config::model::{ActionConfig, LocationConfig};
+use crate::config::model::{ActionConfig, HeaderEdits, LocationConfig};
 use crate::config::{LimitId, UpstreamId};
 
 pub(super) fn lint_ineffective(file: &LintContext<'_>) {
@@ -15,6 +18,25 @@ pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_degrading(file);
     warn_of_bans(file);
     warn_of_bandwidth(file);
+    warn_of_cors_headers(file);
+}
+
+/// Edits of fields that `cors` writes or removes. More fields may be exposed.
+fn warn_of_cors_headers(file: &LintContext<'_>) {
+    for (index, location) in file.config.locations.iter().enumerate() {
+        let HeaderEdits { set, add, .. } = &location.response_headers;
+        let is_replaced = |name: &&HeaderName| {
+            name.as_str().starts_with("access-control-") && *name != ACCESS_CONTROL_EXPOSE_HEADERS
+        };
+        let replaced = set.iter().chain(add).map(|(name, _)| name).find(is_replaced);
+        if let (Some(name), true) = (replaced, location.cors.is_some()) {
+            let message = format!("`cors` replaces the header `{name}`");
+            warn_at(
+                &file.location_value(index, &["response_headers"]),
+                ValueError::new(codes::NO_EFFECT, message).with_help("remove it here, or write cors: none"),
+            );
+        }
+    }
 }
 
 /// Bandwidth limits only pace the bodies of upstreams.

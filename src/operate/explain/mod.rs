@@ -23,7 +23,7 @@ use crate::proxy::judge;
 use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::Rejection;
 use crate::request::cors;
-use crate::request::location::LocationCandidate;
+use crate::request::location::{Arrival, LocationCandidate};
 use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
 use limits::{AdmittedPlan, LookMode};

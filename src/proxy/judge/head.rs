@@ -24,7 +24,7 @@ use crate::request::headers::hop_by_hop;
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::key::KeyOutcome;
 use crate::request::location;
-use crate::request::location::{LocationLookup, RequestTarget, TargetError};
+use crate::request::location::{Arrival, LocationLookup, RequestTarget, TargetError};
 
 /// Judges a request by its head, and collects its facts on the way. The decisions of the limits are added to
 /// `decisions`. `verdict` is set to that of the chain; `None` = no limit applies. It is passed by reference, because
