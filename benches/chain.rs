@@ -32,6 +32,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         name: "bench".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
+        missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm,
         tiers: vec![],
         fair_by: vec![],

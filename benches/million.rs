@@ -47,6 +47,7 @@ impl Ours {
             name: "bench".into(),
             key: vec![KeyPart::Ip],
             missing_key: MissingKey::Ip,
+            missing_key_status: http::StatusCode::FORBIDDEN,
             algorithm: Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] },
             tiers: vec![],
             fair_by: vec![],

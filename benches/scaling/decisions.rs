@@ -79,6 +79,7 @@ fn token_bucket() -> LimitConfig {
         name: "bench".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
+        missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm: Algorithm::TokenBucket { rates },
         tiers: vec![],
         fair_by: vec![],
