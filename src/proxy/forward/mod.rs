@@ -1,4 +1,4 @@
-//! The forward service: an admitted request becomes a response, from an upstream, from `respond` or from `redirect`.
+//! The forward service: an admitted request becomes a response, from an upstream, from `respond`, `redirect` or `cors`.
 //!
 //! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
 //! the head the upstream's, `exchange` sends it, `retry` decides which attempts are repeated, and `response_body`

@@ -2,7 +2,7 @@
 //!
 //! 1. `head` judges by the head alone, and collects the [`RequestFacts`]. It checks the framing, finds the location,
 //!    applies access rules, reads account and tier (from a token only if its signature holds), and rejects banned
-//!    clients; none of this charges a limit.
+//!    clients; none of this charges a limit. A preflight of `cors` is admitted after the access rules.
 //! 2. `head` ends with the limits. `demand` finds the key and the cost for each, and the chain judges those of
 //!    `server.limits` and of the location as one transaction: if one rejects, none is charged.
 //! 3. `mode` is all that differs between a request, which is charged, and an explanation, which only looks.
