@@ -7,9 +7,10 @@ use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::access::BanKey;
+use crate::config::model::headers::HeaderEdits;
 use crate::config::model::limit::{Algorithm, KeyPart};
 use crate::config::model::reject::Degrade;
-use crate::config::model::{ActionConfig, HeaderEdits, LocationConfig};
+use crate::config::model::{ActionConfig, LocationConfig};
 use crate::config::{LimitId, UpstreamId};
 
 pub(super) fn lint_ineffective(file: &LintContext<'_>) {
