@@ -1,5 +1,6 @@
-//! Client sockets, TLS towards clients, the PROXY protocol, and the deadlines of connections.
+//! Client sockets, TLS towards clients, the PROXY protocol, the deadlines of connections, and why a bind fails.
 
+pub mod bind_fault;
 pub mod deadline;
 pub mod proxy_protocol;
 pub mod socket;

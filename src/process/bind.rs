@@ -15,6 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::config::{ListenAddress, ListenConfig};
 use crate::downstream::listener_protocol::ListenerProtocol;
+use crate::net::bind_fault::describe_bind_error;
 
 /// The kernel caps this at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -182,6 +183,10 @@ fn listen_error(address: impl fmt::Display, error: &io::Error) -> String {
     format!("cannot listen on {address}: {error}")
 }
 
+fn tcp_listen_error(address: SocketAddr, error: &io::Error) -> String {
+    format!("cannot listen on {address}: {}", describe_bind_error(address, error))
+}
+
 impl BoundSockets {
     /// Further handles on the same sockets.
     ///
@@ -230,7 +235,7 @@ fn bind_tcp(
     if !sockets.is_empty() {
         return Ok(sockets);
     }
-    let sockets = open_tcp_sockets(address, workers).map_err(|error| listen_error(address, &error))?;
+    let sockets = open_tcp_sockets(address, workers).map_err(|error| tcp_listen_error(address, &error))?;
     Ok(vec![BoundSockets::Tcp(sockets)])
 }
 
@@ -250,7 +255,7 @@ fn bind_tcp_v6(
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match open_tcp_sockets(address, workers) {
         Ok(sockets) => Ok(vec![BoundSockets::Tcp(sockets)]),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(listen_error(address, &error)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(tcp_listen_error(address, &error)),
         Err(error) => {
             tracing::debug!(%error, "not listening on IPv6");
             Ok(Vec::new())

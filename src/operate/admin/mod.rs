@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use tower::Service;
 
 use crate::config;
+use crate::net::bind_fault::describe_bind_error;
 use crate::operate::explain::{Explanation, Query};
 use crate::upstream::Upstream;
 
@@ -87,7 +88,10 @@ impl AdminListener {
             let address = listener.local_addr()?;
             Ok(AdminListener { listener, address, configured: config.listen, policy: config.into() })
         };
-        bind().map_err(|error: io::Error| format!("cannot listen on {} for admin: {error}", config.listen))
+        bind().map_err(|error: io::Error| {
+            let why = describe_bind_error(config.listen, &error);
+            format!("cannot listen on {} for admin: {why}", config.listen)
+        })
     }
 
     /// The real address, also for port 0.
