@@ -1,8 +1,9 @@
 //! The start-up banner: the addresses, the state store, bans, access rules, and the limits of each location in words.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use super::logging;
+use super::stderr_line::StderrLine;
 use crate::config::LimitId;
 use crate::config::describe::{
     describe_access, describe_bans, describe_limit, describe_location, describe_state,
@@ -12,58 +13,73 @@ use crate::config::{Config, LocationConfig};
 /// Maximum number of locations; more would scroll the addresses off the screen.
 const LOCATIONS_MAX: usize = 40;
 
-/// Writes the banner to stderr, because stdout belongs to the access log. `listening` and `admin` are the bound
-/// addresses, e.g. `http://127.0.0.1:8080` or `unix:/path`.
-pub fn print_banner(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
-    // A closed stderr must not stop the start.
-    let _ = io::stderr().write_all(banner_text(config, source, listening, admin).as_bytes());
+/// A line and the indented lines below it.
+struct BannerLine {
+    text: String,
+    details: Vec<String>,
 }
 
-fn banner_text(config: &Config, source: &str, listening: &[String], admin: Option<&str>) -> String {
-    let mut out = format!("sluicegate {} serves {source}\n", env!("CARGO_PKG_VERSION"));
-    for address in listening {
-        push_line(&mut out, format_args!("listening {address}"));
-    }
-    if let Some(address) = admin {
-        push_line(&mut out, format_args!("admin {address}"));
-    }
-    if let Some(state) = describe_state(config) {
-        push_line(&mut out, format_args!("state: {state}"));
-    }
-    if let Some(bans) = describe_bans(config) {
-        push_line(&mut out, format_args!("bans: {bans}"));
-    }
-    if let Some(access) = describe_access(config, &config.access) {
-        push_line(&mut out, format_args!("access: {access}"));
-    }
-    if !config.server.limits.is_empty() {
-        push_line(&mut out, format_args!("every request"));
-        push_limits(&mut out, config, &config.server.limits, None);
-    }
-    for location in config.locations.iter().take(LOCATIONS_MAX) {
-        push_line(&mut out, format_args!("{}", describe_location(config, location)));
-        if location.access != config.access {
-            let access = describe_access(config, &location.access);
-            push_line(&mut out, format_args!("  access: {}", access.as_deref().unwrap_or("any")));
-        }
-        push_limits(&mut out, config, &location.limits, Some(location));
-    }
-    match config.locations.len().saturating_sub(LOCATIONS_MAX) {
-        0 => {}
-        more => push_line(&mut out, format_args!("and {more} more locations")),
+/// Writes the banner to stderr, because stdout belongs to the access log, and then the lines of the log that wait for
+/// it. `listening` and `admin` are the bound addresses, e.g. `http://127.0.0.1:8080` or `unix:/path`.
+pub fn print_banner(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
+    let lines = banner_lines(config, source, listening, admin);
+    let text = if logging::is_json() { render_json(&lines) } else { render_text(&lines) };
+    // A closed stderr must not stop the start.
+    let _ = io::stderr().write_all(text.as_bytes());
+    logging::release_lines();
+}
+
+fn render_text(lines: &[BannerLine]) -> String {
+    let mut out = String::new();
+    for line in lines {
+        out.push_str(&line.text);
+        out.push('\n');
+        line.details.iter().for_each(|detail| out.extend(["  ", detail, "\n"]));
     }
     out
 }
 
-fn push_line(out: &mut String, text: std::fmt::Arguments<'_>) {
-    // Writing into a String cannot fail.
-    let _ = writeln!(out, "{text}");
+fn render_json(lines: &[BannerLine]) -> String {
+    let render =
+        |line: &BannerLine| StderrLine::new("INFO", &line.text).with_details(&line.details).render_json();
+    lines.iter().map(render).collect()
 }
 
-fn push_limits(out: &mut String, config: &Config, limits: &[LimitId], location: Option<&LocationConfig>) {
-    for &limit in limits {
-        push_line(out, format_args!("  {}", describe_limit(config, limit, location)));
+fn banner_lines(config: &Config, source: &str, listening: &[String], admin: Option<&str>) -> Vec<BannerLine> {
+    let mut lines = Vec::new();
+    let mut push = |text: String, details: Vec<String>| lines.push(BannerLine { text, details });
+    push(format!("sluicegate {} serves {source}", env!("CARGO_PKG_VERSION")), Vec::new());
+    for address in listening {
+        push(format!("listening {address}"), Vec::new());
     }
+    let sections = [
+        admin.map(|address| format!("admin {address}")),
+        describe_state(config).map(|state| format!("state: {state}")),
+        describe_bans(config).map(|bans| format!("bans: {bans}")),
+        describe_access(config, &config.access).map(|access| format!("access: {access}")),
+    ];
+    sections.into_iter().flatten().for_each(|section| push(section, Vec::new()));
+    if !config.server.limits.is_empty() {
+        push("every request".to_owned(), describe_limits(config, &config.server.limits, None));
+    }
+    for location in config.locations.iter().take(LOCATIONS_MAX) {
+        let mut details = Vec::new();
+        if location.access != config.access {
+            let access = describe_access(config, &location.access);
+            details.push(format!("access: {}", access.as_deref().unwrap_or("any")));
+        }
+        details.extend(describe_limits(config, &location.limits, Some(location)));
+        push(describe_location(config, location), details);
+    }
+    match config.locations.len().saturating_sub(LOCATIONS_MAX) {
+        0 => {}
+        more => push(format!("and {more} more locations"), Vec::new()),
+    }
+    lines
+}
+
+fn describe_limits(config: &Config, limits: &[LimitId], location: Option<&LocationConfig>) -> Vec<String> {
+    limits.iter().map(|&limit| describe_limit(config, limit, location)).collect()
 }
 
 #[cfg(test)]
@@ -73,7 +89,7 @@ mod tests {
     fn render_banner(yaml: &str) -> String {
         let loaded = crate::config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
         let listening = ["http://127.0.0.1:8080".to_owned(), "unix:/run/sg.sock".to_owned()];
-        banner_text(&loaded.config, "gateway.yaml", &listening, Some("http://127.0.0.1:9901"))
+        render_text(&banner_lines(&loaded.config, "gateway.yaml", &listening, Some("http://127.0.0.1:9901")))
     }
 
     #[test]
@@ -108,6 +124,21 @@ mod tests {
         let expected = "bans: 3 rejections per 60 seconds ban a client IP for 1 hour\n\
                      access: 403 for 10.0.0.0/8\n/ -> demo\n";
         assert!(banner.contains(expected) && banner.ends_with("/x -> demo\n  access: any\n"), "{banner}");
+    }
+
+    #[test]
+    fn json_has_one_line_for_each_location() {
+        let loaded = crate::config::parse("locations: [{ path: /, upstream: demo, limits: 1/s }]\n", "x");
+        let lines = banner_lines(&loaded.unwrap().config, "x", &["http://[::1]:80".to_owned()], None);
+        let lines: Vec<serde_json::Value> =
+            render_json(&lines).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let messages: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
+        assert_eq!(messages[1..], ["listening http://[::1]:80", "/ -> demo"]);
+        assert!(messages[0].ends_with(" serves x"), "{messages:?}");
+        assert!(
+            lines[2]["details"][0].as_str().unwrap().starts_with("/#1: 1 request per second"),
+            "{lines:?}"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
@@ -19,17 +19,24 @@ use crate::config::{LogConfig, LogFormat, LogLevel};
 /// Maximum number of queued lines; more are dropped, so that a blocked stderr does not block the program.
 const LINES_MAX: usize = 1024;
 
+/// Maximum time that lines wait for the banner, so that a slow start shows its reasons.
+const HOLD_MAX: Duration = Duration::from_secs(2);
+
 static QUEUE: OnceLock<SyncSender<Vec<u8>>> = OnceLock::new();
+static RELEASE: OnceLock<SyncSender<()>> = OnceLock::new();
+/// Whether stderr holds JSON lines.
+static JSON: OnceLock<bool> = OnceLock::new();
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// Starts to log events to stderr; a second call has no effect.
+/// Starts to log events to stderr, where they appear from [`release_lines`] on; a second call has no effect.
 pub fn start_logging(config: &LogConfig) {
     let terminal = io::stderr().is_terminal();
+    let json = *JSON.get_or_init(|| is_json_format(config.format));
     start_stderr_thread();
     let lines =
         tracing_subscriber::fmt::layer().with_writer(|| StderrLines).with_target(false).with_ansi(terminal);
-    let lines = match is_json(config.format, terminal) {
+    let lines = match json {
         true => lines.json().flatten_event(true).boxed(),
         false => lines.boxed(),
     };
@@ -53,8 +60,33 @@ pub fn apply_level(config: &LogConfig) {
     }
 }
 
+/// Whether stderr holds JSON lines; before [`start_logging`], whether the default format does.
+pub fn is_json() -> bool {
+    JSON.get().copied().unwrap_or_else(|| is_json_format(LogFormat::Auto))
+}
+
+/// Whether this format means JSON lines on the stderr of this process.
+pub fn is_json_format(format: LogFormat) -> bool {
+    is_json_on(format, io::stderr().is_terminal())
+}
+
+/// Queues text that is no event behind the lines so far.
+pub fn queue_text(text: &str) {
+    // The queue takes any line.
+    let _ = StderrLines.write(text.as_bytes());
+}
+
+/// Writes the queued lines, and all later ones at once. The banner comes first.
+pub fn release_lines() {
+    if let Some(release) = RELEASE.get() {
+        // They are released already.
+        let _ = release.try_send(());
+    }
+}
+
 /// Waits until all lines are written, at most 500 ms.
 pub fn flush_lines() {
+    release_lines();
     for _ in 0..50 {
         if PENDING.load(Ordering::Acquire) == 0 {
             return;
@@ -66,15 +98,21 @@ pub fn flush_lines() {
 /// Starts the only thread that may block on stderr.
 fn start_stderr_thread() {
     let (sender, lines) = sync_channel::<Vec<u8>>(LINES_MAX);
-    let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
-        for line in lines {
-            // A broken stderr cannot be reported anywhere.
-            let _ = io::stderr().write_all(&line);
-            PENDING.fetch_sub(1, Ordering::Release);
-        }
-    });
-    if thread.is_ok() {
+    let (release, released) = sync_channel::<()>(1);
+    let write_lines = move || write_queued(&lines, &released);
+    if std::thread::Builder::new().name("log".to_owned()).spawn(write_lines).is_ok() {
         let _ = QUEUE.set(sender);
+        let _ = RELEASE.set(release);
+    }
+}
+
+fn write_queued(lines: &Receiver<Vec<u8>>, released: &Receiver<()>) {
+    // Lines flow when they are released, and after the longest wait.
+    let _ = released.recv_timeout(HOLD_MAX);
+    for line in lines {
+        // A broken stderr cannot be reported anywhere.
+        let _ = io::stderr().write_all(&line);
+        PENDING.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -102,7 +140,7 @@ fn is_ours(event: &Metadata<'_>) -> bool {
     *event.level() != Level::WARN || event.target().starts_with("sluicegate")
 }
 
-fn is_json(format: LogFormat, terminal: bool) -> bool {
+fn is_json_on(format: LogFormat, terminal: bool) -> bool {
     match format {
         LogFormat::Auto => !terminal,
         LogFormat::Pretty => false,
@@ -126,8 +164,8 @@ mod tests {
 
     #[test]
     fn auto_is_pretty_on_a_terminal_alone() {
-        assert!(is_json(LogFormat::Auto, false) && !is_json(LogFormat::Auto, true));
-        assert!(is_json(LogFormat::Json, true) && !is_json(LogFormat::Pretty, false));
+        assert!(is_json_on(LogFormat::Auto, false) && !is_json_on(LogFormat::Auto, true));
+        assert!(is_json_on(LogFormat::Json, true) && !is_json_on(LogFormat::Pretty, false));
     }
 
     #[test]

@@ -4,3 +4,4 @@ pub mod access_log;
 pub mod banner;
 pub mod logging;
 pub mod metrics;
+pub mod stderr_line;

@@ -28,7 +28,7 @@ fn counters_and_bans_are_handed_over() {
     let (first, addr) = (gateway.pid(), gateway.addr());
     let successor = gateway.upgrade();
     assert_ne!(successor.0 as u32, first);
-    assert_eq!(gateway.stderr().matches(&format!("listening http://{addr}\n")).count(), 2);
+    assert_eq!(gateway.stderr().matches(&format!("listening http://{addr}\"")).count(), 2);
     assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 429);
     assert_eq!(ask(&gateway, "192.0.2.66", "bob"), 429);
     assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 1.0);
@@ -192,7 +192,8 @@ fn the_new_process_serves_the_new_file() {
     }
     assert!(TcpStream::connect(second).is_err(), "the new file does not listen there");
     let third = gateway.stderr().lines().rev().find_map(|line| {
-        line.strip_prefix("listening http://").filter(|addr| addr.starts_with("127.0.0.3:"))?.parse().ok()
+        let (_, addr) = line.split_once("listening http://")?;
+        addr.split('"').next().filter(|addr| addr.starts_with("127.0.0.3:"))?.parse().ok()
     });
     assert_eq!(Client::connect(third.expect("an address")).ask(&get("/")).expect(200).text(), "new");
 }
