@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
@@ -18,6 +17,7 @@ use super::gateway_tasks::GatewayTasks;
 use super::hot_upgrade::old_process;
 use super::hot_upgrade::old_process::{HandoverSockets, PendingChild};
 use super::listeners::Listeners;
+use super::rejection_rates::RejectionLooks;
 use super::reload_history::ReloadHistory;
 use super::systemd;
 use super::worker_thread::WorkerCommand;
@@ -25,7 +25,7 @@ use super::workers::Workers;
 use crate::config::FileFingerprint;
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
-use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::proxy::gateway::Gateway;
 
 /// Commands that may wait.
 pub const COMMANDS_MAX: usize = 64;
@@ -53,6 +53,8 @@ pub struct ControlThread {
     /// `None` = shut down.
     pub tasks: RefCell<Option<GatewayTasks>>,
     pub history: Arc<ReloadHistory>,
+    /// For the rates of the status page.
+    pub rejection_looks: RejectionLooks,
     /// The files of the configuration in force, or of the last one that was rejected.
     pub files: RefCell<Vec<FileFingerprint>>,
     /// Notified when another configuration is in force.
@@ -209,80 +211,6 @@ impl ControlThread {
         }
         self.current.load().access_log.flush_within(LOG_FLUSH);
     }
-
-    /// The state of the gateway, for people and programs.
-    pub fn render_status(&self) -> AdminResponse {
-        let gateway = self.current.load();
-        let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
-        let in_flight = gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed);
-        let last = self.history.last_attempt();
-        let listening = self.listeners.borrow().display_addresses();
-        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-        let file = self.file.as_ref().map(|file| file.display().to_string());
-        let shared_limits = conflicting_limits(&gateway);
-        let tasks = self.tasks.borrow();
-        let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
-        let snapshot = snapshot.map(|(path, failure)| (path.display().to_string(), failure));
-        let json = json!({
-            "version": version,
-            "pid": pid,
-            "file": file,
-            "uptime_s": self.history.uptime_seconds(),
-            "generation": self.history.generation(),
-            "workers": self.workers.count(),
-            "listening": listening,
-            "connections": self.connection_limits.open_count(),
-            "in_flight": in_flight,
-            "shared_limits": shared_limits.iter().map(|(limit, trouble)| json!({
-                "limit": limit,
-                "trouble": trouble,
-            })).collect::<Vec<_>>(),
-            "snapshot": snapshot.as_ref().map(|(path, failure)| json!({ "file": path, "error": failure })),
-            "last_reload": last.as_ref().map(|last| json!({
-                "at": last.at,
-                "result": if last.ok { "ok" } else { "failed" },
-                "told": last.message,
-            })),
-        });
-        let mut text =
-            format!("sluicegate {version}, process {pid}, up {} s\n", self.history.uptime_seconds());
-        let mut line = |name: &str, value: String| text.push_str(&format!("{name:<12}{value}\n"));
-        line("file", file.unwrap_or_else(|| "none".to_owned()));
-        line("generation", self.history.generation().to_string());
-        line("listening", listening.join(" "));
-        line("connections", self.connection_limits.open_count().to_string());
-        line("in flight", in_flight.to_string());
-        for (limit, trouble) in &shared_limits {
-            line("limit", format!("{limit}: {trouble}"));
-        }
-        if let Some((path, failure)) = snapshot {
-            let suffix = failure.map(|why| format!(" cannot be written: {why}"));
-            line("snapshot", path + suffix.as_deref().unwrap_or_default());
-        }
-        line(
-            "last reload",
-            match last {
-                None => "none".to_owned(),
-                Some(last) if last.ok => format!("ok: {}", last.message),
-                Some(last) => format!("failed: {}", last.message),
-            },
-        );
-        AdminResponse::ok(text, json)
-    }
-}
-
-/// Shared limits that other gateways count differently, and the difference.
-fn conflicting_limits(gateway: &Gateway) -> Vec<(String, &'static str)> {
-    let fleets = gateway.shared.iter().flatten().map(|limit| &limit.fleet);
-    let conflicts = fleets.flat_map(|fleet| {
-        let limit = || fleet.announcement.limit.clone();
-        let differs = fleet.differs().then(|| (limit(), "its numbers differ from those of other gateways"));
-        let collides = fleet
-            .collides()
-            .then(|| (limit(), "other gateways use this name for a limit with another key or algorithm"));
-        differs.into_iter().chain(collides)
-    });
-    conflicts.collect()
 }
 
 /// Passes commands that arrived during the upgrade on to the new process.

@@ -7,7 +7,8 @@
 //! [`control`] owns everything in force, on the control thread. [`reload`] reads a configuration, prepares it
 //! ([`listeners`]) and swaps it in; [`workers`] sends the threads their
 //! [`WorkerCommand`](worker_thread::WorkerCommand)s and waits for completion; [`gateway_tasks`] are the tasks beside
-//! the workers. [`hot_upgrade`] is the change of the program. [`reload_history`] and [`config_diff`] report on reloads.
+//! the workers. [`hot_upgrade`] is the change of the program. [`reload_history`] and [`config_diff`] report on reloads,
+//! [`status`] on the gateway as a whole.
 
 mod bind;
 mod config_diff;
@@ -15,9 +16,12 @@ mod control;
 mod gateway_tasks;
 mod hot_upgrade;
 mod listeners;
+mod rejection_rates;
 mod reload;
 mod reload_history;
 mod signals;
+mod status;
+mod status_table;
 mod systemd;
 mod watched_files;
 mod worker_thread;
@@ -52,6 +56,7 @@ use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
 use listeners::Listeners;
+use rejection_rates::RejectionLooks;
 use reload_history::ReloadHistory;
 use signals::{EarlySignals, SignalRelay, Signals};
 use workers::{Workers, WorkersEnded};
@@ -184,6 +189,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         file: source.file,
         tasks: RefCell::new(Some(GatewayTasks::start_all(current.clone()).map_err(failed)?)),
         history: ReloadHistory::new(&gateway),
+        rejection_looks: RejectionLooks::new(&gateway, Now::read_clock()),
         listeners: RefCell::new(listeners),
         files: RefCell::new(files),
         admin_server: RefCell::new(None),

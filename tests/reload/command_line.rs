@@ -87,6 +87,65 @@ fn status_shows_the_state() {
     });
 }
 
+/// Servers, limits, bans and rejections stand on one screen, in aligned columns.
+#[test]
+fn status_shows_servers_limits_bans_and_rejections() {
+    let upstream = Upstream::ok();
+    let (gateway, _head) = start(&format!(
+        "upstreams:\n  app: {{ servers: [\"{}\", \"127.0.0.1:1\"], balance: round_robin, eject: {{ errors: 1, max: 100% }} }}\n\
+         limits:\n  tight: {{ key: global, rate: 1/h }}\n  idle: {{ rate: 10/s }}\n\
+         bans: {{ after: 3/1m }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n  - {{ path: /tight, respond: {{ body: ok }}, limits: [tight, idle] }}\n",
+        upstream.url()
+    ));
+    for _ in 0..4 {
+        gateway.get("/");
+    }
+    let statuses = [(); 5].map(|()| gateway.get("/tight").status);
+    assert_eq!(statuses, [200, 429, 429, 429, 429]);
+    let output = run(&gateway, &["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let tight = &json["limits"][0];
+    assert_eq!(
+        (&tight["limit"], &tight["keys"], &tight["rejected"]),
+        (&"tight".into(), &1.into(), &3.into())
+    );
+    assert_eq!((&json["bans"]["active"], &json["bans"]["rejected"]), (&1.into(), &1.into()));
+    assert!(json["rejections"]["per_s"].as_f64() > Some(0.0), "{json}");
+    let servers = json["upstreams"][0]["servers"].as_array().expect("servers");
+    assert_eq!(servers.iter().filter(|server| server["state"] == "ejected").count(), 1, "{json}");
+    let text = run(&gateway, &["status"]).stdout;
+    assert!(text.contains("\nbans        1 active, ") && text.contains("\nrejections  "), "{text}");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let at = |first: &str| rows.iter().position(|row| row.first() == Some(&first)).expect(first);
+    assert_eq!(rows[at("upstream") + 1][..3], ["app", "127.0.0.1:1", "ejected"], "{text}");
+    assert_eq!(rows[at("upstream") + 2][2], "up", "{text}");
+    assert!(rows[at("tight")][1] == "1" && rows[at("tight")][3] == "3" && at("tight") < at("idle"), "{text}");
+    let column = |word: &str| text.lines().find_map(|line| line.find(word)).expect(word);
+    assert_eq!(column("state"), column("ejected"), "{text}");
+    assert!(text.lines().count() <= 24, "one screen: {text}");
+}
+
+/// A look after a long time shows the rates of now: those of one second.
+#[test]
+fn status_shows_recent_rates() {
+    let (gateway, _head) =
+        start("locations:\n  - { path: /, respond: { body: ok }, limits: { key: global, rate: 1/h } }\n");
+    let look = || -> serde_json::Value {
+        serde_json::from_str(&run(&gateway, &["status", "--json"]).stdout).expect("JSON")
+    };
+    gateway.get("/").expect(200);
+    gateway.get("/").expect(429);
+    assert!(look()["rejections"]["per_s"].as_f64() > Some(0.0));
+    std::thread::sleep(ms(1200));
+    look();
+    std::thread::sleep(ms(1200));
+    let quiet = look();
+    assert_eq!((&quiet["rejections"]["per_s"], &quiet["limits"][0]["rejected"]), (&0.0.into(), &1.into()));
+    let over = quiet["rejections"]["over_s"].as_f64().expect("seconds");
+    assert!((1.0..15.0).contains(&over), "{quiet}");
+}
+
 /// A token missing from the environment is not a wrong token.
 #[test]
 fn an_unset_variable_is_reported() {

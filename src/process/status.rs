@@ -1,0 +1,162 @@
+//! `/status`: the state of the running gateway, on one screen for people and complete for programs.
+
+use serde_json::{Value, json};
+
+use super::control::ControlThread;
+use super::gateway_tasks::GatewayTasks;
+use super::rejection_rates::RejectionRates;
+use super::status_table::render_table;
+use crate::base::clock::Now;
+use crate::config::Algorithm;
+use crate::limit::Limit;
+use crate::operate::admin::AdminResponse;
+use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::upstream::{ServerStatus, UpstreamStatus};
+
+/// Maximum number of servers and of limits on the screen; JSON has all.
+const ROWS_MAX: usize = 8;
+
+impl ControlThread {
+    /// The state of the gateway, for people and programs.
+    pub fn render_status(&self) -> AdminResponse {
+        let gateway = self.current.load();
+        let now = Now::read_clock();
+        let rates = self.rejection_looks.look_at(&gateway, now);
+        let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
+        let upstreams: Vec<UpstreamStatus> = shown.map(|upstream| upstream.status_at(now)).collect();
+        let (mut text, mut json) = self.describe_process(&gateway, &rates, now);
+        text.push_str(&upstreams_table(&upstreams));
+        text.push_str(&limits_table(&gateway, &rates));
+        let limits = rates.limits.iter().map(|found| {
+            json!({
+                "limit": *gateway.limits[found.limit.0].name,
+                "keys": count_keys(&gateway, &gateway.limits[found.limit.0]),
+                "rejected": found.rejected,
+                "rejected_per_s": found.per_second,
+            })
+        });
+        json["limits"] = limits.collect();
+        json["upstreams"] = serde_json::to_value(&upstreams).unwrap_or_default();
+        AdminResponse::ok(text, json)
+    }
+
+    fn describe_process(&self, gateway: &Gateway, rates: &RejectionRates, now: Now) -> (String, Value) {
+        let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
+        let in_flight = gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed);
+        let last = self.history.last_attempt();
+        let listening = self.listeners.borrow().display_addresses();
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        let shared_limits = conflicting_limits(gateway);
+        let tasks = self.tasks.borrow();
+        let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
+        let snapshot = snapshot.map(|(path, failure)| (path.display().to_string(), failure));
+        let active_bans = gateway.bans.as_ref().map(|bans| bans.active_count(now));
+        let json = json!({
+            "version": version,
+            "pid": pid,
+            "file": file,
+            "uptime_s": self.history.uptime_seconds(),
+            "generation": self.history.generation(),
+            "workers": self.workers.count(),
+            "listening": listening,
+            "connections": self.connection_limits.open_count(),
+            "in_flight": in_flight,
+            "rejections": { "per_s": rates.per_second, "over_s": rates.over_seconds },
+            "bans": active_bans.map(|active| json!({
+                "active": active,
+                "rejected": rates.bans.rejected,
+                "rejected_per_s": rates.bans.per_second,
+            })),
+            "shared_limits": shared_limits.iter().map(|(limit, trouble)| json!({
+                "limit": limit,
+                "trouble": trouble,
+            })).collect::<Vec<_>>(),
+            "snapshot": snapshot.as_ref().map(|(path, failure)| json!({ "file": path, "error": failure })),
+            "last_reload": last.as_ref().map(|last| json!({
+                "at": last.at,
+                "result": if last.ok { "ok" } else { "failed" },
+                "told": last.message,
+            })),
+        });
+        let mut text =
+            format!("sluicegate {version}, process {pid}, up {} s\n", self.history.uptime_seconds());
+        let mut line = |name: &str, value: String| text.push_str(&format!("{name:<12}{value}\n"));
+        line("file", file.unwrap_or_else(|| "none".to_owned()));
+        line("generation", self.history.generation().to_string());
+        line("listening", listening.join(" "));
+        line("connections", self.connection_limits.open_count().to_string());
+        line("in flight", in_flight.to_string());
+        line("rejections", format!("{:.1}/s over {:.0} s", rates.per_second, rates.over_seconds));
+        if let Some(active) = active_bans {
+            line("bans", format!("{active} active, {:.1} rejections/s", rates.bans.per_second));
+        }
+        for (limit, trouble) in &shared_limits {
+            line("limit", format!("{limit}: {trouble}"));
+        }
+        if let Some((path, failure)) = snapshot {
+            let suffix = failure.map(|why| format!(" cannot be written: {why}"));
+            line("snapshot", path + suffix.as_deref().unwrap_or_default());
+        }
+        line(
+            "last reload",
+            match last {
+                None => "none".to_owned(),
+                Some(last) if last.ok => format!("ok: {}", last.message),
+                Some(last) => format!("failed: {}", last.message),
+            },
+        );
+        (text, json)
+    }
+}
+
+/// The keys that hold counters of a limit. `None` = only the store knows them.
+fn count_keys(gateway: &Gateway, limit: &Limit) -> Option<usize> {
+    match gateway.shared.get(limit.id.0).and_then(Option::as_ref) {
+        None => Some(limit.key_count()),
+        Some(_) if matches!(limit.config.algorithm, Algorithm::Concurrency { .. }) => None,
+        Some(shared) => Some(shared.keys()),
+    }
+}
+
+/// Servers that are not up come first, so that they are always on the screen.
+fn upstreams_table(upstreams: &[UpstreamStatus]) -> String {
+    let all = upstreams.iter().flat_map(|one| one.servers.iter().map(move |server| (one, server)));
+    let mut all: Vec<(&UpstreamStatus, &ServerStatus)> = all.collect();
+    all.sort_by_key(|(_, server)| server.state == "up");
+    let trouble = |server: &ServerStatus| match &server.last_error {
+        Some(last) if server.state != "up" => format!("{}, {:.0} s ago", last.error, last.seconds_ago),
+        _ => String::new(),
+    };
+    let rows = all.iter().map(|(upstream, server)| {
+        let (name, in_flight) = (server.server.clone(), server.in_flight.to_string());
+        [upstream.upstream.clone(), name, server.state.to_owned(), in_flight, trouble(server)]
+    });
+    render_table(["upstream", "server", "state", "in flight", ""], rows, ROWS_MAX)
+}
+
+/// The limits that reject most come first.
+fn limits_table(gateway: &Gateway, rates: &RejectionRates) -> String {
+    let mut all: Vec<_> = rates.limits.iter().collect();
+    all.sort_by(|a, b| b.per_second.total_cmp(&a.per_second).then(b.rejected.cmp(&a.rejected)));
+    let rows = all.iter().map(|found| {
+        let limit = &gateway.limits[found.limit.0];
+        let keys = count_keys(gateway, limit).map_or_else(|| "-".to_owned(), |keys| keys.to_string());
+        [limit.name.to_string(), keys, format!("{:.1}", found.per_second), found.rejected.to_string()]
+    });
+    render_table(["limit", "keys", "rejections/s", "in all"], rows, ROWS_MAX)
+}
+
+/// Shared limits that other gateways count differently, and the difference.
+fn conflicting_limits(gateway: &Gateway) -> Vec<(String, &'static str)> {
+    let fleets = gateway.shared.iter().flatten().map(|limit| &limit.fleet);
+    let conflicts = fleets.flat_map(|fleet| {
+        let limit = || fleet.announcement.limit.clone();
+        let differs = fleet.differs().then(|| (limit(), "its numbers differ from those of other gateways"));
+        let collides = fleet
+            .collides()
+            .then(|| (limit(), "other gateways use this name for a limit with another key or algorithm"));
+        differs.into_iter().chain(collides)
+    });
+    conflicts.collect()
+}
