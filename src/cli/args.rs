@@ -3,15 +3,20 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
 
 /// A reverse-proxy gateway with built-in throttling.
 #[derive(Debug, Parser)]
-#[command(name = "sluicegate", version, allow_external_subcommands = true, disable_help_subcommand = true)]
+#[command(name = "sluicegate", version, allow_external_subcommands = true)]
 pub(super) struct CommandLine {
-    /// The file to read or write [default: ./gateway.yaml]
-    #[arg(short, long, value_name = "FILE", global = true)]
+    /// The file to read or write [default: ./gateway.yaml]; check and explain read stdin for `-`
+    #[arg(short, long, value_name = "FILE", global = true, value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
+    /// Check the file, as `check` does
+    #[arg(short, long)]
+    pub test: bool,
     #[command(subcommand)]
     pub verb: Option<Verb>,
 }
@@ -19,7 +24,7 @@ pub(super) struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Serve (the default without a verb)
-    Run,
+    Run(RunArgs),
     /// Check the file and report every problem
     Check(CheckArgs),
     /// Explain the decision on a request
@@ -32,16 +37,28 @@ pub(super) enum Verb {
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
     Init(InitArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page
+    Man(ManArgs),
     /// Print the version
     Version,
-    /// Print this help
-    Help,
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }
 
 #[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The file, instead of -c FILE
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Args)]
 pub(super) struct CheckArgs {
+    /// The file, instead of -c FILE; `-` = stdin
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
     /// Treat warnings as errors
     #[arg(long)]
     pub strict: bool,
@@ -53,14 +70,16 @@ pub(super) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     /// The method, e.g. GET
+    #[arg(value_parser = MethodParser, hide_possible_values = true)]
     pub method: String,
     /// A path or a URL, e.g. /api/ or http://example.com/api/
+    #[arg(value_hint = ValueHint::Url)]
     pub url: String,
     /// Address of the peer: the client, or the proxy in front
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_hint = ValueHint::Other)]
     pub ip: String,
     /// A header of the request, e.g. 'X-Account-Id: acme'; may be given several times
-    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_hint = ValueHint::Other)]
     pub headers: Vec<String>,
     /// Name of the listener; without it the first one that serves the scheme of the URL
     #[arg(long, value_name = "NAME")]
@@ -83,16 +102,16 @@ pub(super) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(super) struct ProxyArgs {
     /// Upstream of all requests, e.g. http://127.0.0.1:9000 or unix:/run/app.sock
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     pub to: String,
     /// Rate per client, e.g. 10/s; may be given several times
-    #[arg(long, value_name = "RATE", required = true)]
+    #[arg(long, value_name = "RATE", required = true, value_hint = ValueHint::Other)]
     pub limit: Vec<String>,
     /// Port, address or unix:/path to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "8080")]
+    #[arg(long, value_name = "ADDRESS", default_value = "8080", value_hint = ValueHint::Other)]
     pub listen: String,
     /// Address of the admin listener, or none
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9901")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9901", value_hint = ValueHint::Other)]
     pub admin: String,
 }
 
@@ -103,10 +122,46 @@ pub(super) struct InitArgs {
     pub force: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// Write one file per command into this folder, instead of one page to stdout
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+/// Takes any method; shells complete the usual ones.
+#[derive(Debug, Clone)]
+struct MethodParser;
+
+impl TypedValueParser for MethodParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, clap::Error> {
+        clap::builder::StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+        Some(Box::new(methods.into_iter().map(PossibleValue::new)))
+    }
+}
+
 /// Planned verbs that do not work yet.
-pub(super) const PLANNED_VERBS: [&str; 10] =
-    ["top", "keys", "reset", "bans", "ban", "unban", "replay", "schema", "completions", "man"];
+pub(super) const PLANNED_VERBS: [&str; 8] =
+    ["top", "keys", "reset", "bans", "ban", "unban", "replay", "schema"];
 
 /// The verbs that work, for suggestions.
-pub(super) const VERBS: [&str; 9] =
-    ["run", "check", "explain", "reload", "status", "proxy", "init", "version", "help"];
+pub(super) const VERBS: [&str; 11] =
+    ["run", "check", "explain", "reload", "status", "proxy", "init", "completions", "man", "version", "help"];

@@ -1,13 +1,14 @@
 //! `check`: reports every problem of a file, or describes a valid one, for people or for programs.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::ExitCode;
 
 use http::Method;
 use serde::Serialize;
 
-use super::{CONFIG_INVALID, load_file, print_error, print_output, use_colors, warning_text};
+use super::args::CheckArgs;
+use super::file_argument::ConfigInput;
+use super::{CONFIG_INVALID, load_noted, print_error, print_output, use_colors, warning_text};
 use crate::config::LimitId;
 use crate::config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_hosts, describe_limit,
@@ -71,10 +72,11 @@ struct LocationSummary<'a> {
     limits: Vec<LimitSummary<'a>>,
 }
 
-/// Checks the file; with `strict` a file with warnings is invalid.
-pub(super) fn run_check(file: &Path, strict: bool, json: bool) -> ExitCode {
-    let name = file.display().to_string();
-    let outcome = load_file(file);
+/// Checks the file; with `--strict` a file with warnings is invalid.
+pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
+    let CheckArgs { strict, json, .. } = *args;
+    let name = input.display_name();
+    let outcome = load_noted(input);
     let (problems, warnings) = match &outcome {
         Ok(loaded) => (&[][..], &loaded.warnings[..]),
         Err(report) => (&report.problems[..], &[][..]),

@@ -1,24 +1,24 @@
 //! `explain`: explains the decision on a request, from the file alone or from the running gateway.
 
 use std::io;
-use std::path::Path;
 use std::process::ExitCode;
 
 use super::admin_client::{self, AdminFault};
 use super::args::ExplainArgs;
+use super::file_argument::ConfigInput;
 use super::{
     ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors,
 };
 use crate::base::clock::Now;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::operate::explain;
 use crate::operate::explain::Query;
 
 /// Explains with fresh counters, or with `live` with those of the running gateway.
-pub(super) fn run_explain(file: &Path, args: ExplainArgs) -> ExitCode {
+pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> ExitCode {
     let ExplainArgs { method, url, ip, headers, listener, live, json } = args;
     let query = Query { method, url, ip, headers, listener };
-    let config = match config::load(file) {
+    let config = match input.load() {
         Ok(loaded) => loaded.config,
         Err(report) => {
             print_error(&format!("{}\n", report.render(use_colors())));

@@ -3,26 +3,26 @@
 mod admin_client;
 mod args;
 mod check;
+mod command_help;
 mod explain;
+mod file_argument;
 mod init;
+mod man;
 mod proxy;
 mod remote;
+mod serve;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 use tokio::time::Instant;
 
-use crate::config::{self, LoadedConfig, Problem, ProblemReport};
-use crate::observe::logging;
-use crate::process;
-use crate::process::{ProcessFault, Startup};
-use args::{CommandLine, PLANNED_VERBS, VERBS, Verb};
-
-const DEFAULT_FILE: &str = "gateway.yaml";
+use crate::config::{LoadedConfig, Problem, ProblemReport};
+use args::{CheckArgs, CommandLine, PLANNED_VERBS, VERBS, Verb};
+use command_help::build_command;
+use file_argument::ConfigInput;
 
 /// Exit codes, part of the documented contract; 0 is [`ExitCode::SUCCESS`].
 const FAILED: u8 = 1;
@@ -33,8 +33,10 @@ const ADMIN_UNREACHABLE: u8 = 5;
 
 /// Runs the command line; `args` begins with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match CommandLine::try_parse_from(args) {
-        Ok(line) => run_verb(line),
+    let parsed =
+        build_command().try_get_matches_from(args).and_then(|found| CommandLine::from_arg_matches(&found));
+    match parsed {
+        Ok(line) => run_verb(line).unwrap_or_else(|why| exit_with_usage(&why)),
         Err(error) => {
             // clap distinguishes an error from the answer to --help.
             let _ = error.print();
@@ -43,86 +45,61 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn run_verb(line: CommandLine) -> ExitCode {
-    let has_file = line.config.is_some();
-    let file = line.config.unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    match line.verb {
-        None | Some(Verb::Run) => serve_file(&file),
-        Some(Verb::Check(how)) => check::run_check(&file, how.strict, how.json),
-        Some(Verb::Explain(how)) => explain::run_explain(&file, how),
-        Some(Verb::Reload) => remote::run_reload(&file),
-        Some(Verb::Status(how)) => remote::run_status(&file, how.json),
-        Some(Verb::Proxy(_)) if has_file => exit_with_usage("`proxy` works without a file: leave -c out"),
+/// The error describes a wrong command line.
+fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
+    let CommandLine { config, test, verb } = line;
+    if test && verb.is_some() {
+        return Err("-t stands for `check` and takes no command: use `sluicegate -t -c FILE`".to_owned());
+    }
+    let file = |verb: &str, why: &str| ConfigInput::choose(config.clone(), None)?.into_file(verb, why);
+    let running = "the file of the running gateway has a name";
+    let reloads = "a reload reads the file again";
+    Ok(match verb {
+        None if test => check::run_check(&ConfigInput::choose(config, None)?, &CheckArgs::default()),
+        None => serve::serve_file(&file("run", reloads)?),
+        Some(Verb::Run(how)) => {
+            serve::serve_file(&ConfigInput::choose(config, how.file)?.into_file("run", reloads)?)
+        }
+        Some(Verb::Check(mut how)) => check::run_check(&ConfigInput::choose(config, how.file.take())?, &how),
+        Some(Verb::Explain(how)) => explain::run_explain(&ConfigInput::choose(config, None)?, how),
+        Some(Verb::Reload) => remote::run_reload(&file("reload", running)?),
+        Some(Verb::Status(how)) => remote::run_status(&file("status", running)?, how.json),
+        Some(Verb::Proxy(_)) if config.is_some() => {
+            return Err("`proxy` works without a file: leave -c out".to_owned());
+        }
         Some(Verb::Proxy(how)) => proxy::run_proxy(&how),
-        Some(Verb::Init(how)) => init::run_init(&file, how.force),
+        Some(Verb::Init(how)) => init::run_init(&file("init", "it writes a file")?, how.force),
+        Some(Verb::Completions(how)) => man::run_completions(how.shell),
+        Some(Verb::Man(how)) => man::run_man(how.dir.as_deref()),
         Some(Verb::Version) => {
             print_output(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS
         }
-        Some(Verb::Help) => {
-            print_output(&CommandLine::command().render_long_help().to_string());
-            ExitCode::SUCCESS
-        }
-        Some(Verb::Other(words)) => reject_verb(words),
-    }
+        Some(Verb::Other(words)) => return Err(reject_verb(&words)),
+    })
 }
 
-/// Rejects a planned or unknown verb.
-fn reject_verb(args: Vec<OsString>) -> ExitCode {
-    let verb = args.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+/// The rejection of a planned or unknown verb.
+fn reject_verb(words: &[OsString]) -> String {
+    let verb = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     if PLANNED_VERBS.contains(&verb.as_str()) {
-        return exit_with_usage(&format!("`{verb}` is not supported yet"));
+        return format!("`{verb}` is not supported yet");
     }
     let near = VERBS.iter().find(|known| strsim::osa_distance(known, &verb) <= 2);
     match near {
-        Some(near) => exit_with_usage(&format!("there is no verb `{verb}`; did you mean `{near}`?")),
-        None => exit_with_usage(&format!("there is no verb `{verb}`; `sluicegate help` lists them")),
+        Some(near) => format!("there is no verb `{verb}`; did you mean `{near}`?"),
+        None => format!("there is no verb `{verb}`; `sluicegate help` lists them"),
     }
 }
 
-fn serve_file(file: &Path) -> ExitCode {
-    let startup = match Startup::begin() {
-        Ok(startup) => startup,
-        Err(fault) => return exit_with_fault(fault),
-    };
-    match load_file(file) {
-        Ok(loaded) => serve_config(startup, loaded, &file.display().to_string(), Some(file)),
-        Err(report) => {
-            print_error(&format!("{}\n", report.render(use_colors())));
-            ExitCode::from(CONFIG_INVALID)
-        }
-    }
-}
-
-/// Loads the file, with a line on stderr if that takes long.
-fn load_file(file: &Path) -> Result<LoadedConfig, ProblemReport> {
+/// Loads the configuration, with a line on stderr if that takes long.
+fn load_noted(input: &ConfigInput) -> Result<LoadedConfig, ProblemReport> {
     let started = Instant::now();
-    let loaded = config::load(file)?;
+    let loaded = input.load()?;
     if let Some(note) = loaded.note_slow_reading(started.elapsed()) {
-        print_error(&format!("{}: {note}\n", file.display()));
+        print_error(&format!("{}: {note}\n", input.display_name()));
     }
     Ok(loaded)
-}
-
-fn serve_config(startup: Startup, loaded: LoadedConfig, source: &str, file: Option<&Path>) -> ExitCode {
-    for warning in &loaded.warnings {
-        print_error(&warning_text(warning, source));
-    }
-    logging::start_logging(&loaded.config.log);
-    let source = process::ConfigSource { display_name: source.to_owned(), file: file.map(Path::to_path_buf) };
-    match process::run(startup, loaded, source) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => exit_with_fault(fault),
-    }
-}
-
-fn exit_with_fault(fault: ProcessFault) -> ExitCode {
-    let (why, code) = match fault {
-        ProcessFault::Listen(why) => (why, CANNOT_LISTEN),
-        ProcessFault::Run(why) => (why, FAILED),
-    };
-    print_error(&format!("error: {why}\n"));
-    ExitCode::from(code)
 }
 
 fn warning_text(warning: &Problem, file: &str) -> String {

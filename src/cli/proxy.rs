@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use super::args::ProxyArgs;
-use super::{WRONG_COMMAND_LINE, exit_with_fault, print_error, serve_config};
+use super::serve::{ServedConfig, exit_with_fault, serve_config};
+use super::{WRONG_COMMAND_LINE, print_error};
 use crate::config;
 use crate::process::Startup;
 
@@ -16,7 +17,7 @@ pub(super) fn run_proxy(args: &ProxyArgs) -> ExitCode {
         Err(fault) => return exit_with_fault(fault),
     };
     match config::parse(&proxy_yaml(args), SOURCE) {
-        Ok(loaded) => serve_config(startup, loaded, SOURCE, None),
+        Ok(loaded) => serve_config(startup, ServedConfig { loaded, source: SOURCE, file: None, note: None }),
         Err(report) => {
             // Positions refer to generated text, so only the messages are shown.
             for problem in &report.problems {

@@ -2,6 +2,7 @@
 
 use super::args::ProxyArgs;
 use super::*;
+use crate::config;
 
 fn proxy(to: &str, limit: &[&str], listen: &str) -> ProxyArgs {
     ProxyArgs {
@@ -18,7 +19,20 @@ fn code(args: &[&str]) -> ExitCode {
 
 #[test]
 fn the_arguments_are_consistent() {
-    CommandLine::command().debug_assert();
+    build_command().debug_assert();
+}
+
+#[test]
+fn every_command_has_help_of_its_own() {
+    for verb in build_command().get_subcommands() {
+        let help = super::command_help::find_help(verb.get_name());
+        assert!(
+            help.examples.iter().any(|(words, _)| words.contains(verb.get_name())),
+            "{}",
+            verb.get_name()
+        );
+        assert!(VERBS.contains(&verb.get_name()), "{}", verb.get_name());
+    }
 }
 
 #[test]
@@ -70,7 +84,9 @@ fn planned_verbs_and_wrong_arguments_are_exit_2() {
 
 #[test]
 fn help_and_version_are_exit_0() {
-    for args in [&["--help"][..], &["--version"], &["version"], &["help"], &["check", "--help"]] {
+    for args in
+        [&["--help"][..], &["--version"], &["version"], &["help"], &["check", "--help"], &["help", "run"]]
+    {
         assert_eq!(code(args), ExitCode::SUCCESS, "{args:?}");
     }
 }

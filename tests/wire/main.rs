@@ -13,6 +13,7 @@ mod adaptive;
 mod adversity;
 mod bandwidth;
 mod bans;
+mod commands;
 mod connections;
 mod cors;
 mod degrade;

@@ -1,0 +1,152 @@
+//! The examples and exit codes that the help and the manual pages of every command end with.
+
+use std::fmt::Write as _;
+
+use clap::{Command, CommandFactory};
+
+use super::args::CommandLine;
+
+/// The meanings of the exit codes, part of the documented contract.
+const EXIT_CODES: [&str; 6] = [
+    "fine",
+    "failed while running",
+    "wrong command line",
+    "the file is invalid",
+    "cannot listen",
+    "the admin listener cannot be reached",
+];
+
+/// One example and its purpose.
+pub(super) type CommandExample = (&'static str, &'static str);
+
+/// The examples and the exit codes of a command.
+pub(super) struct CommandHelp {
+    command: &'static str,
+    pub examples: &'static [CommandExample],
+    codes: &'static [usize],
+}
+
+/// The program itself comes first.
+const ALL: [CommandHelp; 11] = [
+    CommandHelp {
+        command: "sluicegate",
+        examples: &[
+            ("sluicegate", "serve ./gateway.yaml"),
+            ("sluicegate -t -c /etc/sluicegate/gateway.yaml", "check a file"),
+            ("sluicegate proxy --to http://127.0.0.1:9000 --limit 10/s", "serve without a file"),
+            ("sluicegate help explain", "show the help of a command"),
+        ],
+        codes: &[0, 1, 2, 3, 4, 5],
+    },
+    CommandHelp {
+        command: "run",
+        examples: &[
+            ("sluicegate run", "serve ./gateway.yaml"),
+            ("sluicegate run /etc/sluicegate/gateway.yaml", "serve another file"),
+        ],
+        codes: &[0, 1, 2, 3, 4],
+    },
+    CommandHelp {
+        command: "check",
+        examples: &[
+            ("sluicegate check", "check ./gateway.yaml"),
+            ("sluicegate check --strict gateway.yaml", "fail on warnings too"),
+            ("helm template . | sluicegate check -", "check what another program writes"),
+        ],
+        codes: &[0, 2, 3],
+    },
+    CommandHelp {
+        command: "explain",
+        examples: &[
+            ("sluicegate explain GET /api/ --ip 192.0.2.7", "by the file alone, with fresh counters"),
+            ("sluicegate explain GET /api/ -H 'X-Account-Id: acme' --live", "with the running counters"),
+        ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "reload",
+        examples: &[("sluicegate reload", "reload the gateway that serves ./gateway.yaml")],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "status",
+        examples: &[
+            ("sluicegate status", "servers, limits, bans and rejections on one screen"),
+            ("sluicegate status --json", "everything, for programs"),
+        ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "proxy",
+        examples: &[
+            ("sluicegate proxy --to http://127.0.0.1:9000 --limit 10/s", "10 requests per second per client"),
+            ("sluicegate proxy --to unix:/run/app.sock --limit 5/s --limit 100/m --listen 8000", "two rates"),
+        ],
+        codes: &[0, 1, 2, 4],
+    },
+    CommandHelp {
+        command: "init",
+        examples: &[
+            ("sluicegate init", "write ./gateway.yaml"),
+            ("sluicegate init -c /etc/sluicegate/gateway.yaml", "write another file"),
+        ],
+        codes: &[0, 1, 2],
+    },
+    CommandHelp {
+        command: "completions",
+        examples: &[
+            ("sluicegate completions bash > /etc/bash_completion.d/sluicegate", "for bash"),
+            ("sluicegate completions zsh > ~/.zfunc/_sluicegate", "for zsh; ~/.zfunc must be in $fpath"),
+            ("sluicegate completions fish > ~/.config/fish/completions/sluicegate.fish", "for fish"),
+        ],
+        codes: &[0, 2],
+    },
+    CommandHelp {
+        command: "man",
+        examples: &[
+            ("sluicegate man | man -l -", "read the page"),
+            ("sluicegate man --dir /usr/local/share/man/man1", "install one page per command"),
+        ],
+        codes: &[0, 1, 2],
+    },
+    CommandHelp {
+        command: "version",
+        examples: &[("sluicegate version", "print the version")],
+        codes: &[0, 2],
+    },
+];
+
+/// The help of the command of this name; `sluicegate` is the program itself.
+pub(super) fn find_help(command: &str) -> &'static CommandHelp {
+    ALL.iter().find(|help| help.command == command).unwrap_or(&ALL[0])
+}
+
+impl CommandHelp {
+    /// The exit codes that the command uses, with their meanings.
+    pub fn exit_codes(&self) -> impl Iterator<Item = (usize, &'static str)> {
+        self.codes.iter().map(|&code| (code, EXIT_CODES[code]))
+    }
+
+    fn render_text(&self) -> String {
+        let mut out = "Examples:\n".to_owned();
+        for (command, purpose) in self.examples {
+            // Writing into a String cannot fail.
+            let _ = writeln!(out, "  {command}\n      {purpose}");
+        }
+        out.push_str("\nExit codes:\n");
+        for (code, meaning) in self.exit_codes() {
+            let _ = writeln!(out, "  {code}  {meaning}");
+        }
+        out.truncate(out.trim_end().len());
+        out
+    }
+}
+
+/// The command line with the help of every command.
+pub(super) fn build_command() -> Command {
+    let command = CommandLine::command().after_help(find_help("sluicegate").render_text());
+    command.mut_subcommands(|verb| {
+        let text = find_help(verb.get_name()).render_text();
+        verb.after_help(text)
+    })
+}
