@@ -112,6 +112,39 @@ fn the_image_has_certificates_a_health_check_and_a_stripped_program() {
     assert!(stage("builder").body.contains("&& strip target/release/sluicegate"));
 }
 
+/// A change of the sources compiles no dependency again: those are built before the sources are copied, by the same
+/// command, and the empty program is never taken for ours.
+#[test]
+fn the_image_caches_the_dependencies() {
+    let builder = stage("builder").body;
+    let lines: Vec<&str> = builder.lines().collect();
+    let at = |start: &str| lines.iter().position(|line| line.starts_with(start)).expect(start);
+    let (manifest, sources) = (at("COPY Cargo.toml Cargo.lock ./"), at("COPY . ."));
+    let copies = lines.iter().filter(|line| line.starts_with("COPY ") || line.starts_with("ADD ")).count();
+    assert!(manifest < sources && copies == 3, "{builder}");
+    // It decides how jemalloc is built.
+    assert!(
+        root().join(".cargo/config.toml").is_file() && at("COPY .cargo .cargo") < manifest + 2,
+        "{builder}"
+    );
+    let build = |from: usize, to: usize| {
+        let mut steps = lines[from..to].iter().flat_map(|line| line.split("&&")).map(str::trim);
+        steps.find(|step| step.contains("cargo build")).expect("a build").replace("RUN ", "")
+    };
+    assert_eq!(build(manifest, sources), build(sources, lines.len()));
+    let dependencies = lines[manifest..sources].join(" ");
+    for file in ["src/main.rs", "src/lib.rs"] {
+        assert!(dependencies.contains(file), "{file}: {builder}");
+    }
+    assert!(lines[sources + 1].starts_with("RUN touch src/main.rs src/lib.rs && cargo build"), "{builder}");
+    // No other file decides how they are built.
+    assert!(!root().join("build.rs").exists() && !root().join("rust-toolchain.toml").exists());
+    // The manifest without its benchmarks names no file that is missing in that layer.
+    let manifest = text("Cargo.toml");
+    let targets = manifest.lines().filter(|line| line.starts_with("[[") || line.starts_with("build ="));
+    assert!(targets.clone().count() > 0 && targets.into_iter().all(|line| line == "[[bench]]"));
+}
+
 #[test]
 fn a_stopped_gateway_has_the_time_to_finish() {
     let programs = programs();
