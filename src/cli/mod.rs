@@ -14,6 +14,7 @@ mod serve;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
@@ -88,6 +89,9 @@ fn reject_verb(words: &[OsString]) -> String {
     let near = VERBS.iter().find(|known| strsim::osa_distance(known, &verb) <= 2);
     match near {
         Some(near) => format!("there is no verb `{verb}`; did you mean `{near}`?"),
+        None if Path::new(&verb).is_file() => {
+            format!("there is no verb `{verb}`; `sluicegate run {verb}` serves that file")
+        }
         None => format!("there is no verb `{verb}`; `sluicegate help` lists them"),
     }
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{CANNOT_LISTEN, CONFIG_INVALID, FAILED, print_error, use_colors, warning_text};
@@ -93,6 +94,12 @@ fn render_report(report: &ProblemReport, json: bool) -> String {
     report.problems.iter().map(line).collect()
 }
 
+/// The only section that matters for the format of messages.
+#[derive(Deserialize)]
+struct LogSection {
+    log: serde_yaml::Value,
+}
+
 /// The format of the log that an invalid file asks for, as far as its section `log` can be read.
 fn find_log_format(file: &Path) -> LogFormat {
     let read_section = || {
@@ -100,8 +107,8 @@ fn find_log_format(file: &Path) -> LogFormat {
         fs::metadata(file).ok().filter(fs::Metadata::is_file)?;
         let mut text = String::new();
         fs::File::open(file).ok()?.take(FILE_MAX).read_to_string(&mut text).ok()?;
-        let root: serde_yaml::Value = serde_yaml::from_str(&text).ok()?;
-        let section = serde_json::to_string(root.get("log")?).ok()?;
+        let root: LogSection = serde_yaml::from_str(&text).ok()?;
+        let section = serde_json::to_string(&root.log).ok()?;
         let name = file.display().to_string();
         let text = format!("log: {section}\nlocations: [{{ path: /, upstream: demo }}]\n");
         Some(config::parse(&text, &name).ok()?.config.log.format)

@@ -73,7 +73,7 @@ impl RejectionLook {
         let span_ns = self.at.ns_since(before.at);
         let seconds = span_ns.max(SPAN_MIN_NS) as f64 / 1e9;
         // A count that is smaller than before belongs to a limit that was removed and came back.
-        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let rate = |now: u64, before: u64| round_rate(now.saturating_sub(before) as f64 / seconds);
         let limits: Vec<LimitRejections> = distinct_limits(gateway)
             .into_iter()
             .map(|limit| {
@@ -86,11 +86,18 @@ impl RejectionLook {
         let bans = RejectionRate { rejected: self.by_bans, per_second: rate(self.by_bans, before.by_bans) };
         RejectionRates {
             over_seconds: (span_ns / 1_000_000) as f64 / 1_000.0,
-            per_second: limits.iter().map(|limit| limit.per_second).sum::<f64>() + bans.per_second,
+            per_second: round_rate(
+                limits.iter().map(|limit| limit.per_second).sum::<f64>() + bans.per_second,
+            ),
             bans,
             limits,
         }
     }
+}
+
+/// Three decimals are enough for people and programs.
+fn round_rate(rate: f64) -> f64 {
+    (rate * 1000.0).round() / 1000.0
 }
 
 /// The first limit of each name.

@@ -144,7 +144,7 @@ fn limits_table(gateway: &Gateway, rates: &RejectionRates) -> String {
         let keys = count_keys(gateway, limit).map_or_else(|| "-".to_owned(), |keys| keys.to_string());
         [limit.name.to_string(), keys, format!("{:.1}", found.per_second), found.rejected.to_string()]
     });
-    render_table(["limit", "keys", "rejections/s", "in all"], rows, ROWS_MAX)
+    render_table(["limit", "keys", "rejections/s", "total"], rows, ROWS_MAX)
 }
 
 /// Shared limits that other gateways count differently, and the difference.

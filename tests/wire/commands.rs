@@ -144,6 +144,11 @@ fn the_file_may_be_an_argument_and_t_checks() {
         let refused = run(args);
         assert!(refused.code == Some(2) && refused.stderr.starts_with("error: "), "{args:?}: {refused:?}");
     }
+    let hinted = run(&[&file]);
+    assert!(
+        hinted.code == Some(2) && hinted.stderr.contains(&format!("`sluicegate run {file}`")),
+        "{hinted:?}"
+    );
     assert_eq!(Run::default().args(&["run", &file]).serve(false).get("/").expect(200).text(), "ok");
 }
 
