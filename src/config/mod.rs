@@ -4,14 +4,15 @@
 //! `Option` that merely means "the default", so that its readers need not know the defaults.
 //!
 //! The steps for a file: its bytes ([`yaml::file`]) become a tree with positions ([`yaml::tree`]), `${NAME}` is
-//! replaced ([`yaml::substitution`]), the sections are read ([`read`]) through [`yaml::fields`] with the scalar parsers
-//! of [`value`] into the [`model`], and [`lint`] warns of traps. All problems are reported at once ([`diagnostics`]).
+//! replaced ([`yaml::substitution`]), the sections are read ([`read`]) through [`yaml::field_reader`] by the tables of
+//! [`schema`] into the [`model`], and [`lint`] warns of traps. All problems are reported at once ([`diagnostics`]).
 
 pub mod describe;
 pub mod diagnostics;
 mod lint;
 mod model;
 pub(crate) mod read;
+pub(crate) mod schema;
 pub(crate) mod value;
 pub(crate) mod yaml;
 
@@ -35,6 +36,8 @@ pub use read::members::TierMembers;
 pub use read::redis_range::{check_redis_range, in_lowest_terms_us};
 pub use read::token_keys::TokenKeys;
 pub use read::upstream_tls::load_system_roots;
+pub use schema::json_schema::json_schema;
+pub use schema::reference::markdown_reference;
 pub use value::path_regex::PathRegex;
 pub use value::scalars::{Rate, Secret};
 pub use yaml::file::{FileContent, FileFingerprint, NamedFile};
@@ -42,7 +45,8 @@ pub use yaml::file::{FileContent, FileFingerprint, NamedFile};
 use diagnostics::problem::{Position, ProblemSink, ValueError};
 use diagnostics::redact;
 use read::{operation, sections};
-use yaml::fields::FieldValue;
+use schema::tables::root::root;
+use yaml::field_value::FieldValue;
 use yaml::substitution::Environment;
 use yaml::tree::NodeContent;
 use yaml::{file, substitution, tree};
@@ -106,7 +110,7 @@ pub fn load_admin(path: &Path) -> Option<AdminConfig> {
         return None;
     }
     let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &sink };
-    operation::read_admin(&mut whole.field_reader())
+    operation::read_admin(&whole.open_section(&root::SECTION))
 }
 
 fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {

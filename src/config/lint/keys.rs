@@ -6,7 +6,7 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{Cost, KeyPart, ValueSource};
 use crate::config::model::listen::ListenAddress;
-use crate::config::yaml::fields::FieldValue;
+use crate::config::yaml::field_value::FieldValue;
 
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";

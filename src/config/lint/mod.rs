@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use super::diagnostics::problem::ValueError;
 use super::model::Config;
-use super::yaml::fields::FieldValue;
+use super::yaml::field_value::FieldValue;
 use super::yaml::tree::NodeContent;
 use crate::config::LimitId;
 

@@ -72,6 +72,29 @@ pub enum Algorithm {
     },
 }
 
+/// The algorithms by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlgorithmKind {
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+    Concurrency,
+}
+
+impl AlgorithmKind {
+    /// The algorithms with their words in the file.
+    pub const WORDS: [(&str, AlgorithmKind); 6] = [
+        ("token_bucket", AlgorithmKind::TokenBucket),
+        ("leaky_bucket", AlgorithmKind::LeakyBucket),
+        ("fixed_window", AlgorithmKind::FixedWindow),
+        ("sliding_window", AlgorithmKind::SlidingWindow),
+        ("sliding_log", AlgorithmKind::SlidingLog),
+        ("concurrency", AlgorithmKind::Concurrency),
+    ];
+}
+
 /// More sub-windows would cost memory without a gain in precision.
 pub const BUCKETS_MAX: u8 = 60;
 

@@ -86,6 +86,9 @@ impl ListenConfig {
 }
 
 impl Scheme {
+    /// The schemes with their words in the file.
+    pub const WORDS: [(&str, Scheme); 2] = [("http", Scheme::Http), ("https", Scheme::Https)];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Scheme::Http => "http",

@@ -10,11 +10,13 @@ use ipnet::IpNet;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::access::{AccessConfig, IpSetConfig, NetworkList};
+use crate::config::schema::tables::access::{access as fields, ip_set};
+use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
 use crate::config::value::scalars::Parsed;
-use crate::config::yaml::fields::{FieldReader, FieldValue};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::file;
-use crate::config::yaml::tree::NodeContent;
 
 /// The sets of the file, with a note of those in use.
 pub(crate) struct IpSetReader<'a> {
@@ -34,14 +36,15 @@ const EXCERPT_MAX: usize = 40;
 
 impl<'a> IpSetReader<'a> {
     /// Relative paths of lists start at `folder`.
-    pub fn read_sets(root: &mut FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
+    pub fn read_sets(root: &FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
         let mut sets = IpSetReader {
             list: Vec::new(),
             by_name: HashMap::new(),
             defined: Vec::new(),
             used: RefCell::default(),
         };
-        for (key, value) in root.get_field("ip_sets").map(|value| value.entries()).unwrap_or_default() {
+        for (key, value) in root.find(&root_fields::IP_SETS).map(|value| value.entries()).unwrap_or_default()
+        {
             if let Err(error) = names::check_name(&key.name).and_then(|()| check_not_network(&key.name)) {
                 value.report_at_name(error);
             }
@@ -49,9 +52,9 @@ impl<'a> IpSetReader<'a> {
                 value.report_empty("write networks such as [10.0.0.0/8], or { file: list.txt }");
             }
             let items = value.one_or_more();
-            let networks = items.iter().flat_map(|item| match item.node.content {
-                NodeContent::Map(_) => read_list_file(item.field_reader(), folder),
-                _ => item.parse_with(names::parse_network).into_iter().collect(),
+            let networks = items.iter().flat_map(|item| match item.is_map() {
+                true => read_list_file(item, folder),
+                false => item.parse_with(names::parse_network).into_iter().collect(),
             });
             sets.by_name.entry(key.name.clone()).or_insert(sets.list.len());
             sets.list.push(IpSetConfig { name: key.name.clone(), networks: networks.collect() });
@@ -124,12 +127,8 @@ fn check_not_network(name: &str) -> Parsed<()> {
 }
 
 /// `{ file: list.txt }`: one network per line.
-fn read_list_file(mut fields: FieldReader<'_>, folder: &Path) -> Vec<IpNet> {
-    let value = fields.get_field("file");
-    if value.is_none() {
-        fields.report_missing("file", "write { file: list.txt }");
-    }
-    fields.report_unknown();
+fn read_list_file(item: &FieldValue<'_>, folder: &Path) -> Vec<IpNet> {
+    let value = item.open_section(&ip_set::SECTION).read_all(|fields| fields.find_required(&ip_set::FILE));
     let Some(value) = value else { return Vec::new() };
     let Some(path) = value.parse_with(|text| Ok(folder.join(text))) else { return Vec::new() };
     let bytes = file::read_capped(&path, LIST_MAX).map_err(|reason| {
@@ -178,32 +177,29 @@ fn parse_list(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<ValueError>> {
 }
 
 /// The section at the top of the file.
-pub(crate) fn read_access(root: &mut FieldReader<'_>, sets: &IpSetReader<'_>) -> Arc<AccessConfig> {
-    read_access_over(root, sets, &Arc::default())
+pub(crate) fn read_access(root: &FieldReader<'_>, sets: &IpSetReader<'_>) -> Arc<AccessConfig> {
+    read_access_over(root.find(&root_fields::ACCESS).as_ref(), sets, &Arc::default())
 }
 
 /// The section of a location; fields that it does not have stay as in `access`.
 pub(crate) fn read_access_over(
-    fields: &mut FieldReader<'_>,
+    value: Option<&FieldValue<'_>>,
     sets: &IpSetReader<'_>,
     access: &Arc<AccessConfig>,
 ) -> Arc<AccessConfig> {
-    if fields.get_field("access").is_some_and(|value| value.is_word("none")) {
+    let Some(value) = value else { return access.clone() };
+    if value.is_word("none") {
         return Arc::default();
     }
-    let Some(mut fields) = fields.open_section("access") else { return access.clone() };
-    let mut access = AccessConfig::clone(access);
-    if let Some(value) = fields.get_field("allow") {
-        access.allow = read_allow(&value, sets);
-    }
-    if let Some(value) = fields.get_field("deny") {
-        access.deny = sets.read_networks(&value);
-    }
-    if let Some(value) = fields.get_field("bypass") {
-        access.bypass = sets.read_networks(&value);
-    }
-    fields.report_unknown();
-    Arc::new(access)
+    value.open_section(&fields::SECTION).read_all(|written| {
+        let networks = |field| written.find(field).map(|value| sets.read_networks(&value));
+        let allow = written.find(&fields::ALLOW).map(|value| read_allow(&value, sets));
+        Arc::new(AccessConfig {
+            allow: allow.unwrap_or_else(|| access.allow.clone()),
+            deny: networks(&fields::DENY).unwrap_or_else(|| access.deny.clone()),
+            bypass: networks(&fields::BYPASS).unwrap_or_else(|| access.bypass.clone()),
+        })
+    })
 }
 
 /// `any`, or networks. An empty list is an error, because it would lock every client out.

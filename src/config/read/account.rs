@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use http::header::AUTHORIZATION;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 
 use super::members::TierMembers;
@@ -12,74 +11,70 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, ValueError};
 use crate::config::model::account::{AccountConfig, JwtConfig, TierRules};
 use crate::config::model::limit::ValueSource;
-use crate::config::value::names;
-use crate::config::value::scalars::{Parsed, Secret};
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::schema::field::{Field, ParseScalar};
+use crate::config::schema::kinds::Special;
+use crate::config::schema::tables::account::{account, jwt, parse_tier, tier};
+use crate::config::schema::tables::root::root as root_fields;
+use crate::config::value::scalars::Secret;
+use crate::config::value::words::parse_or_none;
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::file::{FileContent, NamedFile};
 
 /// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
-pub(crate) fn read_account(root: &mut FieldReader<'_>, folder: &Path) -> AccountConfig {
-    let mut account = AccountConfig::default();
-    let mut reported = false;
-    if let Some(mut fields) = root.open_section("account") {
-        account.from = read_source(&mut fields, "from");
-        if let Some(tier) = fields.open_section("tier") {
-            account.tier = read_tier_rules(tier, folder);
-        }
-        if let Some(jwt) = fields.open_section("jwt") {
-            (account.jwt, reported) = read_jwt(jwt, folder);
-        }
-        fields.report_unknown();
-    }
+pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConfig {
+    let (account, reported) = root.read_section(&root_fields::ACCOUNT, |fields| {
+        let (from, tier) = (
+            read_source(fields, &account::FROM),
+            fields.read_section(&account::TIER, |fields| read_tier_rules(fields, folder)),
+        );
+        let (jwt, reported) = fields.read_section(&account::JWT, |fields| read_jwt(fields, folder));
+        (AccountConfig { from, tier, jwt }, reported)
+    });
     check_mentions(root, &account, reported);
     account
 }
 
-fn read_source(fields: &mut FieldReader<'_>, name: &'static str) -> Option<ValueSource> {
-    let value = fields.get_field(name)?;
-    let source = value.parse_with(parse_or_none(parse_account_source))??;
-    value.mention_source(&source);
+fn read_source<S>(fields: &FieldReader<'_>, field: &Field<S>) -> Option<ValueSource>
+where
+    S: ParseScalar<Parsed = Option<ValueSource>>,
+{
+    let source = fields.read(field)?;
+    fields.find(field)?.mention_source(&source);
     Some(source)
 }
 
-fn parse_account_source(text: &str) -> Parsed<ValueSource> {
-    names::parse_source(text).unwrap_or_else(|| {
-        Err(ValueError::new(codes::WORD, format!("`{text}` is not a source"))
-            .with_help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
-    })
-}
-
-fn read_tier_rules(mut fields: FieldReader<'_>, folder: &Path) -> TierRules {
-    let mut rules = TierRules { from: read_source(&mut fields, "from"), ..TierRules::default() };
-    for (key, value) in fields.get_field("members").map(|value| value.entries()).unwrap_or_default() {
+fn read_tier_rules(fields: &FieldReader<'_>, folder: &Path) -> TierRules {
+    let mut members = TierMembers::default();
+    for (key, value) in fields.find(&tier::MEMBERS).map(|value| value.entries()).unwrap_or_default() {
         if key.name.is_empty() {
             value.report_at_name(ValueError::new(codes::NAME, "an account cannot have an empty name"));
         }
         match &value.one_or_more()[..] {
             [_] if value.as_text().is_some() => {
-                if let Some(tier) =
-                    value.parse_with(|text| names::check_tier_name(text).map(|()| text.to_owned()))
-                {
-                    rules.members.insert(key.name.as_bytes(), &tier);
+                if let Some(tier) = value.parse_with(parse_tier) {
+                    members.insert(key.name.as_bytes(), &tier);
                 }
             }
             _ => value.report_shape("one tier, as in alice: gold"),
         }
     }
-    rules.file = read_named_file::<TierMembers>(&mut fields, "file", folder).unwrap_or_default();
-    rules.default = fields
-        .read_scalar("default", rules.default, |text| names::check_tier_name(text).map(|()| text.to_owned()));
-    fields.report_unknown();
-    rules
+    TierRules {
+        from: read_source(fields, &tier::FROM),
+        members,
+        file: read_named_file::<TierMembers>(fields, &tier::FILE, folder).unwrap_or_default(),
+        default: fields.read(&tier::DEFAULT),
+    }
 }
 
 /// Loads a named file; `None` after an error, `Some(None)` for `none`.
 fn read_named_file<T: FileContent>(
-    fields: &mut FieldReader<'_>,
-    name: &'static str,
+    fields: &FieldReader<'_>,
+    field: &Field<Special>,
     folder: &Path,
 ) -> Option<Option<Arc<NamedFile<T>>>> {
-    let Some(value) = fields.get_field(name) else { return Some(None) };
+    let Some(value) = fields.find(field) else { return Some(None) };
+    let name = field.name;
     value.parse_with(parse_or_none(|text| {
         if text.is_empty() || text.contains('\0') {
             return Err(ValueError::new(codes::UNREADABLE, format!("`{name}` names no file")));
@@ -96,41 +91,19 @@ fn read_named_file<T: FileContent>(
     }))
 }
 
-const ALGORITHMS: [(&str, Algorithm); 12] = [
-    ("RS256", Algorithm::RS256),
-    ("RS384", Algorithm::RS384),
-    ("RS512", Algorithm::RS512),
-    ("PS256", Algorithm::PS256),
-    ("PS384", Algorithm::PS384),
-    ("PS512", Algorithm::PS512),
-    ("ES256", Algorithm::ES256),
-    ("ES384", Algorithm::ES384),
-    ("EdDSA", Algorithm::EdDSA),
-    ("HS256", Algorithm::HS256),
-    ("HS384", Algorithm::HS384),
-    ("HS512", Algorithm::HS512),
-];
-
 const SECRET_BYTES: usize = 32;
 
 /// The verification of tokens, if any, and whether the section had an error.
-fn read_jwt(mut fields: FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
-    let keys = read_named_file::<TokenKeys>(&mut fields, "jwks", folder);
-    let secret = match fields.get_field("secret") {
-        Some(value) => value.parse_with(parse_or_none(parse_secret)),
-        None => Some(None),
-    };
-    let named = fields.get_field("algorithms");
-    let mut algorithms = match &named {
-        Some(value) => value.parse_list(parse_algorithm),
-        None => vec![Algorithm::RS256, Algorithm::ES256],
-    };
-    let issuers = read_names(&mut fields, "issuer");
-    let audiences = read_names(&mut fields, "audience");
-    let header = fields.read_scalar("header", AUTHORIZATION, names::parse_header_name);
-    warn_of_short_secret(fields.get_field("secret"), secret.as_ref());
+fn read_jwt(fields: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
+    let keys = read_named_file::<TokenKeys>(fields, &jwt::JWKS, folder);
+    let secret = fields.read_valid(&jwt::SECRET);
+    let named = fields.find(&jwt::ALGORITHMS);
+    let mut algorithms = fields.read_list(&jwt::ALGORITHMS);
+    let issuers = fields.read_list_or_word(&jwt::ISSUER);
+    let audiences = fields.read_list_or_word(&jwt::AUDIENCE);
+    let header = fields.read(&jwt::HEADER);
+    warn_of_short_secret(fields.find(&jwt::SECRET), secret.as_ref());
     let whole = fields.whole.clone();
-    fields.report_unknown();
     let (Some(keys), Some(secret)) = (keys, secret) else { return (None, true) };
     if let (None, None) = (&keys, &secret) {
         return (None, false);
@@ -188,22 +161,6 @@ fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: 
     }
 }
 
-fn parse_algorithm(text: &str) -> Parsed<Algorithm> {
-    parse_word(&ALGORITHMS)(text).map_err(|error| match text.eq_ignore_ascii_case("none") {
-        true => ValueError::new(codes::TOKEN, "a token without a signature proves nothing")
-            .with_help("write e.g. algorithms: [RS256, ES256]"),
-        false => error,
-    })
-}
-
-/// The secret itself never appears in a problem.
-fn parse_secret(text: &str) -> Parsed<Secret> {
-    if text.is_empty() {
-        return Err(ValueError::new(codes::TOKEN, "the secret is empty"));
-    }
-    Ok(Secret(text.to_owned()))
-}
-
 /// RFC 7518 (section 3.2) requires as many bytes as the hash has: a shorter secret can be guessed from one token.
 fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Secret>>) {
     if let (Some(value), Some(Some(secret))) = (value, secret)
@@ -213,21 +170,6 @@ fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Se
         let error = ValueError::new(codes::WEAK, message).with_help("make one by: openssl rand -base64 48");
         value.sink.add_warning(value.named_at, &value.path, error);
     }
-}
-
-/// `none`, or one or more names.
-fn read_names(fields: &mut FieldReader<'_>, name: &'static str) -> Vec<String> {
-    let Some(value) = fields.get_field(name).filter(|value| !value.is_word("none")) else {
-        return Vec::new();
-    };
-    if value.is_empty() {
-        value.report_empty("write none to accept any");
-    }
-    let named = |text: &str| match text {
-        "" => Err(ValueError::new(codes::NAME, format!("an empty {name} fits no token"))),
-        text => Ok(text.to_owned()),
-    };
-    value.parse_list(named)
 }
 
 /// Checks that tokens with used claims can be verified, and that tiers of limits can have callers.

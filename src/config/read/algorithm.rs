@@ -6,30 +6,12 @@ use super::rates::{read_amounts, read_rates};
 use super::windows;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::limit::{Algorithm, Cost, LeakyBucketRate, TokenBucketRate};
+use crate::config::model::limit::{Algorithm, AlgorithmKind, Cost, LeakyBucketRate, TokenBucketRate};
+use crate::config::schema::tables::limits::{adaptive, limit};
 use crate::config::value::scalars;
 use crate::config::value::scalars::Rate;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
-use crate::config::yaml::tree::NodeContent;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AlgorithmKind {
-    TokenBucket,
-    LeakyBucket,
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
-    Concurrency,
-}
-
-const KINDS: [(&str, AlgorithmKind); 6] = [
-    ("token_bucket", AlgorithmKind::TokenBucket),
-    ("leaky_bucket", AlgorithmKind::LeakyBucket),
-    ("fixed_window", AlgorithmKind::FixedWindow),
-    ("sliding_window", AlgorithmKind::SlidingWindow),
-    ("sliding_log", AlgorithmKind::SlidingLog),
-    ("concurrency", AlgorithmKind::Concurrency),
-];
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 
 /// Algorithms that count units of a rate.
 const RATED: [AlgorithmKind; 5] = [
@@ -55,27 +37,13 @@ const FIELDS: [(&str, &[AlgorithmKind]); 10] = [
     ("buckets", &[AlgorithmKind::SlidingWindow]),
 ];
 
-/// The default of `max_wait`.
-const MAX_WAIT: Duration = Duration::from_secs(30);
-
-/// The bounds of `max_concurrent: auto`: low enough to spare a struggling upstream, and high enough not to limit a
-/// healthy one.
-const ADAPTIVE: (u32, u32) = (4, 1000);
-
 /// Reads the algorithm of a limit and its fields; `None` after an error.
 pub(crate) fn read_algorithm(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
-    let kind = match fields.get_field("algorithm") {
-        Some(value) => value.parse_with(parse_word(&KINDS)),
-        None => Some(AlgorithmKind::TokenBucket),
-    };
-    let Some(kind) = kind else {
-        FIELDS.iter().for_each(|(name, _)| drop(fields.get_field(name)));
-        return None;
-    };
+    let kind = fields.read_valid(&limit::ALGORITHM)?;
     report_foreign_fields(fields, kind);
     match kind {
         AlgorithmKind::TokenBucket => read_token_bucket(fields, cost, cost_value),
@@ -97,11 +65,11 @@ pub(crate) fn read_short_rate(value: &FieldValue<'_>) -> Option<Algorithm> {
 
 /// Reads `warm_up`, which must fit every rate of `numbers`.
 pub(crate) fn read_warm_up<'n>(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     mut numbers: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<Duration> {
-    let value = fields.get_field("warm_up").filter(|value| !value.is_word("none"))?;
-    let warm_up = value.parse_with(scalars::parse_nonzero_duration)?;
+    let warm_up = fields.read(&limit::WARM_UP)?;
+    let value = fields.find(&limit::WARM_UP)?;
     let fits = |(rate, bucket): &(Rate, u64)| {
         let (ticks_per_ns, _) = rate.in_lowest_terms();
         let ticks = warm_up.as_nanos().saturating_mul(ticks_per_ns.min(u32::MAX.into()).into());
@@ -119,10 +87,10 @@ pub(crate) fn read_warm_up<'n>(
     None
 }
 
-fn report_foreign_fields(fields: &mut FieldReader<'_>, kind: AlgorithmKind) {
-    let own = KINDS.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
+fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
+    let own = AlgorithmKind::WORDS.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
     for (name, kinds) in FIELDS {
-        let Some(value) = fields.get_field(name).filter(|_| !kinds.contains(&kind)) else { continue };
+        let Some(value) = fields.find_by_name(name).filter(|_| !kinds.contains(&kind)) else { continue };
         let off = match name {
             "cost" => "1",
             _ => "none",
@@ -130,8 +98,11 @@ fn report_foreign_fields(fields: &mut FieldReader<'_>, kind: AlgorithmKind) {
         if ["cost", "fair_by", "warm_up"].contains(&name) && value.is_word(off) {
             continue;
         }
-        let owners: Vec<&str> =
-            KINDS.iter().filter(|(_, other)| kinds.contains(other)).map(|(name, _)| *name).collect();
+        let owners: Vec<&str> = AlgorithmKind::WORDS
+            .iter()
+            .filter(|(_, other)| kinds.contains(other))
+            .map(|(name, _)| *name)
+            .collect();
         let error = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
         value.report_at_name(error.with_help(format!(
             "it belongs to {}",
@@ -140,34 +111,36 @@ fn report_foreign_fields(fields: &mut FieldReader<'_>, kind: AlgorithmKind) {
     }
 }
 
-fn read_concurrency(fields: &mut FieldReader<'_>) -> Option<Algorithm> {
-    let Some(value) = fields.get_field("max_concurrent") else {
+fn read_concurrency(fields: &FieldReader<'_>) -> Option<Algorithm> {
+    let Some(value) = fields.find(&limit::MAX_CONCURRENT) else {
         fields.report_missing(
             "max_concurrent",
             "write how many requests may be in flight, e.g. max_concurrent: 100",
         );
         return None;
     };
+    let (least, most) = (adaptive::MIN.parse_default(), adaptive::MAX.parse_default());
     if value.is_word("auto") {
-        return Some(Algorithm::Concurrency { min: Some(ADAPTIVE.0), max: ADAPTIVE.1 });
+        return Some(Algorithm::Concurrency { min: Some(least), max: most });
     }
-    if !matches!(value.node.content, NodeContent::Map(_)) {
+    if !value.is_map() {
         let slots = |text: &str| {
             scalars::parse_count_u32(text)
                 .map_err(|error| error.with_default_help("or write auto, or e.g. { min: 5, max: 200 }"))
         };
         return value.parse_with(slots).map(|max| Algorithm::Concurrency { min: None, max });
     }
-    let mut fields = value.field_reader();
-    let [min, max] = ["min", "max"]
-        .map(|name| fields.get_field(name).map(|value| value.parse_with(scalars::parse_count_u32)));
-    fields.report_unknown();
-    let (min, max) = match (min, max) {
-        (None, None) => ADAPTIVE,
-        (None, Some(max)) => (ADAPTIVE.0.min(max?), max?),
-        (Some(min), None) => (min?, ADAPTIVE.1.max(min?)),
-        (Some(min), Some(max)) => (min?, max?),
-    };
+    let (min, max) = value.open_section(&adaptive::SECTION).read_all(|fields| {
+        let is_written = |field| fields.find(field).is_some();
+        let (min, max) = (fields.read_valid(&adaptive::MIN), fields.read_valid(&adaptive::MAX));
+        // One bound alone moves the default of the other.
+        match (is_written(&adaptive::MIN), is_written(&adaptive::MAX)) {
+            (false, true) => (max.map(|max| least.min(max)), max),
+            (true, false) => (min, min.map(|min| most.max(min))),
+            _ => (min, max),
+        }
+    });
+    let (min, max) = (min?, max?);
     if min > max {
         let message = format!("a `max_concurrent` from {min} to {max} has its bounds the wrong way round");
         value.report_at_name(
@@ -179,12 +152,12 @@ fn read_concurrency(fields: &mut FieldReader<'_>) -> Option<Algorithm> {
 }
 
 fn read_token_bucket(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
     let rates = read_rates(fields)?;
-    let bursts = read_amounts(fields, "burst", rates.len(), 1)?;
+    let bursts = read_amounts(fields, &limit::BURST, rates.len())?;
     let mut out = Vec::new();
     for ((value, rate), burst) in rates.iter().zip(bursts) {
         let burst = burst.unwrap_or(rate.units.get());
@@ -197,15 +170,14 @@ fn read_token_bucket(
 }
 
 fn read_leaky_bucket(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
-    let max_wait =
-        fields.read_scalar("max_wait", Some(MAX_WAIT), parse_or_none(scalars::parse_nonzero_duration));
+    let max_wait = fields.read(&limit::MAX_WAIT);
     let rates = read_rates(fields)?;
-    let bursts = read_amounts(fields, "burst", rates.len(), 1);
-    let queues = read_amounts(fields, "queue", rates.len(), 0);
+    let bursts = read_amounts(fields, &limit::BURST, rates.len());
+    let queues = read_amounts(fields, &limit::QUEUE, rates.len());
     let mut out = Vec::new();
     for (((value, rate), burst), queue) in rates.iter().zip(bursts?).zip(queues?) {
         let burst = burst.unwrap_or(1);

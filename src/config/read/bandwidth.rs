@@ -7,10 +7,10 @@ use super::limits;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::BandwidthConfig;
+use crate::config::schema::tables::locations::{bandwidth, location};
 use crate::config::value::scalars;
 use crate::config::value::scalars::Rate;
-use crate::config::yaml::fields::FieldReader;
-use crate::config::yaml::tree::NodeContent;
+use crate::config::yaml::field_reader::FieldReader;
 
 /// The default of `burst` is the bytes of this time …
 const BURST: Duration = Duration::from_secs(1);
@@ -25,35 +25,27 @@ const BURST_SPAN: Duration = Duration::from_millis(10);
 const FILL_MAX_NS: u128 = 1 << 62;
 
 /// Reads `bandwidth`; `None` = bodies are not paced.
-pub(crate) fn read_bandwidth(fields: &mut FieldReader<'_>) -> Option<BandwidthConfig> {
-    let value = fields.get_field("bandwidth").filter(|value| !value.is_word("none"))?;
-    if !matches!(value.node.content, NodeContent::Map(_)) {
-        value.report_shape("a mapping such as { rate: 1MiB/s }, or none");
-        return None;
-    }
-    let mut fields = value.field_reader();
-    let key = limits::read_key(&mut fields);
-    let rate = fields.get_field("rate");
-    let burst = fields.get_field("burst").filter(|value| !value.is_word("auto"));
-    if rate.is_none() {
-        fields.report_missing("rate", "write bytes and a period, e.g. rate: 1MiB/s");
-    }
-    fields.report_unknown();
+pub(crate) fn read_bandwidth(fields: &FieldReader<'_>) -> Option<BandwidthConfig> {
+    let value = fields.find(&location::BANDWIDTH).filter(|value| !value.is_word("none"))?;
+    let (key, rate, burst) = fields.read_section_or_none(&location::BANDWIDTH, |fields| {
+        let burst = fields.find(&bandwidth::BURST).filter(|value| !value.is_word("auto"));
+        (limits::read_key(fields, &bandwidth::KEY), fields.find_required(&bandwidth::RATE), burst)
+    })?;
     let rate = rate?.parse_with(parse_byte_rate)?;
-    let mut bandwidth = BandwidthConfig { rate, burst: 0, key };
-    bandwidth.burst = match &burst {
+    let mut pace = BandwidthConfig { rate, burst: 0, key };
+    pace.burst = match &burst {
         Some(value) => value.parse_with(scalars::parse_size)?,
-        None => bandwidth.bytes_within(BURST).max(BURST_LEAST),
+        None => pace.bytes_within(BURST).max(BURST_LEAST),
     };
-    let least = bandwidth.bytes_within(BURST_SPAN).max(1);
+    let least = pace.bytes_within(BURST_SPAN).max(1);
     let burst_value = burst.as_ref().unwrap_or(&value);
-    if bandwidth.burst < least {
-        let message = format!("a burst of {} bytes is too small for this rate", bandwidth.burst);
+    if pace.burst < least {
+        let message = format!("a burst of {} bytes is too small for this rate", pace.burst);
         let help = format!("write at least the bytes of 10 ms, {least}B, or leave it out");
         burst_value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
     }
     let fill_ns =
-        u128::from(bandwidth.burst).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
+        u128::from(pace.burst).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     if fill_ns >= FILL_MAX_NS {
         let message = "this burst would take more than 146 years to fill at this rate";
         burst_value.report_at_value(
@@ -61,7 +53,7 @@ pub(crate) fn read_bandwidth(fields: &mut FieldReader<'_>) -> Option<BandwidthCo
                 .with_help("write a smaller burst, or a faster rate"),
         );
     }
-    Some(bandwidth)
+    Some(pace)
 }
 
 /// `1MiB/s`, `10MB/60s`.

@@ -1,53 +1,39 @@
 //! Reads the `cors` of a location.
 
-use std::time::Duration;
-
 use http::HeaderName;
 
 use super::limits;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::cors::{CorsConfig, CorsOrigins, OriginRule};
+use crate::config::schema::tables::locations::{cors, location};
 use crate::config::value::names;
-use crate::config::value::scalars;
 use crate::config::value::scalars::Parsed;
-use crate::config::yaml::fields::{FieldReader, FieldValue};
-use crate::config::yaml::tree::NodeContent;
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 
-const EXAMPLE: &str = "write e.g. origins: https://app.example.com";
-const DEFAULT_MAX_AGE: Duration = Duration::from_secs(600);
-
-/// `none`, or `{ origins, methods, headers, credentials, max_age }`.
-pub(crate) fn read_cors(fields: &mut FieldReader<'_>) -> Option<CorsConfig> {
-    let value = fields.get_field("cors").filter(|value| !value.is_word("none"))?;
-    if !matches!(value.node.content, NodeContent::Map(_)) {
-        value.report_shape("none, or a mapping such as { origins: https://app.example.com }");
-        return None;
-    }
-    let mut fields = value.field_reader();
-    let origins_value = fields.get_field("origins");
-    if origins_value.is_none() {
-        fields.report_missing("origins", EXAMPLE);
-    }
-    let methods = limits::read_methods(&mut fields);
-    let headers = read_headers(&mut fields);
-    let credentials = fields.get_field("credentials");
-    let max_age = fields.read_scalar("max_age", DEFAULT_MAX_AGE, scalars::parse_duration);
-    fields.report_unknown();
-    let origins = read_origins(&origins_value?)?;
-    let may_use_credentials =
-        credentials.as_ref().and_then(|value| value.parse_with(scalars::parse_bool)).unwrap_or(false);
-    if let (true, CorsOrigins::Any, Some(credentials)) = (may_use_credentials, &origins, &credentials) {
-        let message = "with the origin `*`, every page on the web could use the cookies of its visitors here";
-        let help = "list the origins that may, or write credentials: false";
-        credentials.report_at_value(ValueError::new(codes::WORD, message).with_help(help));
-    }
-    Some(CorsConfig { origins, methods, headers, credentials: may_use_credentials, max_age })
+/// `None` = none.
+pub(crate) fn read_cors(fields: &FieldReader<'_>) -> Option<CorsConfig> {
+    fields.read_section_or_none(&location::CORS, |fields| {
+        let origins = fields.find_required(&cors::ORIGINS);
+        let (credentials, max_age) = (fields.read(&cors::CREDENTIALS), fields.read(&cors::MAX_AGE));
+        let (methods, headers) = (limits::read_methods(fields, &cors::METHODS), read_headers(fields));
+        let origins = read_origins(&origins?)?;
+        if let (true, CorsOrigins::Any, Some(value)) =
+            (credentials, &origins, fields.find(&cors::CREDENTIALS))
+        {
+            let message =
+                "with the origin `*`, every page on the web could use the cookies of its visitors here";
+            let help = "list the origins that may, or write credentials: false";
+            value.report_at_value(ValueError::new(codes::WORD, message).with_help(help));
+        }
+        Some(CorsConfig { origins, methods, headers, credentials, max_age })
+    })?
 }
 
 /// `any`, `none`, or one or more names.
-fn read_headers(fields: &mut FieldReader<'_>) -> Option<Vec<HeaderName>> {
-    let value = fields.get_field("headers").filter(|value| !value.is_word("any"))?;
+fn read_headers(fields: &FieldReader<'_>) -> Option<Vec<HeaderName>> {
+    let value = fields.find(&cors::HEADERS).filter(|value| !value.is_word("any"))?;
     if value.is_word("none") {
         return Some(Vec::new());
     }
@@ -59,7 +45,7 @@ fn read_headers(fields: &mut FieldReader<'_>) -> Option<Vec<HeaderName>> {
 
 fn read_origins(value: &FieldValue<'_>) -> Option<CorsOrigins> {
     if value.is_empty() {
-        value.report_empty(EXAMPLE);
+        value.report_empty("write e.g. origins: https://app.example.com");
         return None;
     }
     let items = value.one_or_more();

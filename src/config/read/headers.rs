@@ -7,8 +7,12 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::headers::{HeaderEdits, HeaderText};
 use crate::config::model::reject::{TemplatePiece, TemplateVar};
+use crate::config::schema::field::Field;
+use crate::config::schema::kinds::Nested;
+use crate::config::schema::tables::headers::edits;
 use crate::config::value::names;
-use crate::config::yaml::fields::{FieldReader, FieldValue};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The template variables of header values: facts about the request, known before it is forwarded.
@@ -25,18 +29,17 @@ const HEADER_VARS: [TemplateVar; 10] = [
     TemplateVar::Upstream,
 ];
 
-/// `{ set: {}, add: {}, remove: [] }`.
-pub(crate) fn read_edits(fields: &mut FieldReader<'_>, name: &'static str) -> HeaderEdits {
-    let Some(mut edits) = fields.open_section(name) else {
-        return HeaderEdits::default();
-    };
-    let read = HeaderEdits {
-        set: edits.get_field("set").map(|value| read_pairs(&value, read_header_text)).unwrap_or_default(),
-        add: edits.get_field("add").map(|value| read_pairs(&value, read_header_text)).unwrap_or_default(),
-        remove: edits.read_list("remove", names::parse_editable_header),
-    };
-    edits.report_unknown();
-    read
+/// The edits of a field that is a section of them.
+pub(crate) fn read_edits(fields: &FieldReader<'_>, field: &Field<Nested>) -> HeaderEdits {
+    fields.read_section(field, |edits| {
+        let pairs =
+            |field| edits.find(field).map(|value| read_pairs(&value, read_header_text)).unwrap_or_default();
+        HeaderEdits {
+            set: pairs(&edits::SET),
+            add: pairs(&edits::ADD),
+            remove: edits.read_list(&edits::REMOVE),
+        }
+    })
 }
 
 /// A mapping of header names to values without variables.

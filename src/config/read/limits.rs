@@ -12,12 +12,14 @@ use super::upstreams::UpstreamReader;
 use crate::config::LimitId;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
-use crate::config::model::access::NetworkList;
-use crate::config::model::limit::{Algorithm, Cost, InvalidCost, KeyPart, LimitConfig, MissingKey};
+use crate::config::model::limit::{Algorithm, Cost, InvalidCost, KeyPart, LimitConfig};
+use crate::config::schema::field::{Field, OneOrMore, ParseScalar};
+use crate::config::schema::kinds::{OneOrMoreOrWord, Text};
+use crate::config::schema::tables::limits::{KEY_PART, limit};
+use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
-use crate::config::value::scalars;
-use crate::config::value::scalars::Parsed;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_word};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The limits read so far; chains add inline limits.
@@ -34,7 +36,7 @@ pub(crate) struct LimitReader<'a> {
 
 impl<'a> LimitReader<'a> {
     pub fn read_limits(
-        root: &mut FieldReader<'a>,
+        root: &FieldReader<'a>,
         sets: &'a IpSetReader<'a>,
         state: &'a StateReader,
         upstreams: &mut UpstreamReader<'_>,
@@ -49,16 +51,16 @@ impl<'a> LimitReader<'a> {
             sets,
             state,
         };
-        for (key, value) in root.get_field("limits").map(|value| value.entries()).unwrap_or_default() {
+        for (key, value) in root.find(&root_fields::LIMITS).map(|value| value.entries()).unwrap_or_default() {
             if let Err(error) = names::check_name(&key.name) {
                 value.report_at_name(error);
             }
-            let limit = match value.node.content {
-                NodeContent::Text(_) => limits.read_short(&key.name, &value),
+            let read = match value.node.content {
+                NodeContent::Text(_) => limits.read_short(&key.name, &value, upstreams),
                 _ => limits.read_named(&key.name, &value, upstreams),
             };
             let index = LimitId(limits.list.len());
-            limits.list.push(limit);
+            limits.list.push(read);
             limits.by_name.entry(key.name.clone()).or_insert(index);
             limits.defined.push((index, value));
         }
@@ -84,7 +86,7 @@ impl<'a> LimitReader<'a> {
                     Some(self.add_limit(limit))
                 }
                 _ if item.as_text().is_some_and(|text| text.contains('/')) => {
-                    let limit = self.read_short(&inline_name, &item);
+                    let limit = self.read_short(&inline_name, &item, upstreams);
                     Some(self.add_limit(limit))
                 }
                 _ => self.resolve_name(&item),
@@ -102,11 +104,16 @@ impl<'a> LimitReader<'a> {
     }
 
     /// `10/s` is short for `{ rate: 10/s }`.
-    fn read_short(&self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
+    fn read_short(
+        &self,
+        name: &str,
+        value: &FieldValue<'_>,
+        upstreams: &mut UpstreamReader<'_>,
+    ) -> LimitConfig {
         let algorithm = algorithm::read_short_rate(value).unwrap_or(PLACEHOLDER);
-        let limit = LimitConfig { shared: self.state.shared_by_default(), ..default_limit(name, algorithm) };
-        self.state.check_shared_limit(&limit, value, None);
-        limit
+        let config = self.build_limit(name, &value.absent_section(&limit::SECTION), algorithm, upstreams);
+        self.state.check_shared_limit(&config, value, None);
+        config
     }
 
     fn read_named(
@@ -115,11 +122,11 @@ impl<'a> LimitReader<'a> {
         value: &FieldValue<'_>,
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
-        if !matches!(value.node.content, NodeContent::Map(_)) {
+        if !value.is_map() {
             value.report_shape("a mapping such as { rate: 10/s }");
-            return default_limit(name, PLACEHOLDER);
+            return self.build_limit(name, &value.absent_section(&limit::SECTION), PLACEHOLDER, upstreams);
         }
-        self.read_limit(name, value.field_reader(), upstreams)
+        value.open_section(&limit::SECTION).read_all(|fields| self.read_limit(name, fields, upstreams))
     }
 
     /// A limit written in a chain, under the name that it gives itself or under `default_name`.
@@ -129,15 +136,16 @@ impl<'a> LimitReader<'a> {
         value: &FieldValue<'_>,
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
-        let mut fields = value.field_reader();
-        let name = self.read_inline_name(&mut fields).unwrap_or(default_name);
-        self.read_limit(&name, fields, upstreams)
+        value.open_section(&limit::SECTION).read_all(|fields| {
+            let name = self.read_inline_name(fields).unwrap_or(default_name);
+            self.read_limit(&name, fields, upstreams)
+        })
     }
 
     /// `name` of an inline limit; `None` = auto.
-    fn read_inline_name(&mut self, fields: &mut FieldReader<'_>) -> Option<String> {
-        let value = fields.get_field("name").filter(|value| !value.is_word("auto"))?;
-        let name = value.parse_with(|text| names::check_name(text).map(|()| text.to_owned()))?;
+    fn read_inline_name(&mut self, fields: &FieldReader<'_>) -> Option<String> {
+        let name = fields.read(&limit::NAME)?;
+        let value = fields.find(&limit::NAME)?;
         if self.by_name.contains_key(&name) || !self.inline_names.insert(name.clone()) {
             let message = format!("two limits are named `{}`", value.written_text());
             let help = "a limit under limits: can be used in several chains by its name";
@@ -149,46 +157,47 @@ impl<'a> LimitReader<'a> {
     fn read_limit(
         &self,
         name: &str,
-        mut fields: FieldReader<'_>,
+        fields: &FieldReader<'_>,
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
-        let whole = fields.whole.clone();
-        let key = read_key(&mut fields);
-        let (missing_key, missing_key_status) = missing_key::read_missing_key(&mut fields);
-        let cost_value = fields.get_field("cost");
-        let cost =
-            cost_value.as_ref().and_then(|value| value.parse_with(parse_cost)).unwrap_or(Cost::Units(1));
-        let cost = read_invalid_cost(&mut fields, cost);
-        let numbers = algorithm::read_algorithm(&mut fields, &cost, cost_value.as_ref());
-        let tiers = tiers::read_tiers(&mut fields, &cost, numbers.is_some());
+        let (cost, cost_value) = (fields.read(&limit::COST), fields.find(&limit::COST));
+        let numbers = algorithm::read_algorithm(fields, &cost, cost_value.as_ref());
+        let tiers = tiers::read_tiers(fields, &cost, numbers.is_some());
         let algorithm = numbers.unwrap_or(PLACEHOLDER);
         let tiers_numbers = tiers.iter().filter_map(|(_, own)| own.as_ref());
-        let warm_up = algorithm::read_warm_up(&mut fields, std::iter::once(&algorithm).chain(tiers_numbers));
-        let limit = LimitConfig {
+        let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(tiers_numbers));
+        let config = LimitConfig { tiers, warm_up, ..self.build_limit(name, fields, algorithm, upstreams) };
+        self.state.check_shared_limit(&config, &fields.whole, fields.find(&limit::WARM_UP).as_ref());
+        config
+    }
+
+    /// A limit of the given algorithm, with its other fields.
+    fn build_limit(
+        &self,
+        name: &str,
+        fields: &FieldReader<'_>,
+        algorithm: Algorithm,
+        upstreams: &mut UpstreamReader<'_>,
+    ) -> LimitConfig {
+        let (missing_key, missing_key_status) = missing_key::read_missing_key(fields);
+        let fair_by = fields.find(&limit::FAIR_BY).filter(|value| !value.is_word("none"));
+        let bypass = fields.find(&limit::BYPASS);
+        LimitConfig {
             name: name.to_owned(),
-            key,
+            key: read_key(fields, &limit::KEY),
             missing_key,
             missing_key_status,
             algorithm,
-            tiers,
-            fair_by: read_key_parts(&mut fields, "fair_by").unwrap_or_default(),
-            warm_up,
-            cost,
-            methods: read_methods(&mut fields),
-            bypass: fields
-                .get_field("bypass")
-                .map(|value| self.sets.read_networks(&value))
-                .unwrap_or_default(),
-            dry_run: fields.read_scalar("dry_run", false, scalars::parse_bool),
-            shared: self.state.read_shared(&mut fields),
-            on_reject: fields
-                .get_field("on_reject")
-                .map(|value| reject::read_patch(&value, upstreams))
-                .unwrap_or_default(),
-        };
-        self.state.check_shared_limit(&limit, &whole, fields.get_field("warm_up").as_ref());
-        fields.report_unknown();
-        limit
+            tiers: Vec::new(),
+            fair_by: fair_by.map(|value| read_key_parts(&value, "fair_by")).unwrap_or_default(),
+            warm_up: None,
+            cost: read_invalid_cost(fields),
+            methods: read_methods(fields, &limit::METHODS),
+            bypass: bypass.map(|value| self.sets.read_networks(&value)).unwrap_or_default(),
+            dry_run: fields.read(&limit::DRY_RUN),
+            shared: self.state.read_shared(fields),
+            on_reject: reject::read_patch(fields.find(&limit::ON_REJECT).as_ref(), upstreams),
+        }
     }
 
     fn add_limit(&mut self, limit: LimitConfig) -> LimitId {
@@ -229,37 +238,18 @@ impl<'a> LimitReader<'a> {
     }
 }
 
-/// A limit of the given algorithm, with every default.
-fn default_limit(name: &str, algorithm: Algorithm) -> LimitConfig {
-    LimitConfig {
-        name: name.to_owned(),
-        key: vec![KeyPart::Ip],
-        missing_key: MissingKey::Ip,
-        missing_key_status: missing_key::DEFAULT_STATUS,
-        algorithm,
-        tiers: Vec::new(),
-        fair_by: Vec::new(),
-        warm_up: None,
-        cost: Cost::Units(1),
-        methods: Vec::new(),
-        bypass: NetworkList::default(),
-        dry_run: false,
-        shared: None,
-        on_reject: Default::default(),
-    }
-}
-
 /// Replaces wrong numbers, so that reading can go on.
 const PLACEHOLDER: Algorithm = Algorithm::Concurrency { min: None, max: 1 };
 
-pub(crate) fn read_key(fields: &mut FieldReader<'_>) -> Vec<KeyPart> {
-    read_key_parts(fields, "key").unwrap_or_else(|| vec![KeyPart::Ip])
+pub(crate) fn read_key(fields: &FieldReader<'_>, field: &Field<OneOrMore<Text<KeyPart>>>) -> Vec<KeyPart> {
+    match fields.find(field) {
+        Some(value) => read_key_parts(&value, "key"),
+        None => field.parse_default_list(),
+    }
 }
 
-/// One or more parts; `None` if the field is absent, or `none`, which only `fair_by` can be.
-fn read_key_parts(fields: &mut FieldReader<'_>, name: &'static str) -> Option<Vec<KeyPart>> {
-    let value = fields.get_field(name).filter(|value| name == "key" || !value.is_word("none"))?;
-    let items = value.one_or_more();
+/// One or more parts, each once.
+fn read_key_parts(value: &FieldValue<'_>, name: &str) -> Vec<KeyPart> {
     if value.is_empty() {
         value.report_empty(match name {
             "key" => "write key: ip, or key: global for one counter",
@@ -267,8 +257,8 @@ fn read_key_parts(fields: &mut FieldReader<'_>, name: &'static str) -> Option<Ve
         });
     }
     let mut parts = Vec::new();
-    for item in items {
-        let Some(part) = item.parse_with(parse_key_part) else { continue };
+    for item in value.one_or_more() {
+        let Some(part) = item.parse_with(|text| KEY_PART.parse_text(text)) else { continue };
         if parts.contains(&part) {
             item.report_at_value(ValueError::new(
                 codes::NAME,
@@ -280,90 +270,36 @@ fn read_key_parts(fields: &mut FieldReader<'_>, name: &'static str) -> Option<Ve
         }
         parts.push(part);
     }
-    Some(parts)
+    parts
 }
 
-fn parse_key_part(text: &str) -> Parsed<KeyPart> {
-    if let Some(source) = names::parse_source(text) {
-        return source.map(KeyPart::Source);
-    }
-    let parts = [
-        ("ip", KeyPart::Ip),
-        ("account", KeyPart::Account),
-        ("tier", KeyPart::Tier),
-        ("uri", KeyPart::Uri),
-        ("location", KeyPart::Location),
-        ("host", KeyPart::Host),
-        ("method", KeyPart::Method),
-        ("global", KeyPart::Global),
-    ];
-    parse_word(&parts)(text).map_err(|error| {
-        let near = error.suggestion.clone().filter(|help| help.starts_with("did"));
-        let all =
-            "write ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME or \
-             jwt:CLAIM";
-        error.with_optional_help(near.or_else(|| Some(all.to_owned())))
-    })
-}
-
-fn parse_cost(text: &str) -> Parsed<Cost> {
-    match text.strip_prefix("header:") {
-        Some(name) => {
-            names::parse_header_name(name).map(|name| Cost::Header { name, invalid: InvalidCost::One })
-        }
-        None => scalars::parse_number(text, 1, u64::MAX).map(Cost::Units),
-    }
-}
-
-/// Reads `invalid_cost`, the treatment of a cost header that is not a number.
-fn read_invalid_cost(fields: &mut FieldReader<'_>, cost: Cost) -> Cost {
-    let Some(value) = fields.get_field("invalid_cost") else { return cost };
-    let words = [("one", InvalidCost::One), ("reject", InvalidCost::Reject)];
-    let read = value.parse_with(parse_word(&words));
-    match (cost, read) {
-        (Cost::Header { name, .. }, Some(invalid)) => Cost::Header { name, invalid },
-        (cost @ Cost::Units(_), Some(InvalidCost::Reject)) => {
-            let message = "`invalid_cost` is only for a cost from a header";
-            let help = "write cost: header:NAME, or leave it out";
-            value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+/// The cost, with the treatment of a header that is not a number.
+fn read_invalid_cost(fields: &FieldReader<'_>) -> Cost {
+    match (fields.read(&limit::COST), fields.read(&limit::INVALID_COST)) {
+        (Cost::Header { name, .. }, invalid) => Cost::Header { name, invalid },
+        (cost @ Cost::Units(_), InvalidCost::Reject) => {
+            if let Some(value) = fields.find(&limit::INVALID_COST) {
+                let message = "`invalid_cost` is only for a cost from a header";
+                let help = "write cost: header:NAME, or leave it out";
+                value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+            }
             cost
         }
-        (cost, _) => cost,
+        (cost, InvalidCost::One) => cost,
     }
 }
 
-/// `any`, or one or more methods.
-pub(crate) fn read_methods(fields: &mut FieldReader<'_>) -> Vec<http::Method> {
-    let Some(value) = fields.get_field("methods").filter(|value| !value.is_word("any")) else {
-        return Vec::new();
-    };
-    if value.is_empty() {
-        value.report_empty("write any, or methods such as [GET, HEAD]");
-    }
-    let mut methods = value.parse_list(names::parse_method);
+/// Each method once; empty = any.
+pub(crate) fn read_methods(
+    fields: &FieldReader<'_>,
+    field: &Field<OneOrMoreOrWord<Text<http::Method>>>,
+) -> Vec<http::Method> {
     let mut seen = Vec::new();
+    let mut methods = fields.read_list_or_word(field);
     methods.retain(|method| {
         let new = !seen.contains(method);
         seen.push(method.clone());
         new
     });
     methods
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::model::limit::ValueSource;
-
-    #[test]
-    fn key_parts_and_costs() {
-        assert_eq!(parse_key_part("account").unwrap(), KeyPart::Account);
-        assert!(matches!(parse_key_part("header:X-A").unwrap(), KeyPart::Source(_)));
-        assert_eq!(parse_key_part("tier").unwrap(), KeyPart::Tier);
-        assert!(matches!(parse_key_part("jwt:sub").unwrap(), KeyPart::Source(ValueSource::Jwt(_))));
-        assert_eq!(parse_key_part("acount").unwrap_err().suggestion.unwrap(), "did you mean `account`?");
-        assert!(parse_key_part("client").unwrap_err().suggestion.unwrap().contains("header:NAME"));
-        assert_eq!(parse_cost("3").unwrap(), Cost::Units(3));
-        assert!(parse_cost("0").is_err() && parse_cost("header:a b").is_err());
-    }
 }

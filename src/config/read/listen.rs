@@ -12,7 +12,9 @@ use crate::config::model::listen::{ListenAddress, ListenConfig, ProxyProtocolMod
 use crate::config::value::names;
 use crate::config::value::scalars;
 use crate::config::value::scalars::Parsed;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_word};
+use crate::config::value::words::parse_word;
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The limit of systemd.

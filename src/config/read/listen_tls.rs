@@ -17,7 +17,9 @@ use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::listen::{ListenCertificate, ListenTlsConfig, TlsVersion};
 use crate::config::value::pem;
 use crate::config::value::scalars::Parsed;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::value::words::{parse_or_none, parse_word};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];

@@ -1,24 +1,17 @@
-//! Reads the name of a location, and where its requests may come in: `name`, `scheme`, `listener`.
+//! Reads the name of a location, and the listeners of its requests.
 
 use std::collections::HashSet;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
-use crate::config::model::listen::{ListenConfig, Scheme};
-use crate::config::value::names;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_word};
-
-const SCHEMES: [(&str, Option<Scheme>); 3] =
-    [("any", None), ("http", Some(Scheme::Http)), ("https", Some(Scheme::Https))];
-
-/// `scheme`; `None` = any.
-pub(super) fn read_scheme(fields: &mut FieldReader<'_>) -> Option<Scheme> {
-    fields.read_scalar("scheme", None, parse_word(&SCHEMES))
-}
+use crate::config::model::listen::ListenConfig;
+use crate::config::schema::tables::locations::location;
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 
 /// `listener`: names of `listen` entries; empty = any.
-pub(super) fn read_listeners(fields: &mut FieldReader<'_>, listen: &[ListenConfig]) -> Vec<String> {
-    let Some(value) = fields.get_field("listener").filter(|value| !value.is_word("any")) else {
+pub(super) fn read_listeners(fields: &FieldReader<'_>, listen: &[ListenConfig]) -> Vec<String> {
+    let Some(value) = fields.find(&location::LISTENER).filter(|value| !value.is_word("any")) else {
         return Vec::new();
     };
     if value.is_empty() {
@@ -53,9 +46,9 @@ pub(super) struct LocationNames(HashSet<String>);
 
 impl LocationNames {
     /// `name`; `None` = auto.
-    pub fn read_name(&mut self, fields: &mut FieldReader<'_>) -> Option<String> {
-        let value = fields.get_field("name").filter(|value| !value.is_word("auto"))?;
-        let name = value.parse_with(|text| names::check_name(text).map(|()| text.to_owned()))?;
+    pub fn read_name(&mut self, fields: &FieldReader<'_>) -> Option<String> {
+        let name = fields.read(&location::NAME)?;
+        let value = fields.find(&location::NAME)?;
         if !self.0.insert(name.clone()) {
             let message = format!("two locations are named `{}`", value.written_text());
             value.report_at_value(ValueError::new(codes::NAME, message));

@@ -2,13 +2,16 @@
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::value::scalars;
+use crate::config::schema::field::{Field, OneOrMore, ParseScalar};
+use crate::config::schema::kinds::{Number, OrWord, RateText};
+use crate::config::schema::tables::limits::limit;
 use crate::config::value::scalars::Rate;
-use crate::config::yaml::fields::{FieldReader, FieldValue};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 
 /// One or more rates, each with its value; `None` after an error.
-pub(crate) fn read_rates<'a>(fields: &mut FieldReader<'a>) -> Option<Vec<(FieldValue<'a>, Rate)>> {
-    let Some(value) = fields.get_field("rate") else {
+pub(crate) fn read_rates<'a>(fields: &FieldReader<'a>) -> Option<Vec<(FieldValue<'a>, Rate)>> {
+    let Some(value) = fields.find(&limit::RATE) else {
         fields.report_missing("rate", "write e.g. rate: 10/s");
         return None;
     };
@@ -22,19 +25,19 @@ pub(crate) fn read_rates<'a>(fields: &mut FieldReader<'a>) -> Option<Vec<(FieldV
     let count = items.len();
     let rates: Vec<_> = items
         .into_iter()
-        .filter_map(|item| item.parse_with(scalars::parse_rate).map(|rate| (item, rate)))
+        .filter_map(|item| item.parse_with(|text| RateText.parse_text(text)).map(|rate| (item, rate)))
         .collect();
     (rates.len() == count).then_some(rates)
 }
 
 /// `auto` (`None`), one number for one rate, or a list as long as the rates.
 pub(crate) fn read_amounts(
-    fields: &mut FieldReader<'_>,
-    name: &'static str,
+    fields: &FieldReader<'_>,
+    field: &Field<OneOrMore<OrWord<Number>>>,
     rates: usize,
-    min: u64,
 ) -> Option<Vec<Option<u64>>> {
-    let Some(value) = fields.get_field(name).filter(|value| !value.is_word("auto")) else {
+    let (name, amount) = (field.name, &field.value.0);
+    let Some(value) = fields.find(field).filter(|value| !value.is_word("auto")) else {
         return Some(vec![None; rates]);
     };
     let items = value.one_or_more();
@@ -57,12 +60,11 @@ pub(crate) fn read_amounts(
         return None;
     }
     let read = |text: &str| match text {
-        "auto" => Ok(None),
-        "0" if min > 0 => {
+        "0" if amount.1.0 > 0 => {
             Err(ValueError::new(codes::LIMIT_NUMBERS, format!("a {name} of 0 would let nothing pass"))
                 .with_help(format!("write {name}: 1 or leave it out")))
         }
-        _ => scalars::parse_number(text, min, u64::MAX).map(Some),
+        _ => amount.parse_text(text),
     };
     let amounts: Vec<_> = items.iter().filter_map(|item| item.parse_with(read)).collect();
     (amounts.len() == rates).then_some(amounts)

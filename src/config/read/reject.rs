@@ -1,7 +1,5 @@
 //! Reads `on_reject` and canned responses.
 
-use http::{HeaderValue, StatusCode};
-
 use super::headers;
 use super::templates::read_template;
 use super::upstreams::UpstreamReader;
@@ -10,53 +8,46 @@ use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::reject::{
     CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody, TemplateConfig,
 };
-use crate::config::value::names;
-use crate::config::value::scalars;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::schema::tables::reject::{on_reject, response, template};
+use crate::config::schema::tables::root::root as root_fields;
+use crate::config::value::words::{parse_or_none, parse_word};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The top-level section.
-pub(crate) fn read_on_reject(root: &mut FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> OnReject {
+pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> OnReject {
     let defaults = OnReject {
-        status: None,
+        status: on_reject::STATUS.parse_default(),
         body: RejectBody::Problem,
         headers: Vec::new(),
         ratelimit_headers: RateLimitHeaders { standard: true, legacy: false },
-        retry_jitter: 0,
+        retry_jitter: on_reject::RETRY_JITTER.parse_default(),
         degrade: None,
     };
-    match root.get_field("on_reject") {
-        Some(value) => defaults.merge_patch(&read_patch(&value, upstreams)),
-        None => defaults,
-    }
+    defaults.merge_patch(&read_patch(root.find(&root_fields::ON_REJECT).as_ref(), upstreams))
 }
 
 /// The section of a limit or a location, with only its written fields. An upstream named here counts as used.
-pub(crate) fn read_patch(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> OnRejectPatch {
-    if value.is_null() {
-        return OnRejectPatch::default();
-    }
-    let mut fields = value.field_reader();
-    let status = |text: &str| match text {
-        "auto" => Ok(None),
-        _ => names::parse_status(text, 400).map(Some),
-    };
-    let patch = OnRejectPatch {
-        status: fields.get_field("status").and_then(|value| value.parse_with(status)),
-        body: fields.get_field("body").and_then(|value| read_body(&value)),
-        headers: fields.get_field("headers").map(|value| headers::read_fixed_pairs(&value)),
-        ratelimit_headers: fields.get_field("ratelimit_headers").map(|value| read_ratelimit_headers(&value)),
-        retry_jitter: fields
-            .get_field("retry_jitter")
-            .and_then(|value| value.parse_with(scalars::parse_whole_percent)),
-        degrade: fields.get_field("degrade").and_then(|value| read_degrade(&value, upstreams)),
-    };
-    fields.report_unknown();
-    patch
+pub(crate) fn read_patch(
+    value: Option<&FieldValue<'_>>,
+    upstreams: &mut UpstreamReader<'_>,
+) -> OnRejectPatch {
+    let Some(value) = value else { return OnRejectPatch::default() };
+    value.open_section(&on_reject::SECTION).read_all(|fields| OnRejectPatch {
+        status: fields.read_written(&on_reject::STATUS),
+        body: fields.find(&on_reject::BODY).and_then(|value| read_body(&value)),
+        headers: fields.find(&on_reject::HEADERS).map(|value| headers::read_fixed_pairs(&value)),
+        ratelimit_headers: fields
+            .find(&on_reject::RATELIMIT_HEADERS)
+            .map(|value| read_ratelimit_headers(&value)),
+        retry_jitter: fields.read_written(&on_reject::RETRY_JITTER),
+        degrade: fields.find(&on_reject::DEGRADE).and_then(|value| read_degrade(&value, upstreams)),
+    })
 }
 
 fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
-    if !matches!(value.node.content, NodeContent::Map(_)) {
+    if !value.is_map() {
         let kinds = [
             ("problem", RejectBody::Problem),
             ("envelope", RejectBody::Envelope),
@@ -64,17 +55,16 @@ fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
         ];
         return value.parse_with(parse_word(&kinds));
     }
-    let mut fields = value.field_reader();
-    let template = fields.get_field("template");
-    if template.is_none() {
-        fields.report_missing(
-            "template",
-            "write { template: \"try again in ${retry_after} s\", content_type: text/plain }",
-        );
-    }
-    let content_type = read_content_type(&mut fields);
-    fields.report_unknown();
-    Some(RejectBody::Template { template: read_template(&template?)?, content_type })
+    value.open_section(&template::SECTION).read_all(|fields| {
+        let (text, content_type) = (fields.find(&template::TEMPLATE), fields.read(&template::CONTENT_TYPE));
+        if text.is_none() {
+            fields.report_missing(
+                "template",
+                "write { template: \"try again in ${retry_after} s\", content_type: text/plain }",
+            );
+        }
+        Some(RejectBody::Template { template: read_template(&text?)?, content_type })
+    })
 }
 
 /// The upstream or the response that replaces a rejection.
@@ -95,28 +85,13 @@ fn read_degrade(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> O
 
 /// `{ status, body, content_type }`, all optional.
 pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
-    let mut fields = value.field_reader();
-    let status = fields.read_scalar("status", StatusCode::OK, |text| names::parse_status(text, 200));
-    let body = match fields.get_field("body") {
-        Some(value) => read_template(&value),
-        None => Some(TemplateConfig(Vec::new())),
-    };
-    let content_type = read_content_type(&mut fields);
-    fields.report_unknown();
-    Some(CannedResponse { status, body: body?, content_type })
-}
-
-/// `content_type`; the default is plain text.
-fn read_content_type(fields: &mut FieldReader<'_>) -> HeaderValue {
-    fields.read_scalar("content_type", HeaderValue::from_static("text/plain"), |text| {
-        let value = names::parse_header_value(text)?;
-        let (kind, rest) = text.split_once('/').unwrap_or((text, ""));
-        let word = |part: &str| !part.is_empty() && !part.contains([' ', ',', '/']);
-        if !word(kind) || !word(rest.split(';').next().unwrap_or_default().trim_end()) {
-            return Err(ValueError::new(codes::HEADER, format!("`{text}` is not a content type"))
-                .with_help("write e.g. text/plain or application/json"));
-        }
-        Ok(value)
+    value.open_section(&response::SECTION).read_all(|fields| {
+        let body = match fields.find(&response::BODY) {
+            Some(value) => read_template(&value),
+            None => Some(TemplateConfig(Vec::new())),
+        };
+        let (status, content_type) = (fields.read(&response::STATUS), fields.read(&response::CONTENT_TYPE));
+        Some(CannedResponse { status, body: body?, content_type })
     })
 }
 

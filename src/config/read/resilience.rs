@@ -13,7 +13,9 @@ use crate::config::model::upstream::{
 use crate::config::value::scalars;
 use crate::config::value::scalars::Parsed;
 use crate::config::value::statuses;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::value::words::{parse_or_none, parse_word};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The most tries after the first.

@@ -10,7 +10,8 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError};
 use crate::config::lint;
 use crate::config::model::Config;
-use crate::config::yaml::fields::FieldValue;
+use crate::config::schema::tables::root::root;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::{Node, NodeContent};
 
 /// Reads the whole tree; the result is valid only if there are no problems. Relative paths start at `folder`.
@@ -30,18 +31,18 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
             return None;
         }
     }
-    let mut root = whole.field_reader();
-    let sets = IpSetReader::read_sets(&mut root, folder);
-    let access = access::read_access(&mut root, &sets);
+    let mut root = whole.open_section(&root::SECTION);
+    let sets = IpSetReader::read_sets(&root, folder);
+    let access = access::read_access(&root, &sets);
     let mut upstreams = UpstreamReader::read_upstreams(&mut root, folder);
-    let state = state::read_state(&mut root);
+    let state = state::read_state(&root);
     let mut limits = LimitReader::read_limits(&mut root, &sets, &state, &mut upstreams);
-    let server = server::read_server(&mut root, &mut limits, &mut upstreams);
+    let server = server::read_server(&root, &mut limits, &mut upstreams);
     let listen = listen::read_listen(&mut root, &server, folder);
     let locations = locations::read_locations(&mut root, &mut limits, &mut upstreams, &access, &listen);
     let on_reject = reject::read_on_reject(&mut root, &mut upstreams);
     let limits = limits.into_limits();
-    let bans = bans::read_bans(&mut root);
+    let bans = bans::read_bans(&root);
     let config = Config {
         listen,
         server,
@@ -52,12 +53,12 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         access,
         ip_sets: sets.collect_sets(),
         bans,
-        account: account::read_account(&mut root, folder),
+        account: account::read_account(&root, folder),
         on_reject,
-        reload: operation::read_reload(&mut root),
-        admin: operation::read_admin(&mut root),
-        log: operation::read_log(&mut root),
-        access_log: operation::read_access_log(&mut root),
+        reload: operation::read_reload(&root),
+        admin: operation::read_admin(&root),
+        log: operation::read_log(&root),
+        access_log: operation::read_access_log(&root),
     };
     root.report_unknown();
     if !sink.has_problems() {

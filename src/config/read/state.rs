@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -13,12 +12,16 @@ use super::upstream_tls::load_system_roots;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{LimitConfig, OnFailure};
-use crate::config::model::{DEFAULT_PREFIX, RedisConfig, StateConfig, StoreConfig};
+use crate::config::model::{RedisConfig, StateConfig, StoreConfig};
+use crate::config::schema::tables::limits::limit;
+use crate::config::schema::tables::root::root;
+use crate::config::schema::tables::state::{redis, state};
 use crate::config::value::redis_url;
 use crate::config::value::redis_url::RedisEndpoint;
-use crate::config::value::scalars;
 use crate::config::value::scalars::Parsed;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::value::words::parse_word;
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The section `state`, on which the readers of limits depend.
@@ -33,46 +36,35 @@ pub(crate) struct StateReader {
     snapshot: Option<PathBuf>,
 }
 
-const TIMEOUT: Duration = Duration::from_millis(20);
-const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(200);
-const PREFIX_MAX: usize = 32;
-const NODES_MAX: u64 = 100_000;
-
 const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
-pub(crate) fn read_state(root: &mut FieldReader<'_>) -> StateReader {
-    let mut state = StateReader {
-        store: Some(StoreConfig::Local),
-        redis: None,
-        is_redis_missing: true,
-        on_failure: OnFailure::Local,
-        max_keys: 1_000_000,
-        snapshot: None,
-    };
-    let Some(mut fields) = root.open_section("state") else {
-        return state;
-    };
-    let store = fields.get_field("store");
-    let stores = [("local", StoreConfig::Local), ("redis", StoreConfig::Redis)];
-    state.store = store.as_ref().map_or(state.store, |value| value.parse_with(parse_word(&stores)));
-    state.max_keys =
-        fields.read_scalar("max_keys", state.max_keys, |text| scalars::parse_count(text, 1, 1_000_000_000));
-    state.snapshot = fields.get_field("snapshot").and_then(|value| read_snapshot(&value));
-    match fields.get_field("redis") {
-        Some(value) if !value.is_null() => state.read_redis(&value),
-        _ => state.is_redis_missing = !fields.has_typo_of("redis"),
-    }
-    if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
-        let message = "`state.redis.url` is missing";
-        value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
-        state.is_redis_missing = false;
-    }
-    fields.report_unknown();
-    state
+pub(crate) fn read_state(root: &FieldReader<'_>) -> StateReader {
+    root.read_section(&root::STATE, |fields| {
+        let store = fields.find(&state::STORE);
+        let mut state = StateReader {
+            store: fields.read_valid(&state::STORE),
+            redis: None,
+            is_redis_missing: true,
+            on_failure: redis::ON_FAILURE.parse_default(),
+            max_keys: fields.read(&state::MAX_KEYS),
+            snapshot: read_snapshot(fields),
+        };
+        match fields.find(&state::REDIS) {
+            Some(value) if !value.is_null() => state.read_redis(&value),
+            _ => state.is_redis_missing = !fields.has_typo_of("redis"),
+        }
+        if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
+            let message = "`state.redis.url` is missing";
+            value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
+            state.is_redis_missing = false;
+        }
+        state
+    })
 }
 
-fn read_snapshot(value: &FieldValue<'_>) -> Option<PathBuf> {
-    let path = value.parse_with(parse_or_none(parse_snapshot_path))??;
+fn read_snapshot(fields: &FieldReader<'_>) -> Option<PathBuf> {
+    let path = fields.read(&state::SNAPSHOT)?;
+    let value = fields.find(&state::SNAPSHOT)?;
     if let Err(error) = probe_writable(&path) {
         let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
@@ -103,23 +95,6 @@ fn probe_writable(path: &Path) -> io::Result<()> {
     }
 }
 
-fn parse_snapshot_path(text: &str) -> Parsed<PathBuf> {
-    let path = PathBuf::from(text);
-    let wrong = |message| Err(ValueError::new(codes::SNAPSHOT, message));
-    let Some(_) = path.file_name().filter(|_| !text.contains('\0') && !text.ends_with('/')) else {
-        return wrong(format!("`{text}` is not the path of a file"));
-    };
-    if path.is_dir() {
-        return wrong(format!("`{text}` is a folder, not a file"));
-    }
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-            wrong(format!("the folder `{}` does not exist", folder.display()))
-        }
-        _ => Ok(path),
-    }
-}
-
 impl StateReader {
     fn read_redis(&mut self, value: &FieldValue<'_>) {
         if !matches!(value.node.content, NodeContent::Map(_)) {
@@ -127,8 +102,11 @@ impl StateReader {
             self.is_redis_missing = false;
             return;
         }
-        let mut fields = value.field_reader();
-        let url = fields.get_field("url").filter(|url| !url.is_null() && !url.is_word("none"));
+        value.open_section(&redis::SECTION).read_all(|fields| self.read_redis_fields(fields));
+    }
+
+    fn read_redis_fields(&mut self, fields: &FieldReader<'_>) {
+        let url = fields.find(&redis::URL).filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.has_typo_of("url");
         let endpoint = url.as_ref().and_then(redis_url::read_redis_url);
         if let (Some(RedisEndpoint { tls: true, .. }), Some(url)) = (&endpoint, &url)
@@ -138,12 +116,9 @@ impl StateReader {
             let help = "install the package ca-certificates, or name a file of authorities in SSL_CERT_FILE";
             url.report_at_value(ValueError::new(codes::TLS, message).with_help(help));
         }
-        let prefix = fields.read_scalar("prefix", DEFAULT_PREFIX.to_owned(), parse_key_prefix);
-        let timeout = fields.read_scalar("timeout", TIMEOUT, parse_store_timeout);
-        let nodes_at_least =
-            fields.read_scalar("nodes_at_least", 1, |text| scalars::parse_number(text, 1, NODES_MAX));
-        self.on_failure = fields.read_scalar("on_failure", self.on_failure, parse_word(&OnFailure::WORDS));
-        fields.report_unknown();
+        let (prefix, timeout) = (fields.read(&redis::PREFIX), fields.read(&redis::TIMEOUT));
+        let nodes_at_least = fields.read(&redis::NODES_AT_LEAST);
+        self.on_failure = fields.read(&redis::ON_FAILURE);
         self.redis = endpoint.map(|endpoint| RedisConfig {
             servers: endpoint.servers,
             tls: endpoint.tls,
@@ -157,15 +132,12 @@ impl StateReader {
     }
 
     /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
-    pub fn read_shared(&self, fields: &mut FieldReader<'_>) -> Option<OnFailure> {
-        let state = fields.get_field("state");
+    pub fn read_shared(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
+        let state = fields.find(&limit::STATE);
         let store =
             state.as_ref().map_or(self.store, |value| value.parse_with(|text| self.parse_store(text))?);
-        let on_failure = fields.get_field("on_failure");
-        let written = on_failure
-            .as_ref()
-            .filter(|value| !value.is_word("auto"))
-            .map(|value| value.parse_with(parse_word(&OnFailure::WORDS)));
+        let on_failure = fields.find(&limit::ON_FAILURE).filter(|value| !value.is_word("auto"));
+        let written = on_failure.as_ref().map(|_| fields.read_written(&limit::ON_FAILURE).flatten());
         match (store?, &state, on_failure, written) {
             (StoreConfig::Local, _, Some(value), Some(Some(_))) => {
                 let message = "`on_failure` is only for state: redis, and this limit counts locally";
@@ -184,25 +156,20 @@ impl StateReader {
         }
     }
 
-    /// The behaviour of a limit without `state` while Redis fails, if it counts there.
-    pub fn shared_by_default(&self) -> Option<OnFailure> {
-        (self.store == Some(StoreConfig::Redis)).then_some(self.on_failure)
-    }
-
     /// Reports settings that a shared limit cannot have; `warm_up` is the value of that field.
     pub fn check_shared_limit(
         &self,
-        limit: &LimitConfig,
+        config: &LimitConfig,
         value: &FieldValue<'_>,
         warm_up: Option<&FieldValue<'_>>,
     ) {
-        if limit.shared.is_none() {
+        if config.shared.is_none() {
             return;
         }
-        if let Err(reason) = check_redis_range(limit) {
+        if let Err(reason) = check_redis_range(config) {
             let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
             let error = ValueError::new(codes::SHARED, message).with_help(help);
-            warm_up.filter(|_| limit.warm_up.is_some()).unwrap_or(value).report_at_name(error);
+            warm_up.filter(|_| config.warm_up.is_some()).unwrap_or(value).report_at_name(error);
         }
     }
 
@@ -230,24 +197,4 @@ impl StateReader {
             snapshot: self.snapshot.clone(),
         }
     }
-}
-
-/// Parses the prefix of all keys in Redis. Braces are refused, because a Cluster would take them for a hash tag.
-fn parse_key_prefix(text: &str) -> Parsed<String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
-    if text.is_empty() || text.len() > PREFIX_MAX || !text.bytes().all(plain) {
-        let message = format!("`{text}` cannot be a prefix of keys");
-        let help = "use up to 32 letters, digits, `.`, `_`, `:` and `-`";
-        return Err(ValueError::new(codes::NAME, message).with_help(help));
-    }
-    Ok(text.to_owned())
-}
-
-fn parse_store_timeout(text: &str) -> Parsed<Duration> {
-    let timeout = scalars::parse_duration(text)?;
-    if TIMEOUTS.contains(&timeout) {
-        return Ok(timeout);
-    }
-    let message = format!("`{text}` is out of range for the time of a decision");
-    Err(ValueError::new(codes::DURATION, message).with_help("write a time from 2ms to 200ms"))
 }

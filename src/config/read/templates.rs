@@ -3,7 +3,7 @@
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::reject::{TemplateConfig, TemplatePiece, TemplateVar};
-use crate::config::yaml::fields::FieldValue;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::{NodeContent, TextPiece};
 
 /// The template variables by name.

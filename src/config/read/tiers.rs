@@ -4,23 +4,22 @@ use super::algorithm;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, ProblemSink, ValueError};
 use crate::config::model::limit::{Algorithm, Cost};
+use crate::config::schema::tables::limits::{limit, tier_numbers};
 use crate::config::value::names;
-use crate::config::yaml::fields::{FieldReader, FieldValue};
-use crate::config::yaml::tree::NodeContent;
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 
-/// Fields that a tier may override.
-const FIELDS: [&str; 5] = ["rate", "burst", "queue", "max_wait", "max_concurrent"];
 /// Each tier has its own counters, and every request searches this list.
 const TIERS_MAX: usize = 64;
 
 /// Reads the tiers of the limit in `fields`; `is_sound` = the limit's own numbers are valid.
 pub(crate) fn read_tiers(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     is_sound: bool,
 ) -> Vec<(String, Option<Algorithm>)> {
     let mut tiers = Vec::new();
-    let Some(value) = fields.get_field("tiers").filter(|value| !value.is_word("none")) else { return tiers };
+    let Some(value) = fields.find(&limit::TIERS).filter(|value| !value.is_word("none")) else { return tiers };
     let entries = value.entries();
     if entries.len() > TIERS_MAX {
         let message = format!("a limit has at most {TIERS_MAX} tiers, and this one has {}", entries.len());
@@ -47,18 +46,17 @@ fn read_tier_numbers(
     cost: &Cost,
     is_sound: bool,
 ) -> Option<Algorithm> {
-    if !matches!(tier.node.content, NodeContent::Map(_)) {
+    if !tier.is_map() {
         tier.report_shape("a mapping such as { rate: 50/s }, or none");
         return None;
     }
-    let mut own = tier.field_reader();
-    FIELDS.iter().for_each(|name| drop(own.get_field(name)));
+    let own = tier.open_section(&tier_numbers::SECTION);
     own.report_unknown();
     let sink = ProblemSink::default();
     let numbers = {
-        let mut merged = fields.overlay_fields(tier, &FIELDS, &sink);
-        let cost_value = merged.get_field("cost");
-        algorithm::read_algorithm(&mut merged, cost, cost_value.as_ref())
+        let merged = fields.overlay_fields(&own, &sink);
+        let cost_value = merged.find(&limit::COST);
+        algorithm::read_algorithm(&merged, cost, cost_value.as_ref())
     };
     for problem in sink.into_sorted().0 {
         let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));

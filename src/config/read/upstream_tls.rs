@@ -15,7 +15,8 @@ use crate::config::model::{UpstreamKind, UpstreamServerConfig};
 use crate::config::value::pem;
 use crate::config::value::scalars;
 use crate::config::value::scalars::Parsed;
-use crate::config::yaml::fields::{FieldReader, FieldValue};
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The base folder of paths and the system's authorities, common to all upstreams of a file.

@@ -3,40 +3,35 @@
 use super::rates::read_rates;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::limit::{Algorithm, BUCKETS_MAX, Cost, WindowAlign};
-use crate::config::value::scalars;
+use crate::config::model::limit::{Algorithm, Cost};
+use crate::config::schema::tables::limits::limit;
 use crate::config::value::scalars::Rate;
-use crate::config::yaml::fields::{FieldReader, FieldValue, parse_word};
-
-const BUCKETS: u8 = 10;
+use crate::config::yaml::field_reader::FieldReader;
+use crate::config::yaml::field_value::FieldValue;
 
 pub(crate) fn read_fixed_window(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
-    let align = fields.read_scalar(
-        "align",
-        WindowAlign::First,
-        parse_word(&[("first", WindowAlign::First), ("clock", WindowAlign::Clock)]),
-    );
+    let align = fields.read(&limit::ALIGN);
     let rates = read_windows(fields, cost, cost_value, u64::MAX)?;
     Some(Algorithm::FixedWindow { rates, align })
 }
 
 pub(crate) fn read_sliding_window(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
-    let buckets = |text: &str| scalars::parse_number(text, 1, BUCKETS_MAX.into()).map(|number| number as u8);
-    let buckets = fields.read_scalar("buckets", BUCKETS, buckets);
+    // The table bounds it by BUCKETS_MAX.
+    let buckets = fields.read(&limit::BUCKETS) as u8;
     let rates = read_windows(fields, cost, cost_value, u32::MAX.into())?;
     Some(Algorithm::SlidingWindow { rates, buckets })
 }
 
 pub(crate) fn read_sliding_log(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
@@ -46,7 +41,7 @@ pub(crate) fn read_sliding_log(
 
 /// The rates; each must pass at least the cost of one request, and at most `units_max` units.
 fn read_windows(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
     units_max: u64,

@@ -7,3 +7,4 @@ pub(crate) mod pem;
 pub(crate) mod redis_url;
 pub(crate) mod scalars;
 pub(crate) mod statuses;
+pub(crate) mod words;

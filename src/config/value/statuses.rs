@@ -4,7 +4,7 @@ use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::upstream::StatusRanges;
-use crate::config::yaml::fields::FieldValue;
+use crate::config::yaml::field_value::FieldValue;
 
 /// Reads a whole list; wrong items are reported and skipped.
 pub(crate) fn read_statuses(value: &FieldValue<'_>) -> StatusRanges {

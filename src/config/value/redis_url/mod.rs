@@ -9,7 +9,7 @@ use super::scalars::{Parsed, Secret};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::RedisServers;
-use crate::config::yaml::fields::FieldValue;
+use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
 /// The servers and the credentials for them.

@@ -53,7 +53,8 @@ const UNITS: [(&str, u64); 7] = [
 ];
 
 /// A century: far longer than any timeout, and small enough for nanoseconds in 64 bits.
-const DURATION_MAX_NS: u64 = 36_500 * 86_400_000_000_000;
+pub(crate) const DURATION_MAX: Duration = Duration::from_secs(36_500 * 86_400);
+const DURATION_MAX_NS: u64 = DURATION_MAX.as_nanos() as u64;
 
 fn unit_ns(unit: &str) -> Option<u64> {
     UNITS.iter().find(|(name, _)| *name == unit).map(|(_, ns)| *ns)

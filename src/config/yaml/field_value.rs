@@ -1,10 +1,8 @@
-//! Reads mappings field by field. Every problem is reported with its position, and reading goes on.
-
-use std::collections::HashSet;
+//! A value of the file with its position. Every problem is reported, and reading goes on.
 
 use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Mention, Position, ProblemSink, ValueError, did_you_mean};
+use crate::config::diagnostics::problem::{Mention, Position, ProblemSink, ValueError};
 use crate::config::model::limit::ValueSource;
 use crate::config::value::scalars::Parsed;
 
@@ -163,9 +161,9 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// A reader of the mapping's fields by name.
-    pub fn field_reader(&self) -> FieldReader<'a> {
-        FieldReader { entries: self.entries(), known: Vec::new(), whole: self.clone() }
+    /// Whether the value is a mapping.
+    pub fn is_map(&self) -> bool {
+        matches!(self.node.content, NodeContent::Map(_))
     }
 }
 
@@ -188,128 +186,5 @@ fn describe_expected(code: &str) -> &'static str {
         codes::TLS => "a usable file",
         codes::REGEX => "a regular expression",
         _ => "a valid word",
-    }
-}
-
-/// The fields of one mapping. [`FieldReader::report_unknown`] reports those that were not read.
-pub(crate) struct FieldReader<'a> {
-    entries: Vec<(&'a MapKey, FieldValue<'a>)>,
-    known: Vec<&'static str>,
-    pub whole: FieldValue<'a>,
-}
-
-impl<'a> FieldReader<'a> {
-    /// The field `name`, if it is written.
-    pub fn get_field(&mut self, name: &'static str) -> Option<FieldValue<'a>> {
-        self.known.push(name);
-        self.entries.iter().find(|(key, _)| key.name == name).map(|(_, value)| value.clone())
-    }
-
-    /// These fields, with those of `names` that `over` has taken from there; problems go to `sink`.
-    pub fn overlay_fields<'b>(
-        &self,
-        over: &FieldValue<'b>,
-        names: &[&str],
-        sink: &'b ProblemSink,
-    ) -> FieldReader<'b>
-    where
-        'a: 'b,
-    {
-        let mut entries: Vec<_> = over.entries();
-        entries.retain(|(key, _)| names.contains(&key.name.as_str()));
-        let rest =
-            self.entries.iter().filter(|(key, _)| !entries.iter().any(|(own, _)| own.name == key.name));
-        let rest: Vec<(&MapKey, FieldValue<'_>)> = rest.cloned().collect();
-        entries.extend(rest);
-        entries.iter_mut().for_each(|(_, value)| value.sink = sink);
-        FieldReader { entries, known: Vec::new(), whole: FieldValue { sink, ..self.whole.clone() } }
-    }
-
-    /// A scalar field; `default` if it is absent or wrong.
-    pub fn read_scalar<T>(
-        &mut self,
-        name: &'static str,
-        default: T,
-        parse: impl FnOnce(&str) -> Parsed<T>,
-    ) -> T {
-        self.get_field(name).and_then(|value| value.parse_with(parse)).unwrap_or(default)
-    }
-
-    /// A list field; empty if it is absent.
-    pub fn read_list<T>(&mut self, name: &'static str, parse: impl Fn(&str) -> Parsed<T>) -> Vec<T> {
-        self.get_field(name).map(|value| value.parse_list(parse)).unwrap_or_default()
-    }
-
-    /// A field that is a mapping itself.
-    pub fn open_section(&mut self, name: &'static str) -> Option<FieldReader<'a>> {
-        let value = self.get_field(name)?;
-        match value.node.content {
-            NodeContent::Map(_) => Some(value.field_reader()),
-            NodeContent::Null => None,
-            _ => {
-                value.report_shape("a mapping");
-                None
-            }
-        }
-    }
-
-    /// Whether a field looks like a typo of `name`. The error about the unknown field is then enough.
-    pub fn has_typo_of(&self, name: &str) -> bool {
-        self.entries.iter().any(|(key, _)| key.name != name && did_you_mean(&key.name, [name]).is_some())
-    }
-
-    /// Reports that `name` is missing.
-    pub fn report_missing(&self, name: &str, help: &str) {
-        if self.has_typo_of(name) {
-            return;
-        }
-        let message = format!("`{name}` is missing");
-        self.whole.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
-    }
-
-    /// Reports every field that was not read.
-    pub fn report_unknown(mut self) {
-        let is_known = |(key, _): &(&MapKey, FieldValue<'_>)| self.known.contains(&key.name.as_str());
-        if self.entries.iter().all(is_known) {
-            return;
-        }
-        let mut seen = HashSet::new();
-        self.known.retain(|name| seen.insert(*name));
-        for (key, value) in &self.entries {
-            if self.known.contains(&key.name.as_str()) || value.sink.is_full() {
-                continue;
-            }
-            let near = did_you_mean(&key.name, self.known.iter().copied());
-            let help = match key.name.as_str() {
-                "<<" => Some(
-                    "merge keys are not supported; an alias such as *name can replace a whole value"
-                        .to_owned(),
-                ),
-                _ => near.or_else(|| Some(format!("the fields here are {}", self.known.join(", ")))),
-            };
-            let error = ValueError::new(codes::UNKNOWN_FIELD, format!("unknown field `{}`", key.name));
-            value.report_at_name(error.with_optional_help(help));
-        }
-    }
-}
-
-/// `none`, or a value of `parse`.
-pub(crate) fn parse_or_none<T>(parse: impl Fn(&str) -> Parsed<T>) -> impl Fn(&str) -> Parsed<Option<T>> {
-    move |text| match text {
-        "none" => Ok(None),
-        _ => parse(text).map(Some).map_err(|error| error.with_default_help("or write none")),
-    }
-}
-
-/// One of `words`.
-pub(crate) fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Parsed<T> {
-    move |text| {
-        if let Some((_, meaning)) = words.iter().find(|(name, _)| *name == text) {
-            return Ok(meaning.clone());
-        }
-        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
-        let help = did_you_mean(text, names.iter().copied())
-            .unwrap_or_else(|| format!("write one of {}", names.join(", ")));
-        Err(ValueError::new(codes::WORD, format!("`{text}` is not a valid word here")).with_help(help))
     }
 }

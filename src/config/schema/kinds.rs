@@ -1,0 +1,342 @@
+//! The kinds of values that fields hold.
+
+use std::time::Duration;
+
+use super::field::{DescribeValue, OneOrMore, ParseScalar, Section, Shape};
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::value::scalars::{self, Parsed, Rate};
+use crate::config::value::words::{parse_or_word, parse_word};
+
+/// A whole number; both bounds are included.
+pub(crate) struct Number(pub u64, pub u64);
+
+/// A number of things kept in memory; both bounds are included.
+pub(crate) struct Count(pub usize, pub usize);
+
+/// A number from 1 that fits into 32 bits.
+pub(crate) struct Count32;
+
+/// A time; both bounds are included.
+pub(crate) struct Span(pub Duration, pub Duration);
+
+/// A time above zero.
+pub(crate) struct Timeout;
+
+/// `true` or `false`.
+pub(crate) struct Switch;
+
+/// Bytes; both bounds are included.
+pub(crate) struct Size(pub u64, pub u64);
+
+/// From 0% to 100%.
+pub(crate) struct Percent;
+
+/// From 0% to 100%, without a fraction.
+pub(crate) struct WholePercent;
+
+/// `N/period`.
+pub(crate) struct RateText;
+
+/// One of several words.
+pub(crate) struct Words<T: 'static>(pub &'static [(&'static str, T)]);
+
+/// A text with a parser of its own.
+pub(crate) struct Text<T> {
+    /// What it is, e.g. `the path of a file`.
+    pub says: &'static str,
+    pub parse: fn(&str) -> Parsed<T>,
+}
+
+/// One word that stands for no value, or a value.
+pub(crate) struct OrWord<S>(pub &'static str, pub S);
+
+/// One value, a list, or a word that stands for the empty list.
+pub(crate) struct OneOrMoreOrWord<S>(pub &'static str, pub S);
+
+/// A mapping with the fields of a section.
+pub(crate) struct Nested(pub &'static Section);
+
+/// A mapping with the fields of a section, or `none`.
+pub(crate) struct NestedOrNone(pub &'static Section);
+
+/// A value that is read by code of its own.
+pub(crate) struct Special(pub fn() -> Shape);
+
+impl Span {
+    /// A time from `least`.
+    pub const fn from(least: Duration) -> Span {
+        Span(least, scalars::DURATION_MAX)
+    }
+
+    fn says(&self) -> String {
+        match (show_duration(self.0), self.1) {
+            (least, scalars::DURATION_MAX) => format!("a duration from {least}"),
+            (least, most) => format!("a duration from {least} to {}", show_duration(most)),
+        }
+    }
+}
+
+impl<T> Text<T> {
+    pub const fn new(says: &'static str, parse: fn(&str) -> Parsed<T>) -> Text<T> {
+        Text { says, parse }
+    }
+}
+
+/// A text with its name in the reference, and no pattern.
+pub(crate) fn text(says: &str) -> Shape {
+    Shape::Text(says.to_owned(), None)
+}
+
+/// Numbers are written with quotes or without.
+const DURATION: &str = "^[0-9]+(ns|us|ms|s|m|h|d)$";
+const SIZE: &str = "^[0-9]+(B|[KMGT]i?B)$";
+const PERCENT: &str = r"^[0-9]+(\.[0-9]+)?%$";
+const RATE: &str = "^[0-9]+ */ *[0-9]*(ns|us|ms|s|m|h|d)$";
+
+// === impl DescribeValue ===
+
+impl DescribeValue for Number {
+    fn shape(&self) -> Shape {
+        Shape::Integer(self.0, self.1)
+    }
+}
+
+impl DescribeValue for Count {
+    fn shape(&self) -> Shape {
+        Shape::Integer(self.0 as u64, self.1 as u64)
+    }
+}
+
+impl DescribeValue for Count32 {
+    fn shape(&self) -> Shape {
+        Shape::Integer(1, u64::from(u32::MAX))
+    }
+}
+
+impl DescribeValue for Span {
+    fn shape(&self) -> Shape {
+        Shape::Text(self.says(), Some(DURATION))
+    }
+}
+
+impl DescribeValue for Timeout {
+    fn shape(&self) -> Shape {
+        Shape::Text("a duration above zero".to_owned(), Some(DURATION))
+    }
+}
+
+impl DescribeValue for Switch {
+    fn shape(&self) -> Shape {
+        Shape::Boolean
+    }
+}
+
+impl DescribeValue for Size {
+    fn shape(&self) -> Shape {
+        let says = match (self.0, self.1) {
+            (0, u64::MAX) => "a size".to_owned(),
+            (least, most) => format!("a size from {} to {}", show_size(least), show_size(most)),
+        };
+        Shape::Text(says, Some(SIZE))
+    }
+}
+
+impl DescribeValue for Percent {
+    fn shape(&self) -> Shape {
+        Shape::Text("a percentage".to_owned(), Some(PERCENT))
+    }
+}
+
+impl DescribeValue for WholePercent {
+    fn shape(&self) -> Shape {
+        Shape::Text("a whole percentage".to_owned(), Some("^[0-9]+%$"))
+    }
+}
+
+impl DescribeValue for RateText {
+    fn shape(&self) -> Shape {
+        Shape::Text("a rate".to_owned(), Some(RATE))
+    }
+}
+
+impl<T> DescribeValue for Words<T> {
+    fn shape(&self) -> Shape {
+        Shape::Words(self.0.iter().map(|(word, _)| *word).collect())
+    }
+}
+
+impl<T> DescribeValue for Text<T> {
+    fn shape(&self) -> Shape {
+        text(self.says)
+    }
+}
+
+impl<S: DescribeValue> DescribeValue for OrWord<S> {
+    fn shape(&self) -> Shape {
+        Shape::Either(vec![Shape::Words(vec![self.0]), self.1.shape()])
+    }
+}
+
+impl<S: DescribeValue> DescribeValue for OneOrMore<S> {
+    fn shape(&self) -> Shape {
+        Shape::OneOrMore(Box::new(self.0.shape()))
+    }
+}
+
+impl<S: DescribeValue> DescribeValue for OneOrMoreOrWord<S> {
+    fn shape(&self) -> Shape {
+        Shape::Either(vec![Shape::Words(vec![self.0]), Shape::OneOrMore(Box::new(self.1.shape()))])
+    }
+}
+
+impl DescribeValue for Nested {
+    fn shape(&self) -> Shape {
+        Shape::Section(self.0)
+    }
+}
+
+impl DescribeValue for NestedOrNone {
+    fn shape(&self) -> Shape {
+        Shape::Either(vec![Shape::Words(vec!["none"]), Shape::Section(self.0)])
+    }
+}
+
+impl DescribeValue for Special {
+    fn shape(&self) -> Shape {
+        (self.0)()
+    }
+}
+
+// === impl ParseScalar ===
+
+impl ParseScalar for Number {
+    type Parsed = u64;
+
+    fn parse_text(&self, text: &str) -> Parsed<u64> {
+        scalars::parse_number(text, self.0, self.1)
+    }
+}
+
+impl ParseScalar for Count {
+    type Parsed = usize;
+
+    fn parse_text(&self, text: &str) -> Parsed<usize> {
+        scalars::parse_count(text, self.0 as u64, self.1 as u64)
+    }
+}
+
+impl ParseScalar for Count32 {
+    type Parsed = u32;
+
+    fn parse_text(&self, text: &str) -> Parsed<u32> {
+        scalars::parse_count_u32(text)
+    }
+}
+
+impl ParseScalar for Span {
+    type Parsed = Duration;
+
+    fn parse_text(&self, text: &str) -> Parsed<Duration> {
+        let span = scalars::parse_duration(text)?;
+        if (self.0..=self.1).contains(&span) {
+            return Ok(span);
+        }
+        let error = ValueError::new(codes::DURATION, format!("`{text}` is out of range"));
+        Err(error.with_help(format!("write {}", self.says())))
+    }
+}
+
+impl ParseScalar for Timeout {
+    type Parsed = Duration;
+
+    fn parse_text(&self, text: &str) -> Parsed<Duration> {
+        scalars::parse_nonzero_duration(text)
+    }
+}
+
+impl ParseScalar for Switch {
+    type Parsed = bool;
+
+    fn parse_text(&self, text: &str) -> Parsed<bool> {
+        scalars::parse_bool(text)
+    }
+}
+
+impl ParseScalar for Size {
+    type Parsed = u64;
+
+    fn parse_text(&self, text: &str) -> Parsed<u64> {
+        let bytes = scalars::parse_size(text)?;
+        if (self.0..=self.1).contains(&bytes) {
+            return Ok(bytes);
+        }
+        let range = format!("write a size from {} to {}", show_size(self.0), show_size(self.1));
+        Err(ValueError::new(codes::SIZE, format!("`{text}` is out of range")).with_help(range))
+    }
+}
+
+impl ParseScalar for Percent {
+    type Parsed = f64;
+
+    fn parse_text(&self, text: &str) -> Parsed<f64> {
+        scalars::parse_percent(text)
+    }
+}
+
+impl ParseScalar for WholePercent {
+    type Parsed = u8;
+
+    fn parse_text(&self, text: &str) -> Parsed<u8> {
+        scalars::parse_whole_percent(text)
+    }
+}
+
+impl ParseScalar for RateText {
+    type Parsed = Rate;
+
+    fn parse_text(&self, text: &str) -> Parsed<Rate> {
+        scalars::parse_rate(text)
+    }
+}
+
+impl<T: Clone> ParseScalar for Words<T> {
+    type Parsed = T;
+
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        parse_word(self.0)(text)
+    }
+}
+
+impl<T> ParseScalar for Text<T> {
+    type Parsed = T;
+
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        (self.parse)(text)
+    }
+}
+
+impl<S: ParseScalar> ParseScalar for OrWord<S> {
+    type Parsed = Option<S::Parsed>;
+
+    fn parse_text(&self, text: &str) -> Parsed<Option<S::Parsed>> {
+        parse_or_word(self.0, |text: &str| self.1.parse_text(text))(text)
+    }
+}
+
+/// The shortest way to write a duration.
+fn show_duration(span: Duration) -> String {
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let ms = span.as_millis();
+    let (unit, factor) =
+        units.into_iter().find(|(_, factor)| ms > 0 && ms % factor == 0).unwrap_or(("ms", 1));
+    format!("{}{unit}", ms / factor)
+}
+
+/// The shortest way to write a size.
+fn show_size(bytes: u64) -> String {
+    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+    let (unit, factor) =
+        units.into_iter().find(|(_, factor)| bytes > 0 && bytes % factor == 0).unwrap_or(("B", 1));
+    format!("{}{unit}", bytes / factor)
+}

@@ -1,0 +1,59 @@
+//! The fields of `ip_sets`, `access` and `bans`.
+
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::access::BanKey;
+use crate::config::schema::field::{Shape, section};
+use crate::config::schema::kinds::{OrWord, Special, Text, Timeout, Words, text};
+use crate::config::value::scalars::{self, Parsed, Rate};
+
+/// Every strike within the period is kept in memory.
+const STRIKES_MAX: u64 = 10_000;
+
+/// Addresses, networks and names of sets.
+pub(crate) fn networks() -> Shape {
+    Shape::OneOrMore(Box::new(text("an address, a network or the name of a set")))
+}
+
+section! {
+    /// A list of networks in a file, one per line; `#` begins a comment.
+    mod ip_set = "ip_sets.NAME[]";
+    /// The path of the file; a relative one starts at the folder of `gateway.yaml`.
+    FILE: Text<String> = Text::new("the path of a file", |text| Ok(text.to_owned())),
+        "file", required, "list.txt";
+}
+
+section! {
+    /// Rules for clients by address: `deny` beats `allow`, and `allow` beats `bypass`.
+    mod access = "access";
+    /// The only clients that may come in; others get 403.
+    ALLOW: Special = Special(|| Shape::Either(vec![Shape::Words(vec!["any"]), networks()])),
+        "allow", "any", "[10.0.0.0/8, office]";
+    /// Clients that get 403.
+    DENY: Special = Special(networks), "deny", "[]", "[192.0.2.7]";
+    /// Clients without limits and bans.
+    BYPASS: Special = Special(networks), "bypass", "[]", "[10.1.0.0/16]";
+}
+
+section! {
+    /// Bans of clients that limits reject too often: 403 for a time.
+    mod bans = "bans";
+    /// The number of rejections within a period that starts a ban.
+    AFTER: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", parse_strikes)), "after", "none", "20/1m";
+    /// The length of the first ban. Each repetition doubles it.
+    FOR: Timeout = Timeout, "for", "10m", "1h";
+    /// The length of the longest ban.
+    MAX: Timeout = Timeout, "max", "1d", "7d";
+    /// Bans an address, or an account wherever it comes from.
+    KEY: Words<BanKey> = Words(&[("ip", BanKey::Ip), ("account", BanKey::Account)]), "key", "ip", "account";
+}
+
+fn parse_strikes(text: &str) -> Parsed<Rate> {
+    let rate = scalars::parse_rate(text)?;
+    if rate.units.get() > STRIKES_MAX {
+        let message = format!("`{text}` is more strikes than are kept for one client");
+        return Err(ValueError::new(codes::NUMBER, message)
+            .with_help(format!("write at most {STRIKES_MAX}, or a shorter period")));
+    }
+    Ok(rate)
+}

@@ -1,0 +1,181 @@
+//! The fields of a limit.
+
+use http::{Method, StatusCode};
+
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::StoreConfig;
+use crate::config::model::limit::{
+    AlgorithmKind, BUCKETS_MAX, Cost, InvalidCost, KeyPart, MissingKey, OnFailure, WindowAlign,
+};
+use crate::config::schema::field::{OneOrMore, Shape, section};
+use crate::config::schema::kinds::{
+    Count32, Nested, Number, OneOrMoreOrWord, OrWord, RateText, Special, Switch, Text, Timeout, Words, text,
+};
+use crate::config::value::names;
+use crate::config::value::scalars::{self, Parsed};
+use crate::config::value::words::parse_word;
+
+use super::access::networks;
+use super::reject::on_reject;
+
+section! {
+    /// A limit: one set of counters, wherever its name stands in a chain. A rate alone, such as `10/s`, is short for a
+    /// token bucket.
+    mod limit = "limits.NAME";
+    /// The label of an inline limit in metrics, logs and headers; `auto` is the location and the place in its chain.
+    NAME: OrWord<Text<String>> = OrWord("auto", Text::new("a name", parse_name)), "name", "auto", "burst";
+    /// What is counted apart; several parts are one compound key.
+    KEY: OneOrMore<Text<KeyPart>> = OneOrMore(KEY_PART), "key", "ip", "[account, uri]";
+    /// What happens to a request that lacks a part of the key: it counts by its address, shares one counter, is
+    /// rejected with 403 (or `{ reject: 401 }`), or is not counted.
+    MISSING_KEY: Special = Special(missing_key_shape), "missing_key", "ip", "reject";
+    /// How requests are counted; see [algorithms](algorithms.md).
+    ALGORITHM: Words<AlgorithmKind> = Words(&AlgorithmKind::WORDS), "algorithm", "token_bucket", "sliding_window";
+    /// Units and their period; of several rates all must hold. Every algorithm but concurrency needs it.
+    RATE: OneOrMore<RateText> = OneOrMore(RateText), "rate", "[]", "[10/s, 300/m]";
+    /// token_bucket: the size of the bucket, `auto` the number of the rate. leaky_bucket: the requests that leave at
+    /// once, `auto` 1.
+    BURST: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(1, u64::MAX))), "burst", "auto", "20";
+    /// leaky_bucket: the requests that may wait; `auto` is what leaves within a second, at least 1.
+    QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
+    /// leaky_bucket: the longest wait.
+    MAX_WAIT: OrWord<Timeout> = OrWord("none", Timeout), "max_wait", "30s", "5s";
+    /// leaky_bucket: the waiting requests take turns by this key.
+    FAIR_BY: OneOrMoreOrWord<Text<KeyPart>> = OneOrMoreOrWord("none", KEY_PART), "fair_by", "none", "account";
+    /// concurrency: the requests in flight. `auto`, or a mapping, follows the latency of the upstream.
+    MAX_CONCURRENT: Special = Special(|| Shape::Either(vec![
+        Shape::Words(vec!["auto"]),
+        Shape::Integer(1, u64::from(u32::MAX)),
+        Shape::Section(&adaptive::SECTION),
+    ])), "max_concurrent", "none", "100";
+    /// token_bucket, leaky_bucket: from cold, the rate climbs from a third to its full value in this time.
+    WARM_UP: OrWord<Timeout> = OrWord("none", Timeout), "warm_up", "none", "30s";
+    /// fixed_window: windows begin with the first request, or at multiples of the period in UTC.
+    ALIGN: Words<WindowAlign> = Words(&[("first", WindowAlign::First), ("clock", WindowAlign::Clock)]),
+        "align", "first", "clock";
+    /// sliding_window: the sub-windows of a period; more are more exact.
+    BUCKETS: Number = Number(1, BUCKETS_MAX as u64), "buckets", "10", "20";
+    /// The units that a request takes: a number, or a header that trusted proxies set.
+    COST: Text<Cost> = Text::new("a number from 1, or header:NAME", parse_cost), "cost", "1", "header:X-Cost";
+    /// What a cost header that is not a number means: a cost of 1, or 400.
+    INVALID_COST: Words<InvalidCost> = Words(&[("one", InvalidCost::One), ("reject", InvalidCost::Reject)]),
+        "invalid_cost", "one", "reject";
+    /// The only methods that are limited.
+    METHODS: OneOrMoreOrWord<Text<Method>> = METHODS_OR_ANY, "methods", "any", "[POST, PUT]";
+    /// Clients without this limit, beside those of `access.bypass`.
+    BYPASS: Special = Special(networks), "bypass", "[]", "[10.0.0.0/8]";
+    /// Other numbers for the callers of a tier; `none` is no limit.
+    TIERS: Special = Special(|| Shape::Map("tiers", Box::new(Shape::Either(vec![
+        Shape::Words(vec!["none"]),
+        Shape::Section(&tier_numbers::SECTION),
+    ])))), "tiers", "{}", "{ gold: { rate: 100/s }, staff: none }";
+    /// Judges and counts, but never acts.
+    DRY_RUN: Switch = Switch, "dry_run", "false", "true";
+    /// The response to requests that this limit rejects.
+    ON_REJECT: Nested = Nested(&on_reject::SECTION), "on_reject", "{}", "{ status: 503 }";
+    /// Where it counts; `auto` is `state.store`.
+    STATE: OrWord<Words<StoreConfig>> =
+        OrWord("auto", Words(&[("local", StoreConfig::Local), ("redis", StoreConfig::Redis)])),
+        "state", "auto", "redis";
+    /// What decides while Redis does not answer; `auto` is `state.redis.on_failure`.
+    ON_FAILURE: OrWord<Words<OnFailure>> = OrWord("auto", Words(&OnFailure::WORDS)), "on_failure", "auto", "allow";
+}
+
+section! {
+    /// A rejection of requests that lack a part of the key. It has no Retry-After, because waiting does not help.
+    mod missing_key = "limits.NAME.missing_key";
+    /// The status: 401 or 403.
+    REJECT: Text<StatusCode> = Text::new("401 or 403", parse_missing_key_status), "reject", "403", "401";
+}
+
+section! {
+    /// The bounds of a concurrency limit that follows the latency of the upstream.
+    mod adaptive = "limits.NAME.max_concurrent";
+    /// The least requests in flight.
+    MIN: Count32 = Count32, "min", "4", "5";
+    /// The most requests in flight.
+    MAX: Count32 = Count32, "max", "1000", "200";
+}
+
+section! {
+    /// Numbers for the callers of a tier. Those that are missing are the limit's own.
+    mod tier_numbers = "limits.NAME.tiers.TIER";
+    /// As in the limit.
+    RATE: OneOrMore<RateText> = OneOrMore(RateText), "rate", "[]", "100/s";
+    /// As in the limit.
+    BURST: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(1, u64::MAX))), "burst", "auto", "200";
+    /// As in the limit.
+    QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
+    /// As in the limit.
+    MAX_WAIT: OrWord<Timeout> = OrWord("none", Timeout), "max_wait", "30s", "5s";
+    /// As in the limit.
+    MAX_CONCURRENT: Special = Special(|| text("as in the limit")), "max_concurrent", "none", "100";
+}
+
+/// A part of a key.
+pub(crate) const KEY_PART: Text<KeyPart> = Text::new(
+    "ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME or jwt:CLAIM",
+    parse_key_part,
+);
+
+/// Request methods, or `any`.
+pub(crate) const METHODS_OR_ANY: OneOrMoreOrWord<Text<Method>> =
+    OneOrMoreOrWord("any", Text::new("a request method", names::parse_method));
+
+pub(crate) const MISSING_KEYS: [(&str, MissingKey); 4] = [
+    ("ip", MissingKey::Ip),
+    ("shared", MissingKey::Shared),
+    ("reject", MissingKey::Reject),
+    ("skip", MissingKey::Skip),
+];
+
+fn missing_key_shape() -> Shape {
+    let words = MISSING_KEYS.iter().map(|(word, _)| *word).collect();
+    Shape::Either(vec![Shape::Words(words), Shape::Section(&missing_key::SECTION)])
+}
+
+fn parse_missing_key_status(text: &str) -> Parsed<StatusCode> {
+    match text {
+        "401" => Ok(StatusCode::UNAUTHORIZED),
+        "403" => Ok(StatusCode::FORBIDDEN),
+        _ => {
+            let message = format!("`{text}` is not a status of a request without its key");
+            Err(ValueError::new(codes::STATUS, message).with_help("write 401 or 403"))
+        }
+    }
+}
+
+/// A name of a location or of an inline limit.
+pub(crate) fn parse_name(text: &str) -> Parsed<String> {
+    names::check_name(text).map(|()| text.to_owned())
+}
+
+fn parse_key_part(text: &str) -> Parsed<KeyPart> {
+    if let Some(source) = names::parse_source(text) {
+        return source.map(KeyPart::Source);
+    }
+    let parts = [
+        ("ip", KeyPart::Ip),
+        ("account", KeyPart::Account),
+        ("tier", KeyPart::Tier),
+        ("uri", KeyPart::Uri),
+        ("location", KeyPart::Location),
+        ("host", KeyPart::Host),
+        ("method", KeyPart::Method),
+        ("global", KeyPart::Global),
+    ];
+    parse_word(&parts)(text).map_err(|error| {
+        let near = error.suggestion.clone().filter(|help| help.starts_with("did"));
+        error.with_optional_help(near.or_else(|| Some(format!("write {}", KEY_PART.says))))
+    })
+}
+
+fn parse_cost(text: &str) -> Parsed<Cost> {
+    match text.strip_prefix("header:") {
+        Some(name) => {
+            names::parse_header_name(name).map(|name| Cost::Header { name, invalid: InvalidCost::One })
+        }
+        None => scalars::parse_number(text, 1, u64::MAX).map(Cost::Units),
+    }
+}

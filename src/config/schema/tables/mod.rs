@@ -1,0 +1,12 @@
+//! The tables of fields, one for each section.
+
+pub(crate) mod access;
+pub(crate) mod account;
+pub(crate) mod headers;
+pub(crate) mod limits;
+pub(crate) mod locations;
+pub(crate) mod operation;
+pub(crate) mod reject;
+pub(crate) mod root;
+pub(crate) mod server;
+pub(crate) mod state;

@@ -1,0 +1,99 @@
+//! The fields of `reload`, `admin`, `log` and `access_log`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::{AccessLogOutput, LogFormat, LogLevel};
+use crate::config::schema::field::{OneOrMore, section};
+use crate::config::schema::kinds::{OrWord, Percent, Span, Switch, Text, Words};
+use crate::config::value::names;
+use crate::config::value::scalars::{Parsed, Secret};
+
+section! {
+    /// Reloading of the file without a signal. SIGHUP and `sluicegate reload` always work.
+    mod reload = "reload";
+    /// The interval at which the file is read again; it is applied when its content has changed.
+    WATCH: OrWord<Span> = OrWord("none", Span::from(Duration::from_millis(100))),
+        "watch", "none", "5s";
+}
+
+section! {
+    /// The admin API: metrics, status, bans, counters and reload.
+    mod admin = "admin";
+    /// The address of the listener. One that is not a loopback address requires a token.
+    LISTEN: Text<SocketAddr> = Text::new("an address with its port", parse_admin_address),
+        "listen", "127.0.0.1:9901", "10.0.0.5:9901";
+    /// The token that requests must carry as `Authorization: Bearer TOKEN`.
+    TOKEN: OrWord<Text<Secret>> = OrWord("none", Text::new("visible ASCII without spaces", parse_token)),
+        "token", "none", "\"${ADMIN_TOKEN}\"";
+    /// Host names that requests may use beside the address, as a protection against DNS rebinding.
+    HOSTS: OneOrMore<Text<String>> = OneOrMore(Text::new("a host name", names::parse_host_name)),
+        "hosts", "[]", "[admin.internal]";
+}
+
+section! {
+    /// The log of the program itself, on stderr.
+    mod log = "log";
+    /// The least severe messages that are written.
+    LEVEL: Words<LogLevel> = Words(&[
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
+    ]), "level", "info", "warn";
+    /// The form of a message; `auto` is pretty on a terminal, else JSON.
+    FORMAT: Words<LogFormat> = Words(&[
+        ("auto", LogFormat::Auto),
+        ("pretty", LogFormat::Pretty),
+        ("json", LogFormat::Json),
+    ]), "format", "auto", "json";
+}
+
+section! {
+    /// The log of requests, one JSON line each.
+    mod access_log = "access_log";
+    /// `stdout`, `none`, or the path of a file, which SIGUSR1 opens again.
+    OUTPUT: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
+        "output", "stdout", "/var/log/sluicegate/access.log";
+    /// The share of requests that are logged.
+    SAMPLE: Percent = Percent, "sample", "100%", "1%";
+    /// Request headers that each line repeats.
+    HEADERS: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_header_name)),
+        "headers", "[]", "[user-agent, referer]";
+    /// Writes accounts and keys as 64-bit hashes instead of their text.
+    HASH_KEYS: Switch = Switch, "hash_keys", "true", "false";
+}
+
+fn parse_admin_address(text: &str) -> Parsed<SocketAddr> {
+    names::parse_socket_address(text).map_err(|error| {
+        let port = text.strip_prefix(':').unwrap_or(text);
+        let bare = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+        if bare { error.with_help(format!("write 127.0.0.1:{port}")) } else { error }
+    })
+}
+
+/// The token itself never appears in a problem.
+fn parse_token(text: &str) -> Parsed<Secret> {
+    let visible = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+    let error =
+        || ValueError::new(codes::HEADER, "the token must be visible ASCII without spaces, and not empty");
+    visible.then(|| Secret(text.to_owned())).ok_or_else(error)
+}
+
+fn parse_output(text: &str) -> Parsed<AccessLogOutput> {
+    match text {
+        "stdout" => Ok(AccessLogOutput::Stdout),
+        "none" => Ok(AccessLogOutput::None),
+        _ if text.contains(['/', '.']) && !text.contains('\0') => {
+            Ok(AccessLogOutput::File(PathBuf::from(text)))
+        }
+        _ => Err(ValueError::new(codes::WORD, format!("`{text}` is not an output"))
+            .with_help("write stdout, none or the path of a file, e.g. ./access.log")),
+    }
+}

@@ -1,0 +1,73 @@
+//! The fields of `state`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::StoreConfig;
+use crate::config::model::limit::OnFailure;
+use crate::config::schema::field::{Shape, section};
+use crate::config::schema::kinds::{Count, Number, OrWord, Span, Special, Text, Words, text};
+use crate::config::value::scalars::Parsed;
+
+const PREFIX_MAX: usize = 32;
+
+section! {
+    /// The place where limits count, and the counters of this process.
+    mod state = "state";
+    /// Where limits count that do not say `state` themselves.
+    STORE: Words<StoreConfig> = Words(&[("local", StoreConfig::Local), ("redis", StoreConfig::Redis)]),
+        "store", "local", "redis";
+    /// Keys that one limit counts apart. When it is full, new ones share counters by prefix, and that is counted.
+    MAX_KEYS: Count = Count(1, 1_000_000_000), "max_keys", "1000000", "100000";
+    /// A file in which local counters and bans survive a restart.
+    SNAPSHOT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_snapshot_path)),
+        "snapshot", "none", "/var/lib/sluicegate/state";
+    /// Redis or Valkey, which counts for several gateways.
+    REDIS: Special = Special(|| Shape::Section(&redis::SECTION)), "redis", "{}", "{ url: \"redis://10.0.0.9\" }";
+}
+
+section! {
+    /// Redis or Valkey, which counts for several gateways.
+    mod redis = "state.redis";
+    /// The server: `redis://`, `rediss://` for TLS, `redis+sentinel://HOST,HOST/NAME`, or a list for a Cluster.
+    URL: Special = Special(|| Shape::OneOrMore(Box::new(text("the URL of a Redis or Valkey")))),
+        "url", "none", "\"redis://:${REDIS_PASSWORD}@10.0.0.9:6379\"";
+    /// The beginning of all names of keys. Gateways with the same prefix count together.
+    PREFIX: Text<String> = Text::new("a prefix", parse_key_prefix), "prefix", "sg", "shop";
+    /// The time of a whole decision, after which `on_failure` decides.
+    TIMEOUT: Span = Span(Duration::from_millis(2), Duration::from_millis(200)), "timeout", "20ms", "50ms";
+    /// The number of gateways to assume in an outage before they have been counted.
+    NODES_AT_LEAST: Number = Number(1, 100_000), "nodes_at_least", "1", "3";
+    /// What decides while Redis does not answer: this gateway's share of the limit, everything passes, or nothing.
+    ON_FAILURE: Words<OnFailure> = Words(&OnFailure::WORDS), "on_failure", "local", "allow";
+}
+
+fn parse_snapshot_path(text: &str) -> Parsed<PathBuf> {
+    let path = PathBuf::from(text);
+    let wrong = |message| Err(ValueError::new(codes::SNAPSHOT, message));
+    let Some(_) = path.file_name().filter(|_| !text.contains('\0') && !text.ends_with('/')) else {
+        return wrong(format!("`{text}` is not the path of a file"));
+    };
+    if path.is_dir() {
+        return wrong(format!("`{text}` is a folder, not a file"));
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            wrong(format!("the folder `{}` does not exist", folder.display()))
+        }
+        _ => Ok(path),
+    }
+}
+
+/// Parses the prefix of all keys in Redis. Braces are refused, because a Cluster would take them for a hash tag.
+fn parse_key_prefix(text: &str) -> Parsed<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+    if text.is_empty() || text.len() > PREFIX_MAX || !text.bytes().all(plain) {
+        let message = format!("`{text}` cannot be a prefix of keys");
+        let help = "use up to 32 letters, digits, `.`, `_`, `:` and `-`";
+        return Err(ValueError::new(codes::NAME, message).with_help(help));
+    }
+    Ok(text.to_owned())
+}
