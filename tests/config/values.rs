@@ -155,8 +155,7 @@ fn failure_fields() {
     assert_eq!((defaults.attempts, defaults.budget), (1, Some(20.0)));
     assert_eq!(defaults.when, RetryReasons::from_reasons(&[RetryReason::Connect, RetryReason::Refused]));
     assert_eq!((defaults.per_try, defaults.total, one.slow_start), (None, None, None));
-    assert_eq!(one.eject, Some(EjectConfig::default()));
-    let eject = EjectConfig::default();
+    let eject = one.eject.as_ref().expect("eject");
     assert_eq!((eject.errors, eject.span, eject.max), (5, seconds(10), 50.0));
     assert_eq!(eject.status, StatusRanges(Vec::new()));
     assert!(one.health.is_none());
@@ -184,10 +183,7 @@ fn failure_fields() {
     let health = defaults.health.as_ref().expect("health");
     assert_eq!((health.path.as_str(), health.interval, health.timeout), ("/", seconds(5), seconds(2)));
     assert_eq!((&health.status.0[..], health.rise, health.fall), (&[(200, 399)][..], 2, 3));
-    assert_eq!(
-        (defaults.retries.when, &defaults.eject),
-        (RetryReasons::default(), &Some(EjectConfig::default()))
-    );
+    assert_eq!((defaults.retries.when, &defaults.eject), (RetryReasons::default(), &one.eject));
 }
 
 pub fn limit<'a>(config: &'a Config, name: &str) -> &'a LimitConfig {

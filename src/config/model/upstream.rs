@@ -109,16 +109,9 @@ impl RetryReasons {
     }
 }
 
-impl Default for RetryConfig {
-    fn default() -> RetryConfig {
-        RetryConfig {
-            attempts: 1,
-            when: RetryReasons::from_reasons(&[RetryReason::Connect, RetryReason::Refused]),
-            budget: Some(20.0),
-            per_try: None,
-            total: None,
-        }
-    }
+impl RetryConfig {
+    pub const OFF: RetryConfig =
+        RetryConfig { attempts: 0, when: RetryReasons(0), budget: None, per_try: None, total: None };
 }
 
 /// Active health checks.
@@ -148,8 +141,20 @@ pub struct EjectConfig {
     pub status: StatusRanges,
 }
 
-impl Default for EjectConfig {
-    fn default() -> EjectConfig {
-        EjectConfig { errors: 5, span: Duration::from_secs(10), max: 50.0, status: StatusRanges::default() }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_reasons() {
+        for (word, reason) in RetryReason::WORDS {
+            for (other, another) in RetryReason::WORDS {
+                assert_eq!(
+                    RetryReasons::from_reasons(&[reason]).contains(another),
+                    word == other,
+                    "{word} and {other}"
+                );
+            }
+        }
     }
 }

@@ -12,17 +12,14 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use webpki::{EndEntityCert, KeyUsage};
 
+use super::pem;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::listen::{ListenCertificate, ListenTlsConfig, TlsVersion};
-use crate::config::value::pem;
+use crate::config::schema::tables::listen::tls;
 use crate::config::value::scalars::Parsed;
-use crate::config::value::words::{parse_or_none, parse_word};
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::tree::NodeContent;
-
-const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
 
 /// Settings that must be the same for all certificates of a listener.
 #[derive(PartialEq, Eq)]
@@ -45,14 +42,15 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
     let mut certificates: Vec<ListenCertificate> = Vec::new();
     let mut first: Option<(CertificateTerms, Option<Arc<RootCertStore>>)> = None;
     for item in &items {
-        if !matches!(item.node.content, NodeContent::Map(_)) {
+        if !item.is_map() {
             item.report_shape("a mapping such as { cert: chain.pem, key: key.pem }");
             continue;
         }
-        let mut fields = item.field_reader();
-        let certificate = read_certificate(&mut fields, folder, &digest);
-        let (terms, roots) = read_terms(&mut fields, folder, &digest);
-        fields.report_unknown();
+        let (certificate, terms, roots) = item.open_section(&tls::SECTION).read_all(|fields| {
+            let certificate = read_certificate(fields, folder, &digest);
+            let (terms, roots) = read_terms(fields, folder, &digest);
+            (certificate, terms, roots)
+        });
         match &first {
             None => first = Some((terms, roots)),
             Some((known, _)) if *known != terms => {
@@ -81,60 +79,40 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
 }
 
 fn read_terms(
-    fields: &mut FieldReader<'_>,
+    fields: &FieldReader<'_>,
     folder: &Path,
     digest: &RefCell<DefaultHasher>,
 ) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
-    let mut path = None;
-    let roots = fields.read_scalar(
-        "client_ca",
-        None,
-        parse_or_none(|text| {
-            let found = load_named_file(text, folder, "client_ca", pem::load_certificates)?;
-            let mut roots = RootCertStore::empty();
-            for certificate in found {
-                certificate.hash(&mut *digest.borrow_mut());
-                roots.add(certificate).map_err(|_| {
-                    let message = format!("the file `{text}` holds a certificate that cannot be read");
-                    ValueError::new(codes::TLS, message)
-                })?;
-            }
-            Ok(Arc::new(roots))
-        }),
-    );
-    if let Some(value) = fields.get_field("client_ca") {
-        path = value.as_text().filter(|text| *text != "none").map(|text| folder.join(text));
-    }
-    let min_version = fields.read_scalar("min_version", TlsVersion::Tls12, parse_word(&VERSIONS));
-    (CertificateTerms { client_ca: path, min_version }, roots)
+    let load = |path: &Path| {
+        let certificates = pem::load_certificates(path)?;
+        certificates.hash(&mut *digest.borrow_mut());
+        pem::collect_authorities(certificates)
+    };
+    let found = fields.read_with(&tls::CLIENT_CA, |name| {
+        name.map(|name| Ok((folder.join(&name), pem::load_file(folder, &name, load)?))).transpose()
+    });
+    let (client_ca, roots) = found.flatten().unzip();
+    (CertificateTerms { client_ca, min_version: fields.read(&tls::MIN_VERSION) }, roots)
 }
 
 /// The certificate of one entry, and the value that names its file.
 fn read_certificate<'a>(
-    fields: &mut FieldReader<'a>,
+    fields: &FieldReader<'a>,
     folder: &Path,
     digest: &RefCell<DefaultHasher>,
 ) -> Option<(ListenCertificate, FieldValue<'a>)> {
-    let (cert, key) = (fields.get_field("cert"), fields.get_field("key"));
-    if cert.is_none() {
-        fields.report_missing(
-            "cert",
-            "write cert: chain.pem, the certificate and those that lead to its authority",
-        );
-    }
-    if key.is_none() {
-        fields.report_missing("key", "write key: key.pem, the certificate's private key");
-    }
+    let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
     let (cert, key) = (cert?, key?);
-    let chain = cert.parse_with(|text| {
-        let chain = load_named_file(text, folder, "cert", pem::load_certificates)?;
-        check_chain(text, &chain).map(|()| chain)
+    let chain = fields.read_with(&tls::CERT, |name| {
+        let chain = pem::load_file(folder, &name, pem::load_certificates)?;
+        check_chain(&name, &chain).map(|()| chain)
     });
-    let signing = key.parse_with(|text| {
-        let secret = load_named_file(text, folder, "key", pem::load_private_key)?;
+    let signing = fields.read_with(&tls::KEY, |name| {
+        let secret = pem::load_file(folder, &name, pem::load_private_key)?;
         secret.secret_der().hash(&mut *digest.borrow_mut());
         any_supported_type(&secret).map_err(|_| {
-            let message = format!("the file `{text}` holds a key of a kind that is not supported");
+            let message =
+                format!("the file `{}` holds a key of a kind that is not supported", name.display());
             ValueError::new(codes::TLS, message).with_help("make one of ECDSA (P-256, P-384), RSA or Ed25519")
         })
     });
@@ -154,30 +132,10 @@ fn read_certificate<'a>(
     Some((ListenCertificate { key: Arc::new(certified), names }, cert))
 }
 
-/// Loads the file named `text` with `read`.
-fn load_named_file<T>(
-    text: &str,
-    folder: &Path,
-    field: &str,
-    read: impl FnOnce(&Path) -> Result<T, String>,
-) -> Parsed<T> {
-    if text.is_empty() || text.contains('\0') {
-        return Err(ValueError::new(codes::UNREADABLE, format!("`{field}` names no file")));
-    }
-    if text.contains("-----BEGIN") {
-        let message = format!("`{field}` takes the name of a file, not its contents");
-        return Err(ValueError::new(codes::UNREADABLE, message));
-    }
-    read(&folder.join(text)).map_err(|reason| {
-        let code = if reason.starts_with("holds") { codes::TLS } else { codes::UNREADABLE };
-        ValueError::new(code, format!("the file `{text}` {reason}"))
-    })
-}
-
-fn check_chain(text: &str, chain: &[CertificateDer<'_>]) -> Parsed<()> {
+fn check_chain(name: &Path, chain: &[CertificateDer<'_>]) -> Parsed<()> {
     for certificate in chain {
         if EndEntityCert::try_from(certificate).is_err() {
-            let message = format!("the file `{text}` holds a certificate that cannot be read");
+            let message = format!("the file `{}` holds a certificate that cannot be read", name.display());
             return Err(ValueError::new(codes::TLS, message));
         }
     }

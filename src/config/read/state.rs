@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::redis_endpoint::read_redis_endpoint;
 use super::redis_range::check_redis_range;
 use super::upstream_tls::load_system_roots;
 use crate::config::diagnostics::codes;
@@ -16,7 +17,6 @@ use crate::config::model::{RedisConfig, StateConfig, StoreConfig};
 use crate::config::schema::tables::limits::limit;
 use crate::config::schema::tables::root::root;
 use crate::config::schema::tables::state::{redis, state};
-use crate::config::value::redis_url;
 use crate::config::value::redis_url::RedisEndpoint;
 use crate::config::value::scalars::Parsed;
 use crate::config::value::words::parse_word;
@@ -108,7 +108,7 @@ impl StateReader {
     fn read_redis_fields(&mut self, fields: &FieldReader<'_>) {
         let url = fields.find(&redis::URL).filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.has_typo_of("url");
-        let endpoint = url.as_ref().and_then(redis_url::read_redis_url);
+        let endpoint = url.as_ref().and_then(read_redis_endpoint);
         if let (Some(RedisEndpoint { tls: true, .. }), Some(url)) = (&endpoint, &url)
             && load_system_roots().is_empty()
         {

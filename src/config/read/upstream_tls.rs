@@ -4,20 +4,19 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
 
+use super::pem;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::UpstreamServerConfig;
 use crate::config::model::tls::UpstreamTlsConfig;
-use crate::config::model::{UpstreamKind, UpstreamServerConfig};
-use crate::config::value::pem;
-use crate::config::value::scalars;
+use crate::config::schema::tables::upstreams::{tls, upstream};
 use crate::config::value::scalars::Parsed;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::tree::NodeContent;
 
 /// The base folder of paths and the system's authorities, common to all upstreams of a file.
 pub(crate) struct UpstreamTlsReader {
@@ -34,106 +33,80 @@ impl UpstreamTlsReader {
     /// The TLS settings for these servers; `None` if they use none. `named` is the value that lists the servers.
     pub fn read_tls(
         &self,
-        kind: &UpstreamKind,
-        tls: Option<&FieldValue<'_>>,
+        servers: &[UpstreamServerConfig],
+        upstream: &FieldReader<'_>,
         named: &FieldValue<'_>,
     ) -> Option<UpstreamTlsConfig> {
-        let UpstreamKind::Servers(servers) = kind else { return None };
-        let tls = tls.filter(|value| !value.is_null() && !value.is_word("none"));
-        let is_tls = |server: &UpstreamServerConfig| server.tls;
-        match (servers.iter().any(is_tls), tls) {
-            (false, None) => None,
-            (false, Some(tls)) => {
-                if !servers.is_empty() {
-                    let message = "`tls` is for https:// servers, and this upstream has none";
-                    let help = "write the servers as https://HOST:PORT, or remove tls";
-                    tls.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
-                }
-                None
+        let tls = upstream.find(&upstream::TLS).filter(|value| !value.is_null() && !value.is_word("none"));
+        if !servers.iter().any(|server| server.tls) {
+            if let (Some(tls), false) = (tls, servers.is_empty()) {
+                let message = "`tls` is for https:// servers, and this upstream has none";
+                let help = "write the servers as https://HOST:PORT, or remove tls";
+                tls.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
             }
-            (true, tls) => {
-                if !servers.iter().all(is_tls) {
-                    let message = "some servers of this upstream use TLS and some do not";
-                    let help = "write https:// for each, or make two upstreams of them";
-                    named.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
-                }
-                match tls {
-                    None => self.default_tls(named),
-                    Some(tls) if matches!(tls.node.content, NodeContent::Map(_)) => {
-                        self.read_fields(tls.field_reader())
-                    }
-                    Some(tls) => {
-                        tls.report_shape("a mapping such as { ca: FILE }");
-                        None
-                    }
-                }
-            }
+            return None;
         }
+        if !servers.iter().all(|server| server.tls) {
+            let message = "some servers of this upstream use TLS and some do not";
+            let help = "write https:// for each, or make two upstreams of them";
+            named.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+        }
+        let mut fields = match tls {
+            Some(tls) if tls.is_map() => tls.open_section(&tls::SECTION),
+            Some(tls) => {
+                tls.report_shape(&format!("a mapping such as {}", upstream::TLS.example));
+                return None;
+            }
+            None => named.absent_section(&tls::SECTION),
+        };
+        fields.read_all(|fields| self.read_fields(fields))
     }
 
-    /// The settings without a `tls` section.
-    fn default_tls(&self, named: &FieldValue<'_>) -> Option<UpstreamTlsConfig> {
-        Some(UpstreamTlsConfig { roots: Some(self.system_roots(named)?), server_name: None, identity: None })
-    }
-
-    fn read_fields(&self, mut fields: FieldReader<'_>) -> Option<UpstreamTlsConfig> {
-        let verify = fields.get_field("verify");
-        let verifies =
-            verify.as_ref().is_none_or(|value| value.parse_with(scalars::parse_bool).unwrap_or(true));
-        let ca = fields.get_field("ca");
-        let ca = ca.filter(|ca| !ca.is_null() && !ca.is_word("system"));
-        let roots = match &ca {
-            Some(ca) => ca.parse_with(|text| self.read_file(text, load_authorities)),
+    fn read_fields(&self, fields: &FieldReader<'_>) -> Option<UpstreamTlsConfig> {
+        let verifies = fields.read(&tls::VERIFY);
+        let roots = match fields.find(&tls::CA).filter(|ca| !ca.is_word("system")) {
+            Some(_) => fields.read_with(&tls::CA, |name| self.load_file(name, load_authorities)).flatten(),
             None if verifies => self.system_roots(&fields.whole),
             None => None,
         };
-        if let (false, Some(verify)) = (verifies, &verify) {
+        if let (false, Some(verify)) = (verifies, fields.find(&tls::VERIFY)) {
             let error = ValueError::new(codes::WEAK, "any server that answers is trusted");
             let help = "write ca: FILE with the server's authority, and remove verify: false";
             verify.sink.add_warning(verify.node.position, &verify.path, error.with_help(help));
         }
-        let server_name = fields.read_scalar("server_name", None, parse_server_name);
-        let identity = self.read_identity(&mut fields);
-        fields.report_unknown();
-        Some(UpstreamTlsConfig { roots: roots.filter(|_| verifies), server_name, identity })
+        Some(UpstreamTlsConfig {
+            roots: roots.filter(|_| verifies),
+            server_name: fields.read(&tls::SERVER_NAME),
+            identity: self.read_identity(fields),
+        })
     }
 
-    fn read_identity(&self, fields: &mut FieldReader<'_>) -> Option<Arc<CertifiedKey>> {
-        let written = |value: &FieldValue<'_>| !value.is_null() && !value.is_word("none");
-        let cert = fields.get_field("cert").filter(written);
-        let key = fields.get_field("key").filter(written);
-        let (cert, key) = match (cert, key) {
-            (Some(cert), Some(key)) => (cert, key),
-            (None, None) => return None,
-            (Some(_), None) => {
-                fields.report_missing("key", "write key: FILE, the private key of cert");
-                return None;
-            }
-            (None, Some(_)) => {
-                fields.report_missing("cert", "write cert: FILE, the certificate of key");
-                return None;
-            }
-        };
-        let chain = cert.parse_with(|text| self.read_file(text, pem::load_certificates));
-        let private = key.parse_with(|text| self.read_file(text, pem::load_private_key));
-        match build_certified_key(chain?, private?) {
+    fn read_identity(&self, fields: &FieldReader<'_>) -> Option<Arc<CertifiedKey>> {
+        let load_chain = |name| self.load_file(name, pem::load_certificates);
+        let chain = fields.read_with(&tls::CERT, load_chain);
+        let private = fields.read_with(&tls::KEY, |name| self.load_file(name, pem::load_private_key));
+        let is_written = |value: &FieldValue<'_>| !value.is_word("none");
+        match (fields.find(&tls::CERT).filter(is_written), fields.find(&tls::KEY).filter(is_written)) {
+            (Some(_), None) => fields.report_missing("key", "write key: FILE, the private key of cert"),
+            (None, Some(_)) => fields.report_missing("cert", "write cert: FILE, the certificate of key"),
+            _ => {}
+        }
+        match build_certified_key(chain??, private??) {
             Ok(identity) => Some(identity),
             Err(reason) => {
-                key.report_at_value(ValueError::new(codes::TLS, reason));
+                fields.find(&tls::KEY)?.report_at_value(ValueError::new(codes::TLS, reason));
                 None
             }
         }
     }
 
-    /// Loads the file named `text`. The error of `parse` follows the file's name: "holds no certificate".
-    fn read_file<T>(&self, text: &str, parse: impl FnOnce(&Path) -> Result<T, String>) -> Parsed<T> {
-        if text.is_empty() || text.contains('\0') {
-            return Err(ValueError::new(codes::TLS, "the file name is empty"));
-        }
-        parse(&self.folder.join(text)).map_err(|reason| {
-            ValueError::new(codes::TLS, format!("the file `{text}` {reason}"))
-                .with_help("a relative path starts at the folder of this file")
-        })
+    /// `None` for a word instead of a name.
+    fn load_file<T>(
+        &self,
+        name: Option<PathBuf>,
+        load: impl FnOnce(&Path) -> Result<T, String>,
+    ) -> Parsed<Option<T>> {
+        name.map(|name| pem::load_file(&self.folder, &name, load)).transpose()
     }
 
     /// The authorities of the system, loaded once; without any, the field that needs them gets the error.
@@ -156,23 +129,9 @@ pub fn load_system_roots() -> RootCertStore {
     roots
 }
 
-fn parse_server_name(text: &str) -> Parsed<Option<ServerName<'static>>> {
-    if text == "auto" {
-        return Ok(None);
-    }
-    ServerName::try_from(text.to_owned()).map(Some).map_err(|_| {
-        ValueError::new(codes::HOST, format!("`{text}` is not a name that a certificate can have"))
-            .with_help("write a host name or an address, without a port")
-    })
-}
-
 /// The authorities of a file, which replace those of the system.
 fn load_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in pem::load_certificates(path)? {
-        roots.add(certificate).map_err(|_| "holds a certificate that cannot be read".to_owned())?;
-    }
-    Ok(Arc::new(roots))
+    pem::collect_authorities(pem::load_certificates(path)?)
 }
 
 /// A chain of certificates with the key of the first.

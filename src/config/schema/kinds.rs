@@ -6,6 +6,7 @@ use super::field::{DescribeValue, OneOrMore, ParseScalar, Section, Shape};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::value::scalars::{self, Parsed, Rate};
+use crate::config::value::statuses::parse_status_range;
 use crate::config::value::words::{parse_or_word, parse_word};
 
 /// A whole number; both bounds are included.
@@ -46,7 +47,12 @@ pub(crate) struct Text<T> {
     /// What it is, e.g. `the path of a file`.
     pub says: &'static str,
     pub parse: fn(&str) -> Parsed<T>,
+    /// A regular expression that each fits.
+    pub pattern: Option<&'static str>,
 }
+
+/// A status, a class or a range of them, as its first and last status.
+pub(crate) struct StatusRange;
 
 /// One word that stands for no value, or a value.
 pub(crate) struct OrWord<S>(pub &'static str, pub S);
@@ -79,7 +85,11 @@ impl Span {
 
 impl<T> Text<T> {
     pub const fn new(says: &'static str, parse: fn(&str) -> Parsed<T>) -> Text<T> {
-        Text { says, parse }
+        Text { says, parse, pattern: None }
+    }
+
+    pub const fn matching(self, pattern: &'static str) -> Text<T> {
+        Text { pattern: Some(pattern), ..self }
     }
 }
 
@@ -91,7 +101,8 @@ pub(crate) fn text(says: &str) -> Shape {
 /// Numbers are written with quotes or without.
 const DURATION: &str = "^[0-9]+(ns|us|ms|s|m|h|d)$";
 const SIZE: &str = "^[0-9]+(B|[KMGT]i?B)$";
-const PERCENT: &str = r"^[0-9]+(\.[0-9]+)?%$";
+pub(crate) const PERCENT: &str = r"^[0-9]+(\.[0-9]+)?%$";
+const STATUSES: &str = "^([1-5]xx|[1-5][0-9][0-9]( *- *[1-5][0-9][0-9])?)$";
 const RATE: &str = "^[0-9]+ */ *[0-9]*(ns|us|ms|s|m|h|d)$";
 
 // === impl DescribeValue ===
@@ -168,7 +179,14 @@ impl<T> DescribeValue for Words<T> {
 
 impl<T> DescribeValue for Text<T> {
     fn shape(&self) -> Shape {
-        text(self.says)
+        Shape::Text(self.says.to_owned(), self.pattern)
+    }
+}
+
+impl DescribeValue for StatusRange {
+    fn shape(&self) -> Shape {
+        let says = "a class such as `5xx` or a range such as `500-504`".to_owned();
+        Shape::Either(vec![Shape::Integer(100, 599), Shape::Text(says, Some(STATUSES))])
     }
 }
 
@@ -313,6 +331,14 @@ impl<T> ParseScalar for Text<T> {
 
     fn parse_text(&self, text: &str) -> Parsed<T> {
         (self.parse)(text)
+    }
+}
+
+impl ParseScalar for StatusRange {
+    type Parsed = (u16, u16);
+
+    fn parse_text(&self, text: &str) -> Parsed<(u16, u16)> {
+        parse_status_range(text)
     }
 }
 

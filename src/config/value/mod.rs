@@ -3,8 +3,8 @@
 pub(crate) mod divide;
 pub(crate) mod names;
 pub(crate) mod path_regex;
-pub(crate) mod pem;
 pub(crate) mod redis_url;
 pub(crate) mod scalars;
+pub(crate) mod server_url;
 pub(crate) mod statuses;
 pub(crate) mod words;

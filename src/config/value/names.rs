@@ -158,6 +158,18 @@ pub(crate) fn parse_unix_path(path: &str) -> Parsed<PathBuf> {
     Ok(PathBuf::from(path))
 }
 
+/// The name of a file, which is not its content.
+pub(crate) fn parse_file_name(text: &str) -> Parsed<PathBuf> {
+    let wrong = |message: &str| Err(ValueError::new(codes::UNREADABLE, message));
+    if text.is_empty() || text.contains('\0') {
+        return wrong("the name of the file is empty or has a NUL");
+    }
+    if text.contains("-----BEGIN") {
+        return wrong("this is the content of a file; write the file's name");
+    }
+    Ok(PathBuf::from(text))
+}
+
 /// The status code of a response, from `min` to 599.
 pub(crate) fn parse_status(text: &str, min: u64) -> Parsed<StatusCode> {
     let number = scalars::parse_number(text, min, 599);

@@ -3,13 +3,6 @@
 use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::upstream::StatusRanges;
-use crate::config::yaml::field_value::FieldValue;
-
-/// Reads a whole list; wrong items are reported and skipped.
-pub(crate) fn read_statuses(value: &FieldValue<'_>) -> StatusRanges {
-    StatusRanges(value.parse_list(parse_status_range))
-}
 
 /// One item, as its first and last status.
 pub(crate) fn parse_status_range(text: &str) -> Parsed<(u16, u16)> {
@@ -37,6 +30,7 @@ pub(crate) fn parse_status_range(text: &str) -> Parsed<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::model::upstream::StatusRanges;
 
     #[test]
     fn statuses_are_codes_classes_and_ranges() {

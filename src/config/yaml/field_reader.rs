@@ -97,6 +97,20 @@ impl<'a> FieldReader<'a> {
         self.find(field)?.parse_with(|text| field.value.parse_text(text))
     }
 
+    /// A scalar that `convert` converts; `None` if it is absent, or wrong for one of them.
+    pub fn read_with<S: ParseScalar, T>(
+        &self,
+        field: &Field<S>,
+        convert: impl FnOnce(S::Parsed) -> Parsed<T>,
+    ) -> Option<T> {
+        self.find(field)?.parse_with(|text| convert(field.value.parse_text(text)?))
+    }
+
+    /// A scalar; `None` if it is wrong, or absent, which is reported with the example of the field.
+    pub fn read_required<S: ParseScalar>(&self, field: &Field<S>) -> Option<S::Parsed> {
+        self.find_required(field)?.parse_with(|text| field.value.parse_text(text))
+    }
+
     /// The value of a field that must be written.
     pub fn find_required<S>(&self, field: &Field<S>) -> Option<FieldValue<'a>> {
         let found = self.find(field);
@@ -142,8 +156,12 @@ impl<'a> FieldReader<'a> {
         read: impl FnOnce(&mut FieldReader<'a>) -> T,
     ) -> Option<T> {
         let section = field.value.0;
-        match self.find(field) {
+        match self.find(field).filter(|value| !value.is_null()) {
             Some(value) if value.is_word("none") => None,
+            Some(value) if !value.is_map() => {
+                value.report_shape(&format!("a mapping such as {}, or none", field.example));
+                None
+            }
             Some(value) => Some(value.open_section(section).read_all(read)),
             None if field.default == FieldDefault::Text("none") => None,
             None => Some(self.whole.absent_section(section).read_all(read)),

@@ -183,7 +183,7 @@ fn describe_expected(code: &str) -> &'static str {
         codes::STATUS => "a valid status code",
         codes::PATH => "a path",
         codes::REDIS => "the URL of a Redis or Valkey",
-        codes::TLS => "a usable file",
+        codes::TLS | codes::UNREADABLE => "a usable file",
         codes::REGEX => "a regular expression",
         _ => "a valid word",
     }

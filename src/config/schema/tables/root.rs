@@ -1,6 +1,6 @@
 //! The sections of the file.
 
-use super::{access, account, limits, locations, operation, reject, server, state};
+use super::{access, account, limits, listen, locations, operation, reject, server, state, upstreams};
 use crate::config::schema::field::{Shape, section};
 use crate::config::schema::kinds::{Nested, NestedOrNone, Special, text};
 
@@ -8,11 +8,11 @@ section! {
     /// The whole file.
     mod root = "";
     /// The addresses to listen on.
-    LISTEN: Special = Special(|| text("one or more addresses")), "listen", "8080", "[80, 443]";
+    LISTEN: Special = Special(listen::listen_shape), "listen", "8080", "[80, 443]";
     /// Settings for all clients and locations.
     SERVER: Nested = Nested(&server::server::SECTION), "server", "{}", "{ max_body: 10MiB }";
     /// Groups of servers, by name.
-    UPSTREAMS: Special = Special(|| text("upstreams by name")), "upstreams", "{}", "{ app: [10.0.0.1:9000] }";
+    UPSTREAMS: Special = Special(upstreams::upstreams_shape), "upstreams", "{}", "{ app: [10.0.0.1:9000] }";
     /// Limits, by name.
     LIMITS: Special = Special(limits_by_name), "limits", "{}", "{ per-ip: { rate: 10/s } }";
     /// The rules that choose what happens to a request.
@@ -37,7 +37,7 @@ section! {
     /// The log of the program itself.
     LOG: Nested = Nested(&operation::log::SECTION), "log", "{}", "{ level: warn }";
     /// The log of requests.
-    ACCESS_LOG: NestedOrNone = NestedOrNone(&operation::access_log::SECTION), "access_log", "{}", "none";
+    ACCESS_LOG: NestedOrNone = NestedOrNone(&operation::access_log::SECTION), "access_log", "{}", "{ sample: 1% }";
 }
 
 fn ip_sets() -> Shape {

@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::config::diagnostics::problem::{Position, ProblemSink};
+use crate::config::value::scalars::Secret;
 use crate::config::yaml::tree;
 
 /// The endpoint of the URL or list `yaml`, or its error messages.
 fn try_read_endpoint(yaml: &str) -> Result<RedisEndpoint, Vec<String>> {
     let node = tree::parse_document(yaml).unwrap_or_else(|(_, error)| panic!("{yaml}: {error:?}"));
     let sink = ProblemSink::default();
-    let endpoint = read_redis_url(&FieldValue {
+    let endpoint = read_redis_endpoint(&FieldValue {
         node: &node,
         path: "url".to_owned(),
         named_at: Position::START,

@@ -9,8 +9,6 @@ use super::scalars::{Parsed, Secret};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::RedisServers;
-use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::tree::NodeContent;
 
 /// The servers and the credentials for them.
 #[derive(Debug)]
@@ -41,19 +39,12 @@ const FORMS: &str = "write redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// f
 const ESCAPES: &str =
     "in a user or password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25";
 
-/// Reads `url`; `None` after an error.
-pub(crate) fn read_redis_url(value: &FieldValue<'_>) -> Option<RedisEndpoint> {
-    match value.node.content {
-        NodeContent::List(_) => read_cluster_urls(value),
-        _ => value.parse_with(parse_server_url),
-    }
-}
-
-fn url_error(message: &str) -> ValueError {
+pub(crate) fn url_error(message: &str) -> ValueError {
     ValueError::new(codes::REDIS, message)
 }
 
-fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
+/// One server, or Sentinels.
+pub(crate) fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
     let url = UrlParts::split_url(text)?;
     let (servers, database) = if url.sentinel {
         let (name, database) = url.path.split_once('/').unwrap_or((url.path, ""));
@@ -66,35 +57,8 @@ fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
     Ok(RedisEndpoint { servers, tls: url.tls, user: url.user, password: url.password, database })
 }
 
-/// Some nodes of a Cluster, which share everything except their addresses.
-fn read_cluster_urls(value: &FieldValue<'_>) -> Option<RedisEndpoint> {
-    let items = value.one_or_more();
-    if items.is_empty() {
-        value.report_empty("write the URLs of some nodes of the Cluster, or one URL without a list");
-    }
-    let mut endpoint: Option<RedisEndpoint> = None;
-    let mut seeds = Vec::new();
-    for item in &items {
-        let Some((seed, url)) = item.parse_with(parse_seed_url) else { continue };
-        seeds.push(seed);
-        match &endpoint {
-            None => endpoint = Some(url),
-            Some(first)
-                if (first.tls, &first.user, &first.password) != (url.tls, &url.user, &url.password) =>
-            {
-                let message = "the nodes of a Cluster must have the same scheme, user and password";
-                item.report_at_value(
-                    url_error(message).with_help("write the same ones in each URL of the list"),
-                );
-            }
-            Some(_) => {}
-        }
-    }
-    let endpoint = endpoint.filter(|_| seeds.len() == items.len())?;
-    Some(RedisEndpoint { servers: RedisServers::Cluster(seeds), ..endpoint })
-}
-
-fn parse_seed_url(text: &str) -> Parsed<((String, u16), RedisEndpoint)> {
+/// A node of a Cluster: its address, and what it shares with the other nodes.
+pub(crate) fn parse_seed_url(text: &str) -> Parsed<((String, u16), RedisEndpoint)> {
     let url = UrlParts::split_url(text)?;
     if url.sentinel {
         let help = "write one redis+sentinel://HOST,HOST/NAME without a list";
@@ -213,6 +177,3 @@ fn decode_credential(text: &str) -> Parsed<Option<Secret>> {
     let text = text.map_err(|_| url_error("the user or password is not UTF-8 text"))?;
     Ok(Some(Secret(text.into_owned())))
 }
-
-#[cfg(test)]
-mod tests;

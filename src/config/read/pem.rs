@@ -2,14 +2,46 @@
 //! contents.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::value::scalars::Parsed;
 use crate::config::yaml::file::read_capped;
 
 /// Larger than any bundle of authorities.
 const BYTES_MAX: u64 = 4 << 20;
+
+/// Loads the file `name` by `load`; a relative name starts at `folder`.
+pub(crate) fn load_file<T>(
+    folder: &Path,
+    name: &Path,
+    load: impl FnOnce(&Path) -> Result<T, String>,
+) -> Parsed<T> {
+    load(&folder.join(name)).map_err(|reason| {
+        let message = format!("the file `{}` {reason}", name.display());
+        if reason.starts_with("holds") {
+            return ValueError::new(codes::TLS, message);
+        }
+        let help = "a relative path starts at the folder of this file";
+        ValueError::new(codes::UNREADABLE, message).with_help(help)
+    })
+}
+
+/// The authorities with these certificates.
+pub(crate) fn collect_authorities(
+    certificates: Vec<CertificateDer<'static>>,
+) -> Result<Arc<RootCertStore>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate).map_err(|_| "holds a certificate that cannot be read".to_owned())?;
+    }
+    Ok(Arc::new(roots))
+}
 
 /// All certificates of the file in file order, at least one.
 pub(crate) fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

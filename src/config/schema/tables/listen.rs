@@ -1,0 +1,52 @@
+//! The fields of `listen`.
+
+use std::path::PathBuf;
+
+use crate::config::model::listen::{ProxyProtocolMode, TlsVersion};
+use crate::config::schema::field::{Shape, section};
+use crate::config::schema::kinds::{OrWord, Special, Switch, Text, Words, text};
+use crate::config::value::names::parse_file_name;
+
+section! {
+    /// One listener. An address alone can be written without a mapping.
+    mod listen = "listen[]";
+    /// A port, `HOST:PORT`, `unix:/PATH`, or `systemd:NAME` for sockets that systemd passes.
+    ADDRESS: Special = Special(|| text("an address")), "address", required, "\":8443\"";
+    /// Certificates, of which a client gets the one that names its host, else the first one.
+    TLS: Special = Special(tls_shape), "tls", "none", "{ cert: chain.pem, key: key.pem }";
+    /// Whether HTTP/2 is spoken, with TLS by ALPN and without by prior knowledge.
+    HTTP2: Switch = Switch, "http2", "true", "false";
+    /// Whether connections begin with a PROXY header; only trusted proxies and unix sockets may send one.
+    PROXY_PROTOCOL: OrWord<Words<ProxyProtocolMode>> = OrWord("none", Words(&[
+        ("optional", ProxyProtocolMode::Optional),
+        ("required", ProxyProtocolMode::Required),
+    ])), "proxy_protocol", "none", "required";
+    /// The permissions of a unix socket's file, as octal digits; `none` leaves them to the umask.
+    MODE: Special = Special(|| text("octal digits")), "mode", "none", "\"0660\"";
+}
+
+section! {
+    /// One certificate. `client_ca` and `min_version` are the same for all certificates of a listener.
+    mod tls = "listen[].tls";
+    /// A PEM file with the certificate and those that lead to its authority.
+    CERT: Text<PathBuf> = Text::new("the path of a file", parse_file_name), "cert", required, "chain.pem";
+    /// A PEM file with the certificate's private key.
+    KEY: Text<PathBuf> = Text::new("the path of a file", parse_file_name), "key", required, "key.pem";
+    /// A PEM file with authorities. Each client must then present a certificate of one of them.
+    CLIENT_CA: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
+        "client_ca", "none", "clients.pem";
+    /// The oldest version of TLS that clients may speak.
+    MIN_VERSION: Words<TlsVersion> = Words(&[("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)]),
+        "min_version", "1.2", "\"1.3\"";
+}
+
+/// The value of `listen`.
+pub(crate) fn listen_shape() -> Shape {
+    let address = text("a port or another address");
+    Shape::OneOrMore(Box::new(Shape::Either(vec![address, Shape::Section(&listen::SECTION)])))
+}
+
+fn tls_shape() -> Shape {
+    let certificates = Shape::OneOrMore(Box::new(Shape::Section(&tls::SECTION)));
+    Shape::Either(vec![Shape::Words(vec!["none"]), certificates])
+}

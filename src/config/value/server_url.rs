@@ -1,0 +1,128 @@
+//! Parses the address of a server of an upstream.
+
+use std::net::Ipv6Addr;
+
+use rustls::pki_types::ServerName;
+
+use super::names;
+use super::scalars::Parsed;
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::UpstreamServerConfig;
+use crate::config::model::upstream::ServerAddress;
+
+/// The prefix of a server's address on a unix socket.
+const UNIX: &str = "unix:";
+
+/// Whether `text` names a server wherever an upstream can be named.
+pub(crate) fn is_server_url(text: &str) -> bool {
+    text.contains("://") || text.starts_with(UNIX)
+}
+
+/// `unix:/path`, or a form of [`parse_tcp_server`].
+pub(crate) fn parse_server(text: &str) -> Parsed<UpstreamServerConfig> {
+    if let Some(path) = text.strip_prefix(UNIX) {
+        return parse_unix_server(path);
+    }
+    let after_scheme = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    if let Some(path) = after_scheme.and_then(|rest| rest.strip_prefix(UNIX)) {
+        let message = "a unix socket has no scheme";
+        return Err(ValueError::new(codes::ADDRESS, message).with_help(format!("write unix:{path}")));
+    }
+    parse_tcp_server(text)
+}
+
+fn parse_unix_server(path: &str) -> Parsed<UpstreamServerConfig> {
+    if path.contains(char::is_control) {
+        return Err(ValueError::new(codes::ADDRESS, "the path of a server's socket has control characters"));
+    }
+    let address = ServerAddress::Unix(names::parse_unix_path(path)?);
+    Ok(UpstreamServerConfig { address, tls: false, weight: 1, backup: false })
+}
+
+/// `host:port`, `http://host[:port]` or `https://host[:port]`.
+fn parse_tcp_server(text: &str) -> Parsed<UpstreamServerConfig> {
+    let wrong = |message: String| ValueError::new(codes::ADDRESS, message);
+    let tls = text.starts_with("https://");
+    let (authority, default_port) = match text.split_once("://") {
+        Some(("http", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(80)),
+        Some(("https", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(443)),
+        Some((scheme, _)) => {
+            return Err(wrong(format!("`{scheme}://` is not a scheme of a server"))
+                .with_help("write http://host:port or https://host:port"));
+        }
+        None => (text, None),
+    };
+    if authority.contains(['/', '?', '#']) {
+        return Err(wrong(format!("the server `{text}` has a path"))
+            .with_help("a server is a scheme, a host and a port; use strip to change paths"));
+    }
+    if authority.contains('@') {
+        return Err(wrong("a server's address has no user name or password".to_owned()));
+    }
+    let (host, port) = match (names::split_host_port(authority), default_port) {
+        (Some((host, digits)), _) => (host, names::parse_port(digits)?),
+        (None, Some(port)) => (authority.trim_start_matches('[').trim_end_matches(']'), port),
+        (None, None) => {
+            return Err(wrong(format!("the server `{text}` has no port"))
+                .with_help(format!("write {text}:80 or http://{text}")));
+        }
+    };
+    if port == 0 {
+        return Err(wrong(format!("the server `{text}` has port 0")));
+    }
+    let bracketed = authority.starts_with('[');
+    let host = if bracketed {
+        host.parse::<Ipv6Addr>().map(|address| address.to_string()).map_err(|_| ())
+    } else {
+        names::parse_host_name(host).map_err(|_| ())
+    };
+    let host = host.map_err(|()| {
+        wrong(format!("`{text}` does not name a host")).with_help("write host:port or [IPv6]:port")
+    })?;
+    if tls && ServerName::try_from(host.as_str()).is_err() {
+        return Err(wrong(format!("`{text}` does not name a host that a certificate can have")));
+    }
+    Ok(UpstreamServerConfig { address: ServerAddress::Tcp { host, port }, tls, weight: 1, backup: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_a_server() {
+        let read = |text: &str| parse_server(text).map(|server| server.address.to_string()).unwrap();
+        assert_eq!(read("10.0.0.1:9000"), "10.0.0.1:9000");
+        assert_eq!(read("http://App.internal"), "app.internal:80");
+        assert_eq!(read("http://app:8080/"), "app:8080");
+        assert_eq!(read("[::1]:9000"), "[::1]:9000");
+        assert_eq!(read("http://[::1]"), "[::1]:80");
+        assert_eq!(read("unix:/run/App.sock"), "unix:/run/App.sock");
+        let too_long = format!("unix:/{}", "x".repeat(107));
+        for wrong in [
+            "10.0.0.1",
+            "http://a/b",
+            "http://u:p@a",
+            "ftp://a",
+            "a:0",
+            "a:99999",
+            "a b:80",
+            "::1:80",
+            "http://",
+            "[x]:80",
+            "unix:",
+            "unix:app.sock",
+            "unix:@app",
+            "unix:/run/a\nb",
+            &too_long,
+            "http://unix:/run/app.sock",
+            "https://unix:/run/app.sock",
+        ] {
+            assert_eq!(parse_server(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
+        }
+        let secure = parse_server("https://[::1]").unwrap();
+        assert_eq!((secure.address.to_string().as_str(), secure.tls), ("[::1]:443", true));
+        assert!(!parse_server("http://https:1").unwrap().tls);
+    }
+}
