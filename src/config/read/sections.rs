@@ -34,7 +34,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let mut root = whole.open_section(&root::SECTION);
     let sets = IpSetReader::read_sets(&root, folder);
     let access = access::read_access(&root, &sets);
-    let mut upstreams = UpstreamReader::read_upstreams(&mut root, folder);
+    let mut upstreams = UpstreamReader::read_upstreams(&root, folder);
     let state = state::read_state(&root);
     let mut limits = LimitReader::read_limits(&mut root, &sets, &state, &mut upstreams);
     let server = server::read_server(&root, &mut limits, &mut upstreams);

@@ -12,7 +12,7 @@ pub fn json_schema() -> Value {
     let mut schema = section_schema(file);
     let defs: Map<String, Value> = rest
         .iter()
-        .map(|section| (section.path.to_owned(), Value::Object(section_schema(section))))
+        .map(|section| (definition_name(section), Value::Object(section_schema(section))))
         .collect();
     schema.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
     schema.insert("$defs".to_owned(), Value::Object(defs));
@@ -60,15 +60,20 @@ fn parse_yaml(text: &str) -> Value {
 
 fn shape_schema(shape: &Shape) -> Value {
     match shape {
-        Shape::Integer(least, u64::MAX) => or_variable(json!({ "type": "integer", "minimum": least })),
+        Shape::Integer(least, u64::MAX) => or_quoted(json!({ "type": "integer", "minimum": least })),
         Shape::Integer(least, most) => {
-            or_variable(json!({ "type": "integer", "minimum": least, "maximum": most }))
+            or_quoted(json!({ "type": "integer", "minimum": least, "maximum": most }))
         }
         Shape::Boolean => or_variable(json!({ "type": "boolean" })),
         Shape::Text(_, Some(pattern)) => or_variable(json!({ "type": "string", "pattern": pattern })),
         // A text of digits alone is a number in YAML.
         Shape::Text(_, None) => json!({ "type": ["string", "number", "boolean"] }),
-        Shape::Words(words) => or_variable(json!({ "enum": words })),
+        Shape::Words(words) => {
+            // A word of digits alone, without quotes, is a number in YAML.
+            let numbers = words.iter().filter_map(|word| word.parse().ok().map(|number: f64| json!(number)));
+            let words: Vec<Value> = words.iter().map(|word| json!(word)).chain(numbers).collect();
+            or_variable(json!({ "enum": words }))
+        }
         Shape::OneOrMore(item) => {
             let item = shape_schema(item);
             json!({ "anyOf": [item, { "type": "array", "items": item }, { "type": "null" }] })
@@ -77,9 +82,19 @@ fn shape_schema(shape: &Shape) -> Value {
         Shape::Map(_, value) => {
             json!({ "type": ["object", "null"], "additionalProperties": shape_schema(value) })
         }
-        Shape::Section(section) => json!({ "$ref": format!("#/$defs/{}", section.path) }),
+        Shape::Section(section) => json!({ "$ref": format!("#/$defs/{}", definition_name(section)) }),
         Shape::Either(shapes) => json!({ "anyOf": shapes.iter().map(shape_schema).collect::<Vec<_>>() }),
     }
+}
+
+/// The key of a section in `$defs`. A reference to it cannot contain brackets.
+fn definition_name(section: &Section) -> String {
+    section.path.replace("[]", "")
+}
+
+/// A number with quotes or without, or a text with `${NAME}`.
+fn or_quoted(number: Value) -> Value {
+    json!({ "anyOf": [number, { "type": "string", "pattern": r"^[0-9]+$|\$\{" }] })
 }
 
 /// A scalar, or a text with `${NAME}` or `${file:PATH}`.

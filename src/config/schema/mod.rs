@@ -70,30 +70,4 @@ fn sections_of(shape: &Shape) -> Vec<&'static Section> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_field_is_described() {
-        for section in all_sections() {
-            assert!(section.sentence.trim().ends_with('.'), "{}: {}", section.path, section.sentence);
-            for field in section.descriptions() {
-                let place = format!("{} {}", section.path, field.name);
-                assert!(field.sentence.ends_with('.'), "{place}: {}", field.sentence);
-                assert!(!field.example.is_empty(), "{place} has no example");
-                assert_ne!(field.default, field::FieldDefault::Text(""), "{place} has no default");
-                assert!(
-                    all_sections()
-                        .iter()
-                        .all(|other| !is_planned(other, field.name) || !std::ptr::eq(*other, section))
-                );
-            }
-        }
-    }
-
-    #[test]
-    #[ignore = "prints the schema"]
-    fn print() {
-        println!("{}", serde_json::to_string_pretty(&json_schema::json_schema()).unwrap());
-    }
-}
+mod tests;
