@@ -126,7 +126,14 @@ impl<'a> LimitReader<'a> {
             value.report_shape("a mapping such as { rate: 10/s }");
             return self.build_limit(name, &value.absent_section(&limit::SECTION), PLACEHOLDER, upstreams);
         }
-        value.open_section(&limit::SECTION).read_all(|fields| self.read_limit(name, fields, upstreams))
+        value.open_section(&limit::SECTION).read_all(|fields| {
+            if let Some(value) = fields.find(&limit::NAME) {
+                let message = "`name` is for a limit that is written in a chain";
+                let help = "remove it: the key is the name of this limit";
+                value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+            }
+            self.read_limit(name, fields, upstreams)
+        })
     }
 
     /// A limit written in a chain, under the name that it gives itself or under `default_name`.

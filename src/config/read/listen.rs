@@ -9,30 +9,19 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::ServerConfig;
 use crate::config::model::listen::{ListenAddress, ListenConfig, ProxyProtocolMode};
+use crate::config::schema::tables::listen::listen;
+use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
-use crate::config::value::scalars;
 use crate::config::value::scalars::Parsed;
-use crate::config::value::words::parse_word;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::tree::NodeContent;
 
 /// The limit of systemd.
 const SYSTEMD_NAME_MAX: usize = 255;
 
-const PROXY_PROTOCOL: [(&str, Option<ProxyProtocolMode>); 3] = [
-    ("none", None),
-    ("optional", Some(ProxyProtocolMode::Optional)),
-    ("required", Some(ProxyProtocolMode::Required)),
-];
-
 /// Reads `listen`; relative paths start at `folder`.
-pub(crate) fn read_listen(
-    root: &mut FieldReader<'_>,
-    server: &ServerConfig,
-    folder: &Path,
-) -> Vec<ListenConfig> {
-    let Some(value) = root.get_field("listen") else {
+pub(crate) fn read_listen(root: &FieldReader<'_>, server: &ServerConfig, folder: &Path) -> Vec<ListenConfig> {
+    let Some(value) = root.find(&root_fields::LISTEN) else {
         return vec![ListenConfig::with_address(ListenAddress::Port(8080))];
     };
     let items = value.one_or_more();
@@ -52,9 +41,8 @@ pub(crate) fn read_listen(
 }
 
 /// `name`, by which locations select the listener; it is unique among `known`.
-fn read_name(fields: &mut FieldReader<'_>, known: &[ListenConfig]) -> Option<String> {
-    let value = fields.get_field("name")?;
-    let name = value.parse_with(|text| names::check_name(text).map(|()| text.to_owned()))?;
+fn read_name(fields: &FieldReader<'_>, known: &[ListenConfig]) -> Option<String> {
+    let (name, value) = (fields.read(&listen::NAME)?, fields.find(&listen::NAME)?);
     if known.iter().any(|listen| listen.name.as_ref() == Some(&name)) {
         let message = format!("two listeners are named `{}`", value.written_text());
         value.report_at_value(ValueError::new(codes::NAME, message));
@@ -77,24 +65,18 @@ fn read_entry<'a>(
     server: &ServerConfig,
     folder: &Path,
 ) -> Option<(ListenConfig, FieldValue<'a>)> {
-    if !matches!(item.node.content, NodeContent::Map(_)) {
+    if !item.is_map() {
         return Some((ListenConfig::with_address(item.parse_with(parse_listen_address)?), item.clone()));
     }
-    let mut fields = item.field_reader();
-    let written = fields.get_field("address");
-    if written.is_none() {
-        fields.report_missing("address", "write address: \":8443\" or address: 127.0.0.1:8080");
-    }
-    let tls =
-        fields.get_field("tls").and_then(|value| listen_tls::read_listen_tls(&value, folder)).map(Arc::new);
-    let http2 = fields.read_scalar("http2", true, scalars::parse_bool);
-    let proxy = fields.get_field("proxy_protocol");
-    let proxy_protocol =
-        proxy.as_ref().and_then(|value| value.parse_with(parse_word(&PROXY_PROTOCOL))).flatten();
-    let mode_value = fields.get_field("mode");
-    let mode = mode_value.as_ref().and_then(|value| value.parse_with(parse_mode));
-    let name = read_name(&mut fields, known);
+    let fields = item.open_section(&listen::SECTION);
     fields.report_unknown();
+    let written = fields.find_required(&listen::ADDRESS);
+    let tls = fields.find(&listen::TLS).and_then(|value| listen_tls::read_listen_tls(&value, folder));
+    let tls = tls.map(Arc::new);
+    let (http2, proxy_protocol) = (fields.read(&listen::HTTP2), fields.read(&listen::PROXY_PROTOCOL));
+    let proxy = fields.find(&listen::PROXY_PROTOCOL);
+    let (mode_value, mode) = (fields.find(&listen::MODE), fields.read(&listen::MODE));
+    let name = read_name(&fields, known);
     let written = written?;
     let address = written.parse_with(parse_listen_address)?;
     if let (Some(value), false) = (mode_value, matches!(address, ListenAddress::Unix(_))) {
@@ -137,23 +119,6 @@ fn check_proxies(
     }
 }
 
-/// Permissions as chmod takes them: `660` or `0660`.
-fn parse_mode(text: &str) -> Parsed<u32> {
-    let wrong = |message: String| {
-        let help = "write octal digits for owner, group and others, e.g. mode: \"0660\"";
-        Err(ValueError::new(codes::NUMBER, message).with_help(help))
-    };
-    let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
-    if digits.len() != 3 || !digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte)) {
-        return wrong(format!("`{text}` is not a mode of a socket"));
-    }
-    match u32::from_str_radix(digits, 8) {
-        // Connecting needs write permission.
-        Ok(mode) if mode & 0o222 != 0 => Ok(mode),
-        _ => wrong(format!("with the mode `{text}` no user may connect")),
-    }
-}
-
 /// `8080`, `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/x.sock`, `systemd:web`.
 fn parse_listen_address(text: &str) -> Parsed<ListenAddress> {
     if let Some(path) = text.strip_prefix("unix:") {
@@ -185,17 +150,6 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-
-    #[test]
-    fn forms_of_a_mode() {
-        for (text, bits) in [("0660", 0o660), ("660", 0o660), ("0777", 0o777), ("200", 0o200)] {
-            assert_eq!(parse_mode(text).unwrap(), bits);
-        }
-        for wrong in ["0x1b0", "0o660", "432", "1777", "00660", "66", "", "0668", "rw-rw----", "0444", "0"] {
-            let is_wrong = parse_mode(wrong).is_err_and(|error| error.code == codes::NUMBER);
-            assert!(is_wrong || wrong == "432", "{wrong}");
-        }
-    }
 
     #[test]
     fn forms_of_an_address() {

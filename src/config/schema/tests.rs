@@ -8,15 +8,11 @@ use serde_json::Value;
 use super::json_schema::json_schema;
 use super::*;
 
-/// Sections that have no table yet, and that the schema therefore does not describe.
-const UNTABLED: [&str; 5] = ["/limits", "/locations", "/on_reject", "/server/limits", "/admin"];
-
 /// The paths of the values that do not fit.
 fn misfits(schema: &Value, text: &str) -> Vec<String> {
     let file: Value = serde_yaml::from_str(text).unwrap();
     let mut found = Vec::new();
     validate(schema, schema, &file, String::new(), &mut found);
-    found.retain(|path| !UNTABLED.iter().any(|section| path.starts_with(section)));
     found
 }
 
@@ -33,7 +29,7 @@ fn validate(root: &Value, schema: &Value, value: &Value, path: String, found: &m
             "anyOf" => rule.as_array().unwrap().iter().any(|one| {
                 let mut inner = Vec::new();
                 validate(root, one, value, path.clone(), &mut inner);
-                inner.iter().all(|path| UNTABLED.iter().any(|section| path.starts_with(section)))
+                inner.is_empty()
             }),
             "type" => match rule {
                 Value::Array(types) => types.iter().any(|one| has_type(value, one)),
@@ -141,10 +137,4 @@ fn every_field_is_described() {
             );
         }
     }
-}
-
-#[test]
-#[ignore = "prints the schema"]
-fn print() {
-    println!("{}", serde_json::to_string_pretty(&json_schema()).unwrap());
 }

@@ -1,7 +1,7 @@
 //! Reads the fields of one mapping by the tables of [`crate::config::schema`].
 
 use super::field_value::FieldValue;
-use super::tree::{MapKey, NodeContent};
+use super::tree::MapKey;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ProblemSink, ValueError, did_you_mean};
 use crate::config::schema::field::{Field, FieldDefault, OneOrMore, ParseScalar, Section};
@@ -13,63 +13,23 @@ use crate::config::value::scalars::Parsed;
 pub(crate) struct FieldReader<'a> {
     entries: Vec<(&'a MapKey, FieldValue<'a>)>,
     section: &'static Section,
-    /// Fields read by name, of a section without a table.
-    known: Vec<&'static str>,
     /// The mapping itself; for a mapping that is not written, the one around it.
     pub whole: FieldValue<'a>,
 }
 
-/// A section without a table.
-static UNTABLED: Section = Section { path: "", sentence: "", fields: &[] };
-
 impl<'a> FieldValue<'a> {
     /// The fields of a mapping that is a `section`. Any other shape but null is reported, and has no fields.
     pub fn open_section(&self, section: &'static Section) -> FieldReader<'a> {
-        FieldReader { entries: self.entries(), section, known: Vec::new(), whole: self.clone() }
+        FieldReader { entries: self.entries(), section, whole: self.clone() }
     }
 
     /// The fields of a `section` that is not written here: each has its default.
     pub fn absent_section(&self, section: &'static Section) -> FieldReader<'a> {
-        FieldReader { entries: Vec::new(), section, known: Vec::new(), whole: self.clone() }
-    }
-
-    /// A reader of the mapping's fields by name.
-    pub fn field_reader(&self) -> FieldReader<'a> {
-        self.open_section(&UNTABLED)
+        FieldReader { entries: Vec::new(), section, whole: self.clone() }
     }
 }
 
 impl<'a> FieldReader<'a> {
-    pub fn get_field(&mut self, name: &'static str) -> Option<FieldValue<'a>> {
-        self.known.push(name);
-        self.find_by_name(name)
-    }
-
-    pub fn open_section(&mut self, name: &'static str) -> Option<FieldReader<'a>> {
-        let value = self.get_field(name)?;
-        match value.node.content {
-            NodeContent::Map(_) => Some(value.field_reader()),
-            NodeContent::Null => None,
-            _ => {
-                value.report_shape("a mapping");
-                None
-            }
-        }
-    }
-
-    pub fn read_named_list<T>(&mut self, name: &'static str, parse: impl Fn(&str) -> Parsed<T>) -> Vec<T> {
-        self.get_field(name).map(|value| value.parse_list(parse)).unwrap_or_default()
-    }
-
-    pub fn read_scalar<T>(
-        &mut self,
-        name: &'static str,
-        default: T,
-        parse: impl FnOnce(&str) -> Parsed<T>,
-    ) -> T {
-        self.get_field(name).and_then(|value| value.parse_with(parse)).unwrap_or(default)
-    }
-
     /// The value of `field`, if it is written.
     pub fn find<S>(&self, field: &Field<S>) -> Option<FieldValue<'a>> {
         self.find_by_name(field.name)
@@ -187,12 +147,7 @@ impl<'a> FieldReader<'a> {
         let rest: Vec<(&MapKey, FieldValue<'_>)> = rest.cloned().collect();
         entries.extend(rest);
         entries.iter_mut().for_each(|(_, value)| value.sink = sink);
-        FieldReader {
-            entries,
-            section: self.section,
-            known: Vec::new(),
-            whole: FieldValue { sink, ..self.whole.clone() },
-        }
+        FieldReader { entries, section: self.section, whole: FieldValue { sink, ..self.whole.clone() } }
     }
 
     /// Whether a field looks like a typo of `name`. The error about the unknown field is then enough.
@@ -212,7 +167,7 @@ impl<'a> FieldReader<'a> {
     /// Reports every field that the section does not have.
     pub fn report_unknown(&self) {
         for (key, value) in &self.entries {
-            let is_known = self.section.has_field(&key.name) || self.known.contains(&key.name.as_str());
+            let is_known = self.section.has_field(&key.name);
             if is_known || value.sink.is_full() {
                 continue;
             }
@@ -231,7 +186,7 @@ impl<'a> FieldReader<'a> {
             return "merge keys are not supported; an alias such as *name can replace a whole value"
                 .to_owned();
         }
-        let own = || self.section.fields.iter().map(|field| field.name()).chain(self.known.iter().copied());
+        let own = || self.section.fields.iter().map(|field| field.name());
         if let Some(near) = did_you_mean(name, own()) {
             return near;
         }

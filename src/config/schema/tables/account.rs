@@ -67,10 +67,10 @@ section! {
     SECRET: OrWord<Text<Secret>> = OrWord("none", Text::new("a text of at least 32 bytes", parse_secret)),
         "secret", "none", "\"${JWT_SECRET}\"";
     /// The issuers whose tokens are accepted; `none` accepts any.
-    ISSUER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an issuer", |text| parse_claim(text, "issuer"))),
+    ISSUER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an issuer", parse_issuer)),
         "issuer", "none", "https://id.example.com";
     /// The audiences of which a token must name one; `none` accepts any.
-    AUDIENCE: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an audience", |text| parse_claim(text, "audience"))),
+    AUDIENCE: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an audience", parse_audience)),
         "audience", "none", "api";
     /// The algorithms that tokens may be signed by. With `secret` alone the default is HS256.
     ALGORITHMS: OneOrMore<Text<Algorithm>> = OneOrMore(Text::new(
@@ -107,6 +107,14 @@ fn parse_secret(text: &str) -> Parsed<Secret> {
         return Err(ValueError::new(codes::TOKEN, "the secret is empty"));
     }
     Ok(Secret(text.to_owned()))
+}
+
+fn parse_issuer(text: &str) -> Parsed<String> {
+    parse_claim(text, "issuer")
+}
+
+fn parse_audience(text: &str) -> Parsed<String> {
+    parse_claim(text, "audience")
 }
 
 fn parse_claim(text: &str, claim: &str) -> Parsed<String> {

@@ -44,11 +44,7 @@ section! {
     /// leaky_bucket: the waiting requests take turns by this key.
     FAIR_BY: OneOrMoreOrWord<Text<KeyPart>> = OneOrMoreOrWord("none", KEY_PART), "fair_by", "none", "account";
     /// concurrency: the requests in flight. `auto`, or a mapping, follows the latency of the upstream.
-    MAX_CONCURRENT: Special = Special(|| Shape::Either(vec![
-        Shape::Words(vec!["auto"]),
-        Shape::Integer(1, u64::from(u32::MAX)),
-        Shape::Section(&adaptive::SECTION),
-    ])), "max_concurrent", "none", "100";
+    MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
     /// token_bucket, leaky_bucket: from cold, the rate climbs from a third to its full value in this time.
     WARM_UP: OrWord<Timeout> = OrWord("none", Timeout), "warm_up", "none", "30s";
     /// fixed_window: windows begin with the first request, or at multiples of the period in UTC.
@@ -66,10 +62,7 @@ section! {
     /// Clients without this limit, beside those of `access.bypass`.
     BYPASS: Special = Special(networks), "bypass", "[]", "[10.0.0.0/8]";
     /// Other numbers for the callers of a tier; `none` is no limit.
-    TIERS: Special = Special(|| Shape::Map("tiers", Box::new(Shape::Either(vec![
-        Shape::Words(vec!["none"]),
-        Shape::Section(&tier_numbers::SECTION),
-    ])))), "tiers", "{}", "{ gold: { rate: 100/s }, staff: none }";
+    TIERS: Special = Special(tiers), "tiers", "{}", "{ gold: { rate: 100/s }, staff: none }";
     /// Judges and counts, but never acts.
     DRY_RUN: Switch = Switch, "dry_run", "false", "true";
     /// The response to requests that this limit rejects.
@@ -110,7 +103,7 @@ section! {
     /// As in the limit.
     MAX_WAIT: OrWord<Timeout> = OrWord("none", Timeout), "max_wait", "30s", "5s";
     /// As in the limit.
-    MAX_CONCURRENT: Special = Special(|| text("as in the limit")), "max_concurrent", "none", "100";
+    MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
 }
 
 /// A part of a key.
@@ -129,6 +122,17 @@ pub(crate) const MISSING_KEYS: [(&str, MissingKey); 4] = [
     ("reject", MissingKey::Reject),
     ("skip", MissingKey::Skip),
 ];
+
+fn tiers() -> Shape {
+    let none = || Shape::Words(vec!["none"]);
+    let numbers = Shape::Either(vec![none(), Shape::Section(&tier_numbers::SECTION)]);
+    Shape::Either(vec![none(), Shape::Map("tiers", Box::new(numbers))])
+}
+
+fn max_concurrent() -> Shape {
+    let requests = Shape::Integer(1, u64::from(u32::MAX));
+    Shape::Either(vec![Shape::Words(vec!["auto"]), requests, Shape::Section(&adaptive::SECTION)])
+}
 
 fn missing_key_shape() -> Shape {
     let words = MISSING_KEYS.iter().map(|(word, _)| *word).collect();

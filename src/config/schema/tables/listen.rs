@@ -2,10 +2,15 @@
 
 use std::path::PathBuf;
 
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::listen::{ProxyProtocolMode, TlsVersion};
 use crate::config::schema::field::{Shape, section};
 use crate::config::schema::kinds::{OrWord, Special, Switch, Text, Words, text};
 use crate::config::value::names::parse_file_name;
+use crate::config::value::scalars::Parsed;
+
+use super::limits::parse_name;
 
 section! {
     /// One listener. An address alone can be written without a mapping.
@@ -22,7 +27,9 @@ section! {
         ("required", ProxyProtocolMode::Required),
     ])), "proxy_protocol", "none", "required";
     /// The permissions of a unix socket's file, as octal digits; `none` leaves them to the umask.
-    MODE: Special = Special(|| text("octal digits")), "mode", "none", "\"0660\"";
+    MODE: OrWord<Text<u32>> = OrWord("none", Text::new("octal digits", parse_mode)), "mode", "none", "\"0660\"";
+    /// The name by which locations select the listener; `auto` is none.
+    NAME: OrWord<Text<String>> = OrWord("auto", Text::new("a name", parse_name)), "name", "auto", "plain";
 }
 
 section! {
@@ -49,4 +56,37 @@ pub(crate) fn listen_shape() -> Shape {
 fn tls_shape() -> Shape {
     let certificates = Shape::OneOrMore(Box::new(Shape::Section(&tls::SECTION)));
     Shape::Either(vec![Shape::Words(vec!["none"]), certificates])
+}
+
+/// Permissions as chmod takes them: `660` or `0660`.
+fn parse_mode(text: &str) -> Parsed<u32> {
+    let wrong = |message: String| {
+        let help = "write octal digits for owner, group and others, e.g. mode: \"0660\"";
+        Err(ValueError::new(codes::NUMBER, message).with_help(help))
+    };
+    let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
+    if digits.len() != 3 || !digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte)) {
+        return wrong(format!("`{text}` is not a mode of a socket"));
+    }
+    match u32::from_str_radix(digits, 8) {
+        // Connecting needs write permission.
+        Ok(mode) if mode & 0o222 != 0 => Ok(mode),
+        _ => wrong(format!("with the mode `{text}` no user may connect")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_a_mode() {
+        for (text, bits) in [("0660", 0o660), ("660", 0o660), ("0777", 0o777), ("200", 0o200)] {
+            assert_eq!(parse_mode(text).unwrap(), bits);
+        }
+        for wrong in ["0x1b0", "0o660", "432", "1777", "00660", "66", "", "0668", "rw-rw----", "0444", "0"] {
+            let is_wrong = parse_mode(wrong).is_err_and(|error| error.code == codes::NUMBER);
+            assert!(is_wrong || wrong == "432", "{wrong}");
+        }
+    }
 }

@@ -45,7 +45,8 @@ section! {
     TEMPLATE: Special = Special(|| text("a text with variables")),
         "template", required, "\"Try again in ${retry_after} s.\"";
     /// Its Content-Type.
-    CONTENT_TYPE: Text<HeaderValue> = Text::new("a media type", parse_content_type), "content_type", "text/plain", "text/html";
+    CONTENT_TYPE: Text<HeaderValue> = Text::new("a media type", parse_content_type),
+        "content_type", "text/plain", "text/html";
 }
 
 section! {
@@ -57,7 +58,8 @@ section! {
     /// The body, with variables.
     BODY: Special = Special(|| text("a text with variables")), "body", "\"\"", "\"not here\"";
     /// Its Content-Type.
-    CONTENT_TYPE: Text<HeaderValue> = Text::new("a media type", parse_content_type), "content_type", "text/plain", "application/json";
+    CONTENT_TYPE: Text<HeaderValue> = Text::new("a media type", parse_content_type),
+        "content_type", "text/plain", "application/json";
 }
 
 fn parse_content_type(text: &str) -> Parsed<HeaderValue> {

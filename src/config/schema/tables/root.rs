@@ -33,7 +33,10 @@ section! {
     /// Reloading without a signal.
     RELOAD: Nested = Nested(&operation::reload::SECTION), "reload", "{}", "{ watch: 5s }";
     /// The admin API: an address, a mapping, or `none`.
-    ADMIN: Special = Special(|| text("an address")), "admin", "127.0.0.1:9901", "none";
+    ADMIN: Special = Special(|| Shape::Either(vec![
+        text("an address with its port, or none"),
+        Shape::Section(&operation::admin::SECTION),
+    ])), "admin", "127.0.0.1:9901", "none";
     /// The log of the program itself.
     LOG: Nested = Nested(&operation::log::SECTION), "log", "{}", "{ level: warn }";
     /// The log of requests.

@@ -8,9 +8,10 @@ use ipnet::IpNet;
 use crate::config::model::{ClientIpConfig, UnderscoreHeaders};
 use crate::config::schema::field::{OneOrMore, section};
 use crate::config::schema::kinds::{
-    Count, Count32, Nested, Number, OrWord, Size, Span, Special, Text, Timeout, Words, text,
+    Count, Count32, Nested, Number, OrWord, Size, Span, Special, Text, Timeout, Words,
 };
 use crate::config::schema::tables::headers::edits;
+use crate::config::schema::tables::locations::chain;
 use crate::config::value::names;
 use crate::config::value::scalars::Parsed;
 use crate::config::value::words::parse_word;
@@ -31,7 +32,7 @@ section! {
     /// The bits of an IPv4 address that tell clients apart.
     IPV4_PREFIX: Number = Number(1, 32), "ipv4_prefix", "32", "24";
     /// A chain of limits before that of every location, for requests without a location, too.
-    LIMITS: Special = Special(|| text("one or more limits")), "limits", "[]", "[per-ip]";
+    LIMITS: Special = Special(chain), "limits", "[]", "[per-ip]";
     /// Open connections; above it, new ones wait in the accept queue of the kernel.
     MAX_CONNECTIONS: Count = Count(1, 10_000_000), "max_connections", "65536", "20000";
     /// Open connections of one client; more are closed at once.
