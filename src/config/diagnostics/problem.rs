@@ -49,7 +49,7 @@ impl Problem {
 
 impl From<Problem> for ValueError {
     fn from(problem: Problem) -> ValueError {
-        ValueError { code: problem.code, message: problem.message, suggestion: problem.suggestion }
+        ValueError { suggestion: problem.suggestion, ..ValueError::new(problem.code, problem.message) }
     }
 }
 
@@ -153,11 +153,13 @@ pub(crate) struct ValueError {
     pub code: &'static str,
     pub message: String,
     pub suggestion: Option<String>,
+    /// The part of the value that is wrong, in characters from its start: where, and how many.
+    pub part: Option<(usize, usize)>,
 }
 
 impl ValueError {
     pub fn new(code: &'static str, message: impl Into<String>) -> ValueError {
-        ValueError { code, message: message.into(), suggestion: None }
+        ValueError { code, message: message.into(), suggestion: None, part: None }
     }
 
     pub fn with_help(self, suggestion: impl Into<String>) -> ValueError {
@@ -232,15 +234,33 @@ impl ProblemSink {
     }
 }
 
-/// "did you mean `x`?" for the word of `known` closest to `word` (optimal string alignment), if one is close.
+/// "did you mean `x`?" for the word of `known` closest to `word`, if one is close: by spelling (optimal string
+/// alignment), or because one is the beginning of the other. Case, `-`, `_` and a plural do not count.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    if !(1..=64).contains(&word.len()) {
+        return None;
+    }
     let lower = word.to_lowercase();
+    let bare = |name: &str| {
+        let bare = name.to_lowercase().replace(['-', '_'], "");
+        bare.strip_suffix('s').filter(|singular| singular.len() > 2).map_or(bare.clone(), str::to_owned)
+    };
     let close = |name: &str| (name.len().max(lower.len()) / 3).clamp(1, 3).min(name.len().saturating_sub(1));
+    let begins = |name: &str| {
+        let (short, long) =
+            if name.len() < lower.len() { (name, lower.as_str()) } else { (lower.as_str(), name) };
+        short.len() >= 4 && short.len() * 2 >= long.len() && long.starts_with(short)
+    };
+    let distance = |name: &str| match strsim::osa_distance(&lower, &name.to_lowercase()) {
+        distance if distance <= 1 => Some(distance),
+        _ if bare(name) == bare(word) => Some(1),
+        distance if distance <= close(name) => Some(distance),
+        _ if begins(&name.to_lowercase()) => Some(usize::MAX),
+        _ => None,
+    };
     known
         .into_iter()
-        .filter(|_| (1..=64).contains(&lower.len()))
-        .map(|name| (strsim::osa_distance(&lower, &name.to_lowercase()), name))
-        .filter(|(distance, name)| *distance <= close(name))
+        .filter_map(|name| Some((distance(name)?, name)))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| format!("did you mean `{name}`?"))
 }
@@ -255,6 +275,9 @@ mod tests {
         assert_eq!(did_you_mean("upsteam", known).as_deref(), Some("did you mean `upstream`?"));
         assert_eq!(did_you_mean("Upstream", known).as_deref(), Some("did you mean `upstream`?"));
         assert_eq!(did_you_mean("zebra", known), None);
+        assert_eq!(did_you_mean("warning", ["warn", "error"]).as_deref(), Some("did you mean `warn`?"));
+        assert_eq!(did_you_mean("Max-Waits", ["max_wait"]).as_deref(), Some("did you mean `max_wait`?"));
+        assert_eq!(did_you_mean("warn", ["warned-about"]), None);
     }
 
     #[test]

@@ -105,22 +105,38 @@ fn compile_path(path: &str) -> Parsed<PathRegex> {
         Some(pattern) => (pattern, true),
         None => (path.strip_prefix('~').unwrap_or(path), false),
     };
-    compile_pattern(pattern.trim_start(), case_insensitive)
-}
-
-fn compile_pattern(pattern: &str, case_insensitive: bool) -> Parsed<PathRegex> {
+    let pattern = pattern.trim_start();
     if pattern.is_empty() {
         return Err(ValueError::new(codes::REGEX, "the regular expression is empty")
             .with_help("write e.g. ~ \\.php$"));
     }
-    PathRegex::compile(pattern, case_insensitive).map_err(|reason| {
-        let error = ValueError::new(codes::REGEX, format!("the regular expression does not work: {reason}"));
-        if reason.contains("look-around") {
-            error.with_help("look-around is left out so that no request can make matching slow")
-        } else {
-            error
-        }
+    PathRegex::compile_or_locate(pattern, case_insensitive).map_err(|(reason, place)| {
+        let message = format!("the regular expression does not work: {reason}");
+        let before = path.len() - pattern.len();
+        let part = place.and_then(|place| {
+            let start = path.get(..before + place.start)?.chars().count();
+            Some((start, pattern.get(place)?.chars().count()))
+        });
+        let error = ValueError { part, ..ValueError::new(codes::REGEX, message) };
+        error.with_optional_help(suggest_repair(&reason).map(str::to_owned))
     })
+}
+
+/// What to write instead, by the reason of the parser.
+fn suggest_repair(reason: &str) -> Option<&'static str> {
+    const REPAIRS: [(&str, &str); 7] = [
+        ("look-around", "look-around is left out so that no request can make matching slow"),
+        ("backreferences", "references to groups are left out so that no request can make matching slow"),
+        ("unclosed group", "close it with ), or write \\( for the character itself"),
+        ("unopened group", "open it with (, or write \\) for the character itself"),
+        ("unclosed character class", "close it with ], or write \\[ for the character itself"),
+        (
+            "repetition operator missing",
+            "write what is repeated before it, e.g. .*, or \\* for the character itself",
+        ),
+        ("unrecognized escape", "remove the backslash, or write \\\\ for a backslash"),
+    ];
+    REPAIRS.iter().find(|(part, _)| reason.contains(part)).map(|(_, repair)| *repair)
 }
 
 #[cfg(test)]

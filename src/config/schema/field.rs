@@ -118,6 +118,11 @@ impl Section {
         self.fields.iter().any(|field| field.name() == name)
     }
 
+    /// What is known of the field of this name.
+    pub fn find_field(&self, name: &str) -> Option<FieldDescription> {
+        self.fields.iter().find(|field| field.name() == name).map(|field| field.describe())
+    }
+
     pub fn descriptions(&self) -> impl Iterator<Item = FieldDescription> {
         self.fields.iter().map(|field| field.describe())
     }

@@ -50,14 +50,41 @@ pub(crate) fn all_sections() -> Vec<&'static Section> {
     sections
 }
 
-/// The paths of the sections that have a field of this name.
-pub(crate) fn sections_with(name: &str) -> Vec<&'static str> {
-    all_sections()
-        .iter()
-        .filter(|section| section.has_field(name))
-        .map(|section| section.path)
-        .filter(|path| !path.is_empty())
-        .collect()
+/// The sections, other than the file itself, that have a field of this name.
+pub(crate) fn sections_with(name: &str) -> Vec<&'static Section> {
+    let mut sections = all_sections();
+    sections.retain(|section| !section.path.is_empty() && section.has_field(name));
+    sections
+}
+
+/// The sections with the fields of a mapping at `path`, e.g. `limits.per-ip`.
+fn is_path_of(section: &Section, path: &str) -> bool {
+    let bare = |part: &str| part.split('[').next().unwrap_or_default().to_owned();
+    let (pattern, parts) = (section.path.split('.'), path.split('.').collect::<Vec<_>>());
+    let pattern: Vec<&str> = pattern.collect();
+    let fits = |(pattern, part): (&&str, &&str)| {
+        pattern.bytes().all(|byte| byte.is_ascii_uppercase()) && !pattern.is_empty()
+            || bare(pattern) == bare(part)
+    };
+    pattern.len() == parts.len() && pattern.iter().zip(&parts).all(fits)
+}
+
+/// The example of the field at `path`, e.g. `limits.per-ip.rate`.
+pub(crate) fn find_example(path: &str) -> Option<&'static str> {
+    let (outer, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let name = name.split('[').next()?;
+    let sections = all_sections();
+    let mut sections = sections.iter().filter(|section| is_path_of(section, outer));
+    sections.find_map(|section| section.find_field(name)).map(|field| field.example)
+}
+
+/// How a field of `section` is written from the top of the file.
+pub(crate) fn show_nested(section: &str, name: &str, value: &str) -> String {
+    let inner = format!("{name}: {value}");
+    section.rsplit('.').fold(inner, |inner, part| match part.strip_suffix("[]") {
+        Some(list) => format!("{list}: [{{ {inner} }}]"),
+        None => format!("{part}: {{ {inner} }}"),
+    })
 }
 
 fn sections_of(shape: &Shape) -> Vec<&'static Section> {

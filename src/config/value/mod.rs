@@ -3,6 +3,7 @@
 pub(crate) mod divide;
 pub(crate) mod names;
 pub(crate) mod path_regex;
+pub(crate) mod rate_hint;
 pub(crate) mod redis_url;
 pub(crate) mod scalars;
 pub(crate) mod server_url;

@@ -1,6 +1,6 @@
 //! Parsers of names from HTTP and networking: headers, hosts, methods, networks, addresses, status codes.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -187,7 +187,7 @@ pub(crate) fn parse_status(text: &str, min: u64) -> Parsed<StatusCode> {
 pub(crate) fn parse_port(text: &str) -> Parsed<u16> {
     let number = scalars::parse_number(text, 0, 65_535).map_err(|_| {
         ValueError::new(codes::ADDRESS, format!("`{text}` is not a port"))
-            .with_help("a port is a number up to 65535")
+            .with_help("write a number from 1 to 65535, e.g. 8080")
     })?;
     Ok(u16::try_from(number).unwrap_or(u16::MAX))
 }
@@ -209,9 +209,12 @@ pub(crate) fn parse_socket_address(text: &str) -> Parsed<SocketAddr> {
         return Err(match text.parse::<IpAddr>() {
             Ok(IpAddr::V6(address)) => error.with_help(format!("add a port: [{address}]:8080")),
             Ok(address) => error.with_help(format!("add a port: {address}:8080")),
-            Err(_) => error.with_help("write e.g. 127.0.0.1:8080 or [::1]:8080"),
+            Err(_) => error.with_help(suggest_listen(text)),
         });
     };
+    if text.contains(['/', ' ']) {
+        return Err(wrong().with_help(suggest_listen(text)));
+    }
     let port = parse_port(digits)?;
     if host == "localhost" {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -222,9 +225,42 @@ pub(crate) fn parse_socket_address(text: &str) -> Parsed<SocketAddr> {
         .map_err(|_| wrong().with_help(format!("write an address, e.g. 127.0.0.1:{port}")))
 }
 
+/// How an address to listen on is written, for `http://0.0.0.0:80`, `localhost` or `443 ssl`.
+fn suggest_listen(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let rest = rest.trim_end_matches('/');
+    let mut words = rest.split_whitespace();
+    let (first, options) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
+    let is_port = |text: &str| text.parse::<u16>().is_ok();
+    let port = if scheme == "https" { 443 } else { 80 };
+    let address = match first {
+        "localhost" => Some(format!("127.0.0.1:{}", if scheme.is_empty() { 8080 } else { port })),
+        first if is_port(first) => Some(format!(":{first}")),
+        first if first.parse::<SocketAddr>().is_ok() => Some(first.to_owned()),
+        first => match split_host_port(first) {
+            Some(("localhost", port)) if is_port(port) => Some(format!("127.0.0.1:{port}")),
+            Some(("" | "*", port)) if is_port(port) => Some(format!(":{port}")),
+            None if first.parse::<Ipv4Addr>().is_ok() => Some(format!("{first}:{port}")),
+            _ => None,
+        },
+    };
+    let Some(address) = address else { return "write e.g. 127.0.0.1:8080 or [::1]:8080".to_owned() };
+    if scheme == "https" || options.contains(&"ssl") {
+        return format!("write {{ address: \"{address}\", tls: {{ cert: chain.pem, key: key.pem }} }}");
+    }
+    if options.contains(&"proxy_protocol") {
+        return format!("write {{ address: \"{address}\", proxy_protocol: required }}");
+    }
+    format!("write {}", address.trim_start_matches(':'))
+}
+
 /// `header:`, `cookie:`, `query:` or `jwt:` with a name; `None` for any other text.
 pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
-    let (kind, name) = text.split_once(':')?;
+    let Some((kind, name)) = text.split_once(':') else {
+        let source = suggest_source(text)?;
+        let error = ValueError::new(codes::WORD, format!("`{text}` is not a valid word here"));
+        return Some(Err(error.with_help(format!("write {source}"))));
+    };
     Some(match kind {
         "header" => parse_header_name(name).map(ValueSource::Header),
         "cookie" if is_cookie_name(name) => Ok(ValueSource::Cookie(name.to_owned())),
@@ -238,6 +274,30 @@ pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
         }
         _ => return None,
     })
+}
+
+/// The source that a word probably means: `X-Api-Key`, `header.X-Api-Key`, or a variable such as `$http_x_api_key`.
+fn suggest_source(text: &str) -> Option<String> {
+    const KINDS: [(&str, &str); 9] = [
+        ("header.", "header:"),
+        ("header_", "header:"),
+        ("cookie.", "cookie:"),
+        ("query.", "query:"),
+        ("jwt.", "jwt:"),
+        ("claim.", "jwt:"),
+        ("$http_", "header:"),
+        ("$cookie_", "cookie:"),
+        ("$arg_", "query:"),
+    ];
+    let lower = text.to_ascii_lowercase();
+    if let Some((start, kind)) = KINDS.iter().find(|(start, _)| lower.starts_with(start)) {
+        let name = text.get(start.len()..).filter(|name| is_cookie_name(name))?;
+        let name = if *start == "$http_" { name.replace('_', "-") } else { name.to_owned() };
+        return Some(format!("{kind}{name}"));
+    }
+    let is_header =
+        lower.starts_with("x-") || matches!(lower.as_str(), "authorization" | "user-agent" | "api-key");
+    (is_header && is_cookie_name(text)).then(|| format!("header:{text}"))
 }
 
 fn is_cookie_name(name: &str) -> bool {

@@ -1,6 +1,7 @@
 //! A compiled regular expression of a location, with the literals that each of its matches begins or ends with.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use regex_automata::meta;
@@ -35,20 +36,25 @@ impl PathRegex {
     /// # Errors
     /// Why the pattern cannot be compiled: "unclosed group".
     pub fn compile(pattern: &str, case_insensitive: bool) -> Result<PathRegex, String> {
+        PathRegex::compile_or_locate(pattern, case_insensitive).map_err(|(reason, _)| reason)
+    }
+
+    /// # Errors
+    /// Why the pattern cannot be compiled, and the bytes of the part that is wrong.
+    pub(crate) fn compile_or_locate(
+        pattern: &str,
+        case_insensitive: bool,
+    ) -> Result<PathRegex, (String, Option<Range<usize>>)> {
         let parsed = ParserBuilder::new().case_insensitive(case_insensitive).build().parse(pattern);
-        let hir = parsed.map_err(|error| {
-            let text = error.to_string();
-            let last = text.lines().last().unwrap_or_default().trim();
-            last.strip_prefix("error: ").unwrap_or(last).to_owned()
-        })?;
+        let hir = parsed.map_err(|error| describe_parse_error(&error))?;
         let options = meta::Config::new()
             .nfa_size_limit(Some(PROGRAM_MAX_BYTES))
             .hybrid_cache_capacity(CACHE_BYTES)
             .which_captures(WhichCaptures::None);
         let program = meta::Builder::new().configure(options).build_from_hir(&hir);
         let program = program.map_err(|error| match error.size_limit() {
-            Some(_) => "it is too large".to_owned(),
-            None => error.to_string(),
+            Some(_) => ("it is too large".to_owned(), None),
+            None => (error.to_string(), None),
         })?;
         Ok(PathRegex(Arc::new(CompiledRegex {
             pattern: pattern.to_owned(),
@@ -84,6 +90,18 @@ impl PathRegex {
 impl fmt::Debug for PathRegex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PathRegex").field(&self.0.pattern).finish()
+    }
+}
+
+fn describe_parse_error(error: &regex_syntax::Error) -> (String, Option<Range<usize>>) {
+    match error {
+        regex_syntax::Error::Parse(error) => {
+            (error.kind().to_string(), Some(error.span().start.offset..error.span().end.offset))
+        }
+        regex_syntax::Error::Translate(error) => {
+            (error.kind().to_string(), Some(error.span().start.offset..error.span().end.offset))
+        }
+        other => (other.to_string(), None),
     }
 }
 

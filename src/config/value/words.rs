@@ -27,8 +27,54 @@ pub(crate) fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Pars
             return Ok(meaning.clone());
         }
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
-        let help = did_you_mean(text, names.iter().copied())
+        let help = find_synonym(text, &names)
+            .map(|name| format!("did you mean `{name}`?"))
+            .or_else(|| did_you_mean(text, names.iter().copied()))
             .unwrap_or_else(|| format!("write one of {}", names.join(", ")));
         Err(ValueError::new(codes::WORD, format!("`{text}` is not a valid word here")).with_help(help))
     }
+}
+
+/// Words of other programs, each with the words of this file that may mean the same.
+const SYNONYMS: [(&str, &[&str]); 33] = [
+    ("client_ip", &["ip"]),
+    ("remote_addr", &["ip"]),
+    ("$remote_addr", &["ip"]),
+    ("binary_remote_addr", &["ip"]),
+    ("$binary_remote_addr", &["ip"]),
+    ("address", &["ip"]),
+    ("source_ip", &["ip"]),
+    ("remote_ip", &["ip"]),
+    ("path", &["uri"]),
+    ("url", &["uri"]),
+    ("$uri", &["uri"]),
+    ("$request_uri", &["uri"]),
+    ("route", &["location"]),
+    ("user", &["account"]),
+    ("$remote_user", &["account"]),
+    ("$host", &["host"]),
+    ("all", &["global", "any"]),
+    ("ip_hash", &["hash:ip"]),
+    ("source", &["hash:ip"]),
+    ("consistent_hash", &["hash:ip"]),
+    ("hash", &["hash:ip"]),
+    ("leastconn", &["least_conn"]),
+    ("least_request", &["least_conn"]),
+    ("rr", &["round_robin"]),
+    ("gcra", &["token_bucket"]),
+    ("token", &["token_bucket"]),
+    ("leaky", &["leaky_bucket"]),
+    ("fixed", &["fixed_window"]),
+    ("sliding", &["sliding_window"]),
+    ("text", &["pretty"]),
+    ("console", &["pretty"]),
+    ("warning", &["warn"]),
+    ("off", &["none"]),
+];
+
+/// The one of `names` that means the same as `text` elsewhere.
+fn find_synonym<'a>(text: &str, names: &[&'a str]) -> Option<&'a str> {
+    let lower = text.to_lowercase();
+    let (_, meanings) = SYNONYMS.iter().find(|(word, _)| *word == lower)?;
+    names.iter().copied().find(|name| meanings.contains(name))
 }

@@ -1,12 +1,13 @@
 //! Reads the fields of one mapping by the tables of [`crate::config::schema`].
 
+use super::field_hints::{explain_field, find_misplaced, find_synonym};
 use super::field_value::FieldValue;
-use super::tree::MapKey;
+use super::tree::{MapKey, Node};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ProblemSink, ValueError, did_you_mean};
 use crate::config::schema::field::{Field, FieldDefault, OneOrMore, ParseScalar, Section};
 use crate::config::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
-use crate::config::schema::{is_planned, sections_with};
+use crate::config::schema::{is_planned, sections_with, show_nested};
 use crate::config::value::scalars::Parsed;
 
 /// The fields of one mapping. [`FieldReader::report_unknown`] reports those that the section does not have.
@@ -152,7 +153,11 @@ impl<'a> FieldReader<'a> {
 
     /// Whether a field looks like a typo of `name`. The error about the unknown field is then enough.
     pub fn has_typo_of(&self, name: &str) -> bool {
-        self.entries.iter().any(|(key, _)| key.name != name && did_you_mean(&key.name, [name]).is_some())
+        let is_typo =
+            |word: &str| find_synonym(word, [name]).is_some() || did_you_mean(word, [name]).is_some();
+        self.entries
+            .iter()
+            .any(|(key, _)| key.name != name && !self.section.has_field(&key.name) && is_typo(&key.name))
     }
 
     /// Reports that `name` is missing.
@@ -166,9 +171,14 @@ impl<'a> FieldReader<'a> {
 
     /// Reports every field that the section does not have.
     pub fn report_unknown(&self) {
+        let unknown: Vec<(&MapKey, &Node)> = self
+            .entries
+            .iter()
+            .filter(|(key, _)| !self.section.has_field(&key.name))
+            .map(|(key, value)| (*key, value.node))
+            .collect();
         for (key, value) in &self.entries {
-            let is_known = self.section.has_field(&key.name);
-            if is_known || value.sink.is_full() {
+            if self.section.has_field(&key.name) || value.sink.is_full() {
                 continue;
             }
             if is_planned(self.section, &key.name) {
@@ -177,22 +187,36 @@ impl<'a> FieldReader<'a> {
                 continue;
             }
             let error = ValueError::new(codes::UNKNOWN_FIELD, format!("unknown field `{}`", key.name));
-            value.report_at_name(error.with_help(self.suggest_field(&key.name)));
+            match find_misplaced(&self.whole.path, &key.name, &unknown) {
+                Some(misplaced) if misplaced.first => value.report_at_name(error.with_help(misplaced.help)),
+                Some(_) => {}
+                None => value.report_at_name(error.with_help(self.suggest_field(&key.name))),
+            }
         }
     }
 
     fn suggest_field(&self, name: &str) -> String {
-        if name == "<<" {
-            return "merge keys are not supported; an alias such as *name can replace a whole value"
-                .to_owned();
+        if let Some(help) = explain_field(&self.whole.path, name) {
+            return help;
         }
         let own = || self.section.fields.iter().map(|field| field.name());
+        if let Some(meant) = find_synonym(name, own()) {
+            return format!("did you mean `{meant}`?");
+        }
         if let Some(near) = did_you_mean(name, own()) {
             return near;
         }
         match sections_with(name).as_slice() {
-            [] => format!("the fields here are {}", own().collect::<Vec<_>>().join(", ")),
-            sections => format!("`{name}` is a field of {}", sections.join(" and of ")),
+            [] => format!("the fields here are {}", own.join(", ")),
+            [section] => {
+                let example = section.find_field(name).map_or("…", |field| field.example);
+                let whole = show_nested(section.path, name, example);
+                format!("`{name}` is a field of {}: write {whole}", section.path)
+            }
+            sections => {
+                let paths: Vec<&str> = sections.iter().map(|section| section.path).collect();
+                format!("`{name}` is a field of {}", paths.join(" and of "))
+            }
         }
     }
 }

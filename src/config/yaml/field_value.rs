@@ -1,5 +1,6 @@
 //! A value of the file with its position. Every problem is reported, and reading goes on.
 
+use super::field_hints::{suggest_form, suggest_template, suggest_value};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, Position, ProblemSink, ValueError};
@@ -72,12 +73,12 @@ impl<'a> FieldValue<'a> {
             return None;
         };
         let Some(plain) = text.as_plain() else {
-            self.report_at_value(
-                ValueError::new(codes::TEMPLATE, "template variables are not allowed here").with_help(
-                    "they belong to request_headers, response_headers and server.headers, to the bodies of on_reject \
-                     and respond, and to redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
-                ),
-            );
+            let error = ValueError::new(codes::TEMPLATE, "template variables are not allowed here");
+            let help = suggest_template(&self.path, &text.written);
+            self.report_at_value(error.with_optional_help(help).with_default_help(
+                "they belong to request_headers, response_headers and server.headers, to the bodies of on_reject \
+                 and respond, and to redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
+            ));
             return None;
         };
         match parse(plain) {
@@ -88,9 +89,27 @@ impl<'a> FieldValue<'a> {
                 None
             }
             Err(error) => {
-                self.report_at_value(error);
+                let help = suggest_value(&self.path, plain);
+                let error = if help.is_some() { error.with_optional_help(help) } else { error };
+                let position = self.locate_part(&error, plain);
+                self.sink.add_problem(position, &self.path, error);
                 None
             }
+        }
+    }
+
+    /// The position of the part that an error is about; that of the whole value if it names none.
+    fn locate_part(&self, error: &ValueError, text: &str) -> Position {
+        let whole = self.node.position;
+        let quotes = match whole.width.checked_sub(text.chars().count()) {
+            Some(quotes @ (0 | 2)) => quotes / 2,
+            _ => return whole,
+        };
+        match error.part {
+            Some((start, width)) => {
+                Position { column: whole.column + quotes + start, width: width.max(1), ..whole }
+            }
+            None => whole,
         }
     }
 
@@ -106,7 +125,8 @@ impl<'a> FieldValue<'a> {
             NodeContent::List(_) => format!("`{}` must be {wanted}, not a list", self.field_name()),
             NodeContent::Map(_) => format!("`{}` must be {wanted}, not a mapping", self.field_name()),
         };
-        self.report_at_name(ValueError::new(codes::SHAPE, message));
+        let help = suggest_form(&self.path, &self.node.content);
+        self.report_at_name(ValueError::new(codes::SHAPE, message).with_optional_help(help));
     }
 
     fn field_name(&self) -> &str {

@@ -1,8 +1,10 @@
 //! The YAML file as a bounded tree with positions: files, variables, and access field by field.
 
 pub(crate) mod depth;
+pub(crate) mod field_hints;
 pub(crate) mod field_reader;
 pub(crate) mod field_value;
 pub(crate) mod file;
 pub(crate) mod substitution;
+pub(crate) mod syntax_error;
 pub(crate) mod tree;

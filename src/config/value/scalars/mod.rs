@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::value::rate_hint::suggest_rate;
 
 /// `N/period`: at least 1 unit in each period of at least 1 ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,8 +71,7 @@ pub(crate) fn parse_duration(text: &str) -> Parsed<Duration> {
     let wrong = |message: String| ValueError::new(codes::DURATION, message);
     if digits.is_empty() || unit.starts_with('.') {
         let shown = if text.is_empty() { "nothing" } else { text };
-        return Err(wrong(format!("`{shown}` is not a duration"))
-            .with_help("write a whole number and a unit: 20ms, 5s, 10m, 1h, 1d"));
+        return Err(wrong(format!("`{shown}` is not a duration")).with_help(suggest_duration(text)));
     }
     if unit.is_empty() {
         return Err(wrong(format!("the duration `{text}` has no unit"))
@@ -96,6 +96,18 @@ pub(crate) fn parse_duration(text: &str) -> Parsed<Duration> {
     }
 }
 
+/// How a time with a fraction or a sign is written.
+fn suggest_duration(text: &str) -> String {
+    let units = [("s", 1_000, "ms"), ("m", 60, "s"), ("h", 60, "m"), ("d", 24, "h")];
+    let exact = units.iter().find_map(|(unit, times, smaller)| {
+        let (whole, fraction) = text.strip_suffix(unit)?.split_once('.')?;
+        let power = 10_u64.checked_pow(u32::try_from(fraction.len()).ok().filter(|digits| *digits <= 6)?)?;
+        let number = format!("{whole}{fraction}").parse::<u64>().ok()?.checked_mul(*times)?;
+        number.is_multiple_of(power).then(|| format!("write {}{smaller}", number / power))
+    });
+    exact.unwrap_or_else(|| "write a whole number and a unit: 20ms, 5s, 10m, 1h, 1d".to_owned())
+}
+
 /// A duration above zero.
 pub(crate) fn parse_nonzero_duration(text: &str) -> Parsed<Duration> {
     match parse_duration(text)? {
@@ -107,6 +119,13 @@ pub(crate) fn parse_nonzero_duration(text: &str) -> Parsed<Duration> {
 
 /// `10/s`, `600/m`, `300/60s`, `20/1d`.
 pub(crate) fn parse_rate(text: &str) -> Parsed<Rate> {
+    read_rate(text).map_err(|error| match suggest_rate(text) {
+        Some(rate) if rate != text && read_rate(&rate).is_ok() => error.with_help(format!("write {rate}")),
+        _ => error,
+    })
+}
+
+fn read_rate(text: &str) -> Parsed<Rate> {
     let wrong = |message: String| ValueError::new(codes::RATE, message);
     const EXAMPLES: &str = "write a whole number, a slash and a period: 10/s, 600/m, 300/60s";
     let Some((count, period)) = text.split_once('/') else {
@@ -114,6 +133,15 @@ pub(crate) fn parse_rate(text: &str) -> Parsed<Rate> {
         let help = if digits { format!("write {text}/s or {text}/m") } else { EXAMPLES.to_owned() };
         return Err(wrong(format!("the rate `{text}` has no period")).with_help(help));
     };
+    if count.starts_with('-') {
+        let positive = text.trim_start_matches('-');
+        let help = suggest_rate(positive).map_or(EXAMPLES.to_owned(), |rate| format!("write {rate}"));
+        return Err(wrong(format!("the rate `{text}` is negative")).with_help(help));
+    }
+    if period.trim().is_empty() && count.bytes().all(|b| b.is_ascii_digit()) {
+        let help = format!("write {count}/s or {count}/m");
+        return Err(wrong(format!("the rate `{text}` has no period after the slash")).with_help(help));
+    }
     if period.contains('/') {
         return Err(wrong(format!("the rate `{text}` has more than one slash")).with_help(EXAMPLES));
     }
@@ -138,7 +166,7 @@ fn parse_rate_units(text: &str, count: &str) -> Parsed<NonZeroU64> {
         count.parse::<u64>().map_err(|_| wrong(format!("`{count}` in the rate `{text}` is too large")))?;
     NonZeroU64::new(number).ok_or_else(|| {
         wrong(format!("the rate `{text}` would let nothing pass"))
-            .with_help("write at least 1, or refuse with respond: { status: 403 }")
+            .with_help("write at least 1, e.g. 1/s, or refuse with respond: { status: 403 }")
     })
 }
 
@@ -218,8 +246,10 @@ pub(crate) fn parse_size(text: &str) -> Parsed<u64> {
 pub(crate) fn parse_percent(text: &str) -> Parsed<f64> {
     let wrong = |message: String| ValueError::new(codes::PERCENT, message);
     let Some(number) = text.strip_suffix('%') else {
+        let bare = text.parse::<f64>().is_ok_and(|number| (0.0..=100.0).contains(&number));
+        let example = if bare { text } else { "20" };
         return Err(wrong(format!("`{text}` is not a percentage"))
-            .with_help("write a number and a percent sign: 20%"));
+            .with_help(format!("write a number and a percent sign: {example}%")));
     };
     let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     match number.parse::<f64>() {
@@ -249,6 +279,14 @@ pub(crate) fn parse_number(text: &str, min: u64, max: u64) -> Parsed<u64> {
         format!("a whole number from {min} to {max}")
     };
     let plain = text.replace('_', "");
+    let (digits, unit) = split_digits(text);
+    if !digits.is_empty() && unit.bytes().all(|b| b.is_ascii_alphabetic()) && !unit.is_empty() {
+        let help = match (unit, digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1000))) {
+            ("k" | "K", Some(thousands)) => format!("write {thousands}"),
+            _ => format!("write a number without a unit, e.g. {digits}"),
+        };
+        return Err(wrong(format!("`{text}` is not {range}")).with_help(help));
+    }
     if plain.is_empty() || !plain.bytes().all(|b| b.is_ascii_digit()) {
         return Err(wrong(format!("`{text}` is not {range}")));
     }

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 
 use super::depth;
+use super::syntax_error::explain_syntax_error;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ValueError};
 
@@ -117,7 +118,12 @@ fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, Va
         "repetition limit exceeded" => TOO_MANY_NODES.to_owned(),
         other if other.contains("more than one document") => "more than one document in the file".to_owned(),
         TOO_MANY_NODES | TAG_UNSUPPORTED | KEY_NOT_PLAIN => message.to_owned(),
-        other => format!("not valid YAML: {other}"),
+        other => {
+            if let Some(found) = explain_syntax_error(text, position.line) {
+                return found;
+            }
+            format!("not valid YAML: {other}")
+        }
     };
     (position, ValueError::new(codes::SYNTAX, message))
 }
