@@ -12,6 +12,8 @@ mod files;
 mod limits;
 #[path = "config/listen.rs"]
 mod listen;
+#[path = "config/mistakes.rs"]
+mod mistakes;
 #[path = "config/origins.rs"]
 mod origins;
 #[path = "config/reach.rs"]

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::file_argument::ConfigInput;
+use super::server_names::find_unresolved;
 use super::{CONFIG_INVALID, load_noted, print_error, print_output, use_colors, warning_text};
 use crate::config::LimitId;
 use crate::config::describe::{
@@ -72,19 +73,24 @@ struct LocationSummary<'a> {
     limits: Vec<LimitSummary<'a>>,
 }
 
-/// Checks the file; with `--strict` a file with warnings is invalid.
+/// Checks the file; with `--strict` a file with warnings is invalid, except those about names that do not resolve: they
+/// depend on the machine.
 pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
     let CheckArgs { strict, json, .. } = *args;
     let name = input.display_name();
     let outcome = load_noted(input);
-    let (problems, warnings) = match &outcome {
-        Ok(loaded) => (&[][..], &loaded.warnings[..]),
-        Err(report) => (&report.problems[..], &[][..]),
+    let (problems, mut warnings) = match &outcome {
+        Ok(loaded) => (&[][..], loaded.warnings.clone()),
+        Err(report) => (&report.problems[..], Vec::new()),
     };
     let valid = outcome.is_ok() && (!strict || warnings.is_empty());
+    if let Ok(loaded) = &outcome {
+        let text = std::fs::read_to_string(&name).unwrap_or_default();
+        warnings.extend(find_unresolved(&loaded.config, &text));
+    }
     if json {
         let does = outcome.as_ref().ok().map(|loaded| summarize_config(&loaded.config));
-        let findings = CheckReport { file: &name, valid, problems, warnings, does };
+        let findings = CheckReport { file: &name, valid, problems, warnings: &warnings, does };
         // Only maps with odd keys fail to serialize, and there are none.
         print_output(&(serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n"));
     } else {

@@ -11,6 +11,7 @@ mod man;
 mod proxy;
 mod remote;
 mod serve;
+mod server_names;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

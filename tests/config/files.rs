@@ -65,7 +65,9 @@ fn an_irregular_file_is_rejected_at_once() {
 /// Permissions do not stop root, but in /proc no user can create a file.
 #[test]
 fn a_snapshot_that_cannot_be_written_is_a_warning() {
-    let file = |snapshot: &str| format!("state: {{ snapshot: \"{snapshot}\" }}\nlocations: []\n");
+    let file = |snapshot: &str| {
+        format!("state: {{ snapshot: \"{snapshot}\" }}\nlocations: [{{ path: /, upstream: demo }}]\n")
+    };
     let warnings = |snapshot: &str| {
         let loaded = config::parse(&file(snapshot), "x.yaml").unwrap_or_else(|report| panic!("{report}"));
         loaded.warnings

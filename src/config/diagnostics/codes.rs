@@ -98,3 +98,7 @@ pub const NO_EFFECT: &str = "W009";
 pub const NOT_SHARED: &str = "W010";
 /// A certificate that clients reject or never see (a warning).
 pub const CERTIFICATE: &str = "W011";
+/// A value that means something else than it seems to (a warning).
+pub const MISREAD: &str = "W012";
+/// A host name of a server that does not resolve where `check` runs (a warning, never an error).
+pub const UNRESOLVED: &str = "W013";

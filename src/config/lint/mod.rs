@@ -5,6 +5,7 @@
 mod ineffective;
 mod keys;
 mod locations;
+mod misread;
 mod queues;
 mod shared;
 
@@ -24,6 +25,7 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     locations::lint_locations(&file);
     shared::lint_shared(&file);
     ineffective::lint_ineffective(&file);
+    misread::lint_misread(&file);
 }
 
 /// A configuration with the file that it was read from.

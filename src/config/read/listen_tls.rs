@@ -151,7 +151,7 @@ fn certificate_hosts(certificate: &CertificateDer<'_>) -> Vec<String> {
     names
 }
 
-/// Warns if clients will reject the certificate for its dates.
+/// Warns if clients will reject the certificate for its dates, or because it is that of an authority.
 fn warn_of_dates(certificate: &CertificateDer<'_>, value: &FieldValue<'_>) {
     let Ok(parsed) = EndEntityCert::try_from(certificate) else { return };
     // The dates are checked before the chain, which always fails here for lack of authorities.
@@ -161,6 +161,10 @@ fn warn_of_dates(certificate: &CertificateDer<'_>, value: &FieldValue<'_>) {
         Some(webpki::Error::CertNotValidYet { .. }) => (
             "is not valid yet",
             "check the clock of this machine: clients will reject the certificate until then",
+        ),
+        Some(webpki::Error::CaUsedAsEndEntity) => (
+            "is the certificate of an authority",
+            "many clients reject it: use a certificate that the authority has signed",
         ),
         _ => return,
     };

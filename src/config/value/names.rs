@@ -256,11 +256,7 @@ fn suggest_listen(text: &str) -> String {
 
 /// `header:`, `cookie:`, `query:` or `jwt:` with a name; `None` for any other text.
 pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
-    let Some((kind, name)) = text.split_once(':') else {
-        let source = suggest_source(text)?;
-        let error = ValueError::new(codes::WORD, format!("`{text}` is not a valid word here"));
-        return Some(Err(error.with_help(format!("write {source}"))));
-    };
+    let (kind, name) = text.split_once(':')?;
     Some(match kind {
         "header" => parse_header_name(name).map(ValueSource::Header),
         "cookie" if is_cookie_name(name) => Ok(ValueSource::Cookie(name.to_owned())),
@@ -276,8 +272,8 @@ pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
     })
 }
 
-/// The source that a word probably means: `X-Api-Key`, `header.X-Api-Key`, or a variable such as `$http_x_api_key`.
-fn suggest_source(text: &str) -> Option<String> {
+/// How the source that a word probably means is written: `X-Api-Key`, `header.X-Api-Key`, or a variable such as `$http_x_api_key`.
+pub(crate) fn suggest_source(text: &str) -> Option<String> {
     const KINDS: [(&str, &str); 9] = [
         ("header.", "header:"),
         ("header_", "header:"),
@@ -293,11 +289,11 @@ fn suggest_source(text: &str) -> Option<String> {
     if let Some((start, kind)) = KINDS.iter().find(|(start, _)| lower.starts_with(start)) {
         let name = text.get(start.len()..).filter(|name| is_cookie_name(name))?;
         let name = if *start == "$http_" { name.replace('_', "-") } else { name.to_owned() };
-        return Some(format!("{kind}{name}"));
+        return Some(format!("write {kind}{name}"));
     }
     let is_header =
         lower.starts_with("x-") || matches!(lower.as_str(), "authorization" | "user-agent" | "api-key");
-    (is_header && is_cookie_name(text)).then(|| format!("header:{text}"))
+    (is_header && is_cookie_name(text)).then(|| format!("write header:{text}"))
 }
 
 fn is_cookie_name(name: &str) -> bool {

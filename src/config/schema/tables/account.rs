@@ -85,7 +85,8 @@ section! {
 fn parse_account_source(text: &str) -> Parsed<ValueSource> {
     names::parse_source(text).unwrap_or_else(|| {
         Err(ValueError::new(codes::WORD, format!("`{text}` is not a source"))
-            .with_help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
+            .with_optional_help(names::suggest_source(text))
+            .with_default_help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
     })
 }
 

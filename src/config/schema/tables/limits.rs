@@ -171,7 +171,8 @@ fn parse_key_part(text: &str) -> Parsed<KeyPart> {
     ];
     parse_word(&parts)(text).map_err(|error| {
         let near = error.suggestion.clone().filter(|help| help.starts_with("did"));
-        error.with_optional_help(near.or_else(|| Some(format!("write {}", KEY_PART.says))))
+        let source = near.or_else(|| names::suggest_source(text));
+        error.with_optional_help(source.or_else(|| Some(format!("write {}", KEY_PART.says))))
     })
 }
 

@@ -116,10 +116,13 @@ fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, Va
     let message = match message {
         "recursion limit exceeded" => TOO_DEEP.to_owned(),
         "repetition limit exceeded" => TOO_MANY_NODES.to_owned(),
-        other if other.contains("more than one document") => "more than one document in the file".to_owned(),
+        other if other.contains("more than one document") && position != Position::START => {
+            "more than one document in the file".to_owned()
+        }
         TOO_MANY_NODES | TAG_UNSUPPORTED | KEY_NOT_PLAIN => message.to_owned(),
         other => {
-            if let Some(found) = explain_syntax_error(text, position.line) {
+            let last = if position == Position::START { usize::MAX } else { position.line };
+            if let Some(found) = explain_syntax_error(text, last) {
                 return found;
             }
             format!("not valid YAML: {other}")

@@ -1,0 +1,92 @@
+//! Warns of host names of servers that do not resolve, for `check` alone: the gateway itself starts without them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::config::{Config, Problem, ServerAddress, UpstreamKind, codes};
+
+/// All look-ups together take no longer; a name without an answer by then gets no warning.
+const LOOKUP_MAX: Duration = Duration::from_secs(2);
+/// Names that are looked up.
+const NAMES_MAX: usize = 32;
+
+/// A warning for each name of a server that does not resolve here. `text` is the file.
+pub(super) fn find_unresolved(config: &Config, text: &str) -> Vec<Problem> {
+    let servers = config.upstreams.iter().flat_map(|upstream| match &upstream.kind {
+        UpstreamKind::Servers(servers) => servers.as_slice(),
+        UpstreamKind::Demo => &[],
+    });
+    let names = servers.filter_map(|server| match &server.address {
+        ServerAddress::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host.clone()),
+        _ => None,
+    });
+    let names: BTreeSet<String> = names.take(NAMES_MAX).collect();
+    let mut unresolved = look_up(names);
+    unresolved.sort_unstable();
+    unresolved.iter().map(|name| warn_of_name(name, text)).collect()
+}
+
+/// Those of `names` that do not exist.
+fn look_up(names: BTreeSet<String>) -> Vec<String> {
+    let (sender, receiver) = mpsc::channel();
+    let mut waiting = 0;
+    for name in names {
+        let sender = sender.clone();
+        let lookup = move || {
+            // The domain never exists (RFC 6761), so nobody needs to be asked.
+            let exists = !name.ends_with(".invalid") && (name.as_str(), 80).to_socket_addrs().is_ok();
+            // The receiver is gone once the time is over.
+            let _ = sender.send((!exists).then_some(name));
+        };
+        waiting += usize::from(thread::Builder::new().spawn(lookup).is_ok());
+    }
+    let end = Instant::now() + LOOKUP_MAX;
+    let mut unresolved = Vec::new();
+    for _ in 0..waiting {
+        match receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(name) => unresolved.extend(name),
+            Err(_) => break,
+        }
+    }
+    unresolved
+}
+
+fn warn_of_name(name: &str, text: &str) -> Problem {
+    let place = |(index, line): (usize, &str)| {
+        let line = line.to_lowercase();
+        let byte = line.find(name)?;
+        Some((index + 1, line[..byte].chars().count() + 1))
+    };
+    let (line, column) = text.lines().enumerate().find_map(place).unwrap_or((1, 1));
+    Problem {
+        code: codes::UNRESOLVED,
+        field: "upstreams".to_owned(),
+        line,
+        column,
+        width: name.chars().count(),
+        message: format!("the host `{name}` of a server does not resolve on this machine"),
+        suggestion: Some(
+            "correct the name, or ignore this where only the gateway's machine knows it".to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn only_names_that_do_not_exist_are_found() {
+        let text = "upstreams:\n  app: [127.0.0.1:1, localhost:1]\n  \
+                    old: [Nowhere.invalid:1]\nlocations:\n  - { path: /, upstream: app }\n  \
+                    - { path: /old, upstream: old }\n";
+        let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        let found = find_unresolved(&config, text);
+        let found: Vec<_> = found.iter().map(|one| (one.code, one.line, one.column)).collect();
+        assert_eq!(found, [(codes::UNRESOLVED, 3, 9)]);
+    }
+}
