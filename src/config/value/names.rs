@@ -272,7 +272,7 @@ pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
     })
 }
 
-/// How the source that a word probably means is written: `X-Api-Key`, `header.X-Api-Key`, or a variable such as `$http_x_api_key`.
+/// How the source that a word probably means is written: for `X-Api-Key`, `header.X-Api-Key` or `$http_x_api_key`.
 pub(crate) fn suggest_source(text: &str) -> Option<String> {
     const KINDS: [(&str, &str); 9] = [
         ("header.", "header:"),

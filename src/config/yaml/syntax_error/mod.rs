@@ -42,7 +42,7 @@ struct SyntaxScan<'a> {
     /// The indentation of the line.
     indent: usize,
     /// The columns of the open lists and mappings, outermost first.
-    levels: Vec<Level>,
+    levels: Vec<IndentLevel>,
     brackets: Vec<Bracket>,
     /// Whether the next line may be indented deeper.
     opens_level: bool,
@@ -53,7 +53,7 @@ struct SyntaxScan<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Level {
+struct IndentLevel {
     column: usize,
     line: usize,
 }
@@ -213,13 +213,14 @@ impl SyntaxScan<'_> {
                     )
                 }
             };
-            self.indentation = Some(self.finding(start, 1, message, help));
+            let other = if left.is_none() { ", or remove the value above it" } else { "" };
+            self.indentation = Some(self.finding(start, 1, message, help + other));
         }
     }
 
     fn open_level(&mut self, column: usize) {
         if self.levels.last().is_none_or(|level| level.column < column) {
-            self.levels.push(Level { column, line: self.line });
+            self.levels.push(IndentLevel { column, line: self.line });
         }
     }
 

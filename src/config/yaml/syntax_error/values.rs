@@ -23,6 +23,12 @@ impl SyntaxScan<'_> {
                 self.text_block = Some(self.levels.last().map_or(0, |level| level.column));
                 Ok(())
             }
+            '-' if self.is_blank(at + 1) => {
+                let item = self.plain_text(at + 1, false);
+                let message = "a list begins in the line after its key";
+                let help = format!("write it there, or in one line: [{}]", item.trim());
+                Err(Finding { quotes_file: true, ..self.finding(at, 1, message, help) })
+            }
             '&' | '!' => Ok(()),
             _ => {
                 let text = self.text_from(at);

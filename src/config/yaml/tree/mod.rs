@@ -128,7 +128,9 @@ fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, Va
             format!("not valid YAML: {other}")
         }
     };
-    (position, ValueError::new(codes::SYNTAX, message))
+    let help =
+        message.ends_with("anchor").then(|| "put it in quotes; only after &name does *name repeat a value");
+    (position, ValueError::new(codes::SYNTAX, message).with_optional_help(help.map(str::to_owned)))
 }
 
 fn find_second_document(text: &str) -> Position {

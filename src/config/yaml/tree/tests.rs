@@ -37,7 +37,8 @@ fn invalid_yaml_is_reported_with_its_position() {
             .map(|_| ())
             .map_err(|(position, it)| (position.line, position.column, it.message))
     };
-    assert!(place_of("a: [1\nb: 2").unwrap_err().2.starts_with("not valid YAML"));
+    assert_eq!(place_of("a: [1\nb: 2"), Err((1, 4, "the `[` is never closed".to_owned())));
+    assert!(place_of("a: *b").unwrap_err().2.starts_with("not valid YAML"));
     assert_eq!(place_of("a: 1\n---\nb: 2").unwrap_err().0, 2);
     assert_eq!(place_of("a: !x 1").unwrap_err().2, TAG_UNSUPPORTED);
     assert_eq!(place_of("? [a]\n: 1").unwrap_err().2, KEY_NOT_PLAIN);
