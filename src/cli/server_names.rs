@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::config::{Config, Problem, ServerAddress, UpstreamKind, codes};
 

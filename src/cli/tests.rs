@@ -108,6 +108,20 @@ fn init_writes_a_file_that_check_accepts_and_keeps_existing_files() {
 }
 
 #[test]
+fn a_name_that_does_not_resolve_is_no_error_for_strict() {
+    let file = std::env::temp_dir().join(format!("sluicegate-names-{}.yaml", std::process::id()));
+    let name = file.display().to_string();
+    let text =
+        |path: &str| format!("locations: [{{ path: {path}, upstream: \"http://nowhere.invalid\" }}]\n");
+    std::fs::write(&file, text("/")).unwrap();
+    assert_eq!(code(&["check", "--strict", "-c", &name]), ExitCode::SUCCESS);
+    std::fs::write(&file, text("/*")).unwrap();
+    assert_eq!(code(&["check", "--strict", "-c", &name]), ExitCode::from(3));
+    assert_eq!(code(&["check", "-c", &name]), ExitCode::SUCCESS);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn check_describes_every_limit_and_every_location() {
     let text = "server: { limits: [all] }\nlimits:\n  per-ip: { rate: 10/s, burst: 20 }\n  \
                 all: { key: global, rate: 1000/s }\nlocations:\n  \

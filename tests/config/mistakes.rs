@@ -187,6 +187,8 @@ const MISTAKES: &[Mistake] = &[
     ("server: { watch: 5s }\n", 1, 11, "unknown field `watch`", "write reload: { watch: 5s }"),
     ("limits: 10/s\n", 1, 1, "`limits` must be a mapping", "write e.g. limits: { per-ip: { rate: 10/s } }"),
     ("state: { store: redis }\n", 1, 17, "`state.redis.url` is missing", "redis://HOST:6379"),
+    ("limits: { a: 10/s }\nlimits: { b: 10/s }\n", 2, 1, "the key `limits` appears twice", "under one key"),
+    ("upstreams: { app: { servers: [a:1], limits: b } }\n", 1, 37, "unknown field `limits`", "in the locations"),
     ("limit: { a: 10/s }\n", 1, 1, "unknown field `limit`", "did you mean `limits`?"),
 ];
 

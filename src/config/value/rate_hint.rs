@@ -48,7 +48,7 @@ fn split_count(text: &str) -> Option<(u64, u32, &str)> {
 fn parse_period(text: &str) -> Option<(u64, &'static str)> {
     let rest = ["requests", "request", "reqs", "req", "r"]
         .iter()
-        .find_map(|word| text.strip_prefix(word).filter(|rest| !rest.starts_with(|c: char| c == 'e')))
+        .find_map(|word| text.strip_prefix(word).filter(|rest| !rest.starts_with('e')))
         .unwrap_or(text)
         .trim_start();
     let rest = rest

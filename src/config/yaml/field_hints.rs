@@ -152,6 +152,7 @@ pub(super) fn explain_field(path: &str, name: &str) -> Option<String> {
         return Some(format!("write set: {{ {name}: … }}, or add or remove"));
     }
     let help = match name {
+        "limits" if is_upstream(path) => "write limits: in the locations of this upstream",
         "<<" => "merge keys are not supported; an alias such as *name can replace a whole value",
         "nodelay" => {
             "remove it: requests within burst pass at once; to delay them write algorithm: leaky_bucket"

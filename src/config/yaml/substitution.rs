@@ -45,7 +45,8 @@ fn report_duplicate_keys(entries: &[(MapKey, Node)], sink: &ProblemSink) {
         match first.get(key.name.as_str()) {
             Some(before) => {
                 let message = format!("the key `{}` appears twice, first on line {}", key.name, before.line);
-                sink.add_problem(key.position, &key.name, ValueError::new(codes::DUPLICATE_KEY, message));
+                let error = ValueError::new(codes::DUPLICATE_KEY, message);
+                sink.add_problem(key.position, &key.name, error.with_help("write both values under one key"));
             }
             None => {
                 first.insert(&key.name, key.position);

@@ -128,9 +128,11 @@ fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, Va
             format!("not valid YAML: {other}")
         }
     };
-    let help =
-        message.ends_with("anchor").then(|| "put it in quotes; only after &name does *name repeat a value");
-    (position, ValueError::new(codes::SYNTAX, message).with_optional_help(help.map(str::to_owned)))
+    let error = ValueError::new(codes::SYNTAX, message);
+    if full.contains("unknown anchor") {
+        return (position, error.with_help("put it in quotes; only after &name does *name repeat a value"));
+    }
+    (position, error)
 }
 
 fn find_second_document(text: &str) -> Position {
