@@ -128,11 +128,9 @@ fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, Va
             format!("not valid YAML: {other}")
         }
     };
-    let error = ValueError::new(codes::SYNTAX, message);
-    if full.contains("unknown anchor") {
-        return (position, error.with_help("put it in quotes; only after &name does *name repeat a value"));
-    }
-    (position, error)
+    let help = "put it in quotes; only after &name does *name repeat a value".to_owned();
+    let help = full.contains("unknown anchor").then_some(help);
+    (position, ValueError::new(codes::SYNTAX, message).with_optional_help(help))
 }
 
 fn find_second_document(text: &str) -> Position {
