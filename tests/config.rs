@@ -200,3 +200,11 @@ proptest! {
         }
     }
 }
+
+/// `sluicegate schema --format markdown > docs/gateway-yaml.md` and `sluicegate schema > gateway.schema.json` write them.
+#[test]
+fn the_reference_and_the_schema_are_what_the_program_writes() {
+    let read = |path| std::fs::read_to_string(path).expect("the file exists");
+    assert_eq!(read("docs/gateway-yaml.md"), sluicegate::config::markdown_reference());
+    assert_eq!(read("gateway.schema.json"), sluicegate::config::json_schema_text());
+}

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 /// A reverse-proxy gateway with built-in throttling.
@@ -37,6 +37,8 @@ pub(super) enum Verb {
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
     Init(InitArgs),
+    /// Print the JSON Schema of gateway.yaml, or the reference of its fields
+    Schema(SchemaArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page
@@ -123,6 +125,19 @@ pub(super) struct InitArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct SchemaArgs {
+    /// JSON Schema (draft 2020-12), or the reference of every field in Markdown
+    #[arg(long, value_name = "FORMAT", default_value = "json")]
+    pub format: SchemaFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum SchemaFormat {
+    Json,
+    Markdown,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
@@ -159,9 +174,20 @@ impl TypedValueParser for MethodParser {
 }
 
 /// Planned verbs that do not work yet.
-pub(super) const PLANNED_VERBS: [&str; 8] =
-    ["top", "keys", "reset", "bans", "ban", "unban", "replay", "schema"];
+pub(super) const PLANNED_VERBS: [&str; 7] = ["top", "keys", "reset", "bans", "ban", "unban", "replay"];
 
 /// The verbs that work, for suggestions.
-pub(super) const VERBS: [&str; 11] =
-    ["run", "check", "explain", "reload", "status", "proxy", "init", "completions", "man", "version", "help"];
+pub(super) const VERBS: [&str; 12] = [
+    "run",
+    "check",
+    "explain",
+    "reload",
+    "status",
+    "proxy",
+    "init",
+    "schema",
+    "completions",
+    "man",
+    "version",
+    "help",
+];

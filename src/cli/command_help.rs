@@ -27,7 +27,7 @@ pub(super) struct CommandHelp {
 }
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 11] = [
+const ALL: [CommandHelp; 12] = [
     CommandHelp {
         command: "sluicegate",
         examples: &[
@@ -87,10 +87,18 @@ const ALL: [CommandHelp; 11] = [
     CommandHelp {
         command: "init",
         examples: &[
-            ("sluicegate init", "write ./gateway.yaml"),
+            ("sluicegate init", "write ./gateway.yaml, and the schema for editors beside it"),
             ("sluicegate init -c /etc/sluicegate/gateway.yaml", "write another file"),
         ],
         codes: &[0, 1, 2],
+    },
+    CommandHelp {
+        command: "schema",
+        examples: &[
+            ("sluicegate schema > gateway.schema.json", "for editors and other programs"),
+            ("sluicegate schema --format markdown", "every field with its default, meaning and example"),
+        ],
+        codes: &[0, 2],
     },
     CommandHelp {
         command: "completions",

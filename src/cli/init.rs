@@ -1,4 +1,4 @@
-//! `init`: writes a file to start from.
+//! `init`: writes a file to start from, and the schema by which editors know its fields.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::{FAILED, print_error, print_output};
+use crate::config;
 
 /// The file at the root of the repository, which tests check.
 const TEMPLATE: &str = include_str!("../../gateway.yaml");
@@ -13,10 +14,16 @@ const TEMPLATE: &str = include_str!("../../gateway.yaml");
 /// Writes the file; replaces an existing one only with `force`.
 pub(super) fn run_init(file: &Path, force: bool) -> ExitCode {
     let name = file.display();
-    match write_template(file, force) {
+    // The first line of the template names it.
+    let schema = file.with_file_name("gateway.schema.json");
+    let written =
+        write_new(file, TEMPLATE, force).and_then(|()| write_new(&schema, &config::json_schema_text(), true));
+    match written {
         Ok(()) => {
+            let schema = schema.display();
             print_output(&format!(
-                "wrote {name}: check it with `sluicegate check`, serve it with `sluicegate`\n"
+                "wrote {name}: check it with `sluicegate check`, serve it with `sluicegate`\n\
+                 wrote {schema}: by it, editors complete and explain the fields\n"
             ));
             ExitCode::SUCCESS
         }
@@ -31,7 +38,7 @@ pub(super) fn run_init(file: &Path, force: bool) -> ExitCode {
     }
 }
 
-fn write_template(file: &Path, force: bool) -> io::Result<()> {
+fn write_new(file: &Path, text: &str, force: bool) -> io::Result<()> {
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
@@ -42,5 +49,5 @@ fn write_template(file: &Path, force: bool) -> io::Result<()> {
     } else {
         options.create_new(true);
     }
-    options.open(file)?.write_all(TEMPLATE.as_bytes())
+    options.open(file)?.write_all(text.as_bytes())
 }

@@ -21,8 +21,9 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use tokio::time::Instant;
 
+use crate::config;
 use crate::config::{LoadedConfig, Problem, ProblemReport};
-use args::{CheckArgs, CommandLine, PLANNED_VERBS, VERBS, Verb};
+use args::{CheckArgs, CommandLine, PLANNED_VERBS, SchemaFormat, VERBS, Verb};
 use command_help::build_command;
 use file_argument::ConfigInput;
 
@@ -71,6 +72,13 @@ fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
         }
         Some(Verb::Proxy(how)) => proxy::run_proxy(&how),
         Some(Verb::Init(how)) => init::run_init(&file("init", "it writes a file")?, how.force),
+        Some(Verb::Schema(how)) => {
+            print_output(&match how.format {
+                SchemaFormat::Json => config::json_schema_text(),
+                SchemaFormat::Markdown => config::markdown_reference(),
+            });
+            ExitCode::SUCCESS
+        }
         Some(Verb::Completions(how)) => man::run_completions(how.shell),
         Some(Verb::Man(how)) => man::run_man(how.dir.as_deref()),
         Some(Verb::Version) => {

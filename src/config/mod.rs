@@ -36,7 +36,7 @@ pub use read::members::TierMembers;
 pub use read::redis_range::{check_redis_range, in_lowest_terms_us};
 pub use read::token_keys::TokenKeys;
 pub use read::upstream_tls::load_system_roots;
-pub use schema::json_schema::json_schema;
+pub use schema::json_schema::json_schema_text;
 pub use schema::reference::markdown_reference;
 pub use value::path_regex::PathRegex;
 pub use value::scalars::{Rate, Secret};

@@ -9,8 +9,19 @@ use serde_json::Value;
 use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: ok } }\n";
-const COMMANDS: [&str; 10] =
-    ["run", "check", "explain", "reload", "status", "proxy", "init", "completions", "man", "version"];
+const COMMANDS: [&str; 11] = [
+    "run",
+    "check",
+    "explain",
+    "reload",
+    "status",
+    "proxy",
+    "init",
+    "schema",
+    "completions",
+    "man",
+    "version",
+];
 
 fn run(args: &[&str]) -> Finished {
     Run::default().args(args).finish(Scratch::new().path())

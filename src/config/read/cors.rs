@@ -159,7 +159,7 @@ mod tests {
             ("https://a b", ""),
             ("https://a.*.example.com", ""),
             ("https://user@example.com", ""),
-            ("https://example.com:http", "a port is a number up to 65535"),
+            ("https://example.com:http", "write a number from 1 to 65535, e.g. 8080"),
             ("://example.com", "write a scheme and a host, e.g. https://app.example.com"),
             ("", "write a scheme and a host, e.g. https://app.example.com"),
             ("null", "serve the page from a host, and write its origin"),

@@ -31,16 +31,16 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
             return None;
         }
     }
-    let mut root = whole.open_section(&root::SECTION);
+    let root = whole.open_section(&root::SECTION);
     let sets = IpSetReader::read_sets(&root, folder);
     let access = access::read_access(&root, &sets);
     let mut upstreams = UpstreamReader::read_upstreams(&root, folder);
     let state = state::read_state(&root);
-    let mut limits = LimitReader::read_limits(&mut root, &sets, &state, &mut upstreams);
+    let mut limits = LimitReader::read_limits(&root, &sets, &state, &mut upstreams);
     let server = server::read_server(&root, &mut limits, &mut upstreams);
-    let listen = listen::read_listen(&mut root, &server, folder);
-    let locations = locations::read_locations(&mut root, &mut limits, &mut upstreams, &access, &listen);
-    let on_reject = reject::read_on_reject(&mut root, &mut upstreams);
+    let listen = listen::read_listen(&root, &server, folder);
+    let locations = locations::read_locations(&root, &mut limits, &mut upstreams, &access, &listen);
+    let on_reject = reject::read_on_reject(&root, &mut upstreams);
     let limits = limits.into_limits();
     let bans = bans::read_bans(&root);
     let config = Config {

@@ -5,8 +5,14 @@ use serde_json::{Map, Value, json};
 use super::all_sections;
 use super::field::{FieldDefault, FieldDescription, Section, Shape};
 
+/// The schema of `gateway.yaml` as a file.
+pub fn json_schema_text() -> String {
+    // Only maps with odd keys fail to serialize, and there are none.
+    serde_json::to_string_pretty(&json_schema()).unwrap_or_default() + "\n"
+}
+
 /// The schema of `gateway.yaml`. Any scalar may also be a text with `${NAME}`, which is replaced before reading.
-pub fn json_schema() -> Value {
+pub(crate) fn json_schema() -> Value {
     let sections = all_sections();
     let (file, rest) = sections.split_first().expect("the file is a section"); // Cannot fail: it is the first one.
     let mut schema = section_schema(file);

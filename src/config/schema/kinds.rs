@@ -355,7 +355,7 @@ fn show_duration(span: Duration) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
     let ms = span.as_millis();
     let (unit, factor) =
-        units.into_iter().find(|(_, factor)| ms > 0 && ms % factor == 0).unwrap_or(("ms", 1));
+        units.into_iter().find(|(_, factor)| ms > 0 && ms.is_multiple_of(*factor)).unwrap_or(("ms", 1));
     format!("{}{unit}", ms / factor)
 }
 
@@ -363,6 +363,6 @@ fn show_duration(span: Duration) -> String {
 fn show_size(bytes: u64) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
     let (unit, factor) =
-        units.into_iter().find(|(_, factor)| bytes > 0 && bytes % factor == 0).unwrap_or(("B", 1));
+        units.into_iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / factor)
 }

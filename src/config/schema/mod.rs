@@ -34,23 +34,23 @@ pub(crate) fn is_planned(section: &Section, name: &str) -> bool {
     PLANNED.contains(&(section.path, name))
 }
 
-/// All sections, each once, in the order of the file.
+/// All sections, each once: those within a section follow it.
 pub(crate) fn all_sections() -> Vec<&'static Section> {
-    let mut sections = vec![&root::SECTION];
-    let mut next = 0;
-    while let Some(section) = sections.get(next) {
-        let inner = section.descriptions().flat_map(|field| sections_of(&field.shape)).collect::<Vec<_>>();
-        for section in inner {
-            if !sections.iter().any(|known| std::ptr::eq(*known, section)) {
-                sections.push(section);
-            }
-        }
-        next += 1;
-    }
+    let mut sections = Vec::new();
+    add_section(&root::SECTION, &mut sections);
     sections
 }
 
-/// The sections, other than the file itself, that have a field of this name.
+fn add_section(section: &'static Section, sections: &mut Vec<&'static Section>) {
+    if sections.iter().any(|known| std::ptr::eq(*known, section)) {
+        return;
+    }
+    sections.push(section);
+    for field in section.descriptions() {
+        sections_of(&field.shape).into_iter().for_each(|inner| add_section(inner, sections));
+    }
+}
+
 pub(crate) fn sections_with(name: &str) -> Vec<&'static Section> {
     let mut sections = all_sections();
     sections.retain(|section| !section.path.is_empty() && section.has_field(name));

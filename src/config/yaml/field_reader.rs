@@ -207,7 +207,7 @@ impl<'a> FieldReader<'a> {
             return near;
         }
         match sections_with(name).as_slice() {
-            [] => format!("the fields here are {}", own.join(", ")),
+            [] => format!("the fields here are {}", own().collect::<Vec<_>>().join(", ")),
             [section] => {
                 let example = section.find_field(name).map_or("…", |field| field.example);
                 let whole = show_nested(section.path, name, example);

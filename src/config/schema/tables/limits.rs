@@ -10,7 +10,7 @@ use crate::config::model::limit::{
 };
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{
-    Count32, Nested, Number, OneOrMoreOrWord, OrWord, RateText, Special, Switch, Text, Timeout, Words, text,
+    Count32, Nested, Number, OneOrMoreOrWord, OrWord, RateText, Special, Switch, Text, Timeout, Words,
 };
 use crate::config::value::names;
 use crate::config::value::scalars::{self, Parsed};
