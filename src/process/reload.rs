@@ -40,6 +40,11 @@ enum ReloadRejection {
     NoFile(String),
 }
 
+/// Whether two messages differ at most in their hints: the process that has a port is searched for a short time only.
+fn is_same_problem(one: &str, other: &str) -> bool {
+    one.split("; ").next() == other.split("; ").next()
+}
+
 impl ControlThread {
     /// Reads the file again and puts it in force, or returns the reason against it. Problems of files that have changed
     /// since they were `found` are not reported: the files are being written.
@@ -67,8 +72,9 @@ impl ControlThread {
                     return rejection.into_response();
                 }
                 let message = rejection.log_message();
+                let last = self.history.last_attempt();
                 let is_known =
-                    || self.history.last_attempt().is_some_and(|last| !last.ok && last.message == message);
+                    || last.is_some_and(|last| !last.ok && is_same_problem(&last.message, &message));
                 if !again || !is_known() {
                     tracing::error!("the old configuration stays: {message}");
                     self.history.record_rejected(&message, matches!(rejection, ReloadRejection::Blocked(_)));

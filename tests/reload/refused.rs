@@ -24,7 +24,7 @@ fn whatever_is_wrong_with_the_file_the_old_one_serves() {
     assert!(huge.len() > 90 << 20);
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("broken", b"locations: [\n  { path: /,\n".to_vec(), "gateway.yaml:"),
-        ("truncated", whole.as_bytes()[..whole.len() - 12].to_vec(), "gateway.yaml:5:"),
+        ("truncated", whole.as_bytes()[..whole.len() - 12].to_vec(), "gateway.yaml:4:25"),
         ("empty", Vec::new(), "the file is empty"),
         ("half-written", whole.as_bytes()[..30].to_vec(), "gateway.yaml:"),
         ("misspelt", format!("{whole}limts: {{}}\n").into_bytes(), "gateway.yaml:5:1"),
