@@ -36,7 +36,7 @@ section! {
 }
 
 section! {
-    /// Bans of clients that limits reject too often: 403 for a time.
+    /// Bans of clients that limits reject too often: 429, with the rest of the ban as Retry-After.
     mod bans = "bans";
     /// The number of rejections within a period that starts a ban.
     AFTER: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", parse_strikes)), "after", "none", "20/1m";

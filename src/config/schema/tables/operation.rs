@@ -23,7 +23,7 @@ section! {
 }
 
 section! {
-    /// The admin API: metrics, status, bans, counters and reload.
+    /// The admin API: metrics, health, status, servers, explain and reload.
     mod admin = "admin";
     /// The address of the listener. One that is not a loopback address requires a token.
     LISTEN: Text<SocketAddr> = Text::new("an address with its port", parse_admin_address),
@@ -61,12 +61,12 @@ section! {
     /// `stdout`, `none`, or the path of a file, which SIGUSR1 opens again.
     OUTPUT: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
         "output", "stdout", "/var/log/sluicegate/access.log";
-    /// The share of requests that are logged.
+    /// The share of requests that are logged, rejections and errors included.
     SAMPLE: Percent = Percent, "sample", "100%", "1%";
     /// Request headers that each line repeats.
     HEADERS: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_header_name)),
         "headers", "[]", "[user-agent, referer]";
-    /// Writes accounts and keys as 64-bit hashes instead of their text.
+    /// Writes accounts and keys as 64-bit hashes instead of their text. Each process makes other hashes.
     HASH_KEYS: Switch = Switch, "hash_keys", "true", "false";
 }
 

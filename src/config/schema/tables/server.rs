@@ -78,7 +78,8 @@ section! {
     HEADER: Timeout = Timeout, "header", "10s", "5s";
     /// Between two requests on a connection.
     IDLE: Timeout = Timeout, "idle", "75s", "30s";
-    /// The longest gap between two reads of a request's body; then 408.
+    /// The longest gap between two reads of a request's body; then 408. There is no least pace; the `timeout` of a
+    /// location bounds the whole.
     BODY: Timeout = Timeout, "body", "60s", "30s";
     /// The longest time in which a write to the client makes no progress.
     WRITE: Timeout = Timeout, "write", "60s", "30s";
