@@ -5,6 +5,7 @@ use http::Method;
 use super::{format_key, format_period};
 use crate::config::model::cors::{CorsOrigins, OriginRule};
 use crate::config::model::{ActionConfig, BandwidthConfig, Config, HostRule, LocationConfig};
+use crate::config::value::scalars::split_size;
 
 /// "/api/ (*.example.com, GET) -> app", "= /x -> answers 204", "apex: / (http, listener plain) -> redirects with 308",
 /// "/files/ -> app (bodies: 1 MiB per second per client IP, 4 MiB at once)", "/api -> app (cors: every origin)".
@@ -49,27 +50,13 @@ fn describe_origins(origins: &CorsOrigins) -> String {
 pub fn describe_bandwidth(bandwidth: &BandwidthConfig) -> String {
     let BandwidthConfig { rate, burst, key } = bandwidth;
     let bytes = format_bytes(rate.units.get());
-    format!(
-        "{bytes} per {}{}, {} at once",
-        format_period(rate.period),
-        format_key(key),
-        self::format_bytes(*burst)
-    )
+    format!("{bytes} per {}{}, {} at once", format_period(rate.period), format_key(key), format_bytes(*burst))
 }
 
-/// In the largest unit that gives a whole number.
-fn format_bytes(number: u64) -> String {
-    const UNITS: [(u64, &str); 7] = [
-        (1 << 30, "GiB"),
-        (1_000_000_000, "GB"),
-        (1 << 20, "MiB"),
-        (1_000_000, "MB"),
-        (1 << 10, "KiB"),
-        (1_000, "KB"),
-        (1, "B"),
-    ];
-    let (unit, name) = UNITS.into_iter().find(|(unit, _)| number.is_multiple_of(*unit)).unwrap_or((1, "B"));
-    format!("{} {name}", number / unit)
+/// "4 MiB".
+fn format_bytes(bytes: u64) -> String {
+    let (number, unit) = split_size(bytes);
+    format!("{number} {unit}")
 }
 
 /// The hosts as in the file; empty for any host.

@@ -111,7 +111,8 @@ impl<'a> LimitReader<'a> {
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
         let algorithm = algorithm::read_short_rate(value).unwrap_or(PLACEHOLDER);
-        let config = self.build_limit(name, &value.absent_section(&limit::SECTION), algorithm, upstreams);
+        let config = self.read_common(name, &value.absent_section(&limit::SECTION), upstreams);
+        let config = LimitConfig { algorithm, ..config };
         self.state.check_shared_limit(&config, value, None);
         config
     }
@@ -124,7 +125,7 @@ impl<'a> LimitReader<'a> {
     ) -> LimitConfig {
         if !value.is_map() {
             value.report_shape("a mapping such as { rate: 10/s }");
-            return self.build_limit(name, &value.absent_section(&limit::SECTION), PLACEHOLDER, upstreams);
+            return self.read_common(name, &value.absent_section(&limit::SECTION), upstreams);
         }
         value.open_section(&limit::SECTION).read_all(|fields| {
             if let Some(value) = fields.find(&limit::NAME) {
@@ -167,23 +168,22 @@ impl<'a> LimitReader<'a> {
         fields: &FieldReader<'_>,
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
-        let (cost, cost_value) = (fields.read(&limit::COST), fields.find(&limit::COST));
-        let numbers = algorithm::read_algorithm(fields, &cost, cost_value.as_ref());
-        let tiers = tiers::read_tiers(fields, &cost, numbers.is_some());
+        let config = self.read_common(name, fields, upstreams);
+        let numbers = algorithm::read_algorithm(fields, &config.cost, fields.find(&limit::COST).as_ref());
+        let tiers = tiers::read_tiers(fields, &config.cost, numbers.is_some());
         let algorithm = numbers.unwrap_or(PLACEHOLDER);
         let tiers_numbers = tiers.iter().filter_map(|(_, own)| own.as_ref());
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(tiers_numbers));
-        let config = LimitConfig { tiers, warm_up, ..self.build_limit(name, fields, algorithm, upstreams) };
+        let config = LimitConfig { algorithm, tiers, warm_up, ..config };
         self.state.check_shared_limit(&config, &fields.whole, fields.find(&limit::WARM_UP).as_ref());
         config
     }
 
-    /// A limit of the given algorithm, with its other fields.
-    fn build_limit(
+    /// The fields that every algorithm has.
+    fn read_common(
         &self,
         name: &str,
         fields: &FieldReader<'_>,
-        algorithm: Algorithm,
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
         let (missing_key, missing_key_status) = missing_key::read_missing_key(fields);
@@ -194,7 +194,7 @@ impl<'a> LimitReader<'a> {
             key: read_key(fields, &limit::KEY),
             missing_key,
             missing_key_status,
-            algorithm,
+            algorithm: PLACEHOLDER,
             tiers: Vec::new(),
             fair_by: fair_by.map(|value| read_key_parts(&value, "fair_by")).unwrap_or_default(),
             warm_up: None,

@@ -59,7 +59,7 @@ pub(crate) fn read_log(root: &FieldReader<'_>) -> LogConfig {
 }
 
 pub(crate) fn read_access_log(root: &FieldReader<'_>) -> AccessLogConfig {
-    let read = |fields: &mut FieldReader<'_>| AccessLogConfig {
+    let read = |fields: &FieldReader<'_>| AccessLogConfig {
         output: fields.read(&access_log::OUTPUT),
         sample: fields.read(&access_log::SAMPLE),
         headers: fields.read_list(&access_log::HEADERS),

@@ -3,7 +3,7 @@
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::schema::field::{Field, OneOrMore, ParseScalar};
-use crate::config::schema::kinds::{Number, OrWord, RateText};
+use crate::config::schema::kinds::{Number, OrWord, RATE_TEXT};
 use crate::config::schema::tables::limits::limit;
 use crate::config::value::scalars::Rate;
 use crate::config::yaml::field_reader::FieldReader;
@@ -25,7 +25,7 @@ pub(crate) fn read_rates<'a>(fields: &FieldReader<'a>) -> Option<Vec<(FieldValue
     let count = items.len();
     let rates: Vec<_> = items
         .into_iter()
-        .filter_map(|item| item.parse_with(|text| RateText.parse_text(text)).map(|rate| (item, rate)))
+        .filter_map(|item| item.parse_with(|text| RATE_TEXT.parse_text(text)).map(|rate| (item, rate)))
         .collect();
     (rates.len() == count).then_some(rates)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::model::limit::{Algorithm, LimitConfig};
+use crate::config::value::fraction::reduce_fraction;
 use crate::config::value::scalars::Rate;
 
 /// A bound on the ticks of a bucket plus one full cost, and on microseconds ahead of now. With the time since 1970
@@ -20,11 +21,7 @@ const LOG_MAX: u64 = 100_000;
 /// Units and microseconds without a common divisor; `None` unless the period is whole microseconds.
 pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
     let period = whole_us(rate.period)?;
-    let (mut divisor, mut rest) = (rate.units.get(), period);
-    while rest > 0 {
-        (divisor, rest) = (rest, divisor % rest);
-    }
-    Some((rate.units.get() / divisor, period / divisor))
+    Some(reduce_fraction(rate.units.get(), period))
 }
 
 /// Whether the counters of a limit can be kept in Redis.

@@ -48,7 +48,7 @@ fn count_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn read_timeouts(fields: &mut FieldReader<'_>) -> ServerTimeouts {
+fn read_timeouts(fields: &FieldReader<'_>) -> ServerTimeouts {
     ServerTimeouts {
         header: fields.read(&timeouts::HEADER),
         idle: fields.read(&timeouts::IDLE),

@@ -51,7 +51,7 @@ impl UpstreamTlsReader {
             let help = "write https:// for each, or make two upstreams of them";
             named.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
         }
-        let mut fields = match tls {
+        let fields = match tls {
             Some(tls) if tls.is_map() => tls.open_section(&tls::SECTION),
             Some(tls) => {
                 tls.report_shape(&format!("a mapping such as {}", upstream::TLS.example));

@@ -115,7 +115,7 @@ impl<'a> UpstreamReader<'a> {
 fn read_upstream(name: &str, value: &FieldValue<'_>, tls_reader: &UpstreamTlsReader) -> UpstreamConfig {
     let is_map = value.is_map();
     let section = &upstream::SECTION;
-    let mut fields = if is_map { value.open_section(section) } else { value.absent_section(section) };
+    let fields = if is_map { value.open_section(section) } else { value.absent_section(section) };
     fields.read_all(|fields| {
         let named = if is_map { fields.find_required(&upstream::SERVERS) } else { Some(value.clone()) };
         let servers = named.as_ref().map(read_servers).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::field::{DescribeValue, OneOrMore, ParseScalar, Section, Shape};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::value::scalars::{self, Parsed, Rate};
+use crate::config::value::scalars::{self, Parsed, Rate, show_duration};
 use crate::config::value::statuses::parse_status_range;
 use crate::config::value::words::{parse_or_word, parse_word};
 
@@ -21,23 +21,11 @@ pub(crate) struct Count32;
 /// A time; both bounds are included.
 pub(crate) struct Span(pub Duration, pub Duration);
 
-/// A time above zero.
-pub(crate) struct Timeout;
-
 /// `true` or `false`.
 pub(crate) struct Switch;
 
 /// Bytes; both bounds are included.
 pub(crate) struct Size(pub u64, pub u64);
-
-/// From 0% to 100%.
-pub(crate) struct Percent;
-
-/// From 0% to 100%, without a fraction.
-pub(crate) struct WholePercent;
-
-/// `N/period`.
-pub(crate) struct RateText;
 
 /// One of several words.
 pub(crate) struct Words<T: 'static>(pub &'static [(&'static str, T)]);
@@ -98,12 +86,25 @@ pub(crate) fn text(says: &str) -> Shape {
     Shape::Text(says.to_owned(), None)
 }
 
-/// Numbers are written with quotes or without.
 const DURATION: &str = "^[0-9]+(ns|us|ms|s|m|h|d)$";
 const SIZE: &str = "^[0-9]+(B|[KMGT]i?B)$";
-pub(crate) const PERCENT: &str = r"^[0-9]+(\.[0-9]+)?%$";
 const STATUSES: &str = "^([1-5]xx|[1-5][0-9][0-9]( *- *[1-5][0-9][0-9])?)$";
-const RATE: &str = "^[0-9]+ */ *[0-9]*(ns|us|ms|s|m|h|d)$";
+pub(crate) const SHARE: &str = r"^[0-9]+(\.[0-9]+)?%$";
+
+/// A time above zero.
+pub(crate) const NONZERO_TIME: Text<Duration> =
+    Text::new("a duration above zero", scalars::parse_nonzero_duration).matching(DURATION);
+
+/// From 0% to 100%.
+pub(crate) const PERCENTAGE: Text<f64> = Text::new("a percentage", scalars::parse_percent).matching(SHARE);
+
+/// From 0% to 100%, without a fraction.
+pub(crate) const WHOLE_PERCENTAGE: Text<u8> =
+    Text::new("a whole percentage", scalars::parse_whole_percent).matching("^[0-9]+%$");
+
+/// `N/period`.
+pub(crate) const RATE_TEXT: Text<Rate> =
+    Text::new("a rate", scalars::parse_rate).matching("^[0-9]+ */ *[0-9]*(ns|us|ms|s|m|h|d)$");
 
 // === impl DescribeValue ===
 
@@ -131,12 +132,6 @@ impl DescribeValue for Span {
     }
 }
 
-impl DescribeValue for Timeout {
-    fn shape(&self) -> Shape {
-        Shape::Text("a duration above zero".to_owned(), Some(DURATION))
-    }
-}
-
 impl DescribeValue for Switch {
     fn shape(&self) -> Shape {
         Shape::Boolean
@@ -150,24 +145,6 @@ impl DescribeValue for Size {
             (least, most) => format!("a size from {} to {}", show_size(least), show_size(most)),
         };
         Shape::Text(says, Some(SIZE))
-    }
-}
-
-impl DescribeValue for Percent {
-    fn shape(&self) -> Shape {
-        Shape::Text("a percentage".to_owned(), Some(PERCENT))
-    }
-}
-
-impl DescribeValue for WholePercent {
-    fn shape(&self) -> Shape {
-        Shape::Text("a whole percentage".to_owned(), Some("^[0-9]+%$"))
-    }
-}
-
-impl DescribeValue for RateText {
-    fn shape(&self) -> Shape {
-        Shape::Text("a rate".to_owned(), Some(RATE))
     }
 }
 
@@ -265,14 +242,6 @@ impl ParseScalar for Span {
     }
 }
 
-impl ParseScalar for Timeout {
-    type Parsed = Duration;
-
-    fn parse_text(&self, text: &str) -> Parsed<Duration> {
-        scalars::parse_nonzero_duration(text)
-    }
-}
-
 impl ParseScalar for Switch {
     type Parsed = bool;
 
@@ -291,30 +260,6 @@ impl ParseScalar for Size {
         }
         let range = format!("write a size from {} to {}", show_size(self.0), show_size(self.1));
         Err(ValueError::new(codes::SIZE, format!("`{text}` is out of range")).with_help(range))
-    }
-}
-
-impl ParseScalar for Percent {
-    type Parsed = f64;
-
-    fn parse_text(&self, text: &str) -> Parsed<f64> {
-        scalars::parse_percent(text)
-    }
-}
-
-impl ParseScalar for WholePercent {
-    type Parsed = u8;
-
-    fn parse_text(&self, text: &str) -> Parsed<u8> {
-        scalars::parse_whole_percent(text)
-    }
-}
-
-impl ParseScalar for RateText {
-    type Parsed = Rate;
-
-    fn parse_text(&self, text: &str) -> Parsed<Rate> {
-        scalars::parse_rate(text)
     }
 }
 
@@ -350,19 +295,8 @@ impl<S: ParseScalar> ParseScalar for OrWord<S> {
     }
 }
 
-/// The shortest way to write a duration.
-fn show_duration(span: Duration) -> String {
-    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-    let ms = span.as_millis();
-    let (unit, factor) =
-        units.into_iter().find(|(_, factor)| ms > 0 && ms.is_multiple_of(*factor)).unwrap_or(("ms", 1));
-    format!("{}{unit}", ms / factor)
-}
-
 /// The shortest way to write a size.
 fn show_size(bytes: u64) -> String {
-    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-    let (unit, factor) =
-        units.into_iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor)).unwrap_or(("B", 1));
-    format!("{}{unit}", bytes / factor)
+    let (number, unit) = scalars::split_size(bytes);
+    format!("{number}{unit}")
 }

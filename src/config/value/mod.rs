@@ -1,6 +1,7 @@
 //! Parsers of scalar values, and their arithmetic.
 
 pub(crate) mod divide;
+pub(crate) mod fraction;
 pub(crate) mod names;
 pub(crate) mod path_regex;
 pub(crate) mod rate_hint;

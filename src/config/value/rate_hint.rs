@@ -1,5 +1,7 @@
 //! Reads what a mistyped rate probably means, e.g. `10r/s` or `10 per minute`, to show how it is written.
 
+use super::fraction::reduce_fraction;
+
 /// The rate as the file writes it, if the meaning of `text` is clear.
 pub(crate) fn suggest_rate(text: &str) -> Option<String> {
     let lower = text.trim().to_ascii_lowercase();
@@ -20,8 +22,8 @@ pub(crate) fn suggest_rate(text: &str) -> Option<String> {
     let units = units.checked_mul(thousands)?;
     // 0.5/s is 5 in 10 periods, or 1/2s.
     let times = 10_u64.checked_pow(decimals)?;
-    let divisor = greatest_divisor(units, times);
-    let (units, count) = (units / divisor, (times / divisor).checked_mul(period.0)?);
+    let (units, times) = reduce_fraction(units, times);
+    let count = times.checked_mul(period.0)?;
     let written = match count {
         1 => format!("{units}/{}", period.1),
         _ => format!("{units}/{count}{}", period.1),
@@ -69,7 +71,8 @@ fn parse_period(text: &str) -> Option<(u64, &'static str)> {
     }
 }
 
-fn find_unit(text: &str) -> Option<&'static str> {
+/// The unit that a word in lower case means.
+pub(super) fn find_unit(text: &str) -> Option<&'static str> {
     Some(match text {
         "ms" | "millisecond" | "milliseconds" | "msec" => "ms",
         "s" | "sec" | "secs" | "second" | "seconds" => "s",
@@ -78,13 +81,6 @@ fn find_unit(text: &str) -> Option<&'static str> {
         "d" | "day" | "days" => "d",
         _ => return None,
     })
-}
-
-fn greatest_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other > 0 {
-        (one, other) = (other, one % other);
-    }
-    one.max(1)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(crate) fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Pars
             return Ok(meaning.clone());
         }
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
-        let help = find_synonym(text, &names)
+        let help = find_synonym(&SYNONYMS, &text.to_lowercase(), names.iter().copied())
             .map(|name| format!("did you mean `{name}`?"))
             .or_else(|| did_you_mean(text, names.iter().copied()))
             .unwrap_or_else(|| format!("write one of {}", names.join(", ")));
@@ -72,9 +72,12 @@ const SYNONYMS: [(&str, &[&str]); 33] = [
     ("off", &["none"]),
 ];
 
-/// The one of `names` that means the same as `text` elsewhere.
-fn find_synonym<'a>(text: &str, names: &[&'a str]) -> Option<&'a str> {
-    let lower = text.to_lowercase();
-    let (_, meanings) = SYNONYMS.iter().find(|(word, _)| *word == lower)?;
-    names.iter().copied().find(|name| meanings.contains(name))
+/// The one of `known` that `synonyms` gives as a meaning of `text`.
+pub(crate) fn find_synonym<'a>(
+    synonyms: &[(&str, &[&str])],
+    text: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let (_, meanings) = synonyms.iter().find(|(word, _)| *word == text)?;
+    known.into_iter().find(|name| meanings.contains(name))
 }

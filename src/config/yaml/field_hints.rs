@@ -4,6 +4,7 @@ use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::redact::redact_credentials;
 use crate::config::schema::find_example;
 use crate::config::value::scalars::parse_duration;
+use crate::config::value::words::find_synonym;
 
 /// Names of fields in other programs, each with the fields of this file that may be meant.
 const SYNONYMS: [(&str, &[&str]); 49] = [
@@ -59,9 +60,11 @@ const SYNONYMS: [(&str, &[&str]); 49] = [
 ];
 
 /// The field that another program's name for it stands for, if it is one of `known`.
-pub(super) fn find_synonym<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let (_, meant) = SYNONYMS.iter().find(|(other, _)| *other == name)?;
-    known.into_iter().find(|known| meant.contains(known))
+pub(super) fn find_field_synonym<'a>(
+    name: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    find_synonym(&SYNONYMS, name, known)
 }
 
 /// Fields of one place that are written one level too high: a test of the path of their mapping, the field that they
@@ -185,10 +188,9 @@ pub(super) fn suggest_form(path: &str, content: &NodeContent) -> Option<String> 
 
 fn suggest_mapping(name: &str, text: &str) -> Option<String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_off = matches!(text.to_ascii_lowercase().as_str(), "off" | "false" | "no" | "disabled");
     let shown = show_text(text);
     Some(match name {
-        "retries" | "health" | "eject" | "access_log" | "access" | "bans" | "tls" if is_off => {
+        "retries" | "health" | "eject" | "access_log" | "access" | "bans" | "tls" if is_off(text) => {
             "none".to_owned()
         }
         "retries" if is_number => format!("{{ attempts: {text} }}"),
@@ -211,9 +213,8 @@ fn suggest_mapping(name: &str, text: &str) -> Option<String> {
 pub(super) fn suggest_value(path: &str, text: &str) -> Option<String> {
     let name = field_name(path);
     let is_duration = parse_duration(text).is_ok();
-    let is_off = matches!(text.to_ascii_lowercase().as_str(), "off" | "false" | "no" | "disabled");
     match name {
-        "admin" if is_off => Some("write admin: none".to_owned()),
+        "admin" if is_off(text) => Some("write admin: none".to_owned()),
         "keepalive" if is_duration => Some(format!(
             "it is a number of connections, e.g. keepalive: 128; for their time write timeouts: {{ idle: {text} }}"
         )),
@@ -231,6 +232,11 @@ pub(super) fn suggest_template(path: &str, written: &str) -> Option<String> {
     let kind = if written.trim_start().starts_with('<') { "text/html" } else { "text/plain" };
     (path.ends_with("on_reject.body") || path.ends_with("reject.body"))
         .then(|| format!("write body: {{ template: {}, content_type: {kind} }}", show_text(written)))
+}
+
+/// Whether the text switches something off in other programs.
+fn is_off(text: &str) -> bool {
+    matches!(text.to_ascii_lowercase().as_str(), "off" | "false" | "no" | "disabled")
 }
 
 fn field_name(path: &str) -> &str {

@@ -1,6 +1,6 @@
 //! Reads the fields of one mapping by the tables of [`crate::config::schema`].
 
-use super::field_hints::{explain_field, find_misplaced, find_synonym};
+use super::field_hints::{explain_field, find_field_synonym, find_misplaced};
 use super::field_value::FieldValue;
 use super::tree::{MapKey, Node};
 use crate::config::diagnostics::codes;
@@ -101,9 +101,9 @@ impl<'a> FieldReader<'a> {
     }
 
     /// The fields of a mapping, read by `read`; all absent if the mapping is.
-    pub fn read_section<T>(&self, field: &Field<Nested>, read: impl FnOnce(&mut FieldReader<'a>) -> T) -> T {
+    pub fn read_section<T>(&self, field: &Field<Nested>, read: impl FnOnce(&FieldReader<'a>) -> T) -> T {
         let section = field.value.0;
-        let mut fields = match self.find(field) {
+        let fields = match self.find(field) {
             Some(value) => value.open_section(section),
             None => self.whole.absent_section(section),
         };
@@ -114,7 +114,7 @@ impl<'a> FieldReader<'a> {
     pub fn read_section_or_none<T>(
         &self,
         field: &Field<NestedOrNone>,
-        read: impl FnOnce(&mut FieldReader<'a>) -> T,
+        read: impl FnOnce(&FieldReader<'a>) -> T,
     ) -> Option<T> {
         let section = field.value.0;
         match self.find(field).filter(|value| !value.is_null()) {
@@ -130,7 +130,7 @@ impl<'a> FieldReader<'a> {
     }
 
     /// Reads by `read`, and reports every field that the section does not have.
-    pub fn read_all<T>(&mut self, read: impl FnOnce(&mut FieldReader<'a>) -> T) -> T {
+    pub fn read_all<T>(&self, read: impl FnOnce(&FieldReader<'a>) -> T) -> T {
         let value = read(self);
         self.report_unknown();
         value
@@ -154,7 +154,7 @@ impl<'a> FieldReader<'a> {
     /// Whether a field looks like a typo of `name`. The error about the unknown field is then enough.
     pub fn has_typo_of(&self, name: &str) -> bool {
         let is_typo =
-            |word: &str| find_synonym(word, [name]).is_some() || did_you_mean(word, [name]).is_some();
+            |word: &str| find_field_synonym(word, [name]).is_some() || did_you_mean(word, [name]).is_some();
         self.entries
             .iter()
             .any(|(key, _)| key.name != name && !self.section.has_field(&key.name) && is_typo(&key.name))
@@ -200,7 +200,7 @@ impl<'a> FieldReader<'a> {
             return help;
         }
         let own = || self.section.fields.iter().map(|field| field.name());
-        if let Some(meant) = find_synonym(name, own()) {
+        if let Some(meant) = find_field_synonym(name, own()) {
             return format!("did you mean `{meant}`?");
         }
         if let Some(near) = did_you_mean(name, own()) {

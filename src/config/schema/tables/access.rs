@@ -4,8 +4,9 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::access::BanKey;
 use crate::config::schema::field::{Shape, section};
-use crate::config::schema::kinds::{OrWord, Special, Text, Timeout, Words, text};
+use crate::config::schema::kinds::{NONZERO_TIME, OrWord, Special, Text, Words, text};
 use crate::config::value::scalars::{self, Parsed, Rate};
+use std::time::Duration;
 
 /// Every strike within the period is kept in memory.
 const STRIKES_MAX: u64 = 10_000;
@@ -41,9 +42,9 @@ section! {
     /// The number of rejections within a period that starts a ban.
     AFTER: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", parse_strikes)), "after", "none", "20/1m";
     /// The length of the first ban. Each repetition doubles it.
-    FOR: Timeout = Timeout, "for", "10m", "1h";
+    FOR: Text<Duration> = NONZERO_TIME, "for", "10m", "1h";
     /// The length of the longest ban.
-    MAX: Timeout = Timeout, "max", "1d", "7d";
+    MAX: Text<Duration> = NONZERO_TIME, "max", "1d", "7d";
     /// Bans an address, or an account wherever it comes from.
     KEY: Words<BanKey> = Words(&[("ip", BanKey::Ip), ("account", BanKey::Account)]), "key", "ip", "account";
 }

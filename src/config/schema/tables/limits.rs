@@ -1,6 +1,8 @@
 //! The fields of a limit.
 
+use crate::config::value::scalars::Rate;
 use http::{Method, StatusCode};
+use std::time::Duration;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
@@ -10,7 +12,7 @@ use crate::config::model::limit::{
 };
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{
-    Count32, Nested, Number, OneOrMoreOrWord, OrWord, RateText, Special, Switch, Text, Timeout, Words,
+    Count32, NONZERO_TIME, Nested, Number, OneOrMoreOrWord, OrWord, RATE_TEXT, Special, Switch, Text, Words,
 };
 use crate::config::value::names;
 use crate::config::value::scalars::{self, Parsed};
@@ -33,20 +35,20 @@ section! {
     /// How requests are counted; see [algorithms](algorithms.md).
     ALGORITHM: Words<AlgorithmKind> = Words(&AlgorithmKind::WORDS), "algorithm", "token_bucket", "sliding_window";
     /// Units and their period; of several rates all must hold. Every algorithm but concurrency needs it.
-    RATE: OneOrMore<RateText> = OneOrMore(RateText), "rate", "[]", "[10/s, 300/m]";
+    RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "[10/s, 300/m]";
     /// token_bucket: the size of the bucket, `auto` the number of the rate. leaky_bucket: the requests that leave at
     /// once, `auto` 1.
     BURST: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(1, u64::MAX))), "burst", "auto", "20";
     /// leaky_bucket: the requests that may wait; `auto` is what leaves within a second, at least 1.
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
     /// leaky_bucket: the longest wait.
-    MAX_WAIT: OrWord<Timeout> = OrWord("none", Timeout), "max_wait", "30s", "5s";
+    MAX_WAIT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "max_wait", "30s", "5s";
     /// leaky_bucket: the waiting requests take turns by this key.
     FAIR_BY: OneOrMoreOrWord<Text<KeyPart>> = OneOrMoreOrWord("none", KEY_PART), "fair_by", "none", "account";
     /// concurrency: the requests in flight. `auto`, or a mapping, follows the latency of the upstream.
     MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
     /// token_bucket, leaky_bucket: from cold, the rate climbs from a third to its full value in this time.
-    WARM_UP: OrWord<Timeout> = OrWord("none", Timeout), "warm_up", "none", "30s";
+    WARM_UP: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "warm_up", "none", "30s";
     /// fixed_window: windows begin with the first request, or at multiples of the period in UTC.
     ALIGN: Words<WindowAlign> = Words(&[("first", WindowAlign::First), ("clock", WindowAlign::Clock)]),
         "align", "first", "clock";
@@ -95,13 +97,13 @@ section! {
     /// Numbers for the callers of a tier. Those that are missing are the limit's own.
     mod tier_numbers = "limits.NAME.tiers.TIER";
     /// As in the limit.
-    RATE: OneOrMore<RateText> = OneOrMore(RateText), "rate", "[]", "100/s";
+    RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "100/s";
     /// As in the limit.
     BURST: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(1, u64::MAX))), "burst", "auto", "200";
     /// As in the limit.
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
     /// As in the limit.
-    MAX_WAIT: OrWord<Timeout> = OrWord("none", Timeout), "max_wait", "30s", "5s";
+    MAX_WAIT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "max_wait", "30s", "5s";
     /// As in the limit.
     MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
 }

@@ -11,7 +11,7 @@ use crate::config::model::listen::Scheme;
 use crate::config::model::{HostHeader, HostRule};
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{
-    Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Span, Special, Switch, Text, Timeout, Words, text,
+    NONZERO_TIME, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Span, Special, Switch, Text, Words, text,
 };
 use crate::config::value::names;
 use crate::config::value::scalars::Parsed;
@@ -67,7 +67,7 @@ section! {
     /// The pace of response bodies.
     BANDWIDTH: NestedOrNone = NestedOrNone(&bandwidth::SECTION), "bandwidth", "none", "{ rate: 1MiB/s }";
     /// The time of a whole request, queues included: then 504, or 503 while it still waits.
-    TIMEOUT: OrWord<Timeout> = OrWord("none", Timeout), "timeout", "none", "30s";
+    TIMEOUT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "timeout", "none", "30s";
     /// Lets scripts of other origins use this location (the CORS protocol of the Fetch standard). Preflights are
     /// answered here and never limited, and rejections carry what a script needs to read them.
     CORS: NestedOrNone = NestedOrNone(&cors::SECTION), "cors", "none", "{ origins: https://app.example.com }";

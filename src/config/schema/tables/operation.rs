@@ -10,7 +10,7 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::{AccessLogOutput, LogFormat, LogLevel};
 use crate::config::schema::field::{OneOrMore, section};
-use crate::config::schema::kinds::{OrWord, Percent, Span, Switch, Text, Words};
+use crate::config::schema::kinds::{OrWord, PERCENTAGE, Span, Switch, Text, Words};
 use crate::config::value::names;
 use crate::config::value::scalars::{Parsed, Secret};
 
@@ -62,7 +62,7 @@ section! {
     OUTPUT: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
         "output", "stdout", "/var/log/sluicegate/access.log";
     /// The share of requests that are logged, rejections and errors included.
-    SAMPLE: Percent = Percent, "sample", "100%", "1%";
+    SAMPLE: Text<f64> = PERCENTAGE, "sample", "100%", "1%";
     /// Request headers that each line repeats.
     HEADERS: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_header_name)),
         "headers", "[]", "[user-agent, referer]";

@@ -3,7 +3,7 @@
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::schema::field::{Shape, section};
-use crate::config::schema::kinds::{OrWord, Special, Text, WholePercent, text};
+use crate::config::schema::kinds::{OrWord, Special, Text, WHOLE_PERCENTAGE, text};
 use crate::config::schema::tables::headers::headers;
 use crate::config::value::names;
 use crate::config::value::scalars::Parsed;
@@ -30,7 +30,7 @@ section! {
         Shape::OneOrMore(Box::new(Shape::Words(vec!["standard", "legacy"]))),
     ])), "ratelimit_headers", "standard", "[standard, legacy]";
     /// Spreads Retry-After, so that clients do not return all at once.
-    RETRY_JITTER: WholePercent = WholePercent, "retry_jitter", "0%", "20%";
+    RETRY_JITTER: Text<u8> = WHOLE_PERCENTAGE, "retry_jitter", "0%", "20%";
     /// An upstream, or a response, that answers instead of the rejection.
     DEGRADE: Special = Special(|| Shape::Either(vec![
         text("the name or the URL of an upstream, or none"),

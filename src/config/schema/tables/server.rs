@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::config::model::{ClientIpConfig, UnderscoreHeaders};
 use crate::config::schema::field::{OneOrMore, section};
 use crate::config::schema::kinds::{
-    Count, Count32, Nested, Number, OrWord, Size, Span, Special, Text, Timeout, Words,
+    Count, Count32, NONZERO_TIME, Nested, Number, OrWord, Size, Span, Special, Text, Words,
 };
 use crate::config::schema::tables::headers::edits;
 use crate::config::schema::tables::locations::chain;
@@ -68,23 +68,23 @@ section! {
     /// Requests on one connection, after which it ends.
     REQUESTS: Number = Number(1, u64::MAX), "requests", "100000", "10000";
     /// The age of a connection at which it ends.
-    AGE: OrWord<Timeout> = OrWord("none", Timeout), "age", "none", "1h";
+    AGE: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "age", "none", "1h";
 }
 
 section! {
     /// The times that a client may take.
     mod timeouts = "server.timeouts";
     /// From the first byte of a head to its end; then 408, or the connection is closed.
-    HEADER: Timeout = Timeout, "header", "10s", "5s";
+    HEADER: Text<Duration> = NONZERO_TIME, "header", "10s", "5s";
     /// Between two requests on a connection.
-    IDLE: Timeout = Timeout, "idle", "75s", "30s";
+    IDLE: Text<Duration> = NONZERO_TIME, "idle", "75s", "30s";
     /// The longest gap between two reads of a request's body; then 408. There is no least pace; the `timeout` of a
     /// location bounds the whole.
-    BODY: Timeout = Timeout, "body", "60s", "30s";
+    BODY: Text<Duration> = NONZERO_TIME, "body", "60s", "30s";
     /// The longest time in which a write to the client makes no progress.
-    WRITE: Timeout = Timeout, "write", "60s", "30s";
+    WRITE: Text<Duration> = NONZERO_TIME, "write", "60s", "30s";
     /// TLS and PROXY protocol together.
-    HANDSHAKE: Timeout = Timeout, "handshake", "5s", "10s";
+    HANDSHAKE: Text<Duration> = NONZERO_TIME, "handshake", "5s", "10s";
     /// The time that requests in flight have to end when the program stops.
     SHUTDOWN: Span = Span::from(Duration::ZERO), "shutdown", "30s", "2m";
 }

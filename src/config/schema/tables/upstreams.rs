@@ -1,6 +1,7 @@
 //! The fields of `upstreams`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use rustls::pki_types::ServerName;
@@ -12,8 +13,8 @@ use crate::config::model::upstream::RetryReason;
 use crate::config::model::{BalancePolicy, UpstreamServerConfig};
 use crate::config::schema::field::{DescribeValue, OneOrMore, ParseScalar, Shape, section};
 use crate::config::schema::kinds::{
-    Count, Count32, Nested, NestedOrNone, Number, OrWord, PERCENT, Percent, Special, StatusRange, Switch,
-    Text, Timeout, Words, text,
+    Count, Count32, NONZERO_TIME, Nested, NestedOrNone, Number, OrWord, PERCENTAGE, SHARE, Special,
+    StatusRange, Switch, Text, Words, text,
 };
 use crate::config::value::names::{self, parse_file_name};
 use crate::config::value::scalars::{self, Parsed};
@@ -44,13 +45,13 @@ section! {
     /// Connections to each server; while all servers have that many, requests get 503.
     MAX_CONNECTIONS: OrWord<Count32> = OrWord("none", Count32), "max_connections", "none", "100";
     /// The interval at which host names are resolved again.
-    DNS_REFRESH: Timeout = Timeout, "dns_refresh", "30s", "5s";
+    DNS_REFRESH: Text<Duration> = NONZERO_TIME, "dns_refresh", "30s", "5s";
     /// The times that a server may take.
     TIMEOUTS: Nested = Nested(&timeouts::SECTION), "timeouts", "{}", "{ connect: 1s, response: 30s }";
     /// Further tries of failed requests, by default one.
     RETRIES: NestedOrNone = NestedOrNone(&retries::SECTION), "retries", "{}", "{ attempts: 2 }";
     /// The time in which a server that came up gets from a tenth of its weight to all of it.
-    SLOW_START: OrWord<Timeout> = OrWord("none", Timeout), "slow_start", "none", "30s";
+    SLOW_START: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "slow_start", "none", "30s";
     /// Health checks by requests of the gateway itself.
     HEALTH: NestedOrNone = NestedOrNone(&health::SECTION), "health", "none", "{ path: /healthz }";
     /// Ejection of a server after errors in a row.
@@ -75,13 +76,13 @@ section! {
     /// The times that a server may take.
     mod timeouts = "upstreams.NAME.timeouts";
     /// The time to connect, TLS included; then 502, or a retry.
-    CONNECT: Timeout = Timeout, "connect", "2s", "500ms";
+    CONNECT: Text<Duration> = NONZERO_TIME, "connect", "2s", "500ms";
     /// From the request to the head of its response; then 504, or a retry.
-    RESPONSE: Timeout = Timeout, "response", "60s", "10s";
+    RESPONSE: Text<Duration> = NONZERO_TIME, "response", "60s", "10s";
     /// The longest gap in the body of a response, after which it is cut.
-    BODY: Timeout = Timeout, "body", "60s", "5m";
+    BODY: Text<Duration> = NONZERO_TIME, "body", "60s", "5m";
     /// The time after which an unused connection is closed.
-    IDLE: Timeout = Timeout, "idle", "60s", "20s";
+    IDLE: Text<Duration> = NONZERO_TIME, "idle", "60s", "20s";
 }
 
 section! {
@@ -94,11 +95,11 @@ section! {
     WHEN: OneOrMore<RetryReasonText> = OneOrMore(RetryReasonText),
         "when", "[connect, refused]", "[connect, refused, 502-504]";
     /// The share of requests that may be retries; three at a time are always allowed.
-    BUDGET: OrWord<Percent> = OrWord("none", Percent), "budget", "20%", "10%";
+    BUDGET: OrWord<Text<f64>> = OrWord("none", PERCENTAGE), "budget", "20%", "10%";
     /// The time of one try, from the connect to the head of the response.
-    PER_TRY: OrWord<Timeout> = OrWord("none", Timeout), "per_try", "none", "2s";
+    PER_TRY: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "per_try", "none", "2s";
     /// The time of all tries together.
-    TOTAL: OrWord<Timeout> = OrWord("none", Timeout), "total", "none", "10s";
+    TOTAL: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "total", "none", "10s";
 }
 
 section! {
@@ -107,9 +108,9 @@ section! {
     /// The path of the request.
     PATH: Text<PathAndQuery> = Text::new("a path", parse_check_path).matching("^/"), "path", "/", "/healthz";
     /// From the start of one check to the start of the next.
-    INTERVAL: Timeout = Timeout, "interval", "5s", "10s";
+    INTERVAL: Text<Duration> = NONZERO_TIME, "interval", "5s", "10s";
     /// The time of one check.
-    TIMEOUT: Timeout = Timeout, "timeout", "2s", "1s";
+    TIMEOUT: Text<Duration> = NONZERO_TIME, "timeout", "2s", "1s";
     /// The statuses of a healthy server.
     STATUS: OneOrMore<StatusRange> = OneOrMore(StatusRange), "status", "200-399", "[200, 204]";
     /// Passed checks in a row after which the server gets requests again.
@@ -124,9 +125,9 @@ section! {
     /// Errors in a row: no connection, no response in time, a broken or invalid response, or one with `status`.
     ERRORS: Count32 = Count32, "errors", "5", "3";
     /// The time without requests.
-    SPAN: Timeout = Timeout, "for", "10s", "30s";
+    SPAN: Text<Duration> = NONZERO_TIME, "for", "10s", "30s";
     /// The share of servers that may be ejected at once; one always may, and the last one never.
-    MAX: Text<f64> = Text::new("a percentage above 0%", parse_eject_share).matching(PERCENT), "max", "50%", "30%";
+    MAX: Text<f64> = Text::new("a percentage above 0%", parse_eject_share).matching(SHARE), "max", "50%", "30%";
     /// Responses that count as errors.
     STATUS: OneOrMore<StatusRange> = OneOrMore(StatusRange), "status", "[]", "[502-504]";
 }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::value::rate_hint::suggest_rate;
+use crate::config::value::fraction::reduce_fraction;
+use crate::config::value::rate_hint::{find_unit, suggest_rate};
 
 /// `N/period`: at least 1 unit in each period of at least 1 ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,11 +23,7 @@ impl Rate {
     pub fn in_lowest_terms(&self) -> (u64, u64) {
         let (units, period) =
             (self.units.get(), u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX).max(1));
-        let (mut divisor, mut rest) = (units, period);
-        while rest > 0 {
-            (divisor, rest) = (rest, divisor % rest);
-        }
-        (units / divisor, period / divisor)
+        reduce_fraction(units, period)
     }
 }
 
@@ -81,12 +78,11 @@ pub(crate) fn parse_duration(text: &str) -> Parsed<Duration> {
         let help = match unit.trim() {
             known if unit_ns(known).is_some() => format!("write {digits}{known}"),
             "M" => format!("write {digits}m for minutes; months are not a unit here"),
-            "sec" | "secs" | "second" | "seconds" | "S" => format!("write {digits}s"),
-            "min" | "mins" | "minute" | "minutes" => format!("write {digits}m"),
-            "H" | "hour" | "hours" | "hr" => format!("write {digits}h"),
-            "D" | "day" | "days" => format!("write {digits}d"),
             "w" | "week" | "weeks" => "write it in days, e.g. 7d".to_owned(),
-            _ => "the units are ms, s, m, h and d, one number with one unit".to_owned(),
+            other => match find_unit(&other.to_ascii_lowercase()) {
+                Some(known) => format!("write {digits}{known}"),
+                None => "the units are ms, s, m, h and d, one number with one unit".to_owned(),
+            },
         };
         return Err(wrong(format!("`{unit}` is not a unit of time")).with_help(help));
     };
@@ -205,6 +201,21 @@ const SIZES: [(&str, u64); 9] = [
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
 ];
+
+/// The number of bytes in the largest unit that gives a whole number.
+pub(crate) fn split_size(bytes: u64) -> (u64, &'static str) {
+    let whole = SIZES.iter().filter(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
+    let (name, unit) = whole.max_by_key(|(_, unit)| *unit).copied().unwrap_or(("B", 1));
+    (bytes / unit, name)
+}
+
+/// The shortest way to write a duration.
+pub(crate) fn show_duration(span: Duration) -> String {
+    let ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let whole = UNITS.iter().rev().find(|(_, unit)| ns > 0 && ns.is_multiple_of(*unit));
+    let (name, unit) = whole.copied().unwrap_or(("ms", 1_000_000));
+    format!("{}{name}", ns / unit)
+}
 
 /// `64KiB`, `10MB`: a whole number and its unit.
 pub(crate) fn parse_size(text: &str) -> Parsed<u64> {
