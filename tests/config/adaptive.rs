@@ -29,11 +29,11 @@ fn words_instead_of_numbers_are_suggested() {
     };
     let (none, slots) = ("or write none", "or write auto, or e.g. { min: 5, max: 200 }");
     for (name, line, help) in [
-        ("r030_numbers", 22, none),
+        ("r030_numbers", 22, "write connections_per_ip: none"),
         ("r030_numbers", 24, none),
         ("r030_numbers", 30, slots),
         ("adaptive", 16, slots),
-        ("sizes", 7, "use a smaller unit, e.g. 512KiB for 0.5MiB"),
+        ("sizes", 7, "write 512KiB/s"),
     ] {
         assert!(helps(name).contains(&(line, help.to_owned())), "{name}: {:#?}", helps(name));
     }

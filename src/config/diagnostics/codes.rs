@@ -102,3 +102,5 @@ pub const CERTIFICATE: &str = "W011";
 pub const MISREAD: &str = "W012";
 /// A host name of a server that does not resolve where `check` runs (a warning, never an error).
 pub const UNRESOLVED: &str = "W013";
+/// A header in the access log that carries secrets of clients (a warning).
+pub const LOGGED_SECRET: &str = "W014";

@@ -234,9 +234,14 @@ impl ProblemSink {
     }
 }
 
-/// "did you mean `x`?" for the word of `known` closest to `word`, if one is close: by spelling (optimal string
-/// alignment), or because one is the beginning of the other. Case, `-`, `_` and a plural do not count.
+/// "did you mean `x`?" for the nearest word.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    find_nearest(word, known).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// The word of `known` closest to `word`, if one is close: by spelling (optimal string alignment), or because one is
+/// the beginning of the other. Case, `-`, `_` and a plural do not count.
+pub(crate) fn find_nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if !(1..=64).contains(&word.len()) {
         return None;
     }
@@ -262,7 +267,7 @@ pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a s
         .into_iter()
         .filter_map(|name| Some((distance(name)?, name)))
         .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| format!("did you mean `{name}`?"))
+        .map(|(_, name)| name)
 }
 
 #[cfg(test)]

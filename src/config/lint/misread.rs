@@ -1,11 +1,15 @@
 //! Warns of values that mean something else than they seem to.
 
+use std::net::Ipv4Addr;
+
+use http::Method;
 use ipnet::IpNet;
 
 use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::PathRule;
+use crate::config::model::{HostRule, PathRule};
+use crate::config::value::network_hint::prefix_before_zeros;
 use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
@@ -16,6 +20,8 @@ pub(super) fn lint_misread(file: &LintContext<'_>) {
     warn_of_no_locations(file);
     warn_of_stars(file);
     warn_of_host_bits(file.whole, false);
+    warn_of_every(file);
+    warn_of_slashes(file);
 }
 
 fn warn_of_no_locations(file: &LintContext<'_>) {
@@ -27,29 +33,91 @@ fn warn_of_no_locations(file: &LintContext<'_>) {
     }
 }
 
-/// A `*` in a path that is no regular expression.
+/// Names that stand for every host or method in other programs.
+fn warn_of_every(file: &LintContext<'_>) {
+    for (index, location) in file.config.locations.iter().enumerate() {
+        let host = HostRule::Exact("_".to_owned());
+        let is_every = |method: &Method| matches!(method.as_str(), "ANY" | "ALL");
+        let methods = location.methods.iter().find(|method| is_every(method)).map(Method::as_str);
+        let hosts = location.hosts.contains(&host).then_some("_");
+        for (field, name) in [("host", hosts), ("methods", methods)] {
+            let Some(name) = name else { continue };
+            let message = format!("`{name}` is a name like any other here");
+            let help = format!("write {field}: any, or leave it out");
+            let value = file.location_value(index, &[field]);
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
+    }
+}
+
+/// A slash at the end of an upstream's URL, which replaces the location's path in nginx.
+fn warn_of_slashes(file: &LintContext<'_>) {
+    for (index, location) in file.config.locations.iter().enumerate() {
+        let value = file.location_value(index, &["upstream"]);
+        let PathRule::Prefix { path, .. } = &location.path else { continue };
+        let url = value.as_text().filter(|url| value.path.ends_with(".upstream") && url.contains("://"));
+        let Some(server) = url.and_then(|url| url.strip_suffix('/')) else { continue };
+        if path != "/" && location.strip.is_none() && !server.is_empty() {
+            let prefix = path.trim_end_matches('/');
+            let message = format!("the slash at the end does not remove {prefix} from the path of a request");
+            let help = format!("write strip: {prefix} for that, and leave the slash out");
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
+    }
+}
+
+/// A `*` or a placeholder in a path that is no regular expression.
 fn warn_of_stars(file: &LintContext<'_>) {
     for (index, location) in file.config.locations.iter().enumerate() {
         let (PathRule::Exact(path) | PathRule::Prefix { path, .. }) = &location.path else { continue };
-        let Some(star) = path.find('*') else { continue };
+        if path.contains(" /") {
+            let message = "this is one path with a space in it, not several paths";
+            let help = "write a location for each path, or one with ~ ^(/a|/b)";
+            let value = file.location_value(index, &["path"]);
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
+        let Some((star, sign)) = find_wildcard(path) else { continue };
         let before = &path[..star];
         let help = match &path[star..] {
             "*" | "**" if before.ends_with('/') => {
                 format!("write {before}, which matches every path below it")
             }
             "*" | "**" => format!("write {before}, or ~ ^{before} for every path that begins so"),
+            rest if rest.starts_with(sign) && sign != "*" => match &rest[sign.len()..] {
+                "" => format!("write {before}, which matches every path below it, or ~ ^{before}[^/]+$"),
+                behind => format!("write a regular expression: ~ ^{before}[^/]+{behind}$"),
+            },
             rest => format!("write a regular expression: ~ ^{before}[^/]+{}$", rest.trim_start_matches('*')),
         };
-        let message = "`*` is a character like any other in this path";
+        let message = match sign {
+            "*" => "`*` is a character like any other in this path".to_owned(),
+            sign => format!("`{sign}` is text like any other in this path"),
+        };
         let value = file.location_value(index, &["path"]);
         warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
     }
 }
 
-/// Networks such as `10.0.0.1/8`, in `value` and all that it holds.
+/// The first `*`, `{name}` or `:name` of a path, and its start.
+fn find_wildcard(path: &str) -> Option<(usize, &str)> {
+    let brace = || {
+        let start = path.find('{')?;
+        let end = start + path[start..].find('}')?;
+        Some((start, &path[start..=end]))
+    };
+    let colon = || {
+        let start = path.find("/:")? + 1;
+        let end = path[start..].find('/').map_or(path.len(), |end| start + end);
+        path[start + 1..].starts_with(|c: char| c.is_ascii_alphabetic()).then(|| (start, &path[start..end]))
+    };
+    path.find('*').map(|star| (star, "*")).or_else(brace).or_else(colon)
+}
+
+/// Networks such as `10.0.0.1/8` and `10.0.0.0`, in `value` and all that it holds.
 fn warn_of_host_bits(value: &FieldValue<'_>, holds_networks: bool) {
     match &value.node.content {
         NodeContent::Text(text) if holds_networks && !text.replaced => {
+            warn_of_missing_mask(value);
             let Some(network) = text.as_plain().and_then(|text| text.parse::<IpNet>().ok()) else { return };
             if network.trunc() != network {
                 let message = format!("`{network}` has bits after its prefix: it means {}", network.trunc());
@@ -66,5 +134,16 @@ fn warn_of_host_bits(value: &FieldValue<'_>, holds_networks: bool) {
             }
         }
         NodeContent::Text(_) | NodeContent::Null | NodeContent::Invalid => {}
+    }
+}
+
+/// An address such as `10.0.0.0`, which is that of a network.
+fn warn_of_missing_mask(value: &FieldValue<'_>) {
+    let Some(address) = value.as_text().and_then(|text| text.parse::<Ipv4Addr>().ok()) else { return };
+    let prefix = prefix_before_zeros(address);
+    if prefix < 32 {
+        let message = format!("`{address}` is one address, not a network");
+        let help = format!("write {address}/{prefix} for the network, or {address}/32 for the address alone");
+        warn_at(value, ValueError::new(codes::MISREAD, message).with_help(help));
     }
 }

@@ -5,9 +5,11 @@
 mod ineffective;
 mod keys;
 mod locations;
+mod logged;
 mod misread;
 mod queues;
 mod shared;
+mod variables;
 
 use std::collections::HashMap;
 
@@ -26,6 +28,8 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     shared::lint_shared(&file);
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);
+    variables::lint_variables(&file);
+    logged::lint_logged(&file);
 }
 
 /// A configuration with the file that it was read from.

@@ -13,6 +13,7 @@ use crate::config::model::access::{AccessConfig, IpSetConfig, NetworkList};
 use crate::config::schema::tables::access::{access as fields, ip_set};
 use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
+use crate::config::value::network_hint::suggest_network;
 use crate::config::value::scalars::Parsed;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
@@ -88,10 +89,7 @@ impl<'a> IpSetReader<'a> {
             return Ok(NetworkOrSet::Set(set));
         }
         names::parse_network(text).map(NetworkOrSet::Network).map_err(|error| {
-            if text == "any" {
-                return error.with_help("write [0.0.0.0/0, \"::/0\"] for everybody");
-            }
-            if !names::looks_like_name(text) {
+            if !names::looks_like_name(text) || suggest_network(text).is_some() {
                 return error;
             }
             let near = did_you_mean(text, self.by_name.keys().map(String::as_str));
@@ -133,7 +131,7 @@ fn read_list_file(item: &FieldValue<'_>, folder: &Path) -> Vec<IpNet> {
     let Some(path) = value.parse_with(|text| Ok(folder.join(text))) else { return Vec::new() };
     let bytes = file::read_capped(&path, LIST_MAX).map_err(|reason| {
         ValueError::new(codes::UNREADABLE, format!("the list `{}` {reason}", value.written_text()))
-            .with_help("a relative path starts at the folder of this file")
+            .with_help(file::explain_path(folder, Path::new(value.written_text())))
     });
     let listed =
         bytes.map_err(|error| vec![error]).and_then(|bytes| parse_list(&bytes, value.written_text()));

@@ -19,7 +19,7 @@ use crate::config::value::scalars::Secret;
 use crate::config::value::words::parse_or_none;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::file::{FileContent, NamedFile};
+use crate::config::yaml::file::{self, FileContent, NamedFile};
 
 /// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
 pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConfig {
@@ -85,9 +85,11 @@ fn read_named_file<T: FileContent>(
             return Err(ValueError::new(codes::UNREADABLE, message).with_help(help));
         }
         let path: PathBuf = folder.join(text);
-        NamedFile::load_file(path)
-            .map(Arc::new)
-            .map_err(|reason| ValueError::new(codes::UNREADABLE, format!("the file `{text}` {reason}")))
+        NamedFile::load_file(path).map(Arc::new).map_err(|reason| {
+            let help = T::suggest_content(&reason, text);
+            let help = help.unwrap_or_else(|| file::explain_path(folder, Path::new(text)));
+            ValueError::new(codes::UNREADABLE, format!("the file `{text}` {reason}")).with_help(help)
+        })
     }))
 }
 

@@ -104,10 +104,18 @@ fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
             .map(|(name, _)| *name)
             .collect();
         let error = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
-        value.report_at_name(error.with_help(format!(
-            "it belongs to {}",
-            owners.join(if owners.len() > 2 { ", " } else { " and " })
-        )));
+        let help = match (name, kind) {
+            ("queue" | "max_wait" | "fair_by", AlgorithmKind::Concurrency) => {
+                "no setting waits for a free slot: such requests are rejected at once; to queue requests by rate, \
+                 write a limit with algorithm: leaky_bucket before this one"
+                    .to_owned()
+            }
+            ("max_concurrent", _) if fields.find(&limit::RATE).is_none() => {
+                "write algorithm: concurrency".to_owned()
+            }
+            _ => format!("it belongs to {}", owners.join(if owners.len() > 2 { ", " } else { " and " })),
+        };
+        value.report_at_name(error.with_help(help));
     }
 }
 

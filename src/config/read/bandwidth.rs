@@ -61,9 +61,16 @@ fn parse_byte_rate(text: &str) -> scalars::Parsed<Rate> {
     const EXAMPLES: &str = "write a size, a slash and a period: 1MiB/s, 100MB/60s";
     let wrong = |message: String| ValueError::new(codes::RATE, message).with_help(EXAMPLES);
     let Some((size, period)) = text.split_once('/') else {
-        return Err(wrong(format!("the rate `{text}` has no period")));
+        let error = wrong(format!("the rate `{text}` has no period"));
+        let is_size = scalars::parse_size(text).is_ok();
+        return Err(if is_size { error.with_help(format!("write {text}/s")) } else { error });
     };
-    let bytes = scalars::parse_size(size.trim())?;
+    let bytes = scalars::parse_size(size.trim()).map_err(|error| {
+        // The help is about the size alone.
+        let help = error.suggestion.as_deref().filter(|help| help.matches(' ').count() == 1);
+        let help = help.map(|help| format!("{help}/{}", period.trim()));
+        ValueError { suggestion: help.or(error.suggestion.clone()), ..error }
+    })?;
     let period = scalars::parse_rate_period(text, period.trim())?;
     let units =
         NonZeroU64::new(bytes).ok_or_else(|| wrong(format!("the rate `{text}` would let nothing pass")))?;

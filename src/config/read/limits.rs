@@ -224,8 +224,12 @@ impl<'a> LimitReader<'a> {
             .bytes()
             .all(|b| b.is_ascii_digit())
             .then(|| format!("write a rate with its period: {shown}/s"));
-        let help =
-            rate.or(near).or_else(|| Some(format!("define it under limits: {shown}: {{ rate: 10/s }}")));
+        let (zone, words) =
+            (find_zone(&name), name.split([',', ' ', ';', '|']).filter(|word| !word.is_empty()));
+        let list = words.clone().count() > 1;
+        let list = list.then(|| format!("write a list: limits: [{}]", words.collect::<Vec<_>>().join(", ")));
+        let help = rate.or(near).or(zone).or(list);
+        let help = help.or_else(|| Some(format!("define it under limits: {shown}: {{ rate: 10/s }}")));
         item.report_at_value(
             ValueError::new(codes::UNDEFINED, format!("the limit `{shown}` is not defined"))
                 .with_optional_help(help),
@@ -243,6 +247,12 @@ impl<'a> LimitReader<'a> {
         }
         self.list
     }
+}
+
+/// `zone=one burst=5` of nginx: the numbers belong to the definition.
+fn find_zone(text: &str) -> Option<String> {
+    let zone = text.split_once("zone=")?.1.split([' ', ':']).next().filter(|zone| !zone.is_empty())?;
+    Some(format!("write limits: {zone}, and its rate and burst under limits: {{ {zone}: … }} at the top"))
 }
 
 /// Replaces wrong numbers, so that reading can go on.

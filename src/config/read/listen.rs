@@ -69,8 +69,8 @@ fn read_entry<'a>(
         return Some((ListenConfig::with_address(item.parse_with(parse_listen_address)?), item.clone()));
     }
     let fields = item.open_section(&listen::SECTION);
-    fields.report_unknown();
     let written = fields.find_required(&listen::ADDRESS);
+    fields.report_unknown();
     let tls = fields.find(&listen::TLS).and_then(|value| listen_tls::read_listen_tls(&value, folder));
     let tls = tls.map(Arc::new);
     let (http2, proxy_protocol) = (fields.read(&listen::HTTP2), fields.read(&listen::PROXY_PROTOCOL));

@@ -37,6 +37,9 @@ pub(crate) fn read_locations(
     listen: &[ListenConfig],
 ) -> Vec<LocationConfig> {
     let Some(value) = root.find(&root_fields::LOCATIONS) else {
+        if root.is_nested("locations") {
+            return Vec::new();
+        }
         root.report_missing("locations", "write e.g. locations: [{ path: /, upstream: demo }]");
         return Vec::new();
     };
@@ -179,16 +182,16 @@ fn read_action(fields: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> 
     let written = actions.map(|field| fields.find(field));
     let given: Vec<&FieldValue<'_>> = written.iter().flatten().collect();
     if let [_, second, ..] = given.as_slice() {
-        second.report_at_name(ValueError::new(
-            codes::ACTION,
-            "a location has only one of `upstream`, `respond` and `redirect`",
-        ));
+        second.report_at_name(
+            ValueError::new(codes::ACTION, "a location has only one of `upstream`, `respond` and `redirect`")
+                .with_help("remove the others, or give them a location of their own with another path"),
+        );
     }
     match &written {
         [Some(upstream), _, _] => upstreams.resolve_name(upstream).map(ActionConfig::Upstream),
         [None, Some(respond), _] => read_respond(respond),
         [None, None, Some(redirect)] => read_redirect(redirect),
-        [None, None, None] if actions.iter().any(|field| fields.has_typo_of(field.name)) => None,
+        [None, None, None] if actions.iter().any(|field| fields.is_misnamed(field.name)) => None,
         [None, None, None] => {
             fields.whole.report_at_name(
                 ValueError::new(codes::ACTION, "the location does nothing")

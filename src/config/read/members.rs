@@ -61,6 +61,10 @@ impl fmt::Debug for TierMembers {
 impl FileContent for TierMembers {
     const BYTES_MAX: u64 = 64 << 20;
 
+    fn suggest_content(reason: &str, _: &str) -> Option<String> {
+        reason.contains(" line").then(|| "write one line for each account, such as alice,gold".to_owned())
+    }
+
     /// Lines `id,tier`; skips empty lines, lines that begin with `#`, and a heading `id,tier`.
     fn parse(bytes: &[u8]) -> Result<TierMembers, String> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::value::scalars::Parsed;
-use crate::config::yaml::file::read_capped;
+use crate::config::yaml::file::{explain_path, read_capped};
 
 /// Larger than any bundle of authorities.
 const BYTES_MAX: u64 = 4 << 20;
@@ -27,8 +27,7 @@ pub(crate) fn load_file<T>(
         if reason.starts_with("holds") {
             return ValueError::new(codes::TLS, message);
         }
-        let help = "a relative path starts at the folder of this file";
-        ValueError::new(codes::UNREADABLE, message).with_help(help)
+        ValueError::new(codes::UNREADABLE, message).with_help(explain_path(folder, name))
     })
 }
 

@@ -12,9 +12,18 @@ use crate::config::yaml::field_value::FieldValue;
 /// One or more rates, each with its value; `None` after an error.
 pub(crate) fn read_rates<'a>(fields: &FieldReader<'a>) -> Option<Vec<(FieldValue<'a>, Rate)>> {
     let Some(value) = fields.find(&limit::RATE) else {
-        fields.report_missing("rate", "write e.g. rate: 10/s");
+        // `max_concurrent` without an algorithm is reported as a field of another one.
+        if fields.find(&limit::MAX_CONCURRENT).is_none() {
+            fields.report_missing("rate", match fields.find(&limit::NAME) {
+                Some(_) => "write e.g. rate: 10/s; a limit of the top is used by its name, as in limits: [per-ip]",
+                None => "write e.g. rate: 10/s",
+            });
+        }
         return None;
     };
+    if fields.has_separate_period() && value.as_text().is_some_and(|text| text.parse::<u64>().is_ok()) {
+        return None;
+    }
     let items = value.one_or_more();
     if value.is_empty() {
         value.report_empty("write e.g. rate: 10/s");

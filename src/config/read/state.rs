@@ -51,7 +51,7 @@ pub(crate) fn read_state(root: &FieldReader<'_>) -> StateReader {
         };
         match fields.find(&state::REDIS) {
             Some(value) if !value.is_null() => state.read_redis(&value),
-            _ => state.is_redis_missing = !fields.has_typo_of("redis"),
+            _ => state.is_redis_missing = !fields.is_misnamed("redis"),
         }
         if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
             let message = "`state.redis.url` is missing";
@@ -107,7 +107,7 @@ impl StateReader {
 
     fn read_redis_fields(&mut self, fields: &FieldReader<'_>) {
         let url = fields.find(&redis::URL).filter(|url| !url.is_null() && !url.is_word("none"));
-        self.is_redis_missing = url.is_none() && !fields.has_typo_of("url");
+        self.is_redis_missing = url.is_none() && !fields.is_misnamed("url");
         let endpoint = url.as_ref().and_then(read_redis_endpoint);
         if let (Some(RedisEndpoint { tls: true, .. }), Some(url)) = (&endpoint, &url)
             && load_system_roots().is_empty()

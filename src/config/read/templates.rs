@@ -3,6 +3,7 @@
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::reject::{TemplateConfig, TemplatePiece, TemplateVar};
+use crate::config::value::foreign_variables::find_variable;
 use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::{NodeContent, TextPiece};
 
@@ -55,7 +56,10 @@ pub(crate) fn read_template_of(
                         Some(_) => format!("the template variable `${{{name}}}` has no value here"),
                         None => format!("unknown template variable `${{{name}}}`"),
                     };
-                    let help = did_you_mean(name, names.iter().copied())
+                    let help = find_variable(name)
+                        .filter(|own| names.contains(own))
+                        .map(|own| format!("did you mean `{own}`?"))
+                        .or_else(|| did_you_mean(name, names.iter().copied()))
                         .unwrap_or_else(|| format!("the variables here are {}", names.join(", ")));
                     value.report_at_value(ValueError::new(codes::TEMPLATE, message).with_help(help));
                     return None;

@@ -27,6 +27,9 @@ const RSA: [Algorithm; 6] = [
 ];
 const KEYS_MAX: usize = 256;
 
+const PRIVATE: &str = "holds a private key; write the public one";
+const CERTIFICATE: &str = "holds a certificate; write the public key in it";
+
 impl TokenKeys {
     /// The keys that may have signed a token of this algorithm and key id.
     pub fn keys_for<'a>(
@@ -50,6 +53,26 @@ impl TokenKeys {
 impl FileContent for TokenKeys {
     const BYTES_MAX: u64 = 1 << 20;
 
+    fn suggest_content(reason: &str, name: &str) -> Option<String> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte);
+        let name = if name.bytes().all(is_plain) { name } else { "FILE" };
+        Some(match reason {
+            PRIVATE => {
+                format!("run openssl pkey -in {name} -pubout -out public.pem, and write jwks: public.pem")
+            }
+            CERTIFICATE => {
+                format!("run openssl x509 -in {name} -pubkey -noout > public.pem, and write jwks: public.pem")
+            }
+            _ if reason.starts_with("holds")
+                || reason.starts_with("is neither")
+                || reason.contains("UTF-8") =>
+            {
+                "name a PEM file with one public key, or a JSON Web Key Set".to_owned()
+            }
+            _ => return None,
+        })
+    }
+
     fn parse(bytes: &[u8]) -> Result<TokenKeys, String> {
         let text = str::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())?.trim_start();
         let keys = if text.starts_with("-----BEGIN") { parse_pem_key(text)? } else { parse_key_set(text)? };
@@ -59,10 +82,10 @@ impl FileContent for TokenKeys {
 
 fn parse_pem_key(text: &str) -> Result<Vec<TokenKey>, String> {
     if text.contains("PRIVATE KEY") {
-        return Err("holds a private key; write the public one".to_owned());
+        return Err(PRIVATE.to_owned());
     }
     if text.contains("BEGIN CERTIFICATE") {
-        return Err("holds a certificate; write the public key in it".to_owned());
+        return Err(CERTIFICATE.to_owned());
     }
     if text.matches("-----BEGIN").count() > 1 {
         return Err("holds several keys; write them as a JSON Web Key Set".to_owned());

@@ -1,6 +1,7 @@
 //! Reads `upstreams`: the groups of servers that requests are forwarded to.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::resilience::{read_eject, read_health, read_retries};
@@ -28,6 +29,8 @@ pub(crate) struct UpstreamReader<'a> {
     defined: Vec<(UpstreamId, FieldValue<'a>)>,
     used: HashSet<UpstreamId>,
     tls_reader: UpstreamTlsReader,
+    /// `upstreams` is no mapping, which is reported, so none of its names is known.
+    is_misshapen: bool,
 }
 
 impl<'a> UpstreamReader<'a> {
@@ -39,6 +42,9 @@ impl<'a> UpstreamReader<'a> {
             defined: Vec::new(),
             used: HashSet::new(),
             tls_reader: UpstreamTlsReader::new(folder.to_path_buf()),
+            is_misshapen: root
+                .find(&root::UPSTREAMS)
+                .is_some_and(|value| !value.is_map() && !value.is_null()),
         };
         for (key, value) in root.find(&root::UPSTREAMS).map(|value| value.entries()).unwrap_or_default() {
             if key.name == DEMO {
@@ -82,8 +88,11 @@ impl<'a> UpstreamReader<'a> {
             }
             None => {
                 let shown = value.written_text();
+                if self.is_misshapen {
+                    return None;
+                }
                 let known = self.by_name.keys().map(String::as_str).chain([DEMO]);
-                let help = if text.contains(':') {
+                let help = if text.contains(':') || text.parse::<IpAddr>().is_ok() || text == "localhost" {
                     Some(format!("a server written here needs its scheme: http://{shown}"))
                 } else {
                     did_you_mean(&text, known)

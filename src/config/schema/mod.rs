@@ -9,7 +9,7 @@ pub(crate) mod kinds;
 pub(crate) mod reference;
 pub(crate) mod tables;
 
-use field::{Section, Shape};
+use field::{FieldDescription, Section, Shape};
 use tables::root::root;
 
 /// Fields that a later version will have, with the paths of their sections.
@@ -71,11 +71,41 @@ fn is_path_of(section: &Section, path: &str) -> bool {
 
 /// The example of the field at `path`, e.g. `limits.per-ip.rate`.
 pub(crate) fn find_example(path: &str) -> Option<&'static str> {
+    find_field_at(path).map(|field| field.example)
+}
+
+/// Whether the value at `path` may be a list.
+pub(crate) fn takes_list(path: &str) -> bool {
+    any_shape_at(path, &|shape| matches!(shape, Shape::OneOrMore(_) | Shape::List(_)))
+}
+
+/// Whether the value at `path` may be the word `none`.
+pub(crate) fn takes_none(path: &str) -> bool {
+    any_shape_at(path, &|shape| matches!(shape, Shape::Words(words) if words.contains(&"none")))
+}
+
+/// Whether one of the forms that the value at `path` may have fits.
+fn any_shape_at(path: &str, fits: &dyn Fn(&Shape) -> bool) -> bool {
+    fn any_shape(shape: &Shape, fits: &dyn Fn(&Shape) -> bool) -> bool {
+        match shape {
+            Shape::Either(shapes) => shapes.iter().any(|shape| any_shape(shape, fits)),
+            shape => fits(shape),
+        }
+    }
+    if let Some(field) = find_field_at(path) {
+        return any_shape(&field.shape, fits);
+    }
+    // A name that the user chooses, e.g. `upstreams.app`.
+    let around = path.rsplit_once('.').and_then(|(outer, _)| find_field_at(outer));
+    around.is_some_and(|field| matches!(&field.shape, Shape::Map(_, inner) if any_shape(inner, fits)))
+}
+
+fn find_field_at(path: &str) -> Option<FieldDescription> {
     let (outer, name) = path.rsplit_once('.').unwrap_or(("", path));
     let name = name.split('[').next()?;
     let sections = all_sections();
     let mut sections = sections.iter().filter(|section| is_path_of(section, outer));
-    sections.find_map(|section| section.find_field(name)).map(|field| field.example)
+    sections.find_map(|section| section.find_field(name))
 }
 
 /// How a field of `section` is written from the top of the file.

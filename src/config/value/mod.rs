@@ -1,8 +1,10 @@
 //! Parsers of scalar values, and their arithmetic.
 
 pub(crate) mod divide;
+pub(crate) mod foreign_variables;
 pub(crate) mod fraction;
 pub(crate) mod names;
+pub(crate) mod network_hint;
 pub(crate) mod path_regex;
 pub(crate) mod rate_hint;
 pub(crate) mod redis_url;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
+use super::network_hint::suggest_network;
 use super::scalars;
 use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
@@ -22,8 +23,12 @@ pub(crate) fn parse_header_name(text: &str) -> Parsed<HeaderName> {
             .with_help("write e.g. X-Api-Key"));
     }
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
-        ValueError::new(codes::HEADER, format!("`{text}` is not a header name"))
-            .with_help("a header name has letters, digits and hyphens")
+        ValueError::new(codes::HEADER, format!("`{text}` is not a header name")).with_help(
+            match text.trim() {
+                name if name != text => format!("write {name} without spaces around it"),
+                _ => "a header name has letters, digits and hyphens".to_owned(),
+            },
+        )
     })
 }
 
@@ -112,7 +117,8 @@ pub(crate) fn parse_network(text: &str) -> Parsed<IpNet> {
         return Ok(IpNet::from(address));
     }
     Err(ValueError::new(codes::NETWORK, format!("`{text}` is not an address or network"))
-        .with_help("write e.g. 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32"))
+        .with_optional_help(suggest_network(text))
+        .with_default_help("write e.g. 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32"))
 }
 
 /// Whether `text` is more likely the name of a set than a mistyped network.

@@ -5,6 +5,8 @@ use super::fraction::reduce_fraction;
 /// The rate as the file writes it, if the meaning of `text` is clear.
 pub(crate) fn suggest_rate(text: &str) -> Option<String> {
     let lower = text.trim().to_ascii_lowercase();
+    // `zone=one:10m rate=10r/s` of nginx.
+    let lower = lower.split_once("rate=").map_or(lower.as_str(), |(_, rate)| rate).to_owned();
     // A rate is short; anything longer is something else.
     if lower.len() > 40 {
         return None;
@@ -105,6 +107,7 @@ mod tests {
             ("10/1.5s", "10/1500ms"),
             ("s/10", "10/s"),
             ("10/S", "10/s"),
+            ("zone=one:10m rate=10r/s", "10/s"),
         ] {
             assert_eq!(suggest_rate(text).as_deref(), Some(rate), "{text}");
         }

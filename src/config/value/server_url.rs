@@ -21,6 +21,33 @@ pub(crate) fn is_server_url(text: &str) -> bool {
 
 /// `unix:/path`, or a form of [`parse_tcp_server`].
 pub(crate) fn parse_server(text: &str) -> Parsed<UpstreamServerConfig> {
+    parse_address(text).map_err(|error| match suggest_options(text) {
+        Some(help) => error.with_help(help),
+        None => error,
+    })
+}
+
+/// How `server 10.0.0.1:80 weight=2 backup;` of nginx is written.
+fn suggest_options(text: &str) -> Option<String> {
+    let mut words = text.trim_end_matches(';').split_whitespace().skip_while(|word| *word == "server");
+    let server = words.next().filter(|server| parse_address(server).is_ok())?;
+    let url = if is_server_url(server) { server.to_owned() } else { format!("http://{server}") };
+    let mut fields = vec![format!("url: \"{url}\"")];
+    for word in words {
+        match word.split_once('=') {
+            Some(("weight", weight)) => fields.push(format!("weight: {weight}")),
+            None if word == "backup" => fields.push("backup: true".to_owned()),
+            _ => {}
+        }
+    }
+    Some(if fields.len() == 1 {
+        format!("write {server}")
+    } else {
+        format!("write {{ {} }}", fields.join(", "))
+    })
+}
+
+fn parse_address(text: &str) -> Parsed<UpstreamServerConfig> {
     if let Some(path) = text.strip_prefix(UNIX) {
         return parse_unix_server(path);
     }
@@ -48,14 +75,17 @@ fn parse_tcp_server(text: &str) -> Parsed<UpstreamServerConfig> {
         Some(("http", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(80)),
         Some(("https", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(443)),
         Some((scheme, _)) => {
-            return Err(wrong(format!("`{scheme}://` is not a scheme of a server"))
-                .with_help("write http://host:port or https://host:port"));
+            let help = match scheme {
+                "grpc" | "h2c" => "write http://host:port, and protocol: http2 in the upstream",
+                "grpcs" | "h2" => "write https://host:port, and protocol: http2 in the upstream",
+                _ => "write http://host:port or https://host:port",
+            };
+            return Err(wrong(format!("`{scheme}://` is not a scheme of a server")).with_help(help));
         }
         None => (text, None),
     };
     if authority.contains(['/', '?', '#']) {
-        return Err(wrong(format!("the server `{text}` has a path"))
-            .with_help("a server is a scheme, a host and a port; use strip to change paths"));
+        return Err(wrong(format!("the server `{text}` has a path")).with_help(suggest_server(text)));
     }
     if authority.contains('@') {
         return Err(wrong("a server's address has no user name or password".to_owned()));
@@ -64,8 +94,12 @@ fn parse_tcp_server(text: &str) -> Parsed<UpstreamServerConfig> {
         (Some((host, digits)), _) => (host, names::parse_port(digits)?),
         (None, Some(port)) => (authority.trim_start_matches('[').trim_end_matches(']'), port),
         (None, None) => {
-            return Err(wrong(format!("the server `{text}` has no port"))
-                .with_help(format!("write {text}:80 or http://{text}")));
+            return Err(wrong(format!("the server `{text}` has no port")).with_help(
+                match text.parse::<u16>() {
+                    Ok(port) => format!("write 127.0.0.1:{port}"),
+                    Err(_) => format!("write {text}:80 or http://{text}"),
+                },
+            ));
         }
     };
     if port == 0 {
@@ -84,6 +118,16 @@ fn parse_tcp_server(text: &str) -> Parsed<UpstreamServerConfig> {
         return Err(wrong(format!("`{text}` does not name a host that a certificate can have")));
     }
     Ok(UpstreamServerConfig { address: ServerAddress::Tcp { host, port }, tls, weight: 1, backup: false })
+}
+
+/// A server without its path, which cannot be added to those of requests.
+fn suggest_server(text: &str) -> String {
+    let start = text.find("://").map_or(0, |at| at + 3);
+    let end = text[start..].find(['/', '?', '#']).map_or(text.len(), |at| start + at);
+    format!(
+        "write {}; the path of a request is forwarded as it is, and strip in the location removes its beginning",
+        &text[..end]
+    )
 }
 
 #[cfg(test)]

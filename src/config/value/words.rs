@@ -36,7 +36,7 @@ pub(crate) fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Pars
 }
 
 /// Words of other programs, each with the words of this file that may mean the same.
-const SYNONYMS: [(&str, &[&str]); 33] = [
+const SYNONYMS: [(&str, &[&str]); 41] = [
     ("client_ip", &["ip"]),
     ("remote_addr", &["ip"]),
     ("$remote_addr", &["ip"]),
@@ -70,6 +70,14 @@ const SYNONYMS: [(&str, &[&str]); 33] = [
     ("console", &["pretty"]),
     ("warning", &["warn"]),
     ("off", &["none"]),
+    ("none", &["global"]),
+    ("json", &["problem"]),
+    ("memory", &["local"]),
+    ("ram", &["local"]),
+    ("grpc", &["http2"]),
+    ("h2", &["http2"]),
+    ("h2c", &["http2"]),
+    ("http/1.1", &["http1"]),
 ];
 
 /// The one of `known` that `synonyms` gives as a meaning of `text`.

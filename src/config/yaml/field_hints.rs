@@ -1,71 +1,11 @@
 //! What to write instead of an unknown field, or of a value of the wrong form.
 
+use super::shown_text::{show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
-use crate::config::diagnostics::redact::redact_credentials;
+use super::value_hints::{DENY_ALL, is_off, is_on, is_unlimited};
 use crate::config::schema::find_example;
-use crate::config::value::scalars::parse_duration;
-use crate::config::value::words::find_synonym;
-
-/// Names of fields in other programs, each with the fields of this file that may be meant.
-const SYNONYMS: [(&str, &[&str]); 49] = [
-    ("limit", &["rate"]),
-    ("requests", &["rate"]),
-    ("rps", &["rate"]),
-    ("by", &["key"]),
-    ("zone", &["key"]),
-    ("delay", &["queue"]),
-    ("max_requests", &["max_concurrent"]),
-    ("limit_conn", &["max_concurrent"]),
-    ("limit_req", &["limits"]),
-    ("limit_req_zone", &["limits"]),
-    ("rate_limit", &["limits"]),
-    ("ratelimit", &["limits"]),
-    ("throttle", &["limits"]),
-    ("proxy_pass", &["upstream"]),
-    ("backend", &["upstream"]),
-    ("target", &["upstream"]),
-    ("proxy", &["upstream"]),
-    ("service", &["upstream"]),
-    ("return", &["respond"]),
-    ("response", &["respond"]),
-    ("rewrite", &["strip"]),
-    ("strip_prefix", &["strip"]),
-    ("uri", &["path"]),
-    ("url", &["path"]),
-    ("prefix", &["path"]),
-    ("match", &["path"]),
-    ("server_name", &["host"]),
-    ("domain", &["host"]),
-    ("proxy_set_header", &["request_headers"]),
-    ("add_header", &["response_headers"]),
-    ("headers", &["response_headers"]),
-    ("backends", &["servers", "upstreams"]),
-    ("targets", &["servers"]),
-    ("endpoints", &["servers"]),
-    ("load_balancing", &["balance"]),
-    ("policy", &["balance"]),
-    ("health_check", &["health"]),
-    ("retry", &["retries"]),
-    ("routes", &["locations"]),
-    ("services", &["upstreams"]),
-    ("clusters", &["upstreams"]),
-    ("http", &["server"]),
-    ("port", &["listen", "address"]),
-    ("bind", &["listen", "address"]),
-    ("ssl", &["tls"]),
-    ("certificate", &["cert"]),
-    ("ssl_certificate", &["cert"]),
-    ("ssl_certificate_key", &["key"]),
-    ("client_max_body_size", &["max_body"]),
-];
-
-/// The field that another program's name for it stands for, if it is one of `known`.
-pub(super) fn find_field_synonym<'a>(
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
-    find_synonym(&SYNONYMS, name, known)
-}
+use crate::config::value::network_hint::is_every_address;
+use crate::config::value::scalars::{parse_duration, parse_rate};
 
 /// Fields of one place that are written one level too high: a test of the path of their mapping, the field that they
 /// belong into, their names, and a field without which they mean nothing.
@@ -76,7 +16,7 @@ struct Inner {
     needs: Option<(&'static str, &'static str)>,
 }
 
-const INNER: [Inner; 6] = [
+const INNER: [Inner; 7] = [
     Inner {
         is_at: is_location,
         field: "limits",
@@ -105,6 +45,7 @@ const INNER: [Inner; 6] = [
         names: &["max_concurrent"],
         needs: Some(("algorithm", "concurrency")),
     },
+    Inner { is_at: is_location, field: "access", names: &["allow", "deny"], needs: None },
     Inner { is_at: is_location, field: "respond", names: &["status", "body", "content_type"], needs: None },
     Inner { is_at: is_upstream, field: "timeouts", names: &["connect", "response", "idle"], needs: None },
     Inner { is_at: is_upstream, field: "retries", names: &["attempts", "per_try", "budget"], needs: None },
@@ -141,52 +82,121 @@ pub(super) fn find_misplaced(path: &str, name: &str, written: &[(&MapKey, &Node)
     let needed = inner.needs.filter(|(needed, _)| !written.iter().any(|(key, _)| key.name == *needed));
     fields.extend(needed.map(|(needed, value)| format!("{needed}: {value}")));
     let mut first = None;
+    let is_every = |name: &str, node: &Node| match &node.content {
+        NodeContent::Text(text) => matches!(name, "allow" | "deny") && is_every_address(&text.written),
+        _ => false,
+    };
     for (key, node) in written.iter().filter(|(key, _)| inner.names.contains(&key.name.as_str())) {
         first = first.or(Some(key.name.as_str()));
-        fields.push(format!("{}: {}", key.name, show_value(node)));
-    }
-    let help = format!("write {}: {{ {} }}", inner.field, fields.join(", "));
-    Some(Misplaced { first: first == Some(name), help })
-}
-
-/// What to write instead of an unknown field that nothing else explains.
-pub(super) fn explain_field(path: &str, name: &str) -> Option<String> {
-    if path.ends_with("_headers") {
-        return Some(format!("write set: {{ {name}: … }}, or add or remove"));
-    }
-    let help = match name {
-        "limits" if is_upstream(path) => "write limits: in the locations of this upstream",
-        "<<" => "merge keys are not supported; an alias such as *name can replace a whole value",
-        "nodelay" => {
-            "remove it: requests within burst pass at once; to delay them write algorithm: leaky_bucket"
+        match is_every(&key.name, node) {
+            true if key.name == "allow" => fields.push("allow: any".to_owned()),
+            true => {}
+            false => fields.push(format!("{}: {}", key.name, show_node(node))),
         }
-        _ => return None,
+    }
+    let help = match fields.is_empty() {
+        true => DENY_ALL.to_owned(),
+        false => format!("write {}: {{ {} }}", inner.field, fields.join(", ")),
     };
-    Some(help.to_owned())
+    Some(Misplaced { first: first == Some(name), help })
 }
 
 /// What to write instead of a value that has the wrong form, such as `retries: 3`.
 pub(super) fn suggest_form(path: &str, content: &NodeContent) -> Option<String> {
     let name = field_name(path);
     let value = match content {
-        NodeContent::Text(text) => suggest_mapping(name, &text.written),
+        NodeContent::Text(text) if path.contains(".tiers.") => suggest_tier(&text.written),
+        NodeContent::Text(text) if path == "access_log" && is_on(&text.written) => {
+            return Some("remove it: requests are logged to stdout without it".to_owned());
+        }
+        NodeContent::Text(text) => suggest_mapping(path, name, &text.written),
         NodeContent::Map(entries) if path == "locations" => {
             let (key, inner) = entries.first()?;
             let upstream = inner.find_field("upstream").map_or("demo", |text| text.written.as_str());
             Some(format!("[{{ path: {}, upstream: {} }}]", show_text(&key.name), show_text(upstream)))
         }
-        NodeContent::List(_) if path.ends_with("_headers.set") || path.ends_with("_headers.add") => {
-            Some("{ X-Name: value }".to_owned())
+        NodeContent::List(items) => match name {
+            "path" => return Some("write a location for each path, or one with ~ ^(/a|/b)".to_owned()),
+            "set" | "add" | "headers" | "request_headers" | "response_headers" => suggest_pairs(name, items),
+            "access" => Some(format!("{{ allow: {} }}", show_items(items))),
+            "limits" | "upstreams" => suggest_named(items),
+            _ => None,
+        },
+        NodeContent::Map(entries) if name == "rate" => {
+            let texts: Vec<&str> = entries.iter().filter_map(|(_, node)| node_text(node)).collect();
+            let rate =
+                texts.iter().flat_map(|count| texts.iter().map(move |period| format!("{count}/{period}")));
+            rate.into_iter().find(|rate| parse_rate(rate).is_ok())
+        }
+        NodeContent::Map(_) if name == "body" => {
+            return Some("write it as text, e.g. body: '{ \"a\": 1 }'".to_owned());
         }
         _ => None,
     };
+    let is_group = matches!(content, NodeContent::List(_) | NodeContent::Map(_));
     match value {
         Some(value) => Some(format!("write {name}: {value}")),
+        None if name == "upstream" && is_group => Some(
+            "define it at the top, as in upstreams: { app: [10.0.0.1:9000] }, and write upstream: app"
+                .to_owned(),
+        ),
         None => find_example(path).map(|example| format!("write e.g. {name}: {example}")),
     }
 }
 
-fn suggest_mapping(name: &str, text: &str) -> Option<String> {
+fn node_text(node: &Node) -> Option<&str> {
+    match &node.content {
+        NodeContent::Text(text) => Some(&text.written),
+        _ => None,
+    }
+}
+
+fn show_items(items: &[Node]) -> String {
+    format!("[{}]", items.iter().map(show_node).collect::<Vec<_>>().join(", "))
+}
+
+/// The numbers of a tier: `100`, `100/s` or `unlimited`.
+fn suggest_tier(text: &str) -> Option<String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text {
+        _ if is_unlimited(text) => Some("none".to_owned()),
+        _ if is_number => Some(format!("{{ rate: {text}/s }}")),
+        _ => parse_rate(text).is_ok().then(|| format!("{{ rate: {text} }}")),
+    }
+}
+
+/// A list of header fields, as a mapping of them.
+fn suggest_pairs(name: &str, items: &[Node]) -> Option<String> {
+    let pairs = items.iter().map(|item| match &item.content {
+        NodeContent::Map(entries) => match entries.as_slice() {
+            [(key, value)] => Some(format!("{}: {}", key.name, show_node(value))),
+            _ => None,
+        },
+        NodeContent::Text(text) => {
+            let (key, value) = text.written.split_once(':')?;
+            Some(format!("{}: {}", key.trim(), show_text(value.trim())))
+        }
+        _ => None,
+    });
+    let pairs =
+        pairs.collect::<Option<Vec<String>>>().map_or("X-Name: value".to_owned(), |pairs| pairs.join(", "));
+    Some(if name.ends_with("_headers") {
+        format!("{{ set: {{ {pairs} }} }}")
+    } else {
+        format!("{{ {pairs} }}")
+    })
+}
+
+/// A list of mappings with names, as a mapping of them.
+fn suggest_named(items: &[Node]) -> Option<String> {
+    let NodeContent::Map(entries) = &items.first()?.content else { return None };
+    let name = items.first()?.find_field("name")?;
+    let rest = entries.iter().filter(|(key, _)| key.name != "name");
+    let rest: Vec<String> = rest.map(|(key, node)| format!("{}: {}", key.name, show_node(node))).collect();
+    Some(format!("{{ {}: {{ {} }} }}", show_text(&name.written), rest.join(", ")))
+}
+
+fn suggest_mapping(path: &str, name: &str, text: &str) -> Option<String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let shown = show_text(text);
     Some(match name {
@@ -201,30 +211,32 @@ fn suggest_mapping(name: &str, text: &str) -> Option<String> {
         "respond" => format!("{{ body: {shown} }}"),
         "redirect" => format!("{{ to: {shown} }}"),
         "tls" => "{ cert: chain.pem, key: key.pem }".to_owned(),
+        "timeouts" if path == "server.timeouts" && parse_duration(text).is_ok() => {
+            format!("{{ header: {text}, body: {text} }}")
+        }
+        "timeouts" if path == "server.timeouts" => return None,
+        "on_reject" if is_number => format!("{{ status: {text} }}"),
+        "on_reject" if matches!(text, "problem" | "envelope" | "none") => format!("{{ body: {text} }}"),
+        "cors" if text == "*" || text.contains("://") => format!("{{ origins: {shown} }}"),
+        "bandwidth" if text.contains('/') => format!("{{ rate: {shown} }}"),
+        "account" if text.contains(':') => format!("{{ from: {shown} }}"),
+        "reload" if parse_duration(text).is_ok() => format!("{{ watch: {text} }}"),
+        "state" if text == "redis" => "{ store: redis, redis: { url: \"redis://HOST:6379\" } }".to_owned(),
+        "redis" if text.contains("://") => format!("{{ url: {shown} }}"),
         "timeouts" => format!("{{ response: {} }}", if parse_duration(text).is_ok() { text } else { "60s" }),
         "access_log" if text.contains('/') || text == "stdout" => format!("{{ output: {shown} }}"),
         "log" => format!("{{ level: {} }}", if text.contains(' ') { "info" } else { text }),
-        "set" | "add" => "{ X-Name: value }".to_owned(),
+        "set" | "add" => match text.split_once(": ") {
+            Some((header, value)) => format!("{{ {header}: {} }}", show_text(value.trim())),
+            None => "{ X-Name: value }".to_owned(),
+        },
         _ => return None,
     })
 }
 
-/// What to write instead of a wrong scalar, if its field tells.
-pub(super) fn suggest_value(path: &str, text: &str) -> Option<String> {
-    let name = field_name(path);
-    let is_duration = parse_duration(text).is_ok();
-    match name {
-        "admin" if is_off(text) => Some("write admin: none".to_owned()),
-        "keepalive" if is_duration => Some(format!(
-            "it is a number of connections, e.g. keepalive: 128; for their time write timeouts: {{ idle: {text} }}"
-        )),
-        "burst" | "queue" if is_duration => {
-            let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-            Some(format!("it is a number of requests: write {name}: {digits}"))
-        }
-        "weight" if text == "0" => Some("write at least 1, or remove the server".to_owned()),
-        _ => None,
-    }
+/// What a value could be, for one that must not be shown.
+pub(super) fn suggest_example(path: &str) -> Option<String> {
+    find_example(path).map(|example| format!("the value should be such as {}: {example}", field_name(path)))
 }
 
 /// What to write instead of a text with template variables at a place that takes none.
@@ -234,36 +246,7 @@ pub(super) fn suggest_template(path: &str, written: &str) -> Option<String> {
         .then(|| format!("write body: {{ template: {}, content_type: {kind} }}", show_text(written)))
 }
 
-/// Whether the text switches something off in other programs.
-fn is_off(text: &str) -> bool {
-    matches!(text.to_ascii_lowercase().as_str(), "off" | "false" | "no" | "disabled")
-}
-
-fn field_name(path: &str) -> &str {
+pub(super) fn field_name(path: &str) -> &str {
     let name = path.rsplit('.').next().unwrap_or(path);
     name.split('[').next().unwrap_or(name)
-}
-
-/// A short value as it is written in the file, or `…`.
-fn show_value(node: &Node) -> String {
-    match &node.content {
-        NodeContent::Text(text) => show_text(&text.written),
-        _ => "…".to_owned(),
-    }
-}
-
-fn show_text(text: &str) -> String {
-    let text = redact_credentials(text);
-    if text.is_empty() || text.len() > 80 || text.contains(char::is_control) {
-        return "…".to_owned();
-    }
-    let is_plain = text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '~' | '.'))
-        && !text.ends_with([':', ' '])
-        && !text.contains(['{', '}', '[', ']', ',', '"', '\'', '#'])
-        && !text.contains(": ");
-    match () {
-        () if is_plain => text,
-        () if text.contains(['"', '\\']) => format!("'{}'", text.replace('\'', "''")),
-        () => format!("\"{text}\""),
-    }
 }

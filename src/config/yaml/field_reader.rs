@@ -1,12 +1,17 @@
 //! Reads the fields of one mapping by the tables of [`crate::config::schema`].
 
-use super::field_hints::{explain_field, find_field_synonym, find_misplaced};
+use std::cell::RefCell;
+
+use super::field_hints::find_misplaced;
 use super::field_value::FieldValue;
-use super::tree::{MapKey, Node};
+use super::foreign_fields::{ForeignField, PERIODS};
+use super::foreign_words::find_field_synonym;
+use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{ProblemSink, ValueError, did_you_mean};
+use crate::config::diagnostics::problem::{ProblemSink, ValueError, did_you_mean, find_nearest};
 use crate::config::schema::field::{Field, FieldDefault, OneOrMore, ParseScalar, Section};
 use crate::config::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
+use crate::config::schema::tables::root::root;
 use crate::config::schema::{is_planned, sections_with, show_nested};
 use crate::config::value::scalars::Parsed;
 
@@ -16,21 +21,31 @@ pub(crate) struct FieldReader<'a> {
     section: &'static Section,
     /// The mapping itself; for a mapping that is not written, the one around it.
     pub whole: FieldValue<'a>,
+    /// Missing fields that an unknown one seems to be meant as.
+    missing: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> FieldValue<'a> {
     /// The fields of a mapping that is a `section`. Any other shape but null is reported, and has no fields.
     pub fn open_section(&self, section: &'static Section) -> FieldReader<'a> {
-        FieldReader { entries: self.entries(), section, whole: self.clone() }
+        FieldReader::new(self.entries(), section, self.clone())
     }
 
     /// The fields of a `section` that is not written here: each has its default.
     pub fn absent_section(&self, section: &'static Section) -> FieldReader<'a> {
-        FieldReader { entries: Vec::new(), section, whole: self.clone() }
+        FieldReader::new(Vec::new(), section, self.clone())
     }
 }
 
 impl<'a> FieldReader<'a> {
+    fn new(
+        entries: Vec<(&'a MapKey, FieldValue<'a>)>,
+        section: &'static Section,
+        whole: FieldValue<'a>,
+    ) -> FieldReader<'a> {
+        FieldReader { entries, section, whole, missing: RefCell::default() }
+    }
+
     /// The value of `field`, if it is written.
     pub fn find<S>(&self, field: &Field<S>) -> Option<FieldValue<'a>> {
         self.find_by_name(field.name)
@@ -136,6 +151,19 @@ impl<'a> FieldReader<'a> {
         value
     }
 
+    /// Whether a mapping in this one has the field `name`, which belongs here.
+    pub fn is_nested(&self, name: &str) -> bool {
+        self.entries.iter().any(|(_, value)| match &value.node.content {
+            NodeContent::Map(entries) => entries.iter().any(|(key, _)| key.name == name),
+            _ => false,
+        })
+    }
+
+    /// Whether the period of a rate is a field of its own, which is reported as unknown.
+    pub fn has_separate_period(&self) -> bool {
+        self.entries.iter().any(|(key, _)| PERIODS.contains(&key.name.as_str()))
+    }
+
     /// These fields, with those that `over` has in their place; problems go to `sink`.
     pub fn overlay_fields<'b>(&self, over: &FieldReader<'b>, sink: &'b ProblemSink) -> FieldReader<'b>
     where
@@ -148,35 +176,47 @@ impl<'a> FieldReader<'a> {
         let rest: Vec<(&MapKey, FieldValue<'_>)> = rest.cloned().collect();
         entries.extend(rest);
         entries.iter_mut().for_each(|(_, value)| value.sink = sink);
-        FieldReader { entries, section: self.section, whole: FieldValue { sink, ..self.whole.clone() } }
+        FieldReader::new(entries, self.section, FieldValue { sink, ..self.whole.clone() })
     }
 
-    /// Whether a field looks like a typo of `name`. The error about the unknown field is then enough.
-    pub fn has_typo_of(&self, name: &str) -> bool {
+    /// Whether an unknown field seems to be meant as `name`, which is missing. The error about that field is then
+    /// enough.
+    pub fn is_misnamed(&self, name: &'static str) -> bool {
+        let unknown = self.unknown_fields();
         let is_typo =
             |word: &str| find_field_synonym(word, [name]).is_some() || did_you_mean(word, [name]).is_some();
-        self.entries
-            .iter()
-            .any(|(key, _)| key.name != name && !self.section.has_field(&key.name) && is_typo(&key.name))
+        let names_it = |help: &str| {
+            [format!("`{name}`"), format!("write {name}: ")].iter().any(|mention| help.contains(mention))
+        };
+        let is_meant = |(key, node): &(&MapKey, &Node)| {
+            !is_planned(self.section, &key.name)
+                && (is_typo(&key.name)
+                    || self.explain_unknown(key, node, &unknown).is_none_or(|help| names_it(&help)))
+        };
+        let found = unknown.iter().any(is_meant);
+        if found {
+            self.missing.borrow_mut().push(name);
+        }
+        found
     }
 
     /// Reports that `name` is missing.
-    pub fn report_missing(&self, name: &str, help: &str) {
-        if self.has_typo_of(name) {
+    pub fn report_missing(&self, name: &'static str, help: &str) {
+        if self.is_misnamed(name) {
             return;
         }
         let message = format!("`{name}` is missing");
         self.whole.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
     }
 
+    fn unknown_fields(&self) -> Vec<(&'a MapKey, &'a Node)> {
+        let unknown = self.entries.iter().filter(|(key, _)| !self.section.has_field(&key.name));
+        unknown.map(|(key, value)| (*key, value.node)).collect()
+    }
+
     /// Reports every field that the section does not have.
     pub fn report_unknown(&self) {
-        let unknown: Vec<(&MapKey, &Node)> = self
-            .entries
-            .iter()
-            .filter(|(key, _)| !self.section.has_field(&key.name))
-            .map(|(key, value)| (*key, value.node))
-            .collect();
+        let unknown = self.unknown_fields();
         for (key, value) in &self.entries {
             if self.section.has_field(&key.name) || value.sink.is_full() {
                 continue;
@@ -186,37 +226,68 @@ impl<'a> FieldReader<'a> {
                 value.report_at_name(ValueError::new(codes::UNSUPPORTED, message).with_help("remove it"));
                 continue;
             }
-            let error = ValueError::new(codes::UNKNOWN_FIELD, format!("unknown field `{}`", key.name));
-            match find_misplaced(&self.whole.path, &key.name, &unknown) {
-                Some(misplaced) if misplaced.first => value.report_at_name(error.with_help(misplaced.help)),
-                Some(_) => {}
-                None => value.report_at_name(error.with_help(self.suggest_field(&key.name))),
+            let is_first =
+                find_misplaced(&self.whole.path, &key.name, &unknown).is_none_or(|found| found.first);
+            if is_first && !self.foreign_field(key, value.node, &unknown).is_companion() {
+                let help =
+                    self.explain_unknown(key, value.node, &unknown).unwrap_or_else(|| self.list_fields());
+                let message = format!("unknown field `{}`", key.name);
+                value.report_at_name(ValueError::new(codes::UNKNOWN_FIELD, message).with_help(help));
             }
         }
     }
 
-    fn suggest_field(&self, name: &str) -> String {
-        if let Some(help) = explain_field(&self.whole.path, name) {
-            return help;
+    fn foreign_field<'u>(
+        &'u self,
+        key: &MapKey,
+        node: &'u Node,
+        unknown: &'u [(&'u MapKey, &'u Node)],
+    ) -> ForeignField<'u> {
+        let rate =
+            self.entries.iter().find(|(key, _)| key.name == "rate").and_then(|(_, value)| value.as_text());
+        ForeignField::new(self.section.path, key, node, rate, unknown)
+    }
+
+    /// What to write instead of an unknown field, if its meaning is clear.
+    fn explain_unknown(&self, key: &MapKey, node: &Node, unknown: &[(&MapKey, &Node)]) -> Option<String> {
+        let name = key.name.as_str();
+        if let Some(misplaced) = find_misplaced(&self.whole.path, name, unknown) {
+            return Some(misplaced.help);
         }
-        let own = || self.section.fields.iter().map(|field| field.name());
-        if let Some(meant) = find_field_synonym(name, own()) {
-            return format!("did you mean `{meant}`?");
+        let foreign = self.foreign_field(key, node, unknown);
+        if let Some(help) = foreign.explain() {
+            return Some(help);
         }
-        if let Some(near) = did_you_mean(name, own()) {
-            return near;
+        let missing = self.missing.borrow();
+        let own = || missing.iter().copied().chain(self.section.fields.iter().map(|field| field.name()));
+        let near = find_field_synonym(name, own()).or_else(|| find_nearest(name, own()));
+        if let Some(near) = near {
+            let value = missing.contains(&near).then(|| foreign.translate_as(near)).flatten();
+            let value = value.map_or_else(String::new, |value| format!(" write {near}: {value}"));
+            return Some(format!("did you mean `{near}`?{value}"));
+        }
+        if root::SECTION.has_field(name) {
+            return Some(format!("write `{name}` at the top of the file, without indentation"));
         }
         match sections_with(name).as_slice() {
-            [] => format!("the fields here are {}", own().collect::<Vec<_>>().join(", ")),
+            [] => None,
             [section] => {
                 let example = section.find_field(name).map_or("…", |field| field.example);
                 let whole = show_nested(section.path, name, example);
-                format!("`{name}` is a field of {}: write {whole}", section.path)
+                Some(format!("`{name}` is a field of {}: write {whole}", section.path))
             }
             sections => {
                 let paths: Vec<&str> = sections.iter().map(|section| section.path).collect();
-                format!("`{name}` is a field of {}", paths.join(" and of "))
+                Some(format!("`{name}` is a field of {}", paths.join(" and of ")))
             }
+        }
+    }
+
+    fn list_fields(&self) -> String {
+        let own: Vec<&str> = self.section.fields.iter().map(|field| field.name()).collect();
+        match self.missing.borrow().first() {
+            Some(missing) => format!("`{missing}` is missing; the fields here are {}", own.join(", ")),
+            None => format!("the fields here are {}", own.join(", ")),
         }
     }
 }

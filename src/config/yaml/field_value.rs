@@ -1,7 +1,8 @@
 //! A value of the file with its position. Every problem is reported, and reading goes on.
 
-use super::field_hints::{suggest_form, suggest_template, suggest_value};
+use super::field_hints::{field_name, suggest_example, suggest_form, suggest_template};
 use super::tree::{MapKey, Node, NodeContent};
+use super::value_hints::suggest_value;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, Position, ProblemSink, ValueError};
 use crate::config::model::limit::ValueSource;
@@ -85,11 +86,15 @@ impl<'a> FieldValue<'a> {
             Ok(value) => Some(value),
             Err(error) if text.replaced => {
                 let message = format!("`{}` does not hold {}", text.written, describe_expected(error.code));
-                self.report_at_value(ValueError::new(error.code, message));
+                // Only these messages never quote the value.
+                let shown = error.code == codes::REDIS;
+                let message = if shown { format!("{message}: {}", error.message) } else { message };
+                let help = error.suggestion.filter(|_| shown).or_else(|| suggest_example(&self.path));
+                self.report_at_value(ValueError::new(error.code, message).with_optional_help(help));
                 None
             }
             Err(error) => {
-                let help = suggest_value(&self.path, plain);
+                let help = suggest_value(&self.path, field_name(&self.path), plain);
                 let error = if help.is_some() { error.with_optional_help(help) } else { error };
                 let position = self.locate_part(&error, plain);
                 self.sink.add_problem(position, &self.path, error);

@@ -31,6 +31,9 @@ struct LastRead {
 pub trait FileContent: Sized {
     const BYTES_MAX: u64;
 
+    /// What to write instead of a file whose content is wrong for `reason`; `None` if `reason` is not about it.
+    fn suggest_content(reason: &str, name: &str) -> Option<String>;
+
     /// Parses the whole file.
     ///
     /// # Errors
@@ -147,6 +150,16 @@ pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
         }
     });
     read
+}
+
+/// Where a file was looked for, for the help of a message that it cannot be read.
+pub(crate) fn explain_path(folder: &Path, name: &Path) -> String {
+    if name.is_absolute() {
+        return "name a file that the user of the gateway may read".to_owned();
+    }
+    let tried = folder.join(name);
+    let tried = std::path::absolute(&tried).unwrap_or(tried);
+    format!("relative paths start at the folder of gateway.yaml: {} was tried", tried.display())
 }
 
 /// Opens a regular file without blocking: a pipe would wait for its writer, and a device may have no end.

@@ -7,6 +7,7 @@ use super::file;
 use super::tree::{MapKey, Node, NodeContent, ScalarText, TextPiece};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError, did_you_mean};
+use crate::config::value::foreign_variables::find_variable;
 use crate::config::value::scalars::Parsed;
 
 /// The sources of replaced text.
@@ -129,6 +130,9 @@ fn resolve_variable(inner: &str, environment: &Environment<'_>) -> Parsed<String
             let near = did_you_mean(name, environment.variable_names.iter().map(String::as_str));
             let error =
                 ValueError::new(codes::SUBSTITUTION, format!("the environment variable `{name}` is not set"));
+            let own = find_variable(&name.to_ascii_lowercase());
+            let near = near
+                .or_else(|| own.map(|own| format!("did you mean `${{{own}}}`, a variable of each request?")));
             Err(error
                 .with_help(near.unwrap_or_else(|| format!("write ${{{name}:-default}} to give a default"))))
         }
@@ -142,8 +146,9 @@ fn read_file_text(path: &str, folder: &Path) -> Parsed<String> {
     if path.is_empty() {
         return Err(wrong("`${file:}` names no file".to_owned()));
     }
-    let bytes = file::read_capped(&folder.join(path), FILE_MAX)
-        .map_err(|reason| wrong(format!("the file `{path}` {reason}")))?;
+    let bytes = file::read_capped(&folder.join(path), FILE_MAX).map_err(|reason| {
+        wrong(format!("the file `{path}` {reason}")).with_help(file::explain_path(folder, Path::new(path)))
+    })?;
     let mut text =
         String::from_utf8(bytes).map_err(|_| wrong(format!("the file `{path}` is not UTF-8 text")))?;
     if text.ends_with('\n') {

@@ -133,6 +133,7 @@ pub(crate) fn parse_plain_path(path: &str) -> Parsed<String> {
         let help = match path {
             "" => "write e.g. /".to_owned(),
             "*" => "write / for every path".to_owned(),
+            _ if path.starts_with('^') || path.ends_with('$') => format!("write ~ {path}"),
             _ => format!("write /{path}, or ~ and a regular expression"),
         };
         return Err(wrong(format!("the path `{path}` does not start with /")).with_help(help));
@@ -140,7 +141,8 @@ pub(crate) fn parse_plain_path(path: &str) -> Parsed<String> {
     if path.contains(['?', '#']) {
         return Err(wrong(format!(
             "the path `{path}` can never match: paths are matched without their query"
-        )));
+        ))
+        .with_help(format!("write {}", &path[..path.find(['?', '#']).unwrap_or(path.len())])));
     }
     if path.split('/').any(|segment| matches!(segment, "." | "..")) {
         return Err(wrong(format!("the path `{path}` can never match: `.` and `..` are resolved before")));
@@ -153,12 +155,22 @@ pub(crate) fn parse_plain_path(path: &str) -> Parsed<String> {
 
 fn parse_host_rule(text: &str) -> Parsed<HostRule> {
     let Some(suffix) = text.strip_prefix('*') else {
-        return names::parse_host_name(text).map(HostRule::Exact);
+        return names::parse_host_name(text).map(HostRule::Exact).map_err(|error| {
+            match text.strip_prefix('.') {
+                Some(name) => error.with_help(format!("write [{name}, \"*.{name}\"]")),
+                None if text.starts_with('~') => {
+                    error.with_help("a host is no regular expression: write each name, or \"*.example.com\"")
+                }
+                None => error.with_default_help("write a name such as api.example.com"),
+            }
+        });
     };
     match suffix.strip_prefix('.') {
         Some(name) => names::parse_host_name(name).map(|name| HostRule::Suffix(format!(".{name}"))),
-        None => Err(ValueError::new(codes::HOST, format!("`{text}` is not a host name"))
-            .with_help("write \"*.example.com\", or any")),
+        None => {
+            let help = if suffix.is_empty() { "write host: any" } else { "write \"*.example.com\", or any" };
+            Err(ValueError::new(codes::HOST, format!("`{text}` is not a host name")).with_help(help))
+        }
     }
 }
 

@@ -219,6 +219,36 @@ pub(crate) fn show_duration(span: Duration) -> String {
 
 /// `64KiB`, `10MB`: a whole number and its unit.
 pub(crate) fn parse_size(text: &str) -> Parsed<u64> {
+    read_size(text).map_err(|error| match suggest_size(text) {
+        Some(size) => error.with_help(format!("write {size}")),
+        None => error,
+    })
+}
+
+/// How `10 MB`, `1_000_000` or `1.5MB` is written.
+fn suggest_size(text: &str) -> Option<String> {
+    let plain = text.replace([' ', '_', ','], "");
+    let size = if plain.bytes().all(|byte| byte.is_ascii_digit()) { format!("{plain}B") } else { plain };
+    if size.trim_end_matches('B') != text && read_size(&size).is_ok() {
+        return Some(size);
+    }
+    let units = [
+        ("KB", 1000, "B"),
+        ("KiB", 1024, "B"),
+        ("MB", 1000, "KB"),
+        ("MiB", 1024, "KiB"),
+        ("GB", 1000, "MB"),
+        ("GiB", 1024, "MiB"),
+    ];
+    units.iter().find_map(|(unit, times, smaller)| {
+        let (whole, fraction) = size.strip_suffix(unit)?.split_once('.')?;
+        let power = 10_u64.checked_pow(u32::try_from(fraction.len()).ok().filter(|digits| *digits <= 6)?)?;
+        let number = format!("{whole}{fraction}").parse::<u64>().ok()?.checked_mul(*times)?;
+        number.is_multiple_of(power).then(|| format!("{}{smaller}", number / power))
+    })
+}
+
+fn read_size(text: &str) -> Parsed<u64> {
     let (digits, unit) = split_digits(text);
     let wrong = |message: String| ValueError::new(codes::SIZE, message);
     if digits.is_empty() {

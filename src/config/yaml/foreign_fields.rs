@@ -1,0 +1,358 @@
+//! Explains fields that only other programs have, and writes their values as this file does.
+
+use super::foreign_words::{find_field_synonym, to_snake_case};
+use super::shown_text::{show_node, show_text};
+use super::tree::{MapKey, Node, NodeContent};
+use crate::config::diagnostics::redact::redact_credentials;
+use crate::config::value::foreign_variables::replace_variables;
+use crate::config::value::scalars::parse_rate;
+
+/// An unknown field with the mapping that it stands in.
+pub(super) struct ForeignField<'a> {
+    /// The path of the section, e.g. `limits.NAME`.
+    section: &'static str,
+    /// In snake case.
+    name: String,
+    written: String,
+    node: &'a Node,
+    /// The text of `rate` beside it.
+    rate: Option<&'a str>,
+    /// All unknown fields of the mapping.
+    unknown: &'a [(&'a MapKey, &'a Node)],
+}
+
+/// Names of a host, beside which a `port` may stand.
+const HOSTS: [&str; 5] = ["host", "address", "addr", "server", "hostname"];
+/// Names of the number of a rate, beside which its period may stand.
+const AMOUNTS: [&str; 6] = ["limit", "requests", "average", "amount", "rate_limit", "count"];
+pub(super) const PERIODS: [&str; 6] = ["window", "period", "per", "interval", "duration", "time_unit"];
+
+/// Fields that have a meaning only beside others: their section, their names, and those others.
+const COMPANIONS: [(&str, &[&str], &[&str]); 6] = [
+    ("limits.NAME", &PERIODS, &AMOUNTS),
+    ("listen[]", &["port"], &HOSTS),
+    ("state.redis", &["port"], &HOSTS),
+    ("upstreams.NAME", &["fail_timeout"], &["max_fails"]),
+    ("upstreams.NAME.servers[]", &["port"], &HOSTS),
+    ("", &["kind", "metadata", "spec", "status"], &["api_version"]),
+];
+
+impl<'a> ForeignField<'a> {
+    pub fn new(
+        section: &'static str,
+        key: &MapKey,
+        node: &'a Node,
+        rate: Option<&'a str>,
+        unknown: &'a [(&'a MapKey, &'a Node)],
+    ) -> ForeignField<'a> {
+        ForeignField {
+            section,
+            name: to_snake_case(&key.name),
+            written: key.name.clone(),
+            node,
+            rate,
+            unknown,
+        }
+    }
+
+    fn find_sibling(&self, names: &[&str]) -> Option<&'a Node> {
+        let is_named = |key: &MapKey| names.contains(&to_snake_case(&key.name).as_str());
+        self.unknown.iter().find(|(key, _)| is_named(key)).map(|(_, node)| *node)
+    }
+
+    fn sibling_text(&self, names: &[&str]) -> Option<&'a str> {
+        self.find_sibling(names).and_then(plain_text)
+    }
+
+    /// Whether the message about another field says what to write instead of this one too.
+    pub fn is_companion(&self) -> bool {
+        COMPANIONS.iter().any(|(section, names, others)| {
+            *section == self.section
+                && names.contains(&self.name.as_str())
+                && self.find_sibling(others).is_some()
+        })
+    }
+
+    /// What to write instead, where no field of the section has the meaning.
+    pub fn explain(&self) -> Option<String> {
+        let text = plain_text(self.node).unwrap_or_default();
+        if self.name == "<<" {
+            return Some(
+                "merge keys are not supported; an alias such as *name can replace a whole value".to_owned(),
+            );
+        }
+        match self.section {
+            "" => explain_root(&self.name),
+            "headers" if matches!(text, "none" | "off") => Some(format!("write remove: [{}]", self.written)),
+            "headers" => Some(format!("write set: {{ {}: … }}, or add or remove", self.written)),
+            "limits.NAME" => self.explain_in_limit(text),
+            "locations[]" => self.explain_in_location(text),
+            "on_reject" => self.explain_in_rejection(text),
+            "upstreams.NAME" => self.explain_in_upstream(),
+            _ => self.explain_elsewhere(text),
+        }
+    }
+
+    /// Whether the field is the name of a limit, with its numbers or its rate.
+    fn is_named_limit(&self, text: &str) -> bool {
+        let is_rate = parse_rate(text).is_ok() || self.node.find_field("rate").is_some();
+        is_rate && find_field_synonym(&self.name, ["rate"]).is_none()
+    }
+
+    fn explain_in_limit(&self, text: &str) -> Option<String> {
+        Some(match self.name.as_str() {
+            name if PERIODS.contains(&name) => {
+                let rate = self.rate.filter(|rate| is_number(rate)).unwrap_or("10");
+                let text = find_period(text).unwrap_or("s");
+                format!("the period belongs to the rate: write rate: {rate}/{}", text)
+            }
+            "status" | "status_code" => format!("write on_reject: {{ status: {} }}", show_node(self.node)),
+            "message" | "body" | "response" => {
+                "write on_reject: { body: { template: \"…\", content_type: text/plain } }".to_owned()
+            }
+            "mode" | "shadow_mode" | "dryrun" => "write dry_run: true to count without rejecting".to_owned(),
+            "enabled" | "enable" | "disabled" => {
+                "remove it: a limit works where a location names it; dry_run: true only counts".to_owned()
+            }
+            _ if self.is_named_limit(text) => {
+                let rate = self.node.find_field("rate").map_or(text, |rate| rate.written.as_str());
+                let name = &self.written;
+                format!(
+                    "write rate: {rate} here, or define `{name}` under limits: at the top and write limits: {name}"
+                )
+            }
+            "nodelay" => {
+                "remove it: requests within burst pass at once; to delay them write algorithm: leaky_bucket"
+                    .to_owned()
+            }
+            _ => return None,
+        })
+    }
+
+    fn explain_in_location(&self, text: &str) -> Option<String> {
+        Some(match self.name.as_str() {
+            "root" | "alias" | "index" | "try_files" | "file_server" | "static" | "static_dir" => {
+                "files are not served here: write upstream: NAME of a server that has them".to_owned()
+            }
+            "websocket" | "websockets" | "enable_websocket" | "proxy_http_version" => {
+                "remove it: WebSockets and other upgrades pass without a setting".to_owned()
+            }
+            "proxy_read_timeout" | "proxy_send_timeout" | "response_timeout" => {
+                format!("write timeouts: {{ response: {} }} in the upstream", show_time(text))
+            }
+            "proxy_connect_timeout" | "connect_timeout" => {
+                format!("write timeouts: {{ connect: {} }} in the upstream", show_time(text))
+            }
+            "limit_rate" => "write e.g. bandwidth: { rate: 100KiB/s }".to_owned(),
+            "priority" | "order" => {
+                "remove it: an exact path wins, then the longest prefix, then the first regular expression"
+                    .to_owned()
+            }
+            "return" => explain_return(text)?,
+            "proxy_set_header" | "request_header" => show_headers("request_headers", self.node),
+            "add_header" | "more_set_headers" | "header" => show_headers("response_headers", self.node),
+            "headers" => {
+                format!(
+                    "{}, or request_headers for what the upstream gets",
+                    show_headers("response_headers", self.node)
+                )
+            }
+            _ => return None,
+        })
+    }
+
+    fn explain_in_rejection(&self, text: &str) -> Option<String> {
+        if self.name.len() == 3 && self.name.bytes().all(|byte| byte.is_ascii_digit()) {
+            let rest = match &self.node.content {
+                NodeContent::Map(entries) => entries.iter().fold(String::new(), |rest, (key, node)| {
+                    format!("{rest}, {}: {}", key.name, show_node(node))
+                }),
+                _ => String::new(),
+            };
+            return Some(format!("write on_reject: {{ status: {}{rest} }}", self.name));
+        }
+        Some(match self.name.as_str() {
+            "message" | "text" | "template" | "content" if !text.is_empty() => {
+                format!("write body: {{ template: {}, content_type: text/plain }}", show_text(text))
+            }
+            "retry_after" => "remove it: Retry-After is computed for each rejection".to_owned(),
+            _ => return None,
+        })
+    }
+
+    fn explain_in_upstream(&self) -> Option<String> {
+        Some(match self.name.as_str() {
+            "limits" => "write limits: in the locations of this upstream".to_owned(),
+            "max_fails" => {
+                let errors = plain_text(self.node).unwrap_or("5");
+                let span = self.sibling_text(&["fail_timeout"]).unwrap_or("10s");
+                format!("write eject: {{ errors: {errors}, for: {} }}", show_time(span))
+            }
+            "fail_timeout" => "write e.g. eject: { errors: 5, for: 10s }".to_owned(),
+            "ssl" | "https" | "scheme" => "write https:// before each server".to_owned(),
+            "sticky" | "stickiness" | "session_affinity" | "affinity" => {
+                "write balance: hash:ip, or e.g. hash:header:X-User; there are no cookies for it".to_owned()
+            }
+            _ => return None,
+        })
+    }
+
+    fn explain_elsewhere(&self, text: &str) -> Option<String> {
+        Some(match (self.section, self.name.as_str()) {
+            ("admin", "enabled" | "enable") => {
+                "remove it: write admin: none for no admin listener".to_owned()
+            }
+            ("access_log", "format") => "remove it: each line is a JSON object".to_owned(),
+            ("access_log", "enabled") => "remove it: write access_log: none for no log".to_owned(),
+            ("account", "tiers") => format!("write tier: {{ members: {} }}", show_node(self.node)),
+            ("account.jwt", "jwks_uri" | "jwks_url" | "jwksuri") => {
+                "save the keys to a file, and write jwks: FILE; a file that changes is read again".to_owned()
+            }
+            ("locations[].redirect", "permanent") => "write status: 308, the default, or 301".to_owned(),
+            ("locations[].redirect", "temporary") => "write status: 307 or 302".to_owned(),
+            ("listen[]", name) if HOSTS.contains(&name) => {
+                let port = self.sibling_text(&["port"]).unwrap_or("8080");
+                format!("write address: {}", show_text(&format!("{text}:{port}")))
+            }
+            ("server", "keepalive_timeout" | "idle_timeout") => {
+                format!("write timeouts: {{ idle: {} }}", show_time(text))
+            }
+            ("server.timeouts", "read") => format!("write header: {0}, body: {0}", show_time(text)),
+            (_, name) if name.len() == 3 && name.bytes().all(|byte| byte.is_ascii_digit()) => {
+                "in braces a comma begins the next field: write numbers without commas".to_owned()
+            }
+            _ => return None,
+        })
+    }
+
+    /// The value of this field as `field`, for which it stands, would hold it.
+    pub fn translate_as(&self, field: &str) -> Option<String> {
+        let text = plain_text(self.node);
+        Some(match (field, text) {
+            ("path", Some(text)) => match text.split_once("Path") {
+                Some((_, rule)) => rule.split('`').nth(1).filter(|path| path.starts_with('/'))?.to_owned(),
+                None => show_text(text.starts_with(['/', '~', '=']).then_some(text)?),
+            },
+            ("rate", Some(text)) if parse_rate(text).is_ok() => text.to_owned(),
+            ("rate", Some(text)) if is_number(text) => {
+                let period = match self.name.as_str() {
+                    "rpm" | "requests_per_minute" => "m",
+                    _ => self.sibling_text(&PERIODS).and_then(find_period).unwrap_or("s"),
+                };
+                format!("{text}/{period}")
+            }
+            ("max_concurrent", Some(text)) if is_number(text) => text.to_owned(),
+            ("url", Some(text)) => {
+                let port = self.sibling_text(&["port"]).map(|port| format!(":{port}")).unwrap_or_default();
+                let scheme = match self.section {
+                    _ if text.contains("://") || text.starts_with("unix:") => "",
+                    "state.redis" => "redis://",
+                    _ => "http://",
+                };
+                format!("\"{}\"", redact_credentials(&format!("{scheme}{text}{port}")))
+            }
+            ("to" | "upstream" | "cert" | "key", Some(text)) => show_text(text),
+            ("template", Some(text)) => show_text(text),
+            ("servers", Some(text)) => format!("[{}]", show_text(text)),
+            ("servers", None) => match &self.node.content {
+                NodeContent::Map(entries) => {
+                    show_node(entries.iter().find(|(key, _)| key.name == "servers").map(|(_, node)| node)?)
+                }
+                _ => show_node(self.node),
+            },
+            ("origins", _) => show_node(self.node),
+            _ => return None,
+        })
+    }
+}
+
+fn explain_root(name: &str) -> Option<String> {
+    if let Some(path) = name.strip_prefix("location ") {
+        return Some(format!("write locations: [{{ path: {}, upstream: demo }}]", show_text(path.trim())));
+    }
+    Some(match name {
+        "http" | "stream" | "frontend" | "static_resources" | "entry_points" | "apps" => {
+            "write what is in it at the top of the file, as `listen`, `server`, `upstreams`, `limits` and `locations`"
+                .to_owned()
+        }
+        "api_version" => {
+            "this is a manifest of Kubernetes; `sluicegate init` writes a gateway.yaml to start from"
+                .to_owned()
+        }
+        "worker_processes" => "write server: { workers: auto }".to_owned(),
+        _ => return None,
+    })
+}
+
+/// `301 https://…`, `403` or `200 text`, as nginx writes responses.
+fn explain_return(text: &str) -> Option<String> {
+    let (status, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let rest = rest.trim().trim_matches(['"', '\'', ';']);
+    if text.contains("://") {
+        let status = if is_number(status) { format!(", status: {status}") } else { String::new() };
+        let to = rest.split(' ').next_back().filter(|to| !to.is_empty()).unwrap_or(text);
+        let to = replace_variables(to).unwrap_or_else(|| to.to_owned());
+        return Some(format!("write redirect: {{ to: {}{status} }}", show_text(&to)));
+    }
+    let body = if rest.is_empty() { String::new() } else { format!(", body: {}", show_text(rest)) };
+    is_number(status).then(|| format!("write respond: {{ status: {status}{body} }}"))
+}
+
+/// Header fields in other forms, as an edit of this file.
+fn show_headers(field: &str, node: &Node) -> String {
+    let value = |text: &str| {
+        let text = text.trim().trim_matches(['"', ';']);
+        show_text(&replace_variables(text).unwrap_or_else(|| text.to_owned()))
+    };
+    let pair = |text: &str| {
+        let (name, rest) = text.trim().split_once([' ', ':'])?;
+        Some(format!("{name}: {}", value(rest)))
+    };
+    let pairs: Vec<String> = match &node.content {
+        NodeContent::Map(entries) => {
+            let texts = entries.iter().filter_map(|(key, node)| Some((key, plain_text(node)?)));
+            texts.map(|(key, text)| format!("{}: {}", key.name, value(text))).collect()
+        }
+        NodeContent::List(items) => items.iter().filter_map(plain_text).filter_map(pair).collect(),
+        _ => plain_text(node).and_then(pair).into_iter().collect(),
+    };
+    if pairs.iter().any(|pair| pair.to_ascii_lowercase().starts_with("host:")) {
+        return "write host_header: client, upstream or a name; other headers in request_headers: { set: … }"
+            .to_owned();
+    }
+    match pairs.is_empty() {
+        true => format!("write {field}: {{ set: {{ X-Name: value }} }}"),
+        false => format!("write {field}: {{ set: {{ {} }} }}", pairs.join(", ")),
+    }
+}
+
+fn plain_text(node: &Node) -> Option<&str> {
+    match &node.content {
+        NodeContent::Text(text) if !text.replaced => Some(&text.written),
+        _ => None,
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The period of a rate that other programs write as `1m`, `60s` or `minute`.
+fn find_period(text: &str) -> Option<&str> {
+    match text.to_ascii_lowercase().as_str() {
+        "second" => Some("s"),
+        "minute" => Some("m"),
+        "hour" => Some("h"),
+        "day" => Some("d"),
+        _ => parse_rate(&format!("1/{text}")).is_ok().then_some(text),
+    }
+}
+
+/// A duration; one without a unit means seconds in most programs.
+fn show_time(text: &str) -> String {
+    match text {
+        "" => "60s".to_owned(),
+        text if is_number(text) => format!("{text}s"),
+        text => show_text(text),
+    }
+}
