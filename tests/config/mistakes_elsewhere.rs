@@ -244,3 +244,28 @@ fn prices_and_ends_of_expressions_are_no_variables() {
         assert_eq!(loaded.warnings, [], "{text}");
     }
 }
+
+#[test]
+fn no_help_repeats_a_secret() {
+    for text in [
+        "locations: [{ path: /, upstream: demo, proxy_set_header: X-Token hunter2 }]\n",
+        "locations: [{ path: /, upstream: demo, proxy_set_header: { Authorization: hunter2 } }]\n",
+        "locations: [{ path: /, upstream: demo, request_headers: [\"X-Secret: hunter2\"] }]\n",
+        "locations: [{ path: /, upstream: demo, request_headers: { set: \"Cookie: hunter2\" } }]\n",
+        "locations: [{ path: /, upstream: \"http://u:hunter2@10.0.0.1/v1\" }]\n",
+        "state: { redis: { url: \"redis://:hunter2,x@a, b c\" } }\n",
+        "state: { redis: { url: \"redis://:x$HUNTER2@a b\" } }\n",
+        "state: { redis: { host: \"u:hunter2@a\" } }\n",
+    ] {
+        let report = read(text).expect_err(text);
+        let helps: Vec<&str> = report.problems.iter().filter_map(|one| one.suggestion.as_deref()).collect();
+        assert!(
+            !helps.is_empty() && !helps.join(" ").to_lowercase().contains("hunter2"),
+            "{text}: {helps:?}"
+        );
+    }
+    let trap =
+        "locations: [{ path: /, upstream: demo, request_headers: { set: { X-Token: hunter2$host } } }]\n";
+    let warnings = read(trap).unwrap_or_else(|report| panic!("{report}")).warnings;
+    assert!(warnings.len() == 1 && !format!("{warnings:?}").contains("hunter2"), "{warnings:?}");
+}

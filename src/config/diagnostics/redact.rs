@@ -41,9 +41,7 @@ fn find_secret_start(line: &str) -> Option<usize> {
     for (byte, c) in code.char_indices() {
         if c == ':' {
             let word = code[word_start..byte].trim_end_matches(['"', '\'', ' ']).to_lowercase();
-            let telling = ["token", "secret", "passw"].iter().any(|part| word.contains(part));
-            let near = |name| strsim::osa_distance(&word, name) <= 2;
-            if telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret")) {
+            if names_secret(&word) {
                 return Some(byte + 1);
             }
             word_start = byte + 1;
@@ -55,6 +53,20 @@ fn find_secret_start(line: &str) -> Option<usize> {
         }
     }
     None
+}
+
+/// Whether a key in lower case names a secret, even a mistyped one.
+fn names_secret(word: &str) -> bool {
+    let telling = ["token", "secret", "passw"].iter().any(|part| word.contains(part));
+    let near = |name| strsim::osa_distance(word, name) <= 2;
+    telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret"))
+}
+
+/// Whether the value of the field or header `name` may be a secret, so that help does not repeat it.
+pub(crate) fn may_hold_secret(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    names_secret(&lower)
+        || ["authorization", "cookie", "api-key", "api_key", "apikey"].iter().any(|part| lower.contains(part))
 }
 
 /// `text` with users and passwords of URLs masked, even if they are not escaped or the URL is invalid: everything

@@ -3,6 +3,7 @@
 use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::diagnostics::redact::may_hold_secret;
 use crate::config::value::foreign_variables::{
     VARIABLES, find_braced_name, find_dollar_names, find_variable, is_body_variable, is_environment_name,
     replace_variables,
@@ -32,7 +33,8 @@ pub(super) fn lint_variables(file: &LintContext<'_>) {
 fn warn_of_dollars(value: &FieldValue<'_>) {
     match &value.node.content {
         NodeContent::Text(text) if !text.replaced => {
-            if let Some(error) = text_kind(&value.path).and_then(|kind| find_misread(kind, text)) {
+            if let Some(error) = text_kind(&value.path).and_then(|kind| find_misread(kind, text, &value.path))
+            {
                 warn_at(value, error);
             }
         }
@@ -56,10 +58,10 @@ fn text_kind(path: &str) -> Option<TextKind> {
     })
 }
 
-fn find_misread(kind: TextKind, text: &ScalarText) -> Option<ValueError> {
+fn find_misread(kind: TextKind, text: &ScalarText, path: &str) -> Option<ValueError> {
     let written = text.written.as_str();
     let (shown, help) = match kind {
-        TextKind::Line => explain_line(written)?,
+        TextKind::Line => explain_line(written, path)?,
         TextKind::Body => {
             let is_known = |name: &&str| is_body_variable(name) || find_variable(name).is_some();
             let name = find_dollar_names(written).find(is_known)?;
@@ -89,11 +91,13 @@ fn find_misread(kind: TextKind, text: &ScalarText) -> Option<ValueError> {
 }
 
 /// What looks like a variable in a header value or a redirect, and what to write.
-fn explain_line(written: &str) -> Option<(String, String)> {
+fn explain_line(written: &str, path: &str) -> Option<(String, String)> {
     let known = || format!("the variables here are ${{{}}}", VARIABLES.join("}, ${"));
     if let Some(name) = find_dollar_names(written).next() {
         let help = match replace_variables(written).map(|text| show_text(&text)) {
-            Some(text) if text != "…" => format!("write {text}"),
+            Some(text) if text != "…" && !may_hold_secret(path.rsplit('.').next().unwrap_or(path)) => {
+                format!("write {text}")
+            }
             Some(_) => find_variable(name).map_or_else(known, |own| format!("write ${{{own}}}")),
             None => known(),
         };

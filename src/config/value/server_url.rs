@@ -8,6 +8,7 @@ use super::names;
 use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::diagnostics::redact::redact_credentials;
 use crate::config::model::UpstreamServerConfig;
 use crate::config::model::upstream::ServerAddress;
 
@@ -126,7 +127,7 @@ fn suggest_server(text: &str) -> String {
     let end = text[start..].find(['/', '?', '#']).map_or(text.len(), |at| start + at);
     format!(
         "write {}; the path of a request is forwarded as it is, and strip in the location removes its beginning",
-        &text[..end]
+        redact_credentials(&text[..end])
     )
 }
 

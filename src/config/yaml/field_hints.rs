@@ -1,6 +1,6 @@
 //! What to write instead of an unknown field, or of a value of the wrong form.
 
-use super::shown_text::{show_node, show_text};
+use super::shown_text::{show_field, show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use super::value_hints::{DENY_ALL, is_off, is_on, is_unlimited};
 use crate::config::schema::find_example;
@@ -169,12 +169,12 @@ fn suggest_tier(text: &str) -> Option<String> {
 fn suggest_pairs(name: &str, items: &[Node]) -> Option<String> {
     let pairs = items.iter().map(|item| match &item.content {
         NodeContent::Map(entries) => match entries.as_slice() {
-            [(key, value)] => Some(format!("{}: {}", key.name, show_node(value))),
+            [(key, value)] => Some(show_field(&key.name, &show_node(value))),
             _ => None,
         },
         NodeContent::Text(text) => {
             let (key, value) = text.written.split_once(':')?;
-            Some(format!("{}: {}", key.trim(), show_text(value.trim())))
+            Some(show_field(key.trim(), &show_text(value.trim())))
         }
         _ => None,
     });
@@ -192,7 +192,7 @@ fn suggest_named(items: &[Node]) -> Option<String> {
     let NodeContent::Map(entries) = &items.first()?.content else { return None };
     let name = items.first()?.find_field("name")?;
     let rest = entries.iter().filter(|(key, _)| key.name != "name");
-    let rest: Vec<String> = rest.map(|(key, node)| format!("{}: {}", key.name, show_node(node))).collect();
+    let rest: Vec<String> = rest.map(|(key, node)| show_field(&key.name, &show_node(node))).collect();
     Some(format!("{{ {}: {{ {} }} }}", show_text(&name.written), rest.join(", ")))
 }
 
@@ -227,7 +227,7 @@ fn suggest_mapping(path: &str, name: &str, text: &str) -> Option<String> {
         "access_log" if text.contains('/') || text == "stdout" => format!("{{ output: {shown} }}"),
         "log" => format!("{{ level: {} }}", if text.contains(' ') { "info" } else { text }),
         "set" | "add" => match text.split_once(": ") {
-            Some((header, value)) => format!("{{ {header}: {} }}", show_text(value.trim())),
+            Some((header, value)) => format!("{{ {} }}", show_field(header, &show_text(value.trim()))),
             None => "{ X-Name: value }".to_owned(),
         },
         _ => return None,

@@ -1,7 +1,7 @@
 //! Explains fields that only other programs have, and writes their values as this file does.
 
 use super::foreign_words::{find_field_synonym, to_snake_case};
-use super::shown_text::{show_node, show_text};
+use super::shown_text::{show_field, show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::redact::redact_credentials;
 use crate::config::value::foreign_variables::replace_variables;
@@ -306,12 +306,12 @@ fn show_headers(field: &str, node: &Node) -> String {
     };
     let pair = |text: &str| {
         let (name, rest) = text.trim().split_once([' ', ':'])?;
-        Some(format!("{name}: {}", value(rest)))
+        Some(show_field(name, &value(rest)))
     };
     let pairs: Vec<String> = match &node.content {
         NodeContent::Map(entries) => {
             let texts = entries.iter().filter_map(|(key, node)| Some((key, plain_text(node)?)));
-            texts.map(|(key, text)| format!("{}: {}", key.name, value(text))).collect()
+            texts.map(|(key, text)| show_field(&key.name, &value(text))).collect()
         }
         NodeContent::List(items) => items.iter().filter_map(plain_text).filter_map(pair).collect(),
         _ => plain_text(node).and_then(pair).into_iter().collect(),

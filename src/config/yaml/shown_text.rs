@@ -1,7 +1,7 @@
 //! Writes parts of a file anew, for the help of messages.
 
 use super::tree::{Node, NodeContent};
-use crate::config::diagnostics::redact::redact_credentials;
+use crate::config::diagnostics::redact::{may_hold_secret, redact_credentials};
 
 /// Longer texts and lists are shown as `…`.
 const TEXT_MAX: usize = 80;
@@ -16,14 +16,18 @@ pub(crate) fn show_node(node: &Node) -> String {
             format!("[{}]", items.join(", "))
         }
         NodeContent::Map(entries) if (1..=ITEMS_MAX).contains(&entries.len()) => {
-            let fields: Vec<String> = entries
-                .iter()
-                .map(|(key, node)| format!("{}: {}", show_text(&key.name), show_node(node)))
-                .collect();
+            let fields: Vec<String> =
+                entries.iter().map(|(key, node)| show_field(&key.name, &show_node(node))).collect();
             format!("{{ {} }}", fields.join(", "))
         }
         _ => "…".to_owned(),
     }
+}
+
+/// A field with its value as shown, or with `…` if that may be a secret.
+pub(crate) fn show_field(name: &str, value: &str) -> String {
+    let value = if may_hold_secret(name) { "…" } else { value };
+    format!("{}: {value}", show_text(name))
 }
 
 /// A short text as a value of the file, quoted where it must be.
