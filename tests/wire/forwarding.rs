@@ -126,6 +126,28 @@ fn a_client_stays_on_its_server() {
     assert!(a.count() >= 4 && b.count() >= 4, "{} and {}", a.count(), b.count());
 }
 
+/// `hash:ip` counts clients as limits do: an IPv6 client keeps its server under all its temporary addresses.
+#[test]
+fn an_ipv6_client_stays_on_its_server() {
+    let (a, b) = (Upstream::named("a"), Upstream::named("b"));
+    let gateway = Gateway::start(&format!(
+        "server: {{ trusted_proxies: 127.0.0.0/8 }}\n\
+         upstreams:\n  app: {{ balance: \"hash:ip\", servers: [{}, {}] }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        a.addr(),
+        b.addr()
+    ));
+    for net in 1..20 {
+        let ask = |host| {
+            let ip = format!("2001:db8:0:{net}::{host}");
+            gateway.ask(&get("/").header("X-Forwarded-For", ip)).expect(200).text()
+        };
+        let first = ask(1);
+        assert!((2..8).all(|host| ask(host) == first), "{net}");
+    }
+    assert!(a.count() >= 7 && b.count() >= 7, "{} and {}", a.count(), b.count());
+}
+
 /// Every balance uses every server.
 #[test]
 fn balances_spread() {

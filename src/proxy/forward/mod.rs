@@ -38,7 +38,6 @@ use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::request::body;
 use crate::request::body::{BodyOutcomeCell, RequestBody};
-use crate::request::client::Client;
 use crate::request::headers::added_fields::AddedFields;
 use crate::upstream::{HashInput, Upstream, fnv1a};
 
@@ -132,7 +131,8 @@ impl OutgoingRequest {
         state: &RequestState,
     ) -> OutgoingRequest {
         let request = &inbound.request;
-        let balance_hash = balance_hash_for(hash_input, request, state.client);
+        let balance_hash =
+            balance_hash_for(hash_input, request, gateway.clients.mask_address(state.client.ip));
         // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
         // it.
         let version = request.version();
@@ -336,11 +336,12 @@ fn respond_to_preflight(inbound: InboundRequest, mut state: Box<RequestState>) -
     ForwardOutcome::Responded(local_response(response, state))
 }
 
-/// The hash of the request for the balancer's `hash:*` kinds.
-fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, client: Client) -> u64 {
+/// The hash of the request for the balancer's `hash:*` kinds. `client` is the network that counts as one client, so
+/// that temporary IPv6 addresses do not move a client to another server.
+fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, client: IpAddr) -> u64 {
     match hash_input {
         HashInput::Unused => 0,
-        HashInput::Ip => match client.ip {
+        HashInput::Ip => match client {
             IpAddr::V4(ip) => fnv1a(&ip.octets()),
             IpAddr::V6(ip) => fnv1a(&ip.octets()),
         },

@@ -29,7 +29,7 @@ section! {
     mod upstream = "upstreams.NAME";
     /// The servers: `HOST:PORT`, `http://…`, `https://…`, `unix:/PATH`, or mappings.
     SERVERS: Special = Special(servers_shape), "servers", required, "[10.0.0.1:9000]";
-    /// The choice among the servers; `p2c` takes the less busy of two.
+    /// The choice among the servers; `p2c` takes the less busy of two, `hash:ip` tells clients apart as limits do.
     BALANCE: Text<BalancePolicy> = Text::new(
         "`p2c`, `round_robin`, `least_conn`, `random`, `hash:ip`, `hash:uri` or `hash:header:NAME`", parse_balance
     ).matching("^(p2c|round_robin|least_conn|random|hash:(ip|uri|header:.+))$"),
