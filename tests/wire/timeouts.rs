@@ -300,6 +300,20 @@ fn a_location_bounds_the_whole_request() {
     assert_between("the request", start.elapsed(), 600, &noise);
 }
 
+/// It holds for the built-in upstream as well, which reads the body before it answers.
+#[test]
+fn a_location_bounds_the_built_in_upstream() {
+    let gateway = Gateway::start("locations:\n  - { path: /, upstream: demo, timeout: 600ms }\n");
+    let noise = Noise::listen();
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc");
+    let start = Instant::now();
+    client.response().expect(504);
+    assert_between("the request", start.elapsed(), 600, &noise);
+    let line = &gateway.wait_log(1)[0];
+    assert_eq!((&line["status"], &line["verdict"]), (&504.into(), &"location_timeout".into()), "{line}");
+}
+
 /// A computed wait beyond location.timeout is rejected at once, with 503 naming the limit.
 #[test]
 fn a_wait_beyond_the_location_timeout_is_rejected_at_once() {

@@ -244,7 +244,7 @@ impl Exchange<'_> {
 }
 
 /// Runs `work` until it is done, a deadline of the request passes, or `due` is reached.
-async fn run_until_due<T>(
+pub async fn run_until_due<T>(
     watch: &RequestWatch,
     due: Option<Instant>,
     mut work: Pin<&mut impl Future<Output = T>>,

@@ -18,6 +18,7 @@ mod upgrade;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::pin::pin;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
@@ -94,13 +95,15 @@ async fn serve_demo(
     request: Request<RequestBody>,
     state: Box<RequestState>,
 ) -> ForwardOutcome {
-    match demo::render_echo(request).await {
+    let watch = state.watch.clone();
+    let echo = exchange::run_until_due(&watch, None, pin!(demo::render_echo(request))).await;
+    match echo.and_then(|echo| echo.map_err(ForwardFault::Client)) {
         Ok(response) => {
             let mut response = local_response(response, state);
             route.response_edits.apply(response.headers_mut(), values);
             ForwardOutcome::Responded(response)
         }
-        Err(fault) => ForwardOutcome::Faulted(ForwardFault::Client(fault), state),
+        Err(fault) => ForwardOutcome::Faulted(fault, state),
     }
 }
 
