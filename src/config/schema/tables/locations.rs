@@ -83,7 +83,8 @@ section! {
 }
 
 section! {
-    /// The pace of response bodies, over all connections of a key.
+    /// The pace of response bodies from upstreams, over all connections of a key. Responses that the gateway gives
+    /// itself, those of `demo` included, are not paced.
     mod bandwidth = "locations[].bandwidth";
     /// Bytes and their period.
     RATE: Special = Special(|| text("a size, a slash and a period")), "rate", required, "1MiB/s";
