@@ -27,6 +27,30 @@ fn assert_readable(response: &Response) {
     assert_eq!(exposed, "Retry-After, RateLimit, RateLimit-Policy, x-request-id");
 }
 
+/// The answer to a preflight has the headers of the server and of the location, but only the gateway's CORS fields.
+#[test]
+fn preflights_have_the_headers_of_every_response() {
+    let gateway = Gateway::start(&format!(
+        "server: {{ headers: {{ set: {{ Strict-Transport-Security: max-age=1, \
+           Access-Control-Allow-Origin: \"*\", Access-Control-Max-Age: \"1\" }} }} }}\n\
+         locations: [{{ path: /, upstream: demo, cors: {{ origins: [{APP}] }},\n  \
+           response_headers: {{ add: {{ Vary: Accept, X-Path: \"${{path}}\" }} }} }}]\n"
+    ));
+    for origin in [APP, "https://other.example.com"] {
+        let asked = Ask::new("OPTIONS", "/x?y")
+            .header("Origin", origin)
+            .header("Access-Control-Request-Method", "PUT");
+        let answer = gateway.ask(&asked).expect(204);
+        assert_eq!(answer.header("strict-transport-security").as_deref(), Some("max-age=1"));
+        assert_eq!(answer.header("x-path").as_deref(), Some("/x"));
+        let vary = answer.headers.all("vary").join(", ");
+        assert_eq!(vary, "Accept, Origin, Access-Control-Request-Method, Access-Control-Request-Headers");
+        let (allowed, max_age) = if origin == APP { (vec![APP], vec!["600"]) } else { (vec![], vec![]) };
+        assert_eq!(answer.headers.all("access-control-allow-origin"), allowed);
+        assert_eq!(answer.headers.all("access-control-max-age"), max_age);
+    }
+}
+
 /// However many: a preflight reaches neither upstream nor limit, and the rejection that follows is readable.
 #[test]
 fn preflights_cost_nothing_and_rejections_are_readable() {

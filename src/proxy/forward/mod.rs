@@ -71,7 +71,7 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
         permit.keep_charges();
     }
     if state.is_preflight() {
-        return respond_to_preflight(*inbound, state);
+        return respond_to_preflight(route, *inbound, state);
     }
     let upstream = match (state.degraded, &route.action) {
         (Some(degraded), _) => &gateway.upstreams[degraded.0],
@@ -329,9 +329,15 @@ fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestSta
     ForwardOutcome::Responded(response)
 }
 
-fn respond_to_preflight(inbound: InboundRequest, mut state: Box<RequestState>) -> ForwardOutcome {
+fn respond_to_preflight(
+    route: &Route,
+    inbound: InboundRequest,
+    mut state: Box<RequestState>,
+) -> ForwardOutcome {
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::NO_CONTENT;
+    let values = rewrite::render_values(&route.response_edits, &inbound, &state);
+    route.response_edits.apply(response.headers_mut(), &values);
     if let Some(cors) = state.cors.take() {
         cors.write_preflight_fields(inbound.request.headers(), response.headers_mut());
     }

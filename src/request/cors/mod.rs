@@ -164,9 +164,10 @@ impl CorsAnswer {
         }
     }
 
-    /// Writes the fields of the answer to a preflight with the head `request`.
+    /// Writes the fields of the answer to a preflight with the head `request`. Other such fields are replaced.
     pub fn write_preflight_fields(&self, request: &HeaderMap, headers: &mut HeaderMap) {
-        headers.insert(VARY, VARY_PREFLIGHT);
+        remove_cors_fields(headers);
+        headers.append(VARY, VARY_PREFLIGHT);
         if !self.write_permission(headers) {
             return;
         }
