@@ -29,6 +29,7 @@ pub use model::id::*;
 pub use model::limit::*;
 pub use model::listen::*;
 pub use model::reject::*;
+pub use model::template::*;
 pub use model::tls::*;
 pub use model::upstream::*;
 pub use model::*;

@@ -265,3 +265,30 @@ fn grpc_clients_get_a_grpc_status() {
     assert_eq!(rejected.header("grpc-status").as_deref(), Some("14"));
     gate.open();
 }
+
+/// The headers of `on_reject` know the request, whatever rejects it; a client cannot end their lines.
+#[test]
+fn headers_of_rejections_have_variables() {
+    let gateway = Gateway::start(
+        "on_reject: { headers: { Location: \"https://help.test${path}?id=${request_id}\", X-Who: \"${client_ip}\", \
+         X-Account: \"${account}\" } }\n\
+         account: { from: header:x-account }\nupstreams: { gone: 127.0.0.1:1 }\nlocations:\n  \
+           - { path: /once, respond: {}, limits: { key: global, rate: 1/h } }\n  \
+           - { path: /shut, respond: {}, access: { deny: 127.0.0.1 } }\n  \
+           - { path: /gone, upstream: gone }\n  \
+           - { path: /own, respond: {}, limits: { key: global, rate: 1/h }, on_reject: { headers: {} } }\n",
+    );
+    gateway.get("/once").expect(200);
+    gateway.get("/own").expect(200);
+    for (path, status) in [("/once", 429), ("/once", 429), ("/shut", 403), ("/gone", 502), ("/none", 404)] {
+        let answer = gateway.ask(&get(path).header("X-Account", "a\tb")).expect(status);
+        let id = answer.json()["request_id"].as_str().expect("an id").to_owned();
+        assert_eq!(answer.header("location"), Some(format!("https://help.test{path}?id={id}")));
+        assert_eq!(answer.header("x-who").as_deref(), Some("127.0.0.1"), "{path}");
+        let account = (path != "/shut").then_some("a%09b");
+        assert_eq!(answer.header("x-account").as_deref(), account, "{path}");
+    }
+    let grpc = gateway.ask(&get("/once").header("Content-Type", "application/grpc")).expect(200);
+    assert_eq!(grpc.header("x-who").as_deref(), Some("127.0.0.1"));
+    assert!(!gateway.get("/own").expect(429).headers.has("x-who"));
+}

@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue};
 
-use super::reject::TemplateConfig;
+use super::template::TemplateConfig;
 
 #[derive(Debug, Clone, Default)]
 pub struct HeaderEdits {

@@ -8,6 +8,7 @@ pub(crate) mod id;
 pub(crate) mod limit;
 pub(crate) mod listen;
 pub(crate) mod reject;
+pub(crate) mod template;
 pub(crate) mod tls;
 pub(crate) mod upstream;
 
@@ -29,7 +30,8 @@ use headers::HeaderEdits;
 use id::{LimitId, LocationId, UpstreamId};
 use limit::{KeyPart, LimitConfig};
 use listen::{ListenConfig, Scheme};
-use reject::{OnReject, OnRejectPatch, TemplateConfig};
+use reject::{OnReject, OnRejectPatch};
+use template::TemplateConfig;
 use tls::{UpstreamProtocol, UpstreamTlsConfig};
 use upstream::{EjectConfig, HealthConfig, RetryConfig, ServerAddress};
 

@@ -1,41 +1,9 @@
-//! The typed model of rejections: the answer to a rejected request, and its templates.
+//! The typed model of rejections: the answer to a rejected request.
 
+use super::headers::HeaderText;
+use super::template::TemplateConfig;
 use crate::config::UpstreamId;
 use http::{HeaderName, HeaderValue, StatusCode};
-
-/// Parsed text with `${name}` variables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TemplateConfig(pub Vec<TemplatePiece>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TemplatePiece {
-    Text(String),
-    Var(TemplateVar),
-}
-
-/// The template variables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TemplateVar {
-    Status,
-    Title,
-    Message,
-    Limit,
-    Tier,
-    Rate,
-    RetryAfter,
-    RetryAfterMs,
-    RequestId,
-    ClientIp,
-    Account,
-    Host,
-    /// The normalised path without its query; another name of [`TemplateVar::Path`].
-    Uri,
-    Path,
-    RequestUri,
-    Scheme,
-    Location,
-    Upstream,
-}
 
 /// The answer to a rejection, with every field decided.
 #[derive(Debug, Clone)]
@@ -43,7 +11,7 @@ pub struct OnReject {
     /// `None` = auto: 429 for rates and queues, 503 for concurrency and overload.
     pub status: Option<StatusCode>,
     pub body: RejectBody,
-    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub headers: Vec<(HeaderName, HeaderText)>,
     pub ratelimit_headers: RateLimitHeaders,
     /// Percent of Retry-After, 0 to 100.
     pub retry_jitter: u8,
@@ -87,7 +55,7 @@ pub struct OnRejectPatch {
     /// `Some(None)` restores `auto`.
     pub status: Option<Option<StatusCode>>,
     pub body: Option<RejectBody>,
-    pub headers: Option<Vec<(HeaderName, HeaderValue)>>,
+    pub headers: Option<Vec<(HeaderName, HeaderText)>>,
     pub ratelimit_headers: Option<RateLimitHeaders>,
     pub retry_jitter: Option<u8>,
     /// `Some(None)` turns it off.

@@ -1,12 +1,12 @@
 //! Reads header edits: headers to set, add and remove.
 
-use http::{HeaderName, HeaderValue};
+use http::HeaderName;
 
 use super::templates;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::headers::{HeaderEdits, HeaderText};
-use crate::config::model::reject::{TemplatePiece, TemplateVar};
+use crate::config::model::template::{TemplatePiece, TemplateVar};
 use crate::config::schema::field::Field;
 use crate::config::schema::kinds::Nested;
 use crate::config::schema::tables::headers::edits;
@@ -32,8 +32,7 @@ const HEADER_VARS: [TemplateVar; 10] = [
 /// The edits of a field that is a section of them.
 pub(crate) fn read_edits(fields: &FieldReader<'_>, field: &Field<Nested>) -> HeaderEdits {
     fields.read_section(field, |edits| {
-        let pairs =
-            |field| edits.find(field).map(|value| read_pairs(&value, read_header_text)).unwrap_or_default();
+        let pairs = |field| edits.find(field).map(|value| read_pairs(&value)).unwrap_or_default();
         HeaderEdits {
             set: pairs(&edits::SET),
             add: pairs(&edits::ADD),
@@ -42,21 +41,12 @@ pub(crate) fn read_edits(fields: &FieldReader<'_>, field: &Field<Nested>) -> Hea
     })
 }
 
-/// A mapping of header names to values without variables.
-pub(crate) fn read_fixed_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderValue)> {
-    read_pairs(value, |value| value.parse_with(names::parse_header_value))
-}
-
-/// A mapping of header names to what `read` makes of their values. The same name in two spellings counts as a
-/// duplicate.
-fn read_pairs<T>(
-    value: &FieldValue<'_>,
-    read: impl Fn(&FieldValue<'_>) -> Option<T>,
-) -> Vec<(HeaderName, T)> {
-    let mut pairs: Vec<(HeaderName, T)> = Vec::new();
+/// A mapping of header names to values. The same name in two spellings counts as a duplicate.
+pub(crate) fn read_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderText)> {
+    let mut pairs: Vec<(HeaderName, HeaderText)> = Vec::new();
     for (key, value) in value.entries() {
         let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
-        let text = read(&value);
+        let text = read_header_text(&value);
         let (Some(name), Some(text)) = (name, text) else { continue };
         if pairs.iter().any(|(other, _)| *other == name) {
             value.report_at_name(ValueError::new(

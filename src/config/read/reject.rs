@@ -6,8 +6,9 @@ use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::reject::{
-    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody, TemplateConfig,
+    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody,
 };
+use crate::config::model::template::TemplateConfig;
 use crate::config::schema::tables::reject::{on_reject, response, template};
 use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::words::{parse_or_none, parse_word};
@@ -37,7 +38,7 @@ pub(crate) fn read_patch(
     value.open_section(&on_reject::SECTION).read_all(|fields| OnRejectPatch {
         status: fields.read_written(&on_reject::STATUS),
         body: fields.find(&on_reject::BODY).and_then(|value| read_body(&value)),
-        headers: fields.find(&on_reject::HEADERS).map(|value| headers::read_fixed_pairs(&value)),
+        headers: fields.find(&on_reject::HEADERS).map(|value| headers::read_pairs(&value)),
         ratelimit_headers: fields
             .find(&on_reject::RATELIMIT_HEADERS)
             .map(|value| read_ratelimit_headers(&value)),

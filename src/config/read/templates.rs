@@ -2,7 +2,7 @@
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
-use crate::config::model::reject::{TemplateConfig, TemplatePiece, TemplateVar};
+use crate::config::model::template::{TemplateConfig, TemplatePiece, TemplateVar};
 use crate::config::value::foreign_variables::find_variable;
 use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::{NodeContent, TextPiece};

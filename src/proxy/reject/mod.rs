@@ -214,6 +214,9 @@ impl Rejecter {
             return None;
         }
         let response = &responses.rejected;
+        if !response.has_fixed_head() {
+            return None;
+        }
         let retry = response.retry_times(request_id, limit_rejection.retry_after_ns);
         let seconds = retry.seconds?;
         if decision.remaining > 0 || limit_fields::reset_seconds(decision) != seconds {
@@ -221,7 +224,7 @@ impl Rejecter {
         }
         let kept = responses.usual_heads.get(usize::try_from(seconds).ok()?.checked_sub(1)?)?;
         let head = kept.get_or_init(|| {
-            let mut head = response.render_head(retry);
+            let mut head = response.render_head(&RejectContext::default(), retry);
             self.write_fields([(limit_rejection.limit, limit_rejection.rate, *decision)], &mut head);
             Box::new(head)
         });

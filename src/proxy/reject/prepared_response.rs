@@ -13,10 +13,16 @@ use super::template::{
     CompiledTemplate, Escape, FixedValues, RetryTimes, TemplateBuilder, TemplatePart, TemplateSlot,
 };
 use crate::base::escape;
-use crate::config::{CannedResponse, Degrade, OnReject, RejectBody, TemplateConfig};
+use crate::config::{CannedResponse, Degrade, HeaderText, OnReject, RejectBody, TemplateConfig};
 
 /// The headers of `on_reject`.
-type ExtraHeaders = Arc<[(HeaderName, HeaderValue)]>;
+type ExtraHeaders = Arc<[(HeaderName, ExtraValue)]>;
+
+enum ExtraValue {
+    Fixed(HeaderValue),
+    /// Each request fills in the variables.
+    Template(CompiledTemplate),
+}
 
 /// The parts of an `on_reject` section that its responses share, prepared once.
 pub(super) struct SectionStyle<'a> {
@@ -77,8 +83,14 @@ pub(super) const NO_KIND: &str = "about:blank";
 
 impl<'a> SectionStyle<'a> {
     pub(super) fn new(on_reject: &'a OnReject) -> SectionStyle<'a> {
-        let entry = |(name, value): &(HeaderName, HeaderValue)| {
-            (interned_headers::intern_name(name), interned_headers::intern_value(value))
+        let entry = |(name, text): &(HeaderName, HeaderText)| {
+            let value = match text {
+                HeaderText::Fixed(value) => ExtraValue::Fixed(interned_headers::intern_value(value)),
+                HeaderText::Template(template) => {
+                    ExtraValue::Template(CompiledTemplate::for_header(template))
+                }
+            };
+            (interned_headers::intern_name(name), value)
         };
         SectionStyle { on_reject, extra_headers: on_reject.headers.iter().map(entry).collect() }
     }
@@ -190,7 +202,19 @@ impl PreparedResponse {
     }
 
     pub(super) fn uses_target(&self) -> bool {
-        self.body.uses_target()
+        self.body.uses_target() || self.header_templates().any(CompiledTemplate::uses_target)
+    }
+
+    /// Whether the head is the same for every request, but for the time until the retry.
+    pub(super) fn has_fixed_head(&self) -> bool {
+        self.header_templates().next().is_none()
+    }
+
+    fn header_templates(&self) -> impl Iterator<Item = &CompiledTemplate> {
+        self.extra_headers.iter().filter_map(|(_, value)| match value {
+            ExtraValue::Fixed(_) => None,
+            ExtraValue::Template(template) => Some(template),
+        })
     }
 
     pub(super) fn render_response(
@@ -203,7 +227,7 @@ impl PreparedResponse {
         if grpc {
             return self.render_grpc(context, retry);
         }
-        self.build_response(self.render_head(retry), context, retry)
+        self.build_response(self.render_head(context, retry), context, retry)
     }
 
     /// The response with this head.
@@ -224,7 +248,7 @@ impl PreparedResponse {
         response
     }
 
-    pub(super) fn render_head(&self, retry: RetryTimes) -> HeaderMap {
+    pub(super) fn render_head(&self, context: &RejectContext<'_>, retry: RetryTimes) -> HeaderMap {
         // Reserve for the fields about limits as well: the smallest map holds six.
         let mut headers = HeaderMap::with_capacity(4 + self.extra_headers.len());
         if let Some(content_type) = &self.content_type {
@@ -237,7 +261,7 @@ impl PreparedResponse {
         if let Some(challenge) = &self.challenge {
             headers.insert(WWW_AUTHENTICATE, challenge.clone());
         }
-        self.add_extra_headers(&mut headers);
+        self.add_extra_headers(context, &mut headers);
         headers
     }
 
@@ -245,7 +269,7 @@ impl PreparedResponse {
     fn render_grpc(&self, context: &RejectContext<'_>, retry: RetryTimes) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
-        self.add_extra_headers(headers);
+        self.add_extra_headers(context, headers);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from_static(self.grpc_status));
         let mut message = Vec::new();
@@ -259,9 +283,17 @@ impl PreparedResponse {
         response
     }
 
-    fn add_extra_headers(&self, headers: &mut HeaderMap) {
+    /// Adds the headers of `on_reject`. An empty value is not sent, but replaces the gateway's own.
+    fn add_extra_headers(&self, context: &RejectContext<'_>, headers: &mut HeaderMap) {
         for (name, value) in self.extra_headers.iter() {
-            headers.insert(name.clone(), value.clone());
+            let value = match value {
+                ExtraValue::Fixed(value) => Some(value.clone()),
+                ExtraValue::Template(template) => template.render_header_value(context),
+            };
+            match value {
+                Some(value) => drop(headers.insert(name.clone(), value)),
+                None => drop(headers.remove(name)),
+            }
         }
     }
 

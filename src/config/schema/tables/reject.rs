@@ -22,7 +22,7 @@ section! {
         Shape::Words(vec!["problem", "envelope", "none"]),
         Shape::Section(&template::SECTION),
     ])), "body", "problem", "envelope";
-    /// Additional response headers.
+    /// Additional response headers. Values may have variables.
     HEADERS: Special = Special(headers), "headers", "{}", "{ Cache-Control: no-store }";
     /// The fields that tell a client its limits: RateLimit and RateLimit-Policy (standard), X-RateLimit-* (legacy).
     RATELIMIT_HEADERS: Special = Special(|| Shape::Either(vec![

@@ -54,6 +54,19 @@ fn a_kept_head_is_the_rendered_one() {
 }
 
 #[test]
+fn a_head_with_variables_is_not_kept() {
+    let rejecters =
+        with_on_reject("{ headers: { X-Id: \"<${request_id}>\", X-Host: \"${host}\", X-Why: slow } }");
+    let (usual, rendered) =
+        render_both(&rejecters, rate_rejection(Some(1_000_000_000)), rejecting(0, 1_000_000_000));
+    assert!(usual.is_none());
+    let fields = ["x-id", "x-host", "x-why"].map(|name| header(&rendered, name));
+    assert_eq!(fields, [&format!("<{ID}>"), "", "slow"]);
+    assert!(!rendered.headers().contains_key("x-host"), "an empty value is not sent");
+    assert!(rejecters.for_location(Some(LocationId(0))).uses_target());
+}
+
+#[test]
 fn other_rejections_have_no_kept_head() {
     let rejecters = with_on_reject("{}");
     let rejecter = rejecters.for_location(Some(LocationId(0)));
