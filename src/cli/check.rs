@@ -12,10 +12,10 @@ use super::server_names::find_unresolved;
 use super::{CONFIG_INVALID, load_noted, print_error, print_output, use_colors, warning_text};
 use crate::config::LimitId;
 use crate::config::describe::{
-    advise_on_state, describe_access, describe_action, describe_bans, describe_hosts, describe_limit,
-    describe_listen, describe_location, describe_state,
+    advise_on_state, describe_access, describe_action, describe_bans, describe_cors, describe_header_edits,
+    describe_hosts, describe_limit, describe_listen, describe_location, describe_state, describe_upstream,
 };
-use crate::config::{Config, LocationConfig, Problem};
+use crate::config::{Config, LocationConfig, Problem, UpstreamConfig};
 
 #[derive(Serialize)]
 struct CheckReport<'a> {
@@ -30,10 +30,9 @@ struct CheckReport<'a> {
 
 #[derive(Serialize)]
 struct ConfigSummary<'a> {
-    /// Listeners with TLS or other options; absent without any.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     listen: Vec<String>,
-    limits: Vec<LimitSummary<'a>>,
+    upstreams: Vec<NamedSummary<'a>>,
+    limits: Vec<NamedSummary<'a>>,
     /// The limits that apply before every location's own.
     server_limits: Vec<&'a str>,
     /// Absent if nothing is counted in Redis.
@@ -48,12 +47,15 @@ struct ConfigSummary<'a> {
     /// The default of all locations; absent if all clients are treated alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
+    /// The edits of `server.headers`; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_headers: Option<String>,
     locations: Vec<LocationSummary<'a>>,
 }
 
-/// A limit and its description.
+/// A limit or an upstream and its description.
 #[derive(Serialize)]
-struct LimitSummary<'a> {
+struct NamedSummary<'a> {
     name: &'a str,
     does: String,
 }
@@ -70,7 +72,15 @@ struct LocationSummary<'a> {
     /// Absent if all clients are treated alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
-    limits: Vec<LimitSummary<'a>>,
+    /// Absent without `cors`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cors: Option<String>,
+    /// Absent without edits, as is the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_headers: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_headers: Option<String>,
+    limits: Vec<NamedSummary<'a>>,
 }
 
 /// Checks the file; with `--strict` a file with warnings is invalid, except those about names that do not resolve: they
@@ -110,6 +120,7 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
 fn summarize_config(config: &Config) -> ConfigSummary<'_> {
     ConfigSummary {
         listen: describe_listen(config),
+        upstreams: config.upstreams.iter().map(summarize_upstream).collect(),
         limits: (0..config.limits.len())
             .map(LimitId)
             .map(|limit| summarize_limit(config, limit, None))
@@ -119,6 +130,7 @@ fn summarize_config(config: &Config) -> ConfigSummary<'_> {
         advice: advise_on_state(config),
         bans: describe_bans(config),
         access: describe_access(config, &config.access),
+        response_headers: describe_header_edits(&config.server.headers),
         locations: config.locations.iter().map(|location| summarize_location(config, location)).collect(),
     }
 }
@@ -130,43 +142,41 @@ fn summarize_location<'a>(config: &'a Config, location: &'a LocationConfig) -> L
         methods: location.methods.iter().map(Method::as_str).collect(),
         to: describe_action(config, location),
         access: describe_access(config, &location.access),
+        cors: location.cors.as_ref().map(describe_cors),
+        request_headers: describe_header_edits(&location.request_headers),
+        response_headers: describe_header_edits(&location.response_headers),
         limits: location.limits.iter().map(|&limit| summarize_limit(config, limit, Some(location))).collect(),
     }
+}
+
+fn summarize_upstream(upstream: &UpstreamConfig) -> NamedSummary<'_> {
+    NamedSummary { name: &upstream.name, does: describe_upstream(upstream) }
 }
 
 fn summarize_limit<'a>(
     config: &'a Config,
     limit: LimitId,
     location: Option<&LocationConfig>,
-) -> LimitSummary<'a> {
-    LimitSummary { name: limit_name(config, limit), does: describe_limit(config, limit, location) }
+) -> NamedSummary<'a> {
+    NamedSummary { name: limit_name(config, limit), does: describe_limit(config, limit, location) }
 }
 
 fn limit_name(config: &Config, limit: LimitId) -> &str {
     config.limits.get(limit.0).map_or("", |limit| &limit.name)
 }
 
-/// Every limit as a sentence, then every location with its chain and the limits that differ there.
+/// Every listener, upstream and limit as a sentence, then every location.
 pub(super) fn render_overview(config: &Config) -> String {
+    let upstreams = config.upstreams.iter().map(|one| format!("{}: {}", one.name, describe_upstream(one)));
+    let limits = (0..config.limits.len()).map(|limit| describe_limit(config, LimitId(limit), None));
     let mut out = String::new();
-    let listen = describe_listen(config);
-    if !listen.is_empty() {
-        out.push_str("\nlisten\n");
-    }
-    for line in listen {
-        // Writing into a String cannot fail.
-        let _ = writeln!(out, "  {line}");
-    }
-    if !config.limits.is_empty() {
-        out.push_str("\nlimits\n");
-    }
-    for limit in (0..config.limits.len()).map(LimitId) {
-        let _ = writeln!(out, "  {}", describe_limit(config, limit, None));
-    }
-    if !config.server.limits.is_empty() {
-        let _ = writeln!(out, "\nevery request: {}", join_limit_names(config, &config.server.limits));
-    }
+    write_list(&mut out, "listen", describe_listen(config));
+    write_list(&mut out, "upstreams", upstreams);
+    write_list(&mut out, "limits", limits);
+    let server_limits = join_limit_names(config, &config.server.limits);
     let sections = [
+        ("every request", (!server_limits.is_empty()).then_some(server_limits)),
+        ("every response", describe_header_edits(&config.server.headers)),
         ("state", describe_state(config)),
         ("advice", advise_on_state(config)),
         ("bans", describe_bans(config)),
@@ -174,28 +184,49 @@ pub(super) fn render_overview(config: &Config) -> String {
     ];
     for (name, text) in sections {
         if let Some(text) = text {
+            // Writing into a String cannot fail.
             let _ = writeln!(out, "\n{name}: {text}");
         }
     }
-    if !config.locations.is_empty() {
-        out.push_str("\nlocations\n");
+    write_list(
+        &mut out,
+        "locations",
+        config.locations.iter().map(|location| render_location(config, location)),
+    );
+    out
+}
+
+/// A title and the indented lines below it; nothing without lines.
+fn write_list(out: &mut String, title: &str, lines: impl IntoIterator<Item = String>) {
+    for (index, line) in lines.into_iter().enumerate() {
+        if index == 0 {
+            let _ = writeln!(out, "\n{title}");
+        }
+        let _ = writeln!(out, "  {line}");
     }
-    for location in &config.locations {
-        let _ = write!(out, "  {}", describe_location(config, location));
-        if !location.limits.is_empty() {
-            let _ = write!(out, ": {}", join_limit_names(config, &location.limits));
+}
+
+/// A location with its chain, its edits of headers, and the access rules and limits that differ there.
+fn render_location(config: &Config, location: &LocationConfig) -> String {
+    let mut out = describe_location(config, location);
+    if !location.limits.is_empty() {
+        out += &format!(": {}", join_limit_names(config, &location.limits));
+    }
+    let mut push = |detail: String| out.extend(["\n    ", &detail]);
+    if location.access != config.access {
+        let access = describe_access(config, &location.access);
+        push(format!("access: {}", access.as_deref().unwrap_or("any")));
+    }
+    for (name, edits) in [("request", &location.request_headers), ("response", &location.response_headers)] {
+        if let Some(edits) = describe_header_edits(edits) {
+            push(format!("{name} headers: {edits}"));
         }
-        out.push('\n');
-        if location.access != config.access {
-            let access = describe_access(config, &location.access);
-            let _ = writeln!(out, "    access: {}", access.as_deref().unwrap_or("any"));
-        }
-        for &limit in &location.limits {
-            let (general, here) =
-                (describe_limit(config, limit, None), describe_limit(config, limit, Some(location)));
-            if general != here {
-                let _ = writeln!(out, "    {here}");
-            }
+    }
+    for &limit in &location.limits {
+        let (general, here) =
+            (describe_limit(config, limit, None), describe_limit(config, limit, Some(location)));
+        if general != here {
+            push(here);
         }
     }
     out

@@ -123,21 +123,32 @@ fn a_name_that_does_not_resolve_is_no_error_for_strict() {
 
 #[test]
 fn check_describes_every_limit_and_every_location() {
-    let text = "server: { limits: [all] }\nlimits:\n  per-ip: { rate: 10/s, burst: 20 }\n  \
+    let text = "server: { limits: [all], headers: { set: { X-A: a } } }\nupstreams: { app: [a:1, b:1] }\n\
+                limits:\n  per-ip: { rate: 10/s, burst: 20 }\n  \
                 all: { key: global, rate: 1000/s }\nlocations:\n  \
-                - { path: /api/, host: a.test, methods: [GET], upstream: demo, limits: [per-ip, 5/s] }\n  \
+                - { path: /api/, host: a.test, methods: [GET], upstream: app, limits: [per-ip, 5/s],\n      \
+                    request_headers: { set: { X-B: b } }, response_headers: { remove: Server } }\n  \
+                - { path: /demo, upstream: demo }\n  \
                 - { path: /x, redirect: { to: / }, limits: per-ip, on_reject: { status: 403 } }\n";
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
     let refused = "is rejected with 429 and told when to return";
     let expected = format!(
-        "\nlimits\n  \
+        "\nlisten\n  port 8080: plain HTTP\n\n\
+         upstreams\n  \
+         app: a:1, b:1; balanced to the less busy of two; no health checks; 1 retry (connect, refused)\n  \
+         demo: built in, echoes each request\n\n\
+         limits\n  \
          per-ip: 10 requests per second per client IP, 20 at once; the 21st {refused}\n  \
          all: 1000 requests per second for all clients together, 1000 at once; the 1001st {refused}\n  \
          a.test GET /api/#2: 5 requests per second per client IP, 5 at once; the 6th {refused}\n\n\
          every request: all\n\n\
+         every response: set x-a\n\n\
          locations\n  \
-         /api/ (a.test, GET) -> demo: per-ip, a.test GET /api/#2\n  \
-         /x -> redirects with 308: per-ip\n    \
+         /api/ (a.test, GET) -> app: per-ip, a.test GET /api/#2\n    \
+         request headers: set x-b\n    \
+         response headers: remove server\n  \
+         /demo -> demo\n  \
+         /x -> redirects to / with 308: per-ip\n    \
          per-ip: 10 requests per second per client IP, 20 at once; \
          the 21st is rejected with 403 and told when to return\n"
     );

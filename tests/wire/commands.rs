@@ -141,6 +141,23 @@ fn check_and_explain_read_stdin() {
 }
 
 #[test]
+fn check_describes_the_whole_file_for_programs_too() {
+    let yaml = "server: { headers: { set: { X-A: a } } }\nupstreams: { app: 10.0.0.1:9000 }\nlocations:\n  \
+                - { path: /, upstream: app, request_headers: { set: { X-Key: secret } } }\n  \
+                - { path: /old, redirect: { to: \"/new${path}\" }, cors: { origins: https://a.test } }\n";
+    let checked = run_on_stdin(yaml, &["check", "--json", "-"]);
+    let report: Value = serde_json::from_str(&checked.stdout).expect("JSON");
+    assert_eq!(report["listen"][0], "port 8080: plain HTTP");
+    assert_eq!(report["upstreams"][0]["name"], "app");
+    assert_eq!(report["upstreams"][0]["does"], "10.0.0.1:9000; no health checks; 1 retry (connect, refused)");
+    assert_eq!(report["response_headers"], "set x-a");
+    assert_eq!(report["locations"][0]["request_headers"], "set x-key");
+    assert_eq!(report["locations"][1]["to"], "redirects to /new${path} with 308");
+    assert_eq!(report["locations"][1]["cors"], "https://a.test");
+    assert!(!checked.stdout.contains("secret"), "{checked:?}");
+}
+
+#[test]
 fn the_file_may_be_an_argument_and_t_checks() {
     let dir = Scratch::new();
     let file =

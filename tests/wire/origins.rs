@@ -145,8 +145,8 @@ fn explain_knows_scheme_and_listener() {
     };
     for (url, more, location) in [
         ("https://a.test/x", &[][..], "/ (https) -> answers 200"),
-        ("http://a.test/x", &[], "/ (http) -> redirects with 308"),
-        ("/x", &[], "/ (http) -> redirects with 308"),
+        ("http://a.test/x", &[], "/ (http) -> redirects to https://${host}${request_uri} with 308"),
+        ("/x", &[], "/ (http) -> redirects to https://${host}${request_uri} with 308"),
         ("/x", &["--listener", "secure"], "/ (https) -> answers 200"),
         ("/only", &["--listener", "plain"], "= /only (listener plain) -> answers 200"),
         ("https://a.test/only", &[], "/ (https) -> answers 200"),

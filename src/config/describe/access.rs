@@ -1,6 +1,6 @@
 //! Access rules and bans in one line each.
 
-use super::{format_count, format_full_period, format_period};
+use super::{format_count, format_full_period, format_period, join_names};
 use crate::config::model::access::{AccessConfig, BanKey, NetworkList};
 use crate::config::model::{Config, StoreConfig};
 
@@ -53,13 +53,8 @@ pub fn describe_access(config: &Config, access: &AccessConfig) -> Option<String>
 /// Networks and sets by their names in the file.
 pub(super) fn list_networks(config: &Config, networks: &NetworkList) -> String {
     let sets = networks.sets.iter().filter_map(|set| config.ip_sets.get(*set)).map(|set| set.name.clone());
-    let mut names: Vec<String> = networks.written.iter().map(ToString::to_string).chain(sets).collect();
-    let more = names.len().saturating_sub(NETWORKS_MAX);
-    if more > 0 {
-        names.truncate(NETWORKS_MAX);
-        names.push(format!("{more} more"));
-    }
-    names.join(", ")
+    let names: Vec<String> = networks.written.iter().map(ToString::to_string).chain(sets).collect();
+    join_names(&names, NETWORKS_MAX)
 }
 
 #[cfg(test)]

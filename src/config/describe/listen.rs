@@ -1,17 +1,18 @@
-//! Listeners in one line each, if they offer more than plain HTTP.
+//! Listeners in one line each.
 
+use super::join_names;
 use crate::config::model::Config;
 use crate::config::model::listen::{ListenConfig, ProxyProtocolMode, TlsVersion};
 
 /// More names would hide the rest of the line.
 const NAMES_MAX: usize = 8;
 
-/// "port 443: TLS 1.2 or newer for a.test, *.a.test; PROXY header required", for each entry with more than an address.
+/// "port 8080: plain HTTP", "port 443: TLS 1.2 or newer for a.test, *.a.test; PROXY header required".
 pub fn describe_listen(config: &Config) -> Vec<String> {
-    config.listen.iter().filter_map(describe_entry).collect()
+    config.listen.iter().map(describe_entry).collect()
 }
 
-fn describe_entry(listen: &ListenConfig) -> Option<String> {
+fn describe_entry(listen: &ListenConfig) -> String {
     let mut words = Vec::new();
     if let Some(tls) = &listen.tls {
         let version = match tls.min_version {
@@ -24,17 +25,13 @@ fn describe_entry(listen: &ListenConfig) -> Option<String> {
                 names.push(name);
             }
         }
-        let more = names.len().saturating_sub(NAMES_MAX);
-        names.truncate(NAMES_MAX);
-        let mut described = match names.as_slice() {
+        words.push(match names.as_slice() {
             [] => version.to_owned(),
-            names => format!("{version} for {}", names.join(", ")),
-        };
-        if more > 0 {
-            described += &format!(" and {more} more");
-        }
-        words.push(described);
+            names => format!("{version} for {}", join_names(names, NAMES_MAX)),
+        });
         words.extend(tls.client_ca.as_ref().map(|_| "clients need a certificate".to_owned()));
+    } else {
+        words.push("plain HTTP".to_owned());
     }
     words.extend((!listen.http2).then(|| "no HTTP/2".to_owned()));
     words.extend(listen.proxy_protocol.map(|wanted| match wanted {
@@ -43,7 +40,7 @@ fn describe_entry(listen: &ListenConfig) -> Option<String> {
     }));
     words.extend(listen.name.as_ref().map(|name| format!("named {name}")));
     words.extend(listen.mode.map(|mode| format!("mode {mode:04o}")));
-    (!words.is_empty()).then(|| format!("{}: {}", listen.address, words.join("; ")))
+    format!("{}: {}", listen.address, words.join("; "))
 }
 
 #[cfg(test)]
@@ -51,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listeners_with_more_than_plain_http_are_described() {
+    fn listeners_are_described() {
         let text = concat!(
             "listen:\n  - 8080\n",
             "  - address: \":443\"\n    http2: false\n    tls:\n",
@@ -67,9 +64,10 @@ mod tests {
         assert_eq!(
             describe_listen(&loaded.config),
             [
+                "port 8080: plain HTTP",
                 "port 443: TLS 1.2 or newer for *.a.test, a.test, b.test; clients need a certificate; no HTTP/2",
-                "systemd:web: PROXY header required; named web",
-                "unix:/run/sg.sock: mode 0660",
+                "systemd:web: plain HTTP; PROXY header required; named web",
+                "unix:/run/sg.sock: plain HTTP; mode 0660",
                 "127.0.0.1:8443: TLS 1.3",
             ]
         );

@@ -1,10 +1,12 @@
-//! Describes limits, locations and sections in plain words for `check`, the banner, `explain` and rejection bodies.
+//! Describes the sections of the file in plain words for `check`, the banner, `explain` and rejection bodies.
 
 mod access;
+mod headers;
 mod listen;
 mod location;
 mod sentence;
 mod state;
+mod upstream;
 
 use std::time::Duration;
 
@@ -12,10 +14,12 @@ use super::model::limit::{Algorithm, KeyPart, LimitConfig, ValueSource};
 use super::value::scalars::Rate;
 
 pub use access::{describe_access, describe_bans};
+pub use headers::describe_header_edits;
 pub use listen::describe_listen;
-pub use location::{describe_action, describe_bandwidth, describe_hosts, describe_location};
+pub use location::{describe_action, describe_bandwidth, describe_cors, describe_hosts, describe_location};
 pub use sentence::describe_limit;
 pub use state::{advise_on_state, describe_state};
+pub use upstream::describe_upstream;
 
 /// "10 requests per second", "300 requests per 60 seconds".
 pub fn describe_rate(rate: &Rate) -> String {
@@ -55,6 +59,23 @@ fn describe_one_rate(numbers: &Algorithm, index: usize) -> Option<String> {
 
 fn format_count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// At most `most` of the names, and the number of the others: "a, b, 3 more".
+fn join_names<S: AsRef<str>>(names: &[S], most: usize) -> String {
+    let mut joined: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
+    let more = format!("{} more", names.len().saturating_sub(most));
+    joined.extend((names.len() > most).then_some(more.as_str()));
+    joined.join(", ")
+}
+
+/// A text of the file, cut where it would fill more than a line.
+fn shorten(text: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Units of time; a period is written in the largest that gives a whole number.

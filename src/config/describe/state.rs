@@ -1,5 +1,6 @@
 //! Describes the store of counters, without its credentials.
 
+use super::join_names;
 use crate::config::DEFAULT_PREFIX;
 use crate::config::model::limit::{LimitConfig, OnFailure};
 use crate::config::model::{Config, RedisConfig, RedisServers};
@@ -44,9 +45,8 @@ fn format_address(host: &str, port: u16) -> String {
 }
 
 fn format_addresses(servers: &[(String, u16)]) -> String {
-    let shown = servers.iter().take(SERVERS_MAX).map(|(host, port)| format_address(host, *port));
-    let more = servers.len().saturating_sub(SERVERS_MAX);
-    shown.chain((more > 0).then(|| format!("{more} more"))).collect::<Vec<_>>().join(", ")
+    let addresses: Vec<String> = servers.iter().map(|(host, port)| format_address(host, *port)).collect();
+    join_names(&addresses, SERVERS_MAX)
 }
 
 /// The store of a limit and its behaviour while Redis fails; `None` if no limit of the file counts in Redis.

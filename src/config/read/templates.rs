@@ -7,28 +7,6 @@ use crate::config::value::foreign_variables::find_variable;
 use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::{NodeContent, TextPiece};
 
-/// The template variables by name.
-const VARS: [(&str, TemplateVar); 18] = [
-    ("status", TemplateVar::Status),
-    ("title", TemplateVar::Title),
-    ("message", TemplateVar::Message),
-    ("limit", TemplateVar::Limit),
-    ("tier", TemplateVar::Tier),
-    ("rate", TemplateVar::Rate),
-    ("retry_after", TemplateVar::RetryAfter),
-    ("retry_after_ms", TemplateVar::RetryAfterMs),
-    ("request_id", TemplateVar::RequestId),
-    ("client_ip", TemplateVar::ClientIp),
-    ("account", TemplateVar::Account),
-    ("host", TemplateVar::Host),
-    ("uri", TemplateVar::Uri),
-    ("path", TemplateVar::Path),
-    ("request_uri", TemplateVar::RequestUri),
-    ("scheme", TemplateVar::Scheme),
-    ("location", TemplateVar::Location),
-    ("upstream", TemplateVar::Upstream),
-];
-
 /// A scalar with template variables.
 pub(crate) fn read_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
     read_template_of(value, |_| true)
@@ -47,10 +25,11 @@ pub(crate) fn read_template_of(
     for piece in &text.pieces {
         match piece {
             TextPiece::Plain(plain) => pieces.push(TemplatePiece::Text(plain.clone())),
-            TextPiece::Variable(name) => match VARS.iter().find(|(known, _)| known == name) {
+            TextPiece::Variable(name) => match TemplateVar::NAMES.iter().find(|(known, _)| known == name) {
                 Some((_, var)) if is_allowed(*var) => pieces.push(TemplatePiece::Var(*var)),
                 known => {
-                    let allowed = VARS.iter().filter(|(_, var)| is_allowed(*var)).map(|(name, _)| *name);
+                    let allowed =
+                        TemplateVar::NAMES.iter().filter(|(_, var)| is_allowed(*var)).map(|(name, _)| *name);
                     let names: Vec<&str> = allowed.collect();
                     let message = match known {
                         Some(_) => format!("the template variable `${{{name}}}` has no value here"),
