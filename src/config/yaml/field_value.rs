@@ -77,8 +77,9 @@ impl<'a> FieldValue<'a> {
             let error = ValueError::new(codes::TEMPLATE, "template variables are not allowed here");
             let help = suggest_template(&self.path, &text.written);
             self.report_at_value(error.with_optional_help(help).with_default_help(
-                "they belong to request_headers, response_headers and server.headers, to the bodies of on_reject \
-                 and respond, and to redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
+                "they belong to request_headers, response_headers and server.headers, to headers and bodies of \
+                 on_reject, to the body of respond, and to redirect; write ${NAME} in capitals for the \
+                 environment, $${ for a literal ${",
             ));
             return None;
         };
