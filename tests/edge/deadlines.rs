@@ -68,10 +68,10 @@ fn a_dripping_header_block_is_cut() {
 fn an_idle_connection_is_closed() {
     let gateway = with_timeouts(&Upstream::ok(), "idle: 1s");
     let noise = Noise::listen();
+    let start = Instant::now();
     let mut h2 = H2::connect(gateway.addr());
     h2.write(PREFACE);
     h2.send(SETTINGS, 0, 0, b"");
-    let start = Instant::now();
     h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));
     assert_between("nothing", start.elapsed(), 1000, &noise);
@@ -88,9 +88,9 @@ fn an_idle_connection_is_closed() {
     assert!(h2.ends_within(PATIENCE));
     assert_between("idling", start.elapsed(), 1000, &noise);
     // A connection that does not answer the GOAWAY is closed all the same.
+    let start = Instant::now();
     let mut h2 = H2::open(gateway.addr());
     h2.pongs = false;
-    let start = Instant::now();
     assert!(h2.ends_within(PATIENCE));
     assert_between("a client without manners", start.elapsed(), 2000, &noise);
 }
