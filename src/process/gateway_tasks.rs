@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::watched_files;
 use crate::admission::ban;
-use crate::limit::snapshot::SnapshotThread;
+use crate::limit::snapshot::{LastFault, SnapshotThread};
 use crate::proxy::gateway::Gateway;
 use crate::shared::Store;
 use crate::upstream::BackgroundTasks;
@@ -25,6 +25,8 @@ pub struct GatewayTasks {
     ban_sharing: Option<JoinHandle<()>>,
     store: Option<SupervisedStore>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
+    /// Of the current snapshot thread, and later ones.
+    snapshot_fault: LastFault,
     /// Health checks and DNS refresh of the upstreams, until dropped.
     upstream_tasks: BackgroundTasks,
 }
@@ -36,11 +38,14 @@ impl GatewayTasks {
     /// When the snapshot thread cannot be started.
     pub fn start_all(current: Arc<ArcSwap<Gateway>>) -> io::Result<GatewayTasks> {
         let gateway = current.load_full();
+        let snapshot_fault = LastFault::default();
+        watch_snapshots(&gateway, &snapshot_fault);
         Ok(GatewayTasks {
             file_watch: tokio::spawn(watched_files::watch_files(gateway.config.account.clone())),
             ban_sharing: share_bans(&gateway),
             store: supervise_store(&gateway),
-            snapshots: start_snapshots(&gateway, &current)?,
+            snapshots: start_snapshots(&gateway, &current, &snapshot_fault)?,
+            snapshot_fault,
             upstream_tasks: BackgroundTasks::spawn_all(&gateway.upstreams),
             current,
         })
@@ -54,6 +59,7 @@ impl GatewayTasks {
         self.update_ban_sharing(before, gateway);
         self.update_store(before, gateway);
         self.update_snapshot(gateway);
+        watch_snapshots(gateway, &self.snapshot_fault);
     }
 
     /// Restarts the sharing if the bans or the store changed.
@@ -84,7 +90,7 @@ impl GatewayTasks {
         if let Some((_, snapshots)) = self.snapshots.take() {
             snapshots.stop_unsaved();
         }
-        match start_snapshots(gateway, &self.current) {
+        match start_snapshots(gateway, &self.current, &self.snapshot_fault) {
             Ok(snapshots) => self.snapshots = snapshots,
             Err(error) => tracing::error!(%error, "no snapshots are written: their thread cannot be started"),
         }
@@ -143,12 +149,22 @@ fn share_bans(gateway: &Gateway) -> Option<JoinHandle<()>> {
     Some(tokio::task::spawn_local(ban::share_bans(bans, metrics, store, prefix)))
 }
 
+/// Registers the state of the snapshots with the metrics of `gateway`, if it has any.
+fn watch_snapshots(gateway: &Gateway, last_fault: &LastFault) {
+    if gateway.config.state.snapshot.is_some() {
+        let last_fault = last_fault.clone();
+        gateway.metrics.watch_snapshots(move || u64::from(last_fault.lock().is_some()));
+    }
+}
+
 fn start_snapshots(
     gateway: &Gateway,
     current: &Arc<ArcSwap<Gateway>>,
+    last_fault: &LastFault,
 ) -> io::Result<Option<(PathBuf, SnapshotThread)>> {
     let Some(path) = gateway.config.state.snapshot.clone() else { return Ok(None) };
     let current = current.clone();
-    let snapshots = SnapshotThread::start(path.clone(), gateway.keys.secret(), move || current.load_full())?;
+    let source = move || current.load_full();
+    let snapshots = SnapshotThread::start(path.clone(), gateway.keys.secret(), source, last_fault.clone())?;
     Ok(Some((path, snapshots)))
 }

@@ -280,9 +280,11 @@ impl Drop for RequestState {
             self.connection.count_cancelled();
         }
         self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
-        self.worker.gateway.metrics.count_request(self.worker.id, self.route, self.status);
+        let ended = Now::read_clock();
+        let is_tunnel = self.bytes_received.is_some();
+        let duration = (!is_tunnel).then(|| ended.ns_since(self.started));
+        self.worker.gateway.metrics.count_request(self.worker.id, self.route, self.status, duration);
         if let Some(fields) = self.log_fields.take() {
-            let ended = Now::read_clock();
             if self.verdict == Verdict::Wait && self.wait_ns == 0 {
                 // The client left before the request's turn.
                 self.wait_ns = ended.ns_since(self.started);

@@ -96,6 +96,9 @@ fn a_tunnel_passes_bytes_and_is_logged() {
     eventually("the tunnel to be closed", || tunnels(&gateway) == 0.0);
     assert_eq!(gateway.metric("sluicegate_tunnels_opened_total", &[]), 1.0);
     assert_eq!(gateway.metric("sluicegate_tunnel_bytes_total", &["received"]), 1021.0);
+    // The life of a tunnel is no response time.
+    assert_eq!(gateway.metric("sluicegate_requests_total", &["location=\"/\"", "status=\"1xx\""]), 1.0);
+    assert_eq!(gateway.metric("sluicegate_request_duration_seconds_count", &[]), 0.0);
 }
 
 /// Tunnels that are open.

@@ -213,6 +213,31 @@ fn a_hiccup_of_one_primary_renews_no_share_of_another() {
     assert!(all.iter().all(|admitted| (QUOTA - 1..=QUOTA).contains(admitted)), "{all:?} of {QUOTA}");
 }
 
+/// The time of each call is counted by server, whether it is answered or runs into its deadline.
+#[test]
+fn the_time_of_calls_is_a_histogram() {
+    let redis = Redis::start();
+    let fleet = limited(1, Upstream::ok(), &redis.url(), "200ms", &[("all", "key: global, rate: 1000/s")]);
+    fleet.wait_enforcing();
+    let gateway = &fleet.gateways[0];
+    let server = format!("server=\"{}\"", redis.addr());
+    let calls = |part: &str, le: &[&str]| {
+        let labels: Vec<&str> = le.iter().copied().chain([server.as_str()]).collect();
+        gateway.metric(&format!("sluicegate_redis_call_seconds_{part}"), &labels)
+    };
+    for _ in 0..5 {
+        gateway.get("/all").expect(200);
+    }
+    let answered = gateway.metric("sluicegate_redis_calls_total", &["result=\"ok\""]);
+    assert!(answered >= 5.0 && calls("count", &[]) >= answered, "{answered}");
+    let slow = || calls("count", &[]) - calls("bucket", &["le=\"0.1\""]);
+    let before = slow();
+    redis.pause();
+    gateway.get("/all");
+    redis.resume();
+    assert!(slow() > before && calls("sum", &[]) >= 0.2, "{} after {before}", slow());
+}
+
 /// An operator deletes a counter: its client is admitted at every gateway at once, however long it was to wait.
 #[test]
 fn a_deleted_counter_frees_its_client_within_a_second() {

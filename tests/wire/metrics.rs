@@ -5,6 +5,7 @@ use crate::support::*;
 const REQUESTS: &str = "sluicegate_requests_total";
 const DECISIONS: &str = "sluicegate_decisions_total";
 const IN_FLIGHT: &str = "sluicegate_requests_in_flight";
+const DURATION: &str = "sluicegate_request_duration_seconds";
 const QUEUED: &str = "sluicegate_queue_depth";
 
 #[track_caller]
@@ -47,6 +48,38 @@ fn requests_and_decisions_are_counted() {
             (&[trial, "verdict=\"reject\""], 0.0),
         ],
     );
+}
+
+/// The duration of a request is counted by its location, whatever its end: served, rejected, or without a location.
+#[test]
+fn durations_are_counted_by_location() {
+    let upstream = Upstream::new(|_| Reply::text("ok").after(ms(300)));
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /slow, upstream: \"{}\" }}\n  \
+           - {{ path: /quick, respond: {{ body: ok }}, limits: 2/h }}\n",
+        upstream.url()
+    ));
+    gateway.get("/slow").expect(200);
+    for status in [200, 200, 429] {
+        gateway.get("/quick").expect(status);
+    }
+    gateway.get("/nowhere").expect(404);
+    let (slow, quick, none) = ("location=\"/slow\"", "location=\"/quick\"", "location=\"none\"");
+    assert_counts(&gateway, &format!("{DURATION}_count"), &[(&[slow], 1.0), (&[quick], 3.0), (&[none], 1.0)]);
+    assert_counts(
+        &gateway,
+        &format!("{DURATION}_bucket"),
+        &[(&[slow, "le=\"0.25\""], 0.0), (&[slow, "le=\"30.0\""], 1.0)],
+    );
+    let sum = gateway.metric(&format!("{DURATION}_sum"), &[slow]);
+    assert!((0.3..10.0).contains(&sum), "{sum}");
+    // Without the access log too.
+    gateway.change(&format!(
+        "access_log: none\nlocations:\n  - {{ path: /slow, upstream: \"{}\" }}\n",
+        upstream.url()
+    ));
+    gateway.get("/slow").expect(200);
+    assert_counts(&gateway, &format!("{DURATION}_count"), &[(&[slow], 2.0)]);
 }
 
 /// A limit that is only peeked at after a rejection admitted nothing, and is not counted as admitting.

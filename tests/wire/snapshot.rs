@@ -195,6 +195,22 @@ fn a_changed_limit_starts_fresh() {
     assert!(gateway.stderr().contains("per-user"), "{}", gateway.stderr());
 }
 
+/// A snapshot that cannot be written is a metric, also after a reload, until one is written again.
+#[test]
+fn a_failing_snapshot_is_a_metric() {
+    let kept = Kept::new();
+    let gateway = kept.start();
+    let is_failing = || gateway.metric("sluicegate_snapshot_failing", &[]) == 1.0;
+    assert!(gateway.metrics().contains("sluicegate_snapshot_failing 0"));
+    let away = kept.dir.path().with_extension("away");
+    std::fs::rename(kept.dir.path(), &away).expect("a folder can be moved");
+    eventually("a failing snapshot", is_failing);
+    gateway.reload();
+    assert!(is_failing());
+    std::fs::rename(&away, kept.dir.path()).expect("a folder can be moved");
+    eventually("a written snapshot", || !is_failing());
+}
+
 /// If a snapshot can no longer be written, the gateway continues.
 #[test]
 fn a_folder_that_vanished_is_reported() {

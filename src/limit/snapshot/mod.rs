@@ -16,7 +16,7 @@ use crate::limit::table::persistent::SnapshotTable;
 
 pub use read::{SnapshotReader, find_snapshot, read_handed_over};
 pub use write::{write_snapshot, write_tables};
-pub use writer_thread::SnapshotThread;
+pub use writer_thread::{LastFault, SnapshotThread};
 
 /// An owner of counters that a snapshot keeps.
 pub trait SnapshotSource {

@@ -298,13 +298,15 @@ proptest! {
 fn the_thread_writes_at_the_end() {
     let folder = SnapshotFolder::new();
     let limits = Arc::new(used_limits());
-    let thread = SnapshotThread::start(folder.file(), SECRET, move || limits.clone()).unwrap();
+    let thread =
+        SnapshotThread::start(folder.file(), SECRET, move || limits.clone(), LastFault::default()).unwrap();
     assert!(!folder.file().exists());
     assert!(thread.finish_writing(std::time::Duration::from_secs(10)));
     let limits = limits_of(LIMITS, 50);
     let (now, _) = load(&folder.file(), &limits, 0);
     assert_eq!(remaining_units(&limits[0], 0, 1, now), 1);
     let nothing = || Arc::new(Vec::<Arc<Limit>>::new());
-    let nowhere = SnapshotThread::start(folder.0.join("none/counters"), SECRET, nothing).unwrap();
+    let nowhere =
+        SnapshotThread::start(folder.0.join("none/counters"), SECRET, nothing, LastFault::default()).unwrap();
     assert!(!nowhere.finish_writing(std::time::Duration::from_secs(10)));
 }

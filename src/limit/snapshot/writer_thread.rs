@@ -26,10 +26,11 @@ pub struct SnapshotThread {
 }
 
 /// The reason why the last snapshot was not written; `None` = it was, or none was tried.
-type LastFault = Arc<Mutex<Option<String>>>;
+pub type LastFault = Arc<Mutex<Option<String>>>;
 
 impl SnapshotThread {
-    /// Starts the thread. Each snapshot holds the counters of the owner that `source` returns at that time.
+    /// Starts the thread. Each snapshot holds the counters of the owner that `source` returns at that time, and its
+    /// result is stored in `last_fault`.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -37,11 +38,12 @@ impl SnapshotThread {
         path: PathBuf,
         secret: [u8; 16],
         source: impl Fn() -> Arc<H> + Send + 'static,
+        last_fault: LastFault,
     ) -> io::Result<SnapshotThread> {
         let (stop, stopped) = sync_channel(1);
         let (finish, finished) = sync_channel(1);
         let mut buffer = Vec::new();
-        let last_fault = LastFault::default();
+        *last_fault.lock() = None;
         let shared_fault = last_fault.clone();
         let mut write = move || {
             let written = write_snapshot(&path, secret, &*source(), &mut buffer);

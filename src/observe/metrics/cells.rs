@@ -16,9 +16,13 @@ struct CounterBlock<const N: usize>([AtomicU64; N]);
 /// Durations counted in fixed buckets.
 #[derive(Debug)]
 pub struct Histogram {
+    bounds_ns: &'static Bounds,
     /// One slot per bucket; the last slot is the sum, in nanoseconds.
-    slots: Counters<{ BOUNDS_NS.len() + 2 }>,
+    slots: Counters<{ BOUNDS + 2 }>,
 }
+
+/// Upper bounds of the buckets, in nanoseconds; one more bucket counts longer durations.
+pub type Bounds = [u64; BOUNDS];
 
 /// Cells that start at zero.
 pub trait CellStorage {
@@ -38,8 +42,10 @@ impl CellStorage for Histogram {
     }
 }
 
-/// Upper bounds of the buckets; one more bucket counts longer durations.
-pub const BOUNDS_NS: [u64; 14] = [
+const BOUNDS: usize = 14;
+
+/// From 1 ms to 30 s: requests.
+pub static REQUEST_BOUNDS: Bounds = [
     1_000_000,
     2_500_000,
     5_000_000,
@@ -56,7 +62,25 @@ pub const BOUNDS_NS: [u64; 14] = [
     30_000_000_000,
 ];
 
-const SUM: usize = BOUNDS_NS.len() + 1;
+/// From 50 µs to 1 s: calls to a store nearby.
+pub static STORE_BOUNDS: Bounds = [
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+];
+
+const SUM: usize = BOUNDS + 1;
 
 /// The counts of a histogram, summed over all workers.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,6 +106,13 @@ impl<const N: usize> Counters<N> {
         }
     }
 
+    /// Adds from any thread, at the cost of a locked instruction. A cell has either this or [`Counters::add`].
+    pub fn add_shared(&self, slot: usize, n: u64) {
+        if let Some(cell) = self.blocks.first().and_then(|block| block.0.get(slot)) {
+            cell.fetch_add(n, Relaxed);
+        }
+    }
+
     /// The sum over all workers.
     pub fn sum(&self, slot: usize) -> u64 {
         self.blocks.iter().fold(0, |sum, block| sum.wrapping_add(block.0[slot].load(Relaxed)))
@@ -89,21 +120,37 @@ impl<const N: usize> Counters<N> {
 }
 
 impl Histogram {
+    /// Durations of requests.
     pub fn new(workers: usize) -> Histogram {
-        Histogram { slots: Counters::new(workers) }
+        Histogram { bounds_ns: &REQUEST_BOUNDS, slots: Counters::new(workers) }
+    }
+
+    /// For [`Histogram::observe_shared`] alone.
+    pub fn new_shared(bounds_ns: &'static Bounds) -> Histogram {
+        Histogram { bounds_ns, slots: Counters::new(1) }
     }
 
     /// Counts a duration. Only the worker itself may call it; see [`Counters::add`].
     #[inline]
     pub fn observe(&self, worker: usize, ns: u64) {
-        // Most durations are short.
-        let bucket = if ns <= BOUNDS_NS[0] { 0 } else { BOUNDS_NS.partition_point(|bound| *bound < ns) };
-        self.slots.add(worker, bucket, 1);
+        self.slots.add(worker, self.bucket_of(ns), 1);
         self.slots.add(worker, SUM, ns);
     }
 
+    /// Counts a duration, from any thread.
+    pub fn observe_shared(&self, ns: u64) {
+        self.slots.add_shared(self.bucket_of(ns), 1);
+        self.slots.add_shared(SUM, ns);
+    }
+
+    #[inline]
+    fn bucket_of(&self, ns: u64) -> usize {
+        // Most durations are short.
+        if ns <= self.bounds_ns[0] { 0 } else { self.bounds_ns.partition_point(|bound| *bound < ns) }
+    }
+
     pub fn read_buckets(&self) -> HistogramReading {
-        let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
+        let bounds = self.bounds_ns.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> =
             bounds.enumerate().map(|(slot, bound)| (bound, self.slots.sum(slot))).collect();
         HistogramReading {
@@ -127,6 +174,19 @@ mod tests {
         counters.add(9, 0, 1);
         assert_eq!([0, 1, 2].map(|slot| counters.sum(slot)), [0, 12, 1]);
         assert_eq!(align_of::<CounterBlock<3>>(), 64);
+    }
+
+    #[test]
+    fn threads_share_a_histogram() {
+        let histogram = Histogram::new_shared(&STORE_BOUNDS);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| histogram.observe_shared(60_000)));
+            }
+        });
+        let reading = histogram.read_buckets();
+        assert_eq!((reading.count, reading.buckets[1]), (4000, (0.0001, 4000)));
+        assert!((reading.sum_seconds - 0.24).abs() < 1e-9);
     }
 
     #[test]

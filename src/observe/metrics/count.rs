@@ -7,13 +7,23 @@ use http::StatusCode;
 use super::{BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent, UpstreamOutcome};
 
 impl Metrics {
-    /// Counts a finished request; `location` is its index in the configuration.
+    /// Counts a finished request; `location` is its index in the configuration. `None` for the duration of a tunnel,
+    /// which says nothing about the gateway or an upstream.
     #[inline]
-    pub fn count_request(&self, worker: usize, location: Option<LocationId>, status: StatusCode) {
+    pub fn count_request(
+        &self,
+        worker: usize,
+        location: Option<LocationId>,
+        status: StatusCode,
+        duration_ns: Option<u64>,
+    ) {
         let locations = &self.series.locations;
         let none = locations.len() - 1;
         let series = locations[location.map_or(none, |location| location.0).min(none)];
         self.requests[series].add(worker, status_class(status), 1);
+        if let Some(ns) = duration_ns {
+            self.durations[series].observe(worker, ns);
+        }
     }
 
     /// Counts a decision of a limit; `limit` is its index in the configuration.

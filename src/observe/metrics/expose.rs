@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::cells::{Counters, Histogram};
+use super::cells::{Counters, HistogramReading};
 use super::{
     BanEvent, CONNECTION_REJECTIONS, DECISION_NAMES, FAULT_OUTCOMES, HANDSHAKE_RESULTS, Metrics,
     PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, WatchedValue,
@@ -74,7 +74,13 @@ impl MetricsCollector {
                 encode_series(&mut family, &[("location", location)], "status", &CLASS_NAMES, 0, counters)?;
             }
         }
-        Ok(())
+        let durations = metrics.durations.iter().enumerate();
+        let durations = durations.filter(|(index, _)| metrics.series.locations[*index] == *index);
+        let durations = durations.map(|(index, times)| {
+            (metrics.labels.locations.get(index).map_or("none", String::as_str), times.read_buckets())
+        });
+        let help = "Time from the head of a request to the end of its response, without tunnels";
+        encode_histograms(out, "sluicegate_request_duration", help, "location", durations)
     }
 
     fn encode_limits(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -101,7 +107,7 @@ impl MetricsCollector {
             encode_series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[index])?;
         }
         let help = "Time requests spent in the queues of a limit";
-        let waits = limits().map(|(limit, index)| (limit, &*metrics.waits[index]));
+        let waits = limits().map(|(limit, index)| (limit, metrics.waits[index].read_buckets()));
         encode_histograms(out, "sluicegate_wait", help, "limit", waits)
     }
 
@@ -126,7 +132,8 @@ impl MetricsCollector {
             }
         }
         let help = "Time from sending a request to the head of its response";
-        let times = upstreams().map(|((name, _), index)| (name.as_str(), &*metrics.upstream_times[index]));
+        let times = upstreams()
+            .map(|((name, _), index)| (name.as_str(), metrics.upstream_times[index].read_buckets()));
         encode_histograms(out, "sluicegate_upstream_response", help, "upstream", times)
     }
 
@@ -226,6 +233,9 @@ impl MetricsCollector {
         for (server, answers) in &reading.servers {
             family.encode_family(&[("server", server.as_str())])?.encode_gauge(&u64::from(*answers))?;
         }
+        let help = "Time of a call to the store, until its reply or the timeout";
+        let times = reading.call_times.iter().map(|(server, times)| (server.as_str(), times.clone()));
+        encode_histograms(out, "sluicegate_redis_call", help, "server", times)?;
         let help = "Gateways that share the store";
         out.encode_descriptor("sluicegate_redis_nodes", help, None, MetricType::Gauge)?
             .encode_gauge(&reading.nodes)
@@ -262,12 +272,11 @@ fn encode_histograms<'a>(
     name: &str,
     help: &str,
     label: &str,
-    all: impl Iterator<Item = (&'a str, &'a Histogram)>,
+    all: impl Iterator<Item = (&'a str, HistogramReading)>,
 ) -> Result<(), Error> {
     let unit = Unit::Seconds;
     let mut family = out.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
-    for (value, histogram) in all {
-        let reading = histogram.read_buckets();
+    for (value, reading) in all {
         let labels: LabelSet<'_, 1> = [(label, value)];
         family.encode_family(&labels)?.encode_histogram::<LabelSet<'_, 0>>(
             reading.sum_seconds,

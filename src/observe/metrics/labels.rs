@@ -62,6 +62,17 @@ impl PreviousCells<'_> {
         labels.iter().map(cell).collect()
     }
 
+    /// The cells of each location, and last those of requests without one.
+    pub fn reuse_location_cells<C: CellStorage + 'static>(
+        &self,
+        locations: &[String],
+        of: impl Fn(&Metrics) -> &Vec<Arc<C>>,
+    ) -> Vec<Arc<C>> {
+        let mut cells = self.reuse_cells(locations, |all| (&all.labels.locations, of(all)));
+        cells.push(self.reuse_cell(|before| of(before).last()));
+        cells
+    }
+
     /// The response times of an upstream.
     pub fn reuse_times(&self, upstream: &str) -> Arc<Histogram> {
         self.reuse_cell(|before| before.upstream_times.get(upstream_index(before, upstream)?))

@@ -40,6 +40,8 @@ pub struct Metrics {
     labels: MetricLabels,
     series: SeriesIndex,
     requests: Vec<Arc<Counters<STATUS_CLASSES>>>,
+    /// Of each location, and last of none, as `requests`.
+    durations: Vec<Arc<Histogram>>,
     decisions: Vec<Arc<Counters<{ DECISION_NAMES.len() }>>>,
     waits: Vec<Arc<Histogram>>,
     invalid_costs: Vec<Arc<Counters<1>>>,
@@ -174,12 +176,6 @@ impl Metrics {
         let workers = labels.workers;
         let before = before.filter(|before| before.labels.workers == workers);
         let previous_cells = PreviousCells { previous: before, workers };
-        // The cells of requests without a location.
-        let no_location = before.and_then(|before| before.requests.last().cloned());
-        let no_location = no_location.unwrap_or_else(|| Arc::new(Counters::new(workers)));
-        let mut requests =
-            previous_cells.reuse_cells(&labels.locations, |all| (&all.labels.locations, &all.requests));
-        requests.push(no_location);
         let times = labels.upstreams.iter().map(|(name, _)| previous_cells.reuse_times(name)).collect();
         let servers = labels
             .upstreams
@@ -188,7 +184,8 @@ impl Metrics {
             .collect();
         Arc::new(Metrics {
             series: SeriesIndex::new(&labels),
-            requests,
+            requests: previous_cells.reuse_location_cells(&labels.locations, |all| &all.requests),
+            durations: previous_cells.reuse_location_cells(&labels.locations, |all| &all.durations),
             decisions: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
             waits: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
             invalid_costs: previous_cells
@@ -256,6 +253,12 @@ impl Metrics {
     /// Clients that are banned.
     pub fn watch_bans(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch_limit_gauge("sluicegate_bans_active", "Clients that are banned now", None, read);
+    }
+
+    /// Whether the last snapshot was not written.
+    pub fn watch_snapshots(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let help = "1 while the snapshot of the counters cannot be written";
+        self.watch_limit_gauge("sluicegate_snapshot_failing", help, None, read);
     }
 
     /// Lines of the access log that were not written.

@@ -1,6 +1,7 @@
 //! Values about limits that gateways share, and about their store, which the scrape reads.
 
 use super::Metrics;
+use super::cells::HistogramReading;
 use crate::config::LimitId;
 
 /// The counts of the store that gateways share.
@@ -10,6 +11,8 @@ pub struct StoreReading {
     pub calls: Vec<(&'static str, u64)>,
     /// Its servers, and whether each replies.
     pub servers: Vec<(String, bool)>,
+    /// The time of calls to each server.
+    pub call_times: Vec<(String, HistogramReading)>,
     /// Gateways that share it.
     pub nodes: u64,
 }

@@ -82,11 +82,11 @@ fn an_idle_gateway_shows_every_series_as_zero() {
 fn the_counts_of_workers_are_summed() {
     let metrics = metrics();
     let status = |code: u16| StatusCode::from_u16(code).unwrap();
-    metrics.count_request(0, Some(LocationId(0)), status(200));
-    metrics.count_request(1, Some(LocationId(2)), status(204));
-    metrics.count_request(1, None, status(404));
-    metrics.count_request(1, Some(LocationId(99)), status(404));
-    metrics.count_request(0, Some(LocationId(0)), status(999));
+    metrics.count_request(0, Some(LocationId(0)), status(200), Some(3_000_000));
+    metrics.count_request(1, Some(LocationId(2)), status(204), Some(700_000_000));
+    metrics.count_request(1, None, status(404), Some(0));
+    metrics.count_request(1, Some(LocationId(99)), status(404), Some(0));
+    metrics.count_request(0, Some(LocationId(0)), status(999), None);
     metrics.count_decision(0, LimitId(0), DecisionKind::Reject);
     metrics.count_decision(1, LimitId(2), DecisionKind::Reject);
     metrics.count_decision(1, LimitId(1), DecisionKind::DryRunWait);
@@ -109,6 +109,12 @@ fn the_counts_of_workers_are_summed() {
         ("sluicegate_requests_total{location=\"/\",status=\"2xx\"}", 2.0),
         ("sluicegate_requests_total{location=\"/\",status=\"5xx\"}", 1.0),
         ("sluicegate_requests_total{location=\"none\",status=\"4xx\"}", 2.0),
+        ("sluicegate_request_duration_seconds_bucket{le=\"0.0025\",location=\"/\"}", 0.0),
+        ("sluicegate_request_duration_seconds_bucket{le=\"0.005\",location=\"/\"}", 1.0),
+        ("sluicegate_request_duration_seconds_bucket{le=\"1.0\",location=\"/\"}", 2.0),
+        ("sluicegate_request_duration_seconds_sum{location=\"/\"}", 0.703),
+        ("sluicegate_request_duration_seconds_count{location=\"/\"}", 2.0),
+        ("sluicegate_request_duration_seconds_count{location=\"none\"}", 2.0),
         ("sluicegate_decisions_total{limit=\"per-ip\",verdict=\"reject\"}", 2.0),
         ("sluicegate_decisions_total{limit=\"line\",verdict=\"dry_run_wait\"}", 1.0),
         ("sluicegate_decisions_total{limit=\"line\",verdict=\"degrade\"}", 1.0),

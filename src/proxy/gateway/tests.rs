@@ -130,8 +130,8 @@ fn counters_in_metrics_never_go_back() {
     let first = gateway(&located("[a, b]", two));
     first.metrics.count_decision(0, LimitId(0), DecisionKind::Admit);
     first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
-    first.metrics.count_request(0, Some(LocationId(0)), StatusCode::OK);
-    first.metrics.count_request(0, None, StatusCode::NOT_FOUND);
+    first.metrics.count_request(0, Some(LocationId(0)), StatusCode::OK, Some(1));
+    first.metrics.count_request(0, None, StatusCode::NOT_FOUND, Some(1));
     first.metrics.count_upstream_outcome(
         0,
         UpstreamId(0),
@@ -153,6 +153,8 @@ fn counters_in_metrics_never_go_back() {
         "sluicegate_requests_total{location=\"none\",status=\"4xx\"} 1",
         "sluicegate_upstream_requests_total{upstream=\"app\",server=\"127.0.0.1:2\",outcome=\"2xx\"} 1",
         "sluicegate_upstream_requests_total{upstream=\"new\",server=\"127.0.0.1:9\",outcome=\"2xx\"} 0",
+        "sluicegate_request_duration_seconds_count{location=\"/\"} 1",
+        "sluicegate_request_duration_seconds_count{location=\"none\"} 1",
         "sluicegate_connections 7",
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");

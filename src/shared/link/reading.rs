@@ -3,6 +3,7 @@
 use super::Store;
 use super::fault::StoreFault;
 use crate::observe::metrics::StoreReading;
+use crate::observe::metrics::cells::HistogramReading;
 
 impl Store {
     /// The prefix of all key names.
@@ -16,6 +17,16 @@ impl Store {
         u64::from_str_radix(&self.node, 16).unwrap_or_default()
     }
 
+    /// The time of calls to each server that the store has now.
+    fn call_times(&self) -> Vec<(String, HistogramReading)> {
+        let topology = self.topology.load();
+        topology
+            .servers
+            .iter()
+            .map(|server| (server.name.clone(), server.call_times.read_buckets()))
+            .collect()
+    }
+
     /// The values for the metrics.
     pub fn reading(&self) -> StoreReading {
         let report = self.report();
@@ -23,6 +34,7 @@ impl Store {
         StoreReading {
             calls: std::iter::once(("ok", report.answered)).chain(failed).collect(),
             servers: report.servers,
+            call_times: self.call_times(),
             nodes: report.nodes,
         }
     }

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use super::breaker::Breaker;
 use super::fault::{StoreAddress, StoreFault};
 use crate::base::clock::Now;
+use crate::observe::metrics::cells::{Histogram, STORE_BOUNDS};
 use crate::shared::Fleet;
 use crate::shared::fleet::{FleetCount, LimitAnnouncement};
 
@@ -27,6 +28,8 @@ pub(super) struct StoreServer {
     pub fleets: Mutex<Vec<(LimitAnnouncement, FleetCount)>>,
     /// The number in the name of the key that counts gateways: this server owns the slot of that name.
     pub tag: AtomicU32,
+    /// The time of calls, until their reply or their deadline; calls that were not tried are not counted.
+    pub call_times: Histogram,
     in_flight: AtomicU32,
     /// Index in [`StoreFault::ALL`] of the fault that opened the breaker.
     breaker_cause: AtomicUsize,
@@ -49,6 +52,7 @@ impl StoreServer {
             nodes: AtomicU64::new(0),
             fleets: Mutex::default(),
             tag: AtomicU32::new(0),
+            call_times: Histogram::new_shared(&STORE_BOUNDS),
             in_flight: AtomicU32::new(0),
             breaker_cause: AtomicUsize::new(StoreFault::Down as usize),
         }

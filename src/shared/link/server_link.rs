@@ -76,7 +76,8 @@ impl ServerLink {
     /// Runs the call here, if the breaker admits it. `asking`: an `ASK` redirect led here for this one call.
     pub(super) async fn run_call(&self, call: &ScriptCall<'_>, asking: bool) -> CallOutcome {
         let server = &*self.server;
-        let Some(epoch) = server.breaker.admit(Now::read_clock()) else {
+        let started = Now::read_clock();
+        let Some(epoch) = server.breaker.admit(started) else {
             self.drop_connection();
             return CallOutcome::Failed(StoreFault::Down);
         };
@@ -90,6 +91,8 @@ impl ServerLink {
         let exchange = self.exchange_call(call, asking, epoch, &waited);
         let outcome = timeout_at(call.deadline, exchange).await;
         let outcome = outcome.unwrap_or(CallOutcome::Failed(StoreFault::Timeout));
+        let ended = Now::read_clock();
+        server.call_times.observe_shared(ended.ns_since(started));
         match outcome {
             // A connect may take longer than a call; its failure is judged when it ends.
             CallOutcome::Failed(StoreFault::Timeout) if waited.get() => {}
@@ -101,7 +104,7 @@ impl ServerLink {
             }
             _ => {
                 self.unanswered.set(0);
-                server.breaker.record_call(Now::read_clock(), epoch, false);
+                server.breaker.record_call(ended, epoch, false);
             }
         }
         outcome
