@@ -283,6 +283,7 @@ fn with_limits(
             output: config::AccessLogOutput::None,
             sample: 100.0,
             headers: Vec::new(),
+            fields: Vec::new(),
             hash_keys: true,
         },
     }

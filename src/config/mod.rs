@@ -28,6 +28,7 @@ pub use model::headers::*;
 pub use model::id::*;
 pub use model::limit::*;
 pub use model::listen::*;
+pub use model::log_field::*;
 pub use model::reject::*;
 pub use model::template::*;
 pub use model::tls::*;

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
 use crate::admission::ban::StrikeTarget;
 use crate::admission::chain::{AnswerEnd, ChainPermit, Decisions};
 use crate::base::clock::Now;
 use crate::config::TierRules;
-use crate::config::{LimitId, LocationId, Scheme, UpstreamId};
+use crate::config::{LimitId, LocationId, LogField, Scheme, UpstreamId};
 use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
@@ -67,6 +67,10 @@ pub struct RequestState {
     pub in_flight: Option<RequestInFlight>,
     /// The index of the last server that was tried.
     pub server: Option<usize>,
+    /// How many servers were tried, repeated ones counted again.
+    pub tries: u32,
+    /// The time from sending the request to the head of the response, or to the last fault; `None` = neither came.
+    pub upstream_ns: Option<u64>,
     /// Why the upstream gave no response, or an incomplete one.
     pub error: Option<&'static str>,
     pub status: StatusCode,
@@ -121,6 +125,10 @@ pub struct LogFields {
     pub method: Method,
     pub host: Option<HeaderValue>,
     pub target: Option<PathAndQuery>,
+    pub version: Version,
+    /// The headers `User-Agent` and `Referer`, if the log has fields for them.
+    pub user_agent: Option<HeaderValue>,
+    pub referer: Option<HeaderValue>,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
@@ -159,6 +167,8 @@ impl RequestState {
             used_fallback: false,
             in_flight: None,
             server: None,
+            tries: 0,
+            upstream_ns: None,
             error: None,
             // Logged if the client leaves before the head of its response is ready.
             status: status::CLIENT_GONE,
@@ -189,12 +199,18 @@ impl RequestState {
             return;
         }
         let logged = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
+        let named = |field, name: HeaderName| {
+            gateway.logged_fields.contains(&field).then(|| headers.get(name).cloned()).flatten()
+        };
         self.log_fields = Some(Box::new(LogFields {
             ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
             method: request.method().clone(),
             host: location::named_host(headers, authority.as_ref().or(request.uri().authority())),
             target: request.uri().path_and_query().cloned(),
-            headers: gateway.logged_fields.iter().filter_map(logged).collect(),
+            version: request.version(),
+            user_agent: named(LogField::UserAgent, header::USER_AGENT),
+            referer: named(LogField::Referer, header::REFERER),
+            headers: gateway.logged_headers.iter().filter_map(logged).collect(),
             dry_run: None,
         }));
     }
@@ -226,6 +242,8 @@ impl RequestState {
 
     fn write_log_line(&self, fields: &LogFields, ended: Now) {
         let gateway = &self.worker.gateway;
+        let has = |field| gateway.logged_fields.contains(&field);
+        let was_sent = self.tries > 0;
         self.worker.log.write_record(&AccessRecord {
             unix_ms: self.worker.wall_clock.unix_ms(self.started),
             id: self.request_id.as_str(),
@@ -247,8 +265,22 @@ impl RequestState {
             limit: self.limit.map(|limit| &*gateway.limits[limit.0].name),
             retry_after_ns: self.retry_after_ns,
             dry_run: fields.dry_run.as_deref(),
+            user_agent: fields.user_agent.as_ref().map(HeaderValue::as_bytes),
+            referer: fields.referer.as_ref().map(HeaderValue::as_bytes),
+            tries: (was_sent && has(LogField::Tries)).then_some(self.tries),
+            upstream_ns: self.upstream_ns.filter(|_| was_sent && has(LogField::UpstreamMs)),
+            scheme: has(LogField::Scheme).then(|| self.scheme.as_str()),
+            proto: has(LogField::Proto).then(|| version_name(fields.version)),
             headers: &fields.headers,
         });
+    }
+}
+
+fn version_name(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2.0",
+        _ => "HTTP/1.1",
     }
 }
 

@@ -52,7 +52,11 @@ fn the_smallest_file_has_every_default() {
     assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none() && admin.hosts.is_empty());
     assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
     assert_eq!((config.access_log.output, config.access_log.sample), (AccessLogOutput::Stdout, 100.0));
-    assert!(config.access_log.headers.is_empty() && config.access_log.hash_keys);
+    assert!(
+        config.access_log.headers.is_empty()
+            && config.access_log.fields.is_empty()
+            && config.access_log.hash_keys
+    );
     let location = &config.locations[0];
     assert!(matches!(&location.path, PathRule::Prefix { path, no_regex: false } if path == "/"));
     assert!(location.hosts.is_empty() && location.methods.is_empty() && location.limits.is_empty());
@@ -247,6 +251,7 @@ fn other_fields() {
     let log = &config.access_log;
     assert_eq!(log.output, AccessLogOutput::File(PathBuf::from("/var/log/access.log")));
     assert_eq!((log.sample, log.headers.len(), log.hash_keys), (0.5, 2, false));
+    assert_eq!(log.fields, [LogField::Tries, LogField::Proto]);
 }
 
 #[test]

@@ -59,6 +59,50 @@ fn a_line_describes_the_request() {
     assert_eq!(text(rejected, "account"), text(line, "account"));
 }
 
+/// `access_log.fields` adds facts of the request and of its upstream; a request that no server got has none of them.
+#[test]
+fn configured_fields_are_added() {
+    let busy = || Upstream::new(|_| Reply::with(503, &[], "no").after(ms(100)));
+    let all = [busy(), busy()];
+    let gateway = Gateway::start(&format!(
+        "access_log: {{ fields: [user_agent, referer, tries, upstream_ms, scheme, proto] }}\n\
+         server: {{ trusted_proxies: 127.0.0.1 }}\n\
+         upstreams:\n  app: {{ servers: [{}, {}], eject: none, retries: {{ attempts: 1, when: 503, budget: none }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n  - {{ path: /local, respond: {{ body: ok }} }}\n",
+        all[0].addr(),
+        all[1].addr()
+    ));
+    let ask = |path: &str| {
+        let ask = get(path).header("User-Agent", "test/1").header("Referer", "https://a.test/b?token=x");
+        ask.header("X-Forwarded-Proto", "https")
+    };
+    let mut client = gateway.client();
+    client.ask(&ask("/")).expect(503);
+    client.ask(&ask("/local")).expect(200);
+    client.ask(&get("/local")).expect(200);
+    let lines = gateway.wait_log(3);
+    for line in &lines[..2] {
+        for (field, expected) in [
+            ("user_agent", "test/1"),
+            ("referer", "https://a.test/b"),
+            ("scheme", "https"),
+            ("proto", "HTTP/1.1"),
+        ] {
+            assert_eq!(text(line, field), expected, "{field} in {line}");
+        }
+    }
+    assert_eq!(lines[0]["tries"], 2, "{}", lines[0]);
+    let upstream_ms = lines[0]["upstream_ms"].as_f64().expect("a number");
+    assert!((200.0..=lines[0]["dur_ms"].as_f64().unwrap()).contains(&upstream_ms), "{}", lines[0]);
+    assert!(lines[1].get("tries").is_none() && lines[1].get("upstream_ms").is_none(), "{}", lines[1]);
+    assert!(lines[2].get("user_agent").is_none() && text(&lines[2], "scheme") == "http", "{}", lines[2]);
+    // Without the field list a line has none of them.
+    gateway.change("locations:\n  - { path: /, respond: { body: ok } }\n");
+    client.ask(&ask("/")).expect(200);
+    let line = &gateway.wait_log(4)[3];
+    assert!(line.get("user_agent").is_none() && line.get("proto").is_none(), "{line}");
+}
+
 /// A line has the time that the request waited in queues, and the limit that made it wait.
 #[test]
 fn a_line_has_the_wait() {

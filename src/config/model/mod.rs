@@ -7,6 +7,7 @@ pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod limit;
 pub(crate) mod listen;
+pub(crate) mod log_field;
 pub(crate) mod reject;
 pub(crate) mod template;
 pub(crate) mod tls;
@@ -30,6 +31,7 @@ use headers::HeaderEdits;
 use id::{LimitId, LocationId, UpstreamId};
 use limit::{KeyPart, LimitConfig};
 use listen::{ListenConfig, Scheme};
+use log_field::LogField;
 use reject::{OnReject, OnRejectPatch};
 use template::TemplateConfig;
 use tls::{UpstreamProtocol, UpstreamTlsConfig};
@@ -349,6 +351,7 @@ pub struct AccessLogConfig {
     /// Share of requests logged, in percent, 0 to 100.
     pub sample: f64,
     pub headers: Vec<HeaderName>,
+    pub fields: Vec<LogField>,
     pub hash_keys: bool,
 }
 

@@ -63,12 +63,14 @@ pub(crate) fn read_access_log(root: &FieldReader<'_>) -> AccessLogConfig {
         output: fields.read(&access_log::OUTPUT),
         sample: fields.read(&access_log::SAMPLE),
         headers: fields.read_list(&access_log::HEADERS),
+        fields: fields.read_list(&access_log::FIELDS),
         hash_keys: fields.read(&access_log::HASH_KEYS),
     };
     root.read_section_or_none(&root::ACCESS_LOG, read).unwrap_or(AccessLogConfig {
         output: AccessLogOutput::None,
         sample: 100.0,
         headers: Vec::new(),
+        fields: Vec::new(),
         hash_keys: true,
     })
 }

@@ -14,6 +14,7 @@ fn config() -> config::AccessLogConfig {
         output: AccessLogOutput::Stdout,
         sample: 100.0,
         headers: Vec::new(),
+        fields: Vec::new(),
         hash_keys: true,
     }
 }
@@ -40,6 +41,12 @@ fn record(path: &str) -> AccessRecord<'_> {
         limit: None,
         retry_after_ns: None,
         dry_run: None,
+        user_agent: None,
+        referer: None,
+        tries: None,
+        upstream_ns: None,
+        scheme: None,
+        proto: None,
         headers: &[],
     }
 }

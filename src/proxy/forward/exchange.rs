@@ -38,8 +38,8 @@ type RetryableRequest = Option<Request<RequestBody>>;
 
 impl Exchange<'_> {
     /// Sends `request`, stores the head of the response in `slot`, and returns its status with the connection of its
-    /// body. `chosen` is set to the index of each server as it is tried. Heads are passed by reference, because they
-    /// are large and pass through many calls.
+    /// body. `chosen` is set to the index of each server as it is tried, and `tries` counts them. Heads are passed by
+    /// reference, because they are large and pass through many calls.
     ///
     /// # Errors
     /// The fault that prevented the response.
@@ -48,6 +48,7 @@ impl Exchange<'_> {
         request: &mut RetryableRequest,
         slot: &mut ResponseSlot,
         chosen: &mut Option<usize>,
+        tries: &mut u32,
     ) -> Result<(StatusCode, Lease), ForwardFault> {
         let upstream = self.upstream;
         let mut retries = RetryState::new(&upstream.retries);
@@ -58,6 +59,7 @@ impl Exchange<'_> {
         };
         loop {
             *chosen = Some(server.index);
+            *tries += 1;
             let outcome = self.attempt_server(server, request, slot, &retries).await;
             let result = outcome.as_ref().map(|(status, _)| *status).map_err(|failed| *failed);
             self.report_to_upstream(server, result);

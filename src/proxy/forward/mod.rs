@@ -187,13 +187,14 @@ async fn proxy_request(
     let feedback =
         LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
     let (mut request, mut answer) = (Some(inbound.request), None);
-    let outcome = exchange.run_attempts(&mut request, &mut answer, &mut state.server).await;
+    let outcome = exchange.run_attempts(&mut request, &mut answer, &mut state.server, &mut state.tries).await;
     // It was kept for another attempt.
     drop(request);
     let now = Now::read_clock();
     let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
     count_outcome(worker, upstream, &state, result, now.ns_since(sent));
     feedback.report_outcome(result, now);
+    state.upstream_ns = Some(now.ns_since(sent));
     let lease = match outcome {
         Ok((_, lease)) => lease,
         Err(fault) => return ForwardOutcome::Faulted(fault, state),

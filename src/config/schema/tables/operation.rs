@@ -8,6 +8,7 @@ use http::HeaderName;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::log_field::LogField;
 use crate::config::model::{AccessLogOutput, LogFormat, LogLevel};
 use crate::config::schema::field::{OneOrMore, section};
 use crate::config::schema::kinds::{OrWord, PERCENTAGE, Span, Switch, Text, Words};
@@ -66,6 +67,16 @@ section! {
     /// Request headers that each line repeats.
     HEADERS: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_header_name)),
         "headers", "[]", "[user-agent, referer]";
+    /// Further fields of each line: the user agent, the referer without its query, the tries and the response time of
+    /// the upstream, the scheme and the version of HTTP.
+    FIELDS: OneOrMore<Words<LogField>> = OneOrMore(Words(&[
+        ("user_agent", LogField::UserAgent),
+        ("referer", LogField::Referer),
+        ("tries", LogField::Tries),
+        ("upstream_ms", LogField::UpstreamMs),
+        ("scheme", LogField::Scheme),
+        ("proto", LogField::Proto),
+    ])), "fields", "[]", "[user_agent, upstream_ms]";
     /// Writes accounts and keys as 64-bit hashes instead of their text. Each process makes other hashes.
     HASH_KEYS: Switch = Switch, "hash_keys", "true", "false";
 }

@@ -48,6 +48,14 @@ pub struct AccessRecord<'a> {
     pub retry_after_ns: Option<u64>,
     /// The decisions of dry-run limits, e.g. `per-ip=reject`.
     pub dry_run: Option<&'a str>,
+    // The fields that the configuration adds; `None` = not configured, or without a value.
+    pub user_agent: Option<&'a [u8]>,
+    /// As sent; the part after a `?` or `#` is not written.
+    pub referer: Option<&'a [u8]>,
+    pub tries: Option<u32>,
+    pub upstream_ns: Option<u64>,
+    pub scheme: Option<&'a str>,
+    pub proto: Option<&'a str>,
     /// The request header fields that the configuration names.
     pub headers: &'a [(HeaderName, HeaderValue)],
 }
@@ -119,6 +127,7 @@ impl LineFormat {
             write_fraction(out, ms % 1_000);
         }
         write_optional(out, b",\"dry_run\":\"", record.dry_run);
+        write_added_fields(out, record);
         write_headers(out, record.headers);
         out.extend_from_slice(b"}\n");
     }
@@ -173,6 +182,27 @@ fn write_optional(out: &mut Vec<u8>, label: &[u8], value: Option<&str>) {
         write_text(out, label, value, VALUE_MAX);
         out.push(b'"');
     }
+}
+
+/// Writes the fields that the configuration adds.
+fn write_added_fields(out: &mut Vec<u8>, record: &AccessRecord<'_>) {
+    let is_query_mark = |byte: &u8| matches!(byte, b'?' | b'#');
+    let referer = record.referer.and_then(|referer| referer.split(is_query_mark).next());
+    for (label, value) in [(&b",\"user_agent\":\""[..], record.user_agent), (b",\"referer\":\"", referer)] {
+        if let Some(value) = value {
+            out.extend_from_slice(label);
+            escape::escape_json(out, truncate_value(value, VALUE_MAX));
+            out.push(b'"');
+        }
+    }
+    if let Some(tries) = record.tries {
+        write_number(out, b",\"tries\":", u64::from(tries));
+    }
+    if let Some(ns) = record.upstream_ns {
+        write_milliseconds(out, b",\"upstream_ms\":", ns);
+    }
+    write_optional(out, b",\"scheme\":\"", record.scheme);
+    write_optional(out, b",\"proto\":\"", record.proto);
 }
 
 fn write_headers(out: &mut Vec<u8>, headers: &[(HeaderName, HeaderValue)]) {

@@ -26,6 +26,12 @@ fn record<'a>() -> AccessRecord<'a> {
         limit: Some("per-ip"),
         retry_after_ns: Some(100_000_001),
         dry_run: None,
+        user_agent: None,
+        referer: None,
+        tries: None,
+        upstream_ns: None,
+        scheme: None,
+        proto: None,
         headers: &[],
     }
 }
@@ -85,6 +91,12 @@ fn unknown_fields_are_left_out() {
         "dry_run",
         "upstream",
         "error",
+        "user_agent",
+        "referer",
+        "tries",
+        "upstream_ms",
+        "scheme",
+        "proto",
         "headers",
     ] {
         assert!(parsed.get(name).is_none(), "{name}");
@@ -106,6 +118,32 @@ fn control_characters_cannot_forge_a_line() {
     assert_eq!(parsed["path"], hostile.path);
     assert_eq!(parsed["account"], "\n");
     assert_eq!(parsed["headers"]["user-agent"], "x\"}\t\u{fffd}{");
+}
+
+#[test]
+fn configured_fields_are_written() {
+    let added = AccessRecord {
+        user_agent: Some(b"curl/8.5"),
+        referer: Some(b"https://example.com/a?token=secret#part"),
+        tries: Some(2),
+        upstream_ns: Some(41_500_000),
+        scheme: Some("https"),
+        proto: Some("HTTP/2.0"),
+        ..record()
+    };
+    let told = line(&added);
+    let expected = concat!(
+        r#""user_agent":"curl/8.5","referer":"https://example.com/a","tries":2,"upstream_ms":41.500,"#,
+        r#""scheme":"https","proto":"HTTP/2.0"}"#,
+        "\n"
+    );
+    assert!(told.ends_with(expected), "{told}");
+    let long = "x\"\u{1}".repeat(1_000);
+    let hostile =
+        AccessRecord { user_agent: Some(long.as_bytes()), referer: Some(b"\"}\n\xff?\""), ..record() };
+    let parsed = parse_line(&hostile);
+    assert_eq!(parsed["user_agent"].as_str().map(str::len), Some(VALUE_MAX));
+    assert_eq!(parsed["referer"], "\"}\n\u{fffd}");
 }
 
 #[test]
