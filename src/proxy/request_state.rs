@@ -200,7 +200,7 @@ impl RequestState {
         }
         let logged = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
         let named = |field, name: HeaderName| {
-            gateway.logged_fields.contains(&field).then(|| headers.get(name).cloned()).flatten()
+            gateway.config.access_log.fields.contains(&field).then(|| headers.get(name).cloned()).flatten()
         };
         self.log_fields = Some(Box::new(LogFields {
             ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
@@ -242,7 +242,7 @@ impl RequestState {
 
     fn write_log_line(&self, fields: &LogFields, ended: Now) {
         let gateway = &self.worker.gateway;
-        let has = |field| gateway.logged_fields.contains(&field);
+        let has = |field| gateway.config.access_log.fields.contains(&field);
         let was_sent = self.tries > 0;
         self.worker.log.write_record(&AccessRecord {
             unix_ms: self.worker.wall_clock.unix_ms(self.started),

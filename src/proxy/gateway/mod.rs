@@ -21,7 +21,7 @@ use crate::admission::chain::{Chain, WaitingCap};
 use crate::base::ip_set;
 use crate::base::ip_set::IpSet;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
-use crate::config::{LimitId, LocationId, LogField};
+use crate::config::{LimitId, LocationId};
 use crate::limit::Limit;
 use crate::limit::bandwidth::Bandwidth;
 use crate::limit::snapshot::SnapshotSource;
@@ -103,7 +103,6 @@ pub struct Gateway {
     pub access_log: Arc<AccessLog>,
     /// Request header fields that the access log contains.
     pub logged_headers: Vec<HeaderName>,
-    pub logged_fields: Vec<LogField>,
 }
 
 /// One location, ready to judge and to respond.
@@ -210,7 +209,6 @@ impl Gateway {
             metrics,
             access_log,
             logged_headers: config.access_log.headers.clone(),
-            logged_fields: config.access_log.fields.clone(),
         };
         if previous.is_none() {
             gateway.attach_store();
