@@ -17,6 +17,7 @@ mod commands;
 mod connections;
 mod cors;
 mod degrade;
+mod deploy;
 mod dry_run;
 mod examples;
 mod explain;

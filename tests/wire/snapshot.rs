@@ -195,20 +195,21 @@ fn a_changed_limit_starts_fresh() {
     assert!(gateway.stderr().contains("per-user"), "{}", gateway.stderr());
 }
 
-/// A snapshot that cannot be written is a metric, also after a reload, until one is written again.
+/// A snapshot that cannot be written is a metric, also of a later configuration, until one is written again.
 #[test]
 fn a_failing_snapshot_is_a_metric() {
     let kept = Kept::new();
     let gateway = kept.start();
-    let is_failing = || gateway.metric("sluicegate_snapshot_failing", &[]) == 1.0;
-    assert!(gateway.metrics().contains("sluicegate_snapshot_failing 0"));
+    let shows = |value: u8| gateway.metrics().contains(&format!("\nsluicegate_snapshot_failing {value}\n"));
+    assert!(shows(0));
+    let file = std::fs::read_to_string(gateway.file()).expect("its file");
+    gateway.change(&file.replace("body: ok", "body: changed"));
+    assert!(shows(0));
     let away = kept.dir.path().with_extension("away");
     std::fs::rename(kept.dir.path(), &away).expect("a folder can be moved");
-    eventually("a failing snapshot", is_failing);
-    gateway.reload();
-    assert!(is_failing());
+    eventually("a failing snapshot", || shows(1));
     std::fs::rename(&away, kept.dir.path()).expect("a folder can be moved");
-    eventually("a written snapshot", || !is_failing());
+    eventually("a written snapshot", || shows(0));
 }
 
 /// If a snapshot can no longer be written, the gateway continues.
