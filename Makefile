@@ -1,6 +1,7 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test fuzz bench bench-redis bench-edge bench-scaling audit fmt tools components lint dependencies instructions gateway
+.PHONY: help run test fuzz bench bench-redis bench-edge bench-scaling audit fmt tools components lint dependencies instructions gateway \
+	test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -14,6 +15,8 @@ LUA_TOOLS := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua
 TOOLS = $(TEST_TOOLS)
 # Debian keeps server programs where an ordinary user's PATH does not look.
 export PATH := $(PATH):/usr/sbin:/sbin
+# Programs for the targets that few need.
+TOOLBOX := target/tools
 # Many tests measure time; more of them at once than this would disturb each other.
 export RUST_TEST_THREADS ?= 4
 # The same cases of every property in each run: a commit fails for what it changed. `cargo test` tries others.
@@ -63,6 +66,19 @@ bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside 
 
 bench-scaling: gateway ## measure cost against size: locations, limits, keys, connections; OPTIONS=--quick as well
 	cargo bench --locked --bench scaling -- $(MEASURED) $(OPTIONS)
+
+# promtool belongs to a large package that starts a server, so only the package's files are unpacked.
+PROMTOOL = $(shell command -v promtool || echo $(TOOLBOX)/prometheus/usr/bin/promtool)
+
+test-deploy: TOOLS := systemd-analyze:systemd
+test-deploy: tools promtool ## test the alerts with promtool, and the systemd units
+	$(PROMTOOL) check rules deploy/alerts.yml
+	$(PROMTOOL) test rules deploy/alerts_test.yml
+	tests/deploy/unit.sh
+
+promtool:
+	@[ -x "$(PROMTOOL)" ] || { mkdir -p $(TOOLBOX)/prometheus && cd $(TOOLBOX)/prometheus && \
+		apt-get download -qq prometheus && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb; }
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
