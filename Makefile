@@ -1,7 +1,7 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
 .PHONY: help run test fuzz bench bench-redis bench-edge bench-scaling audit fmt tools components lint dependencies instructions gateway \
-	test-deploy promtool
+	package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -79,6 +79,19 @@ test-deploy: tools promtool ## test the alerts with promtool, and the systemd un
 promtool:
 	@[ -x "$(PROMTOOL)" ] || { mkdir -p $(TOOLBOX)/prometheus && cd $(TOOLBOX)/prometheus && \
 		apt-get download -qq prometheus && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb; }
+
+package: gateway ## build the Debian package in target/package; the first time installs cargo-deb
+	[ -x $(TOOLBOX)/bin/cargo-deb ] || cargo install cargo-deb --locked --root $(TOOLBOX)
+	rm -rf target/package && mkdir -p target/package/man
+	$(PLAIN)/release/sluicegate man --dir target/package/man
+	$(PLAIN)/release/sluicegate completions bash > target/package/sluicegate.bash
+	$(PLAIN)/release/sluicegate completions zsh > target/package/_sluicegate
+	$(PLAIN)/release/sluicegate completions fish > target/package/sluicegate.fish
+	CARGO_TARGET_DIR=$(PLAIN) $(TOOLBOX)/bin/cargo-deb --no-build --strip --output target/package/
+
+test-package: TOOLS := debootstrap:debootstrap curl:curl ip:iproute2 pgrep:procps
+test-package: tools package ## install, upgrade and purge the package in a chroot; needs root and the mirror of apt
+	tests/deploy/package.sh "$$(ls target/package/*.deb)"
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
