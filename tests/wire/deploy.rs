@@ -33,6 +33,9 @@ state:
   redis: { url: \"redis://127.0.0.1:1\" }
 ";
 
+/// A label, an operator and a value.
+type Matcher = (String, String, String);
+
 /// The labels of each metric with their values.
 type KnownSeries = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
@@ -67,7 +70,7 @@ fn known_series() -> KnownSeries {
 }
 
 /// The matchers up to the closing brace: label, operator, value. No value here holds a quote.
-fn matchers(text: &str) -> Vec<(String, String, String)> {
+fn matchers(text: &str) -> Vec<Matcher> {
     let (mut found, mut rest) = (Vec::new(), text);
     while !rest.starts_with('}') {
         let (label, behind) = rest.split_once('"').expect("a quoted value");
@@ -81,7 +84,7 @@ fn matchers(text: &str) -> Vec<(String, String, String)> {
 }
 
 /// The metrics of an expression, each with its matchers.
-fn metrics_of(expression: &str) -> Vec<(String, Vec<(String, String, String)>)> {
+fn metrics_of(expression: &str) -> Vec<(String, Vec<Matcher>)> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
     for (start, _) in expression.match_indices("sluicegate_") {

@@ -91,6 +91,15 @@ pub struct HistogramReading {
     pub buckets: Vec<(f64, u64)>,
 }
 
+impl<const N: usize> CounterBlock<N> {
+    #[inline]
+    fn add(&self, slot: usize, n: u64) {
+        if let Some(cell) = self.0.get(slot) {
+            cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
+        }
+    }
+}
+
 impl<const N: usize> Counters<N> {
     pub fn new(workers: usize) -> Counters<N> {
         let block = |_| CounterBlock(std::array::from_fn(|_| AtomicU64::new(0)));
@@ -101,8 +110,8 @@ impl<const N: usize> Counters<N> {
     /// enough.
     #[inline]
     pub fn add(&self, worker: usize, slot: usize, n: u64) {
-        if let Some(cell) = self.blocks.get(worker).and_then(|block| block.0.get(slot)) {
-            cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
+        if let Some(block) = self.blocks.get(worker) {
+            block.add(slot, n);
         }
     }
 
@@ -133,8 +142,10 @@ impl Histogram {
     /// Counts a duration. Only the worker itself may call it; see [`Counters::add`].
     #[inline]
     pub fn observe(&self, worker: usize, ns: u64) {
-        self.slots.add(worker, self.bucket_of(ns), 1);
-        self.slots.add(worker, SUM, ns);
+        if let Some(block) = self.slots.blocks.get(worker) {
+            block.add(self.bucket_of(ns), 1);
+            block.add(SUM, ns);
+        }
     }
 
     /// Counts a duration, from any thread.
