@@ -16,6 +16,7 @@ mod adopt;
 pub mod algorithm;
 pub mod bandwidth;
 mod counters;
+mod reset;
 pub mod snapshot;
 mod snapshot_tables;
 pub mod table;
@@ -36,6 +37,7 @@ pub(crate) use algorithm::leaky_bucket::Turn;
 use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
 use counters::{Meters, each, rated};
+pub use reset::{KeyReset, ResetFault};
 
 /// The outcome of one limit for one request; a stricter outcome is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,6 +14,7 @@ mod properties;
 mod queues;
 mod reload;
 mod reload_queues;
+mod resets;
 mod support;
 mod threads;
 mod vectors;

@@ -27,7 +27,7 @@ fn any_traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 /// Whether never more than burst + rate·span units pass between any two of `passed`, (moment ns, cost).
-fn bound_holds(passed: &[(u64, u64)], units: u64, period: u64, burst: u64) -> bool {
+pub fn bound_holds(passed: &[(u64, u64)], units: u64, period: u64, burst: u64) -> bool {
     (0..passed.len()).all(|first| {
         let mut sum = 0;
         passed[first..].iter().all(|&(at, cost)| {

@@ -5,12 +5,13 @@ use std::task::Waker;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
+use super::resets::ResetCount;
 use crate::base::clock;
 use crate::base::clock::{ClockShift, Now};
 use crate::config::{Rate, WindowAlign};
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
-use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
+use crate::limit::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
 use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a fixed window with its counters.
@@ -59,7 +60,7 @@ impl FixedWindow {
     /// Judges units and takes them if the window has room.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |window, (), params, shared| {
+        self.table.update_entry(&units.key, now, |window, resets, params, shared| {
             if !params.fits_units(window, units.cost, now) {
                 return (params.build_decision(window, units.cost, now), None);
             }
@@ -70,7 +71,8 @@ impl FixedWindow {
                 };
             }
             window.used = { window.used }.saturating_add(units.cost);
-            let (since, epoch) = (ChargeMark::at_moment(window.ends), params.epoch);
+            let epoch = resets.charge_epoch(params.epoch);
+            let since = ChargeMark::at_moment(window.ends);
             let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
             (params.build_decision(window, 0, now), Some(charge))
         })
@@ -78,7 +80,7 @@ impl FixedWindow {
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |window, (), params| params.build_decision(window, units.cost, now))
+        self.table.peek_entry(&units.key, |window, _, params| params.build_decision(window, units.cost, now))
     }
 
     /// Gives a charge back, unless its window is over.
@@ -89,11 +91,21 @@ impl FixedWindow {
         charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |window, (), params| {
-            if window.ends == charge.since.at_ns() && charge.epoch == params.epoch {
+        self.table.update_existing(key, charge.shared, |window, resets, params| {
+            if window.ends == charge.since.at_ns() && charge.epoch == resets.charge_epoch(params.epoch) {
                 window.used = { window.used }.saturating_sub(cost);
             }
         });
+    }
+
+    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        self.table.update_own(key, now, |window, resets, _| {
+            // Its end stays: with `align: clock` the next charge belongs to the same window.
+            window.used = 0;
+            resets.count_reset();
+            0
+        })
     }
 }
 
@@ -145,7 +157,7 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
     fn convert_entry(
         &self,
         window: &mut FixedWindowEntry,
-        (): &mut (),
+        _: &mut ResetCount,
         before: &FixedWindowParams,
         now: Now,
         _: &mut Vec<Waker>,
@@ -169,7 +181,7 @@ impl FixedWindowEntry {
 }
 
 impl TableEntry for FixedWindowEntry {
-    type Extra = ();
+    type Extra = ResetCount;
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
@@ -182,12 +194,12 @@ impl TableEntry for FixedWindowEntry {
 }
 
 impl PersistentEntry for FixedWindowEntry {
-    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
+    fn encode_entry(&self, _: &ResetCount, out: &mut Vec<u8>) {
         out.extend({ self.ends }.to_le_bytes());
         out.extend({ self.used }.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<FixedWindowEntry> {
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ResetCount) -> Option<FixedWindowEntry> {
         let ends = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
         let used = u64::from_le_bytes(take_bytes(&mut bytes)?);
         bytes.is_empty().then_some(FixedWindowEntry { ends, used })

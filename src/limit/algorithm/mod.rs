@@ -7,6 +7,7 @@ pub(crate) mod gradient;
 pub(crate) mod leaky_bucket;
 pub(crate) mod queue;
 pub(crate) mod rate;
+pub(crate) mod resets;
 pub(crate) mod schedule;
 pub(crate) mod slab;
 pub(crate) mod sliding_log;

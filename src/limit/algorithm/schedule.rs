@@ -1,6 +1,7 @@
 //! The interface between a bucket and its rate: how long units take, and how charges and refunds change the usage.
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
+use super::resets::ResetCount;
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;
 use crate::limit::table::persistent::PersistentEntry;
@@ -29,6 +30,9 @@ pub(crate) trait Schedule: PartialEq {
     /// Gives back `cost` units that took `span` and have not departed.
     fn withdraw_usage(&self, used: &mut Self::Used, cost: u64, span: u128);
 
+    /// Forgets the usage as of `now`, which is not before the last charge.
+    fn reset_usage(&self, used: &mut Self::Used, now: Now);
+
     /// Converts the usage beside the level from the schedule `before`, as of `now`; the level is not yet converted.
     fn convert_usage(&self, used: &mut Self::Used, before: &Self, now: Now);
 
@@ -38,7 +42,7 @@ pub(crate) trait Schedule: PartialEq {
 }
 
 /// The usage of one key.
-pub(crate) trait BucketUsage: TableEntry<Extra = ()> {
+pub(crate) trait BucketUsage: TableEntry<Extra = ResetCount> {
     fn level(&self) -> &Level;
 
     fn level_mut(&mut self) -> &mut Level;
@@ -80,6 +84,10 @@ impl Schedule for TickRate {
         self.set_tat(level, tat);
     }
 
+    fn reset_usage(&self, level: &mut Level, now: Now) {
+        self.set_backlog(level, now, 0);
+    }
+
     fn convert_usage(&self, _: &mut Level, _: &TickRate, _: Now) {}
 
     #[inline]
@@ -103,7 +111,7 @@ impl BucketUsage for Level {
 }
 
 impl TableEntry for Level {
-    type Extra = ();
+    type Extra = ResetCount;
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
@@ -116,11 +124,11 @@ impl TableEntry for Level {
 }
 
 impl PersistentEntry for Level {
-    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
+    fn encode_entry(&self, _: &ResetCount, out: &mut Vec<u8>) {
         Level::encode_level(self, out);
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<Level> {
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ResetCount) -> Option<Level> {
         let level = Level::decode_level(&mut bytes, shift)?;
         bytes.is_empty().then_some(level)
     }

@@ -9,11 +9,12 @@ use std::task::Waker;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
+use super::resets::ResetCount;
 use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
-use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
+use crate::limit::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
 use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
@@ -70,14 +71,15 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         let cost = units.cost;
-        self.table.update_entry(&units.key, now, |entry, (), params, shared| {
+        self.table.update_entry(&units.key, now, |entry, resets, params, shared| {
             if entry.sum_units(params.live_windows(entry, now)).saturating_add(cost) > params.max {
                 return (params.build_decision(entry, cost, now), None);
             }
             params.advance_window(entry, now);
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
             entry.units[0] += cost as u32;
-            let (since, epoch) = (ChargeMark::at_moment(entry.until_ns()), params.epoch);
+            let epoch = resets.charge_epoch(params.epoch);
+            let since = ChargeMark::at_moment(entry.until_ns());
             let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
             (params.build_decision(entry, 0, now), Some(charge))
         })
@@ -85,7 +87,7 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |entry, (), params| params.build_decision(entry, units.cost, now))
+        self.table.peek_entry(&units.key, |entry, _, params| params.build_decision(entry, units.cost, now))
     }
 
     /// Gives a charge back, unless it has already left.
@@ -96,9 +98,10 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |entry, (), params| {
+        self.table.update_existing(key, charge.shared, |entry, resets, params| {
+            let epoch = resets.charge_epoch(params.epoch);
             let later = entry.until_ns().checked_sub(charge.since.at_ns());
-            let Some(later) = later.filter(|_| charge.epoch == params.epoch) else { return };
+            let Some(later) = later.filter(|_| charge.epoch == epoch) else { return };
             let age = usize::try_from(later / params.width).unwrap_or(SLOTS);
             let Some(units) = entry.units.get_mut(age) else { return };
             *units = units.saturating_sub(cost.min(u32::MAX.into()) as u32);
@@ -106,6 +109,15 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
                 *entry = SlidingWindowEntry::default();
             }
         });
+    }
+
+    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        self.table.update_own(key, now, |entry, resets, _| {
+            *entry = SlidingWindowEntry::default();
+            resets.count_reset();
+            0
+        })
     }
 }
 
@@ -171,7 +183,7 @@ impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindo
     fn convert_entry(
         &self,
         entry: &mut SlidingWindowEntry<SLOTS>,
-        (): &mut (),
+        _: &mut ResetCount,
         before: &SlidingWindowParams,
         now: Now,
         _: &mut Vec<Waker>,
@@ -210,7 +222,7 @@ impl<const SLOTS: usize> Default for SlidingWindowEntry<SLOTS> {
 }
 
 impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
-    type Extra = ();
+    type Extra = ResetCount;
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
@@ -224,12 +236,16 @@ impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
 
 /// On another clock the sub-windows have other edges, so restored units leave up to one width later.
 impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
-    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
+    fn encode_entry(&self, _: &ResetCount, out: &mut Vec<u8>) {
         out.extend(self.until_ns().to_le_bytes());
         self.units.iter().for_each(|units| out.extend(units.to_le_bytes()));
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<SlidingWindowEntry<SLOTS>> {
+    fn decode_entry(
+        mut bytes: &[u8],
+        shift: ClockShift,
+        _: &mut ResetCount,
+    ) -> Option<SlidingWindowEntry<SLOTS>> {
         let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
         let mut units = [0; SLOTS];
         for units in &mut units {

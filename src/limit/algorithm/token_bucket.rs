@@ -17,11 +17,12 @@ use governor::{Quota, RateLimiter};
 
 use super::queue::NO_NODE;
 use super::rate::TickRate;
+use super::resets::ResetCount;
 use super::schedule::{BucketUsage, Schedule};
 use crate::base::clock::Now;
 use crate::config::TokenBucketRate;
 use crate::limit::algorithm::table_spec::TableSpec;
-use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
+use crate::limit::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
 use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 
 /// The most ticks that governor is given to add up; the backlog beyond them is handled here.
@@ -102,14 +103,14 @@ impl<S: Schedule> TokenBucket<S> {
     /// Judges units and takes them if they fit.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |used, (), params, shared| {
+        self.table.update_entry(&units.key, now, |used, resets, params, shared| {
             let present = used.level().clamp_now(now);
             let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
             match params.ticks_until_fit(used, present, backlog, units.cost) {
                 Ok(()) => {
                     let (since, span) = params.schedule.charge_usage(used, present, units.cost);
                     let decision = params.build_decision(Ok(()), used, present, backlog + span, 0);
-                    let epoch = params.epoch;
+                    let epoch = resets.charge_epoch(params.epoch);
                     (decision, Some(ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch }))
                 }
                 Err(ticks) => {
@@ -121,7 +122,7 @@ impl<S: Schedule> TokenBucket<S> {
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |used, (), params| {
+        self.table.peek_entry(&units.key, |used, _, params| {
             let present = used.level().clamp_now(now);
             let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
             let step = params.ticks_until_fit(used, present, backlog, units.cost);
@@ -137,11 +138,21 @@ impl<S: Schedule> TokenBucket<S> {
         charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |used, (), params| {
-            if charge.epoch == params.epoch {
+        self.table.update_existing(key, charge.shared, |used, resets, params| {
+            if charge.epoch == resets.charge_epoch(params.epoch) {
                 params.schedule.refund_usage(used, cost, charge.since);
             }
         });
+    }
+
+    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        self.table.update_own(key, now, |used, resets, params| {
+            let present = used.level().clamp_now(now);
+            params.schedule.reset_usage(used, present);
+            resets.count_reset();
+            0
+        })
     }
 }
 
@@ -191,7 +202,7 @@ impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
     fn convert_entry(
         &self,
         used: &mut S::Used,
-        (): &mut (),
+        _: &mut ResetCount,
         before: &TokenBucketParams<S>,
         now: Now,
         _: &mut Vec<Waker>,

@@ -10,6 +10,7 @@
 //! however they are divided; no unit takes less than T, so a warm limit is never faster.
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
+use super::resets::ResetCount;
 use super::schedule::{BucketUsage, Schedule};
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;
@@ -128,6 +129,13 @@ impl Schedule for WarmUpRate {
         self.set_heat(used, { used.heat }.saturating_sub(self.units_heat(cost)));
     }
 
+    /// Keeps the warmth: a reset is to let the key through, and a cold one would get a third of its rate.
+    fn reset_usage(&self, used: &mut WarmLevel, now: Now) {
+        let heat = self.heat_at(used, now).min(self.warm);
+        self.set_heat(used, heat);
+        self.tick_rate.set_backlog(&mut used.level, now, 0);
+    }
+
     /// Keeps the warmth as a share of W; heat beyond W stands for units and keeps their number.
     fn convert_usage(&self, used: &mut WarmLevel, before: &WarmUpRate, now: Now) {
         let heat = before.heat_at(used, now);
@@ -171,7 +179,7 @@ impl BucketUsage for WarmLevel {
 }
 
 impl TableEntry for WarmLevel {
-    type Extra = ();
+    type Extra = ResetCount;
 
     /// Idle is empty and cold: the last unit ended at least the cooling time ago.
     fn is_idle(&self, now: Now) -> bool {
@@ -184,13 +192,13 @@ impl TableEntry for WarmLevel {
 }
 
 impl PersistentEntry for WarmLevel {
-    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
+    fn encode_entry(&self, _: &ResetCount, out: &mut Vec<u8>) {
         self.level.encode_level(out);
         out.extend({ self.heat }.to_le_bytes());
         out.extend({ self.cools_ns }.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<WarmLevel> {
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ResetCount) -> Option<WarmLevel> {
         let used = WarmLevel {
             level: Level::decode_level(&mut bytes, shift)?,
             heat: u128::from_le_bytes(take_bytes(&mut bytes)?),

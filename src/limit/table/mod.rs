@@ -16,10 +16,12 @@ use parking_lot::Mutex;
 use crate::base::clock::Now;
 
 mod capacity;
+mod own_entry;
 pub mod persistent;
 mod shard;
 
 pub use capacity::TableCapacity;
+pub use own_entry::OwnEntry;
 use shard::{KeyHash, Shard};
 
 /// The key of a counter.

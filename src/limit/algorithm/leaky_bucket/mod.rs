@@ -9,13 +9,14 @@
 
 mod convert;
 mod position;
+mod reset;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 use std::time::Duration;
 
-use super::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers};
+use super::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
 use super::rate::{RemainingUnits, TickRate};
 use super::schedule::{BucketUsage, Schedule};
 use crate::base::clock::{ClockShift, Now};
@@ -156,7 +157,8 @@ impl<S: Schedule> LeakyBucket<S> {
                 }
             };
             let (since, span) = params.schedule.charge_usage(&mut entry.used, present, cost);
-            let (displaces, epoch) = (position.undisturbed > 0, params.epoch);
+            let epoch = queues.resets.charge_epoch(params.epoch);
+            let displaces = position.undisturbed > 0;
             let mut charge = ChargeRecord { since, node: NO_NODE, shared, displaces, epoch };
             if position.wait > 0 && !params.dry_run {
                 let until = params.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
@@ -235,7 +237,7 @@ impl<S: Schedule> LeakyBucket<S> {
                     Some((WaiterState::Displaced, _)) | None => return,
                 }
             }
-            if epoch != params.epoch {
+            if epoch != queues.resets.charge_epoch(params.epoch) {
                 return;
             }
             let tick_rate = params.schedule.tick_rate();
@@ -329,7 +331,8 @@ impl<S: Schedule> LeakyBucketParams<S> {
                 return;
             }
             let since = entry.used.level_mut().record_departure(tick_rate.ticks_to_ns(due), self.ahead_ns);
-            queues.depart_head(&mut entry.queue, (since, self.epoch), wakers);
+            let epoch = queues.resets.charge_epoch(self.epoch);
+            queues.depart_head(&mut entry.queue, (since, epoch), wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
@@ -357,14 +360,6 @@ fn duration_ns(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Wakes outside every lock, because a waker may run a task's destructor.
-#[inline]
-fn wake_all(wakers: Wakers) {
-    for waker in wakers {
-        waker.wake();
-    }
-}
-
 // === impl LeakyBucketEntry ===
 
 impl<U: BucketUsage> Default for LeakyBucketEntry<U> {
@@ -390,11 +385,15 @@ impl<U: BucketUsage> TableEntry for LeakyBucketEntry<U> {
 /// Waiters do not survive a restart, but their charges stand: their departures lapse, so that an upstream never sees
 /// more than the rate.
 impl<U: BucketUsage + PersistentEntry> PersistentEntry for LeakyBucketEntry<U> {
-    fn encode_entry(&self, _: &ShardQueues, out: &mut Vec<u8>) {
-        self.used.encode_entry(&(), out);
+    fn encode_entry(&self, queues: &ShardQueues, out: &mut Vec<u8>) {
+        self.used.encode_entry(&queues.resets, out);
     }
 
-    fn decode_entry(bytes: &[u8], shift: ClockShift, _: &mut ShardQueues) -> Option<LeakyBucketEntry<U>> {
-        Some(LeakyBucketEntry { used: U::decode_entry(bytes, shift, &mut ())?, queue: NO_NODE })
+    fn decode_entry(
+        bytes: &[u8],
+        shift: ClockShift,
+        queues: &mut ShardQueues,
+    ) -> Option<LeakyBucketEntry<U>> {
+        Some(LeakyBucketEntry { used: U::decode_entry(bytes, shift, &mut queues.resets)?, queue: NO_NODE })
     }
 }

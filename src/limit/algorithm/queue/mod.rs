@@ -1,14 +1,18 @@
 //! The waiters of a leaky bucket: per key a ring of fair queues that take turns, each first in, first out; a waiter
 //! can leave from any position. Without `fair_by` there is one fair queue.
 
+mod forecast;
+
 use std::task::Waker;
 
 use smallvec::SmallVec;
 
 use super::rate::ChargeMark;
+use super::resets::ResetCount;
 use super::slab::Slab;
 use crate::base::clock::Now;
 use crate::limit::Epoch;
+pub(crate) use forecast::NewestWaiter;
 
 /// Wakers collected under a lock, to be woken (or dropped) once it is released.
 pub(crate) type Wakers = SmallVec<[Waker; 2]>;
@@ -25,6 +29,7 @@ pub(crate) struct ShardQueues {
     queues: Slab<WaitQueue>,
     fair_queues: Slab<FairQueue>,
     waiters: Slab<QueuedWaiter>,
+    pub(crate) resets: ResetCount,
 }
 
 /// All waiters of one key; removed with the last of them.
@@ -78,28 +83,6 @@ pub(crate) enum WaiterState {
     Departed(ChargeMark, Epoch),
     /// Displaced by another, and refunded.
     Displaced,
-}
-
-/// The queue as one more waiter of a value would find it.
-#[derive(Debug)]
-pub(crate) struct QueueForecast {
-    /// Waiters of its own value.
-    pub own: u64,
-    /// Ticks of the waiters that go before it.
-    pub before: u128,
-    /// Waiters of the other value with most.
-    pub fullest: u64,
-    pub newest: NewestWaiter,
-}
-
-/// The newest waiter of the other value with most; at [`NO_NODE`] if there is no other value.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NewestWaiter {
-    pub node: u32,
-    pub cost: u64,
-    pub span: u128,
-    /// Whether it would go before the newcomer.
-    pub before: bool,
 }
 
 // === impl ShardQueues ===
@@ -233,29 +216,6 @@ impl ShardQueues {
         is_head
     }
 
-    /// The forecast for one more waiter of a fair queue (`NO_NODE` = a new one) if no request came after it.
-    pub(crate) fn forecast_waiter(&self, queue: u32, own_queue: u32) -> QueueForecast {
-        let own = self.fair_queues.get(own_queue).map_or(0, |fair_queue| fair_queue.waiters);
-        let newest = NewestWaiter { node: NO_NODE, cost: 0, span: 0, before: false };
-        let mut forecast = QueueForecast { own, before: 0, fullest: 0, newest };
-        let mut passed_own = false;
-        for index in self.fair_queues(queue) {
-            let Some(fair_queue) = self.fair_queues.get(index) else { break };
-            // A fair queue with an earlier turn goes once more before the newcomer.
-            let turns = own + u64::from(!passed_own);
-            passed_own |= index == own_queue;
-            let before = turns >= fair_queue.waiters;
-            forecast.before += if before { fair_queue.span } else { self.first_ticks(fair_queue, turns) };
-            if index != own_queue && fair_queue.waiters > forecast.fullest {
-                forecast.fullest = fair_queue.waiters;
-                let newest = self.waiters.get(fair_queue.tail);
-                let (cost, span) = newest.map_or((0, 0), |waiter| (waiter.own.cost, waiter.own.span));
-                forecast.newest = NewestWaiter { node: fair_queue.tail, cost, span, before };
-            }
-        }
-        forecast
-    }
-
     fn head_node(&self, queue: u32) -> u32 {
         let front = self.queues.get(queue).and_then(|queue| self.fair_queues.get(queue.front));
         front.map_or(NO_NODE, |fair_queue| fair_queue.head)
@@ -307,20 +267,6 @@ impl ShardQueues {
         let nearest = self.fair_queues(queue).filter_map(distance).min();
         let full = self.queues.get(queue).is_some_and(|queue| queue.fair_queues >= FAIR_QUEUES_MAX);
         nearest.filter(|(distance, _)| *distance == 0 || full).map_or(NO_NODE, |(_, index)| index)
-    }
-
-    /// Ticks of the first `count` waiters of a longer fair queue, summed from the nearer end.
-    fn first_ticks(&self, fair_queue: &FairQueue, count: u64) -> u128 {
-        let ticks = |node: u32, next: fn(&QueuedWaiter) -> u32, count: u64| -> u128 {
-            let waiters =
-                std::iter::successors(self.waiters.get(node), |waiter| self.waiters.get(next(waiter)));
-            waiters.take(count as usize).map(|waiter| waiter.own.span).sum()
-        };
-        let rest = fair_queue.waiters.saturating_sub(count);
-        match count <= rest {
-            true => ticks(fair_queue.head, |waiter| waiter.behind, count),
-            false => fair_queue.span.saturating_sub(ticks(fair_queue.tail, |waiter| waiter.before, rest)),
-        }
     }
 
     /// Opens a fair queue, the last in the ring.
@@ -393,6 +339,14 @@ impl ShardQueues {
         } else {
             self.link_neighbours(prev, next);
         }
+    }
+}
+
+/// Wakes outside every lock, because a waker may run a task's destructor.
+#[inline]
+pub(crate) fn wake_all(wakers: Wakers) {
+    for waker in wakers {
+        waker.wake();
     }
 }
 

@@ -11,12 +11,13 @@ use std::task::Waker;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
+use super::resets::ResetCount;
 use super::slab::Slab;
 use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
-use crate::limit::table::{CounterKey, Table, TableCapacity, TableEntry, TableParams};
+use crate::limit::table::{CounterKey, OwnEntry, Table, TableCapacity, TableEntry, TableParams};
 use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding log with its counters.
@@ -52,6 +53,7 @@ pub(crate) struct LogRings {
     slab: Slab<VecDeque<ChargeRun>>,
     /// Capacity of all rings beyond [`RING_FIRST`], in runs.
     growth: usize,
+    resets: ResetCount,
 }
 
 /// Units charged at the same moment; oldest first in a ring.
@@ -104,7 +106,8 @@ impl SlidingLog {
             // The rings of shared counters never grow.
             let growth_max = if shared { 0 } else { params.growth_max };
             params.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
-            let (since, epoch) = (ChargeMark::at_moment(present), params.epoch);
+            let epoch = rings.resets.charge_epoch(params.epoch);
+            let since = ChargeMark::at_moment(present);
             let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
             (params.build_decision(log, rings, 0, now), Some(charge))
         })
@@ -124,13 +127,23 @@ impl SlidingLog {
         charge: &ChargeRecord,
         _: impl FnOnce() -> Now,
     ) {
-        let at = charge.since.at_ns();
         self.table.update_existing(key, charge.shared, |log, rings, params| {
-            let newest = params.newest_charge(log);
-            if charge.epoch == params.epoch && at <= newest && newest - at < params.period {
+            let (at, newest) = (charge.since.at_ns(), params.newest_charge(log));
+            let epoch = rings.resets.charge_epoch(params.epoch);
+            if charge.epoch == epoch && at <= newest && newest - at < params.period {
                 rings.refund_units(log, at, cost.min(u32::MAX.into()) as u32);
             }
         });
+    }
+
+    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        self.table.update_own(key, now, |log, rings, _| {
+            rings.drop_ring(log);
+            *log = SlidingLogEntry::default();
+            rings.resets.count_reset();
+            0
+        })
     }
 }
 

@@ -1,0 +1,28 @@
+//! Resets a key of a leaky bucket.
+
+use super::LeakyBucket;
+use crate::base::clock::Now;
+use crate::limit::algorithm::queue::{NO_NODE, Wakers, wake_all};
+use crate::limit::algorithm::schedule::{BucketUsage, Schedule};
+use crate::limit::table::{CounterKey, OwnEntry};
+
+// === impl LeakyBucket ===
+
+impl<S: Schedule> LeakyBucket<S> {
+    /// Forgets what the key has used. While requests wait, nothing is forgotten: all that the key has used is what
+    /// spaces their departures, and a newcomer has to queue behind them. Returns the units that wait.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        let mut wakers = Wakers::new();
+        let reset = self.table.update_own(key, now, |entry, queues, params| {
+            params.depart_due_waiters(entry, queues, now, &mut wakers);
+            if entry.queue == NO_NODE {
+                let present = entry.used.level().clamp_now(now);
+                params.schedule.reset_usage(&mut entry.used, present);
+                queues.resets.count_reset();
+            }
+            queues.queued_units(entry.queue)
+        });
+        wake_all(wakers);
+        reset
+    }
+}
