@@ -1,4 +1,7 @@
-//! Admission: the limits of a request as one transaction, and the bans of clients that were rejected too often.
+//! Admission: the limits of a request as one transaction, the bans of clients that were rejected too often, and the
+//! bans of operators.
 
 pub mod ban;
+pub mod ban_target;
 pub mod chain;
+pub mod operator_bans;

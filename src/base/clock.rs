@@ -52,6 +52,16 @@ impl Now {
         start + Duration::from_nanos(self.0.saturating_sub(HEAD_START_NS))
     }
 
+    /// The time of day, in nanoseconds since 1970.
+    pub fn to_unix_ns(self) -> u64 {
+        unix_at_zero().saturating_add(self.0)
+    }
+
+    /// The moment of a time of day; before this clock's zero it is zero.
+    pub fn from_unix_ns(unix_ns: u64) -> Now {
+        Now(unix_ns.saturating_sub(unix_at_zero()))
+    }
+
     /// Nanoseconds from `earlier` to here; a negative span counts as zero.
     #[inline]
     pub fn ns_since(self, earlier: Now) -> u64 {

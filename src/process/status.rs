@@ -51,7 +51,8 @@ impl ControlThread {
         let tasks = self.tasks.borrow();
         let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
         let snapshot = snapshot.map(|(path, failure)| (path.display().to_string(), failure));
-        let active_bans = gateway.bans.as_ref().map(|bans| bans.active_count(now));
+        let active = gateway.active_bans(now);
+        let active_bans = (gateway.bans.is_some() || active > 0).then_some(active);
         let json = json!({
             "version": version,
             "pid": pid,

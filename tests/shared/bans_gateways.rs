@@ -36,7 +36,8 @@ impl Gateway {
     }
 
     fn strike(&self, id: u128) {
-        let client = || ClientIdentity { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None };
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let client = || ClientIdentity { ip, network: ip.into(), account: None };
         let strike = self.bans.queue_strike(&key(id), Now::read_clock(), client);
         assert!(matches!(strike, Some(StrikeOutcome::Counted | StrikeOutcome::Banned)), "{strike:?}");
     }

@@ -73,6 +73,18 @@ impl ActiveBans {
         self.expire_ended(&mut inner, now);
     }
 
+    /// Removes a ban that was lifted, by its end.
+    pub fn remove_ban(&self, end: u64, now: Now) {
+        let mut inner = self.inner.lock();
+        let mut is_removed = false;
+        inner.ends.retain(|Reverse(other)| {
+            let is_lifted = !is_removed && *other == end;
+            is_removed |= is_lifted;
+            !is_lifted
+        });
+        self.expire_ended(&mut inner, now);
+    }
+
     /// Removes bans that have ended.
     fn expire_ended(&self, inner: &mut ActiveBansInner, now: Now) {
         while inner.ends.peek().is_some_and(|Reverse(end)| *end <= now.0) {

@@ -63,6 +63,12 @@ impl BanLedger {
         }
     }
 
+    /// Forgets a ban that was lifted, so that it is not reported again.
+    pub fn forget_ban(&mut self, id: u128) {
+        self.bans.remove(&id);
+        self.unreported.remove(&id);
+    }
+
     fn insert_ban(&mut self, id: u128, entry: BanEntry, now: Now) -> bool {
         if self.bans.len() >= self.purge_at && now.ns_since(self.purged) >= PURGE_NS {
             self.bans.retain(|_, entry| entry.until > now);

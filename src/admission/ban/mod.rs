@@ -11,6 +11,7 @@
 
 mod active;
 mod ledger;
+mod named;
 mod outbox;
 mod strikes;
 mod sync;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
+use ipnet::IpNet;
 use siphasher::sip::SipHasher13;
 
 use crate::base::clock::{ClockShift, Now};
@@ -30,9 +32,11 @@ use crate::limit::table::{CounterKey, Table, TableEntry};
 use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use active::ActiveBans;
+use named::NamedBans;
 use outbox::StrikeOutbox;
 use strikes::{StrikeBudget, StrikePool, Strikes};
 
+pub use named::{AutomaticBan, LiftedBan};
 pub use sync::{share_bans, share_bans_by};
 
 /// The strikes and bans of all clients.
@@ -53,6 +57,7 @@ struct BanState {
     table: Table<ClientRecord>,
     budget: StrikeBudget,
     active: ActiveBans,
+    named: NamedBans,
     /// Present for shared bans.
     outbox: Option<StrikeOutbox>,
 }
@@ -92,6 +97,8 @@ pub enum StrikeTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     pub ip: IpAddr,
+    /// Its address as limits count it.
+    pub network: IpNet,
     /// As log lines show it.
     pub account: Option<String>,
 }
@@ -156,6 +163,7 @@ impl Bans {
             table: Table::new(max_keys),
             budget: StrikeBudget::new(max_keys.saturating_mul(TIMES_PER_KEY)),
             active: ActiveBans::default(),
+            named: NamedBans::default(),
             outbox: shared.then(StrikeOutbox::default),
         };
         Bans {

@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 
 use super::query::ParsedQuery;
-use super::{AccountExplanation, ClientExplanation};
+use super::{AccountExplanation, BanExplanation, ClientExplanation};
 use crate::config::LocationId;
 use crate::config::describe::describe_key_part;
 use crate::config::{self, KeyPart, MissingKey, ValueSource};
 use crate::proxy::gateway::Gateway;
+use crate::proxy::judge::RequestFacts;
+use crate::proxy::reject::Rejection;
 use crate::request::access::AccessDecision;
 use crate::request::client::Client;
 use crate::request::key::KeyInput;
@@ -71,6 +73,19 @@ pub(super) fn explain_account(
         matches!(source, ValueSource::Jwt(_)) && token.is_some_and(|token| token.fault().is_some());
     let from = describe_key_part(&KeyPart::Source(source));
     Some(AccountExplanation { name: name.map(escape_bytes), from, token_not_accepted })
+}
+
+/// The ban of an operator that rejects the request.
+pub(super) fn explain_ban(
+    gateway: &Gateway,
+    facts: &RequestFacts<'_>,
+    rejection: &Rejection,
+) -> Option<BanExplanation> {
+    let Rejection::Banned { .. } = rejection else { return None };
+    let head = &facts.head;
+    let ban = gateway.operator_bans.find_ban(head.client.ip, facts.account.as_deref(), head.received)?;
+    let (by, reason) = (escape_bytes(ban.by.as_bytes()), escape_bytes(ban.reason.as_bytes()));
+    Some(BanExplanation { target: escape_bytes(ban.target.to_string().as_bytes()), by, reason })
 }
 
 /// The key by which a limit counts a request.

@@ -56,6 +56,9 @@ pub struct Explanation {
     /// Time left of the client's ban.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ban_left_ms: Option<u64>,
+    /// The ban, if an operator set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ban: Option<BanExplanation>,
     /// Absent where tokens are not verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenExplanation>,
@@ -94,6 +97,15 @@ pub struct LocationExplanation {
     pub location: String,
     /// Why it serves the request, or why not.
     pub why: String,
+}
+
+/// A ban that an operator set.
+#[derive(Debug, Clone, Serialize)]
+pub struct BanExplanation {
+    /// "192.0.2.7", "10.0.0.0/8", "account=acme".
+    pub target: String,
+    pub by: String,
+    pub reason: String,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -188,6 +200,7 @@ fn explain_facts(
             Some(Rejection::Banned { left_ns }) => Some(left_ns.div_ceil(1_000_000)),
             _ => None,
         },
+        ban: rejection.and_then(|rejection| describe::explain_ban(gateway, facts, rejection)),
         token: None,
         account: None,
         tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),

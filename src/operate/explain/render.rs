@@ -30,7 +30,11 @@ impl fmt::Display for Explanation {
             writeln!(f, "access    {access}")?;
         }
         if let Some(left_ms) = self.ban_left_ms {
-            writeln!(f, "ban       {} left", format_ns(left_ms * MS))?;
+            write!(f, "ban       {} left", format_ns(left_ms * MS))?;
+            match &self.ban {
+                Some(ban) => writeln!(f, ": {}, banned by {}: {}", ban.target, ban.by, ban.reason)?,
+                None => writeln!(f)?,
+            }
         }
         if let Some(token) = &self.token {
             match &token.why {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::admission::ban::Bans;
+use crate::admission::operator_bans::OperatorBans;
 use crate::base::clock::Now;
 use crate::config::{self, Config};
 use crate::limit::Limit;
@@ -29,11 +30,10 @@ pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Metr
     }
 }
 
-/// Registers the values of limits, bans, requests and the access log.
+/// Registers the values of limits, requests and the access log.
 pub(super) fn watch_gateway(
     metrics: &Metrics,
     limits: &[Arc<Limit>],
-    bans: Option<&Arc<Bans>>,
     access_log: &Arc<AccessLog>,
     request_counts: &Arc<Counters<2>>,
 ) {
@@ -50,9 +50,6 @@ pub(super) fn watch_gateway(
             metrics.watch_slots(limit.id, tier, move || slots.slot_count(variant));
         }
     }
-    if let Some(bans) = bans.cloned() {
-        metrics.watch_bans(move || bans.active_count(Now::read_clock()) as u64);
-    }
     let request_counts = request_counts.clone();
     // Read the closed count first: a request that ends in between must not make the number negative.
     metrics.watch_in_flight(move || {
@@ -61,6 +58,16 @@ pub(super) fn watch_gateway(
     });
     let access_log = access_log.clone();
     metrics.watch_dropped_lines(move || access_log.dropped_lines());
+}
+
+/// Registers the number of active bans.
+pub(super) fn watch_bans(metrics: &Metrics, bans: Option<&Arc<Bans>>, operator_bans: &Arc<OperatorBans>) {
+    let (bans, operator_bans) = (bans.cloned(), operator_bans.clone());
+    metrics.watch_bans(move || {
+        let now = Now::read_clock();
+        let automatic = bans.as_ref().map_or(0, |bans| bans.active_count(now));
+        (automatic + operator_bans.active_count(now)) as u64
+    });
 }
 
 /// Registers the values of the store, and of the limits that are counted there.

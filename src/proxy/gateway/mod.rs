@@ -5,6 +5,7 @@
 //! [`Gateway::apply_numbers`].
 
 mod adopt;
+mod bans;
 mod handover;
 mod metric_sources;
 
@@ -18,6 +19,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::admission::ban::Bans;
 use crate::admission::chain::{Chain, WaitingCap};
+use crate::admission::operator_bans::OperatorBans;
 use crate::base::ip_set;
 use crate::base::ip_set::IpSet;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
@@ -45,8 +47,9 @@ use crate::request::source::TokenVerifier;
 use crate::shared::{SharedLimit, Store};
 use crate::upstream::{Server, Upstream};
 use adopt::KnownBandwidths;
+pub use bans::{ActiveBan, BanOrigin, EndedBans};
 pub use handover::{HandoverCounters, SavedNumbers};
-use metric_sources::{build_labels, watch_gateway, watch_shared_limits, watch_upstreams};
+use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limits, watch_upstreams};
 
 /// Slots of [`Gateway::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
@@ -73,6 +76,7 @@ pub struct Gateway {
     /// The access rules of requests without a location; `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
     pub bans: Option<Arc<Bans>>,
+    pub operator_bans: Arc<OperatorBans>,
     pub rejecters: Rejecters,
     /// The edits of `server.headers`, for responses that no location makes.
     pub response_edits: CompiledEdits,
@@ -166,7 +170,9 @@ impl Gateway {
         let fresh = || (Arc::new(Counters::new(config.server.workers)), Arc::default());
         let (request_counts, in_flight) = counters.unwrap_or_else(fresh);
         let bans = adopt::build_bans(config, previous);
-        watch_gateway(&metrics, &limits, bans.as_ref(), &access_log, &request_counts);
+        let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
+        watch_gateway(&metrics, &limits, &access_log, &request_counts);
+        watch_bans(&metrics, bans.as_ref(), &operator_bans);
         let store = adopt::build_store(config, previous);
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         let (store, store_users) = store.unzip();
@@ -188,6 +194,7 @@ impl Gateway {
             default_chain: LimitChain::new(&config.server.limits, &limits, &shared, None),
             access: access_cache.get_or_build(&config.access),
             bans,
+            operator_bans,
             rejecters: Rejecters::new(config),
             response_edits: CompiledEdits::new([&config.server.headers]),
             limits,

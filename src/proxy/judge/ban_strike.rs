@@ -25,7 +25,8 @@ pub fn record_strike(worker: &Worker, state: &RequestState, cause: LimitCause) {
     let count = |event| gateway.metrics.count_ban_event(worker.id, event);
     let identity = || {
         let account = state.account.as_deref().map(|account| worker.log.shown_account(account));
-        ClientIdentity { ip: state.client.ip, account }
+        let network = gateway.clients.mask_network(state.client.ip);
+        ClientIdentity { ip: state.client.ip, network, account }
     };
     match bans.queue_strike(&key, now, identity).unwrap_or_else(|| bans.count_strike(&key, now)) {
         StrikeOutcome::Counted => count(BanEvent::Strike),
@@ -34,7 +35,9 @@ pub fn record_strike(worker: &Worker, state: &RequestState, cause: LimitCause) {
         StrikeOutcome::Started(started) => {
             count(BanEvent::Strike);
             count(BanEvent::Started);
-            started.log_start(&identity());
+            let (client, until) = (identity(), Now(now.0.saturating_add(started.lasts_ns)));
+            bans.name_ban(&key, &client, until, started.repeats, now);
+            started.log_start(&client);
         }
     }
 }

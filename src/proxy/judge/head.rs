@@ -55,6 +55,11 @@ pub fn judge<'r, M: JudgeMode<'r>>(
         return Err(Fault::TooManyInFlight.into());
     }
     identify_caller(gateway, facts).map_err(|DuplicateAccount| Fault::RepeatedKey)?;
+    let (ip, now) = (facts.head.client.ip, facts.head.received);
+    // Before `bypass`, which operators overrule.
+    if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
+        return Err(Rejection::Banned { left_ns });
+    }
     if facts.access == Some(AccessDecision::Bypassed) {
         prepare_forward(gateway, facts)?;
         return Ok(());

@@ -106,6 +106,16 @@ impl ClientIp {
         }
     }
 
+    /// The same as a network.
+    pub fn mask_network(&self, ip: IpAddr) -> IpNet {
+        let address = self.mask_address(ip);
+        let prefix = match address {
+            IpAddr::V4(_) => self.ipv4_mask.count_ones(),
+            IpAddr::V6(_) => self.ipv6_mask.count_ones(),
+        };
+        IpNet::new(address, prefix as u8).unwrap_or_else(|_| address.into())
+    }
+
     // Not inline: few peers are proxies.
     #[inline(never)]
     fn walk_hops(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {

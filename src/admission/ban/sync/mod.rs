@@ -172,7 +172,8 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
                     self.record_ban(shared_key(*id), ban, now);
                     let log_skipped = self.bans.state.active.try_log(now);
                     let lasts_ns = ban.lasts_us.saturating_mul(1000);
-                    self.record_start(&BanStart { lasts_ns, repeats: ban.repeats, log_skipped }, entry);
+                    let started = BanStart { lasts_ns, repeats: ban.repeats, log_skipped };
+                    self.record_start(*id, &started, ban_end(ban, now), entry);
                 }
             }
         }
@@ -205,7 +206,7 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
                 StrikeOutcome::Started(started) => {
                     let until = Now(entry.newest.0.saturating_add(started.lasts_ns));
                     self.ledger.lock().record_unreported(id, until, started.repeats, Now::read_clock());
-                    return self.record_start(&started, entry);
+                    return self.record_start(id, &started, until, entry);
                 }
                 StrikeOutcome::Banned => return,
                 StrikeOutcome::Uncounted => return self.metrics.count_shared_ban_event(BanEvent::Uncounted),
@@ -213,8 +214,10 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         }
     }
 
-    fn record_start(&self, started: &BanStart, entry: &ClientStrikes) {
+    fn record_start(&self, id: u128, started: &BanStart, until: Now, entry: &ClientStrikes) {
         self.metrics.count_shared_ban_event(BanEvent::Started);
+        let key = local_key(id.to_le_bytes());
+        self.bans.name_ban(&key, &entry.client, until, started.repeats, Now::read_clock());
         started.log_start(&entry.client);
     }
 }

@@ -29,7 +29,8 @@ fn metrics() -> Arc<Metrics> {
 }
 
 fn client() -> ClientIdentity {
-    ClientIdentity { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None }
+    let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    ClientIdentity { ip, network: ip.into(), account: None }
 }
 
 fn key(id: u64) -> CounterKey {

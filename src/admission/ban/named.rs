@@ -1,0 +1,122 @@
+//! The names of banned clients, which the table keeps as hashes only; and the end of a ban before its time.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::{Bans, ClientIdentity};
+use crate::admission::ban_target::BanTarget;
+use crate::base::clock::Now;
+use crate::config::BanKey;
+use crate::limit::table::CounterKey;
+use crate::shared::SharedKey;
+
+/// The most bans with a name. Further ones are counted, but not listed.
+const NAMES_MAX: usize = 10_000;
+
+/// Minimum time between two searches for ended bans.
+const PURGE_NS: u64 = 1_000_000_000;
+
+/// The named bans.
+#[derive(Debug, Default)]
+pub(super) struct NamedBans(Mutex<NamedBansInner>);
+
+#[derive(Debug, Default)]
+struct NamedBansInner {
+    /// By the id of their key.
+    by_key: HashMap<u128, NamedBan>,
+    purged: Now,
+}
+
+#[derive(Debug, Clone)]
+struct NamedBan {
+    key: CounterKey,
+    target: BanTarget,
+    until: Now,
+    repeats: u32,
+}
+
+/// A ban of a client that was rejected too often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AutomaticBan {
+    /// Of an account, the text that log lines show.
+    pub target: BanTarget,
+    pub until: Now,
+    /// The number of consecutive bans before it.
+    pub repeats: u32,
+}
+
+/// A ban that an operator ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiftedBan {
+    pub until: Now,
+    /// For shared bans: the client in the store, which still has to forget the ban and the strikes.
+    pub in_store: Option<SharedKey>,
+}
+
+// === impl NamedBans ===
+
+impl NamedBans {
+    fn insert(&self, ban: NamedBan, now: Now) {
+        let NamedBansInner { by_key, purged } = &mut *self.0.lock();
+        if by_key.len() >= NAMES_MAX && now.ns_since(*purged) >= PURGE_NS {
+            by_key.retain(|_, ban| ban.until > now);
+            *purged = now;
+        }
+        if by_key.len() < NAMES_MAX || by_key.contains_key(&ban.key.id) {
+            by_key.insert(ban.key.id, ban);
+        }
+    }
+}
+
+// === impl Bans ===
+
+impl Bans {
+    /// Keeps the name of a client whose ban begins.
+    pub fn name_ban(&self, key: &CounterKey, client: &ClientIdentity, until: Now, repeats: u32, now: Now) {
+        let target = match (self.state.key, &client.account) {
+            (BanKey::Account, Some(account)) => BanTarget::Account(account.clone()),
+            _ => BanTarget::from_network(client.network),
+        };
+        self.state.named.insert(NamedBan { key: *key, target, until, repeats }, now);
+    }
+
+    /// The active bans whose clients are known by name; [`Bans::active_count`] counts all.
+    pub fn list_bans(&self, now: Now) -> Vec<AutomaticBan> {
+        let is_active = |ban: &&NamedBan| self.ban_left_ns(&ban.key, now).is_some();
+        // Copied, so that no request waits for the lock meanwhile.
+        let bans: Vec<NamedBan> = self.state.named.0.lock().by_key.values().cloned().collect();
+        let listed = |ban: &NamedBan| AutomaticBan {
+            target: ban.target.clone(),
+            until: ban.until,
+            repeats: ban.repeats,
+        };
+        bans.iter().filter(is_active).map(listed).collect()
+    }
+
+    /// The key of a listed ban.
+    pub fn find_named(&self, target: &BanTarget) -> Option<CounterKey> {
+        self.state.named.0.lock().by_key.values().find(|ban| ban.target == *target).map(|ban| ban.key)
+    }
+
+    /// Ends the ban of a client and forgets its strikes: its next ban begins with the first length again. `None` = it is
+    /// not banned.
+    pub fn lift_ban(&self, key: &CounterKey, now: Now) -> Option<LiftedBan> {
+        let until = self.state.table.update_existing(key, false, |record, pool, ()| {
+            let until = record.banned_until;
+            if until > now.0 {
+                record.strikes.clear(pool);
+                (record.banned_until, record.repeats, record.idle_at) = (0, 0, 0);
+            }
+            until
+        });
+        let until = until.filter(|until| *until > now.0)?;
+        self.state.active.remove_ban(until, now);
+        self.state.named.0.lock().by_key.remove(&key.id);
+        let in_store = self.state.outbox.as_ref().map(|outbox| {
+            outbox.ledger.lock().forget_ban(key.id);
+            SharedKey(key.id.to_le_bytes())
+        });
+        Some(LiftedBan { until: Now(until), in_store })
+    }
+}
