@@ -35,6 +35,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm,
         tiers: vec![],
+        grants: vec![],
         fair_by: vec![],
         warm_up: None,
         cost: Cost::Units(1),

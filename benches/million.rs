@@ -50,6 +50,7 @@ impl Ours {
             missing_key_status: http::StatusCode::FORBIDDEN,
             algorithm: Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] },
             tiers: vec![],
+            grants: vec![],
             fair_by: vec![],
             warm_up: None,
             cost: Cost::Units(1),

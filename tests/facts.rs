@@ -235,6 +235,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
         missing_key: MissingKey::Ip,
         missing_key_status: http::StatusCode::FORBIDDEN,
         tiers: vec![],
+        grants: vec![],
         fair_by: vec![],
         warm_up: None,
         algorithm: config::Algorithm::Concurrency { min: None, max: 1 },

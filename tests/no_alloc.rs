@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use http_body::SizeHint;
 use sluicegate::admission::ban::StrikeOutcome;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
+use sluicegate::admission::operator_bans::NewBan;
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
 use sluicegate::config::{
@@ -20,12 +21,12 @@ use sluicegate::config::{
 };
 use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
-use sluicegate::proxy::gateway::Gateway;
+use sluicegate::proxy::gateway::{Gateway, KeyRef, NewGrant};
 use sluicegate::proxy::judge;
 use sluicegate::proxy::judge::{JudgeMode, RequestFacts, RequestHead};
 use sluicegate::request::access::AccessDecision;
 use sluicegate::request::client::Client;
-use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, Store, StoreFault};
+use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey, Store, StoreFault};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -63,6 +64,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm,
         tiers: vec![],
+        grants: vec![],
         fair_by: vec![],
         warm_up,
         cost: Cost::Units(1),
@@ -179,11 +181,29 @@ impl JudgeMode<'_> for ChargeMode {
     }
 }
 
+/// The same gateway with bans of other clients by an operator, and another client's grant.
+fn with_grant_and_bans(gateway: &Gateway, now: Now) -> Gateway {
+    let (lasts, text) = (Duration::from_secs(30 * 86_400), String::new());
+    for target in ["192.0.2.1", "10.0.0.9", "10.3.0.0/16", "2001:db8::/64", "account=bob"] {
+        let target = target.parse().unwrap();
+        gateway.add_ban(NewBan { target, lasts, reason: text.clone(), by: text.clone() }, now).unwrap();
+    }
+    let key = gateway.keys.hash_ip([10, 0, 0, 9].into());
+    let key = KeyRef { name: "ip=10.0.0.9".into(), key, shared: SharedKey([0; 16]) };
+    let (limit, numbers) = ("watched".into(), "{ rate: 2000/h }".into());
+    let grant = NewGrant { limit, key, numbers, lasts, reason: text.clone(), by: text };
+    let (config, ..) = gateway.config_with_grant(&grant, now).unwrap();
+    let next = Gateway::build(&config, Some(gateway)).unwrap();
+    next.apply_numbers(&|| now);
+    next
+}
+
 /// All checks of a head before and in its chain.
 #[test]
 fn tiers_access_lists_and_bans_admit_without_allocating() {
     let loaded = config::parse(GUARDED, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     let gateway = Gateway::build(&loaded.config, None).unwrap();
+    let gateway = with_grant_and_bans(&gateway, Now(1 << 39));
     let bans = gateway.bans.as_ref().unwrap();
     let stranger = gateway.keys.hash_ip([10, 0, 0, 2].into());
     // Others are banned, so that each request is looked up among them.

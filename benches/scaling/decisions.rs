@@ -82,6 +82,7 @@ fn token_bucket() -> LimitConfig {
         missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm: Algorithm::TokenBucket { rates },
         tiers: vec![],
+        grants: vec![],
         fair_by: vec![],
         warm_up: None,
         cost: Cost::Units(1),

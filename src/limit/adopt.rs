@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Limit;
-use super::counters::{MeterSpec, Meters, each};
+use super::counters::{MeterSpec, Meters, each, keys_max};
+use super::granted::GrantedKeys;
 use crate::base::clock::Now;
 use crate::base::ip_set::IpSets;
 use crate::config::LimitId;
@@ -40,9 +41,10 @@ impl Limit {
         let name: Arc<str> = Arc::from(config.name.as_str());
         let spans: Box<[Range<usize>]> = config.algorithm_variants().map(span).collect();
         let previous = previous_rates(before, config, &spans);
-        let spec = MeterSpec { config, keys_max: max_keys, owner: &name, previous: &previous };
+        let spec = MeterSpec { config, max_keys, owner: &name, previous: &previous };
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
-        Limit { name, id, spans, meters, max_keys, config: config.clone(), bypass: IpSets::default() }
+        let (config, bypass) = (config.clone(), IpSets::default());
+        Limit { name, id, spans, meters, max_keys, granted: GrantedKeys::new(&config), config, bypass }
     }
 
     /// Whether its counters are valid for the limit `config`, even if the numbers differ.
@@ -53,7 +55,11 @@ impl Limit {
     /// Puts this limit's parameters in force, for requests of its predecessors as well. `clock` is read under each
     /// lock.
     pub fn apply_params(&self, clock: &dyn Fn() -> Now) {
-        each!(&self.meters, meters => meters.iter().for_each(|meter| meter.apply_params(self.max_keys, clock)));
+        each!(&self.meters, meters => {
+            for (rate, meter) in meters.iter().enumerate() {
+                meter.apply_params(keys_max(&self.config, self.max_keys, rate), clock);
+            }
+        });
     }
 }
 

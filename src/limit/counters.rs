@@ -75,9 +75,9 @@ macro_rules! meters {
             _ => &[],
         };
         let (spec, mut list) = ($spec, Vec::new());
-        for ($one, previous) in $rates.into_iter().zip(spec.previous) {
+        for (rate, ($one, previous)) in $rates.into_iter().zip(spec.previous).enumerate() {
             let previous = previous.and_then(|rate| old_meters.get(rate));
-            let $table_spec = &TableSpec { keys_max: spec.keys_max, owner: spec.owner, previous };
+            let $table_spec = &TableSpec { keys_max: spec.keys_max(rate), owner: spec.owner, previous };
             list.push($new);
         }
         Meters::$algorithm(list)
@@ -87,10 +87,23 @@ macro_rules! meters {
 /// The arguments shared by all meters of a limit.
 pub(super) struct MeterSpec<'a> {
     pub config: &'a config::LimitConfig,
-    pub keys_max: usize,
+    pub max_keys: usize,
     pub owner: &'a Arc<str>,
     /// For each rate, the index of the same rate before a reload.
     pub previous: &'a [Option<usize>],
+}
+
+// === impl MeterSpec ===
+
+impl MeterSpec<'_> {
+    fn keys_max(&self, rate: usize) -> usize {
+        keys_max(self.config, self.max_keys, rate)
+    }
+}
+
+/// The most keys that a rate counts: that of a grant has a single one.
+pub(crate) fn keys_max(config: &config::LimitConfig, max_keys: usize, rate: usize) -> usize {
+    if rate < config.file_rate_count() { max_keys } else { 1 }
 }
 
 // === impl Meters ===

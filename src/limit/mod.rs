@@ -16,6 +16,7 @@ mod adopt;
 pub mod algorithm;
 pub mod bandwidth;
 mod counters;
+mod granted;
 mod reset;
 pub mod snapshot;
 mod snapshot_tables;
@@ -36,7 +37,9 @@ use algorithm::leaky_bucket::LeakyBucket;
 pub(crate) use algorithm::leaky_bucket::Turn;
 use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
+pub(crate) use counters::keys_max;
 use counters::{Meters, each, rated};
+use granted::GrantedKeys;
 pub use reset::{KeyReset, ResetFault};
 
 /// The outcome of one limit for one request; a stricter outcome is greater.
@@ -73,6 +76,7 @@ pub struct Limit {
     /// The rates of each variant.
     spans: Box<[Range<usize>]>,
     meters: Meters,
+    granted: GrantedKeys,
     max_keys: usize,
 }
 
@@ -155,6 +159,12 @@ impl Limit {
     /// Whether it has a queue, which its rejected requests found full.
     pub(crate) fn has_queue(&self) -> bool {
         matches!(self.meters, Meters::LeakyBucket(_) | Meters::WarmLeakyBucket(_))
+    }
+
+    /// The variant that judges `key` by the numbers an operator granted it.
+    #[inline]
+    pub(crate) fn granted_variant(&self, key: &CounterKey, now: Now) -> Option<usize> {
+        self.granted.find_variant(key, now)
     }
 
     /// The rates that judge requests of a variant; of concurrency, the single index of its slots.

@@ -25,7 +25,7 @@ use super::workers::Workers;
 use crate::config::FileFingerprint;
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
-use crate::proxy::gateway::Gateway;
+use crate::proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 
 /// Commands that may wait.
 pub const COMMANDS_MAX: usize = 64;
@@ -39,6 +39,8 @@ pub enum ControlCommand {
     Reload(Option<oneshot::Sender<AdminResponse>>),
     /// Reload the file, because the files were found with these contents.
     FilesChanged(Vec<FileFingerprint>),
+    /// Make a change of an operator, and send the result.
+    Change(Box<OperatorChange>, oneshot::Sender<Result<OperatorOutcome, OperatorFault>>),
     /// Start the program again and hand everything over to the new process.
     Upgrade,
 }
@@ -59,6 +61,8 @@ pub struct ControlThread {
     pub files: RefCell<Vec<FileFingerprint>>,
     /// Notified when another configuration is in force.
     pub reloaded: Notify,
+    /// Notified when another gateway is in force, also for other grants alone.
+    pub gateway_changed: Notify,
     /// `None` = there is no admin listener.
     pub admin_server: RefCell<Option<AdminServer>>,
     /// Notified when another process has taken over.
@@ -100,7 +104,7 @@ impl ControlThread {
     pub async fn run_commands(self: Rc<ControlThread>, mut commands: mpsc::Receiver<ControlCommand>) {
         while let Some(first) = commands.recv().await {
             let (mut reload, mut upgrade, mut waiting) = (false, false, Vec::new());
-            let mut changed = None;
+            let (mut changed, mut changes) = (None, Vec::new());
             let mut next = Some(first);
             while let Some(command) = next {
                 match command {
@@ -109,6 +113,7 @@ impl ControlThread {
                         waiting.extend(reply);
                     }
                     ControlCommand::FilesChanged(found) => changed = Some(found),
+                    ControlCommand::Change(change, reply) => changes.push((change, reply)),
                     ControlCommand::Upgrade => upgrade = true,
                 }
                 next = commands.try_recv().ok();
@@ -119,6 +124,10 @@ impl ControlThread {
                     // The caller may be gone.
                     let _ = reply.send(response.clone());
                 }
+            }
+            for (change, reply) in changes {
+                // The caller may be gone.
+                let _ = reply.send(self.apply_change(*change).await);
             }
             if upgrade {
                 match self.upgrade_process().await {
@@ -229,6 +238,8 @@ fn forward_commands(commands: &mut mpsc::Receiver<ControlCommand>, pid: u32) {
                     "an upgrade was requested during another; send the signal to the new process"
                 )
             }
+            // The caller may be gone.
+            ControlCommand::Change(_, reply) => drop(reply.send(Err(OperatorFault::HandedOver(pid)))),
             // The new process watches the files itself.
             ControlCommand::FilesChanged(_) => {}
         }

@@ -16,6 +16,7 @@ mod control;
 mod gateway_tasks;
 mod hot_upgrade;
 mod listeners;
+mod operator_changes;
 mod rejection_rates;
 mod reload;
 mod reload_history;
@@ -49,7 +50,7 @@ use crate::observe::logging;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
-use crate::proxy::gateway::Gateway;
+use crate::proxy::gateway::{Gateway, SavedOperatorState};
 use crate::shared::Session;
 use bind::{BoundListener, OpenSockets};
 use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
@@ -162,8 +163,14 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
 /// Restores the counters of the previous process, handed over or from its snapshot, and its state of the servers.
 fn restore_state(mut gateway: Gateway, config: &Config, handover: Option<&ReceivedHandover>) -> Gateway {
     let (handed_over, sections) = handover.map(ReceivedHandover::receive_counters).unwrap_or_default();
+    let mut found =
+        handed_over.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find_snapshot));
+    let of_operators = sections.operator_state();
+    if let Some(saved) = of_operators.or_else(|| SavedOperatorState::from_snapshot(found.as_mut()?)) {
+        let secret = found.as_ref().map(|found| found.secret);
+        gateway = gateway.with_operator_state(saved, secret, Now::read_clock());
+    }
     gateway.restore_store(&sections.store());
-    let found = handed_over.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find_snapshot));
     if let Some(found) = found {
         gateway.restore_counters(found, &sections.numbers());
     }
@@ -194,6 +201,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         files: RefCell::new(files),
         admin_server: RefCell::new(None),
         reloaded: Notify::new(),
+        gateway_changed: Notify::new(),
         upgraded: Notify::new(),
         current,
         pending_child: Arc::default(),
@@ -210,6 +218,8 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     }
     tokio::spawn(wall_clock::keep_clock_synced());
     let command_task = tokio::task::spawn_local(control.clone().run_commands(commands));
+    let grants_task =
+        tokio::task::spawn_local(operator_changes::remove_ended_grants(control.clone(), sender.clone()));
     let watch_task = tokio::task::spawn_local(reload::watch_config(control.clone(), sender));
     banner::print_banner(&gateway.config, &source.display_name, &addresses, admin_address.as_deref());
     systemd::notify_ready();
@@ -220,6 +230,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     drop(gateway);
     let outcome = wait_and_drain((signals, relay), ended, &control, &ready, || {
         command_task.abort();
+        grants_task.abort();
         watch_task.abort();
     })
     .await;

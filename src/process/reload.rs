@@ -107,14 +107,14 @@ impl ControlThread {
         // Opened before anything changes, and closed again if the rest fails.
         let prepared = self.listeners.borrow().prepare_change(&config.listen, self.workers.count());
         let prepared = prepared.map_err(ReloadRejection::Blocked)?;
+        let mut config = config;
+        before.carry_grants(&mut config, Now::read_clock());
         let gateway = Gateway::build(&config, Some(&before));
         let gateway = Arc::new(gateway.map_err(|error| ReloadRejection::Blocked(error.to_string()))?);
         let changes = config_diff::describe_changes(&before.config, &config);
 
         // Nothing can fail from here on.
-        gateway.apply_numbers(&Now::read_clock);
-        self.current.store(gateway.clone());
-        self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;
+        self.put_in_force(&gateway).await;
         self.update_dependents(&before, &gateway);
         let listener_changes = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());
         self.workers.send_commands(listener_changes.accept).await;

@@ -60,13 +60,17 @@ impl ReloadHistory {
 
     /// Records that `gateway` is in force, and its changes against the previous one.
     pub fn record_applied(&self, gateway: &Arc<Gateway>, changes: &str) {
-        let mut gateways = self.gateways.lock();
-        gateways.retain(|gateway| gateway.strong_count() > 0);
-        gateways.push(Arc::downgrade(gateway));
-        drop(gateways);
+        self.track_gateway(gateway);
         self.applied.fetch_add(1, Relaxed);
         self.applied_at.store(unix_seconds(), Relaxed);
         self.record_attempt(true, false, changes);
+    }
+
+    /// Counts `gateway` among the live ones until it is gone.
+    pub fn track_gateway(&self, gateway: &Arc<Gateway>) {
+        let mut gateways = self.gateways.lock();
+        gateways.retain(|gateway| gateway.strong_count() > 0);
+        gateways.push(Arc::downgrade(gateway));
     }
 
     /// Records a rejected configuration and the reason.

@@ -12,6 +12,7 @@ mod handover;
 mod known;
 mod listeners;
 mod load;
+mod operators;
 mod refused;
 mod requests;
 mod signals;

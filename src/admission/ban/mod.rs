@@ -36,7 +36,7 @@ use named::NamedBans;
 use outbox::StrikeOutbox;
 use strikes::{StrikeBudget, StrikePool, Strikes};
 
-pub use named::{AutomaticBan, LiftedBan};
+pub use named::{AutomaticBan, LiftedBan, SavedName};
 pub use sync::{share_bans, share_bans_by};
 
 /// The strikes and bans of all clients.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::{Bans, ClientIdentity};
 use crate::admission::ban_target::BanTarget;
@@ -54,6 +55,16 @@ pub struct LiftedBan {
     pub in_store: Option<SharedKey>,
 }
 
+/// A name in another process; `until` in ns since 1970.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SavedName {
+    id: [u8; 16],
+    prefix: u64,
+    target: BanTarget,
+    until: u64,
+    repeats: u32,
+}
+
 // === impl NamedBans ===
 
 impl NamedBans {
@@ -92,6 +103,29 @@ impl Bans {
             repeats: ban.repeats,
         };
         bans.iter().filter(is_active).map(listed).collect()
+    }
+
+    /// The names, for another process that restores the bans themselves or learns them from the store.
+    pub fn save_names(&self, now: Now) -> Vec<SavedName> {
+        let bans: Vec<NamedBan> = self.state.named.0.lock().by_key.values().cloned().collect();
+        let saved = |ban: NamedBan| SavedName {
+            id: ban.key.id.to_le_bytes(),
+            prefix: ban.key.prefix,
+            target: ban.target,
+            until: ban.until.to_unix_ns(),
+            repeats: ban.repeats,
+        };
+        bans.into_iter().filter(|ban| ban.until > now).map(saved).collect()
+    }
+
+    /// Adopts the names of another process whose keys have the same hashes.
+    pub fn restore_names(&self, saved: Vec<SavedName>, now: Now) {
+        for SavedName { id, prefix, target, until, repeats } in saved {
+            let (key, until) = (CounterKey { id: u128::from_le_bytes(id), prefix }, Now::from_unix_ns(until));
+            if until > now {
+                self.state.named.insert(NamedBan { key, target, until, repeats }, now);
+            }
+        }
     }
 
     /// The key of a listed ban.

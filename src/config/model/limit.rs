@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::access::NetworkList;
+use super::grant::GrantConfig;
 use super::reject::OnRejectPatch;
 use crate::config::value::scalars::Rate;
 use http::{HeaderName, Method, StatusCode};
@@ -20,6 +21,8 @@ pub struct LimitConfig {
     pub algorithm: Algorithm,
     /// Tiers with other numbers for the same algorithm; `None` = the tier is not limited.
     pub tiers: Vec<(String, Option<Algorithm>)>,
+    /// Other numbers for single keys; the file has none.
+    pub grants: Vec<GrantConfig>,
     /// Waiters of a queue take turns by this key; empty = arrival order.
     pub fair_by: Vec<KeyPart>,
     /// The time in which the rate of a cold bucket rises from a third to its full value.
@@ -40,6 +43,9 @@ pub struct LimitNumbers {
     algorithm: Algorithm,
     tiers: Vec<(String, Option<Algorithm>)>,
     warm_up: Option<Duration>,
+    /// By their names.
+    #[serde(default)]
+    grants: Vec<(String, Algorithm)>,
 }
 
 /// The numbers of one limit. `rates` has at least one entry, and all of them must agree.
@@ -110,13 +116,15 @@ pub enum WindowAlign {
 impl LimitConfig {
     pub fn numbers(&self) -> LimitNumbers {
         let (algorithm, tiers) = (self.algorithm.clone(), self.tiers.clone());
-        LimitNumbers { algorithm, tiers, warm_up: self.warm_up }
+        let grants = self.grants.iter().map(|grant| (grant.name.clone(), grant.numbers.clone()));
+        LimitNumbers { algorithm, tiers, warm_up: self.warm_up, grants: grants.collect() }
     }
 
     /// The same limit with other numbers.
     pub fn with_numbers(&self, numbers: &LimitNumbers) -> LimitConfig {
-        let LimitNumbers { algorithm, tiers, warm_up } = numbers.clone();
-        LimitConfig { algorithm, tiers, warm_up, ..self.clone() }
+        let LimitNumbers { algorithm, tiers, warm_up, grants } = numbers.clone();
+        let grants = grants.iter().map(|(name, own)| GrantConfig::from_numbers(name, own)).collect();
+        LimitConfig { algorithm, tiers, warm_up, grants, ..self.clone() }
     }
 
     /// The parts of the key that a request can lack.
@@ -126,9 +134,24 @@ impl LimitConfig {
         self.key.iter().filter(is_optional)
     }
 
-    /// The limit's own numbers, then those of each tier that has others.
+    /// The limit's own numbers, then those of each tier that has others, then those of each grant.
     pub fn algorithm_variants(&self) -> impl Iterator<Item = &Algorithm> {
+        self.file_variants().chain(self.grants.iter().map(|grant| &grant.numbers))
+    }
+
+    /// The variants without those of grants.
+    pub fn file_variants(&self) -> impl Iterator<Item = &Algorithm> {
         std::iter::once(&self.algorithm).chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
+    }
+
+    /// The number of rates that the file has; those of grants come after them.
+    pub fn file_rate_count(&self) -> usize {
+        self.file_variants().map(Algorithm::rate_count).sum()
+    }
+
+    /// The grant that a variant belongs to.
+    pub fn variant_grant(&self, variant: usize) -> Option<&GrantConfig> {
+        self.grants.get(variant.checked_sub(self.file_variants().count())?)
     }
 
     /// The index into [`LimitConfig::algorithm_variants`] for callers of `tier`; `None` = they are not limited.
@@ -138,10 +161,10 @@ impl LimitConfig {
         Some(1 + self.tiers[..index].iter().filter(|(_, own)| own.is_some()).count())
     }
 
-    /// The tier of a variant; `None` = the limit's own numbers.
+    /// The tier of a variant, or the name of its grant; `None` = the limit's own numbers.
     pub fn variant_tier(&self, variant: usize) -> Option<&str> {
-        let own = self.tiers.iter().filter(|(_, own)| own.is_some());
-        own.map(|(name, _)| name.as_str()).nth(variant.checked_sub(1)?)
+        let own = self.tiers.iter().filter(|(_, own)| own.is_some()).map(|(name, _)| name.as_str());
+        own.chain(self.grants.iter().map(|grant| grant.name.as_str())).nth(variant.checked_sub(1)?)
     }
 
     /// The variant, and the index of the rate in it, for an index that counts the rates of all variants: meters and

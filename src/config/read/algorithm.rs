@@ -200,7 +200,7 @@ fn read_leaky_bucket(
 }
 
 /// The units that leave within one second, at least 1.
-fn units_per_second(rate: Rate) -> u64 {
+pub(crate) fn units_per_second(rate: Rate) -> u64 {
     let units =
         u128::from(rate.units.get()) * Duration::from_secs(1).as_nanos() / rate.period.as_nanos().max(1);
     u64::try_from(units).unwrap_or(u64::MAX).max(1)

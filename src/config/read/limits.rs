@@ -196,6 +196,7 @@ impl<'a> LimitReader<'a> {
             missing_key_status,
             algorithm: PLACEHOLDER,
             tiers: Vec::new(),
+            grants: Vec::new(),
             fair_by: fair_by.map(|value| read_key_parts(&value, "fair_by")).unwrap_or_default(),
             warm_up: None,
             cost: read_invalid_cost(fields),

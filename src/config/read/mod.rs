@@ -6,6 +6,7 @@ pub(crate) mod algorithm;
 pub(crate) mod bandwidth;
 pub(crate) mod bans;
 pub(crate) mod cors;
+pub(crate) mod grant;
 pub(crate) mod headers;
 pub(crate) mod limits;
 pub(crate) mod listen;

@@ -40,7 +40,8 @@ pub(crate) fn read_tiers(
     tiers
 }
 
-fn read_tier_numbers(
+/// Reads the numbers of a tier, or of a grant, laid over those of the limit in `fields`.
+pub(crate) fn read_tier_numbers(
     fields: &FieldReader<'_>,
     tier: &FieldValue<'_>,
     cost: &Cost,

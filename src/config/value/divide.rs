@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::scalars::Rate;
+use crate::config::model::grant::GrantConfig;
 use crate::config::model::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
 
 impl LimitConfig {
@@ -12,9 +13,14 @@ impl LimitConfig {
         let tier = |(name, own): &(String, Option<Algorithm>)| {
             (name.clone(), own.as_ref().map(|numbers| divide_algorithm(numbers, nodes)))
         };
+        let grant = |grant: &GrantConfig| GrantConfig {
+            numbers: divide_algorithm(&grant.numbers, nodes),
+            ..grant.clone()
+        };
         LimitConfig {
             algorithm: divide_algorithm(&self.algorithm, nodes),
             tiers: self.tiers.iter().map(tier).collect(),
+            grants: self.grants.iter().map(grant).collect(),
             shared: None,
             ..self.clone()
         }

@@ -128,6 +128,25 @@ fn verify_checksum(file: &mut (impl Read + Seek), length: u64) -> Result<(), Sna
     file.seek(SeekFrom::Start(back)).map_err(io_fault).map(drop)
 }
 
+impl<F: Read + Seek> SnapshotReader<F> {
+    /// The first block of the first table, if it has this name and fingerprint; the position stays.
+    pub fn peek_first_table(&mut self, name: &str, fingerprint: u64) -> Option<Vec<u8>> {
+        let back = self.file.stream_position().ok()?;
+        let block = self.read_first_table(name, fingerprint);
+        self.file.seek(SeekFrom::Start(back)).ok()?;
+        block
+    }
+
+    fn read_first_table(&mut self, name: &str, fingerprint: u64) -> Option<Vec<u8>> {
+        let mark = |file: &mut BufReader<F>| read_array::<1>(file).ok();
+        mark(&mut self.file).filter(|found| *found == [TABLE_MARK])?;
+        let found = u64::from_le_bytes(read_array(&mut self.file).ok()?);
+        let is_named = self.read_prefixed().ok()? == name.as_bytes() && found == fingerprint;
+        mark(&mut self.file).filter(|found| is_named && *found == [BLOCK_MARK])?;
+        self.read_prefixed().ok()
+    }
+}
+
 impl<F: Read> SnapshotReader<F> {
     /// Restores the counters into `target`, which must not be in use yet. Changed limits start fresh.
     pub fn restore_into(mut self, target: &(impl SnapshotSource + ?Sized)) {

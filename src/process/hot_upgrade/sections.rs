@@ -11,7 +11,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::proxy::gateway::{Gateway, SavedNumbers};
+use crate::base::clock::Now;
+use crate::proxy::gateway::{Gateway, SavedNumbers, SavedOperatorState};
 use crate::shared::StoreHandover;
 use crate::upstream::SavedServer;
 
@@ -24,6 +25,8 @@ const NUMBERS: (&str, u32) = ("numbers", 1);
 const SERVERS: (&str, u32) = ("servers", 1);
 /// The state of shared limits.
 const STORE: (&str, u32) = ("store", 1);
+/// The bans and grants of operators.
+const OPERATORS: (&str, u32) = ("operators", 1);
 
 /// All sections of one process.
 #[derive(Debug, Default)]
@@ -46,6 +49,7 @@ impl HandoverSections {
         sections.add_section(STORE, &gateway.known_store())?;
         sections.add_section(NUMBERS, &gateway.save_limit_params())?;
         sections.add_section(SERVERS, &gateway.known_servers())?;
+        sections.add_section(OPERATORS, &gateway.save_operator_state(Now::read_clock()))?;
         Ok(sections)
     }
 
@@ -59,6 +63,10 @@ impl HandoverSections {
 
     pub fn servers(&self) -> Vec<SavedServer> {
         self.parse_section(SERVERS).unwrap_or_default()
+    }
+
+    pub fn operator_state(&self) -> Option<SavedOperatorState> {
+        self.parse_section(OPERATORS)
     }
 
     fn add_section(&mut self, (name, version): (&str, u32), content: &impl Serialize) -> io::Result<()> {

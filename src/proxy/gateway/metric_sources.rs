@@ -45,7 +45,9 @@ pub(super) fn watch_gateway(
             metrics.watch_keys(limit.id, move || keys.key_count() as u64);
         }
         metrics.watch_overflow(limit.id, move || overflow.overflow_count());
-        for variant in limit.adaptive_variants() {
+        // A grant is not shown: its name holds a key, and no client may choose a label.
+        let is_in_file = |variant: &usize| limit.config.variant_grant(*variant).is_none();
+        for variant in limit.adaptive_variants().into_iter().filter(is_in_file) {
             let (slots, tier) = (limit.clone(), limit.config.variant_tier(variant));
             metrics.watch_slots(limit.id, tier, move || slots.slot_count(variant));
         }

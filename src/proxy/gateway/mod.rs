@@ -6,8 +6,12 @@
 
 mod adopt;
 mod bans;
+mod grants;
 mod handover;
+mod key_reset;
 mod metric_sources;
+mod operator_changes;
+mod operator_state;
 
 use std::collections::HashMap;
 use std::io;
@@ -48,8 +52,12 @@ use crate::shared::{SharedLimit, Store};
 use crate::upstream::{Server, Upstream};
 use adopt::KnownBandwidths;
 pub use bans::{ActiveBan, BanOrigin, EndedBans};
+pub use grants::{ActiveGrant, GrantFault, NewGrant};
 pub use handover::{HandoverCounters, SavedNumbers};
+pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault};
 use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limits, watch_upstreams};
+pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
+pub use operator_state::SavedOperatorState;
 
 /// Slots of [`Gateway::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
@@ -238,7 +246,9 @@ impl Gateway {
 
 impl SnapshotSource for Gateway {
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
-        let mut tables = self.limits.snapshot_tables();
+        // Read before the counters, which the grants have some of.
+        let mut tables = vec![self.operator_table()];
+        tables.extend(self.limits.snapshot_tables());
         tables.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
         tables.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
         tables
@@ -335,5 +345,7 @@ fn named_claims(config: &Config) -> Vec<String> {
     claims
 }
 
+#[cfg(test)]
+mod operator_tests;
 #[cfg(test)]
 mod tests;

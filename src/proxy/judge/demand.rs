@@ -7,6 +7,7 @@ use http::header::{HeaderMap, HeaderName};
 
 use super::facts::RequestFacts;
 use crate::admission::chain::LimitDemand;
+use crate::base::clock::Now;
 use crate::config::{Cost, InvalidCost};
 use crate::limit::table::CounterKey;
 use crate::limit::{Limit, Units};
@@ -20,6 +21,7 @@ use crate::shared::SharedKey;
 /// The caller of a request, as limits see it.
 pub struct Caller<'a> {
     pub client: Client,
+    now: Now,
     pub subject: KeyInput<'a>,
 }
 
@@ -70,7 +72,7 @@ impl<'a> Caller<'a> {
             headers: head.headers,
             token: facts.token,
         };
-        Caller { client: head.client, subject }
+        Caller { client: head.client, now: head.received, subject }
     }
 
     /// The demand on `limit`, which makes its keys with `limit_keys`.
@@ -84,6 +86,7 @@ impl<'a> Caller<'a> {
         let Ok(variant) = self.select_variant(limit) else { return Ok(LimitDemand::Skip) };
         match keys.hash_key(&limit_keys.count_key, &self.subject) {
             KeyOutcome::Key(key) => {
+                let variant = limit.granted_variant(&key, self.now).unwrap_or(variant);
                 let fair = match &limit_keys.turn_key {
                     Some(turn_key) => self.fair_queue_id(keys, turn_key)?,
                     None => 0,

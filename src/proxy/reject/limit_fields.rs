@@ -275,7 +275,11 @@ fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Ve
         head.extend_from_slice(b";r=");
         // Cannot fail: `escape_structured_string` writes printable ASCII only, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
-        let policy = interned_headers::intern_value(&policy);
+        let granted = limit.variant_grant(variant).is_some();
+        // Interned texts stay for ever, and operators may grant any number of numbers.
+        let policy = if granted { policy } else { interned_headers::intern_value(&policy) };
+        let (remaining_max, exhausted_max) =
+            if granted { (0, 0) } else { (REMAINING_PREPARED, EXHAUSTED_PREPARED) };
         // An inline limit is named after its path, which may be too long for a field.
         let standard = standard && head.len() <= HEAD_MAX;
         let prepared =
@@ -285,8 +289,8 @@ fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Ve
             rate: rate_index,
             is_tier_only: variant > 0,
             policy,
-            remaining_values: (0..REMAINING_PREPARED).map(|remaining| prepared(remaining, 0)).collect(),
-            exhausted_values: (1..=EXHAUSTED_PREPARED).map(|reset| prepared(0, reset)).collect(),
+            remaining_values: (0..remaining_max).map(|remaining| prepared(remaining, 0)).collect(),
+            exhausted_values: (1..=exhausted_max).map(|reset| prepared(0, reset)).collect(),
             head: head.into(),
             quota,
             standard,

@@ -10,7 +10,7 @@ use crate::config::{
 };
 
 /// The numbers of one rate, or of the slots of a concurrency limit, in the store's units.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateRule {
     /// Distinguishes the entries of one key: 26 bits of a hash of the limit's name, the tier, the rate's index and
     /// its shape, and 6 bits that encode the length of the entry.

@@ -1,7 +1,9 @@
 //! One shared limit as this process sees it: its rules in the script, the store's last answers, and the local share
 //! that judges while the store does not answer.
 
+mod adopt;
 mod counts;
+mod reset;
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -31,7 +33,7 @@ pub struct SharedLimit {
     /// One rule per rate, the rates of all variants in a row.
     pub rules: Vec<RateRule>,
     /// Requests that wait here for departures that the store handed out; one entry per rate.
-    pub departures: Arc<[Departures]>,
+    pub departures: Box<[Arc<Departures>]>,
     /// The gateways that count it together.
     pub fleet: Arc<Fleet>,
     /// For a concurrency limit: slots that this process holds or asks for.
@@ -39,7 +41,7 @@ pub struct SharedLimit {
     config: config::LimitConfig,
     id: LimitId,
     max_keys: usize,
-    last_answers: Arc<[Table<LastAnswer>]>,
+    last_answers: Box<[Arc<Table<LastAnswer>>]>,
     /// Nanoseconds after which an answer is meaningless; one entry per rate.
     recovery_ns: Vec<u64>,
     local_share: Arc<LocalShare>,
@@ -58,59 +60,6 @@ impl SharedLimit {
         max_keys: usize,
     ) -> SharedLimit {
         SharedLimit::adopt_from(None, id, config, on_failure, max_keys)
-    }
-
-    /// Continues the limit `before` as far as it is the same: waiting requests stay in their queues, and the store's
-    /// answers hold as long as no number changes. [`SharedLimit::apply_numbers`] must follow before it judges a
-    /// request.
-    pub fn adopt_from(
-        before: Option<&SharedLimit>,
-        id: LimitId,
-        config: &config::LimitConfig,
-        on_failure: OnFailure,
-        max_keys: usize,
-    ) -> SharedLimit {
-        let rules = RateRule::rules_of(config);
-        let named = before.filter(|before| before.config.name == config.name);
-        let ids = |rules: &[RateRule]| rules.iter().map(|rule| rule.id).collect::<Vec<u32>>();
-        let same = named.filter(|before| {
-            let keyed =
-                |limit: &config::LimitConfig| (limit.key.clone(), limit.missing_key, limit.fair_by.clone());
-            ids(&before.rules) == ids(&rules) && keyed(&before.config) == keyed(config)
-        });
-        let unchanged = same.filter(|before| {
-            let numbers = |limit: &config::LimitConfig| (limit.algorithm.clone(), limit.tiers.clone());
-            numbers(&before.config) == numbers(config)
-                && before.config.dry_run == config.dry_run
-                && before.max_keys == max_keys
-        });
-        let is_concurrency = matches!(config.algorithm, config::Algorithm::Concurrency { .. });
-        let rate_count = if is_concurrency { 0 } else { rules.len() };
-        SharedLimit {
-            on_failure,
-            departures: match same {
-                Some(before) => before.departures.clone(),
-                None => rules.iter().map(|_| Departures::default()).collect(),
-            },
-            last_answers: match unchanged {
-                Some(before) => before.last_answers.clone(),
-                None => (0..rate_count).map(|_| Table::new(max_keys)).collect(),
-            },
-            local_share: match (unchanged, same) {
-                (Some(before), _) => before.local_share.clone(),
-                (None, Some(before)) => Arc::new(before.local_share.adopt_numbers(id, config, max_keys)),
-                (None, None) => Arc::default(),
-            },
-            // Slots are named by rule and key, whatever else changes.
-            in_flight: named.map(|before| before.in_flight.clone()).unwrap_or_default(),
-            fleet: Fleet::adopt_from(named.map(|before| &before.fleet), config, &rules),
-            counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
-            recovery_ns: config.algorithm_variants().flat_map(recovery_times).collect(),
-            rules,
-            config: config.clone(),
-            id,
-            max_keys,
-        }
     }
 
     /// Puts this limit's numbers into force in the local share.
@@ -234,8 +183,11 @@ impl SharedLimit {
     /// The tables of last answers, for snapshots.
     pub fn saved_tables(&self) -> Vec<SnapshotTable<'_>> {
         let name = self.config.name.as_str();
-        let last = self.last_answers.iter().enumerate();
-        last.map(|(rate, table)| SnapshotTable { name, fingerprint: self.fingerprint(rate), table }).collect()
+        let mut saved = Vec::with_capacity(self.last_answers.len());
+        for (rate, table) in self.last_answers.iter().enumerate() {
+            saved.push(SnapshotTable { name, fingerprint: self.fingerprint(rate), table: &**table });
+        }
+        saved
     }
 
     /// The local share, if it was needed.
@@ -339,12 +291,12 @@ impl SharedLimit {
 
     /// The number of requests that wait for departures here.
     pub fn waiting_count(&self) -> usize {
-        self.departures.iter().map(Departures::waiting_count).max().unwrap_or(0)
+        self.departures.iter().map(|own| own.waiting_count()).max().unwrap_or(0)
     }
 
     /// The number of keys with a last answer, for the rate that has most.
     pub fn keys(&self) -> usize {
-        self.last_answers.iter().map(Table::key_count).max().unwrap_or(0)
+        self.last_answers.iter().map(|table| table.key_count()).max().unwrap_or(0)
     }
 
     /// Index in [`config::Config::limits`].
@@ -368,17 +320,6 @@ impl SharedLimit {
             _ => None,
         }
     }
-}
-
-/// The longest time that each rate of `numbers` takes to recover fully, ns.
-fn recovery_times(numbers: &config::Algorithm) -> Vec<u64> {
-    let ns = |(rate, units): (config::Rate, u64)| {
-        let periods = units.div_ceil(rate.units.get()).saturating_add(1);
-        u64::try_from(rate.period.as_nanos().saturating_mul(periods.into())).unwrap_or(u64::MAX)
-    };
-    let mut all: Vec<u64> = numbers.rate_quotas().into_iter().map(ns).collect();
-    all.resize(numbers.rate_count(), 0);
-    all
 }
 
 #[cfg(test)]

@@ -288,3 +288,54 @@ fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
     slots.release_slots(&slot_key, 2);
     assert_eq!(after.slots_held(&slot_key), 0);
 }
+
+#[test]
+fn a_reset_key_is_asked_about_again_and_has_its_whole_share() {
+    let limit = limit(100);
+    for key in [1, 2] {
+        limit.record_answer(0, &units(key, 1), Now(10 * SECOND), &answer(rejection(SECOND)));
+    }
+    let (share, now) = (share_of(&limit, 3), Now(10 * SECOND + 5));
+    limit.seed_share(&share, 0, &units(1, 1));
+    assert!(share.peek_units(0, &units(1, 1), now).remaining < 10);
+    limit.reset_key(0..1, &units(1, 1).key, now).unwrap();
+    assert_eq!(limit.known_rejection(0, &units(1, 1), now), None);
+    assert!(limit.known_rejection(0, &units(2, 1), now).is_some(), "another key");
+    limit.seed_share(&share, 0, &units(1, 1));
+    assert_eq!(share.peek_units(0, &units(1, 1), now).remaining, 10);
+    limit.record_answer(0, &units(1, 1), Now(10 * SECOND + 4), &answer(rejection(SECOND)));
+    assert_eq!(limit.known_rejection(0, &units(1, 1), now), None, "the answer to a question from before");
+    limit.record_answer(0, &units(1, 1), Now(10 * SECOND + 6), &answer(rejection(SECOND)));
+    assert!(limit.known_rejection(0, &units(1, 1), now).is_some());
+    assert_eq!(limit.rules_to_delete(0..1).collect::<Vec<_>>(), [limit.rules[0].id]);
+}
+
+#[test]
+fn another_grant_keeps_the_answers_about_all_other_keys() {
+    let before = limit(100);
+    before.record_answer(0, &units(1, 1), Now(10 * SECOND), &answer(rejection(SECOND)));
+    let grant = |name: &str, numbers: &str| config::GrantConfig {
+        name: config::GrantConfig::name_for(name),
+        key: config::GrantKey::default(),
+        numbers: config::read_grant(&before.config, numbers).unwrap(),
+        at_ns: 0,
+        until_ns: u64::MAX,
+        reason: String::new(),
+        by: String::new(),
+    };
+    let with = |before: &SharedLimit, grants| {
+        let config = config::LimitConfig { grants, ..before.config.clone() };
+        SharedLimit::adopt_from(Some(before), LimitId(0), &config, OnFailure::Local, 100)
+    };
+    let known =
+        |limit: &SharedLimit, rate| limit.known_rejection(rate, &units(1, 1), Now(10 * SECOND)).is_some();
+    let one = with(&before, vec![grant("a", "{ burst: 50 }")]);
+    assert!(known(&one, 0) && !known(&one, 1));
+    one.record_answer(1, &units(1, 1), Now(10 * SECOND), &answer(rejection(SECOND)));
+    let two = with(&one, vec![grant("b", "{ burst: 60 }"), grant("a", "{ burst: 50 }")]);
+    assert!(known(&two, 0) && !known(&two, 1) && known(&two, 2), "each rate keeps its own");
+    let other = with(&two, vec![grant("a", "{ burst: 51 }")]);
+    assert!(known(&other, 0) && !known(&other, 1), "other numbers");
+    assert!(known(&with(&other, vec![]), 0));
+    assert!(Arc::ptr_eq(&before.fleet, &other.fleet));
+}

@@ -1,0 +1,206 @@
+//! Reads the numbers of a grant: the fields of a tier, laid over those of the limit.
+
+use std::time::Duration;
+
+use super::algorithm::{self, units_per_second};
+use super::redis_range::check_redis_range;
+use super::tiers;
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::{Position, Problem, ProblemSink, ValueError};
+use crate::config::model::limit::{Algorithm, Cost, LimitConfig, WindowAlign};
+use crate::config::schema::tables::limits::limit as limit_fields;
+use crate::config::value::scalars::Rate;
+use crate::config::yaml::field_value::FieldValue;
+use crate::config::yaml::tree;
+use crate::config::yaml::tree::NodeContent;
+
+/// The longest text of the numbers, in bytes.
+const NUMBERS_MAX: usize = 4096;
+/// The path of the fields while they are read, so that problems of the limit's own fields are told apart.
+const PATH: &str = "grant";
+
+/// Reads `numbers`, a mapping with the fields of a tier in YAML or JSON, as other numbers for `limit`. Those that are
+/// missing are the limit's own; a burst or queue that follows from the rate there follows from it here too.
+///
+/// # Errors
+/// All problems, with the names of fields such as `rate`.
+pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<Problem>> {
+    let problem = |error: ValueError| vec![error.at_position(Position::START, "")];
+    if numbers.len() > NUMBERS_MAX {
+        return Err(problem(ValueError::new(codes::SHAPE, "the numbers of a grant are too long")));
+    }
+    let written =
+        tree::parse_document(numbers).map_err(|(position, error)| vec![error.at_position(position, "")])?;
+    if matches!(&written.content, NodeContent::Map(entries) if entries.is_empty()) {
+        let error = ValueError::new(codes::MISSING, "a grant has no numbers");
+        return Err(problem(error.with_help("write e.g. rate: 100/s")));
+    }
+    // Cannot fail: the text holds words and numbers only.
+    let own = tree::parse_document(&numbers_text(limit)).expect("the numbers of a limit are a mapping");
+    let (own_sink, sink) = (ProblemSink::default(), ProblemSink::default());
+    let own = FieldValue { node: &own, path: String::new(), named_at: Position::START, sink: &own_sink };
+    let grant = FieldValue { node: &written, path: PATH.into(), named_at: Position::START, sink: &sink };
+    let fields = own.open_section(&limit_fields::SECTION);
+    let read = tiers::read_tier_numbers(&fields, &grant, &limit.cost, true);
+    if let Some(numbers) = &read {
+        algorithm::read_warm_up(&fields, std::iter::once(numbers));
+        check_shared(limit, numbers, &sink);
+    }
+    let mut problems = sink.into_sorted().0;
+    problems.extend(own_sink.into_sorted().0.into_iter().filter(|problem| problem.field == "warm_up"));
+    for problem in &mut problems {
+        let field = problem.field.trim_start_matches(PATH).trim_start_matches('.').to_owned();
+        problem.field = field;
+    }
+    read.filter(|_| problems.is_empty()).ok_or(problems)
+}
+
+fn check_shared(limit: &LimitConfig, numbers: &Algorithm, sink: &ProblemSink) {
+    if limit.shared.is_none() {
+        return;
+    }
+    let (tiers, grants) = (Vec::new(), Vec::new());
+    let alone = LimitConfig { algorithm: numbers.clone(), tiers, grants, ..limit.clone() };
+    if let Err(reason) = check_redis_range(&alone) {
+        let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write smaller numbers"));
+        let error = ValueError::new(codes::SHARED, message).with_help(help);
+        sink.add_problem(Position::START, PATH, error);
+    }
+}
+
+/// The numbers of a limit as the file could have them, one field a line.
+fn numbers_text(limit: &LimitConfig) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name}: {value}\n"));
+    match &limit.algorithm {
+        Algorithm::TokenBucket { rates } => {
+            line("algorithm", "token_bucket".to_owned());
+            line("rate", list(rates.iter().map(|one| rate_text(one.rate))));
+            let burst = rates.iter().map(|one| (one.burst, one.rate.units.get()));
+            line("burst", amounts(burst));
+        }
+        Algorithm::LeakyBucket { rates, max_wait } => {
+            line("algorithm", "leaky_bucket".to_owned());
+            line("rate", list(rates.iter().map(|one| rate_text(one.rate))));
+            line("burst", amounts(rates.iter().map(|one| (one.burst, 1))));
+            line("queue", amounts(rates.iter().map(|one| (one.queue, units_per_second(one.rate)))));
+            line("max_wait", max_wait.map_or("none".to_owned(), span_text));
+        }
+        Algorithm::FixedWindow { rates, align } => {
+            line("algorithm", "fixed_window".to_owned());
+            line("rate", list(rates.iter().map(|rate| rate_text(*rate))));
+            line("align", if *align == WindowAlign::Clock { "clock" } else { "first" }.to_owned());
+        }
+        Algorithm::SlidingWindow { rates, buckets } => {
+            line("algorithm", "sliding_window".to_owned());
+            line("rate", list(rates.iter().map(|rate| rate_text(*rate))));
+            line("buckets", buckets.to_string());
+        }
+        Algorithm::SlidingLog { rates } => {
+            line("algorithm", "sliding_log".to_owned());
+            line("rate", list(rates.iter().map(|rate| rate_text(*rate))));
+        }
+        Algorithm::Concurrency { min, max } => {
+            line("algorithm", "concurrency".to_owned());
+            line(
+                "max_concurrent",
+                min.map_or(max.to_string(), |min| format!("{{ min: {min}, max: {max} }}")),
+            );
+        }
+    }
+    if let Some(warm_up) = limit.warm_up {
+        line("warm_up", span_text(warm_up));
+    }
+    match limit.cost {
+        Cost::Units(units) if units > 1 => line("cost", units.to_string()),
+        _ => {}
+    }
+    text
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+}
+
+/// `auto`, if all amounts are those that follow from the rates.
+fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone) -> String {
+    match items.clone().all(|(amount, auto)| amount == auto) {
+        true => "auto".to_owned(),
+        false => list(items.map(|(amount, _)| amount.to_string())),
+    }
+}
+
+fn rate_text(rate: Rate) -> String {
+    format!("{}/{}", rate.units, span_text(rate.period))
+}
+
+fn span_text(span: Duration) -> String {
+    format!("{}ns", span.as_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(fields: &str) -> LimitConfig {
+        let text = format!("locations: [{{ path: /, limits: {{ {fields} }}, respond: {{ status: 200 }} }}]");
+        let loaded = crate::config::parse(&text, "test").unwrap_or_else(|report| panic!("{report}"));
+        loaded.config.limits.into_iter().next().unwrap()
+    }
+
+    /// The numbers of a tier with the same fields in the file.
+    fn tier(fields: &str, numbers: &str) -> Algorithm {
+        limit(&format!("{fields}, tiers: {{ gold: {numbers} }}")).tiers.remove(0).1.unwrap()
+    }
+
+    #[test]
+    fn a_grant_is_read_as_a_tier_is() {
+        for (fields, numbers) in [
+            ("rate: 10/s", "{ rate: 100/s, burst: 50 }"),
+            ("rate: 10/s", "{ rate: 100/s }"),
+            ("rate: 10/s, burst: 30", "{ burst: 50 }"),
+            ("rate: 10/s, burst: 30, cost: 7", "{ rate: 100/s }"),
+            ("rate: [10/s, 300/m], burst: [20, 30]", "{ rate: [20/s, 600/m] }"),
+            ("rate: 10/s, warm_up: 30s", "{ rate: 20/s }"),
+            ("algorithm: leaky_bucket, rate: 10/s", "{ rate: 20/s }"),
+            ("algorithm: leaky_bucket, rate: 10/s, queue: 3, max_wait: none", "{ burst: 2 }"),
+            ("algorithm: leaky_bucket, rate: 1/3s, burst: 4, max_wait: 9s", "{ queue: 7, max_wait: 1s }"),
+            ("algorithm: fixed_window, rate: 10/m, align: clock", "{ rate: 20/m }"),
+            ("algorithm: sliding_window, rate: 10/m, buckets: 7", "{ rate: [20/m, 100/h] }"),
+            ("algorithm: sliding_log, rate: 10/m", "{ rate: 20/m }"),
+            ("algorithm: concurrency, max_concurrent: 10", "{ max_concurrent: 20 }"),
+            ("algorithm: concurrency, max_concurrent: auto", "{ max_concurrent: { min: 7 } }"),
+        ] {
+            assert_eq!(read_grant(&limit(fields), numbers), Ok(tier(fields, numbers)), "{fields} {numbers}");
+        }
+        let json = r#"{"rate":"100/s","burst":50}"#;
+        assert_eq!(
+            read_grant(&limit("rate: 1/s"), json),
+            Ok(tier("rate: 1/s", "{ rate: 100/s, burst: 50 }"))
+        );
+    }
+
+    #[test]
+    fn wrong_numbers_get_the_errors_of_a_tier() {
+        let shared = LimitConfig { shared: Some(crate::config::OnFailure::Local), ..limit("rate: 1/s") };
+        let queue = "algorithm: leaky_bucket, rate: 1/s, burst: 2, queue: 3, cost: 5";
+        for (limit, numbers, field, message) in [
+            (limit("rate: 1/s"), "{ rate: 0/s }", "rate", "the rate `0/s` would let nothing pass"),
+            (limit("rate: 1/s"), "{ rate: \"${HOME}\" }", "rate", "the rate `${HOME}` has no period"),
+            (limit("rate: 1/s"), "{ rates: 2/s }", "rates", "unknown field `rates`"),
+            (limit("rate: 1/s"), "{ queue: 2 }", "queue", "`queue` is not a field of token_bucket"),
+            (limit("rate: 1/s"), "{ for: 1h }", "for", "unknown field `for`"),
+            (limit("rate: 1/s"), "{}", "", "a grant has no numbers"),
+            (limit("rate: 1/s"), "100/s", "", "expected a mapping such as { rate: 50/s }, or none"),
+            (limit("rate: 1/s"), "{ rate: [", "", ""),
+            (limit(queue), "{ queue: 1 }", "", "a cost of 5 can never pass: burst + queue is 3"),
+            (limit("rate: 1/s, warm_up: 30s"), "{ rate: 999999937/999999999ns }", "warm_up", ""),
+            (shared, "{ rate: 1/1500ns }", "", ""),
+        ] {
+            let problems = read_grant(&limit, numbers).expect_err(numbers);
+            assert_eq!(problems[0].field, field, "{numbers}: {problems:?}");
+            assert!(problems[0].message.starts_with(message), "{numbers}: {problems:?}");
+        }
+        assert!(read_grant(&limit("rate: 1/s"), &format!("{{ rate: 1/s{} }}", " ".repeat(5000))).is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! The keys that a limit judges by other numbers, because an operator granted them.
+
+use crate::base::clock::Now;
+use crate::config;
+use crate::limit::table::CounterKey;
+
+/// The granted keys of a limit.
+#[derive(Debug)]
+pub(super) struct GrantedKeys(Box<[GrantedKey]>);
+
+#[derive(Debug)]
+struct GrantedKey {
+    id: u128,
+    until: Now,
+    variant: usize,
+}
+
+// === impl GrantedKeys ===
+
+impl GrantedKeys {
+    pub(super) fn new(config: &config::LimitConfig) -> GrantedKeys {
+        let first = config.file_variants().count();
+        let granted = |(index, grant): (usize, &config::GrantConfig)| GrantedKey {
+            id: grant.key.local_id(),
+            until: Now(grant.until_ns),
+            variant: first + index,
+        };
+        let mut keys: Box<[GrantedKey]> = config.grants.iter().enumerate().map(granted).collect();
+        keys.sort_unstable_by_key(|key| key.id);
+        GrantedKeys(keys)
+    }
+
+    /// The variant that judges `key`, until its grant ends.
+    #[inline]
+    pub(super) fn find_variant(&self, key: &CounterKey, now: Now) -> Option<usize> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let index = self.0.binary_search_by_key(&key.id, |granted| granted.id).ok()?;
+        Some(&self.0[index]).filter(|granted| now < granted.until).map(|granted| granted.variant)
+    }
+}

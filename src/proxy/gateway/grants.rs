@@ -1,0 +1,312 @@
+//! Grants: other numbers for one key of a limit, until a moment. A grant is a variant of its limit, as a tier is, so a
+//! gateway with another set of grants is built from the one before as after a reload.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Gateway;
+use super::key_reset::KeyRef;
+use crate::admission::operator_bans::TEXT_MAX;
+use crate::base::clock::Now;
+use crate::config::{self, Algorithm, Config, GrantConfig, LimitConfig, LimitId, Problem};
+
+/// The most grants of one limit, and of all.
+pub const GRANTS_PER_LIMIT: usize = 100;
+pub const GRANTS_MAX: usize = 1000;
+/// The longest grant. What is to last longer belongs in the file, as a tier.
+pub const GRANT_LENGTH_MAX: Duration = Duration::from_secs(30 * 86_400);
+
+/// A grant that an operator asks for.
+#[derive(Debug, Clone)]
+pub struct NewGrant {
+    /// The name of the limit.
+    pub limit: String,
+    pub key: KeyRef,
+    /// A mapping with the fields of a tier, in YAML or JSON.
+    pub numbers: String,
+    pub lasts: Duration,
+    pub reason: String,
+    pub by: String,
+}
+
+/// One grant in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActiveGrant {
+    pub limit: String,
+    /// The key as operators write it.
+    pub key: String,
+    pub numbers: Algorithm,
+    pub at: Now,
+    pub until: Now,
+    pub reason: String,
+    pub by: String,
+}
+
+/// Why a grant is not made or not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GrantFault {
+    UnknownLimit,
+    /// The numbers are not valid, as those of a tier would not be.
+    Numbers(Vec<Problem>),
+    /// The length is zero or beyond [`GRANT_LENGTH_MAX`].
+    Length,
+    /// The key, the reason or the name of the operator is longer than [`TEXT_MAX`].
+    Text,
+    /// The limit has [`GRANTS_PER_LIMIT`] others.
+    TooManyOfLimit,
+    /// There are [`GRANTS_MAX`] others.
+    TooMany,
+    NotGranted,
+    /// The gateway cannot be built; the one in force stays.
+    Build(String),
+}
+
+/// A grant in another process; moments are times of day, in ns since 1970.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SavedGrant {
+    limit: String,
+    /// The parts of the limit's key, which must be the same.
+    parts: String,
+    grant: GrantConfig,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// All grants in force.
+    pub fn list_grants(&self, now: Now) -> Vec<ActiveGrant> {
+        let of_limit = |limit: &LimitConfig| {
+            let active = limit.grants.iter().filter(|grant| grant.until_ns > now.0);
+            active.map(|grant| ActiveGrant::from_config(&limit.name, grant)).collect::<Vec<_>>()
+        };
+        self.config.limits.iter().flat_map(of_limit).collect()
+    }
+
+    /// The configuration in force with one more grant; a grant of the same key is replaced. Returns both as well.
+    ///
+    /// # Errors
+    /// The grant is not valid, or there are too many.
+    pub fn config_with_grant(
+        &self,
+        new: &NewGrant,
+        now: Now,
+    ) -> Result<(Config, ActiveGrant, Option<ActiveGrant>), GrantFault> {
+        if new.lasts.is_zero() || new.lasts > GRANT_LENGTH_MAX {
+            return Err(GrantFault::Length);
+        }
+        if [&new.key.name, &new.reason, &new.by].into_iter().any(|text| text.len() > TEXT_MAX) {
+            return Err(GrantFault::Text);
+        }
+        let mut config = self.config.clone();
+        drop_ended(&mut config, now);
+        let all: usize = config.limits.iter().map(|limit| limit.grants.len()).sum();
+        let limit = find_limit(&mut config, &new.limit)?;
+        let numbers = config::read_grant(limit, &new.numbers).map_err(GrantFault::Numbers)?;
+        let grant = GrantConfig {
+            name: GrantConfig::name_for(&new.key.name),
+            key: new.key.to_grant_key(),
+            numbers,
+            at_ns: now.0,
+            // Cannot be cut short: a month has fewer than 2^52 ns.
+            until_ns: now.0.saturating_add(new.lasts.as_nanos() as u64),
+            reason: new.reason.clone(),
+            by: new.by.clone(),
+        };
+        let active = ActiveGrant::from_config(&limit.name, &grant);
+        let others = limit.grants.len();
+        let replaced = match limit.grants.iter_mut().find(|other| other.key.id == grant.key.id) {
+            Some(other) => Some(std::mem::replace(other, grant)),
+            None if others >= GRANTS_PER_LIMIT => return Err(GrantFault::TooManyOfLimit),
+            None if all >= GRANTS_MAX => return Err(GrantFault::TooMany),
+            None => {
+                limit.grants.push(grant);
+                None
+            }
+        };
+        let replaced = replaced.map(|grant| ActiveGrant::from_config(&new.limit, &grant));
+        Ok((config, active, replaced))
+    }
+
+    /// The configuration in force without the grant of a key. Returns the grant as well.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn config_without_grant(
+        &self,
+        limit: &str,
+        key: &KeyRef,
+        now: Now,
+    ) -> Result<(Config, ActiveGrant), GrantFault> {
+        let mut config = self.config.clone();
+        drop_ended(&mut config, now);
+        let limit = find_limit(&mut config, limit)?;
+        let found = limit.grants.iter().position(|grant| grant.key.local_id() == key.key.id);
+        let grant = limit.grants.remove(found.ok_or(GrantFault::NotGranted)?);
+        let ended = ActiveGrant::from_config(&limit.name, &grant);
+        Ok((config, ended))
+    }
+
+    /// The configuration in force without grants that have ended; `None` = there are none.
+    pub fn config_without_ended(&self, now: Now) -> Option<Config> {
+        self.next_grant_end().filter(|end| *end <= now)?;
+        let mut config = self.config.clone();
+        drop_ended(&mut config, now);
+        Some(config)
+    }
+
+    /// When the first grant ends.
+    pub fn next_grant_end(&self) -> Option<Now> {
+        let grants = self.config.limits.iter().flat_map(|limit| &limit.grants);
+        grants.map(|grant| Now(grant.until_ns)).min()
+    }
+
+    /// Takes the grants in force over into the next configuration, as far as their limits and keys stay.
+    pub fn carry_grants(&self, next: &mut Config, now: Now) {
+        for limit in &self.config.limits {
+            for grant in limit.grants.iter().filter(|grant| grant.until_ns > now.0) {
+                let saved =
+                    SavedGrant { limit: limit.name.clone(), parts: key_parts(limit), grant: grant.clone() };
+                saved.add_to(next);
+            }
+        }
+    }
+
+    /// All grants in force, for another process.
+    pub fn save_grants(&self, now: Now) -> Vec<SavedGrant> {
+        let of_limit = |limit: &LimitConfig| {
+            let saved = |grant: &GrantConfig| SavedGrant {
+                limit: limit.name.clone(),
+                parts: key_parts(limit),
+                grant: GrantConfig {
+                    at_ns: Now(grant.at_ns).to_unix_ns(),
+                    until_ns: Now(grant.until_ns).to_unix_ns(),
+                    ..grant.clone()
+                },
+            };
+            let active = limit.grants.iter().filter(|grant| grant.until_ns > now.0);
+            active.map(saved).collect::<Vec<_>>()
+        };
+        self.config.limits.iter().flat_map(of_limit).collect()
+    }
+
+    /// The configuration in force with the grants of another process; `None` = no grant is left.
+    pub fn config_with_saved(&self, saved: Vec<SavedGrant>, now: Now) -> Option<Config> {
+        let mut config = self.config.clone();
+        for mut saved in saved.into_iter().take(GRANTS_MAX) {
+            saved.grant.at_ns = Now::from_unix_ns(saved.grant.at_ns).0;
+            saved.grant.until_ns = Now::from_unix_ns(saved.grant.until_ns).0;
+            if saved.grant.until_ns > now.0 {
+                saved.add_to(&mut config);
+            }
+        }
+        config.limits.iter().any(|limit| !limit.grants.is_empty()).then_some(config)
+    }
+
+    /// The limit with this name.
+    pub fn find_limit(&self, name: &str) -> Option<LimitId> {
+        self.config.limits.iter().position(|limit| limit.name == name).map(LimitId)
+    }
+}
+
+fn find_limit<'c>(config: &'c mut Config, name: &str) -> Result<&'c mut LimitConfig, GrantFault> {
+    config.limits.iter_mut().find(|limit| limit.name == name).ok_or(GrantFault::UnknownLimit)
+}
+
+fn drop_ended(config: &mut Config, now: Now) {
+    for limit in &mut config.limits {
+        limit.grants.retain(|grant| grant.until_ns > now.0);
+    }
+}
+
+/// A text that is equal for limits with the same key.
+fn key_parts(limit: &LimitConfig) -> String {
+    format!("{:?} {:?}", limit.key, limit.missing_key)
+}
+
+// === impl SavedGrant ===
+
+impl SavedGrant {
+    /// Adds the grant to the limit it belongs to, or logs why it does not.
+    fn add_to(self, config: &mut Config) {
+        let (limit, key) = (self.limit.clone(), self.grant.key_text().to_owned());
+        if let Err(reason) = self.try_add(config) {
+            tracing::warn!(limit, key, reason, "a grant ends");
+        }
+    }
+
+    fn try_add(self, config: &mut Config) -> Result<(), &'static str> {
+        let limit = find_limit(config, &self.limit).map_err(|_| "its limit is gone")?;
+        if key_parts(limit) != self.parts {
+            return Err("its limit has another key");
+        }
+        let numbers = &self.grant.numbers;
+        if !has_same_kind(&limit.algorithm, numbers) {
+            return Err("its limit has another algorithm");
+        }
+        let alone =
+            LimitConfig { algorithm: numbers.clone(), tiers: vec![], grants: vec![], ..limit.clone() };
+        if limit.shared.is_some() && config::check_redis_range(&alone).is_err() {
+            return Err("its numbers do not fit Redis, where its limit counts now");
+        }
+        if limit.grants.len() >= GRANTS_PER_LIMIT {
+            return Err("its limit has too many");
+        }
+        if limit.grants.iter().any(|other| other.key.id == self.grant.key.id) {
+            return Err("its key has another one");
+        }
+        limit.grants.push(self.grant);
+        Ok(())
+    }
+}
+
+/// Whether all options that the variants of a limit share are the same.
+fn has_same_kind(limit: &Algorithm, numbers: &Algorithm) -> bool {
+    match (limit, numbers) {
+        (Algorithm::FixedWindow { align: own, .. }, Algorithm::FixedWindow { align, .. }) => own == align,
+        (Algorithm::SlidingWindow { buckets: own, .. }, Algorithm::SlidingWindow { buckets, .. }) => {
+            own == buckets
+        }
+        _ => std::mem::discriminant(limit) == std::mem::discriminant(numbers),
+    }
+}
+
+// === impl ActiveGrant ===
+
+impl ActiveGrant {
+    pub(super) fn from_config(limit: &str, grant: &GrantConfig) -> ActiveGrant {
+        ActiveGrant {
+            limit: limit.to_owned(),
+            key: grant.key_text().to_owned(),
+            numbers: grant.numbers.clone(),
+            at: Now(grant.at_ns),
+            until: Now(grant.until_ns),
+            reason: grant.reason.clone(),
+            by: grant.by.clone(),
+        }
+    }
+}
+
+// === impl GrantFault ===
+
+impl fmt::Display for GrantFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrantFault::UnknownLimit => f.write_str("there is no such limit"),
+            GrantFault::Numbers(problems) => match problems.first() {
+                Some(Problem { message, suggestion: Some(help), .. }) => write!(f, "{message}: {help}"),
+                Some(Problem { message, .. }) => f.write_str(message),
+                None => f.write_str("the numbers are not valid"),
+            },
+            GrantFault::Length => f.write_str("a grant lasts at least a moment and at most 30 days"),
+            GrantFault::Text => write!(f, "a key and a reason have at most {TEXT_MAX} bytes"),
+            GrantFault::TooManyOfLimit => {
+                write!(f, "the limit has {GRANTS_PER_LIMIT} grants; write a tier into the file")
+            }
+            GrantFault::TooMany => write!(f, "there are {GRANTS_MAX} grants; write a tier into the file"),
+            GrantFault::NotGranted => f.write_str("the key has no grant"),
+            GrantFault::Build(reason) => write!(f, "the grant cannot be put in force: {reason}"),
+        }
+    }
+}

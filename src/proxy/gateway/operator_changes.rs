@@ -1,0 +1,69 @@
+//! What operators change while the gateway runs.
+
+use std::fmt;
+
+use super::{ActiveBan, ActiveGrant, EndedBans, GrantFault, KeyRef, KeyResetDone, KeyResetFault, NewGrant};
+use crate::admission::ban_target::BanTarget;
+use crate::admission::operator_bans::{BanFault, NewBan, UnbanFault};
+
+/// One change.
+#[derive(Debug, Clone)]
+pub enum OperatorChange {
+    /// Forgets what a key has used; `tier`: only by the numbers of that tier.
+    ResetKey {
+        limit: String,
+        key: KeyRef,
+        tier: Option<String>,
+    },
+    Ban(NewBan),
+    Unban(BanTarget),
+    Grant(NewGrant),
+    /// Ends the grant of a key.
+    Revoke {
+        limit: String,
+        key: KeyRef,
+    },
+    /// Removes what is left of grants that have ended.
+    RemoveEnded,
+}
+
+/// A change that was made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OperatorOutcome {
+    KeyReset(KeyResetDone),
+    /// The ban, and the one of the same target that it replaced.
+    Banned(ActiveBan, Option<ActiveBan>),
+    Unbanned(EndedBans),
+    /// The grant, and the one of the same key that it replaced.
+    Granted(ActiveGrant, Option<ActiveGrant>),
+    Revoked(ActiveGrant),
+    /// The number of grants that were removed.
+    RemovedEnded(usize),
+}
+
+/// Why a change was not made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OperatorFault {
+    Reset(KeyResetFault),
+    Ban(BanFault),
+    Unban(UnbanFault),
+    Grant(GrantFault),
+    /// A process with this id has taken over.
+    HandedOver(u32),
+    ShuttingDown,
+}
+
+// === impl OperatorFault ===
+
+impl fmt::Display for OperatorFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OperatorFault::Reset(fault) => fault.fmt(f),
+            OperatorFault::Ban(fault) => fault.fmt(f),
+            OperatorFault::Unban(fault) => fault.fmt(f),
+            OperatorFault::Grant(fault) => fault.fmt(f),
+            OperatorFault::HandedOver(pid) => write!(f, "process {pid} has taken over; ask again"),
+            OperatorFault::ShuttingDown => f.write_str("the gateway is shutting down"),
+        }
+    }
+}
