@@ -24,7 +24,6 @@ pub use diagnostics::problem::{Problem, ProblemReport};
 pub use model::access::*;
 pub use model::account::*;
 pub use model::cors::*;
-pub use model::grant::*;
 pub use model::headers::*;
 pub use model::id::*;
 pub use model::limit::*;

@@ -260,7 +260,6 @@ mod tests {
             include_str!("../config/model/mod.rs"),
             include_str!("../config/model/access.rs"),
             include_str!("../config/model/account.rs"),
-            include_str!("../config/model/grant.rs"),
             include_str!("../config/model/limit.rs"),
             include_str!("../config/model/listen.rs"),
             include_str!("../config/model/reject.rs"),

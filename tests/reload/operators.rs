@@ -71,11 +71,7 @@ fn admitted(gateway: &Gateway, ip: &str) -> usize {
 #[track_caller]
 fn assert_banned(gateway: &Gateway) {
     let response = gateway.ask(&get("/").header("x-forwarded-for", "192.0.2.66")).expect(429);
-    assert!(
-        response.text().starts_with("Banned for repeated rejections, try again in "),
-        "{}",
-        response.text()
-    );
+    assert!(response.text().contains("banned for repeated rejections"), "{}", response.text());
     assert!(response.header("retry-after").is_some());
     assert_eq!(ask(gateway, "198.51.100.7"), 429);
     assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 2.0);
@@ -86,6 +82,11 @@ fn bans_and_grants_outlive_a_restart_a_reload_and_an_upgrade() {
     let kept = Kept::new(Duration::from_secs(3600));
     let mut gateway = Gateway::start(&kept.yaml("2/h"));
     assert_banned(&gateway);
+    let lines = gateway.wait_log(2);
+    assert!(
+        lines.iter().all(|line| line["verdict"] == "ban" && line["retry_after"].is_number()),
+        "{lines:?}"
+    );
     assert_eq!(
         (admitted(&gateway, "192.0.2.2"), (0..3).filter(|_| ask(&gateway, "192.0.2.1") == 200).count()),
         (2, 3)
@@ -103,8 +104,6 @@ fn bans_and_grants_outlive_a_restart_a_reload_and_an_upgrade() {
     let _successor = gateway.upgrade();
     assert_banned(&gateway);
     assert_eq!((admitted(&gateway, "192.0.2.1"), admitted(&gateway, "192.0.2.3")), (1, 4));
-    let log = gateway.wait_log(1);
-    assert!(log.iter().any(|line| line["verdict"] == "ban" && line["client"] == "192.0.2.66"), "{log:?}");
 }
 
 #[test]

@@ -133,8 +133,8 @@ impl Bans {
         self.state.named.0.lock().by_key.values().find(|ban| ban.target == *target).map(|ban| ban.key)
     }
 
-    /// Ends the ban of a client and forgets its strikes: its next ban begins with the first length again. `None` = it is
-    /// not banned.
+    /// Ends the ban of a client and forgets its strikes: its next ban begins with the first length again. `None`: it
+    /// is not banned.
     pub fn lift_ban(&self, key: &CounterKey, now: Now) -> Option<LiftedBan> {
         let until = self.state.table.update_existing(key, false, |record, pool, ()| {
             let until = record.banned_until;

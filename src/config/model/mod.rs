@@ -3,7 +3,6 @@
 pub(crate) mod access;
 pub(crate) mod account;
 pub(crate) mod cors;
-pub(crate) mod grant;
 pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod limit;

@@ -3,8 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::scalars::Rate;
-use crate::config::model::grant::GrantConfig;
-use crate::config::model::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
+use crate::config::model::limit::{Algorithm, GrantConfig, LeakyBucketRate, LimitConfig, TokenBucketRate};
 
 impl LimitConfig {
     /// The limit for one of `nodes` gateways: its numbers divided, rounded up.

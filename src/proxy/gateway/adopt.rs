@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use http::Method;
 
@@ -16,6 +17,7 @@ use crate::config::{self, Config};
 use crate::limit::Limit;
 use crate::limit::bandwidth::Bandwidth;
 use crate::observe::access_log::AccessLog;
+use crate::observe::metrics::cells::Counters;
 use crate::shared;
 use crate::shared::{SharedLimit, Store};
 
@@ -127,6 +129,15 @@ pub(super) fn build_bans(config: &Config, previous: Option<&Gateway>) -> Option<
 pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<WaitingCap> {
     let max = config.server.max_waiting;
     Arc::new(previous.map_or_else(|| WaitingCap::new(max), |previous| previous.waiting.with_max(max)))
+}
+
+/// The counters of requests, see [`Gateway::request_counts`] and [`Gateway::in_flight`].
+pub(super) fn build_counters(
+    config: &Config,
+    previous: Option<&Gateway>,
+) -> (Arc<Counters<2>>, Arc<AtomicUsize>) {
+    let counters = previous.map(|previous| (previous.request_counts.clone(), previous.in_flight.clone()));
+    counters.unwrap_or_else(|| (Arc::new(Counters::new(config.server.workers)), Arc::default()))
 }
 
 /// The buckets of each location of the previous gateway that has some.

@@ -174,9 +174,7 @@ impl Gateway {
             previous.map(|previous| &*previous.metrics),
             build_labels(config, &upstreams),
         );
-        let counters = previous.map(|previous| (previous.request_counts.clone(), previous.in_flight.clone()));
-        let fresh = || (Arc::new(Counters::new(config.server.workers)), Arc::default());
-        let (request_counts, in_flight) = counters.unwrap_or_else(fresh);
+        let (request_counts, in_flight) = adopt::build_counters(config, previous);
         let bans = adopt::build_bans(config, previous);
         let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
         watch_gateway(&metrics, &limits, &access_log, &request_counts);
@@ -185,7 +183,6 @@ impl Gateway {
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);
-        let locations = Locations::new(&config.locations);
         let protected_fields = hop_by_hop::protected_names(config);
         if config.account.jwt.is_some() {
             TokenVerifier::self_test()?;
@@ -196,7 +193,7 @@ impl Gateway {
             server: config.server.clone(),
             clients: ClientIp::from(&config.server),
             forwarded: ForwardedHeaders::from(&config.server),
-            locations,
+            locations: Locations::new(&config.locations),
             answers_preflights: routes.iter().any(|route| route.cors.is_some()),
             routes,
             default_chain: LimitChain::new(&config.server.limits, &limits, &shared, None),
