@@ -31,9 +31,9 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
     }
     let written =
         tree::parse_document(numbers).map_err(|(position, error)| vec![error.at_position(position, "")])?;
-    if matches!(&written.content, NodeContent::Map(entries) if entries.is_empty()) {
-        let error = ValueError::new(codes::MISSING, "a grant has no numbers");
-        return Err(problem(error.with_help("write e.g. rate: 100/s")));
+    if !matches!(&written.content, NodeContent::Map(entries) if !entries.is_empty()) {
+        let error = ValueError::new(codes::SHAPE, "a grant needs other numbers");
+        return Err(problem(error.with_help("write e.g. { rate: 100/s }")));
     }
     // Cannot fail: the text holds words and numbers only.
     let own = tree::parse_document(&numbers_text(limit)).expect("the numbers of a limit are a mapping");
@@ -190,8 +190,8 @@ mod tests {
             (limit("rate: 1/s"), "{ rates: 2/s }", "rates", "unknown field `rates`"),
             (limit("rate: 1/s"), "{ queue: 2 }", "queue", "`queue` is not a field of token_bucket"),
             (limit("rate: 1/s"), "{ for: 1h }", "for", "unknown field `for`"),
-            (limit("rate: 1/s"), "{}", "", "a grant has no numbers"),
-            (limit("rate: 1/s"), "100/s", "", "expected a mapping such as { rate: 50/s }, or none"),
+            (limit("rate: 1/s"), "{}", "", "a grant needs other numbers"),
+            (limit("rate: 1/s"), "100/s", "", "a grant needs other numbers"),
             (limit("rate: 1/s"), "{ rate: [", "", ""),
             (limit(queue), "{ queue: 1 }", "", "a cost of 5 can never pass: burst + queue is 3"),
             (limit("rate: 1/s, warm_up: 30s"), "{ rate: 999999937/999999999ns }", "warm_up", ""),

@@ -9,6 +9,7 @@ use crate::admission::chain;
 use crate::admission::chain::{
     ChainVerdict, Decisions, LimitDemand, Look, PendingStore, RateDecision, UndecidedLimit, WaitingRequest,
 };
+use crate::base::clock::Now;
 use crate::config::LocationId;
 use crate::config::MissingKey;
 use crate::config::describe::{describe_limit, describe_rate};
@@ -35,12 +36,23 @@ pub struct LimitExplanation {
     /// "client IP 203.0.113.7".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts_by: Option<String>,
+    /// Other numbers that an operator granted this key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grant: Option<GrantExplanation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
     /// For a limit in Redis without an answer: `offline`, or the fallback in force: `local`, `allow` or `reject`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_redis: Option<&'static str>,
     pub counters: Vec<CounterExplanation>,
+}
+
+/// A grant of an operator.
+#[derive(Debug, Clone, Serialize)]
+pub struct GrantExplanation {
+    pub left_ms: u64,
+    pub by: String,
+    pub reason: String,
 }
 
 /// One rate, or the slots of a concurrency limit, as the request finds it.
@@ -92,7 +104,7 @@ impl<'r> JudgeMode<'r> for LookMode {
         limit: &Limit,
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
-        self.limits.push(explain_limit(gateway, caller, facts.route(), limit, demand));
+        self.limits.push(explain_limit(gateway, facts, caller, limit, demand));
     }
 }
 
@@ -153,12 +165,12 @@ impl LookMode {
 
 fn explain_limit(
     gateway: &Gateway,
+    facts: &RequestFacts<'_>,
     caller: &Caller<'_>,
-    route: Option<LocationId>,
     limit: &Limit,
     demand: &Result<LimitDemand, ChargeFault>,
 ) -> LimitExplanation {
-    let config = &limit.config;
+    let (config, route) = (&limit.config, facts.route());
     let location = route.map(|index| &gateway.config.locations[index]);
     let key = describe::describe_key(gateway, config, &caller.subject, route);
     let mut explanation = LimitExplanation {
@@ -168,6 +180,7 @@ fn explain_limit(
         skipped: None,
         problem: None,
         counts_by: None,
+        grant: None,
         cost: None,
         without_redis: None,
         counters: Vec::new(),
@@ -176,6 +189,11 @@ fn explain_limit(
     match demand {
         Ok(LimitDemand::Units(units) | LimitDemand::Shared(units, _)) => {
             explanation.counts_by = Some(key.text);
+            explanation.grant = config.variant_grant(units.variant).map(|grant| GrantExplanation {
+                left_ms: Now(grant.until_ns).ns_since(facts.head.received).div_ceil(1_000_000),
+                by: describe::escape_bytes(grant.by.as_bytes()),
+                reason: describe::escape_bytes(grant.reason.as_bytes()),
+            });
             explanation.cost = Some(units.cost);
         }
         Ok(LimitDemand::Skip) => {

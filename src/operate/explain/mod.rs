@@ -29,7 +29,7 @@ use crate::shared::Session;
 use limits::{AdmittedPlan, LookMode};
 use query::ParsedQuery;
 
-pub use limits::{CounterExplanation, LimitExplanation};
+pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};
 pub use query::Query;
 pub use verdict::VerdictExplanation;
 

@@ -3,7 +3,10 @@
 use std::fmt;
 
 use super::describe::format_ns;
-use super::{ArrivalExplanation, CounterExplanation, Explanation, LimitExplanation, VerdictExplanation};
+use super::{
+    ArrivalExplanation, CounterExplanation, Explanation, GrantExplanation, LimitExplanation,
+    VerdictExplanation,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -77,6 +80,9 @@ impl fmt::Display for LimitExplanation {
         if let (Some(by), Some(cost)) = (&self.counts_by, self.cost) {
             let cost = if cost == 1 { String::new() } else { format!(", cost {cost}") };
             writeln!(f, "    counts by {by}{cost}")?;
+        }
+        if let Some(GrantExplanation { left_ms, by, reason }) = &self.grant {
+            writeln!(f, "    by other numbers for {}, granted by {by}: {reason}", format_ns(left_ms * MS))?;
         }
         if let Some(without) = self.without_redis {
             writeln!(f, "    {}", without_redis(without, self.dry_run))?;

@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::admission::chain::{ChainVerdict, Charge};
+use crate::admission::operator_bans::NewBan;
+use crate::proxy::gateway::{KeyRef, NewGrant};
 use crate::proxy::judge::JudgeMode;
 use crate::request::client::Client;
+use crate::shared::SharedKey;
 
 const FILE: &str = r#"
 server:
@@ -302,4 +305,35 @@ locations: [{ path: /, upstream: demo, bandwidth: { rate: 1MiB/s, key: header:X-
             explain_locally(&gateway, &query("POST", "/", "127.0.0.1", headers), AT).unwrap().to_string();
         assert!(text.ends_with(&format!("verdict   {verdict}\n")), "{headers:?}\n{text}");
     }
+}
+
+#[test]
+fn bans_and_grants_of_operators_are_named_with_their_reasons() {
+    let (gateway, now) = (gateway(), Now::read_clock());
+    let lasts = std::time::Duration::from_secs(600);
+    let (reason, by) = ("a\u{1b}[1m demo".to_owned(), "ann".to_owned());
+    let target = "198.51.100.0/24".parse().unwrap();
+    let ban = NewBan { target, lasts, reason: reason.clone(), by: by.clone() };
+    gateway.add_ban(ban, now).unwrap();
+    let key = gateway.keys.hash_ip([192, 0, 3, 1].into());
+    let key = KeyRef { name: "ip=192.0.3.1".to_owned(), key, shared: SharedKey([0; 16]) };
+    let (limit, numbers) = ("writes".to_owned(), "{ burst: 9 }".to_owned());
+    let grant = NewGrant { limit, key, numbers, lasts, reason, by };
+    let (config, ..) = gateway.config_with_grant(&grant, now).unwrap();
+    let next = Gateway::build(&config, Some(&gateway)).unwrap();
+    next.apply_numbers(&|| now);
+    let explain = |ip: &str| {
+        let query = query("POST", "http://h.test/api/", ip, &["X-Forwarded-For: 1.1.1.1"]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(explain_request(&next, None, &query, now)).unwrap()
+    };
+    let banned = explain("198.51.100.7");
+    let text = banned.to_string();
+    let line = "ban       600 s left: 198.51.100.0/24, banned by ann: a\\u{1b}[1m demo\n";
+    assert!(text.contains(line) && text.contains("verdict   reject with 429: ban"), "{text}");
+    assert_eq!(serde_json::to_value(&banned).unwrap()["ban"]["target"], "198.51.100.0/24");
+    let granted = explain("192.0.3.1");
+    let line = "    by other numbers for 600 s, granted by ann: a\\u{1b}[1m demo\n    9 of 9 left: admit\n";
+    assert!(granted.to_string().contains(line), "{granted}");
+    assert!(explain("192.0.3.2").limits.iter().all(|limit| limit.grant.is_none()));
 }

@@ -336,3 +336,30 @@ async fn many_bans_are_reported_a_hundred_at_a_time_and_soon() {
     let failing = run_for_bans(&bans, 3.0, |_| Err(StoreFault::Down)).await;
     assert!(failing.len() < 20, "{} calls", failing.len());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lifted_ban_is_named_and_not_reported_again() {
+    let (bans, metrics) = (bans(), metrics());
+    let ban = Ban { left_us: 600_000_000, lasts_us: 600_000_000, repeats: 3 };
+    queue(&bans, 1);
+    let start = |packed: &PackedCall| {
+        let started: Vec<_> = reported_strikes(packed).iter().map(|_| Some(ban)).collect();
+        Ok(answer(1, false, &started, &[]))
+    };
+    run(&bans, &metrics, 0.3, start).await;
+    let now = Now::read_clock();
+    let listed = bans.list_bans(now);
+    assert_eq!((listed.len(), listed[0].target.to_string().as_str(), listed[0].repeats), (1, "127.0.0.1", 3));
+    let lifted = bans.lift_ban(&key(1), now).expect("a ban");
+    assert_eq!(lifted.in_store, Some(shared_key(1)));
+    assert_eq!((left_s(&bans, 1), bans.active_count(now), bans.list_bans(now)), (None, 0, vec![]));
+    assert_eq!(bans.lift_ban(&key(1), now), None);
+    // Another store lost all bans: those that are left are reported to it.
+    let reported = RefCell::new(Vec::new());
+    run(&bans, &metrics, 1.0, |packed| {
+        reported.borrow_mut().extend(reported_bans(packed));
+        Ok(answer_of(2, 1, false, &[], &[]))
+    })
+    .await;
+    assert_eq!(*reported.borrow(), Vec::<u64>::new());
+}
