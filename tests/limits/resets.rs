@@ -159,7 +159,7 @@ fn a_warm_key_stays_warm() {
     let limit = gate.chain.limits()[0].clone();
     let accepted = |at| (0..100).take_while(|_| gate.passes(at)).count();
     let cold = accepted(0);
-    (1..40).for_each(|step| drop(accepted(step * 100 * MS)));
+    (1..40).for_each(|step| assert!(accepted(step * 100 * MS) > 0));
     reset(&limit, 1, Now(START + 4 * SECOND)).unwrap();
     assert!(cold < 10 && accepted(4 * SECOND) == 10, "{cold} from cold");
 }
@@ -190,7 +190,7 @@ fn slots_and_shared_counters_are_not_reset() {
     let full = Arc::new(Limit::new(LimitId(0), &config(token(1, DAY, 5)), 1));
     let gate = Gate::new(vec![full.clone()]);
     // The table has room for a few more than its cap.
-    (0..200).for_each(|id| drop(gate.send(0, id, 1)));
+    (0..200).for_each(|id| assert!(gate.send(0, id, 1).is_ok() || id > 0));
     let outcomes: Vec<_> = (0..200).map(|id| reset(&full, id, Now(START))).collect();
     assert_eq!(outcomes[0], Ok(KeyReset { counters: 1, waiting: 0 }));
     assert_eq!(outcomes[199], Err(ResetFault::SharedCounter));

@@ -186,7 +186,8 @@ impl OperatorBans {
                 continue;
             }
             for text in [&mut reason, &mut by] {
-                text.truncate(text.floor_char_boundary(TEXT_MAX));
+                let end = (0..=TEXT_MAX).rev().find(|end| text.is_char_boundary(*end));
+                text.truncate(end.unwrap_or(0));
             }
             set.insert(Arc::new(OperatorBan { target, at, until, reason, by }));
         }
