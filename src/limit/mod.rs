@@ -17,6 +17,7 @@ pub mod algorithm;
 pub mod bandwidth;
 mod counters;
 mod granted;
+pub mod heavy_hitters;
 mod reset;
 pub mod snapshot;
 mod snapshot_tables;
