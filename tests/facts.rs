@@ -275,6 +275,7 @@ fn with_limits(
             store: config::StoreConfig::Local,
             redis: None,
             max_keys: 1,
+            heavy_hitters: None,
             snapshot: None,
         },
         reload: config::ReloadConfig { watch: None },
@@ -286,6 +287,7 @@ fn with_limits(
             headers: Vec::new(),
             fields: Vec::new(),
             hash_keys: true,
+            hash_secret: None,
         },
     }
 }

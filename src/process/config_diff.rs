@@ -53,11 +53,17 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
 }
 
 /// Every value that [`debug_text`] hides, by its field; a new secret must be added here.
-fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 3] {
+fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 4] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
     let token = config.admin.as_ref().map(|admin| vec![admin.token.as_ref()]);
     let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
-    [("state.redis.url", redis), ("admin.token", token), ("account.jwt.secret", jwt)]
+    let hashes = Some(vec![config.access_log.hash_secret.as_ref()]);
+    [
+        ("state.redis.url", redis),
+        ("admin.token", token),
+        ("account.jwt.secret", jwt),
+        ("access_log.hash_secret", hashes),
+    ]
 }
 
 type SecretValues<'a> = Vec<Option<&'a Secret>>;
@@ -218,6 +224,11 @@ mod tests {
         ] {
             assert_eq!(describe_changes(&old, &new), format!("secrets: changed {fields}"));
         }
+        let hashes = |secret: &str| parse_config(&format!("{OLD}access_log: {{ hash_secret: {secret} }}\n"));
+        assert_eq!(
+            describe_changes(&hashes("hunter1"), &hashes("hunter2")),
+            "secrets: changed access_log.hash_secret"
+        );
         let bare = OLD.replace("/x, ", "/y, ");
         assert_eq!(
             describe_changes(&parse_config(OLD), &parse_config(&bare)),

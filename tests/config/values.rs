@@ -47,7 +47,7 @@ fn the_smallest_file_has_every_default() {
     );
     assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: false });
     assert_eq!((reject.retry_jitter, config.state.max_keys), (0, 1_000_000));
-    assert!(config.state.snapshot.is_none());
+    assert!(config.state.snapshot.is_none() && config.state.heavy_hitters == Some(1024));
     let admin = config.admin.expect("admin");
     assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none() && admin.hosts.is_empty());
     assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
@@ -57,6 +57,7 @@ fn the_smallest_file_has_every_default() {
             && config.access_log.fields.is_empty()
             && config.access_log.hash_keys
     );
+    assert!(config.access_log.hash_secret.is_none());
     let location = &config.locations[0];
     assert!(matches!(&location.path, PathRule::Prefix { path, no_regex: false } if path == "/"));
     assert!(location.hosts.is_empty() && location.methods.is_empty() && location.limits.is_empty());
@@ -240,13 +241,15 @@ fn other_fields() {
     assert!(matches!(&reject.body, RejectBody::Template { template, content_type }
         if template.0.len() == 5 && content_type == "application/json"));
     assert_eq!((reject.headers.len(), config.state.max_keys), (2, 5000));
+    assert_eq!(config.state.heavy_hitters, Some(64));
     let admin = config.admin.as_ref().expect("admin");
     assert_eq!(
         (admin.listen, admin.token.as_ref().map(|token| token.0.as_str())),
         (address("0.0.0.0:9901"), Some("hunter2"))
     );
     assert_eq!(admin.hosts, ["admin.example.com", "gateway-1"]);
-    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!(config.access_log.hash_secret.as_ref().map(|secret| secret.0.as_str()), Some("hunter3"));
+    assert!(!format!("{config:?}").contains("hunter"));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     let log = &config.access_log;
     assert_eq!(log.output, AccessLogOutput::File(PathBuf::from("/var/log/access.log")));

@@ -266,6 +266,8 @@ pub struct StateConfig {
     pub redis: Option<RedisConfig>,
     /// Keys per limit and rate.
     pub max_keys: usize,
+    /// The share of a limit's units by which the rates of its heaviest keys may be too low; `None` = no names are kept.
+    pub heavy_hitters: Option<usize>,
     /// The file that keeps local counters across a restart.
     pub snapshot: Option<PathBuf>,
 }
@@ -353,6 +355,8 @@ pub struct AccessLogConfig {
     pub headers: Vec<HeaderName>,
     pub fields: Vec<LogField>,
     pub hash_keys: bool,
+    /// `None` = each process makes its own.
+    pub hash_secret: Option<Secret>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -65,6 +65,7 @@ pub(crate) fn read_access_log(root: &FieldReader<'_>) -> AccessLogConfig {
         headers: fields.read_list(&access_log::HEADERS),
         fields: fields.read_list(&access_log::FIELDS),
         hash_keys: fields.read(&access_log::HASH_KEYS),
+        hash_secret: fields.read(&access_log::HASH_SECRET),
     };
     root.read_section_or_none(&root::ACCESS_LOG, read).unwrap_or(AccessLogConfig {
         output: AccessLogOutput::None,
@@ -72,5 +73,6 @@ pub(crate) fn read_access_log(root: &FieldReader<'_>) -> AccessLogConfig {
         headers: Vec::new(),
         fields: Vec::new(),
         hash_keys: true,
+        hash_secret: None,
     })
 }

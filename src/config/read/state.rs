@@ -33,6 +33,7 @@ pub(crate) struct StateReader {
     is_redis_missing: bool,
     on_failure: OnFailure,
     max_keys: usize,
+    heavy_hitters: Option<usize>,
     snapshot: Option<PathBuf>,
 }
 
@@ -47,6 +48,7 @@ pub(crate) fn read_state(root: &FieldReader<'_>) -> StateReader {
             is_redis_missing: true,
             on_failure: redis::ON_FAILURE.parse_default(),
             max_keys: fields.read(&state::MAX_KEYS),
+            heavy_hitters: fields.read(&state::HEAVY_HITTERS),
             snapshot: read_snapshot(fields),
         };
         match fields.find(&state::REDIS) {
@@ -194,6 +196,7 @@ impl StateReader {
             store,
             redis: self.redis.clone().filter(|_| is_used),
             max_keys: self.max_keys,
+            heavy_hitters: self.heavy_hitters,
             snapshot: self.snapshot.clone(),
         }
     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::base::value_hash::ValueHasher;
 use crate::config::{self, AccessLogOutput};
 use crate::observe::access_log::line::{AccessRecord, LineFormat};
 
@@ -28,7 +29,10 @@ pub struct AccessLog {
     /// `None` = no requests are logged.
     writer: Option<Arc<WriterHandle>>,
     output: AccessLogOutput,
-    hash_key: Option<RandomState>,
+    /// Hashes accounts and keys; `None` = they are shown in clear.
+    hasher: Option<ValueHasher>,
+    /// The hasher was made without a secret of the configuration.
+    is_hasher_random: bool,
     sample: f64,
     /// Dropped lines of all outputs since the start of the process.
     dropped: Arc<AtomicU64>,
@@ -104,11 +108,11 @@ impl AccessLog {
         config: &config::AccessLogConfig,
         workers: usize,
     ) -> io::Result<AccessLog> {
-        let known_key = before.and_then(|before| before.hash_key.clone()).filter(|_| config.hash_keys);
         let mut log = AccessLog {
             writer: None,
             output: config.output.clone(),
-            hash_key: known_key.or_else(|| new_hash_key(config)),
+            hasher: build_hasher(before, config),
+            is_hasher_random: config.hash_secret.is_none(),
             sample: config.sample,
             dropped: before.map(|before| before.dropped.clone()).unwrap_or_default(),
         };
@@ -173,10 +177,15 @@ impl AccessLog {
         LineWriter {
             buffer_index: self.writer.as_ref().map_or(0, |state| worker % state.0.buffers.len()),
             writer: self.writer.clone(),
-            format: LineFormat::new(self.hash_key.clone()),
+            format: LineFormat::new(self.hasher.clone()),
             sample_below,
             random_state: Cell::new(RandomState::new().hash_one(worker)),
         }
+    }
+
+    /// Hashes accounts and keys wherever they are shown; `None` = they are shown in clear.
+    pub fn hasher(&self) -> Option<&ValueHasher> {
+        self.hasher.as_ref()
     }
 
     /// Lines that were dropped since the start.
@@ -213,8 +222,16 @@ fn append_to(path: &Path) -> io::Result<File> {
     file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
 }
 
-fn new_hash_key(config: &config::AccessLogConfig) -> Option<RandomState> {
-    config.hash_keys.then(RandomState::new)
+/// With the secret of the configuration; without one, the hasher of the log `before` or a random one.
+fn build_hasher(before: Option<&AccessLog>, config: &config::AccessLogConfig) -> Option<ValueHasher> {
+    if !config.hash_keys {
+        return None;
+    }
+    if let Some(secret) = &config.hash_secret {
+        return Some(ValueHasher::from_secret(&secret.0));
+    }
+    let known = before.filter(|before| before.is_hasher_random).and_then(|before| before.hasher.clone());
+    Some(known.unwrap_or_else(ValueHasher::random))
 }
 
 // === impl LineWriter ===

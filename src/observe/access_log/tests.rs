@@ -16,6 +16,7 @@ fn config() -> config::AccessLogConfig {
         headers: Vec::new(),
         fields: Vec::new(),
         hash_keys: true,
+        hash_secret: None,
     }
 }
 
@@ -217,6 +218,7 @@ fn the_same_output_keeps_its_thread_and_another_ends_it() {
     let to = |name: &str| config::AccessLogConfig {
         output: AccessLogOutput::File(folder.join(name)),
         hash_keys: true,
+        hash_secret: None,
         ..config()
     };
     let first = AccessLog::start_writer(&to("one"), 1).unwrap();
@@ -228,6 +230,13 @@ fn the_same_output_keeps_its_thread_and_another_ends_it() {
         same.line_writer(0).shown_account("alice"),
         "hashes stay comparable"
     );
+    let secret = |text: &str| Some(config::Secret(text.to_owned()));
+    let with_secret = config::AccessLogConfig { hash_secret: secret("one"), ..to("one") };
+    let own = AccessLog::continue_from(Some(&first), &with_secret, 1).unwrap();
+    assert_eq!(own.hasher(), Some(&ValueHasher::from_secret("one")));
+    let random = AccessLog::continue_from(Some(&own), &to("one"), 1).unwrap();
+    assert_ne!(random.hasher(), own.hasher(), "a secret that was removed is not used any more");
+    drop((own, random));
     same.dropped.fetch_add(3, Relaxed);
     let (line, before) = (first.line_writer(0), shared(&first));
     let other = AccessLog::continue_from(Some(&same), &to("two"), 1).unwrap();

@@ -106,14 +106,20 @@ impl ClientIp {
         }
     }
 
-    /// The same as a network.
+    /// The length of the prefix by which [`ClientIp::mask_address`] counts clients; `None` = by whole addresses.
+    pub fn network_prefix(&self, ip: IpAddr) -> Option<u8> {
+        let (bits, all) = match ip.to_canonical() {
+            IpAddr::V4(_) => (self.ipv4_mask.count_ones(), 32),
+            IpAddr::V6(_) => (self.ipv6_mask.count_ones(), 128),
+        };
+        (bits < all).then_some(bits as u8)
+    }
+
+    /// The network that counts as one client with `ip`.
     pub fn mask_network(&self, ip: IpAddr) -> IpNet {
         let address = self.mask_address(ip);
-        let prefix = match address {
-            IpAddr::V4(_) => self.ipv4_mask.count_ones(),
-            IpAddr::V6(_) => self.ipv6_mask.count_ones(),
-        };
-        IpNet::new(address, prefix as u8).unwrap_or_else(|_| address.into())
+        let prefix = self.network_prefix(ip);
+        prefix.and_then(|prefix| IpNet::new(address, prefix).ok()).unwrap_or_else(|| address.into())
     }
 
     // Not inline: few peers are proxies.

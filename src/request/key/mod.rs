@@ -10,8 +10,10 @@ use crate::config::{KeyPart, LimitConfig, MissingKey};
 use crate::limit::table::CounterKey;
 use crate::request::source::{SourceValue, Token, read_source};
 
+mod name;
 mod shared;
 
+pub use name::{KeyName, KeyNameError, KeyNaming, NamedKey, ParsedKey, is_same_name};
 pub use shared::hash_shared;
 
 /// Hashes keys under a secret, which all workers share so that they agree on a key. It is saved with the counters, so
@@ -207,6 +209,14 @@ struct KeyText<H>(H);
 /// Consumes the text of a key.
 trait KeySink {
     fn write_bytes(&mut self, bytes: &[u8]);
+    /// Called with the whole value of a part.
+    #[inline]
+    fn write_value(&mut self, tag: KeyPartTag, bytes: &[u8]) {
+        let mut head = [tag as u8; 9];
+        head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        self.write_bytes(&head);
+        self.write_bytes(bytes);
+    }
     /// Called after the text of an address.
     fn note_address(&mut self, _ip: IpAddr) {}
 }
@@ -286,10 +296,7 @@ impl<H: KeySink> KeyText<H> {
     }
 
     fn write_value(&mut self, tag: KeyPartTag, bytes: &[u8]) {
-        let mut head = [tag as u8; 9];
-        head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        self.0.write_bytes(&head);
-        self.0.write_bytes(bytes);
+        self.0.write_value(tag, bytes);
     }
 }
 

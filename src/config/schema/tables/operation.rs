@@ -77,8 +77,12 @@ section! {
         ("scheme", LogField::Scheme),
         ("proto", LogField::Proto),
     ])), "fields", "[]", "[user_agent, upstream_ms]";
-    /// Writes accounts and keys as 64-bit hashes instead of their text. Each process makes other hashes.
+    /// Writes accounts and keys as 64-bit hashes instead of their text.
     HASH_KEYS: Switch = Switch, "hash_keys", "true", "false";
+    /// The secret that hashes of accounts and keys are made with. Gateways with the same secret make the same hashes,
+    /// also after a restart; with `auto` each process makes its own at its start.
+    HASH_SECRET: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
+        "hash_secret", "auto", "\"${LOG_HASH_SECRET}\"";
 }
 
 fn parse_admin_address(text: &str) -> Parsed<SocketAddr> {
@@ -95,6 +99,15 @@ fn parse_token(text: &str) -> Parsed<Secret> {
     let error =
         || ValueError::new(codes::HEADER, "the token must be visible ASCII without spaces, and not empty");
     visible.then(|| Secret(text.to_owned())).ok_or_else(error)
+}
+
+/// The secret itself never appears in a problem.
+fn parse_hash_secret(text: &str) -> Parsed<Secret> {
+    match text {
+        "" => Err(ValueError::new(codes::MISSING, "the secret of hashes is empty")
+            .with_help("write auto, or a text")),
+        text => Ok(Secret(text.to_owned())),
+    }
 }
 
 fn parse_output(text: &str) -> Parsed<AccessLogOutput> {

@@ -21,6 +21,10 @@ section! {
         "store", "local", "redis";
     /// Keys that one limit counts apart. When it is full, new ones share counters by prefix, and that is counted.
     MAX_KEYS: Count = Count(1, 1_000_000_000), "max_keys", "1000000", "100000";
+    /// The precision of the heaviest keys of each limit: the rates that are shown of them are too low by at most the
+    /// limit's whole rate divided by this number. Each worker keeps up to twice as many names per limit, of the keys
+    /// that ask most and of those that are refused most; `none` keeps none.
+    HEAVY_HITTERS: OrWord<Count> = OrWord("none", Count(16, 8192)), "heavy_hitters", "1024", "4096";
     /// A file in which local counters and bans survive a restart.
     SNAPSHOT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_snapshot_path)),
         "snapshot", "none", "/var/lib/sluicegate/state";

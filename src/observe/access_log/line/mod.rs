@@ -3,7 +3,6 @@
 //! The query is never written, because clients put tokens and passwords there.
 
 use std::cell::RefCell;
-use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::{HeaderName, HeaderValue};
 
 use crate::base::escape;
+use crate::base::value_hash::ValueHasher;
 use crate::request::headers::forwarded::write_address;
 
 /// The fields of one request.
@@ -63,8 +63,8 @@ pub struct AccessRecord<'a> {
 /// Formats records; each worker has its own.
 #[derive(Debug)]
 pub struct LineFormat {
-    /// The key of the hash that replaces an account; `None` = accounts are written in clear.
-    hash: Option<RandomState>,
+    /// Makes the hash that replaces an account; `None` = accounts are written in clear.
+    hasher: Option<ValueHasher>,
     timestamp: RefCell<TimestampCache>,
 }
 
@@ -82,10 +82,10 @@ const PATH_MAX: usize = 2048;
 const VALUE_MAX: usize = 512;
 
 impl LineFormat {
-    /// `hash` is the key of account hashes; all workers share it, so that equal accounts have equal hashes.
-    pub fn new(hash: Option<RandomState>) -> LineFormat {
+    /// All workers have the same `hasher`, so that equal accounts have equal hashes.
+    pub fn new(hasher: Option<ValueHasher>) -> LineFormat {
         LineFormat {
-            hash,
+            hasher,
             timestamp: RefCell::new(TimestampCache { second: u64::MAX, text: [b'0'; TIMESTAMP_LEN] }),
         }
     }
@@ -146,9 +146,9 @@ impl LineFormat {
     }
 
     fn write_account_text(&self, out: &mut Vec<u8>, account: &str) {
-        match &self.hash {
+        match &self.hasher {
             // Writing into a Vec cannot fail.
-            Some(key) => drop(write!(out, "{:016x}", key.hash_one(account.as_bytes()))),
+            Some(hasher) => drop(write!(out, "{:016x}", hasher.hash_value(account.as_bytes()))),
             None => escape::escape_json(out, truncate_value(account.as_bytes(), VALUE_MAX)),
         }
     }

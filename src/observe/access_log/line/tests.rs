@@ -168,8 +168,8 @@ fn a_repeated_header_is_written_once() {
 
 #[test]
 fn accounts_are_hashed_with_one_key() {
-    let key = RandomState::new();
-    let formats = [LineFormat::new(Some(key.clone())), LineFormat::new(Some(key))];
+    let hasher = ValueHasher::random();
+    let formats = [LineFormat::new(Some(hasher.clone())), LineFormat::new(Some(hasher))];
     let hashes = formats.map(|format| {
         let mut out = Vec::new();
         format.write_line(&record(), &mut out);

@@ -1,0 +1,209 @@
+//! The names of keys: what an operator reads and types in place of a hash.
+//!
+//! A [`KeyName`] keeps the text of a key in bounded space, `render` writes it as `part=value`, and `parse` finds the
+//! key of such a text again.
+
+mod parse;
+mod render;
+
+use std::net::IpAddr;
+
+use super::{KeyInput, KeyPartTag, KeySink, KeySpec, KeyText};
+use crate::base::value_hash::ValueHasher;
+use crate::config::{KeyPart, LocationConfig, ValueSource};
+use crate::request::client::ClientIp;
+use crate::request::location::Locations;
+
+pub use parse::{KeyNameError, NamedKey, ParsedKey};
+pub use render::is_same_name;
+
+/// Bytes of a name; what does not fit is cut off.
+const NAME_MAX: usize = 46;
+/// Marks the tag of a value that is kept as a hash.
+const HASHED: u8 = 0x80;
+
+/// The text of a key, up to a length.
+///
+/// Each part is its tag and its value: of an address the version and the octets, of a hashed value 8 bytes, of any
+/// other its length up to 255 and as many bytes as fit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeyName {
+    len: u8,
+    bytes: [u8; NAME_MAX],
+    is_cut: bool,
+}
+
+/// Everything that names of keys refer to.
+#[derive(Clone, Copy)]
+pub struct KeyNaming<'g> {
+    pub clients: &'g ClientIp,
+    pub locations: &'g [LocationConfig],
+    /// Of the same locations.
+    pub identities: &'g Locations,
+    /// Accounts and the values of headers, cookies, parameters and claims are shown as hashes.
+    pub hashes_values: bool,
+}
+
+/// One part of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NamePart<'n> {
+    Address(IpAddr),
+    /// The client's address, because the request lacked the part.
+    FallbackAddress(IpAddr),
+    /// The request lacked the part.
+    FallbackShared,
+    Value {
+        bytes: &'n [u8],
+        is_cut: bool,
+    },
+    Hash(u64),
+    NoLocation,
+    Global,
+    /// Cut off.
+    Lost,
+}
+
+// === impl KeyName ===
+
+impl KeyName {
+    /// The name of the key of `subject` by `spec`. With a `hasher`, accounts and values that clients choose are kept
+    /// as hashes, because some are passwords.
+    #[inline(never)]
+    pub fn capture(spec: &KeySpec, subject: &KeyInput<'_>, hasher: Option<&ValueHasher>) -> KeyName {
+        let name = KeyName { len: 0, bytes: [0; NAME_MAX], is_cut: false };
+        let mut text = KeyText(NameSink { name, hasher });
+        // A key without a name was not counted.
+        let _ = text.write_parts(spec, subject);
+        text.0.name
+    }
+
+    /// Whether some of it is missing.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The last address in it, which decides about the overflow counter of its key.
+    pub fn last_address(&self, spec: &KeySpec) -> Option<IpAddr> {
+        let addresses = self.parts().take(spec.parts.len()).filter_map(|part| match part {
+            NamePart::Address(ip) | NamePart::FallbackAddress(ip) => Some(ip),
+            _ => None,
+        });
+        addresses.last()
+    }
+
+    /// Its parts, without an end: those after the last one are lost.
+    fn parts(&self) -> impl Iterator<Item = NamePart<'_>> {
+        let mut rest = &self.bytes[..usize::from(self.len)];
+        std::iter::from_fn(move || {
+            let part = take_part(&mut rest);
+            Some(part.unwrap_or_else(|| {
+                rest = &[];
+                NamePart::Lost
+            }))
+        })
+    }
+}
+
+impl std::fmt::Debug for KeyName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cut = if self.is_cut { "…" } else { "" };
+        write!(f, "KeyName({}{cut})", self.bytes[..usize::from(self.len)].escape_ascii())
+    }
+}
+
+/// `None` = the rest is not a whole part.
+fn take_part<'n>(rest: &mut &'n [u8]) -> Option<NamePart<'n>> {
+    let tag = take_bytes::<1>(rest)?[0];
+    if tag & HASHED != 0 {
+        return Some(NamePart::Hash(u64::from_le_bytes(take_bytes(rest)?)));
+    }
+    const IP: u8 = KeyPartTag::Ip as u8;
+    const FALLBACK_IP: u8 = KeyPartTag::FallbackIp as u8;
+    const FALLBACK_SHARED: u8 = KeyPartTag::FallbackShared as u8;
+    const NO_LOCATION: u8 = KeyPartTag::NoLocation as u8;
+    const GLOBAL: u8 = KeyPartTag::Global as u8;
+    Some(match tag {
+        IP => NamePart::Address(take_address(rest)?),
+        FALLBACK_IP => NamePart::FallbackAddress(take_address(rest)?),
+        FALLBACK_SHARED => NamePart::FallbackShared,
+        NO_LOCATION => NamePart::NoLocation,
+        GLOBAL => NamePart::Global,
+        _ => {
+            let len = usize::from(take_bytes::<1>(rest)?[0]);
+            let (bytes, after) = rest.split_at(len.min(rest.len()));
+            *rest = after;
+            NamePart::Value { bytes, is_cut: bytes.len() < len }
+        }
+    })
+}
+
+fn take_address(rest: &mut &[u8]) -> Option<IpAddr> {
+    Some(match take_bytes::<1>(rest)?[0] {
+        4 => IpAddr::from(take_bytes::<4>(rest)?),
+        _ => IpAddr::from(take_bytes::<16>(rest)?),
+    })
+}
+
+fn take_bytes<const LEN: usize>(rest: &mut &[u8]) -> Option<[u8; LEN]> {
+    let (bytes, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some(*bytes)
+}
+
+// === NameSink ===
+
+/// Keeps the text of a key.
+struct NameSink<'h> {
+    name: KeyName,
+    hasher: Option<&'h ValueHasher>,
+}
+
+impl KeySink for NameSink<'_> {
+    fn write_bytes(&mut self, bytes: &[u8]) {
+        let name = &mut self.name;
+        let start = usize::from(name.len);
+        let fits = bytes.len().min(NAME_MAX - start);
+        name.bytes[start..start + fits].copy_from_slice(&bytes[..fits]);
+        name.len += fits as u8;
+        name.is_cut |= fits < bytes.len();
+    }
+
+    fn write_value(&mut self, tag: KeyPartTag, bytes: &[u8]) {
+        match (tag, self.hasher) {
+            (KeyPartTag::Account | KeyPartTag::Source, Some(hasher)) => {
+                self.write_bytes(&[tag as u8 | HASHED]);
+                self.write_bytes(&hasher.hash_value(bytes).to_le_bytes());
+            }
+            _ => {
+                self.write_bytes(&[tag as u8, bytes.len().min(255) as u8]);
+                self.write_bytes(bytes);
+            }
+        }
+    }
+}
+
+/// How a part is called, and its name if it is that of a source.
+fn part_words(part: &KeyPart) -> (&'static str, &str) {
+    match part {
+        KeyPart::Ip => ("ip", ""),
+        KeyPart::Account => ("account", ""),
+        KeyPart::Tier => ("tier", ""),
+        KeyPart::Uri => ("uri", ""),
+        KeyPart::Location => ("location", ""),
+        KeyPart::Host => ("host", ""),
+        KeyPart::Method => ("method", ""),
+        KeyPart::Global => ("global", ""),
+        KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
+        KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name),
+        KeyPart::Source(ValueSource::Query(name)) => ("query:", name),
+        KeyPart::Source(ValueSource::Jwt(claim)) => ("jwt:", claim),
+    }
+}
+
+/// Precedes the name of a part that the request lacked.
+const MISSING: &str = "missing:";
+/// Follows a value that was cut.
+const CUT: &str = "…";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Writes the name of a key: `part=value`, the parts of a compound key joined by commas.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
+use super::{CUT, KeyName, KeyNaming, MISSING, NamePart, part_words};
+use crate::config::{KeyPart, LocationId};
+use crate::request::key::KeySpec;
+
+/// What values keep; everything else is percent-encoded, so that a name is one line of ASCII that neither an URL nor a
+/// page nor a shell reads in another way.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'+');
+
+impl KeyNaming<'_> {
+    /// The name of a key of `spec`.
+    pub fn render_name(&self, spec: &KeySpec, name: &KeyName) -> String {
+        let mut out = String::new();
+        for (part, value) in spec.parts.iter().zip(name.parts()) {
+            if !out.is_empty() {
+                out.push(',');
+            }
+            self.render_part(&mut out, part, value);
+        }
+        out
+    }
+
+    fn render_part(&self, out: &mut String, part: &KeyPart, value: NamePart<'_>) {
+        if matches!(value, NamePart::FallbackAddress(_) | NamePart::FallbackShared) {
+            out.push_str(MISSING);
+        }
+        push_part_name(out, part);
+        if matches!(value, NamePart::FallbackShared | NamePart::Global) {
+            return;
+        }
+        out.push('=');
+        match value {
+            NamePart::Address(ip) | NamePart::FallbackAddress(ip) => self.push_address(out, ip),
+            NamePart::Value { bytes, .. } if *part == KeyPart::Location => self.push_location(out, bytes),
+            NamePart::Value { bytes, is_cut } => {
+                push_encoded(out, bytes);
+                out.push_str(if is_cut { CUT } else { "" });
+            }
+            NamePart::Hash(hash) => push_hash(out, hash),
+            NamePart::NoLocation => out.push_str("none"),
+            NamePart::Lost => out.push_str(CUT),
+            NamePart::FallbackShared | NamePart::Global => {}
+        }
+    }
+
+    fn push_address(&self, out: &mut String, ip: IpAddr) {
+        // Writing into a String cannot fail.
+        let _ = write!(out, "{ip}");
+        if let Some(prefix) = self.clients.network_prefix(ip) {
+            let _ = write!(out, "/{prefix}");
+        }
+    }
+
+    /// A location by its name; if others are called the same, or it is gone, with a hash of what it matches.
+    fn push_location(&self, out: &mut String, identity: &[u8]) {
+        let Ok(identity) = identity.try_into().map(u64::from_le_bytes) else { return out.push_str(CUT) };
+        let name = self.location_names().find(|(known, _)| *known == identity).map(|(_, name)| name);
+        if let Some(name) = name {
+            push_encoded(out, name.as_bytes());
+        }
+        let namesakes =
+            self.location_names().filter(|(known, other)| Some(*other) == name && *known != identity);
+        if name.is_none() || namesakes.count() > 0 {
+            push_hash(out, identity);
+        }
+    }
+
+    /// The identity and the name of each location.
+    pub(super) fn location_names(&self) -> impl Iterator<Item = (u64, &str)> {
+        let identity = |index| self.identities.identity_of(LocationId(index));
+        self.locations
+            .iter()
+            .enumerate()
+            .map(move |(index, location)| (identity(index), location.name.as_str()))
+    }
+}
+
+/// The name of a part as names of keys contain it.
+pub(super) fn push_part_name(out: &mut String, part: &KeyPart) {
+    let (kind, source) = part_words(part);
+    out.push_str(kind);
+    push_encoded(out, source.as_bytes());
+}
+
+fn push_encoded(out: &mut String, bytes: &[u8]) {
+    out.extend(percent_encode(bytes, ENCODED));
+}
+
+fn push_hash(out: &mut String, hash: u64) {
+    let _ = write!(out, "#{hash:016x}");
+}
+
+/// Whether `typed` is the name `rendered`, although an URL may have encoded more of it.
+pub fn is_same_name(typed: &str, rendered: &str) -> bool {
+    let plain = |text: &str| text.replace("%23", "#").replace("%E2%80%A6", CUT).replace("%e2%80%a6", CUT);
+    typed == rendered || plain(typed) == plain(rendered)
+}
