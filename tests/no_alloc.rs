@@ -22,10 +22,14 @@ use sluicegate::config::{
 use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
 use sluicegate::proxy::gateway::{Gateway, KeyRef, NewGrant};
+use sluicegate::proxy::heavy_keys::report::HeavyBy;
+use sluicegate::proxy::heavy_keys::{CountedLimit, RefusalFacts, WorkerHeavyKeys};
 use sluicegate::proxy::judge;
 use sluicegate::proxy::judge::{JudgeMode, RequestFacts, RequestHead};
+use sluicegate::proxy::reject::LimitCause;
 use sluicegate::request::access::AccessDecision;
 use sluicegate::request::client::Client;
+use sluicegate::request::key::KeyInput;
 use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey, Store, StoreFault};
 
 thread_local! {
@@ -232,6 +236,59 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
         permit.keep_charges();
         facts.access == Some(AccessDecision::Ordinary) && facts.tier_name() == "gold"
     });
+}
+
+/// The heaviest keys of a limit: a known key, and a new one that takes the place of others.
+#[test]
+fn counting_heavy_keys_allocates_nothing() {
+    let yaml = "state: { heavy_hitters: 16 }
+account: { from: header:x-account }
+limits: { per-account: { key: [account, ip], rate: 1/h } }
+locations: [{ path: /, upstream: demo, limits: per-account }]
+access_log: { output: none }
+";
+    let loaded = config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let gateway = Gateway::build(&loaded.config, None).unwrap();
+    let counted = WorkerHeavyKeys::adopt_from(None, &gateway, Now(1 << 39));
+    let (headers, long) = (HeaderMap::new(), [b'x'; 300]);
+    let request = |turn: u64, account: &[u8]| {
+        let subject = KeyInput {
+            ip: [10, 0, 0, 1].into(),
+            ip_key: None,
+            account: Some(account),
+            tier: "default",
+            path: b"/",
+            query: None,
+            location: None,
+            host: "a.test",
+            method: &Method::GET,
+            headers: &headers,
+            token: None,
+        };
+        // A minute each time, so that the weight is renewed and begins again.
+        let now = Now((1 << 40) + turn * 60_000_000_000);
+        let id = u128::from(turn % 3 * turn).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let units = Units { key: CounterKey { id, prefix: 7 }, cost: 1, variant: 0, fair_hash: 0 };
+        counted.begin_request();
+        counted.count_asked(LimitId(0), &LimitDemand::Units(units), &subject, now);
+        counted.count_refused(LimitId(0), None, now);
+        let facts = RefusalFacts {
+            unix_ms: turn,
+            ip: subject.ip,
+            location: "/",
+            status: None,
+            retry_after_ns: None,
+            cause: LimitCause::Rate,
+        };
+        counted.log_refusal(LimitId(0), None, &facts);
+    };
+    (0..500).for_each(|turn| request(turn, &long));
+    let before = ALLOCATIONS.with(Cell::get);
+    (500..1500).for_each(|turn| request(turn, &long));
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    let limit = CountedLimit::new(&gateway, LimitId(0));
+    let now = Now((1 << 40) + 1500 * 60_000_000_000);
+    assert!(!counted.copy_heaviest(&limit, HeavyBy::Refused, now).items.is_empty());
 }
 
 #[test]

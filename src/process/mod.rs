@@ -8,12 +8,13 @@
 //! ([`listeners`]) and swaps it in; [`workers`] sends the threads their
 //! [`WorkerCommand`](worker_thread::WorkerCommand)s and waits for completion; [`gateway_tasks`] are the tasks beside
 //! the workers. [`hot_upgrade`] is the change of the program. [`reload_history`] and [`config_diff`] report on reloads,
-//! [`status`] on the gateway as a whole.
+//! [`status`] on the gateway as a whole, [`heavy_keys`] on the keys of its limits.
 
 mod bind;
 mod config_diff;
 mod control;
 mod gateway_tasks;
+mod heavy_keys;
 mod hot_upgrade;
 mod listeners;
 mod operator_changes;

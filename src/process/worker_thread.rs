@@ -20,7 +20,7 @@ use crate::downstream::listener_protocol::ListenerProtocol;
 use crate::net::deadline::{ClientSpans, ConnectionWatch, TICK, ticks_for};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::reject::Fault;
-use crate::proxy::worker::WorkerThread;
+use crate::proxy::worker::{Worker, WorkerThread};
 use crate::shared::Session;
 
 /// Interval at which a draining worker checks for its last connection.
@@ -55,7 +55,12 @@ pub enum WorkerCommand {
     StopJudging,
     /// Judge again: no other process has taken over.
     ResumeJudging,
+    /// Look at the worker.
+    Inspect(WorkerInspection),
 }
+
+/// Runs between two requests, so it must take less than a millisecond.
+pub type WorkerInspection = Box<dyn FnOnce(&Worker) + Send>;
 
 /// Dropped when a command is done.
 pub type CommandDone = mpsc::Sender<()>;
@@ -187,6 +192,7 @@ impl WorkerControl {
                 });
             }
             WorkerCommand::ResumeJudging => self.state.resume_judging(),
+            WorkerCommand::Inspect(inspect) => inspect(&self.state.current_worker()),
         }
     }
 

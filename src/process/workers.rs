@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
@@ -9,6 +10,10 @@ use super::ProcessFault;
 use super::worker_thread::{self, CommandDone, WorkerCommand, WorkerStart};
 use crate::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
 use crate::proxy::gateway::Gateway;
+use crate::proxy::worker::Worker;
+
+/// A worker that has not answered by then is busy or ends.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Workers {
     commands: Vec<mpsc::UnboundedSender<(WorkerCommand, CommandDone)>>,
@@ -72,6 +77,21 @@ impl Workers {
     /// As [`Workers::send_commands`], with the same command for every worker.
     pub async fn send_to_all(&self, command: impl Fn() -> WorkerCommand) {
         self.send_commands((0..self.count()).map(|worker| (worker, command()))).await;
+    }
+
+    /// Runs `inspect` in every worker, and returns the results of those that answer in time.
+    pub async fn inspect<T: Send + 'static>(
+        &self,
+        inspect: impl Fn(&Worker) -> T + Clone + Send + 'static,
+    ) -> Vec<T> {
+        let (sender, mut received) = mpsc::channel(self.count().max(1));
+        let command = || {
+            let (inspect, sender) = (inspect.clone(), sender.clone());
+            // Every worker has a place in the channel, so none is refused.
+            WorkerCommand::Inspect(Box::new(move |worker| drop(sender.try_send(inspect(worker)))))
+        };
+        let _ = tokio::time::timeout(INSPECT_TIMEOUT, self.send_to_all(command)).await;
+        std::iter::from_fn(|| received.try_recv().ok()).collect()
     }
 
     /// Makes all workers finish their open connections and end.

@@ -32,6 +32,9 @@ fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind) -> bool) {
         if counts(kind) {
             let limit = limits.chain.limits()[usize::from(judged.limit_index)].id;
             state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
+            if kind == DecisionKind::DryRunReject {
+                state.count_refused(limit);
+            }
         }
     }
 }
@@ -42,7 +45,11 @@ pub fn count_slots(state: &mut RequestState, permit: &ChainPermit) {
     let gateway = &state.worker.gateway;
     for judged in permit.slot_decisions() {
         let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].id;
-        gateway.metrics.count_decision(state.worker.id, limit, decision_kind(&judged));
+        let kind = decision_kind(&judged);
+        gateway.metrics.count_decision(state.worker.id, limit, kind);
+        if kind == DecisionKind::DryRunReject {
+            state.count_refused(limit);
+        }
         if judged.dry_run {
             state.decisions.push(judged);
         }

@@ -7,6 +7,7 @@
 pub mod forward;
 pub mod gateway;
 pub mod header_edits;
+pub mod heavy_keys;
 pub mod inbound;
 pub mod judge;
 pub mod limit_report;

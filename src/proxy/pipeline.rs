@@ -28,7 +28,7 @@ use crate::proxy::inbound::InboundRequest;
 use crate::proxy::judge::Admitted;
 use crate::proxy::request_state::Verdict;
 use crate::proxy::service;
-use crate::proxy::worker::{ClientConnection, WorkerThread};
+use crate::proxy::worker::{ClientConnection, Worker, WorkerThread};
 use crate::request::body::RequestBody;
 
 /// A worker that serves requests in process.
@@ -59,6 +59,11 @@ pub struct PipelineOutcome {
 impl Pipeline {
     pub fn new(gateway: Arc<Gateway>) -> Pipeline {
         Pipeline { thread: Rc::new(WorkerThread::new(0, gateway)) }
+    }
+
+    /// The worker of its next request.
+    pub fn worker(&self) -> Rc<Worker> {
+        self.thread.current_worker()
     }
 
     /// Serves one request from `peer` as the only one of its connection; `on_forward` is called when it is sent to its

@@ -21,8 +21,9 @@ use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::proxy::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::proxy::inbound::InboundRequest;
-use crate::proxy::reject::{Fault, status};
+use crate::proxy::reject::{Fault, LimitRejection, status};
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::account::Tier;
 use crate::request::client::{Client, UNIX_CLIENT};
@@ -56,6 +57,8 @@ pub struct RequestState {
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
     pub chain_permit: Option<ChainPermit>,
+    /// The units that it asked of each limit; `None` before the store is asked or it waits.
+    pub kept_units: Option<Box<[KeptUnits]>>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
     /// To be written into the head of the response; `None` in a location without `cors`.
@@ -161,6 +164,7 @@ impl RequestState {
             tier: None,
             decisions: Decisions::new(),
             chain_permit: None,
+            kept_units: None,
             bandwidth: None,
             cors: None,
             degraded: None,
@@ -221,6 +225,36 @@ impl RequestState {
         if let Some(timeout) = self.route.and_then(|route| self.worker.gateway.routes[route.0].timeout) {
             self.watch.set_request_deadline(timeout);
         }
+    }
+
+    /// Keeps the units that it asked of each limit, before other requests are judged.
+    pub fn keep_units(&mut self) {
+        if self.kept_units.is_none() {
+            self.kept_units = Some(self.worker.heavy_keys.keep_asked());
+        }
+    }
+
+    /// Counts the units that a limit refuses finally, or would refuse without its dry run.
+    pub fn count_refused(&self, limit: LimitId) {
+        self.worker.heavy_keys.count_refused(limit, self.kept_units.as_deref(), self.judged_until());
+    }
+
+    /// Adds its refusal to the last ones.
+    pub fn log_refusal(&self, rejection: &LimitRejection, status: Option<StatusCode>) {
+        let facts = RefusalFacts {
+            unix_ms: self.worker.wall_clock.unix_ms(self.judged_until()),
+            ip: self.client.ip,
+            location: self.route.map_or("", |route| &self.worker.gateway.routes[route.0].name),
+            status,
+            retry_after_ns: rejection.retry_after_ns,
+            cause: rejection.cause,
+        };
+        self.worker.heavy_keys.log_refusal(rejection.limit, self.kept_units.as_deref(), &facts);
+    }
+
+    /// The end of its wait, or its start.
+    fn judged_until(&self) -> Now {
+        Now(self.started.0.saturating_add(self.wait_ns))
     }
 
     /// Whether the response tells a trusted proxy that a fallback judged instead of the store.

@@ -26,6 +26,7 @@ use crate::net::deadline::{
 use crate::net::socket::{ClientStream, Socket};
 use crate::observe::access_log::LineWriter;
 use crate::proxy::gateway::Gateway;
+use crate::proxy::heavy_keys::WorkerHeavyKeys;
 use crate::request::headers::forwarded::peer_value;
 use crate::request::location;
 use crate::request::location::HostError;
@@ -53,7 +54,8 @@ impl WorkerThread {
         let watches = WatchList::default();
         let pools = Rc::new(Pools::new(watches.ticks.clone(), &gateway.servers));
         let session = gateway.store.as_ref().map(|store| Session::new(store, id));
-        let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session);
+        let heavy_keys = WorkerHeavyKeys::adopt_from(None, &gateway, Now::read_clock());
+        let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session, heavy_keys);
         let handshakes = Semaphore::new(HANDSHAKES_MAX);
         let worker = RefCell::new(Rc::new(worker));
         WorkerThread { id, watches, handshakes, worker, handed_over: Cell::new(false) }
@@ -97,6 +99,7 @@ pub struct Worker {
     pub request_ids: RequestIds,
     pub wall_clock: WallClock,
     pub log: LineWriter,
+    pub heavy_keys: WorkerHeavyKeys,
     /// `None` = no limit is counted in the store.
     pub session: Option<Rc<Session>>,
     verifier: Option<TokenVerifier>,
@@ -109,6 +112,7 @@ impl Worker {
         ticks: Rc<SweepCounter>,
         pools: Rc<Pools>,
         session: Option<Rc<Session>>,
+        heavy_keys: WorkerHeavyKeys,
     ) -> Worker {
         let log = gateway.access_log.line_writer(id);
         let wall_clock = WallClock::new(Now::read_clock());
@@ -121,17 +125,20 @@ impl Worker {
             request_ids: RequestIds::new(),
             wall_clock,
             log,
+            heavy_keys,
             session,
             verifier,
         }
     }
 
-    /// The same thread with another gateway: connections to servers and the session with an unchanged store continue.
+    /// The same thread with another gateway: connections to servers, the session with an unchanged store, and the
+    /// counts of heavy keys continue.
     fn with_gateway(&self, gateway: Arc<Gateway>) -> Worker {
         let session =
             gateway.store.as_ref().map(|store| Session::adopt_from(self.session.as_ref(), store, self.id));
         self.pools.update_servers(&gateway.servers);
-        Worker::new(self.id, gateway, self.ticks.clone(), self.pools.clone(), session)
+        let heavy_keys = WorkerHeavyKeys::adopt_from(Some(&self.heavy_keys), &gateway, Now::read_clock());
+        Worker::new(self.id, gateway, self.ticks.clone(), self.pools.clone(), session, heavy_keys)
     }
 
     /// The token of a request that arrived at `now`; `None` if the configuration uses no tokens.

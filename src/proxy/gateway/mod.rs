@@ -45,7 +45,7 @@ use crate::request::cors::Cors;
 use crate::request::headers::forwarded::ForwardedHeaders;
 use crate::request::headers::hop_by_hop;
 use crate::request::headers::underscores::UnderscoreFilter;
-use crate::request::key::{KeyHasher, KeySpec, LimitKeys};
+use crate::request::key::{KeyHasher, KeyNaming, KeySpec, LimitKeys};
 use crate::request::location::Locations;
 use crate::request::source::TokenVerifier;
 use crate::shared::{SharedLimit, Store};
@@ -232,6 +232,16 @@ impl Gateway {
     #[inline]
     pub fn chain_for(&self, route: Option<LocationId>) -> &LimitChain {
         route.map_or(&self.default_chain, |route| &self.routes[route.0].chain)
+    }
+
+    /// What the names of keys refer to.
+    pub fn key_naming(&self) -> KeyNaming<'_> {
+        KeyNaming {
+            clients: &self.clients,
+            locations: &self.config.locations,
+            identities: &self.locations,
+            hashes_values: self.access_log.hasher().is_some(),
+        }
     }
 
     /// The access rules of a location, or of none.

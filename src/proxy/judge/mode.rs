@@ -78,11 +78,14 @@ impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
     fn observe_demand(
         &mut self,
         gateway: &Gateway,
-        _facts: &RequestFacts<'r>,
+        facts: &RequestFacts<'r>,
         caller: &Caller<'_>,
         limit: &Limit,
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
+        if let Ok(demand) = demand {
+            self.worker.heavy_keys.count_asked(limit.id, demand, &caller.subject, facts.head.received);
+        }
         if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
             gateway.metrics.count_invalid_cost(self.worker.id, limit.id);
         }

@@ -88,6 +88,7 @@ impl Received {
         let head = RequestHead::of_inbound(&inbound, state.client, scheme, listener, state.started);
         let mut facts = RequestFacts::new(head, inbound.request.body().size_hint(), token.as_ref());
         let mut verdict = None;
+        worker.heavy_keys.begin_request();
         let judged = {
             let RequestState { connection, in_flight, decisions, .. } = &mut *state;
             let mut mode = ChargeRequest { worker: &worker, connection, in_flight };
@@ -136,10 +137,12 @@ impl Received {
                 self.admit(route)
             }
             ChainVerdict::AskStore(pending) => {
+                self.state.keep_units();
                 Judged::AskStore(Box::new(AskingStore { received: self, pending: pending.into(), route }))
             }
             ChainVerdict::Wait(queued) => {
                 limit_report::count_accepted(&self.state);
+                self.state.keep_units();
                 self.state.verdict = Verdict::Wait;
                 self.state.limit = Some(queued.limit().id);
                 Judged::Wait(Box::new(Waiting { received: self, queued, route }))

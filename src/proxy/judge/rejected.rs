@@ -69,12 +69,17 @@ pub fn conclude_rejection(
         record_rejection(state, limit_rejection, degraded_to.is_some());
         if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {
             state.degraded = Some(upstream);
+            state.log_refusal(limit_rejection, None);
             // It gets the whole timeout of the location again, also after a wait in the queue.
             state.start_timeout();
             return Conclusion::Degrade(route);
         }
     }
-    Conclusion::Respond(render_rejection(state, texts, rejection))
+    let response = render_rejection(state, texts, rejection);
+    if let Rejection::Limit(limit_rejection) = rejection {
+        state.log_refusal(limit_rejection, Some(response.status()));
+    }
+    Conclusion::Respond(response)
 }
 
 /// Stores and counts the rejection by a limit. Only here is it final, so strikes are counted here.
@@ -92,6 +97,7 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     }
     let worker = &state.worker;
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
+    state.count_refused(limit_rejection.limit);
     let limits = worker.gateway.chain_for(state.route).chain.limits();
     let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
     if state.decisions.iter().all(is_own) {
@@ -105,5 +111,6 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
     for limit in others.filter(|limit| *limit != limit_rejection.limit) {
         worker.gateway.metrics.count_decision(worker.id, limit, kind);
+        state.count_refused(limit);
     }
 }

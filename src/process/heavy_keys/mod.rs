@@ -1,0 +1,151 @@
+//! The heaviest keys and the last refusals of all workers, for operators.
+//!
+//! Every worker is asked to copy what is needed, between two of its requests; the copies are put together here.
+
+#![allow(dead_code, reason = "the pages of the admin API call it")]
+
+use std::sync::Arc;
+
+use super::control::ControlThread;
+use super::workers::Workers;
+use crate::base::clock::Now;
+use crate::proxy::gateway::Gateway;
+use crate::proxy::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyRates, RecentRefusal};
+use crate::proxy::heavy_keys::{CountedLimit, REFUSALS_MAX};
+use crate::request::key::{KeyNameError, NamedKey};
+
+/// The most keys that are listed at once.
+pub const TOP_MAX: usize = 1000;
+
+/// Why keys cannot be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyLookupError {
+    /// The configuration has no limit with this name.
+    NoLimit(String),
+    /// `state.heavy_hitters` is `none`.
+    NotKept,
+    /// The text names no key, or none that is known.
+    Name(KeyNameError),
+}
+
+impl std::fmt::Display for KeyLookupError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KeyLookupError::NoLimit(name) => write!(f, "no limit is called `{name}`"),
+            KeyLookupError::NotKept => {
+                f.write_str("names of keys are not kept, because state.heavy_hitters is none")
+            }
+            KeyLookupError::Name(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for KeyLookupError {}
+
+impl ControlThread {
+    /// The keys of a limit that ask most or are refused most, at most [`TOP_MAX`] of them, the heaviest first.
+    ///
+    /// # Errors
+    /// There is no such limit, or names are not kept.
+    pub async fn heavy_keys(
+        &self,
+        limit: &str,
+        by: HeavyBy,
+        top: usize,
+    ) -> Result<Vec<HeavyKey>, KeyLookupError> {
+        read_heavy_keys(&self.workers, &self.current.load_full(), limit, by, top).await
+    }
+
+    /// The key that `text` names, as [`crate::request::key::KeyNaming::parse_name`] reads it or as it is shown.
+    ///
+    /// # Errors
+    /// There is no such limit, or the text names no key of it.
+    pub async fn find_key(&self, limit: &str, text: &str) -> Result<HeavyKey, KeyLookupError> {
+        read_key(&self.workers, &self.current.load_full(), limit, text).await
+    }
+
+    /// The last refusals, the latest first.
+    pub async fn recent_refusals(&self) -> Vec<RecentRefusal> {
+        read_refusals(&self.workers, &self.current.load_full()).await
+    }
+}
+
+async fn read_heavy_keys(
+    workers: &Workers,
+    gateway: &Gateway,
+    limit: &str,
+    by: HeavyBy,
+    top: usize,
+) -> Result<Vec<HeavyKey>, KeyLookupError> {
+    let (limit, _) = find_limit(gateway, limit)?;
+    if !limit.is_counted() {
+        return Err(KeyLookupError::NotKept);
+    }
+    let wanted = limit.clone();
+    let parts =
+        workers.inspect(move |worker| worker.heavy_keys.copy_heaviest(&wanted, by, Now::read_clock())).await;
+    let heaviest = report::merge_heaviest(parts, top.min(TOP_MAX));
+    let rates = read_rates(workers, &limit, heaviest.items.iter().map(|item| item.id).collect()).await;
+    Ok(report::name_keys(gateway, &limit, &heaviest, &rates))
+}
+
+async fn read_key(
+    workers: &Workers,
+    gateway: &Gateway,
+    limit: &str,
+    text: &str,
+) -> Result<HeavyKey, KeyLookupError> {
+    let (limit, is_shared) = find_limit(gateway, limit)?;
+    let named =
+        gateway.key_naming().parse_name(&limit.name, &limit.spec, text).map_err(KeyLookupError::Name)?;
+    let parsed = match named {
+        NamedKey::Known(parsed) => parsed,
+        NamedKey::Hidden => return read_hidden_key(workers, gateway, &limit, text).await,
+    };
+    let rates = read_rates(workers, &limit, vec![parsed.counter_key(&gateway.keys).id]).await;
+    Ok(report::name_known_key(gateway, &limit, text, &parsed, is_shared, &rates))
+}
+
+/// A key whose name shows a hash or only the beginning of a value.
+async fn read_hidden_key(
+    workers: &Workers,
+    gateway: &Gateway,
+    limit: &Arc<CountedLimit>,
+    text: &str,
+) -> Result<HeavyKey, KeyLookupError> {
+    if !limit.is_counted() {
+        return Err(KeyLookupError::NotKept);
+    }
+    let mut known = Vec::new();
+    for by in [HeavyBy::Asked, HeavyBy::Refused] {
+        let wanted = limit.clone();
+        known.extend(
+            workers
+                .inspect(move |worker| worker.heavy_keys.copy_heaviest(&wanted, by, Now::read_clock()))
+                .await,
+        );
+    }
+    let mut found = report::find_hidden_key(gateway, limit, text, known).map_err(KeyLookupError::Name)?;
+    let rates = read_rates(workers, limit, found.items.iter().map(|item| item.id).collect()).await;
+    found.items.truncate(1);
+    let key = report::name_keys(gateway, limit, &found, &rates).into_iter().next();
+    key.ok_or_else(|| KeyLookupError::Name(KeyNameError::new("no such key is known now")))
+}
+
+async fn read_refusals(workers: &Workers, gateway: &Gateway) -> Vec<RecentRefusal> {
+    let parts = workers.inspect(|worker| worker.heavy_keys.copy_refusals()).await;
+    report::merge_refusals(gateway, parts, REFUSALS_MAX)
+}
+
+async fn read_rates(workers: &Workers, limit: &Arc<CountedLimit>, ids: Vec<u128>) -> KeyRates {
+    let (limit, count, ids) = (limit.clone(), ids.len(), Arc::<[u128]>::from(ids));
+    let parts = workers.inspect(move |worker| worker.heavy_keys.copy_rates(&limit, &ids, Now::read_clock()));
+    KeyRates::merge_all(parts.await, count)
+}
+
+fn find_limit(gateway: &Gateway, name: &str) -> Result<(Arc<CountedLimit>, bool), KeyLookupError> {
+    report::find_counted_limit(gateway, name).ok_or_else(|| KeyLookupError::NoLimit(name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

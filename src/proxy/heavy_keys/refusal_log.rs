@@ -1,0 +1,107 @@
+//! The last refusals of one worker, in a ring of fixed size.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use super::CountedLimit;
+use crate::proxy::reject::LimitCause;
+use crate::request::key::KeyName;
+
+/// Refusals that a worker remembers.
+pub const REFUSALS_MAX: usize = 100;
+/// Bytes of a location's name.
+const LOCATION_MAX: usize = 48;
+
+/// What is told of one refusal.
+pub struct RefusalFacts<'a> {
+    pub unix_ms: u64,
+    pub ip: IpAddr,
+    /// The name of the location; empty = none.
+    pub location: &'a str,
+    /// `None` = an upstream answers instead.
+    pub status: Option<StatusCode>,
+    pub retry_after_ns: Option<u64>,
+    pub cause: LimitCause,
+}
+
+/// One refusal by a limit.
+#[derive(Debug, Clone)]
+pub struct RefusalRecord {
+    pub unix_ms: u64,
+    pub limit: Arc<CountedLimit>,
+    /// `None` = the key is missing, or names are not kept.
+    pub key: Option<KeyName>,
+    /// `None` on a unix socket without a forwarded address.
+    pub ip: Option<IpAddr>,
+    location: [u8; LOCATION_MAX],
+    location_len: u8,
+    is_location_cut: bool,
+    pub status: Option<StatusCode>,
+    pub retry_after_ns: Option<u64>,
+    pub cause: LimitCause,
+}
+
+/// The last [`REFUSALS_MAX`] refusals; a new one takes the place of the oldest.
+pub struct RefusalLog(RefCell<RefusalRing>);
+
+struct RefusalRing {
+    records: Vec<RefusalRecord>,
+    oldest: usize,
+}
+
+impl Default for RefusalLog {
+    fn default() -> RefusalLog {
+        RefusalLog(RefCell::new(RefusalRing { records: Vec::with_capacity(REFUSALS_MAX), oldest: 0 }))
+    }
+}
+
+impl RefusalLog {
+    pub(super) fn push(
+        &self,
+        limit: Arc<CountedLimit>,
+        key: Option<KeyName>,
+        ip: Option<IpAddr>,
+        facts: &RefusalFacts<'_>,
+    ) {
+        let mut location = [0; LOCATION_MAX];
+        let name = facts.location.as_bytes();
+        let location_len = name.len().min(LOCATION_MAX);
+        location[..location_len].copy_from_slice(&name[..location_len]);
+        let record = RefusalRecord {
+            unix_ms: facts.unix_ms,
+            limit,
+            key,
+            ip,
+            location,
+            location_len: location_len as u8,
+            is_location_cut: location_len < name.len(),
+            status: facts.status,
+            retry_after_ns: facts.retry_after_ns,
+            cause: facts.cause,
+        };
+        let ring = &mut *self.0.borrow_mut();
+        if ring.records.len() < REFUSALS_MAX {
+            return ring.records.push(record);
+        }
+        ring.records[ring.oldest] = record;
+        ring.oldest = (ring.oldest + 1) % REFUSALS_MAX;
+    }
+
+    /// All of them, in no order.
+    pub(super) fn copy_records(&self) -> Vec<RefusalRecord> {
+        self.0.borrow().records.clone()
+    }
+}
+
+impl RefusalRecord {
+    /// The name of the location, which may be cut; `None` = no location was found.
+    pub fn location(&self) -> Option<String> {
+        let name = &self.location[..usize::from(self.location_len)];
+        let cut = if self.is_location_cut { "…" } else { "" };
+        (!name.is_empty())
+            .then(|| format!("{}{cut}", String::from_utf8_lossy(name).trim_end_matches('\u{fffd}')))
+    }
+}
