@@ -50,8 +50,8 @@ struct Counter {
 const EMPTY: u16 = u16::MAX;
 /// Counters that the first item makes room for.
 const COUNTERS_AT_FIRST: usize = 8;
-/// The most that m may be, so that the index can name 2·m counters.
-pub const ERROR_SHARE_MAX: usize = 1 << 13;
+/// The most that m may be, so that a copy of all counters takes less than a millisecond.
+pub const ERROR_SHARE_MAX: usize = 1 << 12;
 
 impl<L: Copy> FrequentItems<L> {
     /// A summary with an error of at most 1/`error_share` of all units, m in the module's text. Old units fade.

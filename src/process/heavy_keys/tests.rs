@@ -107,7 +107,10 @@ const HERE: [u8; 4] = [127, 0, 0, 1];
 const THERE: [u8; 4] = [127, 0, 0, 2];
 
 const BY_IP: &str = "
-limits: { per-ip: { rate: 6/h }, watched: { key: [ip, uri], rate: 2/h, dry_run: true }, all: { key: global, rate: 99/s } }
+limits:
+  per-ip: { rate: 6/h }
+  watched: { key: [ip, uri], rate: 2/h, dry_run: true }
+  all: { key: global, rate: 99/s }
 locations: [{ path: /, respond: { body: ok }, limits: [per-ip, watched, all] }]
 ";
 
@@ -193,9 +196,7 @@ fn counts_survive_a_reload_that_keeps_their_key() {
     served.ask_often(9);
     let before = served.find_key("per-ip", "ip=127.0.0.1").unwrap();
     served.reload(
-        &BY_IP
-            .replace("rate: 6/h", "rate: 7/h")
-            .replace("limits: { per-ip", "limits: { a: { rate: 9/s }, per-ip"),
+        &BY_IP.replace("rate: 6/h", "rate: 7/h").replace("  per-ip:", "  a: { rate: 9/s }\n  per-ip:"),
     );
     let after = served.find_key("per-ip", "ip=127.0.0.1").unwrap();
     assert_eq!(before.key, after.key);
@@ -227,4 +228,26 @@ fn the_last_refusals_are_remembered() {
     assert!(retry_after_ms.is_some_and(|ms| (500_000..600_001).contains(&ms)), "{retry_after_ms:?}");
     served.ask_often(250);
     assert_eq!(served.refusals().len(), REFUSALS_MAX);
+}
+
+/// No Redis listens there: the gateway judges for itself, and the keys are still those of the store.
+#[test]
+fn keys_of_the_store_are_listed_too() {
+    let served = Served::start(
+        "state: { redis: { url: \"redis://127.0.0.1:9\" } }
+account: { from: header:x-account }
+limits: { everywhere: { key: account, rate: 2/h, state: redis } }
+locations: [{ path: /a, respond: { body: ok }, limits: everywhere }]
+",
+    );
+    let statuses: Vec<u16> = (0..5).map(|_| served.ask_from(HERE, "X-Account: alice\r\n")).collect();
+    assert_eq!(statuses, [200, 200, 429, 429, 429]);
+    let refused = served.heavy_keys("everywhere", HeavyBy::Refused, 5).unwrap();
+    assert_eq!(refused.len(), 1);
+    let share = refused[0].refused.per_s / refused[0].asked.per_s;
+    assert!((0.58..0.62).contains(&share), "3 of 5 are {share}");
+    let typed = served.find_key("everywhere", "account=alice").unwrap();
+    assert_eq!((typed.key, typed.shared), (refused[0].key, refused[0].shared));
+    assert!(typed.shared.is_some());
+    assert_eq!(served.refusals()[0].key.as_deref(), Some(&*refused[0].name));
 }

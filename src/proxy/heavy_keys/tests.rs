@@ -123,8 +123,10 @@ locations:
 fn a_refusal_after_a_wait_is_counted_for_its_own_key() {
     run(async {
         let counted = Rc::new(Counted::new(
-            "limits: { queued: { key: ip, algorithm: leaky_bucket, rate: 1/s, queue: 5 } }
-locations: [{ path: /, upstream: demo, limits: [queued, { name: busy, key: ip, algorithm: concurrency, max_concurrent: 1 }] }]",
+            "limits:
+  queued: { key: ip, algorithm: leaky_bucket, rate: 1/s, queue: 5 }
+  busy: { key: ip, algorithm: concurrency, max_concurrent: 1 }
+locations: [{ path: /, upstream: demo, limits: [queued, busy] }]",
         ));
         let refused = Rc::new(Cell::new(0));
         // The first holds the only slot for a minute; those that wait find none.

@@ -24,7 +24,7 @@ section! {
     /// The precision of the heaviest keys of each limit: the rates that are shown of them are too low by at most the
     /// limit's whole rate divided by this number. Each worker keeps up to twice as many names per limit, of the keys
     /// that ask most and of those that are refused most; `none` keeps none.
-    HEAVY_HITTERS: OrWord<Count> = OrWord("none", Count(16, 8192)), "heavy_hitters", "1024", "4096";
+    HEAVY_HITTERS: OrWord<Count> = OrWord("none", Count(16, 4096)), "heavy_hitters", "1024", "4096";
     /// A file in which local counters and bans survive a restart.
     SNAPSHOT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_snapshot_path)),
         "snapshot", "none", "/var/lib/sluicegate/state";

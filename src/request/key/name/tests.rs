@@ -269,7 +269,8 @@ fn a_wrong_name_is_told_how_to_be_written() {
     named.assert_wrong(&[KeyPart::Ip], MissingKey::Ip, "ip=", "`ip` has no value: write ip=ADDRESS");
     named.assert_wrong(&[KeyPart::Ip], MissingKey::Ip, "ip=x", "`x` is not an address: write ip=ADDRESS");
     let both = [KeyPart::Account, x_key(), KeyPart::Global];
-    let by_both = "limit per-x counts by account and header:x-key and global: write account=NAME,header:x-key=VALUE,global";
+    let by_both = "limit per-x counts by account and header:x-key and global: \
+                   write account=NAME,header:x-key=VALUE,global";
     for text in [
         "account=a",
         "header:x-key=1,account=a,global",
