@@ -39,6 +39,7 @@ fn server(trusted: &[&str]) -> config::ServerConfig {
             body: second,
             write: second,
             handshake: second,
+            drain: second,
             shutdown: second,
         },
         underscore_headers: config::UnderscoreHeaders::Drop,

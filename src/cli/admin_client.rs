@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::config::{AdminConfig, Secret};
+use crate::config::{AdminConfig, AdminRights, Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause between two pieces of an answer.
@@ -46,7 +46,7 @@ pub(super) fn send_request(
     if address.port() == 0 {
         return Err(unreachable("has a port that the kernel picks: write one into the file"));
     }
-    let authorization = match &admin.token {
+    let authorization = match strongest_token(admin) {
         Some(Secret(token)) => format!("Authorization: Bearer {token}\r\n"),
         None => String::new(),
     };
@@ -63,6 +63,12 @@ pub(super) fn send_request(
         Some((404 | 405, _)) => Err(unreachable("does not know this request: its version may differ")),
         Some(response) => Ok(response),
     }
+}
+
+/// The first token that allows all, else the first one.
+fn strongest_token(admin: &AdminConfig) -> Option<&Secret> {
+    let all = admin.tokens.iter().find(|token| token.allow == AdminRights::All);
+    all.or(admin.tokens.first()).map(|token| &token.token)
 }
 
 /// The address to connect to: a listener on all addresses is reached on this host.

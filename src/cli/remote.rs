@@ -2,16 +2,10 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use super::admin_client::{self, AdminFault};
 use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, print_error, print_output, use_colors};
 use crate::config::{self, AdminConfig, ProblemReport};
-
-/// Rates over more seconds than this are not those of now.
-const RECENT_S: f64 = 15.0;
-/// Time between two looks at a gateway, so that its rates are those of now; more than the least span of its rates.
-const SAMPLE: Duration = Duration::from_millis(1050);
 
 /// Makes the running gateway reload its file. An invalid file is sent to it as well: it reports the problems itself,
 /// also in its log, and may see other environment variables. But an invalid file may also name another gateway than
@@ -55,7 +49,7 @@ pub(super) fn run_reload(file: &Path) -> ExitCode {
     }
 }
 
-/// Shows the status; rates over a long time are replaced by those of a second.
+/// Shows the status.
 pub(super) fn run_status(file: &Path, json: bool) -> ExitCode {
     let admin = match load_admin(file) {
         Ok(admin) => admin,
@@ -64,13 +58,8 @@ pub(super) fn run_status(file: &Path, json: bool) -> ExitCode {
             return ExitCode::from(CONFIG_INVALID);
         }
     };
-    let look = |accept: &str| request_admin(admin.as_ref(), "GET", "/status", accept);
-    let outcome = look("application/json").and_then(|first| {
-        if first.0 == 200 && span_of_rates(&first.1) > RECENT_S {
-            std::thread::sleep(SAMPLE);
-        }
-        look(if json { "application/json" } else { "text/plain" })
-    });
+    let accept = if json { "application/json" } else { "text/plain" };
+    let outcome = request_admin(admin.as_ref(), "GET", "/status", accept);
     match outcome {
         Ok((200, text)) => {
             print_output(&text);
@@ -82,12 +71,6 @@ pub(super) fn run_status(file: &Path, json: bool) -> ExitCode {
         }
         Err(code) => code,
     }
-}
-
-/// The seconds since the last look at the status; 0 for a gateway that does not report them.
-fn span_of_rates(status: &str) -> f64 {
-    let status: Option<serde_json::Value> = serde_json::from_str(status).ok();
-    status.and_then(|status| status["rejections"]["over_s"].as_f64()).unwrap_or(0.0)
 }
 
 /// The admin listener of the file, also of an invalid one that names it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::filter::{Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -27,7 +27,10 @@ static RELEASE: OnceLock<SyncSender<()>> = OnceLock::new();
 /// Whether stderr holds JSON lines.
 static JSON: OnceLock<bool> = OnceLock::new();
 static PENDING: AtomicUsize = AtomicUsize::new(0);
-static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+/// The target of lines about changes by operators, which are written at any level.
+pub const AUDIT_TARGET: &str = "sluicegate::audit";
 
 /// Starts to log events to stderr, where they appear from [`release_lines`] on; a second call has no effect.
 pub fn start_logging(config: &LogConfig) {
@@ -148,14 +151,15 @@ fn is_json_on(format: LogFormat, terminal: bool) -> bool {
     }
 }
 
-fn level_filter(level: LogLevel) -> LevelFilter {
-    match level {
+fn level_filter(level: LogLevel) -> Targets {
+    let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
-    }
+    };
+    Targets::new().with_default(level).with_target(AUDIT_TARGET, level.max(LevelFilter::INFO))
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! The tools of operators: the admin listener and `explain`.
+//! The tools of operators: the admin API, `explain`, and the traffic that they show.
 
 pub mod admin;
 pub mod explain;
+pub mod text_table;
+pub mod traffic;

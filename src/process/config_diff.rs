@@ -55,7 +55,8 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
 /// Every value that [`debug_text`] hides, by its field; a new secret must be added here.
 fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 4] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
-    let token = config.admin.as_ref().map(|admin| vec![admin.token.as_ref()]);
+    let token =
+        config.admin.as_ref().map(|admin| admin.tokens.iter().map(|token| Some(&token.token)).collect());
     let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
     let hashes = Some(vec![config.access_log.hash_secret.as_ref()]);
     [

@@ -17,7 +17,6 @@ use super::gateway_tasks::GatewayTasks;
 use super::hot_upgrade::old_process;
 use super::hot_upgrade::old_process::{HandoverSockets, PendingChild};
 use super::listeners::Listeners;
-use super::rejection_rates::RejectionLooks;
 use super::reload_history::ReloadHistory;
 use super::systemd;
 use super::worker_thread::WorkerCommand;
@@ -25,6 +24,7 @@ use super::workers::Workers;
 use crate::config::FileFingerprint;
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
+use crate::operate::traffic::TrafficSampler;
 use crate::proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 
 /// Commands that may wait.
@@ -55,8 +55,8 @@ pub struct ControlThread {
     /// `None` = shut down.
     pub tasks: RefCell<Option<GatewayTasks>>,
     pub history: Arc<ReloadHistory>,
-    /// For the rates of the status page.
-    pub rejection_looks: RejectionLooks,
+    /// For the rates of the status page and of the admin API.
+    pub traffic: Rc<TrafficSampler>,
     /// The files of the configuration in force, or of the last one that was rejected.
     pub files: RefCell<Vec<FileFingerprint>>,
     /// Notified when another configuration is in force.

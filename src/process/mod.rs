@@ -18,12 +18,10 @@ mod heavy_keys;
 mod hot_upgrade;
 mod listeners;
 mod operator_changes;
-mod rejection_rates;
 mod reload;
 mod reload_history;
 mod signals;
 mod status;
-mod status_table;
 mod systemd;
 mod watched_files;
 mod worker_thread;
@@ -51,6 +49,7 @@ use crate::observe::logging;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
+use crate::operate::traffic::TrafficSampler;
 use crate::proxy::gateway::{Gateway, SavedOperatorState};
 use crate::shared::Session;
 use bind::{BoundListener, OpenSockets};
@@ -58,7 +57,6 @@ use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
 use listeners::Listeners;
-use rejection_rates::RejectionLooks;
 use reload_history::ReloadHistory;
 use signals::{EarlySignals, SignalRelay, Signals};
 use workers::{Workers, WorkersEnded};
@@ -197,7 +195,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         file: source.file,
         tasks: RefCell::new(Some(GatewayTasks::start_all(current.clone()).map_err(failed)?)),
         history: ReloadHistory::new(&gateway),
-        rejection_looks: RejectionLooks::new(&gateway, Now::read_clock()),
+        traffic: Rc::new(TrafficSampler::new(&gateway, Now::read_clock())),
         listeners: RefCell::new(listeners),
         files: RefCell::new(files),
         admin_server: RefCell::new(None),
@@ -214,6 +212,8 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
         let state = build_admin_state(&control, ready.clone(), sender.clone());
+        state.register_metrics(&gateway.metrics);
+        tokio::task::spawn_local(state.clone().watch_traffic());
         *control.admin_server.borrow_mut() = Some(AdminServer { listener: admin, state, stop_on_drop: None });
         control.open_admin();
     }
@@ -245,8 +245,6 @@ fn build_admin_state(
     ready: Arc<AtomicBool>,
     sender: mpsc::Sender<ControlCommand>,
 ) -> AdminState {
-    let current = control.current.clone();
-    let metrics = move || current.load().metrics.render();
     let (current, workers) = (control.current.clone(), control.workers.count());
     // The control thread has a session of its own, beside those of the workers.
     let session: RefCell<Option<Rc<Session>>> = RefCell::new(None);
@@ -259,7 +257,6 @@ fn build_admin_state(
         session.replace(used.clone());
         explain::explain_request(&gateway, used.as_deref(), &query, Now::read_clock()).await
     };
-    let degraded = control.current.clone();
     let weak_control = Rc::downgrade(control);
     let status = move || {
         weak_control.upgrade().map_or_else(AdminResponse::shutting_down, |control| control.render_status())
@@ -271,10 +268,7 @@ fn build_admin_state(
             Err(_) => AdminResponse::shutting_down(),
         }
     };
-    let served = control.current.clone();
-    AdminState::new(ready, metrics, explain)
-        .with_upstreams(move || served.load().upstreams.clone())
-        .with_store(move || degraded.load().store.as_ref().is_some_and(|store| store.is_degraded()))
+    AdminState::new(ready, control.current.clone(), control.traffic.clone(), explain)
         .with_control(status, reload)
 }
 
@@ -293,8 +287,8 @@ fn raise_descriptor_limit(max_connections: usize) -> usize {
     fit.min(max_connections)
 }
 
-/// Waits for the first signal or until another process serves, drains, and ends at the deadline or at the second
-/// signal. `stop_tasks` ends the control thread's tasks.
+/// Waits for the first signal or until another process serves. Then goes on serving for `timeouts.drain`, while
+/// `/readyz` answers 503, drains, and ends at the deadline or at the second signal. `stop_tasks` ends the control thread's tasks.
 async fn wait_and_drain(
     (mut signals, relay): (Signals, SignalRelay),
     mut ended: WorkersEnded,
@@ -314,6 +308,18 @@ async fn wait_and_drain(
     stop_tasks();
     control.resolve_upgrade();
     ready.store(false, Ordering::Relaxed);
+    let drain_time = control.current.load().server.timeouts.drain;
+    // After an upgrade another process has the listeners already.
+    if signalled_at.is_some() && !drain_time.is_zero() {
+        tracing::info!(seconds = drain_time.as_secs_f64(), "not ready any more, and still accepting");
+        tokio::select! {
+            () = tokio::time::sleep(drain_time) => {}
+            () = signals.wait_for_second_stop(&relay, signalled_at) => {
+                tracing::warn!("second signal: ending at once");
+                return end_workers(&mut ended, control).await;
+            }
+        }
+    }
     tracing::info!("draining");
     control.listeners.borrow_mut().close_all();
     control.workers.begin_drain();
@@ -328,6 +334,11 @@ async fn wait_and_drain(
             tracing::warn!("the shutdown timeout passed; ending with requests in flight");
         }
     }
+    end_workers(&mut ended, control).await
+}
+
+/// Ends the workers with their requests in flight.
+async fn end_workers(ended: &mut WorkersEnded, control: &ControlThread) -> Result<(), ProcessFault> {
     control.workers.end_now();
     let _ = tokio::time::timeout(FORCED_END_TIMEOUT, ended.recv()).await;
     Ok(())

@@ -4,12 +4,10 @@ use serde_json::{Value, json};
 
 use super::control::ControlThread;
 use super::gateway_tasks::GatewayTasks;
-use super::rejection_rates::RejectionRates;
-use super::status_table::render_table;
 use crate::base::clock::Now;
-use crate::config::Algorithm;
-use crate::limit::Limit;
 use crate::operate::admin::AdminResponse;
+use crate::operate::text_table::render_table;
+use crate::operate::traffic::TrafficLook;
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::upstream::{ServerStatus, UpstreamStatus};
 
@@ -21,18 +19,18 @@ impl ControlThread {
     pub fn render_status(&self) -> AdminResponse {
         let gateway = self.current.load();
         let now = Now::read_clock();
-        let rates = self.rejection_looks.look_at(&gateway, now);
+        let look = self.traffic.look_at(&gateway, now);
         let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
         let upstreams: Vec<UpstreamStatus> = shown.map(|upstream| upstream.status_at(now)).collect();
-        let (mut text, mut json) = self.describe_process(&gateway, &rates, now);
+        let (mut text, mut json) = self.describe_process(&gateway, &look, now);
         text.push_str(&upstreams_table(&upstreams));
-        text.push_str(&limits_table(&gateway, &rates));
-        let limits = rates.limits.iter().map(|found| {
+        text.push_str(&limits_table(&gateway, &look));
+        let limits = look.limits.iter().map(|found| {
             json!({
                 "limit": *gateway.limits[found.limit.0].name,
-                "keys": count_keys(&gateway, &gateway.limits[found.limit.0]),
-                "rejected": found.rejected,
-                "rejected_per_s": found.per_second,
+                "keys": gateway.count_keys(found.limit),
+                "rejected": found.rejected.total,
+                "rejected_per_s": found.rejected.per_s,
             })
         });
         json["limits"] = limits.collect();
@@ -40,7 +38,7 @@ impl ControlThread {
         AdminResponse::ok(text, json)
     }
 
-    fn describe_process(&self, gateway: &Gateway, rates: &RejectionRates, now: Now) -> (String, Value) {
+    fn describe_process(&self, gateway: &Gateway, look: &TrafficLook, now: Now) -> (String, Value) {
         let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
         let in_flight = gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed);
         let last = self.history.last_attempt();
@@ -63,11 +61,11 @@ impl ControlThread {
             "listening": listening,
             "connections": self.connection_limits.open_count(),
             "in_flight": in_flight,
-            "rejections": { "per_s": rates.per_second, "over_s": rates.over_seconds },
+            "rejections": { "per_s": look.rejections_per_second(), "over_s": look.over_seconds },
             "bans": active_bans.map(|active| json!({
                 "active": active,
-                "rejected": rates.bans.rejected,
-                "rejected_per_s": rates.bans.per_second,
+                "rejected": look.ban_rejections.total,
+                "rejected_per_s": look.ban_rejections.per_s,
             })),
             "shared_limits": shared_limits.iter().map(|(limit, trouble)| json!({
                 "limit": limit,
@@ -88,9 +86,9 @@ impl ControlThread {
         line("listening", listening.join(" "));
         line("connections", self.connection_limits.open_count().to_string());
         line("in flight", in_flight.to_string());
-        line("rejections", format!("{:.1}/s over {:.0} s", rates.per_second, rates.over_seconds));
+        line("rejections", format!("{:.1}/s", look.rejections_per_second()));
         if let Some(active) = active_bans {
-            line("bans", format!("{active} active, {:.1} rejections/s", rates.bans.per_second));
+            line("bans", format!("{active} active, {:.1} rejections/s", look.ban_rejections.per_s));
         }
         for (limit, trouble) in &shared_limits {
             line("limit", format!("{limit}: {trouble}"));
@@ -111,15 +109,6 @@ impl ControlThread {
     }
 }
 
-/// The keys that hold counters of a limit. `None` = only the store knows them.
-fn count_keys(gateway: &Gateway, limit: &Limit) -> Option<usize> {
-    match gateway.shared.get(limit.id.0).and_then(Option::as_ref) {
-        None => Some(limit.key_count()),
-        Some(_) if matches!(limit.config.algorithm, Algorithm::Concurrency { .. }) => None,
-        Some(shared) => Some(shared.keys()),
-    }
-}
-
 /// Servers that are not up come first, so that they are always on the screen.
 fn upstreams_table(upstreams: &[UpstreamStatus]) -> String {
     let all = upstreams.iter().flat_map(|one| one.servers.iter().map(move |server| (one, server)));
@@ -137,13 +126,13 @@ fn upstreams_table(upstreams: &[UpstreamStatus]) -> String {
 }
 
 /// The limits that reject most come first.
-fn limits_table(gateway: &Gateway, rates: &RejectionRates) -> String {
-    let mut all: Vec<_> = rates.limits.iter().collect();
-    all.sort_by(|a, b| b.per_second.total_cmp(&a.per_second).then(b.rejected.cmp(&a.rejected)));
-    let rows = all.iter().map(|found| {
-        let limit = &gateway.limits[found.limit.0];
-        let keys = count_keys(gateway, limit).map_or_else(|| "-".to_owned(), |keys| keys.to_string());
-        [limit.name.to_string(), keys, format!("{:.1}", found.per_second), found.rejected.to_string()]
+fn limits_table(gateway: &Gateway, look: &TrafficLook) -> String {
+    let mut all: Vec<_> = look.limits.iter().map(|found| (found.limit, found.rejected)).collect();
+    all.sort_by(|(_, a), (_, b)| b.per_s.total_cmp(&a.per_s).then(b.total.cmp(&a.total)));
+    let rows = all.iter().map(|(limit, rejected)| {
+        let name = gateway.limits[limit.0].name.to_string();
+        let keys = gateway.count_keys(*limit).map_or_else(|| "-".to_owned(), |keys| keys.to_string());
+        [name, keys, format!("{:.1}", rejected.per_s), rejected.total.to_string()]
     });
     render_table(["limit", "keys", "rejections/s", "total"], rows, ROWS_MAX)
 }

@@ -20,6 +20,7 @@ use crate::config::{LimitId, LocationId, LogField, Scheme, UpstreamId};
 use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
+use crate::observe::metrics::VerdictKind;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::proxy::inbound::InboundRequest;
@@ -117,6 +118,20 @@ impl Verdict {
             Verdict::Degrade => "degrade",
             Verdict::Ban => "ban",
             Verdict::Fault(fault) => fault.cause(),
+        }
+    }
+
+    /// The metric that it is counted under.
+    #[inline]
+    fn kind(self) -> VerdictKind {
+        match self {
+            Verdict::Admit => VerdictKind::Admit,
+            Verdict::Wait => VerdictKind::Wait,
+            Verdict::Reject => VerdictKind::Reject,
+            Verdict::MissingKey => VerdictKind::MissingKey,
+            Verdict::Degrade => VerdictKind::Degrade,
+            Verdict::Ban => VerdictKind::Ban,
+            Verdict::Fault(_) => VerdictKind::Fault,
         }
     }
 }
@@ -349,7 +364,9 @@ impl Drop for RequestState {
         let ended = Now::read_clock();
         let is_tunnel = self.bytes_received.is_some();
         let duration = (!is_tunnel).then(|| ended.ns_since(self.started));
-        self.worker.gateway.metrics.count_request(self.worker.id, self.route, self.status, duration);
+        let metrics = &self.worker.gateway.metrics;
+        metrics.count_request(self.worker.id, self.route, self.status, duration);
+        metrics.count_verdict(self.worker.id, self.verdict.kind());
         if let Some(fields) = self.log_fields.take() {
             if self.verdict == Verdict::Wait && self.wait_ns == 0 {
                 // The client left before the request's turn.

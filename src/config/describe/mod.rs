@@ -38,6 +38,11 @@ pub fn describe_rejection(limit: &LimitConfig, rate_index: usize) -> String {
     }
 }
 
+/// Each rate of a limit, e.g. "10 requests per second, burst 20", or its slots.
+pub fn describe_rates(numbers: &Algorithm) -> Vec<String> {
+    (0..numbers.rate_count()).filter_map(|index| describe_one_rate(numbers, index)).collect()
+}
+
 /// One rate of a limit, e.g. "10 requests per second, burst 20".
 fn describe_one_rate(numbers: &Algorithm, index: usize) -> Option<String> {
     match numbers {
@@ -117,6 +122,12 @@ pub fn describe_optional_key(limit: &LimitConfig) -> Option<String> {
 }
 
 /// " per client IP", " per account and host", " for all clients together".
+/// What a limit counts by, e.g. "client IP and host".
+pub fn describe_key(key: &[KeyPart]) -> String {
+    let parts: Vec<String> = key.iter().filter_map(describe_part).collect();
+    if parts.is_empty() { "all clients together".to_owned() } else { parts.join(" and ") }
+}
+
 fn format_key(key: &[KeyPart]) -> String {
     let parts: Vec<String> = key.iter().filter_map(describe_part).collect();
     match parts.as_slice() {

@@ -225,6 +225,19 @@ impl Algorithm {
         }
     }
 
+    /// Its word in the file.
+    pub fn word(&self) -> &'static str {
+        let kind = match self {
+            Algorithm::TokenBucket { .. } => AlgorithmKind::TokenBucket,
+            Algorithm::LeakyBucket { .. } => AlgorithmKind::LeakyBucket,
+            Algorithm::FixedWindow { .. } => AlgorithmKind::FixedWindow,
+            Algorithm::SlidingWindow { .. } => AlgorithmKind::SlidingWindow,
+            Algorithm::SlidingLog { .. } => AlgorithmKind::SlidingLog,
+            Algorithm::Concurrency { .. } => AlgorithmKind::Concurrency,
+        };
+        AlgorithmKind::WORDS.iter().find(|(_, word)| *word == kind).map_or("", |(word, _)| word)
+    }
+
     /// The number of rates; concurrency, which has none, counts as one.
     pub fn rate_count(&self) -> usize {
         self.rate_quotas().len().max(1)

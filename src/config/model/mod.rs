@@ -98,6 +98,8 @@ pub struct ServerTimeouts {
     pub body: Duration,
     pub write: Duration,
     pub handshake: Duration,
+    /// Between the signal to stop and the end of accepting.
+    pub drain: Duration,
     pub shutdown: Duration,
 }
 
@@ -320,9 +322,28 @@ pub struct ReloadConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminConfig {
     pub listen: SocketAddr,
-    pub token: Option<Secret>,
+    /// Empty = requests from this host need none. `token: T` is one named `admin` that allows all.
+    pub tokens: Vec<AdminToken>,
     /// Host names, beside addresses and `localhost`, that requests without a token may use.
     pub hosts: Vec<String>,
+}
+
+/// A token of the admin API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminToken {
+    /// Unique; audit lines name the caller by it.
+    pub name: String,
+    /// Unique.
+    pub token: Secret,
+    pub allow: AdminRights,
+}
+
+/// What the holder of a token may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminRights {
+    All,
+    /// Everything that changes nothing.
+    Read,
 }
 
 #[derive(Debug, Clone)]

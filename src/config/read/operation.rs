@@ -2,9 +2,11 @@
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::{AccessLogConfig, AccessLogOutput, AdminConfig, LogConfig, ReloadConfig};
+use crate::config::model::{
+    AccessLogConfig, AccessLogOutput, AdminConfig, AdminRights, AdminToken, LogConfig, ReloadConfig,
+};
 use crate::config::schema::field::ParseScalar;
-use crate::config::schema::tables::operation::{access_log, admin, log, reload};
+use crate::config::schema::tables::operation::{access_log, admin, admin_token, log, reload};
 use crate::config::schema::tables::root::root;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
@@ -15,7 +17,8 @@ pub(crate) fn read_reload(root: &FieldReader<'_>) -> ReloadConfig {
 
 /// `None` = there is none, or its address is wrong.
 pub(crate) fn read_admin(root: &FieldReader<'_>) -> Option<AdminConfig> {
-    let default = AdminConfig { listen: admin::LISTEN.parse_default(), token: None, hosts: Vec::new() };
+    let default =
+        AdminConfig { listen: admin::LISTEN.parse_default(), tokens: Vec::new(), hosts: Vec::new() };
     let Some(value) = root.find(&root::ADMIN) else { return Some(default) };
     if value.is_word("none") {
         return None;
@@ -28,14 +31,63 @@ pub(crate) fn read_admin(root: &FieldReader<'_>) -> Option<AdminConfig> {
     }
     let (named, admin) = value.open_section(&admin::SECTION).read_all(|fields| {
         let listen = fields.read_valid(&admin::LISTEN);
-        let (token, hosts) = (fields.read(&admin::TOKEN), fields.read_list(&admin::HOSTS));
-        let exposed = fields.find(&admin::LISTEN).filter(|_| fields.find(&admin::TOKEN).is_none());
-        (exposed, listen.map(|listen| AdminConfig { listen, token, hosts }))
+        let (tokens, hosts) = (read_tokens(fields), fields.read_list(&admin::HOSTS));
+        let token = fields.find(&admin::TOKEN).filter(|token| !token.is_word("none"));
+        let has_tokens = token.is_some() || fields.find(&admin::TOKENS).is_some();
+        let exposed = fields.find(&admin::LISTEN).filter(|_| !has_tokens);
+        (exposed, listen.map(|listen| AdminConfig { listen, tokens, hosts }))
     });
     if let (Some(listen), Some(admin)) = (named, &admin) {
         check_admin_exposure(admin, &listen);
     }
     admin
+}
+
+/// `tokens`, or the one that `token` stands for.
+fn read_tokens(fields: &FieldReader<'_>) -> Vec<AdminToken> {
+    let single = fields.read(&admin::TOKEN);
+    let Some(value) = fields.find(&admin::TOKENS) else {
+        let single =
+            single.map(|token| AdminToken { name: "admin".to_owned(), token, allow: AdminRights::All });
+        return single.into_iter().collect();
+    };
+    if let Some(single) = fields.find(&admin::TOKEN) {
+        let message = "`token` and `tokens` are both written";
+        single.report_at_name(ValueError::new(codes::NAME, message).with_help("move it into tokens"));
+    }
+    if value.is_empty() {
+        value.report_empty(&format!("write e.g. tokens: {}", admin::TOKENS.example));
+    }
+    let mut tokens: Vec<AdminToken> = Vec::new();
+    for item in value.one_or_more() {
+        tokens.extend(read_token(&item, &tokens));
+    }
+    tokens
+}
+
+/// One token, whose name and value none of `known` has.
+fn read_token(item: &FieldValue<'_>, known: &[AdminToken]) -> Option<AdminToken> {
+    if !item.is_map() {
+        item.report_shape("a mapping such as { name: ops, token: \"${OPS_TOKEN}\" }");
+        return None;
+    }
+    item.open_section(&admin_token::SECTION).read_all(|fields| {
+        let (name, token) =
+            (fields.read_required(&admin_token::NAME), fields.read_required(&admin_token::TOKEN));
+        let allow = fields.read(&admin_token::ALLOW);
+        if known.iter().any(|other| Some(&other.name) == name.as_ref())
+            && let Some(value) = fields.find(&admin_token::NAME)
+        {
+            let message = format!("two tokens are named `{}`", value.written_text());
+            value.report_at_value(ValueError::new(codes::NAME, message));
+        }
+        if known.iter().any(|other| Some(&other.token) == token.as_ref())
+            && let Some(value) = fields.find(&admin_token::TOKEN)
+        {
+            value.report_at_value(ValueError::new(codes::NAME, "another entry has the same token"));
+        }
+        Some(AdminToken { name: name?, token: token?, allow })
+    })
 }
 
 /// Without a token, the admin listener must be on a loopback address.

@@ -55,6 +55,7 @@ fn read_timeouts(fields: &FieldReader<'_>) -> ServerTimeouts {
         body: fields.read(&timeouts::BODY),
         write: fields.read(&timeouts::WRITE),
         handshake: fields.read(&timeouts::HANDSHAKE),
+        drain: fields.read(&timeouts::DRAIN),
         shutdown: fields.read(&timeouts::SHUTDOWN),
     }
 }

@@ -13,9 +13,8 @@ use field::{FieldDescription, Section, Shape};
 use tables::root::root;
 
 /// Fields that a later version will have, with the paths of their sections.
-const PLANNED: [(&str, &str); 13] = [
+const PLANNED: [(&str, &str); 11] = [
     ("", "tracing"),
-    ("server.timeouts", "drain"),
     ("upstreams.NAME", "obey"),
     ("upstreams.NAME", "queue"),
     ("locations[]", "body_peek"),
@@ -25,7 +24,6 @@ const PLANNED: [(&str, &str); 13] = [
     ("bans", "strikes"),
     ("state", "heavy_hitters"),
     ("state.redis", "tls"),
-    ("admin", "tokens"),
     ("access_log", "hash_secret"),
 ];
 

@@ -80,7 +80,13 @@ pub static STORE_BOUNDS: Bounds = [
     1_000_000_000,
 ];
 
-const SUM: usize = BOUNDS + 1;
+/// One bucket per bound, and one for longer durations.
+pub const BUCKETS: usize = BOUNDS + 1;
+
+/// Observations by bucket.
+pub type BucketCounts = [u64; BUCKETS];
+
+const SUM: usize = BUCKETS;
 
 /// The counts of a histogram, summed over all workers.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,6 +166,10 @@ impl Histogram {
         if ns <= self.bounds_ns[0] { 0 } else { self.bounds_ns.partition_point(|bound| *bound < ns) }
     }
 
+    pub fn read_counts(&self) -> BucketCounts {
+        std::array::from_fn(|bucket| self.slots.sum(bucket))
+    }
+
     pub fn read_buckets(&self) -> HistogramReading {
         let bounds = self.bounds_ns.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> =
@@ -170,6 +180,24 @@ impl Histogram {
             buckets,
         }
     }
+}
+
+/// The duration that this `share` of the observations does not exceed, in nanoseconds, estimated within its bucket;
+/// `None` without observations. Durations beyond the last bound count as that bound.
+pub fn estimate_quantile(counts: &BucketCounts, share: f64) -> Option<u64> {
+    let total: u64 = counts.iter().sum();
+    let rank = share * total as f64;
+    let mut below = 0;
+    for (bucket, count) in counts.iter().enumerate() {
+        if *count > 0 && (below + count) as f64 >= rank {
+            let least = bucket.checked_sub(1).map_or(0, |before| REQUEST_BOUNDS[before]);
+            let most = REQUEST_BOUNDS.get(bucket).copied().unwrap_or(least);
+            let part = (rank - below as f64).max(0.0) / *count as f64;
+            return Some(least + ((most - least) as f64 * part) as u64);
+        }
+        below += count;
+    }
+    None
 }
 
 #[cfg(test)]
@@ -198,6 +226,19 @@ mod tests {
         let reading = histogram.read_buckets();
         assert_eq!((reading.count, reading.buckets[1]), (4000, (0.0001, 4000)));
         assert!((reading.sum_seconds - 0.24).abs() < 1e-9);
+    }
+
+    #[test]
+    fn quantiles_lie_within_their_bucket() {
+        let histogram = Histogram::new(1);
+        assert_eq!(estimate_quantile(&histogram.read_counts(), 0.5), None);
+        (0..90).for_each(|_| histogram.observe(0, 1_500_000));
+        (0..10).for_each(|_| histogram.observe(0, 80_000_000));
+        let quantile = |share| estimate_quantile(&histogram.read_counts(), share).unwrap();
+        assert!((1_000_000..=2_500_000).contains(&quantile(0.5)), "{}", quantile(0.5));
+        assert!((50_000_000..=100_000_000).contains(&quantile(0.99)), "{}", quantile(0.99));
+        histogram.observe(0, u64::MAX / 2);
+        assert_eq!(quantile(1.0), 30_000_000_000);
     }
 
     #[test]

@@ -34,18 +34,6 @@ impl Metrics {
         }
     }
 
-    /// Requests that a limit rejected, also those that got another response instead.
-    pub fn rejected_count(&self, limit: LimitId) -> u64 {
-        let Some(&series) = self.series.limits.get(limit.0) else { return 0 };
-        let decisions = &self.decisions[series];
-        decisions.sum(DecisionKind::Reject as usize) + decisions.sum(DecisionKind::Degrade as usize)
-    }
-
-    /// Requests rejected because of a ban.
-    pub fn ban_rejected_count(&self) -> u64 {
-        self.bans.sum(BanEvent::Rejected as usize)
-    }
-
     /// Counts a request whose cost for a limit is not a number.
     pub fn count_invalid_cost(&self, worker: usize, limit: LimitId) {
         if let Some(&series) = self.series.limits.get(limit.0) {

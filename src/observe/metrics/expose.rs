@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::cells::{Counters, HistogramReading};
 use super::{
     BanEvent, CONNECTION_REJECTIONS, DECISION_NAMES, FAULT_OUTCOMES, HANDSHAKE_RESULTS, Metrics,
-    PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, WatchedValue,
+    PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
 };
 
 /// The content type of [`Metrics::render`].
@@ -47,6 +47,7 @@ impl Collector for MetricsCollector {
         let out = &mut encoder;
         self.encode_build(out)?;
         self.encode_requests(out)?;
+        self.encode_verdicts(out)?;
         self.encode_limits(out)?;
         self.encode_upstreams(out)?;
         self.encode_connections(out)?;
@@ -81,6 +82,11 @@ impl MetricsCollector {
         });
         let help = "Time from the head of a request to the end of its response, without tunnels";
         encode_histograms(out, "sluicegate_request_duration", help, "location", durations)
+    }
+
+    fn encode_verdicts(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut family = counter_family(out, "sluicegate_verdicts", "Requests by their verdict")?;
+        encode_series(&mut family, &[], "verdict", &VERDICT_NAMES, 0, &self.0.verdicts)
     }
 
     fn encode_limits(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

@@ -7,6 +7,7 @@ mod expose;
 mod labels;
 mod servers;
 mod store;
+mod traffic;
 
 use crate::config::LimitId;
 use std::fmt;
@@ -21,6 +22,7 @@ pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
 pub use servers::ServerMetric;
 pub use store::StoreReading;
+pub use traffic::{LimitCounts, VERDICT_NAMES, VerdictKind};
 
 /// The names that series are labelled with, by their indices in the configuration.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +50,8 @@ pub struct Metrics {
     upstream_requests: Vec<Vec<Arc<ServerCounters>>>,
     upstream_times: Vec<Arc<Histogram>>,
     faults: Vec<Arc<Counters<1>>>,
+    /// By [`VerdictKind`].
+    verdicts: Arc<Counters<{ VERDICT_NAMES.len() }>>,
     /// By [`BanEvent`]; one block more than workers, for the thread that shares bans.
     bans: Arc<Counters<5>>,
     /// By [`TunnelEvent`].
@@ -193,6 +197,7 @@ impl Metrics {
             upstream_requests: servers,
             upstream_times: times,
             faults: previous_cells.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
+            verdicts: previous_cells.reuse_unlabelled(workers, |all| &all.verdicts),
             bans: previous_cells.reuse_unlabelled(workers + 1, |all| &all.bans),
             tunnels: previous_cells.reuse_unlabelled(workers, |all| &all.tunnels),
             connections: previous_cells.reuse_unlabelled(workers, |all| &all.connections),
@@ -247,7 +252,7 @@ impl Metrics {
     /// Open client connections, over all workers; also in the metrics of later gateways.
     pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_connections", "Open client connections");
-        self.watch_process_value(name, help, None, read);
+        self.watch_process_value(name, help, Vec::new(), read);
     }
 
     /// Clients that are banned.
@@ -270,41 +275,53 @@ impl Metrics {
     /// The number of reloads with this `result`.
     pub fn watch_reloads(&self, result: &'static str, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_reloads", "Reloads of the configuration, by result");
-        self.watch_process_value(name, help, Some(("result", result.to_owned())), read);
+        self.watch_process_value(name, help, vec![("result", result)], read);
+    }
+
+    /// The number of changes by a `call` of the admin API with this `result`.
+    pub fn watch_admin_changes(
+        &self,
+        call: &'static str,
+        result: &'static str,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let (name, help) = ("sluicegate_admin_changes", "Changes by calls of the admin API, by result");
+        self.watch_process_value(name, help, vec![("call", call), ("result", result)], read);
     }
 
     /// The number of the configuration in force, counted from 1.
     pub fn watch_generation(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let help = "Configurations of this process so far";
-        self.watch_process_value("sluicegate_config_generation", help, None, read);
+        self.watch_process_value("sluicegate_config_generation", help, Vec::new(), read);
     }
 
     /// When the configuration in force took effect, in seconds since 1970.
     pub fn watch_reload_time(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let name = "sluicegate_config_last_reload_success_timestamp_seconds";
-        self.watch_process_value(name, "When the configuration in force took effect", None, read);
+        self.watch_process_value(name, "When the configuration in force took effect", Vec::new(), read);
     }
 
     /// Gateways that requests still use, including the one in force.
     pub fn watch_gateways(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let help = "Configurations that requests still use";
-        self.watch_process_value("sluicegate_config_live", help, None, read);
+        self.watch_process_value("sluicegate_config_live", help, Vec::new(), read);
     }
 
-    /// Registers a value of the process, whichever gateway is in force. Call it once per value. A value with a label
+    /// Registers a value of the process, whichever gateway is in force. Call it once per value. A value with labels
     /// is a counter, one without is a gauge.
     fn watch_process_value(
         &self,
         name: &'static str,
         help: &'static str,
-        label: Option<(&'static str, String)>,
+        labels: Vec<(&'static str, &'static str)>,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        let (counter, labels) = (label.is_some(), label.into_iter().collect());
+        let is_counter = !labels.is_empty();
+        let labels = labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
         self.process_values.lock().push(WatchedValue {
             name,
             help,
-            is_counter: counter,
+            is_counter,
             labels,
             read: Box::new(read),
         });

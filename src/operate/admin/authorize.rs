@@ -1,22 +1,34 @@
-//! Authorizes admin requests: by the token, and by the `Host` and `Origin` that browsers send.
+//! Authorizes admin requests: by their token, and by the `Host` and `Origin` that browsers send.
 //!
 //! Another site can point its own name at this address (DNS rebinding). Its requests then carry that name in `Host`,
 //! and in `Origin` when they change something.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Request};
+use http::{HeaderMap, Request};
 
-use crate::config::{AdminConfig, Secret};
+use super::call::Caller;
+use crate::config::{AdminConfig, AdminRights, Secret};
 
 /// The callers that the configuration accepts.
 #[derive(Debug, Clone)]
 pub(super) struct CallerPolicy {
-    token: Option<Secret>,
+    /// Empty = callers need none.
+    tokens: Vec<AcceptedToken>,
     hosts: Vec<String>,
+    /// The name of callers without a token.
+    nameless: Arc<str>,
+}
+
+#[derive(Debug, Clone)]
+struct AcceptedToken {
+    name: Arc<str>,
+    secret: Secret,
+    may_change: bool,
 }
 
 /// Why a request is rejected.
@@ -29,23 +41,49 @@ pub(super) enum CallerRejection {
 
 impl From<&AdminConfig> for CallerPolicy {
     fn from(config: &AdminConfig) -> CallerPolicy {
-        CallerPolicy { token: config.token.clone(), hosts: config.hosts.clone() }
+        let tokens = config.tokens.iter().map(|token| AcceptedToken {
+            name: token.name.as_str().into(),
+            secret: token.token.clone(),
+            may_change: token.allow == AdminRights::All,
+        });
+        CallerPolicy { tokens: tokens.collect(), hosts: config.hosts.clone(), nameless: "loopback".into() }
     }
 }
 
 impl CallerPolicy {
-    /// Authorizes the request. `public` pages need no token and accept any host.
-    pub fn check_request<B>(&self, request: &Request<B>, public: bool) -> Result<(), CallerRejection> {
+    /// Authorizes the request from `address`. `public` calls need no token and accept any host.
+    pub fn check_request<B>(
+        &self,
+        request: &Request<B>,
+        address: SocketAddr,
+        public: bool,
+    ) -> Result<Caller, CallerRejection> {
         let headers = request.headers();
-        if !public {
-            match &self.token {
-                Some(token) if has_token(headers, token) => {}
-                Some(_) => return Err(CallerRejection::Token),
-                None if self.accepts_hosts(request) => {}
-                None => return Err(CallerRejection::Host),
+        let caller = |name: &Arc<str>, may_change| Caller { name: name.clone(), address, may_change };
+        let caller = match self.find_token(headers) {
+            Some(found) => caller(&found.name, found.may_change),
+            None if public => caller(&self.nameless, false),
+            None if !self.tokens.is_empty() => return Err(CallerRejection::Token),
+            None if self.accepts_hosts(request) => caller(&self.nameless, true),
+            None => return Err(CallerRejection::Host),
+        };
+        if has_own_origin(headers) { Ok(caller) } else { Err(CallerRejection::Origin) }
+    }
+
+    /// The token that the request carries. The time that it takes tells nothing about the tokens.
+    fn find_token(&self, headers: &HeaderMap) -> Option<&AcceptedToken> {
+        let sent = sent_token(headers)?;
+        let mut found = None;
+        for token in &self.tokens {
+            if verify_slices_are_equal(sent, token.secret.0.as_bytes()).is_ok() {
+                found = Some(token);
             }
         }
-        if has_own_origin(headers) { Ok(()) } else { Err(CallerRejection::Origin) }
+        found
+    }
+
+    pub fn needs_token(&self) -> bool {
+        !self.tokens.is_empty()
     }
 
     /// Whether all hosts that the request names are accepted. A request without one does not come from a browser.
@@ -96,33 +134,67 @@ fn has_own_origin(headers: &HeaderMap) -> bool {
     }
 }
 
-fn has_token(headers: &HeaderMap, Secret(token): &Secret) -> bool {
-    let sent = headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-    match sent.split_at_checked(7) {
-        Some((scheme, sent)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
-            verify_slices_are_equal(sent.trim_ascii(), token.as_bytes()).is_ok()
-        }
-        _ => false,
-    }
+/// The token behind `Authorization: Bearer`.
+fn sent_token(headers: &HeaderMap) -> Option<&[u8]> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
+    use crate::config::AdminToken;
+
+    fn policy(tokens: &[(&str, &str, AdminRights)]) -> CallerPolicy {
+        let token = |(name, token, allow): &(&str, &str, AdminRights)| AdminToken {
+            name: (*name).to_owned(),
+            token: Secret((*token).to_owned()),
+            allow: *allow,
+        };
+        CallerPolicy::from(&AdminConfig {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9901)),
+            tokens: tokens.iter().map(token).collect(),
+            hosts: vec!["admin.test".to_owned()],
+        })
+    }
 
     fn check_fields(
         token: Option<&str>,
         fields: &[(&str, &str)],
         public: bool,
     ) -> Result<(), CallerRejection> {
-        let token = token.map(|token| Secret(token.to_owned()));
-        let callers = CallerPolicy { token, hosts: vec!["admin.test".to_owned()] };
+        let token = token.map(|token| ("admin", token, AdminRights::All));
+        find_caller(&policy(token.as_slice()), fields, public).map(|_| ())
+    }
+
+    fn find_caller(
+        policy: &CallerPolicy,
+        fields: &[(&str, &str)],
+        public: bool,
+    ) -> Result<Caller, CallerRejection> {
         let mut request = Request::new(());
         for (name, value) in fields {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
         }
-        callers.check_request(&request, public)
+        policy.check_request(&request, SocketAddr::from(([127, 0, 0, 1], 1)), public)
+    }
+
+    #[test]
+    fn a_token_names_the_caller_and_its_rights() {
+        let policy = policy(&[("ops", "one", AdminRights::All), ("eye", "two", AdminRights::Read)]);
+        let caller = |fields: &[(&str, &str)], public| {
+            find_caller(&policy, fields, public).map(|caller| (caller.name.to_string(), caller.may_change))
+        };
+        let with = |token: &'static str| [("host", "x.test"), ("authorization", token)];
+        assert_eq!(caller(&with("Bearer one"), false), Ok(("ops".to_owned(), true)));
+        assert_eq!(caller(&with("bearer two"), false), Ok(("eye".to_owned(), false)));
+        for wrong in ["Bearer on", "Bearer onetwo", "Bearer ", "Bearer", "Basic one"] {
+            assert_eq!(caller(&with(wrong), false), Err(CallerRejection::Token), "{wrong}");
+            assert_eq!(caller(&with(wrong), true), Ok(("loopback".to_owned(), false)), "{wrong}");
+        }
     }
 
     #[test]
@@ -182,10 +254,12 @@ mod tests {
 
     #[test]
     fn the_target_may_name_no_other_host() {
-        let callers = CallerPolicy { token: None, hosts: Vec::new() };
-        let of = |target: &str| Request::builder().uri(target).header(HOST, "localhost").body(()).unwrap();
-        assert_eq!(callers.check_request(&of("http://evil.test/metrics"), false), Err(CallerRejection::Host));
-        assert_eq!(callers.check_request(&of("http://127.0.0.1:1/metrics"), false), Ok(()));
+        let check = |target: &str| {
+            let request = Request::builder().uri(target).header(HOST, "localhost").body(()).unwrap();
+            policy(&[]).check_request(&request, SocketAddr::from(([127, 0, 0, 1], 1)), false)
+        };
+        assert_eq!(check("http://evil.test/metrics").unwrap_err(), CallerRejection::Host);
+        assert!(check("http://127.0.0.1:1/metrics").is_ok());
     }
 
     #[test]

@@ -6,13 +6,15 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+
+use super::body::AdminBody;
 
 /// All open connections.
 #[derive(Default)]
@@ -22,7 +24,12 @@ pub(super) struct AdminConnections {
     changed: Notify,
 }
 
+/// A connection is closed after this time: scrapers reconnect.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
+
 pub(super) struct AdminConnection {
+    /// It is closed then.
+    ends_at: Cell<Instant>,
     /// `None` while a request is answered.
     unused_since: Cell<Option<Instant>>,
     /// Closes the connection.
@@ -40,7 +47,7 @@ pub(super) struct InUseGuard(Rc<ConnectionGuard>);
 
 /// The body of an answer: its connection is in use until it is written.
 pub(super) struct GuardedBody {
-    body: Full<Bytes>,
+    body: AdminBody,
     _in_use: InUseGuard,
 }
 
@@ -64,7 +71,11 @@ impl AdminConnections {
 
     pub fn track_connection(self: &Rc<AdminConnections>) -> ConnectionGuard {
         let unused_since = Cell::new(Some(Instant::now()));
-        let own = Rc::new(AdminConnection { unused_since, abort: OnceCell::new() });
+        let own = Rc::new(AdminConnection {
+            ends_at: Cell::new(Instant::now() + CONNECTION_TIMEOUT),
+            unused_since,
+            abort: OnceCell::new(),
+        });
         self.open.borrow_mut().push(own.clone());
         ConnectionGuard { all: self.clone(), own }
     }
@@ -74,6 +85,25 @@ impl AdminConnection {
     /// Sets the handle that closes the connection; only the first call counts.
     pub fn set_abort(&self, abort: AbortHandle) {
         let _ = self.abort.set(abort);
+    }
+
+    /// Lets the connection last for `time` from now.
+    pub fn extend_for(&self, time: Duration) {
+        self.ends_at.set(self.ends_at.get().max(Instant::now() + time));
+    }
+
+    /// Closes the connection at once.
+    pub fn close(&self) {
+        if let Some(abort) = self.abort.get() {
+            abort.abort();
+        }
+    }
+
+    /// Resolves when the connection has lasted long enough.
+    pub async fn wait_for_end(&self) {
+        while Instant::now() < self.ends_at.get() {
+            tokio::time::sleep_until(self.ends_at.get()).await;
+        }
     }
 }
 
@@ -90,7 +120,7 @@ impl ConnectionGuard {
 }
 
 impl GuardedBody {
-    pub fn new(body: Full<Bytes>, in_use: InUseGuard) -> GuardedBody {
+    pub fn new(body: AdminBody, in_use: InUseGuard) -> GuardedBody {
         GuardedBody { body, _in_use: in_use }
     }
 }

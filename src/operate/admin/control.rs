@@ -1,19 +1,24 @@
 //! `GET /status` and `POST /reload`: shows the state of the running gateway, and makes it reload its file.
 
-use bytes::Bytes;
-use http::{HeaderMap, Response};
-use http_body_util::Full;
+use serde_json::json;
 
-use super::AdminState;
-use super::response::reject_non_json;
+use super::answer::{Answer, Change};
+use super::call::{AnswerFuture, CallRequest};
 
-pub(super) fn get_status(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    (state.status)().into_response(headers)
+pub(super) fn show_status(request: &CallRequest) -> Answer {
+    request.state.show_status().into()
 }
 
-pub(super) async fn post_reload(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    if let Some(rejection) = reject_non_json(headers) {
-        return rejection;
-    }
-    (state.reload)().await.into_response(headers)
+pub(super) fn post_reload(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move {
+        let before = request.state.gateway().generation;
+        let response = request.state.reload().await;
+        let changes = response.json.get("changes").cloned().unwrap_or_default();
+        let change = Change {
+            target: String::new(),
+            before: json!({ "configuration": before }),
+            after: json!({ "configuration": request.state.gateway().generation, "changes": changes }),
+        };
+        Answer::from(response).with_change(change)
+    })
 }

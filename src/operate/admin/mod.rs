@@ -1,40 +1,67 @@
-//! The admin listener: health, readiness, metrics, status, `explain`, reload and draining of servers. Runs on the
-//! control thread, apart from the workers, so that it answers when they are busy.
+//! The admin API: shows and steers the running gateway. It runs on the control thread, apart from the workers, so that it
+//! answers when they are busy.
+//!
+//! [`calls`] is the table of all calls, from which come routing, access, the page of a wrong path and the OpenAPI
+//! document. A new call is a row there, with its JSON in [`shapes`] and an example in [`examples`], and a handler. A
+//! handler gets a [`CallRequest`](call::CallRequest), whose caller is authorized and whose parameters fit the table, and
+//! returns an [`Answer`](answer::Answer); one that changes something says what by
+//! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
+mod answer;
+mod audit;
 mod authorize;
+mod body;
+mod call;
+mod calls;
+mod change_counts;
 mod connections;
 mod control;
+mod event_streams;
+mod events;
+mod examples;
 mod explain;
-mod pages;
-mod response;
+mod explain_shapes;
+mod health;
+mod json_shape;
+mod limits;
+mod openapi;
+mod routes;
+mod service;
+mod shapes;
+mod state;
 mod upstreams;
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tower::Service;
 
 use crate::config;
 use crate::net::bind_fault::describe_bind_error;
 use crate::operate::explain::{Explanation, Query};
-use crate::upstream::Upstream;
+use crate::operate::traffic::TrafficSampler;
+use crate::proxy::gateway::Gateway;
 
+pub use answer::AdminResponse;
 use authorize::CallerPolicy;
+use call::CallAccess;
+use calls::CALLS;
+use change_counts::ChangeCounts;
 use connections::{AdminConnections, ConnectionGuard, GuardedBody};
-pub use pages::AdminService;
-pub use response::AdminResponse;
+use service::AdminService;
+pub use state::AdminState;
 
 /// A bound admin listener that does not answer yet.
 #[derive(Debug)]
@@ -45,34 +72,10 @@ pub struct AdminListener {
     policy: CallerPolicy,
 }
 
-/// The data and actions behind the admin pages.
-#[derive(Clone)]
-pub struct AdminState {
-    /// False while the gateway starts or drains.
-    ready: Arc<AtomicBool>,
-    /// Writes the metrics page, in [`crate::observe::metrics::CONTENT_TYPE`].
-    metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    explain: Rc<ExplainFn>,
-    /// True while the shared store is impaired.
-    degraded: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// The upstreams of the gateway in force.
-    upstreams: Rc<dyn Fn() -> Vec<Arc<Upstream>>>,
-    status: Rc<dyn Fn() -> AdminResponse>,
-    reload: Rc<ReloadFn>,
-}
-
-/// Reloads the configuration and returns the result.
-type ReloadFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
-
-/// Explains a request from the running counters; the error is a fault of the query.
-type ExplainFn = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
-
 /// Connections open at once; a further one closes the longest unused one.
 const CONNECTIONS_MAX: usize = 64;
 /// A head must arrive within this time; an idle connection is closed after it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection is closed after this time: scrapers reconnect.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 impl AdminListener {
@@ -120,7 +123,8 @@ impl AdminListener {
     /// dropped, they end at once. Must run inside a local tokio runtime.
     pub async fn serve_admin(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let pages = AdminService::new(state, self.policy);
+        let events = state.events().clone();
+        let service = AdminService::new(state, self.policy);
         let all = Rc::new(AdminConnections::default());
         // Dropping the set ends the connections together with the listener.
         let mut tasks = tokio::task::JoinSet::new();
@@ -136,13 +140,13 @@ impl AdminListener {
                 _ = &mut leave => break,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    let (connection, pages) = (all.track_connection(), pages.clone());
+                Ok((stream, peer)) => {
+                    let (connection, service) = (all.track_connection(), service.clone());
                     let (own, spare) = (connection.connection_state(), RefillSpare(spare.clone()));
                     own.set_abort(tasks.spawn_local(async move {
                         // Dropped after the connection, however it ends.
                         let _spare = spare;
-                        serve_connection(stream, pages, connection).await;
+                        serve_connection(stream, peer, service, connection).await;
                     }));
                 }
                 Err(_) if spare.release_fd() => {}
@@ -155,6 +159,8 @@ impl AdminListener {
             while tasks.try_join_next().is_some() {}
         }
         drop(listener);
+        // Their clients connect again, to the process that took over.
+        events.close_all();
         while tasks.join_next().await.is_some() {}
         Ok(())
     }
@@ -188,11 +194,18 @@ impl Drop for RefillSpare {
     }
 }
 
-async fn serve_connection(stream: TcpStream, pages: AdminService, connection: ConnectionGuard) {
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    service: AdminService,
+    connection: ConnectionGuard,
+) {
     let connection = Rc::new(connection);
+    let own = connection.connection_state();
     let service = tower::service_fn(move |request| {
-        let (in_use, answer) = (connection.clone().mark_in_use(), pages.clone().call(request));
-        async move { answer.await.map(|answer| answer.map(|body| GuardedBody::new(body, in_use))) }
+        let (own, in_use) = (connection.connection_state(), connection.clone().mark_in_use());
+        let answer = service.clone().answer_request(request, peer, own);
+        async move { Ok::<_, Infallible>(answer.await.map(|body| GuardedBody::new(body, in_use))) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -200,56 +213,23 @@ async fn serve_connection(stream: TcpStream, pages: AdminService, connection: Co
         .max_buf_size(16 * 1024)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     // A broken or slow admin client is no fault of the gateway.
-    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+    tokio::select! {
+        _ = connection => {}
+        () = own.wait_for_end() => {}
+    }
 }
 
 impl AdminState {
+    /// The data of the gateway in force; `ready` is false while it starts or drains.
     pub fn new(
         ready: Arc<AtomicBool>,
-        metrics: impl Fn() -> String + Send + Sync + 'static,
+        current: Arc<ArcSwap<Gateway>>,
+        traffic: Rc<TrafficSampler>,
         explain: impl AsyncFn(Query) -> Result<Explanation, String> + 'static,
     ) -> AdminState {
-        let explain = Rc::new(explain);
-        AdminState {
-            ready,
-            metrics: Arc::new(metrics),
-            explain: Rc::new(move |query| {
-                let explain = explain.clone();
-                Box::pin(async move { explain(query).await })
-            }),
-            degraded: Arc::new(|| false),
-            upstreams: Rc::new(Vec::new),
-            status: Rc::new(AdminResponse::shutting_down),
-            reload: Rc::new(|| Box::pin(async { AdminResponse::shutting_down() })),
-        }
-    }
-
-    /// Sets the upstreams to show and to drain.
-    pub fn with_upstreams(self, upstreams: impl Fn() -> Vec<Arc<Upstream>> + 'static) -> AdminState {
-        AdminState { upstreams: Rc::new(upstreams), ..self }
-    }
-
-    /// Sets the actions of `/status` and `/reload`.
-    pub fn with_control(
-        self,
-        status: impl Fn() -> AdminResponse + 'static,
-        reload: impl AsyncFn() -> AdminResponse + 'static,
-    ) -> AdminState {
-        let reload = Rc::new(reload);
-        let reload: Rc<ReloadFn> = Rc::new(move || {
-            let reload = reload.clone();
-            Box::pin(async move { reload().await })
-        });
-        AdminState { status: Rc::new(status), reload, ..self }
-    }
-
-    /// Sets the check that makes `/readyz` report a degraded store.
-    pub fn with_store(self, degraded: impl Fn() -> bool + Send + Sync + 'static) -> AdminState {
-        AdminState { degraded: Arc::new(degraded), ..self }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.ready.load(Relaxed)
+        let changing = CALLS.iter().filter(|call| call.access == CallAccess::Change);
+        let changes = ChangeCounts::new(changing.map(|call| call.name));
+        AdminState::with_counts(ready, current, traffic, explain, changes)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::*;
-use crate::config::Secret;
+use crate::config::{AdminRights, AdminToken, Secret};
 
 struct RunningAdmin {
     address: SocketAddr,
@@ -14,21 +16,31 @@ struct RunningAdmin {
 
 async fn start(token: Option<&str>) -> RunningAdmin {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let token = token.map(|token| Secret(token.to_owned()));
-    let hosts = vec!["admin.test".to_owned()];
-    let admin = AdminListener::bind(&config::AdminConfig { listen, token, hosts }, None).unwrap();
+    let tokens = token.map(|token| AdminToken {
+        name: "admin".to_owned(),
+        token: Secret(token.to_owned()),
+        allow: AdminRights::All,
+    });
+    let (tokens, hosts) = (tokens.into_iter().collect(), vec!["admin.test".to_owned()]);
+    let admin = AdminListener::bind(&config::AdminConfig { listen, tokens, hosts }, None).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
-    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explain_query);
+    let current = Arc::new(ArcSwap::from_pointee(build_gateway()));
+    let sampler = TrafficSampler::new(&current.load(), crate::base::clock::Now::read_clock());
+    let state = AdminState::new(ready.clone(), current, Rc::new(sampler), explain_query);
     let (serving, leave) = oneshot::channel();
     RunningAdmin { address, ready, task: tokio::task::spawn_local(admin.serve_admin(state, leave)), serving }
 }
 
-/// Explains from the counters of a gateway of its own.
-async fn explain_query(query: Query) -> Result<Explanation, String> {
+fn build_gateway() -> Gateway {
     let text = "limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n";
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
-    let gateway = crate::operate::explain::build_offline(config).unwrap();
+    crate::operate::explain::build_offline(config).unwrap()
+}
+
+/// Explains from the counters of a gateway of its own.
+async fn explain_query(query: Query) -> Result<Explanation, String> {
+    let gateway = build_gateway();
     crate::operate::explain::explain_request(&gateway, None, &query, crate::base::clock::Now::read_clock())
         .await
 }
@@ -172,7 +184,7 @@ async fn rejected_callers_lose_the_connection() {
         ("GET /metrics", "", "401", false),
         ("GET /x", token, "404", false),
         ("GET /metrics", "Authorization: Bearer s3cret\r\nOrigin: null\r\n", "403", false),
-        ("GET /metrics", token, "200", true),
+        ("GET /upstreams", token, "200", true),
         ("GET /healthz", "", "200", true),
     ] {
         let mut stream = connect(&running, &request(line, more)).await;
@@ -252,7 +264,7 @@ async fn explains_a_posted_request_as_text_or_as_json() {
 #[tokio::test(flavor = "local")]
 async fn a_taken_address_is_an_error() {
     let running = start(None).await;
-    let config = config::AdminConfig { listen: running.address, token: None, hosts: Vec::new() };
+    let config = config::AdminConfig { listen: running.address, tokens: Vec::new(), hosts: Vec::new() };
     let error = AdminListener::bind(&config, None).unwrap_err();
     assert!(error.contains(&running.address.to_string()), "{error}");
 }

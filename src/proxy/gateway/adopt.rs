@@ -57,7 +57,7 @@ impl Gateway {
             let hosts = |admin: &Option<config::AdminConfig>| admin.as_ref().map(|admin| admin.hosts.clone());
             let what = match before == after {
                 true if hosts(&self.config.admin) != hosts(&next.admin) => "its hosts".to_owned(),
-                true => "its token".to_owned(),
+                true => "its tokens".to_owned(),
                 false => format!("{before} to {after}"),
             };
             return Some(format!("admin changes ({what}): that needs a restart"));

@@ -251,6 +251,24 @@ impl Gateway {
     }
 }
 
+impl Gateway {
+    /// The keys that hold counters of a limit; `None` = only the store knows them.
+    pub fn count_keys(&self, limit: LimitId) -> Option<usize> {
+        let limit = &self.limits[limit.0];
+        match &self.shared[limit.id.0] {
+            None => Some(limit.key_count()),
+            Some(_) if limit.is_concurrency() => None,
+            Some(shared) => Some(shared.keys()),
+        }
+    }
+
+    /// Requests that wait in the queues of a limit.
+    pub fn count_waiting(&self, limit: LimitId) -> usize {
+        let shared = self.shared[limit.0].as_ref().map_or(0, |shared| shared.waiting_count());
+        self.limits[limit.0].waiter_count() + shared
+    }
+}
+
 impl SnapshotSource for Gateway {
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
         // Read before the counters, which the grants have some of.

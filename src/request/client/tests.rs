@@ -32,6 +32,7 @@ fn server(trusted: &[&str], client_ip: config::ClientIpConfig) -> config::Server
             body: second,
             write: second,
             handshake: second,
+            drain: second,
             shutdown: second,
         },
         request_id: HeaderName::from_static("x-request-id"),

@@ -9,11 +9,13 @@ use http::HeaderName;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::log_field::LogField;
-use crate::config::model::{AccessLogOutput, LogFormat, LogLevel};
-use crate::config::schema::field::{OneOrMore, section};
-use crate::config::schema::kinds::{OrWord, PERCENTAGE, Span, Switch, Text, Words};
+use crate::config::model::{AccessLogOutput, AdminRights, LogFormat, LogLevel};
+use crate::config::schema::field::{OneOrMore, Shape, section};
+use crate::config::schema::kinds::{OrWord, PERCENTAGE, Span, Special, Switch, Text, Words};
 use crate::config::value::names;
 use crate::config::value::scalars::{Parsed, Secret};
+
+use super::limits::parse_name;
 
 section! {
     /// Reloading of the file without a signal. SIGHUP and `sluicegate reload` always work.
@@ -24,17 +26,34 @@ section! {
 }
 
 section! {
-    /// The admin API: metrics, health, status, servers, explain and reload.
+    /// The admin API: health, metrics, status, limits, servers, explain and reload.
     mod admin = "admin";
     /// The address of the listener. One that is not a loopback address requires a token.
     LISTEN: Text<SocketAddr> = Text::new("an address with its port", parse_admin_address),
         "listen", "127.0.0.1:9901", "10.0.0.5:9901";
-    /// The token that requests must carry as `Authorization: Bearer TOKEN`.
+    /// The token that requests must carry as `Authorization: Bearer TOKEN`. It is short for one of `tokens` with the
+    /// name `admin` that allows all.
     TOKEN: OrWord<Text<Secret>> = OrWord("none", Text::new("visible ASCII without spaces", parse_token)),
         "token", "none", "\"${ADMIN_TOKEN}\"";
+    /// Several tokens, each with a name and its rights, in place of `token`.
+    TOKENS: Special = Special(|| Shape::List(Box::new(Shape::Section(&admin_token::SECTION)))),
+        "tokens", "[]", "[{ name: ops, token: \"${OPS_TOKEN}\" }, { name: eye, token: \"${EYE_TOKEN}\", allow: read }]";
     /// Host names that requests may use beside the address, as a protection against DNS rebinding.
     HOSTS: OneOrMore<Text<String>> = OneOrMore(Text::new("a host name", names::parse_host_name)),
         "hosts", "[]", "[admin.internal]";
+}
+
+section! {
+    /// One token of the admin API. Its name and the token itself are unique.
+    mod admin_token = "admin.tokens[]";
+    /// The name of its holder, which audit lines show.
+    NAME: Text<String> = Text::new("a name", parse_name), "name", required, "ops";
+    /// The token that requests must carry as `Authorization: Bearer TOKEN`.
+    TOKEN: Text<Secret> = Text::new("visible ASCII without spaces", parse_token),
+        "token", required, "\"${OPS_TOKEN}\"";
+    /// Whether its holder may change something, or `read` alone: changes are then answered 403.
+    ALLOW: Words<AdminRights> = Words(&[("all", AdminRights::All), ("read", AdminRights::Read)]),
+        "allow", "all", "read";
 }
 
 section! {

@@ -85,7 +85,10 @@ section! {
     WRITE: Text<Duration> = NONZERO_TIME, "write", "60s", "30s";
     /// TLS and PROXY protocol together.
     HANDSHAKE: Text<Duration> = NONZERO_TIME, "handshake", "5s", "10s";
-    /// The time that requests in flight have to end when the program stops.
+    /// The time for which the program goes on serving after a signal to stop, while `/readyz` answers 503, so that a
+    /// load balancer can take it out first.
+    DRAIN: Span = Span::from(Duration::ZERO), "drain", "0s", "10s";
+    /// The time that requests in flight have to end when the program stops, after `drain`.
     SHUTDOWN: Span = Span::from(Duration::ZERO), "shutdown", "30s", "2m";
 }
 

@@ -1,4 +1,4 @@
-//! Aligned tables of the status page.
+//! Aligned tables of text, for people.
 
 /// Longer cells are cut.
 const CELL_MAX: usize = 44;

@@ -1,0 +1,208 @@
+//! Answers of the admin API: text for people, JSON for programs.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::body::AdminBody;
+
+/// A response in two forms: text for people, JSON for programs.
+#[derive(Debug, Clone)]
+pub struct AdminResponse {
+    pub status: StatusCode,
+    pub text: String,
+    pub json: Value,
+}
+
+/// What a call answers.
+pub(super) struct Answer {
+    content: AnswerContent,
+    /// What the call changed.
+    pub change: Option<Change>,
+}
+
+enum AnswerContent {
+    Forms(AdminResponse),
+    /// The same with status 200, the JSON as text.
+    Rendered {
+        text: String,
+        json: String,
+    },
+    /// The same for people and programs.
+    Fixed {
+        kind: &'static str,
+        body: AdminBody,
+    },
+}
+
+/// A change for the audit line.
+pub(super) struct Change {
+    /// What was changed, e.g. `upstream app, server 10.0.0.7:80`; empty for the gateway as a whole.
+    pub target: String,
+    pub before: Value,
+    pub after: Value,
+}
+
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const JSON: &str = "application/json";
+
+// === impl AdminResponse ===
+
+impl AdminResponse {
+    pub fn ok(text: String, json: Value) -> AdminResponse {
+        AdminResponse { status: StatusCode::OK, text, json }
+    }
+
+    /// A refusal; `why` is one sentence without its full stop.
+    pub(super) fn error(status: StatusCode, why: &str) -> AdminResponse {
+        AdminResponse { status, text: format!("{why}\n"), json: json!({ "error": why }) }
+    }
+
+    /// The process is shutting down; another may have taken over.
+    pub fn shutting_down() -> AdminResponse {
+        AdminResponse::unavailable(
+            "refused",
+            "this process is shutting down; if another process has taken over, ask that one",
+        )
+    }
+
+    /// Process `pid` has taken over and received the request to reload.
+    pub fn handed_to_process(pid: u32) -> AdminResponse {
+        let why = format!("process {pid} has taken over and was told to reload; its log has the result");
+        AdminResponse::unavailable("handed on", &why)
+    }
+
+    fn unavailable(result: &str, why: &str) -> AdminResponse {
+        AdminResponse {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            text: format!("{why}\n"),
+            json: json!({ "result": result, "message": why }),
+        }
+    }
+
+    /// The form that the caller asks for. An error is JSON also for a caller that sends JSON.
+    pub(super) fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
+        let is_error = !self.status.is_success();
+        let as_json = match accepts_json(headers) {
+            Some(accepts) => accepts,
+            None => is_error && sends_json(headers),
+        };
+        if !as_json {
+            return fixed_response(self.status, TEXT, AdminBody::from(self.text));
+        }
+        let mut json = self.json;
+        if is_error && json.get("error").is_none() {
+            json["error"] = json!(self.text.trim_end());
+        }
+        fixed_response(self.status, JSON, AdminBody::from(format!("{json:#}\n")))
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Text for people, JSON for programs.
+    pub fn forms(text: String, json: &impl Serialize) -> Answer {
+        Answer { content: AnswerContent::Rendered { text, json: render_json(json) }, change: None }
+    }
+
+    /// JSON for every caller.
+    pub fn json(value: &impl Serialize) -> Answer {
+        Answer::fixed(JSON, AdminBody::from(render_json(value)))
+    }
+
+    /// Text for every caller.
+    pub fn text(text: &'static str) -> Answer {
+        Answer::fixed(TEXT, AdminBody::from(Bytes::from_static(text.as_bytes())))
+    }
+
+    /// A body of any `kind` with status 200.
+    pub fn fixed(kind: &'static str, body: AdminBody) -> Answer {
+        Answer { content: AnswerContent::Fixed { kind, body }, change: None }
+    }
+
+    pub fn error(status: StatusCode, why: &str) -> Answer {
+        AdminResponse::error(status, why).into()
+    }
+
+    /// Records what the call changed.
+    pub fn with_change(self, change: Change) -> Answer {
+        Answer { change: Some(change), ..self }
+    }
+
+    pub fn status(&self) -> StatusCode {
+        match &self.content {
+            AnswerContent::Forms(response) => response.status,
+            AnswerContent::Rendered { .. } | AnswerContent::Fixed { .. } => StatusCode::OK,
+        }
+    }
+
+    pub fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
+        match self.content {
+            AnswerContent::Forms(response) => response.into_response(headers),
+            AnswerContent::Rendered { json, .. } if accepts_json(headers) == Some(true) => {
+                fixed_response(StatusCode::OK, JSON, AdminBody::from(json))
+            }
+            AnswerContent::Rendered { text, .. } => {
+                fixed_response(StatusCode::OK, TEXT, AdminBody::from(text))
+            }
+            AnswerContent::Fixed { kind, body } => fixed_response(StatusCode::OK, kind, body),
+        }
+    }
+}
+
+impl From<AdminResponse> for Answer {
+    fn from(response: AdminResponse) -> Answer {
+        Answer { content: AnswerContent::Forms(response), change: None }
+    }
+}
+
+fn render_json(value: &impl Serialize) -> String {
+    // Only maps with odd keys fail to serialize, and there are none.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+fn fixed_response(status: StatusCode, kind: &'static str, body: AdminBody) -> Response<AdminBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Rejects the method of a call; `allow` lists those that the path has.
+pub(super) fn reject_method(allow: &str, headers: &HeaderMap) -> Response<AdminBody> {
+    let why = format!("this call accepts only {allow}");
+    let mut response = AdminResponse::error(StatusCode::METHOD_NOT_ALLOWED, &why).into_response(headers);
+    if let Ok(allow) = HeaderValue::from_str(allow) {
+        response.headers_mut().insert(ALLOW, allow);
+    }
+    response
+}
+
+/// Whether the caller prefers JSON to text; `None` = it does not say.
+fn accepts_json(headers: &HeaderMap) -> Option<bool> {
+    let fields = headers.get_all(ACCEPT).iter().filter_map(|field| field.to_str().ok());
+    let kinds = fields.flat_map(|field| field.split(',')).map(|kind| media_type(kind).to_ascii_lowercase());
+    kinds
+        .filter_map(|kind| match kind.as_str() {
+            "application/json" => Some(true),
+            "text/plain" | "text/*" => Some(false),
+            _ => None,
+        })
+        .next()
+}
+
+/// Whether the body of the request is JSON: a form on another site can send any other type.
+pub(super) fn sends_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    media_type(kind).eq_ignore_ascii_case("application/json")
+}
+
+/// A media type without its parameters.
+fn media_type(field: &str) -> &str {
+    field.split(';').next().unwrap_or_default().trim()
+}

@@ -1,0 +1,187 @@
+//! One call of the admin API: its row in the table, and a request for it.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::answer::{AdminResponse, Answer};
+use super::connections::AdminConnection;
+use super::json_shape::{JsonObject, JsonShape};
+use super::state::AdminState;
+
+/// A row of the table of calls.
+pub(super) struct Call {
+    /// Its name in the OpenAPI document, in audit lines and as the label of its metric.
+    pub name: &'static str,
+    pub method: &'static str,
+    /// E.g. `/limits/{limit}/keys`; each part in braces is a parameter.
+    pub path: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    pub parameters: &'static [Parameter],
+    /// Changing calls without one accept an object with a `reason` alone.
+    pub body: Option<BodyFormat>,
+    /// The answers of the call itself, the first one for success.
+    pub answers: &'static [AnswerFormat],
+    pub access: CallAccess,
+    pub handler: Handler,
+}
+
+/// Who may call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallAccess {
+    /// Everybody, by any host name: it shows only health, or nothing.
+    Public,
+    /// Each caller with a token, or from this host if there is none.
+    Read,
+    /// Callers whose token may change. Each call is audited, and its body may hold a `reason`.
+    Change,
+}
+
+/// A parameter in the path or in the query.
+pub(super) struct Parameter {
+    pub name: &'static str,
+    pub place: ParameterPlace,
+    pub kind: ParameterKind,
+    pub example: &'static str,
+    /// One sentence.
+    pub sentence: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ParameterPlace {
+    Path,
+    /// The value that an absent one has.
+    Query {
+        default: &'static str,
+    },
+}
+
+pub(super) enum ParameterKind {
+    Text,
+    /// A text in which slashes may stand plain.
+    TextWithSlashes,
+    /// Both bounds are included.
+    Integer(u64, u64),
+    Flag,
+    Words(&'static [&'static str]),
+}
+
+/// A body of JSON.
+pub(super) struct BodyFormat {
+    pub object: &'static JsonObject,
+    pub required: bool,
+    /// As JSON.
+    pub example: &'static str,
+}
+
+/// A documented answer.
+pub(super) struct AnswerFormat {
+    pub status: u16,
+    pub sentence: &'static str,
+    pub forms: &'static [AnswerForm],
+}
+
+/// One media type of an answer, with an example.
+pub(super) enum AnswerForm {
+    Text(&'static str),
+    Json(&'static JsonShape, &'static str),
+    /// Server-sent events whose data is such an object.
+    Events(&'static JsonObject, &'static str),
+    /// Any other kind.
+    Other(&'static str, &'static str),
+}
+
+pub(super) type AnswerFuture = Pin<Box<dyn Future<Output = Answer>>>;
+
+pub(super) enum Handler {
+    Immediate(fn(&CallRequest) -> Answer),
+    Waiting(fn(CallRequest) -> AnswerFuture),
+}
+
+/// A request that belongs to a call and is authorized.
+pub(super) struct CallRequest {
+    pub state: AdminState,
+    pub call: &'static Call,
+    /// All calls, for the call that describes them.
+    pub calls: &'static [Call],
+    /// Whether the configuration has tokens.
+    pub needs_token: bool,
+    pub connection: Rc<AdminConnection>,
+    /// By name, percent-decoded.
+    pub path_values: Vec<(&'static str, String)>,
+    /// By name; each fits its parameter.
+    pub query_values: Vec<(&'static str, String)>,
+    /// Without `reason`; empty without a body.
+    pub body: Map<String, Value>,
+}
+
+/// The caller of a request.
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    /// The name of its token; `loopback` without tokens.
+    pub name: Arc<str>,
+    pub address: SocketAddr,
+    pub may_change: bool,
+}
+
+impl Call {
+    /// The parameters of the query with their defaults.
+    pub fn query_parameters(&self) -> impl Iterator<Item = (&'static Parameter, &'static str)> + use<> {
+        self.parameters.iter().filter_map(|parameter| match parameter.place {
+            ParameterPlace::Query { default } => Some((parameter, default)),
+            ParameterPlace::Path => None,
+        })
+    }
+
+    pub fn find_parameter(&self, name: &str) -> Option<&'static Parameter> {
+        self.parameters.iter().find(|parameter| parameter.name == name)
+    }
+}
+
+impl CallRequest {
+    /// The value of a parameter in the path; empty if the path has none of this name.
+    pub fn path_value(&self, name: &str) -> &str {
+        find_value(&self.path_values, name).unwrap_or_default()
+    }
+
+    /// The value of a parameter in the query, or its default.
+    pub fn query_value(&self, name: &str) -> &str {
+        let default = || self.call.query_parameters().find(|(parameter, _)| parameter.name == name);
+        find_value(&self.query_values, name).or_else(|| Some(default()?.1)).unwrap_or_default()
+    }
+
+    /// The value of a flag in the query.
+    pub fn query_flag(&self, name: &str) -> bool {
+        self.query_value(name) == "true"
+    }
+
+    /// The value of an integer in the query.
+    pub fn query_number(&self, name: &str) -> u64 {
+        self.query_value(name).parse().unwrap_or_default()
+    }
+
+    /// The body as a `T`.
+    ///
+    /// # Errors
+    /// The answer to a body that is none.
+    pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, Answer> {
+        let body = Value::Object(self.body.clone());
+        serde_json::from_value(body).map_err(|error| reject_body(self.call, &error.to_string()).into())
+    }
+}
+
+/// The answer to a body that does not fit the call.
+pub(super) fn reject_body(call: &Call, why: &str) -> AdminResponse {
+    let example = call.body.as_ref().map_or("{\"reason\": \"maintenance\"}", |body| body.example);
+    AdminResponse::error(StatusCode::BAD_REQUEST, &format!("{why}; post e.g. {example}"))
+}
+
+fn find_value<'v>(values: &'v [(&'static str, String)], name: &str) -> Option<&'v str> {
+    values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+}

@@ -1,0 +1,280 @@
+//! The table of all calls of the admin API. Routing, methods, access, the page of a wrong path and the OpenAPI document
+//! come from it.
+
+use super::call::Handler::{Immediate, Waiting};
+use super::call::ParameterPlace::{Path, Query};
+use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
+use super::json_shape::JsonShape;
+use super::{control, events, examples, explain, explain_shapes, health, limits, openapi, shapes, upstreams};
+use crate::observe::metrics;
+
+const UPSTREAM: Parameter = Parameter {
+    name: "upstream",
+    place: Path,
+    kind: ParameterKind::Text,
+    example: "app",
+    sentence: "The name of the upstream, percent-encoded.",
+};
+/// As [`UPSTREAM`], where the path goes on.
+const UPSTREAM_OF_SERVER: Parameter = Parameter { kind: ParameterKind::TextWithSlashes, ..UPSTREAM };
+const SERVER: Parameter = Parameter {
+    name: "server",
+    place: Path,
+    kind: ParameterKind::TextWithSlashes,
+    example: "10.0.0.7:8080",
+    sentence: "The server as the file names it, percent-encoded; slashes may stand plain.",
+};
+
+/// The answer to a name that nothing has.
+const fn not_found(sentence: &'static str) -> AnswerFormat {
+    error(404, sentence)
+}
+
+const fn error(status: u16, sentence: &'static str) -> AnswerFormat {
+    AnswerFormat { status, sentence, forms: ERROR_FORMS }
+}
+
+const fn ok(sentence: &'static str, forms: &'static [AnswerForm]) -> AnswerFormat {
+    AnswerFormat { status: 200, sentence, forms }
+}
+
+const ERROR_FORMS: &[AnswerForm] = &[
+    AnswerForm::Text("there is no upstream `web`\n"),
+    AnswerForm::Json(&JsonShape::Object(&shapes::ERROR), r#"{"error": "there is no upstream `web`"}"#),
+];
+
+const NOT_RELOADED: &[AnswerForm] = &[
+    AnswerForm::Text("server.workers changes from 2 to 4: that needs a restart\n"),
+    AnswerForm::Json(&JsonShape::Object(&shapes::NOT_RELOADED), examples::NOT_RELOADED),
+];
+
+const FORCE: Parameter = Parameter {
+    name: "force",
+    place: Query { default: "false" },
+    kind: ParameterKind::Flag,
+    example: "true",
+    sentence: "Drains the server even if no other one of the upstream is up.",
+};
+
+/// Every call, in the order in which the documents list them.
+pub(super) static CALLS: &[Call] = &[
+    Call {
+        name: "show_health",
+        method: "GET",
+        path: "/healthz",
+        summary: "Whether the process answers.",
+        parameters: &[],
+        body: None,
+        answers: &[ok("It does.", &[AnswerForm::Text("ok")])],
+        access: CallAccess::Public,
+        handler: Immediate(health::show_health),
+    },
+    Call {
+        name: "show_readiness",
+        method: "GET",
+        path: "/readyz",
+        summary: "Whether the gateway takes requests; with a line `degraded: redis` while a fallback decides.",
+        parameters: &[],
+        body: None,
+        answers: &[ok("It does.", &[AnswerForm::Text("ready\n")]), error(503, "It starts or stops.")],
+        access: CallAccess::Public,
+        handler: Immediate(health::show_readiness),
+    },
+    Call {
+        name: "show_metrics",
+        method: "GET",
+        path: "/metrics",
+        summary: "All metrics, in the OpenMetrics text format.",
+        parameters: &[],
+        body: None,
+        answers: &[ok("The metrics.", &[AnswerForm::Other(metrics::CONTENT_TYPE, "# EOF\n")])],
+        access: CallAccess::Read,
+        handler: Immediate(health::show_metrics),
+    },
+    Call {
+        name: "show_status",
+        method: "GET",
+        path: "/status",
+        summary: "The state of the gateway, on one screen.",
+        parameters: &[],
+        body: None,
+        answers: &[
+            ok(
+                "The state.",
+                &[
+                    AnswerForm::Text("sluicegate 0.1.0, process 4711, up 86400 s\n"),
+                    AnswerForm::Json(&JsonShape::Object(&shapes::STATUS), examples::STATUS),
+                ],
+            ),
+            error(503, "The process is shutting down."),
+        ],
+        access: CallAccess::Read,
+        handler: Immediate(control::show_status),
+    },
+    Call {
+        name: "list_limits",
+        method: "GET",
+        path: "/limits",
+        summary: "Every limit with its numbers, its keys, its queue and its traffic.",
+        parameters: &[
+            Parameter {
+                name: "by",
+                place: Query { default: "file" },
+                kind: ParameterKind::Words(&["file", "rejected"]),
+                example: "rejected",
+                sentence: "The order: as in the file, or those with most rejections per second first.",
+            },
+            Parameter {
+                name: "top",
+                place: Query { default: "1000" },
+                kind: ParameterKind::Integer(1, 100_000),
+                example: "20",
+                sentence: "The most limits to list.",
+            },
+        ],
+        body: None,
+        answers: &[ok(
+            "The limits.",
+            &[
+                AnswerForm::Text("limit   numbers\nper-ip  10 requests per second, burst 20\n"),
+                AnswerForm::Json(&JsonShape::Object(&shapes::LIMIT_LIST), examples::LIMIT_LIST),
+            ],
+        )],
+        access: CallAccess::Read,
+        handler: Immediate(limits::list_limits),
+    },
+    Call {
+        name: "list_upstreams",
+        method: "GET",
+        path: "/upstreams",
+        summary: "Every upstream with the state of its servers.",
+        parameters: &[],
+        body: None,
+        answers: &[ok(
+            "The upstreams.",
+            &[AnswerForm::Json(&JsonShape::Object(&shapes::UPSTREAM_LIST), examples::UPSTREAM_LIST)],
+        )],
+        access: CallAccess::Read,
+        handler: Immediate(upstreams::list_upstreams),
+    },
+    Call {
+        name: "show_upstream",
+        method: "GET",
+        path: "/upstreams/{upstream}",
+        summary: "One upstream with the state of its servers.",
+        parameters: &[UPSTREAM],
+        body: None,
+        answers: &[
+            ok(
+                "The upstream.",
+                &[AnswerForm::Json(&JsonShape::Object(&shapes::UPSTREAM), examples::UPSTREAM)],
+            ),
+            not_found("There is no such upstream."),
+        ],
+        access: CallAccess::Read,
+        handler: Immediate(upstreams::show_upstream),
+    },
+    Call {
+        name: "drain_server",
+        method: "POST",
+        path: "/upstreams/{upstream}/servers/{server}/drain",
+        summary: "Stops new requests to a server; those in flight finish.",
+        parameters: &[UPSTREAM_OF_SERVER, SERVER, FORCE],
+        body: None,
+        answers: &[
+            ok(
+                "The servers of this name, now draining.",
+                &[AnswerForm::Json(&shapes::SERVERS, examples::SERVERS)],
+            ),
+            not_found("There is no such upstream or server."),
+            error(409, "No other server of the upstream is up."),
+        ],
+        access: CallAccess::Change,
+        handler: Immediate(upstreams::drain_server),
+    },
+    Call {
+        name: "undrain_server",
+        method: "POST",
+        path: "/upstreams/{upstream}/servers/{server}/undrain",
+        summary: "Ends the drain of a server.",
+        parameters: &[UPSTREAM_OF_SERVER, SERVER],
+        body: None,
+        answers: &[
+            ok("The servers of this name.", &[AnswerForm::Json(&shapes::SERVERS, examples::SERVERS)]),
+            not_found("There is no such upstream or server."),
+        ],
+        access: CallAccess::Change,
+        handler: Immediate(upstreams::undrain_server),
+    },
+    Call {
+        name: "explain",
+        method: "POST",
+        path: "/explain",
+        summary: "Explains the decision on a request, from the running counters, and charges nothing.",
+        parameters: &[],
+        body: Some(BodyFormat { object: &explain_shapes::QUERY, required: true, example: examples::QUERY }),
+        answers: &[ok(
+            "The decision and its reasons.",
+            &[
+                AnswerForm::Text("client    203.0.113.7: the peer\n"),
+                AnswerForm::Json(&JsonShape::Object(&explain_shapes::EXPLANATION), examples::EXPLANATION),
+            ],
+        )],
+        access: CallAccess::Read,
+        handler: Waiting(explain::post_explain),
+    },
+    Call {
+        name: "reload",
+        method: "POST",
+        path: "/reload",
+        summary: "Reads the file again, and puts it in force if it is valid.",
+        parameters: &[],
+        body: None,
+        answers: &[
+            ok(
+                "The file is in force.",
+                &[
+                    AnswerForm::Text("reloaded: limits per-ip\n"),
+                    AnswerForm::Json(&JsonShape::Object(&shapes::RELOADED), examples::RELOADED),
+                ],
+            ),
+            AnswerFormat { status: 409, sentence: "There is no file to read.", forms: NOT_RELOADED },
+            AnswerFormat {
+                status: 422,
+                sentence: "The file is invalid or cannot be applied.",
+                forms: NOT_RELOADED,
+            },
+            AnswerFormat { status: 503, sentence: "The process is shutting down.", forms: NOT_RELOADED },
+        ],
+        access: CallAccess::Change,
+        handler: Waiting(control::post_reload),
+    },
+    Call {
+        name: "stream_events",
+        method: "GET",
+        path: "/events",
+        summary: "The traffic as server-sent events, one a second, for an hour at most.",
+        parameters: &[],
+        body: None,
+        answers: &[
+            ok(
+                "The events; the data of each is an object.",
+                &[AnswerForm::Events(&shapes::TRAFFIC_EVENT, examples::TRAFFIC_EVENT)],
+            ),
+            error(503, "8 streams are open, which is the most."),
+        ],
+        access: CallAccess::Read,
+        handler: Immediate(events::stream_events),
+    },
+    Call {
+        name: "describe_calls",
+        method: "GET",
+        path: "/openapi.json",
+        summary: "This API as an OpenAPI 3.1 document.",
+        parameters: &[],
+        body: None,
+        answers: &[ok("The document.", &[AnswerForm::Json(&JsonShape::Any, "{}")])],
+        access: CallAccess::Read,
+        handler: Immediate(openapi::describe_calls),
+    },
+];

@@ -1,0 +1,91 @@
+//! Examples of bodies and answers, as JSON.
+
+pub(super) const SERVERS: &str = r#"[
+  { "server": "10.0.0.7:8080", "state": "draining", "weight": 1, "share": 100, "backup": false, "in_flight": 3,
+    "ejections": 0 }
+]"#;
+
+pub(super) const UPSTREAM: &str = r#"{
+  "upstream": "app",
+  "balance": "p2c",
+  "servers": [
+    { "server": "10.0.0.7:8080", "state": "up", "weight": 1, "share": 100, "backup": false, "in_flight": 12,
+      "ejections": 1, "last_error": { "error": "connection refused", "seconds_ago": 812.5 } }
+  ]
+}"#;
+
+pub(super) const UPSTREAM_LIST: &str = r#"{
+  "upstreams": [
+    { "upstream": "app", "balance": "p2c", "servers": [
+      { "server": "10.0.0.7:8080", "state": "up", "weight": 1, "share": 100, "backup": false, "in_flight": 12,
+        "ejections": 0 }
+    ] }
+  ]
+}"#;
+
+pub(super) const QUERY: &str =
+    r#"{"method": "GET", "url": "/api/", "ip": "203.0.113.7", "headers": ["A: b"]}"#;
+
+pub(super) const EXPLANATION: &str = r#"{
+  "client": { "ip": "203.0.113.7", "peer": "203.0.113.7", "trusted_peer": false, "why": "the peer" },
+  "host": "localhost",
+  "path": "/api/",
+  "location": { "index": 0, "location": "/api/ -> app", "why": "longest prefix" },
+  "passed_over": [],
+  "limits": [
+    { "name": "per-ip", "does": "per-ip: 10 requests per second per client IP, 20 at once", "dry_run": false,
+      "counts_by": "client IP 203.0.113.7", "cost": 1, "counters": [
+        { "rate": "10 requests per second", "remaining": 19, "of": 20, "reset_ms": 0, "outcome": "admit", "wait_ms": 0 }
+    ] }
+  ],
+  "verdict": { "outcome": "admit", "then": "forwarded to upstream app as GET /api/" }
+}"#;
+
+pub(super) const RELOADED: &str = r#"{ "result": "ok", "generation": 2, "changes": "limits per-ip" }"#;
+
+pub(super) const NOT_RELOADED: &str = r#"{
+  "error": "server.workers changes from 2 to 4: that needs a restart",
+  "result": "refused",
+  "message": "server.workers changes from 2 to 4: that needs a restart"
+}"#;
+
+pub(super) const STATUS: &str = r#"{
+  "version": "0.1.0", "pid": 4711, "file": "/etc/sluicegate/gateway.yaml", "uptime_s": 86400, "generation": 3,
+  "workers": 2, "listening": ["http://0.0.0.0:8080"], "connections": 117, "in_flight": 9,
+  "rejections": { "per_s": 4.5, "over_s": 1.4 },
+  "bans": { "active": 2, "rejected": 610, "rejected_per_s": 0.5 },
+  "shared_limits": [],
+  "snapshot": null,
+  "last_reload": { "at": 1767225600, "result": "ok", "told": "limits per-ip" },
+  "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0 }],
+  "upstreams": []
+}"#;
+
+pub(super) const LIMIT_LIST: &str = r#"{
+  "limits": [
+    { "limit": "per-ip", "algorithm": "token_bucket", "key": "client IP",
+      "sentence": "per-ip: 10 requests per second per client IP, 20 at once; the 21st is rejected with 429",
+      "numbers": "10 requests per second, burst 20",
+      "rates": [{ "units": 10, "period_ms": 1000.0, "burst": 20 }],
+      "max_concurrent": null, "tiers": [], "dry_run": false, "shared": false, "keys": 1204, "waiting": 0,
+      "admitted": { "total": 812004, "per_s": 96.5, "per_s_1m": 91.2 },
+      "waited": { "total": 0, "per_s": 0.0, "per_s_1m": 0.0 },
+      "rejected": { "total": 5120, "per_s": 4.0, "per_s_1m": 3.1 },
+      "dry_run_rejected": { "total": 0, "per_s": 0.0, "per_s_1m": 0.0 } }
+  ]
+}"#;
+
+pub(super) const TRAFFIC_EVENT: &str = r#"{
+  "at_ms": 1767225600000,
+  "requests": { "admit": 96.5, "wait": 2.0, "reject": 4.0, "missing_key": 0.0, "degrade": 0.0, "ban": 0.5, "fault": 0.0 },
+  "in_flight": 9, "waiting": 1, "bans": 2,
+  "wait": { "p50_ms": 40.0, "p99_ms": 230.0 },
+  "limits": [
+    { "limit": "per-ip", "admitted_per_s": 96.5, "waited_per_s": 2.0, "rejected_per_s": 4.0, "keys": 1204, "waiting": 1 }
+  ],
+  "upstreams": [
+    { "upstream": "app", "up": 2, "down": 0, "ejected": 1, "draining": 0, "in_flight": 9,
+      "response": { "p50_ms": 12.5, "p99_ms": 88.0 } }
+  ],
+  "refusals": []
+}"#;

@@ -1,0 +1,122 @@
+//! The JSON objects of `/explain`.
+
+use super::json_shape::JsonShape::{Count, Flag, List, Nullable, Object, Text, Words};
+use super::json_shape::{JsonObject, always, maybe};
+
+/// The request to explain.
+pub(super) static QUERY: JsonObject = JsonObject {
+    name: "ExplainRequest",
+    fields: &[
+        always("method", Text, "The method, in capitals."),
+        always("url", Text, "A path with or without a query, or a URL."),
+        maybe("ip", Text, "The address of the peer; 127.0.0.1 if absent."),
+        maybe("headers", List(&Text), "Header lines, `Name: value` each."),
+        maybe(
+            "listener",
+            Nullable(&Text),
+            "The name of the listener; else the first one of the URL's scheme.",
+        ),
+    ],
+};
+
+pub(super) static EXPLANATION: JsonObject = JsonObject {
+    name: "Explanation",
+    fields: &[
+        always("client", Object(&CLIENT), "The client, behind trusted proxies."),
+        maybe("host", Text, "The host; absent when it cannot be read."),
+        maybe("path", Text, "The normalised path; absent when there is none."),
+        maybe(
+            "arrival",
+            Object(&ARRIVAL),
+            "Where the request comes in; absent if no location depends on it.",
+        ),
+        maybe("location", Object(&LOCATION), "The location that serves the request."),
+        always("passed_over", List(&Object(&LOCATION)), "Locations that match but do not serve the request."),
+        maybe("access", Text, "The decision of the access rules."),
+        maybe("ban_left_ms", Count, "Milliseconds left of the client's ban."),
+        maybe("token", Object(&TOKEN), "Whether the client's token is accepted."),
+        maybe("account", Object(&ACCOUNT), "The account."),
+        maybe("tier", Text, "The tier of the account."),
+        always("limits", List(&Object(&LIMIT)), "The chain, in the order of judging."),
+        always("verdict", Object(&VERDICT), "The decision."),
+    ],
+};
+
+static CLIENT: JsonObject = JsonObject {
+    name: "ExplainedClient",
+    fields: &[
+        always("ip", Text, "Its address."),
+        always("peer", Text, "The address of the peer."),
+        always("trusted_peer", Flag, "Whether the peer is a trusted proxy."),
+        always("why", Text, "Why this address counts."),
+    ],
+};
+
+static ARRIVAL: JsonObject = JsonObject {
+    name: "ExplainedArrival",
+    fields: &[always("scheme", Text, "http or https."), maybe("listener", Text, "The name of the listener.")],
+};
+
+static LOCATION: JsonObject = JsonObject {
+    name: "ExplainedLocation",
+    fields: &[
+        always("index", Count, "Its index in the file, from 0."),
+        always("location", Text, "The location."),
+        always("why", Text, "Why it serves the request, or why not."),
+    ],
+};
+
+static TOKEN: JsonObject = JsonObject {
+    name: "ExplainedToken",
+    fields: &[always("accepted", Flag, "Whether its claims are used."), maybe("why", Text, "Why not.")],
+};
+
+static ACCOUNT: JsonObject = JsonObject {
+    name: "ExplainedAccount",
+    fields: &[
+        always("name", Nullable(&Text), "Null if the request has none."),
+        always("from", Text, "The source of the account."),
+    ],
+};
+
+static LIMIT: JsonObject = JsonObject {
+    name: "ExplainedLimit",
+    fields: &[
+        always("name", Text, "Its name."),
+        always("does", Text, "The limit as a sentence."),
+        always("dry_run", Flag, "Whether it only counts."),
+        maybe("skipped", Text, "Why it does not count the request."),
+        maybe("problem", Text, "Why it cannot count the request."),
+        maybe("counts_by", Text, "The key."),
+        maybe("cost", Count, "The units that the request takes."),
+        maybe("without_redis", Text, "The fallback in force, if Redis does not answer."),
+        always("counters", List(&Object(&COUNTER)), "One for each rate."),
+    ],
+};
+
+static COUNTER: JsonObject = JsonObject {
+    name: "ExplainedCounter",
+    fields: &[
+        maybe("rate", Text, "The rate; absent for slots."),
+        always("remaining", Count, "Units that still fit."),
+        always("of", Count, "Units that fit when nothing is used."),
+        always("reset_ms", Count, "Milliseconds until one more fits."),
+        always("outcome", Words(&["admit", "wait", "reject"]), "The decision."),
+        always("wait_ms", Count, "Milliseconds in the queue."),
+        maybe("retry_after_ms", Count, "Milliseconds until the request would fit."),
+    ],
+};
+
+static VERDICT: JsonObject = JsonObject {
+    name: "ExplainedVerdict",
+    fields: &[
+        always("outcome", Words(&["admit", "wait", "reject", "degrade"]), "The decision."),
+        maybe("status", Count, "The status of a rejection."),
+        maybe("limit", Text, "The limit that decides."),
+        maybe("cause", Text, "The cause, as logs and metrics name it."),
+        maybe("retry_after", Text, "The `Retry-After` of the answer, in seconds."),
+        maybe("retry_after_ms", Count, "The same, exactly."),
+        maybe("wait_ms", Count, "Milliseconds in a queue."),
+        maybe("then", Text, "What happens to the request."),
+    ],
+};

@@ -1,0 +1,252 @@
+//! `GET /openapi.json`: the OpenAPI 3.1 document, written from the table of calls.
+
+use serde_json::{Map, Value, json};
+
+use super::answer::Answer;
+use super::audit::REASON_MAX;
+use super::call::{
+    AnswerForm, AnswerFormat, Call, CallAccess, CallRequest, Parameter, ParameterKind, ParameterPlace,
+};
+use super::events::EVENT_STREAM;
+use super::json_shape::{JsonObject, JsonShape};
+use super::shapes::{ERROR, REASON};
+
+pub(super) fn describe_calls(request: &CallRequest) -> Answer {
+    Answer::json(&describe_api(request.calls, request.needs_token))
+}
+
+/// The document. Without tokens in the configuration no call needs one.
+fn describe_api(calls: &[Call], needs_token: bool) -> Value {
+    let mut schemas = Map::new();
+    ERROR.collect_into(&mut schemas);
+    let mut paths = Map::new();
+    for call in calls {
+        collect_schemas(call, &mut schemas);
+        let path = paths.entry(call.path).or_insert_with(|| json!({}));
+        path[call.method.to_lowercase()] = describe_call(call, needs_token);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Sluicegate admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Shows and steers a running gateway. Calls with two forms answer text, or JSON to callers \
+                that send `Accept: application/json`. Other methods than those listed are answered 405 with `Allow`.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": { "bearer": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "One of the tokens of `admin.tokens`.",
+            } },
+        },
+    })
+}
+
+fn collect_schemas(call: &Call, schemas: &mut Map<String, Value>) {
+    for form in call.answers.iter().flat_map(|answer| answer.forms) {
+        match form {
+            AnswerForm::Json(shape, _) => shape.collect_objects(schemas),
+            AnswerForm::Events(object, _) => object.collect_into(schemas),
+            AnswerForm::Text(_) | AnswerForm::Other(..) => {}
+        }
+    }
+    if let Some(body) = &call.body {
+        body.object.fields.iter().for_each(|field| field.shape.collect_objects(schemas));
+    }
+}
+
+fn describe_call(call: &Call, needs_token: bool) -> Value {
+    let protected = needs_token && call.access != CallAccess::Public;
+    let mut described = json!({
+        "operationId": call.name,
+        "summary": call.summary,
+        "security": if protected { json!([{ "bearer": [] }]) } else { json!([]) },
+        "responses": describe_answers(call, protected),
+    });
+    if !call.parameters.is_empty() {
+        described["parameters"] = call.parameters.iter().map(describe_parameter).collect();
+    }
+    if let Some(body) = describe_body(call) {
+        described["requestBody"] = body;
+    }
+    described
+}
+
+fn describe_parameter(parameter: &Parameter) -> Value {
+    let mut schema = match parameter.kind {
+        ParameterKind::Text | ParameterKind::TextWithSlashes => json!({ "type": "string", "minLength": 1 }),
+        ParameterKind::Integer(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        ParameterKind::Flag => json!({ "type": "boolean" }),
+        ParameterKind::Words(words) => json!({ "type": "string", "enum": words }),
+    };
+    let typed = |text: &str| match parameter.kind {
+        ParameterKind::Integer(..) | ParameterKind::Flag => {
+            serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+        }
+        _ => json!(text),
+    };
+    let place = match parameter.place {
+        ParameterPlace::Path => "path",
+        ParameterPlace::Query { default } => {
+            if !default.is_empty() {
+                schema["default"] = typed(default);
+            }
+            "query"
+        }
+    };
+    json!({
+        "name": parameter.name,
+        "in": place,
+        "required": parameter.place == ParameterPlace::Path,
+        "description": parameter.sentence,
+        "schema": schema,
+        "example": typed(parameter.example),
+    })
+}
+
+/// The body of a request: that of the table, to which changes add their reason.
+fn describe_body(call: &Call) -> Option<Value> {
+    let changes = call.access == CallAccess::Change;
+    let (mut schema, required, example) = match &call.body {
+        Some(body) => (closed_schema(body.object), body.required, body.example),
+        None if changes => (closed_schema(&REASON), false, r#"{"reason": "maintenance"}"#),
+        None => return None,
+    };
+    if changes {
+        schema["properties"]["reason"] = closed_schema(&REASON)["properties"]["reason"].clone();
+        schema["properties"]["reason"]["maxLength"] = json!(REASON_MAX);
+    }
+    Some(json!({
+        "required": required,
+        "content": { "application/json": { "schema": schema, "example": parse_example(example) } },
+    }))
+}
+
+/// The schema of a request, in which every field is known.
+fn closed_schema(object: &JsonObject) -> Value {
+    let mut schema = object.schema();
+    schema["additionalProperties"] = json!(false);
+    schema
+}
+
+fn describe_answers(call: &Call, protected: bool) -> Value {
+    let mut answers: Map<String, Value> =
+        call.answers.iter().map(|answer| (answer.status.to_string(), describe_answer(answer))).collect();
+    let changes = call.access == CallAccess::Change;
+    let has_body = changes || call.body.is_some();
+    let common = [
+        (400, has_body || call.query_parameters().next().is_some(), "A parameter or the body is invalid."),
+        (401, protected, "The request carries no valid token."),
+        (403, true, "The Origin is another site, the Host is foreign, or the token may only read."),
+        (404, call.parameters.iter().any(|one| one.place == ParameterPlace::Path), "The path is malformed."),
+        (408, has_body, "The body did not arrive in time."),
+        (413, has_body, "The body has more than 64 KiB."),
+        (415, changes, "The Content-Type is not application/json."),
+    ];
+    for (status, happens, sentence) in common {
+        if happens {
+            answers.entry(status.to_string()).or_insert_with(|| describe_error(sentence));
+        }
+    }
+    Value::Object(answers)
+}
+
+fn describe_answer(answer: &AnswerFormat) -> Value {
+    let media = |form: &AnswerForm| match form {
+        AnswerForm::Text(example) => {
+            ("text/plain".to_owned(), json!({ "schema": { "type": "string" }, "example": example }))
+        }
+        AnswerForm::Json(shape, example) => {
+            let example = parse_example(example);
+            ("application/json".to_owned(), json!({ "schema": shape.schema(), "example": example }))
+        }
+        AnswerForm::Events(object, example) => {
+            let data = json!({
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": object.reference(),
+            });
+            let example = format!("data: {}\n\n", parse_example(example));
+            (EVENT_STREAM.to_owned(), json!({ "schema": data, "example": example }))
+        }
+        AnswerForm::Other(kind, example) => {
+            let kind = kind.split(';').next().unwrap_or(kind).to_owned();
+            (kind, json!({ "schema": { "type": "string" }, "example": example }))
+        }
+    };
+    let content: Map<String, Value> = answer.forms.iter().map(media).collect();
+    json!({ "description": answer.sentence, "content": content })
+}
+
+fn describe_error(sentence: &str) -> Value {
+    json!({ "description": sentence, "content": {
+        "text/plain": { "schema": { "type": "string" } },
+        "application/json": { "schema": JsonShape::Object(&ERROR).schema() },
+    } })
+}
+
+/// An example of the table; a test holds that it is JSON.
+fn parse_example(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::calls::CALLS;
+    use super::*;
+
+    #[test]
+    fn every_call_is_described() {
+        let (mut names, mut places) = (HashSet::new(), HashSet::new());
+        for call in CALLS {
+            assert!(
+                names.insert(call.name) && places.insert((call.method, call.path)),
+                "{} twice",
+                call.name
+            );
+            assert!(call.summary.ends_with('.'), "{}", call.summary);
+            assert_eq!(call.answers.first().map(|answer| answer.status), Some(200), "{}", call.name);
+            for parameter in call.parameters {
+                let in_path = call.path.contains(&format!("{{{}}}", parameter.name));
+                assert_eq!(in_path, parameter.place == ParameterPlace::Path, "{}", parameter.name);
+                assert!(parameter.sentence.ends_with('.'), "{}", parameter.sentence);
+            }
+            assert_eq!(call.path.matches('{').count(), call.path.matches('}').count());
+            for form in call.answers.iter().flat_map(|answer| answer.forms) {
+                if let AnswerForm::Json(_, text) | AnswerForm::Events(_, text) = form {
+                    assert!(serde_json::from_str::<Value>(text).is_ok(), "{}: {text}", call.name);
+                }
+            }
+        }
+        let described = describe_api(CALLS, true);
+        let count: usize = described["paths"].as_object().unwrap().values().map(count_members).sum();
+        assert_eq!(count, CALLS.len());
+        assert_eq!(described["paths"]["/healthz"]["get"]["security"], json!([]));
+        assert_eq!(described["paths"]["/status"]["get"]["security"], json!([{ "bearer": [] }]));
+        assert_eq!(describe_api(CALLS, false)["paths"]["/status"]["get"]["security"], json!([]));
+    }
+
+    fn count_members(value: &Value) -> usize {
+        value.as_object().map_or(0, Map::len)
+    }
+
+    #[test]
+    fn changes_take_a_reason() {
+        let described = describe_api(CALLS, true);
+        for call in CALLS.iter().filter(|call| call.access == CallAccess::Change) {
+            let operation = &described["paths"][call.path][call.method.to_lowercase()];
+            let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+            assert_eq!(body["properties"]["reason"]["maxLength"], json!(REASON_MAX), "{}", call.name);
+            assert!(operation["responses"]["415"].is_object(), "{}", call.name);
+        }
+    }
+}

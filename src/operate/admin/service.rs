@@ -1,0 +1,216 @@
+//! Answers admin requests: authorizes the caller, finds the call in the table, reads its parameters and its body, runs
+//! its handler, and audits changes.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::header::{CONNECTION, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde_json::{Map, Value, json};
+
+use super::answer::{AdminResponse, Answer, reject_method, sends_json};
+use super::audit::{AuditEntry, REASON_MAX};
+use super::authorize::{CallerPolicy, CallerRejection};
+use super::body::AdminBody;
+use super::call::{Call, CallAccess, CallRequest, Caller, Handler, reject_body};
+use super::calls::CALLS;
+use super::connections::AdminConnection;
+use super::routes::{Route, list_methods, read_query};
+use super::state::AdminState;
+
+/// Bytes of a request's body.
+const BODY_MAX: usize = 64 * 1024;
+/// Time for the whole body to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answers admin requests; cheap to clone.
+#[derive(Clone)]
+pub(super) struct AdminService {
+    state: AdminState,
+    policy: CallerPolicy,
+}
+
+impl AdminService {
+    pub fn new(state: AdminState, policy: CallerPolicy) -> AdminService {
+        AdminService { state, policy }
+    }
+
+    /// Answers a request that came over `connection` from `peer`.
+    pub async fn answer_request(
+        self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        connection: Rc<AdminConnection>,
+    ) -> Response<AdminBody> {
+        let is_head = request.method() == http::Method::HEAD;
+        let route = Route::find(CALLS, request.method().as_str(), request.uri().path());
+        let is_public = match &route {
+            Route::Found { call, .. } => call.access == CallAccess::Public,
+            Route::WrongMethod(calls) => calls.iter().all(|call| call.access == CallAccess::Public),
+            Route::Unknown => false,
+        };
+        let mut response = match self.policy.check_request(&request, peer, is_public) {
+            Err(rejection) => render_rejection(rejection, request.headers()),
+            Ok(caller) => match route {
+                Route::Unknown => list_calls().into_response(request.headers()),
+                Route::WrongMethod(calls) => reject_method(&list_methods(&calls), request.headers()),
+                Route::Found { call, path_values } => {
+                    let routed = RoutedRequest { service: &self, call, path_values, connection };
+                    routed.answer(request, &caller).await
+                }
+            },
+        };
+        // Rejected callers do not keep their connections.
+        if response.status().is_client_error() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if is_head && matches!(response.body(), AdminBody::Stream(_)) {
+            *response.body_mut() = AdminBody::from(String::new());
+        }
+        response
+    }
+}
+
+/// A request of an accepted caller for a call of the table.
+struct RoutedRequest<'a> {
+    service: &'a AdminService,
+    call: &'static Call,
+    path_values: Vec<(&'static str, String)>,
+    connection: Rc<AdminConnection>,
+}
+
+impl RoutedRequest<'_> {
+    async fn answer(self, request: Request<Incoming>, caller: &Caller) -> Response<AdminBody> {
+        let (head, body) = request.into_parts();
+        let (call, path_values) = (self.call, self.path_values.clone());
+        let (counts, mut reason) = (self.service.state.clone(), None);
+        let query = head.uri.query().unwrap_or_default();
+        let answer = match self.read_request(&head.headers, query, body, caller, &mut reason).await {
+            Err(rejection) => rejection.into(),
+            Ok(request) => match call.handler {
+                Handler::Immediate(handle) => handle(&request),
+                Handler::Waiting(handle) => handle(request).await,
+            },
+        };
+        if call.access == CallAccess::Change {
+            let entry = AuditEntry { call, caller, reason: reason.as_deref(), path_values: &path_values };
+            entry.record_change(&answer, counts.changes());
+        }
+        answer.into_response(&head.headers)
+    }
+
+    /// Reads everything that the handler needs; `reason` is that of the change.
+    async fn read_request(
+        self,
+        headers: &HeaderMap,
+        query: &str,
+        body: Incoming,
+        caller: &Caller,
+        reason: &mut Option<String>,
+    ) -> Result<CallRequest, AdminResponse> {
+        let RoutedRequest { service, call, path_values, connection } = self;
+        let changes = call.access == CallAccess::Change;
+        if changes && !caller.may_change {
+            let why = format!("the token `{}` may only read, and this call changes something", caller.name);
+            return Err(AdminResponse::error(StatusCode::FORBIDDEN, &why));
+        }
+        // A form on another site can send any other type.
+        if changes && !sends_json(headers) {
+            let why = "send Content-Type: application/json to change something";
+            return Err(AdminResponse::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+        }
+        let query_values =
+            read_query(call, query).map_err(|why| AdminResponse::error(StatusCode::BAD_REQUEST, &why))?;
+        let mut body = match changes || call.body.is_some() {
+            true => read_body(call, body).await?,
+            false => Map::new(),
+        };
+        if changes {
+            *reason = take_reason(call, &mut body)?;
+            if call.body.is_none()
+                && let Some(field) = body.keys().next()
+            {
+                return Err(reject_body(call, &format!("unknown field `{}`", field.escape_debug())));
+            }
+        }
+        Ok(CallRequest {
+            state: service.state.clone(),
+            call,
+            calls: CALLS,
+            needs_token: service.policy.needs_token(),
+            connection,
+            path_values,
+            query_values,
+            body,
+        })
+    }
+}
+
+/// The JSON object in the body; empty for an empty body that may be absent.
+async fn read_body(call: &Call, body: Incoming) -> Result<Map<String, Value>, AdminResponse> {
+    let error = AdminResponse::error;
+    let bytes = match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_MAX).collect()).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(fault)) if fault.is::<http_body_util::LengthLimitError>() => {
+            return Err(error(StatusCode::PAYLOAD_TOO_LARGE, "the body has more than 64 KiB"));
+        }
+        Ok(Err(_)) => return Err(error(StatusCode::BAD_REQUEST, "the body ended early")),
+        Err(_) => return Err(error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+    };
+    if bytes.is_empty() && call.body.as_ref().is_none_or(|body| !body.required) {
+        return Ok(Map::new());
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(reject_body(call, "the body is not a JSON object")),
+        Err(fault) => Err(reject_body(call, &fault.to_string())),
+    }
+}
+
+/// Removes `reason` from the body of a change.
+fn take_reason(call: &Call, body: &mut Map<String, Value>) -> Result<Option<String>, AdminResponse> {
+    match body.remove("reason") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(reason)) if reason.chars().count() <= REASON_MAX => Ok(Some(reason)),
+        Some(Value::String(_)) => {
+            Err(reject_body(call, &format!("`reason` has more than {REASON_MAX} characters")))
+        }
+        Some(_) => Err(reject_body(call, "`reason` is not a text")),
+    }
+}
+
+/// The answer to a path that no call has.
+fn list_calls() -> AdminResponse {
+    let width = CALLS.iter().map(|call| call.path.len()).max().unwrap_or_default();
+    let line = |call: &Call| format!("{:<6} {:<width$}  {}\n", call.method, call.path, call.summary);
+    AdminResponse {
+        status: StatusCode::NOT_FOUND,
+        text: format!(
+            "no call has this path; the calls are:\n{}",
+            CALLS.iter().map(line).collect::<String>()
+        ),
+        json: json!({
+            "error": "no call has this path; GET /openapi.json describes all calls",
+            "calls": CALLS.iter().map(|call| format!("{} {}", call.method, call.path)).collect::<Vec<_>>(),
+        }),
+    }
+}
+
+fn render_rejection(rejection: CallerRejection, headers: &HeaderMap) -> Response<AdminBody> {
+    let (status, why) = match rejection {
+        CallerRejection::Token => (StatusCode::UNAUTHORIZED, "this call needs an admin token"),
+        CallerRejection::Host => (
+            StatusCode::FORBIDDEN,
+            "the Host is neither an address, nor localhost, nor one of admin.hosts, and there is no token",
+        ),
+        CallerRejection::Origin => (StatusCode::FORBIDDEN, "the Origin of the request is another site"),
+    };
+    let mut response = Answer::error(status, why).into_response(headers);
+    if rejection == CallerRejection::Token {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}

@@ -1,0 +1,116 @@
+//! The data and actions behind the calls of the admin API.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use arc_swap::ArcSwap;
+
+use super::answer::AdminResponse;
+use super::change_counts::ChangeCounts;
+use super::event_streams::EventStreams;
+use crate::observe::metrics::Metrics;
+use crate::operate::explain::{Explanation, Query};
+use crate::operate::traffic::TrafficSampler;
+use crate::proxy::gateway::Gateway;
+
+/// The data and actions behind the calls; cheap to clone.
+#[derive(Clone)]
+pub struct AdminState {
+    /// False while the gateway starts or drains.
+    ready: Arc<AtomicBool>,
+    /// The gateway in force.
+    current: Arc<ArcSwap<Gateway>>,
+    traffic: Rc<TrafficSampler>,
+    events: Rc<EventStreams>,
+    changes: Arc<ChangeCounts>,
+    explain: Rc<ExplainFn>,
+    status: Rc<dyn Fn() -> AdminResponse>,
+    reload: Rc<ReloadFn>,
+}
+
+/// Reloads the configuration and returns the result.
+type ReloadFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
+
+/// Explains a request from the running counters; the error is a fault of the query.
+type ExplainFn = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
+
+impl AdminState {
+    /// `changes` counts the calls that change.
+    pub(super) fn with_counts(
+        ready: Arc<AtomicBool>,
+        current: Arc<ArcSwap<Gateway>>,
+        traffic: Rc<TrafficSampler>,
+        explain: impl AsyncFn(Query) -> Result<Explanation, String> + 'static,
+        changes: ChangeCounts,
+    ) -> AdminState {
+        let explain = Rc::new(explain);
+        AdminState {
+            ready,
+            current,
+            traffic,
+            events: Rc::default(),
+            changes: Arc::new(changes),
+            explain: Rc::new(move |query| {
+                let explain = explain.clone();
+                Box::pin(async move { explain(query).await })
+            }),
+            status: Rc::new(AdminResponse::shutting_down),
+            reload: Rc::new(|| Box::pin(async { AdminResponse::shutting_down() })),
+        }
+    }
+
+    /// Sets the actions of `/status` and `/reload`.
+    pub fn with_control(
+        self,
+        status: impl Fn() -> AdminResponse + 'static,
+        reload: impl AsyncFn() -> AdminResponse + 'static,
+    ) -> AdminState {
+        let reload = Rc::new(reload);
+        let reload: Rc<ReloadFn> = Rc::new(move || {
+            let reload = reload.clone();
+            Box::pin(async move { reload().await })
+        });
+        AdminState { status: Rc::new(status), reload, ..self }
+    }
+
+    /// Registers the counts of changes with `metrics`. Call it once.
+    pub fn register_metrics(&self, metrics: &Metrics) {
+        self.changes.register_metrics(metrics);
+    }
+
+    /// The gateway in force.
+    pub(super) fn gateway(&self) -> Arc<Gateway> {
+        self.current.load_full()
+    }
+
+    pub(super) fn traffic(&self) -> &TrafficSampler {
+        &self.traffic
+    }
+
+    pub(super) fn events(&self) -> &Rc<EventStreams> {
+        &self.events
+    }
+
+    pub(super) fn changes(&self) -> &ChangeCounts {
+        &self.changes
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed)
+    }
+
+    pub(super) fn show_status(&self) -> AdminResponse {
+        (self.status)()
+    }
+
+    pub(super) fn reload(&self) -> Pin<Box<dyn Future<Output = AdminResponse>>> {
+        (self.reload)()
+    }
+
+    pub(super) fn explain(&self, query: Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>> {
+        (self.explain)(query)
+    }
+}

@@ -1,0 +1,170 @@
+//! The traffic of now and of the last minute, from samples of the counters: one each second, at most 60.
+
+mod sample;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::base::clock::Now;
+use crate::config::LimitId;
+use crate::observe::metrics::VERDICT_NAMES;
+use crate::observe::metrics::cells::{BucketCounts, estimate_quantile};
+use crate::proxy::gateway::Gateway;
+use sample::TrafficSample;
+pub use sample::distinct_limits;
+
+/// Time between two samples.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+const SAMPLES_MAX: usize = 60;
+/// The rate of now is that of at least this span.
+const RECENT_NS: u64 = 1_000_000_000;
+
+/// The last samples of the counters.
+pub struct TrafficSampler(RefCell<VecDeque<TrafficSample>>);
+
+/// A count and its rates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Traffic {
+    /// Since the start.
+    pub total: u64,
+    /// Now: over the last second or two.
+    pub per_s: f64,
+    /// Over the last minute, or since the start.
+    pub per_s_1m: f64,
+}
+
+/// Everything that the samples tell about a gateway.
+pub struct TrafficLook {
+    /// The span of the rates of now.
+    pub over_seconds: f64,
+    /// One for each name of a limit, in file order.
+    pub limits: Vec<LimitTraffic>,
+    /// Finished requests by verdict, as [`VERDICT_NAMES`] names them.
+    pub verdicts: [Traffic; VERDICT_NAMES.len()],
+    pub ban_rejections: Traffic,
+    /// The waits in all queues, of the last minute.
+    pub waits: Option<Quantiles>,
+    /// The response times of each upstream, of the last minute, by their index.
+    pub upstream_times: Vec<Option<Quantiles>>,
+}
+
+/// The decisions of the limits of one name.
+pub struct LimitTraffic {
+    /// The first one of the name.
+    pub limit: LimitId,
+    pub admitted: Traffic,
+    pub waited: Traffic,
+    pub rejected: Traffic,
+    /// What a dry run would have rejected.
+    pub dry_run_rejected: Traffic,
+}
+
+/// Estimates from a histogram.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quantiles {
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+}
+
+impl TrafficSampler {
+    /// Begins with `gateway`, which has judged nothing so far.
+    pub fn new(gateway: &Gateway, now: Now) -> TrafficSampler {
+        TrafficSampler(RefCell::new(VecDeque::from([TrafficSample::take(gateway, now, None)])))
+    }
+
+    /// Takes the next sample; call it each second.
+    pub fn take_sample(&self, gateway: &Gateway, now: Now) {
+        let mut samples = self.0.borrow_mut();
+        let sample = TrafficSample::take(gateway, now, samples.back());
+        if samples.len() >= SAMPLES_MAX {
+            samples.pop_front();
+        }
+        samples.push_back(sample);
+    }
+
+    /// Compares the counters of `gateway`, the one in force, with the samples.
+    pub fn look_at(&self, gateway: &Gateway, now: Now) -> TrafficLook {
+        let samples = self.0.borrow();
+        let seen = TrafficSample::take(gateway, now, samples.back());
+        let is_apart = |sample: &&TrafficSample| now.ns_since(sample.at) >= RECENT_NS;
+        let recent = samples.iter().rev().find(is_apart).or(samples.front()).unwrap_or(&seen);
+        let minute = samples.front().unwrap_or(&seen);
+        let spans = Spans { recent: seconds_since(now, recent), minute: seconds_since(now, minute) };
+        let limits = seen.limits().enumerate().map(|(at, (limit, name, counts))| {
+            let (recent, minute) = (recent.counts_of(&seen, at, name), minute.counts_of(&seen, at, name));
+            LimitTraffic {
+                limit,
+                admitted: spans.traffic(counts.admitted, recent.admitted, minute.admitted),
+                waited: spans.traffic(counts.waited, recent.waited, minute.waited),
+                rejected: spans.traffic(counts.rejected, recent.rejected, minute.rejected),
+                dry_run_rejected: spans.traffic(
+                    counts.dry_run_rejected,
+                    recent.dry_run_rejected,
+                    minute.dry_run_rejected,
+                ),
+            }
+        });
+        let times = (0..gateway.upstreams.len())
+            .map(|at| quantiles_since(seen.upstream_times(at)?, minute.times_of(&seen, at)));
+        TrafficLook {
+            over_seconds: (now.ns_since(recent.at) / 1_000_000) as f64 / 1_000.0,
+            limits: limits.collect(),
+            verdicts: std::array::from_fn(|kind| {
+                spans.traffic(seen.verdicts[kind], recent.verdicts[kind], minute.verdicts[kind])
+            }),
+            ban_rejections: spans.traffic(seen.ban_rejections, recent.ban_rejections, minute.ban_rejections),
+            waits: quantiles_since(&seen.waits, Some(&minute.waits)),
+            upstream_times: times.collect(),
+        }
+    }
+}
+
+impl TrafficLook {
+    /// Rejections of all limits and bans, per second now.
+    pub fn rejections_per_second(&self) -> f64 {
+        let limits = self.limits.iter().map(|limit| limit.rejected.per_s).sum::<f64>();
+        round_rate(limits + self.ban_rejections.per_s)
+    }
+}
+
+/// The seconds that rates are of.
+struct Spans {
+    recent: f64,
+    minute: f64,
+}
+
+impl Spans {
+    fn traffic(&self, total: u64, recent: u64, minute: u64) -> Traffic {
+        // A count that is smaller than before belongs to something that was removed and came back.
+        let rate = |before: u64, seconds: f64| round_rate(total.saturating_sub(before) as f64 / seconds);
+        Traffic { total, per_s: rate(recent, self.recent), per_s_1m: rate(minute, self.minute) }
+    }
+}
+
+/// At least a second, so that the first moments do not look busier than they are.
+fn seconds_since(now: Now, sample: &TrafficSample) -> f64 {
+    now.ns_since(sample.at).max(RECENT_NS) as f64 / 1e9
+}
+
+/// Three decimals are enough for people and programs.
+fn round_rate(rate: f64) -> f64 {
+    (rate * 1000.0).round() / 1000.0
+}
+
+/// The quantiles of what was observed since `before`.
+fn quantiles_since(now: &BucketCounts, before: Option<&BucketCounts>) -> Option<Quantiles> {
+    let before = before.copied().unwrap_or_default();
+    let counts = std::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket]));
+    let ms = |share| estimate_quantile(&counts, share).map(|ns| (ns / 1_000) as f64 / 1_000.0);
+    Some(Quantiles { p50_ms: ms(0.5)?, p99_ms: ms(0.99)? })
+}
+
+/// The names of something, shared by the samples that have the same.
+type Names = Arc<[Arc<str>]>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! One sample of the counters of a gateway.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::Names;
+use crate::base::clock::Now;
+use crate::config::LimitId;
+use crate::observe::metrics::cells::BucketCounts;
+use crate::observe::metrics::{LimitCounts, VERDICT_NAMES};
+use crate::proxy::gateway::Gateway;
+
+/// Upstreams whose response times are sampled, so that samples stay small.
+const TIMED_UPSTREAMS_MAX: usize = 256;
+
+/// The counters at one moment.
+pub(super) struct TrafficSample {
+    pub at: Now,
+    /// Equal in samples of the same gateway.
+    generation: u64,
+    limits: Arc<[LimitId]>,
+    limit_names: Names,
+    limit_counts: Box<[LimitCounts]>,
+    pub verdicts: [u64; VERDICT_NAMES.len()],
+    pub ban_rejections: u64,
+    pub waits: BucketCounts,
+    upstream_names: Names,
+    upstream_times: Box<[BucketCounts]>,
+}
+
+impl TrafficSample {
+    /// Reads the counters now; `before` is the sample before, whose names are used again.
+    pub fn take(gateway: &Gateway, at: Now, before: Option<&TrafficSample>) -> TrafficSample {
+        let before = before.filter(|before| before.generation == gateway.generation);
+        let (limits, limit_names, upstream_names) = match before {
+            Some(before) => {
+                (before.limits.clone(), before.limit_names.clone(), before.upstream_names.clone())
+            }
+            None => {
+                let limits: Arc<[LimitId]> = distinct_limits(gateway).into();
+                let names = limits.iter().map(|limit| gateway.limits[limit.0].name.clone()).collect();
+                let upstreams = gateway.upstreams.iter().take(TIMED_UPSTREAMS_MAX);
+                (limits, names, upstreams.map(|upstream| upstream.name.as_ref().into()).collect())
+            }
+        };
+        let metrics = &gateway.metrics;
+        let timed = gateway.upstreams.iter().take(TIMED_UPSTREAMS_MAX);
+        TrafficSample {
+            at,
+            generation: gateway.generation,
+            limit_counts: limits.iter().map(|limit| metrics.limit_counts(*limit)).collect(),
+            limits,
+            limit_names,
+            verdicts: metrics.verdict_counts(),
+            ban_rejections: metrics.ban_rejected_count(),
+            waits: metrics.wait_counts(),
+            upstream_names,
+            upstream_times: timed.map(|upstream| metrics.upstream_time_counts(upstream.id)).collect(),
+        }
+    }
+
+    /// The limits of each name, with their name and counts.
+    pub fn limits(&self) -> impl Iterator<Item = (LimitId, &str, &LimitCounts)> {
+        let named = self.limits.iter().zip(self.limit_names.iter());
+        named.zip(&self.limit_counts).map(|((limit, name), counts)| (*limit, &**name, counts))
+    }
+
+    /// The counts of the limit that is at `at` in the sample `seen`; zero for one that was not there.
+    pub fn counts_of(&self, seen: &TrafficSample, at: usize, name: &str) -> LimitCounts {
+        let at = match self.generation == seen.generation {
+            true => Some(at),
+            // Rarely so: for a minute after a reload. Limits mostly keep their place.
+            false if self.limit_names.get(at).is_some_and(|other| **other == *name) => Some(at),
+            false => self.limit_names.iter().position(|other| **other == *name),
+        };
+        at.and_then(|at| self.limit_counts.get(at)).copied().unwrap_or_default()
+    }
+
+    /// The response times of the upstream at this index.
+    pub fn upstream_times(&self, at: usize) -> Option<&BucketCounts> {
+        self.upstream_times.get(at)
+    }
+
+    /// The response times of the upstream that is at `at` in the sample `seen`.
+    pub fn times_of(&self, seen: &TrafficSample, at: usize) -> Option<&BucketCounts> {
+        let name = seen.upstream_names.get(at)?;
+        let at = match self.generation == seen.generation {
+            true => at,
+            false => self.upstream_names.iter().position(|other| other == name)?,
+        };
+        self.upstream_times.get(at)
+    }
+}
+
+/// The first limit of each name, in file order.
+pub fn distinct_limits(gateway: &Gateway) -> Vec<LimitId> {
+    let mut known = HashSet::new();
+    let ids = gateway.limits.iter().filter(|limit| known.insert(&limit.name));
+    ids.map(|limit| limit.id).collect()
+}
