@@ -1,7 +1,7 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test fuzz bench bench-redis bench-edge bench-scaling audit fmt tools components lint dependencies instructions gateway \
-	package test-package test-deploy promtool
+.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-scaling audit fmt tools components lint \
+	dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -50,6 +50,13 @@ test: tools ## install what the tests need, then run every check and every test;
 	cargo test --locked
 	@echo "Step 3 of 3: count the instructions of a request. About a minute."
 	$(MAKE) --no-print-directory instructions
+
+# What an outside client of the OpenAPI document tries; `make test` needs no network, so this is apart.
+CLIENTS := target/test-clients
+test-clients: ## try the admin API by its OpenAPI document with schemathesis (needs the network once)
+	@[ -x $(CLIENTS)/bin/schemathesis ] || { python3 -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install -q schemathesis; }
+	cargo build --locked --bin sluicegate
+	tests/clients/openapi.sh target/debug/sluicegate $(CLIENTS)/bin/schemathesis
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
 	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz

@@ -23,6 +23,7 @@ pub use diagnostics::codes;
 pub use diagnostics::problem::{Problem, ProblemReport};
 pub use model::access::*;
 pub use model::account::*;
+pub use model::admin::*;
 pub use model::cors::*;
 pub use model::headers::*;
 pub use model::id::*;

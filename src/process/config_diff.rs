@@ -272,6 +272,7 @@ mod tests {
             include_str!("../config/model/mod.rs"),
             include_str!("../config/model/access.rs"),
             include_str!("../config/model/account.rs"),
+            include_str!("../config/model/admin.rs"),
             include_str!("../config/model/limit.rs"),
             include_str!("../config/model/listen.rs"),
             include_str!("../config/model/reject.rs"),

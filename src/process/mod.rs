@@ -288,7 +288,8 @@ fn raise_descriptor_limit(max_connections: usize) -> usize {
 }
 
 /// Waits for the first signal or until another process serves. Then goes on serving for `timeouts.drain`, while
-/// `/readyz` answers 503, drains, and ends at the deadline or at the second signal. `stop_tasks` ends the control thread's tasks.
+/// `/readyz` answers 503, drains, and ends at the deadline or at the second signal. `stop_tasks` ends the control
+/// thread's tasks.
 async fn wait_and_drain(
     (mut signals, relay): (Signals, SignalRelay),
     mut ended: WorkersEnded,

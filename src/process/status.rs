@@ -7,7 +7,7 @@ use super::gateway_tasks::GatewayTasks;
 use crate::base::clock::Now;
 use crate::operate::admin::AdminResponse;
 use crate::operate::text_table::render_table;
-use crate::operate::traffic::TrafficLook;
+use crate::operate::traffic::{LimitSizes, TrafficLook};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::upstream::{ServerStatus, UpstreamStatus};
 
@@ -19,16 +19,16 @@ impl ControlThread {
     pub fn render_status(&self) -> AdminResponse {
         let gateway = self.current.load();
         let now = Now::read_clock();
-        let look = self.traffic.look_at(&gateway, now);
+        let (look, sizes) = (self.traffic.look_at(&gateway, now), LimitSizes::read(&gateway));
         let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
         let upstreams: Vec<UpstreamStatus> = shown.map(|upstream| upstream.status_at(now)).collect();
         let (mut text, mut json) = self.describe_process(&gateway, &look, now);
         text.push_str(&upstreams_table(&upstreams));
-        text.push_str(&limits_table(&gateway, &look));
+        text.push_str(&limits_table(&gateway, &look, &sizes));
         let limits = look.limits.iter().map(|found| {
             json!({
                 "limit": *gateway.limits[found.limit.0].name,
-                "keys": gateway.count_keys(found.limit),
+                "keys": sizes.of_limit(found.limit).keys,
                 "rejected": found.rejected.total,
                 "rejected_per_s": found.rejected.per_s,
             })
@@ -126,12 +126,12 @@ fn upstreams_table(upstreams: &[UpstreamStatus]) -> String {
 }
 
 /// The limits that reject most come first.
-fn limits_table(gateway: &Gateway, look: &TrafficLook) -> String {
+fn limits_table(gateway: &Gateway, look: &TrafficLook, sizes: &LimitSizes<'_>) -> String {
     let mut all: Vec<_> = look.limits.iter().map(|found| (found.limit, found.rejected)).collect();
     all.sort_by(|(_, a), (_, b)| b.per_s.total_cmp(&a.per_s).then(b.total.cmp(&a.total)));
     let rows = all.iter().map(|(limit, rejected)| {
         let name = gateway.limits[limit.0].name.to_string();
-        let keys = gateway.count_keys(*limit).map_or_else(|| "-".to_owned(), |keys| keys.to_string());
+        let keys = sizes.of_limit(*limit).keys.map_or_else(|| "-".to_owned(), |keys| keys.to_string());
         [name, keys, format!("{:.1}", rejected.per_s), rejected.total.to_string()]
     });
     render_table(["limit", "keys", "rejections/s", "total"], rows, ROWS_MAX)

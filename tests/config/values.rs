@@ -49,7 +49,7 @@ fn the_smallest_file_has_every_default() {
     assert_eq!((reject.retry_jitter, config.state.max_keys), (0, 1_000_000));
     assert!(config.state.snapshot.is_none() && config.state.heavy_hitters == Some(1024));
     let admin = config.admin.expect("admin");
-    assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none() && admin.hosts.is_empty());
+    assert!(admin.listen == address("127.0.0.1:9901") && admin.tokens.is_empty() && admin.hosts.is_empty());
     assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
     assert_eq!((config.access_log.output, config.access_log.sample), (AccessLogOutput::Stdout, 100.0));
     assert!(
@@ -244,7 +244,7 @@ fn other_fields() {
     assert_eq!(config.state.heavy_hitters, Some(64));
     let admin = config.admin.as_ref().expect("admin");
     assert_eq!(
-        (admin.listen, admin.token.as_ref().map(|token| token.0.as_str())),
+        (admin.listen, admin.tokens.first().map(|token| token.token.0.as_str())),
         (address("0.0.0.0:9901"), Some("hunter2"))
     );
     assert_eq!(admin.hosts, ["admin.example.com", "gateway-1"]);
@@ -263,7 +263,10 @@ fn substituted_scalars_keep_their_type() {
     assert_eq!(config.listen, [ListenConfig::with_address(ListenAddress::Port(8081))]);
     assert_eq!((config.server.workers, config.server.max_headers), (2, 12));
     assert!(config.limits[0].dry_run);
-    assert_eq!(config.admin.and_then(|admin| admin.token).map(|token| token.0).as_deref(), Some("s3cret"));
+    assert_eq!(
+        config.admin.and_then(|admin| admin.tokens.into_iter().next()).map(|token| token.token.0).as_deref(),
+        Some("s3cret")
+    );
     assert_eq!(config.locations[0].name, "/sluicegate");
 }
 

@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod gateway;
 pub mod h2_raw;
 pub mod http;
+pub mod json_schema;
 pub mod nginx;
 pub mod pki;
 pub mod proxy;

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod account;
+pub(crate) mod admin;
 pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod id;
@@ -13,7 +14,6 @@ pub(crate) mod template;
 pub(crate) mod tls;
 pub(crate) mod upstream;
 
-use std::net::SocketAddr;
 use std::ops::Index;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use super::value::path_regex::PathRegex;
 use super::value::scalars::{Rate, Secret};
 use access::{AccessConfig, BansConfig, IpSetConfig};
 use account::AccountConfig;
+use admin::AdminConfig;
 use cors::CorsConfig;
 use headers::HeaderEdits;
 use id::{LimitId, LocationId, UpstreamId};
@@ -317,33 +318,6 @@ pub enum RedisServers {
 pub struct ReloadConfig {
     /// The interval between checks of the files for changes; `None` = never.
     pub watch: Option<Duration>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdminConfig {
-    pub listen: SocketAddr,
-    /// Empty = requests from this host need none. `token: T` is one named `admin` that allows all.
-    pub tokens: Vec<AdminToken>,
-    /// Host names, beside addresses and `localhost`, that requests without a token may use.
-    pub hosts: Vec<String>,
-}
-
-/// A token of the admin API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdminToken {
-    /// Unique; audit lines name the caller by it.
-    pub name: String,
-    /// Unique.
-    pub token: Secret,
-    pub allow: AdminRights,
-}
-
-/// What the holder of a token may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdminRights {
-    All,
-    /// Everything that changes nothing.
-    Read,
 }
 
 #[derive(Debug, Clone)]

@@ -2,9 +2,8 @@
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::{
-    AccessLogConfig, AccessLogOutput, AdminConfig, AdminRights, AdminToken, LogConfig, ReloadConfig,
-};
+use crate::config::model::admin::{AdminConfig, AdminRights, AdminToken};
+use crate::config::model::{AccessLogConfig, AccessLogOutput, LogConfig, ReloadConfig};
 use crate::config::schema::field::ParseScalar;
 use crate::config::schema::tables::operation::{access_log, admin, admin_token, log, reload};
 use crate::config::schema::tables::root::root;

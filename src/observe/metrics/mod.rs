@@ -22,7 +22,7 @@ pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
 pub use servers::ServerMetric;
 pub use store::StoreReading;
-pub use traffic::{LimitCounts, VERDICT_NAMES, VerdictKind};
+pub use traffic::{DecisionCounts, VERDICT_NAMES, VerdictKind};
 
 /// The names that series are labelled with, by their indices in the configuration.
 #[derive(Debug, Clone, Default)]

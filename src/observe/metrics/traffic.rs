@@ -23,7 +23,7 @@ pub const VERDICT_NAMES: [&str; 7] = ["admit", "wait", "reject", "missing_key", 
 
 /// The decisions of one limit since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LimitCounts {
+pub struct DecisionCounts {
     pub admitted: u64,
     pub waited: u64,
     /// Also those that got another response instead.
@@ -44,10 +44,10 @@ impl Metrics {
         std::array::from_fn(|verdict| self.verdicts.sum(verdict))
     }
 
-    pub fn limit_counts(&self, limit: LimitId) -> LimitCounts {
-        let Some(&series) = self.series.limits.get(limit.0) else { return LimitCounts::default() };
+    pub fn limit_counts(&self, limit: LimitId) -> DecisionCounts {
+        let Some(&series) = self.series.limits.get(limit.0) else { return DecisionCounts::default() };
         let sum = |kind: DecisionKind| self.decisions[series].sum(kind as usize);
-        LimitCounts {
+        DecisionCounts {
             admitted: sum(DecisionKind::Admit),
             waited: sum(DecisionKind::Wait),
             rejected: sum(DecisionKind::Reject) + sum(DecisionKind::Degrade),

@@ -3,7 +3,7 @@
 //! A handler says what it changed by [`Answer::with_change`]; the rest is done here, so that no call can forget it.
 
 use super::answer::Answer;
-use super::call::{Call, Caller};
+use super::call::{AdminCaller, Call};
 use super::change_counts::ChangeCounts;
 
 /// Characters of a reason.
@@ -15,7 +15,7 @@ const AUDIT: &str = crate::observe::logging::AUDIT_TARGET;
 /// Who asked for a change, and what for.
 pub(super) struct AuditEntry<'a> {
     pub call: &'static Call,
-    pub caller: &'a Caller,
+    pub caller: &'a AdminCaller,
     pub reason: Option<&'a str>,
     /// The values in the path of the request.
     pub path_values: &'a [(&'static str, String)],

@@ -11,7 +11,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Request};
 
-use super::call::Caller;
+use super::call::AdminCaller;
 use crate::config::{AdminConfig, AdminRights, Secret};
 
 /// The callers that the configuration accepts.
@@ -57,9 +57,9 @@ impl CallerPolicy {
         request: &Request<B>,
         address: SocketAddr,
         public: bool,
-    ) -> Result<Caller, CallerRejection> {
+    ) -> Result<AdminCaller, CallerRejection> {
         let headers = request.headers();
-        let caller = |name: &Arc<str>, may_change| Caller { name: name.clone(), address, may_change };
+        let caller = |name: &Arc<str>, may_change| AdminCaller { name: name.clone(), address, may_change };
         let caller = match self.find_token(headers) {
             Some(found) => caller(&found.name, found.may_change),
             None if public => caller(&self.nameless, false),
@@ -173,7 +173,7 @@ mod tests {
         policy: &CallerPolicy,
         fields: &[(&str, &str)],
         public: bool,
-    ) -> Result<Caller, CallerRejection> {
+    ) -> Result<AdminCaller, CallerRejection> {
         let mut request = Request::new(());
         for (name, value) in fields {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();

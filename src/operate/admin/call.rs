@@ -87,7 +87,7 @@ pub(super) struct AnswerFormat {
     pub forms: &'static [AnswerForm],
 }
 
-/// One media type of an answer, with an example.
+/// One media type of an answer, with an example unless that is empty.
 pub(super) enum AnswerForm {
     Text(&'static str),
     Json(&'static JsonShape, &'static str),
@@ -123,7 +123,7 @@ pub(super) struct CallRequest {
 
 /// The caller of a request.
 #[derive(Debug, Clone)]
-pub(super) struct Caller {
+pub(super) struct AdminCaller {
     /// The name of its token; `loopback` without tokens.
     pub name: Arc<str>,
     pub address: SocketAddr,
@@ -170,9 +170,9 @@ impl CallRequest {
     ///
     /// # Errors
     /// The answer to a body that is none.
-    pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, Answer> {
+    pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, AdminResponse> {
         let body = Value::Object(self.body.clone());
-        serde_json::from_value(body).map_err(|error| reject_body(self.call, &error.to_string()).into())
+        serde_json::from_value(body).map_err(|error| reject_body(self.call, &error.to_string()))
     }
 }
 

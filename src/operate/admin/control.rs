@@ -11,14 +11,10 @@ pub(super) fn show_status(request: &CallRequest) -> Answer {
 
 pub(super) fn post_reload(request: CallRequest) -> AnswerFuture {
     Box::pin(async move {
-        let before = request.state.gateway().generation;
+        let generation = || request.state.show_status().json["generation"].clone();
+        let before = json!({ "generation": generation() });
         let response = request.state.reload().await;
-        let changes = response.json.get("changes").cloned().unwrap_or_default();
-        let change = Change {
-            target: String::new(),
-            before: json!({ "configuration": before }),
-            after: json!({ "configuration": request.state.gateway().generation, "changes": changes }),
-        };
-        Answer::from(response).with_change(change)
+        let after = json!({ "generation": generation(), "changes": response.json["changes"] });
+        Answer::from(response).with_change(Change { target: String::new(), before, after })
     })
 }

@@ -11,7 +11,7 @@ use super::state::AdminState;
 use crate::base::clock::Now;
 use crate::base::wall_clock::unix_ns;
 use crate::observe::metrics::VERDICT_NAMES;
-use crate::operate::traffic::{LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
+use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::upstream::Upstream;
 
@@ -34,7 +34,7 @@ struct TrafficEvent<'a> {
     bans: usize,
     wait: Option<Quantiles>,
     limits: Vec<LimitRates<'a>>,
-    upstreams: Vec<UpstreamState<'a>>,
+    upstreams: Vec<UpstreamRates<'a>>,
     /// The last refusals, the newest first.
     refusals: Vec<serde_json::Value>,
 }
@@ -50,7 +50,7 @@ struct LimitRates<'a> {
 }
 
 #[derive(Serialize)]
-struct UpstreamState<'a> {
+struct UpstreamRates<'a> {
     upstream: &'a str,
     up: usize,
     down: usize,
@@ -116,23 +116,27 @@ fn busiest_limits<'a>(gateway: &'a Gateway, look: &TrafficLook) -> Vec<LimitRate
     let key = |limit: &LimitTraffic| (limit.rejected.per_s, limit.waited.per_s + limit.admitted.per_s);
     limits.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal));
     limits.truncate(ROWS_MAX);
-    let rates = limits.into_iter().map(|found| LimitRates {
-        limit: &gateway.limits[found.limit.0].name,
-        admitted_per_s: found.admitted.per_s,
-        waited_per_s: found.waited.per_s,
-        rejected_per_s: found.rejected.per_s,
-        keys: gateway.count_keys(found.limit),
-        waiting: gateway.count_waiting(found.limit),
+    let sizes = LimitSizes::read(gateway);
+    let rates = limits.into_iter().map(|found| {
+        let LimitSize { keys, waiting } = sizes.of_limit(found.limit);
+        LimitRates {
+            limit: &gateway.limits[found.limit.0].name,
+            admitted_per_s: found.admitted.per_s,
+            waited_per_s: found.waited.per_s,
+            rejected_per_s: found.rejected.per_s,
+            keys,
+            waiting,
+        }
     });
     rates.collect()
 }
 
-fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> Vec<UpstreamState<'a>> {
+fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> Vec<UpstreamRates<'a>> {
     let shown = gateway.upstreams.iter().enumerate().filter(|(_, upstream)| !upstream.is_demo());
-    let mut all: Vec<UpstreamState<'_>> = shown
+    let mut all: Vec<UpstreamRates<'_>> = shown
         .map(|(at, upstream)| {
             let response = look.upstream_times.get(at).copied().flatten();
-            UpstreamState { response, ..count_states(upstream, now) }
+            UpstreamRates { response, ..count_states(upstream, now) }
         })
         .collect();
     all.sort_by_key(|upstream| std::cmp::Reverse((upstream.ejected + upstream.down, upstream.in_flight)));
@@ -140,10 +144,10 @@ fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> 
     all
 }
 
-fn count_states(upstream: &Upstream, now: Now) -> UpstreamState<'_> {
+fn count_states(upstream: &Upstream, now: Now) -> UpstreamRates<'_> {
     let servers = upstream.status_at(now).servers;
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
-    UpstreamState {
+    UpstreamRates {
         upstream: &upstream.name,
         up: count("up"),
         down: count("down"),

@@ -77,11 +77,13 @@ pub(super) const LIMIT_LIST: &str = r#"{
 
 pub(super) const TRAFFIC_EVENT: &str = r#"{
   "at_ms": 1767225600000,
-  "requests": { "admit": 96.5, "wait": 2.0, "reject": 4.0, "missing_key": 0.0, "degrade": 0.0, "ban": 0.5, "fault": 0.0 },
+  "requests": { "admit": 96.5, "wait": 2.0, "reject": 4.0, "missing_key": 0.0, "degrade": 0.0, "ban": 0.5,
+                "fault": 0.0 },
   "in_flight": 9, "waiting": 1, "bans": 2,
   "wait": { "p50_ms": 40.0, "p99_ms": 230.0 },
   "limits": [
-    { "limit": "per-ip", "admitted_per_s": 96.5, "waited_per_s": 2.0, "rejected_per_s": 4.0, "keys": 1204, "waiting": 1 }
+    { "limit": "per-ip", "admitted_per_s": 96.5, "waited_per_s": 2.0, "rejected_per_s": 4.0, "keys": 1204,
+      "waiting": 1 }
   ],
   "upstreams": [
     { "upstream": "app", "up": 2, "down": 0, "ejected": 1, "draining": 0, "in_flight": 9,

@@ -11,7 +11,7 @@ pub(super) fn post_explain(request: CallRequest) -> AnswerFuture {
     Box::pin(async move {
         let query: Query = match request.read_body() {
             Ok(query) => query,
-            Err(rejection) => return rejection,
+            Err(rejection) => return rejection.into(),
         };
         match request.state.explain(query).await {
             Ok(explanation) => Answer::forms(explanation.to_string(), &explanation),

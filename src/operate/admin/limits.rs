@@ -9,7 +9,7 @@ use crate::config::Algorithm;
 use crate::config::LimitConfig;
 use crate::config::describe::{describe_key, describe_limit, describe_rates};
 use crate::operate::text_table::render_table;
-use crate::operate::traffic::{LimitTraffic, Traffic};
+use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use crate::proxy::gateway::Gateway;
 
 #[derive(Serialize)]
@@ -59,13 +59,14 @@ struct TierNumbers {
 pub(super) fn list_limits(request: &CallRequest) -> Answer {
     let gateway = request.state.gateway();
     let look = request.state.traffic().look_at(&gateway, Now::read_clock());
+    let sizes = LimitSizes::read(&gateway);
     let mut found: Vec<&LimitTraffic> = look.limits.iter().collect();
     if request.query_value("by") == "rejected" {
         found.sort_by(|a, b| b.rejected.per_s.total_cmp(&a.rejected.per_s));
     }
     found.truncate(usize::try_from(request.query_number("top")).unwrap_or(usize::MAX));
     let limits: Vec<LimitStatus> =
-        found.into_iter().map(|found| LimitStatus::of_limit(&gateway, found)).collect();
+        found.into_iter().map(|found| LimitStatus::of_limit(&gateway, &sizes, found)).collect();
     let per_s = |traffic: &Traffic| format!("{:.1}", traffic.per_s);
     let rows = limits.iter().map(|limit| {
         [
@@ -86,10 +87,9 @@ pub(super) fn list_limits(request: &CallRequest) -> Answer {
 }
 
 impl LimitStatus {
-    fn of_limit(gateway: &Gateway, found: &LimitTraffic) -> LimitStatus {
+    fn of_limit(gateway: &Gateway, sizes: &LimitSizes<'_>, found: &LimitTraffic) -> LimitStatus {
         let config = &gateway.limits[found.limit.0].config;
-        // Limits of one name share their series, so their sizes are summed as well.
-        let same = || gateway.limits.iter().filter(|limit| limit.name == gateway.limits[found.limit.0].name);
+        let LimitSize { keys, waiting } = sizes.of_limit(found.limit);
         LimitStatus {
             limit: config.name.clone(),
             algorithm: config.algorithm.word(),
@@ -104,8 +104,8 @@ impl LimitStatus {
             tiers: list_tiers(config),
             dry_run: config.dry_run,
             shared: config.shared.is_some(),
-            keys: same().map(|limit| gateway.count_keys(limit.id)).sum(),
-            waiting: same().map(|limit| gateway.count_waiting(limit.id)).sum(),
+            keys,
+            waiting,
             admitted: found.admitted,
             waited: found.waited,
             rejected: found.rejected,

@@ -1,10 +1,10 @@
-//! The admin API: shows and steers the running gateway. It runs on the control thread, apart from the workers, so that it
-//! answers when they are busy.
+//! The admin API: shows and steers the running gateway. It runs on the control thread, apart from the workers, so that
+//! it answers when they are busy.
 //!
 //! [`calls`] is the table of all calls, from which come routing, access, the page of a wrong path and the OpenAPI
-//! document. A new call is a row there, with its JSON in [`shapes`] and an example in [`examples`], and a handler. A
-//! handler gets a [`CallRequest`](call::CallRequest), whose caller is authorized and whose parameters fit the table, and
-//! returns an [`Answer`](answer::Answer); one that changes something says what by
+//! document. A new call is a row there, with its JSON in [`shapes`] and an example in [`examples`], and a handler. The
+//! handler gets a [`CallRequest`](call::CallRequest), whose caller is authorized and whose parameters fit the table,
+//! and returns an [`Answer`](answer::Answer); one that changes something says what by
 //! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;

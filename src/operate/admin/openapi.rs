@@ -116,7 +116,7 @@ fn describe_body(call: &Call) -> Option<Value> {
     let changes = call.access == CallAccess::Change;
     let (mut schema, required, example) = match &call.body {
         Some(body) => (closed_schema(body.object), body.required, body.example),
-        None if changes => (closed_schema(&REASON), false, r#"{"reason": "maintenance"}"#),
+        None if changes => (closed_schema(&REASON), true, r#"{"reason": "maintenance"}"#),
         None => return None,
     };
     if changes {
@@ -160,12 +160,9 @@ fn describe_answers(call: &Call, protected: bool) -> Value {
 
 fn describe_answer(answer: &AnswerFormat) -> Value {
     let media = |form: &AnswerForm| match form {
-        AnswerForm::Text(example) => {
-            ("text/plain".to_owned(), json!({ "schema": { "type": "string" }, "example": example }))
-        }
+        AnswerForm::Text(example) => describe_media("text/plain", text_schema(), example, json!(example)),
         AnswerForm::Json(shape, example) => {
-            let example = parse_example(example);
-            ("application/json".to_owned(), json!({ "schema": shape.schema(), "example": example }))
+            describe_media("application/json", shape.schema(), example, parse_example(example))
         }
         AnswerForm::Events(object, example) => {
             let data = json!({
@@ -173,21 +170,34 @@ fn describe_answer(answer: &AnswerFormat) -> Value {
                 "contentMediaType": "application/json",
                 "contentSchema": object.reference(),
             });
-            let example = format!("data: {}\n\n", parse_example(example));
-            (EVENT_STREAM.to_owned(), json!({ "schema": data, "example": example }))
+            let event = format!("data: {}\n\n", parse_example(example));
+            describe_media(EVENT_STREAM, data, example, json!(event))
         }
         AnswerForm::Other(kind, example) => {
-            let kind = kind.split(';').next().unwrap_or(kind).to_owned();
-            (kind, json!({ "schema": { "type": "string" }, "example": example }))
+            let kind = kind.split(';').next().unwrap_or(kind);
+            describe_media(kind, text_schema(), example, json!(example))
         }
     };
     let content: Map<String, Value> = answer.forms.iter().map(media).collect();
     json!({ "description": answer.sentence, "content": content })
 }
 
+/// One media type; `example` is shown unless `written` is empty.
+fn describe_media(kind: &str, schema: Value, written: &str, example: Value) -> (String, Value) {
+    let mut media = json!({ "schema": schema });
+    if !written.is_empty() {
+        media["example"] = example;
+    }
+    (kind.to_owned(), media)
+}
+
+fn text_schema() -> Value {
+    json!({ "type": "string" })
+}
+
 fn describe_error(sentence: &str) -> Value {
     json!({ "description": sentence, "content": {
-        "text/plain": { "schema": { "type": "string" } },
+        "text/plain": { "schema": text_schema() },
         "application/json": { "schema": JsonShape::Object(&ERROR).schema() },
     } })
 }
@@ -222,7 +232,9 @@ mod tests {
             }
             assert_eq!(call.path.matches('{').count(), call.path.matches('}').count());
             for form in call.answers.iter().flat_map(|answer| answer.forms) {
-                if let AnswerForm::Json(_, text) | AnswerForm::Events(_, text) = form {
+                if let AnswerForm::Json(_, text) | AnswerForm::Events(_, text) = form
+                    && !text.is_empty()
+                {
                     assert!(serde_json::from_str::<Value>(text).is_ok(), "{}: {text}", call.name);
                 }
             }

@@ -5,7 +5,7 @@ use percent_encoding::percent_decode_str;
 use super::call::{Call, Parameter, ParameterKind};
 
 /// The call that a path belongs to.
-pub(super) enum Route {
+pub(super) enum CallRoute {
     Found {
         call: &'static Call,
         /// By name, percent-decoded.
@@ -17,8 +17,8 @@ pub(super) enum Route {
     Unknown,
 }
 
-impl Route {
-    pub fn find(calls: &'static [Call], method: &str, path: &str) -> Route {
+impl CallRoute {
+    pub fn find(calls: &'static [Call], method: &str, path: &str) -> CallRoute {
         let same_path = calls.iter().filter_map(|call| Some((call, match_path(call, path)?)));
         let mut same_path: Vec<_> = same_path.collect();
         // A HEAD is a GET without its body.
@@ -26,10 +26,10 @@ impl Route {
         match same_path.iter().position(|(call, _)| call.method == method) {
             Some(at) => {
                 let (call, path_values) = same_path.swap_remove(at);
-                Route::Found { call, path_values }
+                CallRoute::Found { call, path_values }
             }
-            None if same_path.is_empty() => Route::Unknown,
-            None => Route::WrongMethod(same_path.into_iter().map(|(call, _)| call).collect()),
+            None if same_path.is_empty() => CallRoute::Unknown,
+            None => CallRoute::WrongMethod(same_path.into_iter().map(|(call, _)| call).collect()),
         }
     }
 }
@@ -125,8 +125,8 @@ mod tests {
 
     /// The name of the call and the values of its path.
     fn found(method: &str, path: &str) -> Option<(&'static str, Vec<String>)> {
-        match Route::find(CALLS, method, path) {
-            Route::Found { call, path_values } => {
+        match CallRoute::find(CALLS, method, path) {
+            CallRoute::Found { call, path_values } => {
                 Some((call.name, path_values.into_iter().map(|(_, value)| value).collect()))
             }
             _ => None,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn is_unknown(path: &str) -> bool {
-        matches!(Route::find(CALLS, "POST", path), Route::Unknown)
+        matches!(CallRoute::find(CALLS, "POST", path), CallRoute::Unknown)
     }
 
     #[test]
@@ -169,7 +169,9 @@ mod tests {
             ("OPTIONS", "/status", "GET, HEAD"),
             ("DELETE", "/upstreams/app/servers/a:1/drain", "POST"),
         ] {
-            let Route::WrongMethod(calls) = Route::find(CALLS, method, path) else { panic!("{method}") };
+            let CallRoute::WrongMethod(calls) = CallRoute::find(CALLS, method, path) else {
+                panic!("{method}")
+            };
             assert_eq!(list_methods(&calls), allowed);
         }
     }

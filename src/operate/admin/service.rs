@@ -15,10 +15,10 @@ use super::answer::{AdminResponse, Answer, reject_method, sends_json};
 use super::audit::{AuditEntry, REASON_MAX};
 use super::authorize::{CallerPolicy, CallerRejection};
 use super::body::AdminBody;
-use super::call::{Call, CallAccess, CallRequest, Caller, Handler, reject_body};
+use super::call::{AdminCaller, Call, CallAccess, CallRequest, Handler, reject_body};
 use super::calls::CALLS;
 use super::connections::AdminConnection;
-use super::routes::{Route, list_methods, read_query};
+use super::routes::{CallRoute, list_methods, read_query};
 use super::state::AdminState;
 
 /// Bytes of a request's body.
@@ -46,18 +46,18 @@ impl AdminService {
         connection: Rc<AdminConnection>,
     ) -> Response<AdminBody> {
         let is_head = request.method() == http::Method::HEAD;
-        let route = Route::find(CALLS, request.method().as_str(), request.uri().path());
+        let route = CallRoute::find(CALLS, request.method().as_str(), request.uri().path());
         let is_public = match &route {
-            Route::Found { call, .. } => call.access == CallAccess::Public,
-            Route::WrongMethod(calls) => calls.iter().all(|call| call.access == CallAccess::Public),
-            Route::Unknown => false,
+            CallRoute::Found { call, .. } => call.access == CallAccess::Public,
+            CallRoute::WrongMethod(calls) => calls.iter().all(|call| call.access == CallAccess::Public),
+            CallRoute::Unknown => false,
         };
         let mut response = match self.policy.check_request(&request, peer, is_public) {
             Err(rejection) => render_rejection(rejection, request.headers()),
             Ok(caller) => match route {
-                Route::Unknown => list_calls().into_response(request.headers()),
-                Route::WrongMethod(calls) => reject_method(&list_methods(&calls), request.headers()),
-                Route::Found { call, path_values } => {
+                CallRoute::Unknown => list_calls().into_response(request.headers()),
+                CallRoute::WrongMethod(calls) => reject_method(&list_methods(&calls), request.headers()),
+                CallRoute::Found { call, path_values } => {
                     let routed = RoutedRequest { service: &self, call, path_values, connection };
                     routed.answer(request, &caller).await
                 }
@@ -83,7 +83,7 @@ struct RoutedRequest<'a> {
 }
 
 impl RoutedRequest<'_> {
-    async fn answer(self, request: Request<Incoming>, caller: &Caller) -> Response<AdminBody> {
+    async fn answer(self, request: Request<Incoming>, caller: &AdminCaller) -> Response<AdminBody> {
         let (head, body) = request.into_parts();
         let (call, path_values) = (self.call, self.path_values.clone());
         let (counts, mut reason) = (self.service.state.clone(), None);
@@ -108,7 +108,7 @@ impl RoutedRequest<'_> {
         headers: &HeaderMap,
         query: &str,
         body: Incoming,
-        caller: &Caller,
+        caller: &AdminCaller,
         reason: &mut Option<String>,
     ) -> Result<CallRequest, AdminResponse> {
         let RoutedRequest { service, call, path_values, connection } = self;

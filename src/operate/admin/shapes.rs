@@ -272,7 +272,7 @@ static LIMIT_RATES: JsonObject = JsonObject {
 };
 
 static UPSTREAM_STATE: JsonObject = JsonObject {
-    name: "UpstreamState",
+    name: "UpstreamRates",
     fields: &[
         always("upstream", Text, "Its name."),
         always("up", Count, "Servers that get requests."),

@@ -15,6 +15,10 @@ struct RunningAdmin {
 }
 
 async fn start(token: Option<&str>) -> RunningAdmin {
+    start_with(token, build_gateway()).await
+}
+
+async fn start_with(token: Option<&str>, gateway: Gateway) -> RunningAdmin {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let tokens = token.map(|token| AdminToken {
         name: "admin".to_owned(),
@@ -25,7 +29,7 @@ async fn start(token: Option<&str>) -> RunningAdmin {
     let admin = AdminListener::bind(&config::AdminConfig { listen, tokens, hosts }, None).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
-    let current = Arc::new(ArcSwap::from_pointee(build_gateway()));
+    let current = Arc::new(ArcSwap::from_pointee(gateway));
     let sampler = TrafficSampler::new(&current.load(), crate::base::clock::Now::read_clock());
     let state = AdminState::new(ready.clone(), current, Rc::new(sampler), explain_query);
     let (serving, leave) = oneshot::channel();
@@ -33,7 +37,10 @@ async fn start(token: Option<&str>) -> RunningAdmin {
 }
 
 fn build_gateway() -> Gateway {
-    let text = "limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n";
+    build_from("limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n")
+}
+
+fn build_from(text: &str) -> Gateway {
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
     crate::operate::explain::build_offline(config).unwrap()
 }
@@ -295,4 +302,28 @@ async fn a_request_in_flight_when_the_listener_is_left_is_answered() {
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     task.await.unwrap().unwrap();
+}
+
+/// `GET /limits` reads counts that are kept anyway: its time does not depend on the number of keys.
+#[tokio::test(flavor = "local")]
+async fn a_million_keys_do_not_delay_the_list_of_limits() {
+    let gateway = build_from(
+        "state: { max_keys: 2000000 }\nlimits: { a: { rate: 5/h } }\n\
+         locations: [{ path: /, upstream: demo, limits: a }]\n",
+    );
+    let now = crate::base::clock::Now::read_clock();
+    for id in 0..1_000_000_u128 {
+        // Any odd number spreads the keys over the table.
+        let id = id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let key = crate::limit::table::CounterKey { id, prefix: 0 };
+        let units = crate::limit::Units { key, cost: 1, variant: 0, fair_hash: 0 };
+        let _ = gateway.limits[0].charge_units(0, &units, now);
+    }
+    let running = start_with(None, gateway).await;
+    let started = tokio::time::Instant::now();
+    let (status, answer) = send_request(&running, "GET /limits", "Accept: application/json\r\n").await;
+    let took = started.elapsed();
+    let keys = answer.split("\"keys\": ").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+    assert!(status == 200 && keys.is_some_and(|keys| keys > 950_000), "{answer}");
+    assert!(took < Duration::from_millis(50), "{took:?}");
 }

@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Change};
+use super::answer::{AdminResponse, Answer, Change};
 use super::call::CallRequest;
 use crate::base::clock::Now;
 use crate::upstream::{DrainOutcome, ServerStatus, Upstream, UpstreamStatus};
@@ -25,7 +25,7 @@ pub(super) fn show_upstream(request: &CallRequest) -> Answer {
     let gateway = request.state.gateway();
     match find_upstream(&gateway.upstreams, request) {
         Ok(upstream) => Answer::json(&upstream.status_at(Now::read_clock())),
-        Err(rejection) => rejection,
+        Err(rejection) => rejection.into(),
     }
 }
 
@@ -41,7 +41,7 @@ fn change_drain(request: &CallRequest, drain: bool) -> Answer {
     let gateway = request.state.gateway();
     let upstream = match find_upstream(&gateway.upstreams, request) {
         Ok(upstream) => upstream,
-        Err(rejection) => return rejection,
+        Err(rejection) => return rejection.into(),
     };
     let server = request.path_value("server");
     let before = upstream.status_at(Now::read_clock()).servers;
@@ -77,10 +77,10 @@ fn list_states<'s>(servers: impl Iterator<Item = &'s ServerStatus>) -> Value {
 fn find_upstream<'u>(
     upstreams: &'u [std::sync::Arc<Upstream>],
     request: &CallRequest,
-) -> Result<&'u Upstream, Answer> {
+) -> Result<&'u Upstream, AdminResponse> {
     let name = request.path_value("upstream");
     upstreams.iter().map(|upstream| &**upstream).find(|upstream| *upstream.name == *name).ok_or_else(|| {
         let why = format!("there is no upstream `{}`", name.escape_debug());
-        Answer::error(StatusCode::NOT_FOUND, &why)
+        AdminResponse::error(StatusCode::NOT_FOUND, &why)
     })
 }

@@ -1,5 +1,6 @@
 //! The traffic of now and of the last minute, from samples of the counters: one each second, at most 60.
 
+mod limit_sizes;
 mod sample;
 
 use std::cell::RefCell;
@@ -14,8 +15,8 @@ use crate::config::LimitId;
 use crate::observe::metrics::VERDICT_NAMES;
 use crate::observe::metrics::cells::{BucketCounts, estimate_quantile};
 use crate::proxy::gateway::Gateway;
+pub use limit_sizes::{LimitSize, LimitSizes};
 use sample::TrafficSample;
-pub use sample::distinct_limits;
 
 /// Time between two samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -94,8 +95,9 @@ impl TrafficSampler {
         let recent = samples.iter().rev().find(is_apart).or(samples.front()).unwrap_or(&seen);
         let minute = samples.front().unwrap_or(&seen);
         let spans = Spans { recent: seconds_since(now, recent), minute: seconds_since(now, minute) };
+        let (recent_counts, minute_counts) = (recent.baseline(&seen), minute.baseline(&seen));
         let limits = seen.limits().enumerate().map(|(at, (limit, name, counts))| {
-            let (recent, minute) = (recent.counts_of(&seen, at, name), minute.counts_of(&seen, at, name));
+            let (recent, minute) = (recent_counts.counts_of(at, name), minute_counts.counts_of(at, name));
             LimitTraffic {
                 limit,
                 admitted: spans.traffic(counts.admitted, recent.admitted, minute.admitted),

@@ -1,13 +1,13 @@
 //! One sample of the counters of a gateway.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Names;
 use crate::base::clock::Now;
 use crate::config::LimitId;
 use crate::observe::metrics::cells::BucketCounts;
-use crate::observe::metrics::{LimitCounts, VERDICT_NAMES};
+use crate::observe::metrics::{DecisionCounts, VERDICT_NAMES};
 use crate::proxy::gateway::Gateway;
 
 /// Upstreams whose response times are sampled, so that samples stay small.
@@ -20,7 +20,7 @@ pub(super) struct TrafficSample {
     generation: u64,
     limits: Arc<[LimitId]>,
     limit_names: Names,
-    limit_counts: Box<[LimitCounts]>,
+    limit_counts: Box<[DecisionCounts]>,
     pub verdicts: [u64; VERDICT_NAMES.len()],
     pub ban_rejections: u64,
     pub waits: BucketCounts,
@@ -60,20 +60,17 @@ impl TrafficSample {
     }
 
     /// The limits of each name, with their name and counts.
-    pub fn limits(&self) -> impl Iterator<Item = (LimitId, &str, &LimitCounts)> {
+    pub fn limits(&self) -> impl Iterator<Item = (LimitId, &str, &DecisionCounts)> {
         let named = self.limits.iter().zip(self.limit_names.iter());
         named.zip(&self.limit_counts).map(|((limit, name), counts)| (*limit, &**name, counts))
     }
 
-    /// The counts of the limit that is at `at` in the sample `seen`; zero for one that was not there.
-    pub fn counts_of(&self, seen: &TrafficSample, at: usize, name: &str) -> LimitCounts {
-        let at = match self.generation == seen.generation {
-            true => Some(at),
-            // Rarely so: for a minute after a reload. Limits mostly keep their place.
-            false if self.limit_names.get(at).is_some_and(|other| **other == *name) => Some(at),
-            false => self.limit_names.iter().position(|other| **other == *name),
-        };
-        at.and_then(|at| self.limit_counts.get(at)).copied().unwrap_or_default()
+    /// Compares this sample with the later one `seen`.
+    pub fn baseline(&self, seen: &TrafficSample) -> Baseline<'_> {
+        // Rarely different: for a minute after a reload.
+        let is_same = self.generation == seen.generation;
+        let by_name = || self.limit_names.iter().enumerate().map(|(at, name)| (&**name, at)).collect();
+        Baseline { sample: self, by_name: (!is_same).then(by_name) }
     }
 
     /// The response times of the upstream at this index.
@@ -92,8 +89,23 @@ impl TrafficSample {
     }
 }
 
+/// An earlier sample, perhaps of an earlier gateway.
+pub(super) struct Baseline<'s> {
+    sample: &'s TrafficSample,
+    /// The places of its limits; `None` = those of the later sample.
+    by_name: Option<HashMap<&'s str, usize>>,
+}
+
+impl Baseline<'_> {
+    /// The counts of the limit that is at `at` in the later sample; zero for one that was not there.
+    pub fn counts_of(&self, at: usize, name: &str) -> DecisionCounts {
+        let at = self.by_name.as_ref().map_or(Some(at), |by_name| by_name.get(name).copied());
+        at.and_then(|at| self.sample.limit_counts.get(at)).copied().unwrap_or_default()
+    }
+}
+
 /// The first limit of each name, in file order.
-pub fn distinct_limits(gateway: &Gateway) -> Vec<LimitId> {
+fn distinct_limits(gateway: &Gateway) -> Vec<LimitId> {
     let mut known = HashSet::new();
     let ids = gateway.limits.iter().filter(|limit| known.insert(&limit.name));
     ids.map(|limit| limit.id).collect()

@@ -8,8 +8,9 @@ use http::HeaderName;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::admin::AdminRights;
 use crate::config::model::log_field::LogField;
-use crate::config::model::{AccessLogOutput, AdminRights, LogFormat, LogLevel};
+use crate::config::model::{AccessLogOutput, LogFormat, LogLevel};
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{OrWord, PERCENTAGE, Span, Special, Switch, Text, Words};
 use crate::config::value::names;

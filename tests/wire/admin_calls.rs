@@ -1,0 +1,214 @@
+//! The admin API answers as its OpenAPI document says.
+
+use serde_json::{Value, json};
+
+use crate::support::json_schema::find_misfits;
+use crate::support::*;
+
+const FILE: &str = "admin: { listen: 127.0.0.1:0, tokens: [{ name: ops, token: one },\
+                     { name: eye, token: two, allow: read }] }\n\
+                    bans: { after: 100/1m }\n\
+                    account: { from: header:x-account }\n\
+                    limits:\n  per-ip: { rate: 3/h }\n  \
+                    slots: { algorithm: concurrency, max_concurrent: 5 }\n  \
+                    slow: { algorithm: leaky_bucket, rate: 100/s, queue: 5, key: account, \
+                    tiers: { gold: { rate: 200/s }, free: none } }\n\
+                    upstreams: { app: [127.0.0.1:1, 127.0.0.1:2] }\n\
+                    locations:\n  - { path: /, respond: { body: ok }, limits: [per-ip, slots, slow] }\n  \
+                    - { path: /app, upstream: app }\n";
+
+/// A request and the status of its answer.
+struct Sample {
+    operation: &'static str,
+    ask: Ask,
+    status: u16,
+}
+
+fn sample(operation: &'static str, status: u16, ask: Ask) -> Sample {
+    let has_token = status != 401;
+    let ask = ask.header("Accept", "application/json");
+    let ask = if has_token { ask.header("Authorization", "Bearer one") } else { ask };
+    Sample { operation, ask, status }
+}
+
+fn change(target: &str, body: &str) -> Ask {
+    post(target, body.as_bytes()).header("Content-Type", "application/json")
+}
+
+/// At least one request for each call that succeeds, and one for each way to fail.
+fn samples() -> Vec<Sample> {
+    let drain = "/upstreams/app/servers/127.0.0.1:1/drain";
+    vec![
+        sample("show_health", 200, get("/healthz")),
+        sample("show_readiness", 200, get("/readyz")),
+        sample("show_metrics", 200, get("/metrics")),
+        sample("show_metrics", 401, get("/metrics")),
+        sample("show_status", 200, get("/status")),
+        sample("show_status", 401, get("/status")),
+        sample("show_status", 403, get("/status").header("Origin", "http://evil.test")),
+        sample("list_limits", 200, get("/limits")),
+        sample("list_limits", 200, get("/limits?by=rejected&top=1")),
+        sample("list_limits", 400, get("/limits?top=0")),
+        sample("list_limits", 400, get("/limits?by=name")),
+        sample("list_upstreams", 200, get("/upstreams")),
+        sample("show_upstream", 200, get("/upstreams/app")),
+        sample("show_upstream", 404, get("/upstreams/web")),
+        sample("drain_server", 200, change(drain, "")),
+        sample("drain_server", 409, change("/upstreams/app/servers/127.0.0.1:2/drain", "")),
+        sample("drain_server", 404, change("/upstreams/app/servers/127.0.0.1:3/drain", "{}")),
+        sample("drain_server", 400, change(drain, r#"{"why": "typo"}"#)),
+        sample("drain_server", 400, change(drain, r#"["reason"]"#)),
+        sample("drain_server", 400, change(drain, r#"{"reason": 1}"#)),
+        sample("drain_server", 400, change(&format!("{drain}?force=yes"), "")),
+        sample("drain_server", 413, change(drain, &format!("{{\"reason\": \"{}\"}}", "x".repeat(70_000)))),
+        sample("drain_server", 415, post(drain, b"")),
+        sample("drain_server", 401, change(drain, "")),
+        sample(
+            "undrain_server",
+            200,
+            change("/upstreams/app/servers/127.0.0.1:1/undrain", r#"{"reason": "mended"}"#),
+        ),
+        sample("explain", 200, post("/explain", br#"{"method": "GET", "url": "/"}"#)),
+        sample("explain", 200, post("/explain", br#"{"method": "GET", "url": "/app", "ip": "::1"}"#)),
+        sample("explain", 400, post("/explain", b"{}")),
+        sample("explain", 400, post("/explain", br#"{"method": "get", "url": "/"}"#)),
+        sample("reload", 200, change("/reload", r#"{"reason": "new numbers"}"#)),
+        sample("reload", 400, change("/reload", &format!("{{\"reason\": \"{}\"}}", "\u{e4}".repeat(201)))),
+        sample("describe_calls", 200, get("/openapi.json")),
+    ]
+}
+
+fn document(gateway: &Gateway) -> Value {
+    let ask = get("/openapi.json").header("Authorization", "Bearer one");
+    gateway.ask_admin(&ask).expect(200).json()
+}
+
+/// Every call by its name, with its method and path.
+fn operations(document: &Value) -> Vec<(String, Value)> {
+    let paths = document["paths"].as_object().expect("paths").values();
+    let methods = paths.flat_map(|path| path.as_object().expect("methods").values());
+    methods.map(|one| (one["operationId"].as_str().expect("a name").to_owned(), one.clone())).collect()
+}
+
+/// The document with no field allowed beside those that it names.
+fn closed(document: &Value) -> Value {
+    let mut document = document.clone();
+    for schema in document["components"]["schemas"].as_object_mut().expect("schemas").values_mut() {
+        schema["additionalProperties"] = json!(false);
+    }
+    document
+}
+
+#[test]
+fn every_call_answers_as_documented() {
+    let gateway = Gateway::start(FILE);
+    let document = closed(&document(&gateway));
+    let operations = operations(&document);
+    for _ in 0..5 {
+        gateway.get("/");
+    }
+    let mut answered = Vec::new();
+    for Sample { operation, ask, status } in samples() {
+        let response = gateway.ask_admin(&ask).expect(status);
+        let (_, described) = operations.iter().find(|(name, _)| name == operation).expect(operation);
+        let media = &described["responses"][status.to_string()]["content"];
+        let kind = response.header("content-type").expect("a content type");
+        let kind = kind.split(';').next().unwrap();
+        assert!(media[kind].is_object(), "{operation} {status} {kind} is not documented: {media}");
+        if kind == "application/json" {
+            let misfits = find_misfits(&document, &media[kind]["schema"], &response.json());
+            assert!(misfits.is_empty(), "{operation} {status}: {misfits:?} in {}", response.text());
+            if status >= 400 {
+                assert!(response.json()["error"].is_string(), "{}", response.text());
+            }
+        }
+        if status == 200 {
+            answered.push(operation.to_owned());
+        }
+    }
+    let unanswered: Vec<&String> =
+        operations.iter().map(|(name, _)| name).filter(|name| !answered.contains(name)).collect();
+    assert_eq!(unanswered, ["stream_events"], "each call needs a sample that succeeds");
+    // An invalid file is a documented answer of a reload.
+    gateway.write(&FILE.replace("rate: 3/h", "rate: fast"));
+    let ask =
+        change("/reload", "").header("Authorization", "Bearer one").header("Accept", "application/json");
+    let response = gateway.ask_admin(&ask).expect(422);
+    let schema = json!({ "$ref": "#/components/schemas/NotReloaded" });
+    assert_eq!(find_misfits(&document, &schema, &response.json()), [""; 0], "{}", response.text());
+}
+
+#[test]
+fn the_examples_of_the_document_fit() {
+    let gateway = Gateway::start(FILE);
+    let document = closed(&document(&gateway));
+    let mut count = 0;
+    for (name, operation) in operations(&document) {
+        let answers = operation["responses"].as_object().expect("responses").values();
+        let bodies = answers.chain(operation.get("requestBody"));
+        for media in bodies.map(|body| &body["content"]["application/json"]).filter(|media| media.is_object())
+        {
+            if let Some(example) = media.get("example") {
+                let misfits = find_misfits(&document, &media["schema"], example);
+                assert!(misfits.is_empty(), "{name}: {misfits:?} in {example}");
+                count += 1;
+            }
+        }
+        for parameter in operation["parameters"].as_array().into_iter().flatten() {
+            for value in
+                [Some(&parameter["example"]), parameter["schema"].get("default")].into_iter().flatten()
+            {
+                let mut schema = parameter["schema"].clone();
+                schema.as_object_mut().expect("a schema").remove("default");
+                assert_eq!(find_misfits(&document, &schema, value), [""; 0], "{name}: {parameter}");
+            }
+        }
+    }
+    assert!(count > 15, "{count}");
+}
+
+/// A path that no call has, and a method that a path does not have.
+#[test]
+fn wrong_paths_and_methods_are_told() {
+    let gateway = Gateway::start("locations: [{ path: /, respond: { body: ok } }]\n");
+    let response = gateway.admin_get("/no/such/call").expect(404);
+    assert!(response.text().contains("POST   /reload"), "{}", response.text());
+    let ask = get("/no/such/call").header("Accept", "application/json");
+    let json = gateway.ask_admin(&ask).expect(404).json();
+    assert!(json["calls"].as_array().expect("calls").contains(&"GET /limits".into()), "{json}");
+    for (method, path, allow) in [
+        ("OPTIONS", "/status", "GET, HEAD"),
+        ("POST", "/limits", "GET, HEAD"),
+        ("GET", "/reload", "POST"),
+        ("DELETE", "/upstreams/a/servers/b/drain", "POST"),
+    ] {
+        let ask =
+            Ask::new(method, path).header("Content-Length", 0).header("Content-Type", "application/json");
+        let response = gateway.ask_admin(&ask).expect(405);
+        assert_eq!(response.header("allow").as_deref(), Some(allow), "{method} {path}");
+        // The caller sends JSON, so the error is JSON.
+        assert!(response.json()["error"].as_str().expect("an error").contains(allow));
+    }
+    // One who wants text gets text.
+    let ask =
+        Ask::new("POST", "/status").header("Content-Type", "application/json").header("Accept", "text/plain");
+    assert_eq!(
+        gateway.ask_admin(&ask.header("Content-Length", 0)).expect(405).text(),
+        "this call accepts only GET, HEAD\n"
+    );
+}
+
+/// The manual lists every call.
+#[test]
+fn the_manual_lists_every_call() {
+    let gateway = Gateway::start("locations: [{ path: /, respond: { body: ok } }]\n");
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admin-api.md")).expect("the page");
+    let document = gateway.admin_get("/openapi.json").expect(200).json();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        for method in methods.as_object().expect("methods").keys() {
+            let call = format!("[`{} {path}`]", method.to_uppercase());
+            assert!(page.contains(&call), "docs/admin-api.md lacks {call}");
+        }
+    }
+}
