@@ -54,7 +54,7 @@ test: tools ## install what the tests need, then run every check and every test;
 # What an outside client of the OpenAPI document tries; `make test` needs no network, so this is apart.
 CLIENTS := target/test-clients
 test-clients: ## try the admin API by its OpenAPI document with schemathesis (needs the network once)
-	@[ -x $(CLIENTS)/bin/schemathesis ] || { python3 -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install -q schemathesis; }
+	@[ -x $(CLIENTS)/bin/schemathesis ] || { python3 -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install -q 'schemathesis>=4,<5'; }
 	cargo build --locked --bin sluicegate
 	tests/clients/openapi.sh target/debug/sluicegate $(CLIENTS)/bin/schemathesis
 
