@@ -173,22 +173,17 @@ impl WorkerHeavyKeys {
     pub fn log_refusal(&self, limit: LimitId, kept: Option<&[KeptUnits]>, facts: &RefusalFacts<'_>) {
         let counted = &self.limits[limit.0];
         let ip = (facts.ip != UNIX_CLIENT).then_some(facts.ip);
-        self.refusals.push(counted.identity.clone(), self.asked_name(counted, limit, kept), ip, facts);
-    }
-
-    fn asked_name(
-        &self,
-        counted: &LimitHeavyKeys,
-        limit: LimitId,
-        kept: Option<&[KeptUnits]>,
-    ) -> Option<KeyName> {
+        let push = |key| self.refusals.push(&counted.identity, key, ip, facts);
         if let Some(kept) = kept {
-            return kept.iter().find(|own| own.limit == limit).map(|own| own.label.name);
+            return push(kept.iter().find(|own| own.limit == limit).map(|own| &own.label.name));
         }
         let asked_now = self.asked_now.borrow();
-        let own = asked_now.iter().find(|own| own.limit == limit)?;
-        let summaries = counted.summaries.as_ref()?.borrow();
-        summaries.asked.item_at(own.position).map(|(_, label)| label.name)
+        match (asked_now.iter().find(|own| own.limit == limit), &counted.summaries) {
+            (Some(own), Some(summaries)) => {
+                push(summaries.borrow().asked.item_at(own.position).map(|(_, label)| &label.name))
+            }
+            _ => push(None),
+        }
     }
 }
 

@@ -49,45 +49,45 @@ pub struct RefusalLog(RefCell<RefusalRing>);
 
 struct RefusalRing {
     records: Vec<RefusalRecord>,
-    oldest: usize,
+    /// The place of the next record.
+    next: usize,
 }
 
 impl Default for RefusalLog {
     fn default() -> RefusalLog {
-        RefusalLog(RefCell::new(RefusalRing { records: Vec::with_capacity(REFUSALS_MAX), oldest: 0 }))
+        RefusalLog(RefCell::new(RefusalRing { records: Vec::with_capacity(REFUSALS_MAX), next: 0 }))
     }
 }
 
 impl RefusalLog {
+    /// Overwrites the oldest record in place, once there are enough: most rejections come in floods.
     pub(super) fn push(
         &self,
-        limit: Arc<CountedLimit>,
-        key: Option<KeyName>,
+        limit: &Arc<CountedLimit>,
+        key: Option<&KeyName>,
         ip: Option<IpAddr>,
         facts: &RefusalFacts<'_>,
     ) {
-        let mut location = [0; LOCATION_MAX];
-        let name = facts.location.as_bytes();
-        let location_len = name.len().min(LOCATION_MAX);
-        location[..location_len].copy_from_slice(&name[..location_len]);
-        let record = RefusalRecord {
-            unix_ms: facts.unix_ms,
-            limit,
-            key,
-            ip,
-            location,
-            location_len: location_len as u8,
-            is_location_cut: location_len < name.len(),
-            status: facts.status,
-            retry_after_ns: facts.retry_after_ns,
-            cause: facts.cause,
-        };
         let ring = &mut *self.0.borrow_mut();
         if ring.records.len() < REFUSALS_MAX {
-            return ring.records.push(record);
+            ring.records.push(RefusalRecord::empty(limit.clone()));
         }
-        ring.records[ring.oldest] = record;
-        ring.oldest = (ring.oldest + 1) % REFUSALS_MAX;
+        let Some(record) = ring.records.get_mut(ring.next) else { return };
+        ring.next = if ring.next + 1 == REFUSALS_MAX { 0 } else { ring.next + 1 };
+        record.unix_ms = facts.unix_ms;
+        if !Arc::ptr_eq(&record.limit, limit) {
+            record.limit = limit.clone();
+        }
+        record.key = key.copied();
+        record.ip = ip;
+        let name = facts.location.as_bytes();
+        let location_len = name.len().min(LOCATION_MAX);
+        record.location[..location_len].copy_from_slice(&name[..location_len]);
+        record.location_len = location_len as u8;
+        record.is_location_cut = location_len < name.len();
+        record.status = facts.status;
+        record.retry_after_ns = facts.retry_after_ns;
+        record.cause = facts.cause;
     }
 
     /// All of them, in no order.
@@ -97,6 +97,21 @@ impl RefusalLog {
 }
 
 impl RefusalRecord {
+    fn empty(limit: Arc<CountedLimit>) -> RefusalRecord {
+        RefusalRecord {
+            unix_ms: 0,
+            limit,
+            key: None,
+            ip: None,
+            location: [0; LOCATION_MAX],
+            location_len: 0,
+            is_location_cut: false,
+            status: None,
+            retry_after_ns: None,
+            cause: LimitCause::Rate,
+        }
+    }
+
     /// The name of the location, which may be cut; `None` = no location was found.
     pub fn location(&self) -> Option<String> {
         let name = &self.location[..usize::from(self.location_len)];
