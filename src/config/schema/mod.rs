@@ -13,7 +13,7 @@ use field::{FieldDescription, Section, Shape};
 use tables::root::root;
 
 /// Fields that a later version will have, with the paths of their sections.
-const PLANNED: [(&str, &str); 11] = [
+const PLANNED: [(&str, &str); 9] = [
     ("", "tracing"),
     ("upstreams.NAME", "obey"),
     ("upstreams.NAME", "queue"),
@@ -22,9 +22,7 @@ const PLANNED: [(&str, &str); 11] = [
     ("limits.NAME", "enforce"),
     ("limits.NAME", "shadow"),
     ("bans", "strikes"),
-    ("state", "heavy_hitters"),
     ("state.redis", "tls"),
-    ("access_log", "hash_secret"),
 ];
 
 /// Whether a later version will have this field.
