@@ -63,8 +63,8 @@ section! {
     mod jwt = "account.jwt";
     /// A file with public keys: PEM, or a JSON Web Key Set. It is read again when it changes.
     JWKS: Special = Special(|| text("the path of a file, or none")), "jwks", "none", "keys.json";
-    /// The secret of the HS algorithms.
-    SECRET: OrWord<Text<Secret>> = OrWord("none", Text::new("a text of at least 32 bytes", parse_secret)),
+    /// The secret of the HS algorithms; one of fewer than 32 bytes is a warning (W008).
+    SECRET: OrWord<Text<Secret>> = OrWord("none", Text::new("a text", parse_secret)),
         "secret", "none", "\"${JWT_SECRET}\"";
     /// The issuers whose tokens are accepted; `none` accepts any.
     ISSUER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an issuer", parse_issuer)),

@@ -26,7 +26,7 @@ section! {
         ("optional", ProxyProtocolMode::Optional),
         ("required", ProxyProtocolMode::Required),
     ])), "proxy_protocol", "none", "required";
-    /// The permissions of a unix socket's file, as octal digits; `none` leaves them to the umask.
+    /// The permissions of a unix socket's file, as octal digits, quoted or not; `none` leaves them to the umask.
     MODE: OrWord<Text<u32>> = OrWord("none", Text::new("octal digits", parse_mode)), "mode", "none", "\"0660\"";
     /// The name by which locations select the listener; `auto` is none.
     NAME: OrWord<Text<String>> = OrWord("auto", Text::new("a name", parse_name)), "name", "auto", "plain";

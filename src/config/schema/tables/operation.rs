@@ -19,7 +19,8 @@ use crate::config::value::scalars::{Parsed, Secret};
 use super::limits::parse_name;
 
 section! {
-    /// Reloading of the file without a signal. SIGHUP and `sluicegate reload` always work.
+    /// Reloading of the file without a signal. SIGHUP works in any case, `sluicegate reload`
+    /// unless `admin` is `none`.
     mod reload = "reload";
     /// The interval at which the file is read again; it is applied when its content has changed.
     WATCH: OrWord<Span> = OrWord("none", Span::from(Duration::from_millis(100))),

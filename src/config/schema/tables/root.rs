@@ -32,7 +32,8 @@ section! {
     STATE: Nested = Nested(&state::state::SECTION), "state", "{}", "{ snapshot: ./state }";
     /// Reloading without a signal.
     RELOAD: Nested = Nested(&operation::reload::SECTION), "reload", "{}", "{ watch: 5s }";
-    /// The admin API: an address, a mapping, or `none`.
+    /// The admin API: an address, a mapping, or `none`. Every gateway on one host needs an address of its
+    /// own.
     ADMIN: Special = Special(|| Shape::Either(vec![
         text("an address with its port, or none"),
         Shape::Section(&operation::admin::SECTION),

@@ -81,7 +81,8 @@ section! {
     RESPONSE: Text<Duration> = NONZERO_TIME, "response", "60s", "10s";
     /// The longest gap in the body of a response, after which it is cut.
     BODY: Text<Duration> = NONZERO_TIME, "body", "60s", "5m";
-    /// The time after which an unused connection is closed.
+    /// The time after which an unused connection is closed, and a WebSocket or another tunnel in which neither side
+    /// sends a byte.
     IDLE: Text<Duration> = NONZERO_TIME, "idle", "60s", "20s";
 }
 
