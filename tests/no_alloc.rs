@@ -298,6 +298,7 @@ fn skipping_a_store_that_is_down_allocates_nothing() {
         &config::RedisConfig {
             servers: config::RedisServers::Single("127.0.0.1".into(), closed.port()),
             tls: false,
+            tls_files: Default::default(),
             user: None,
             password: None,
             database: 0,

@@ -53,6 +53,7 @@ fn an_irregular_file_is_rejected_at_once() {
             format!("account: {{ from: header:x-user, tier: {{ file: {file} }} }}\n"),
             format!("account: {{ from: jwt:sub, jwt: {{ jwks: {file} }} }}\n"),
             format!("upstreams: {{ app: {{ servers: [\"https://a:1\"], tls: {{ ca: {file} }} }} }}\n"),
+            format!("state: {{ redis: {{ url: \"rediss://a\", tls: {{ ca: {file} }} }} }}\n"),
         ] {
             let path = folder.0.join("gateway.yaml");
             std::fs::write(&path, format!("{text}locations: []\n")).expect("a file");

@@ -54,6 +54,31 @@ fn one_limit_in_redis_and_defaults() {
 }
 
 #[test]
+fn certificates_for_redis_are_read_with_their_files() {
+    let text = |tls: &str| {
+        let redis = format!("store: redis, redis: {{ url: rediss://h{tls} }}");
+        let redis = parsed(&format!(
+            "state: {{ {redis} }}\nlocations: [{{ path: /, upstream: demo, limits: 1/s }}]\n"
+        ));
+        redis.config.state.redis.expect("a limit is shared")
+    };
+    let plain = text("");
+    assert!(plain.tls && plain.tls_files.roots.is_none() && plain.tls_files.identity.is_none());
+    assert!(plain == text(", tls: {}") && plain == text(", tls: { ca: system, cert: none, key: none }"));
+    let own = text(
+        ", tls: { ca: tests/keys/tls/ca.pem, cert: tests/keys/tls/a.pem, key: tests/keys/tls/a.key.pem }",
+    );
+    assert!(own.tls_files.identity.is_some() && own.tls_files.roots.is_some_and(|roots| roots.len() == 1));
+    let other = text(
+        ", tls: { ca: tests/keys/tls/ca.pem, cert: tests/keys/tls/b.pem, key: tests/keys/tls/b.key.pem }",
+    );
+    assert!(
+        other != text(", tls: { ca: tests/keys/tls/ca.pem }") && other != plain,
+        "a reload sees the change"
+    );
+}
+
+#[test]
 fn redis_is_used_if_a_limit_is_shared() {
     let redis = |store: &str, more: &str| {
         let text = format!("state: {{ store: {store}, redis: {{ url: redis://h }} }}\n{more}\n");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use sluicegate::config::{self, Secret};
 use sluicegate::shared::{KeyGroup, LuaScript, StoreFault};
 use tokio::time::sleep;
@@ -157,9 +157,16 @@ fn a_database_of_its_own_is_used() {
 
 /// A server that speaks TLS only, and the certificate of its authority.
 fn with_tls() -> (RedisProcess, std::path::PathBuf, Scratch) {
+    with_tls_and_clients("no")
+}
+
+/// `clients`: whether they need a certificate, too; the folder of the authority holds one, `server.pem`.
+fn with_tls_and_clients(clients: &str) -> (RedisProcess, std::path::PathBuf, Scratch) {
     let scratch = Scratch::new();
     let mut authority = CertificateParams::new(vec![]).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // OpenSSL takes a certificate with the name of its issuer for one that vouches for itself.
+    authority.distinguished_name.push(DnType::CommonName, "authority");
     let key = KeyPair::generate().unwrap();
     let vouches = scratch.file("ca.pem", &authority.self_signed(&key).unwrap().pem());
     let issuer = Issuer::new(authority, key);
@@ -186,7 +193,7 @@ fn with_tls() -> (RedisProcess, std::path::PathBuf, Scratch) {
             "--tls-ca-cert-file",
             &path(&vouches),
             "--tls-auth-clients",
-            "no",
+            clients,
         ],
     );
     (redis, vouches, scratch)
@@ -211,4 +218,31 @@ fn a_certificate_is_trusted_if_ssl_cert_file_says_so() {
     let wary = trusting(&stranger, &redis);
     std::thread::sleep(ms(1500));
     assert!(is_degraded(&wary), "a server without a trusted authority is not trusted");
+}
+
+#[test]
+fn a_server_gets_the_certificate_that_it_asks_for() {
+    let (redis, vouches, scratch) = with_tls_and_clients("yes");
+    let start = |tls: &str| {
+        let port = redis.addr.port();
+        let yaml = format!(
+            "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nstate:\n  store: redis\n  \
+             redis: {{ url: \"rediss://localhost:{port}\", timeout: 200ms, tls: {tls} }}\n\
+             locations: [{{ path: /, limits: {{ key: global, rate: 5/1h }}, respond: {{ status: 200 }} }}]"
+        );
+        Run::default().start(&yaml)
+    };
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let own = format!("cert: {}, key: {}", path("server.pem"), path("server.key"));
+    let ca = format!("ca: {}", vouches.display());
+    let gateway = start(&format!("{{ {ca}, {own} }}"));
+    eventually("an encrypted answer", || !is_degraded(&gateway));
+    gateway.get("/").expect(200);
+    assert!(gateway.metric("sluicegate_redis_calls_total", &["result=\"ok\""]) > 0.0);
+    // Without a certificate the server, and without the authority the gateway, trusts nobody.
+    for tls in [format!("{{ {ca} }}"), format!("{{ {own} }}")] {
+        let wary = start(&tls);
+        std::thread::sleep(ms(1500));
+        assert!(is_degraded(&wary), "{tls}");
+    }
 }

@@ -23,6 +23,7 @@ pub fn config(servers: RedisServers) -> config::RedisConfig {
     config::RedisConfig {
         servers,
         tls: false,
+        tls_files: Default::default(),
         user: None,
         password: None,
         database: 0,

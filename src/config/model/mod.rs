@@ -35,7 +35,7 @@ use listen::{ListenConfig, Scheme};
 use log_field::LogField;
 use reject::{OnReject, OnRejectPatch};
 use template::TemplateConfig;
-use tls::{UpstreamProtocol, UpstreamTlsConfig};
+use tls::{RedisTlsFiles, UpstreamProtocol, UpstreamTlsConfig};
 use upstream::{EjectConfig, HealthConfig, RetryConfig, ServerAddress};
 
 /// One checked `gateway.yaml`.
@@ -290,6 +290,7 @@ pub const DEFAULT_PREFIX: &str = "sg";
 pub struct RedisConfig {
     pub servers: RedisServers,
     pub tls: bool,
+    pub tls_files: RedisTlsFiles,
     pub user: Option<Secret>,
     pub password: Option<Secret>,
     pub database: u32,

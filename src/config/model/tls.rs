@@ -1,4 +1,4 @@
-//! The typed model of TLS to upstreams: authorities and the gateway's own certificate, read with the file.
+//! The typed model of TLS to upstreams and Redis: authorities and the gateway's own certificate, read with the file.
 
 use std::sync::Arc;
 
@@ -26,3 +26,25 @@ pub struct UpstreamTlsConfig {
     /// The certificate for servers that ask for one.
     pub identity: Option<Arc<CertifiedKey>>,
 }
+
+/// How `rediss://` servers are verified, and how they verify the gateway.
+#[derive(Debug, Clone, Default)]
+pub struct RedisTlsFiles {
+    /// The trusted authorities; `None` = those of the system.
+    pub roots: Option<Arc<RootCertStore>>,
+    /// The certificate for servers that ask for one.
+    pub identity: Option<Arc<CertifiedKey>>,
+}
+
+// === impl RedisTlsFiles ===
+
+impl PartialEq for RedisTlsFiles {
+    fn eq(&self, other: &RedisTlsFiles) -> bool {
+        let authorities = |files: &RedisTlsFiles| files.roots.as_ref().map(|roots| roots.roots.clone());
+        // The certificate determines its key.
+        let certificate = |files: &RedisTlsFiles| files.identity.as_ref().map(|own| own.cert.clone());
+        authorities(self) == authorities(other) && certificate(self) == certificate(other)
+    }
+}
+
+impl Eq for RedisTlsFiles {}

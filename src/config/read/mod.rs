@@ -21,6 +21,7 @@ pub(crate) mod pem;
 pub(crate) mod rates;
 pub(crate) mod redis_endpoint;
 pub(crate) mod redis_range;
+pub(crate) mod redis_tls;
 pub(crate) mod reject;
 pub(crate) mod resilience;
 pub(crate) mod same_location;

@@ -35,7 +35,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let sets = IpSetReader::read_sets(&root, folder);
     let access = access::read_access(&root, &sets);
     let mut upstreams = UpstreamReader::read_upstreams(&root, folder);
-    let state = state::read_state(&root);
+    let state = state::read_state(&root, folder);
     let mut limits = LimitReader::read_limits(&root, &sets, &state, &mut upstreams);
     let server = server::read_server(&root, &mut limits, &mut upstreams);
     let listen = listen::read_listen(&root, &server, folder);

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::redis_endpoint::read_redis_endpoint;
 use super::redis_range::check_redis_range;
-use super::upstream_tls::load_system_roots;
+use super::redis_tls::read_redis_tls;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{LimitConfig, OnFailure};
@@ -17,7 +17,6 @@ use crate::config::model::{RedisConfig, StateConfig, StoreConfig};
 use crate::config::schema::tables::limits::limit;
 use crate::config::schema::tables::root::root;
 use crate::config::schema::tables::state::{redis, state};
-use crate::config::value::redis_url::RedisEndpoint;
 use crate::config::value::scalars::Parsed;
 use crate::config::value::words::parse_word;
 use crate::config::yaml::field_reader::FieldReader;
@@ -39,7 +38,8 @@ pub(crate) struct StateReader {
 
 const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
-pub(crate) fn read_state(root: &FieldReader<'_>) -> StateReader {
+/// Relative paths of certificates and keys start at `folder`.
+pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
     root.read_section(&root::STATE, |fields| {
         let store = fields.find(&state::STORE);
         let mut state = StateReader {
@@ -52,7 +52,7 @@ pub(crate) fn read_state(root: &FieldReader<'_>) -> StateReader {
             snapshot: read_snapshot(fields),
         };
         match fields.find(&state::REDIS) {
-            Some(value) if !value.is_null() => state.read_redis(&value),
+            Some(value) if !value.is_null() => state.read_redis(&value, folder),
             _ => state.is_redis_missing = !fields.is_misnamed("redis"),
         }
         if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
@@ -98,32 +98,29 @@ fn probe_writable(path: &Path) -> io::Result<()> {
 }
 
 impl StateReader {
-    fn read_redis(&mut self, value: &FieldValue<'_>) {
+    fn read_redis(&mut self, value: &FieldValue<'_>, folder: &Path) {
         if !matches!(value.node.content, NodeContent::Map(_)) {
             value.report_shape("a mapping such as { url: \"redis://HOST:6379\" }");
             self.is_redis_missing = false;
             return;
         }
-        value.open_section(&redis::SECTION).read_all(|fields| self.read_redis_fields(fields));
+        value.open_section(&redis::SECTION).read_all(|fields| self.read_redis_fields(fields, folder));
     }
 
-    fn read_redis_fields(&mut self, fields: &FieldReader<'_>) {
+    fn read_redis_fields(&mut self, fields: &FieldReader<'_>, folder: &Path) {
         let url = fields.find(&redis::URL).filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.is_misnamed("url");
         let endpoint = url.as_ref().and_then(read_redis_endpoint);
-        if let (Some(RedisEndpoint { tls: true, .. }), Some(url)) = (&endpoint, &url)
-            && load_system_roots().is_empty()
-        {
-            let message = "this system trusts no authority, so the certificate of Redis cannot be verified";
-            let help = "install the package ca-certificates, or name a file of authorities in SSL_CERT_FILE";
-            url.report_at_value(ValueError::new(codes::TLS, message).with_help(help));
-        }
+        let is_encrypted = endpoint.as_ref().is_some_and(|endpoint| endpoint.tls);
+        let read_url = url.as_ref().filter(|_| endpoint.is_some());
+        let tls_files = read_redis_tls(fields, read_url, is_encrypted, folder);
         let (prefix, timeout) = (fields.read(&redis::PREFIX), fields.read(&redis::TIMEOUT));
         let nodes_at_least = fields.read(&redis::NODES_AT_LEAST);
         self.on_failure = fields.read(&redis::ON_FAILURE);
         self.redis = endpoint.map(|endpoint| RedisConfig {
             servers: endpoint.servers,
             tls: endpoint.tls,
+            tls_files,
             user: endpoint.user,
             password: endpoint.password,
             database: endpoint.database,

@@ -13,6 +13,8 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::UpstreamServerConfig;
 use crate::config::model::tls::UpstreamTlsConfig;
+use crate::config::schema::field::Field;
+use crate::config::schema::kinds::{OrWord, Text};
 use crate::config::schema::tables::upstreams::{tls, upstream};
 use crate::config::value::scalars::Parsed;
 use crate::config::yaml::field_reader::FieldReader;
@@ -24,6 +26,9 @@ pub(crate) struct UpstreamTlsReader {
     /// Read once, on first use.
     system_store: OnceCell<Arc<RootCertStore>>,
 }
+
+/// The path of a file, or a word instead.
+type FileField = Field<OrWord<Text<PathBuf>>>;
 
 impl UpstreamTlsReader {
     pub fn new(folder: PathBuf) -> UpstreamTlsReader {
@@ -65,7 +70,7 @@ impl UpstreamTlsReader {
     fn read_fields(&self, fields: &FieldReader<'_>) -> Option<UpstreamTlsConfig> {
         let verifies = fields.read(&tls::VERIFY);
         let roots = match fields.find(&tls::CA).filter(|ca| !ca.is_word("system")) {
-            Some(_) => fields.read_with(&tls::CA, |name| self.load_file(name, load_authorities)).flatten(),
+            Some(_) => self.read_authorities(fields, &tls::CA),
             None if verifies => self.system_roots(&fields.whole),
             None => None,
         };
@@ -77,16 +82,27 @@ impl UpstreamTlsReader {
         Some(UpstreamTlsConfig {
             roots: roots.filter(|_| verifies),
             server_name: fields.read(&tls::SERVER_NAME),
-            identity: self.read_identity(fields),
+            identity: self.read_identity(fields, &tls::CERT, &tls::KEY),
         })
     }
 
-    fn read_identity(&self, fields: &FieldReader<'_>) -> Option<Arc<CertifiedKey>> {
+    /// The authorities of the file that `ca` names; `None` for the word instead of a name.
+    pub fn read_authorities(&self, fields: &FieldReader<'_>, ca: &FileField) -> Option<Arc<RootCertStore>> {
+        fields.read_with(ca, |name| self.load_file(name, load_authorities)).flatten()
+    }
+
+    /// The certificate and key of the files that `cert` and `key` name.
+    pub fn read_identity(
+        &self,
+        fields: &FieldReader<'_>,
+        cert: &FileField,
+        key: &FileField,
+    ) -> Option<Arc<CertifiedKey>> {
         let load_chain = |name| self.load_file(name, pem::load_certificates);
-        let chain = fields.read_with(&tls::CERT, load_chain);
-        let private = fields.read_with(&tls::KEY, |name| self.load_file(name, pem::load_private_key));
+        let chain = fields.read_with(cert, load_chain);
+        let private = fields.read_with(key, |name| self.load_file(name, pem::load_private_key));
         let is_written = |value: &FieldValue<'_>| !value.is_word("none");
-        match (fields.find(&tls::CERT).filter(is_written), fields.find(&tls::KEY).filter(is_written)) {
+        match (fields.find(cert).filter(is_written), fields.find(key).filter(is_written)) {
             (Some(_), None) => fields.report_missing("key", "write key: FILE, the private key of cert"),
             (None, Some(_)) => fields.report_missing("cert", "write cert: FILE, the certificate of key"),
             _ => {}
@@ -94,7 +110,7 @@ impl UpstreamTlsReader {
         match build_certified_key(chain??, private??) {
             Ok(identity) => Some(identity),
             Err(reason) => {
-                fields.find(&tls::KEY)?.report_at_value(ValueError::new(codes::TLS, reason));
+                fields.find(key)?.report_at_value(ValueError::new(codes::TLS, reason));
                 None
             }
         }

@@ -13,7 +13,7 @@ use field::{FieldDescription, Section, Shape};
 use tables::root::root;
 
 /// Fields that a later version will have, with the paths of their sections.
-const PLANNED: [(&str, &str); 9] = [
+const PLANNED: [(&str, &str); 8] = [
     ("", "tracing"),
     ("upstreams.NAME", "obey"),
     ("upstreams.NAME", "queue"),
@@ -22,7 +22,6 @@ const PLANNED: [(&str, &str); 9] = [
     ("limits.NAME", "enforce"),
     ("limits.NAME", "shadow"),
     ("bans", "strikes"),
-    ("state.redis", "tls"),
 ];
 
 /// Whether a later version will have this field.

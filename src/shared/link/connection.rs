@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisResult, Value};
 use rustls::pki_types::ServerName;
+use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::AbortHandle;
@@ -60,7 +61,7 @@ impl StoreConnector {
         if let Some(password) = &config.password {
             settings = settings.set_password(&password.0);
         }
-        StoreConnector { tls: config.tls.then(tls_connector), settings }
+        StoreConnector { tls: config.tls.then(|| tls_connector(&config.tls_files)), settings }
     }
 
     /// For sentinels, which have no databases; many have no users either.
@@ -117,15 +118,21 @@ fn plain_settings() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name()
 }
 
-/// TLS with the authorities that the system trusts.
-fn tls_connector() -> TlsConnector {
+/// TLS with the configured authorities, or those that the system trusts.
+fn tls_connector(files: &config::RedisTlsFiles) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let roots = files.roots.clone().unwrap_or_else(|| Arc::new(config::load_system_roots()));
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         // Cannot fail: this provider serves TLS 1.2 and 1.3.
         .expect("the provider knows the default versions")
-        .with_root_certificates(config::load_system_roots())
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match &files.identity {
+        Some(identity) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.clone())))
+        }
+        None => builder.with_no_client_auth(),
+    };
     TlsConnector::from(Arc::new(config))
 }
 

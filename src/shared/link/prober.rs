@@ -229,6 +229,7 @@ mod tests {
         let config = config::RedisConfig {
             servers: RedisServers::Single(host.into(), port),
             tls: false,
+            tls_files: Default::default(),
             user: None,
             password: None,
             database: 0,

@@ -8,7 +8,8 @@ use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::StoreConfig;
 use crate::config::model::limit::OnFailure;
 use crate::config::schema::field::{Shape, section};
-use crate::config::schema::kinds::{Count, Number, OrWord, Span, Special, Text, Words, text};
+use crate::config::schema::kinds::{Count, Nested, Number, OrWord, Span, Special, Text, Words, text};
+use crate::config::value::names::parse_file_name;
 use crate::config::value::scalars::Parsed;
 
 const PREFIX_MAX: usize = 32;
@@ -44,8 +45,24 @@ section! {
     TIMEOUT: Span = Span(Duration::from_millis(2), Duration::from_millis(200)), "timeout", "20ms", "50ms";
     /// The number of gateways to assume in an outage before they have been counted.
     NODES_AT_LEAST: Number = Number(1, 100_000), "nodes_at_least", "1", "3";
+    /// TLS to `rediss://` servers.
+    TLS: Nested = Nested(&redis_tls::SECTION), "tls", "{}", "{ ca: authority.pem }";
     /// What decides while Redis does not answer: this gateway's share of the limit, everything passes, or nothing.
     ON_FAILURE: Words<OnFailure> = Words(&OnFailure::WORDS), "on_failure", "local", "allow";
+}
+
+section! {
+    /// TLS to `rediss://` servers. A relative path starts at the folder of this file.
+    mod redis_tls = "state.redis.tls";
+    /// A PEM file with the trusted authorities; `system` stands for those of the system.
+    CA: OrWord<Text<PathBuf>> = OrWord("system", Text::new("the path of a file", parse_file_name)),
+        "ca", "system", "authority.pem";
+    /// A PEM file with a certificate for servers that ask for one.
+    CERT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
+        "cert", "none", "gateway.pem";
+    /// A PEM file with the private key of `cert`.
+    KEY: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
+        "key", "none", "gateway.key";
 }
 
 fn parse_snapshot_path(text: &str) -> Parsed<PathBuf> {
