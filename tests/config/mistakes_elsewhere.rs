@@ -182,6 +182,84 @@ pub(super) const MISTAKES: &[Mistake] = &[
         "holds a private key", "openssl pkey -in tests/keys/rsa.pem -pubout -out public.pem"),
     ("account: { from: jwt:sub, jwt: { jwks: tests/keys/upstream.pem } }\n", 1, 40,
         "holds a certificate", "openssl x509 -in tests/keys/upstream.pem -pubkey -noout"),
+    ("locations:\n  - { path: /api, pathType: Prefix, upstream: demo }\n", 2, 0,
+        "unknown field `pathType`", "remove it: a path such as /api matches every path that begins with it"),
+    ("locations:\n  - { path: /api, pathType: Exact, upstream: demo }\n", 2, 0,
+        "unknown field `pathType`", "such as path: = /api"),
+    ("on_reject: { body: \"<h1>no</h1>\" }\n", 1, 20,
+        "is not a valid word", "write body: { template: \"<h1>no</h1>\", content_type: text/html }"),
+    ("on_reject: { body: { file: busy.html } }\n", 1, 0,
+        "unknown field `file`", "write template: \"${file:busy.html}\""),
+    ("locations:\n  - { path: /, respond: { body: { file: busy.html } } }\n", 2, 0,
+        "`body` must be text", "write body: \"${file:busy.html}\""),
+    ("locations:\n  - { path: /, upstream: demo, timeouts: { response: 5s } }\n", 2, 0,
+        "unknown field `timeouts`", "write timeouts: { response: 5s } in upstreams.NAME"),
+    ("locations:\n  - { rule: \"Host(`a.test`)\", upstream: demo }\n", 2, 0,
+        "unknown field `rule`", "write path: / and host: a.test"),
+    ("locations:\n  - { rule: \"Host(`a.test`) && PathPrefix(`/api`)\", upstream: demo }\n", 2, 0,
+        "unknown field `rule`", "write path: /api and host: a.test"),
+    ("locations:\n  - { path: /, upstream: demo, request_headers: { set: { X-A: \"${request-id}\" } } }\n", 2, 0,
+        "`${request-id}` is not a variable", "did you mean `${request_id}`?"),
+    ("limits:\n  a: { algorithm: concurrency, max_concurrent: 5, tiers: { premium: 100 } }\n", 2, 0,
+        "`premium` must be a mapping", "write premium: { max_concurrent: 100 }"),
+    ("limits:\n  a: { rate: 10/s, except: [/healthz] }\n", 2, 20,
+        "unknown field `except`", "write a location of its own for /healthz, without this limit"),
+    ("limits:\n  a: { rate: 10/s, key: [ip, header: X-User] }\n", 2, 0,
+        "must be one value, not a mapping", "write header:X-User without a space"),
+    ("admin: { address: \"127.0.0.1:9901\" }\n", 1, 0, "unknown field `address`", "write listen: 127.0.0.1:9901"),
+    ("account: { from: jwt:sub, jwt: { jwks: \"${SLUICEGATE_NO_SUCH_FILE:-keys/no.json}\" } }\n", 1, 40,
+        "does not hold a usable file: the file `keys/no.json` does not exist", "keys/no.json was tried"),
+    ("state: { redis: { url: \"redis://:${SLUICEGATE_NO_SUCH:-p/q@x}@h:6379\" } }\n", 1, 24,
+        "a Redis URL cannot contain an at sign after a slash", "write @ as %40"),
+    ("admin: { listen: 127.0.0.1:9901, token: \"${SLUICEGATE_NO_SUCH_TOKEN}\" }\n", 1, 41,
+        "`SLUICEGATE_NO_SUCH_TOKEN` is not set", "set it in the environment of the gateway"),
+    ("locations:\n  - { path: /, upstream: demo, client_max_body_size: 10m }\n", 2, 32,
+        "unknown field `client_max_body_size`", "write server: { max_body: 10MiB }"),
+    ("server: { client_max_body_size: 10m }\n", 1, 11,
+        "unknown field `client_max_body_size`", "write max_body: 10MiB"),
+    ("upstreams: { app: { servers: [a:1], balance: hash:cookie:sid } }\n", 1, 0,
+        "`hash:cookie:sid`", "there are no cookies for it: write hash:ip"),
+    ("upstreams: { app: { servers: [a:1], timeouts: { connect: 1m30s } } }\n", 1, 0,
+        "`m30s` is not a unit of time", "write 90s"),
+    ("account: { from: jwt:sub, jwt: { secret: \"0123456789012345678901234567890123456789\", \
+      algorithms: [RS256, ES256] } }\n", 1, 0,
+        "no algorithm here uses `secret`", "remove `algorithms`"),
+    ("server: { trusted_proxies: 10.0.0.0/33 }\n", 1, 28, "is not an address", "the prefix is at most 32"),
+    ("server: { trusted_proxies: \"2001:db8::/129\" }\n", 1, 28, "is not an address", "the prefix is at most 128"),
+    ("locations:\n  - { path: /, upstream: demo }\n  - { path: /, upstream: demo }\n", 3, 0,
+        "as locations[0] in line 2", "remove one"),
+    ("server: { ssl_certificate: a.pem }\n", 1, 11,
+        "unknown field `ssl_certificate`", "write listen: { address: \":443\", tls: { cert: a.pem, key: key.pem } }"),
+    ("server: { error_page: 429 }\n", 1, 11, "unknown field `error_page`", "write on_reject: { body: "),
+    ("locations:\n  - { path: /, upstream: demo, header_up: X-A b }\n", 2, 32,
+        "unknown field `header_up`", "write request_headers: { set: { X-A: b } }"),
+    ("locations:\n  - { path: /, upstream: demo, if: \"($host = a)\" }\n", 2, 32,
+        "unknown field `if`", "there are no conditions"),
+    ("locations:\n  - { path: /, upstream: demo, mirror: /copy }\n", 2, 32,
+        "unknown field `mirror`", "requests are not copied"),
+    ("upstreams: { app: { servers: [a:1], idle_timeout: 60 } }\n", 1, 37,
+        "unknown field `idle_timeout`", "write timeouts: { idle: 60s }"),
+    ("include: conf.d/a.yaml\n", 1, 1, "unknown field `include`", "there is one file"),
+    ("rate_limits: { a: { rate: 10/s } }\n", 1, 1, "unknown field `rate_limits`", "did you mean `limits`?"),
+    ("state: { redis: { url: \"redis://h\", password: hunter2 } }\n", 1, 0,
+        "unknown field `password`", "redis://:${REDIS_PASSWORD}@HOST:6379"),
+    ("state: { redis: { url: \"redis://h\", password_file: /run/pw } }\n", 1, 0,
+        "unknown field `password_file`", "redis://:${file:/run/pw}@HOST:6379"),
+    ("upstreams: { app: { servers: [{ url: \"http://a\", weight: 5% }] } }\n", 1, 0,
+        "`5%` is not a whole number", "write weight: 5; its share of the sum of all weights counts"),
+    ("server: { client_ip: X-Real-IP }\n", 1, 22, "`X-Real-IP`", "write header:X-Real-IP"),
+    ("limits:\n  a: { rate: 10/s, key: account, missing_key: { status: 401 } }\n", 2, 0,
+        "unknown field `status`", "write reject: 401"),
+    ("limits:\n  a: { rate: \"10/s, 1000/h\" }\n", 2, 14, "10/s, 1000/h", "write a list: rate: [10/s, 1000/h]"),
+    ("locations:\n  - { path: /, upstream: demo, rewrite: \"^/api/(.*) /$1\" }\n", 2, 32,
+        "unknown field `rewrite`", "write e.g. strip: /api"),
+    ("listen: { address: \":443\", tls: auto }\n", 1, 28,
+        "`tls` must be a mapping", "certificates are not fetched here"),
+    ("state: { redis: { url: \"10.0.0.1:6379\" } }\n", 1, 24, "this is not a URL", "write redis:// before the host"),
+    ("limits:\n  a: { rate: 10/s, max_wait: 1s }\n", 2, 20,
+        "`max_wait` is not a field of token_bucket", "write algorithm: leaky_bucket"),
+    ("account: { from: header:x-user, tier: { members: { gold: [alice, bob] } } }\n", 1, 0,
+        "`gold` must be one tier", "write members: { alice: gold }, one for each"),
 ];
 
 /// Valid files with their only warning.
@@ -216,6 +294,32 @@ const TRAPS: &[Mistake] = &[
         "`ANY` is a name like any other", "write methods: any"),
     ("locations: [{ path: /api/, upstream: \"http://127.0.0.1:1/\" }]\n", 1, 38,
         "the slash at the end does not remove /api", "write strip: /api"),
+    ("listen: [80, { address: \":443\", tls: { cert: tests/keys/tls/a.pem, key: tests/keys/tls/a.key.pem } }]\n\
+      locations: [{ path: /, redirect: { to: \"https://${host}${request_uri}\" } }]\n", 2, 0,
+        "redirects to itself over https", "write scheme: http"),
+    ("listen: [80, { address: \":443\", tls: { cert: tests/keys/tls/a.pem, key: tests/keys/tls/a.key.pem } }]\n\
+      locations:\n  - { path: /, scheme: http, redirect: { to: \"https://${host}${request_uri}\" } }\n\
+      \x20 - { path: /, upstream: demo }\n  - { path: /api/, upstream: demo }\n", 5, 13,
+        "/api/ is also served without TLS, because it is longer than /", "write scheme: https"),
+    ("locations:\n  - { path: \"^~ /api/\", upstream: demo }\n  - { path: \"~ ^/api/v2/\", upstream: demo }\n", 3, 13,
+        "this location is never reached: locations[0], `^~ /api/`", "^~ keeps regular expressions from being tried"),
+    ("limits: { a: { rate: 10/s } }\nserver: { limits: [a] }\n\
+      locations: [{ path: /, upstream: demo, limits: none }]\n", 3, 0,
+        "`none` does not lift server.limits", "name `a` in the other locations"),
+    ("locations: [{ path: \"/api$\", upstream: demo }]\n", 1, 21,
+        "`$` is a character like any other in this path", "write = /api"),
+    ("on_reject: { body: { template: busy.html } }\n", 1, 32,
+        "`busy.html` is the text itself, not the name of a file", "write \"${file:busy.html}\""),
+    ("locations: [{ path: /, respond: { body: busy.html } }]\n", 1, 41,
+        "`busy.html` is the text itself, not the name of a file", "write \"${file:busy.html}\""),
+    ("locations:\n  - { path: /, redirect: { to: \"https://a.test{http.request.uri}\" } }\n", 2, 32,
+        "`{http.request.uri}` is text", "write ${request_uri}"),
+    ("account: { from: jwt:sub, jwt: { jwks: tests/keys/rsa.pub.pem }, tier: { members: { alice: gold } } }\n\
+      limits: { a: { rate: 10/s, key: account, tiers: { glod: { rate: 20/s } } } }\n\
+      locations: [{ path: /, upstream: demo, limits: a }]\n", 2, 0,
+        "no caller can be in the tier `glod`", "did you mean `gold`?"),
+    ("limits: { a: { rate: 10/s } }\n", 1, 11,
+        "the limit `a` is defined and never used", "write limits: a in a location"),
 ];
 
 #[test]
@@ -239,10 +343,41 @@ fn prices_and_ends_of_expressions_are_no_variables() {
         "locations: [{ path: \"~ ^/(a$|B$B)\", upstream: demo }]\n",
         "locations: [{ path: /, redirect: { to: \"https://${host}/a\" } }]\n",
         "access_log: { headers: [user-agent, referer] }\n",
+        "locations: [{ path: /, redirect: { to: \"https://${host}${request_uri}\" } }]\n",
+        "locations: [{ path: \"^~ /api/\", upstream: demo }, { path: \"~ ^/ap\", upstream: demo }]\n",
+        "locations: [{ path: \"^~ /api/\", upstream: demo }, { path: /api/v2/, upstream: demo }, \
+         { path: \"~ ^/api/v2/x\", upstream: demo }]\n",
+        "locations: [{ path: /, respond: { body: \"see busy.html\" } }]\n",
+        "locations: [{ path: /, scheme: http, redirect: { to: \"https://${host}/\" } }, \
+         { path: /.well-known/acme-challenge/, upstream: demo }, { path: /api/, scheme: https, upstream: demo }, \
+         { path: /, upstream: demo }]\nserver: { trusted_proxies: 10.0.0.0/8 }\n",
     ] {
         let loaded = read(text).unwrap_or_else(|report| panic!("{report}"));
         assert_eq!(loaded.warnings, [], "{text}");
     }
+}
+
+#[test]
+fn another_client_cannot_use_up_counters_by_its_own_address() {
+    let message = |key: &str| {
+        let text = format!(
+            "limits: {{ a: {{ rate: 10/s, key: {key} }} }}\nlocations: [{{ path: /, upstream: demo, limits: a }}]\n"
+        );
+        let warnings = read(&text).unwrap_or_else(|report| panic!("{report}")).warnings;
+        warnings.into_iter().map(|warning| warning.message).collect::<String>()
+    };
+    assert!(message("[ip, \"header:X-User\"]").ends_with("a new value gets fresh counters"));
+    assert!(message("header:X-User").ends_with("another client's value uses up its counters"));
+}
+
+#[test]
+fn masking_leaves_the_message_and_the_brackets_readable() {
+    let text = "admin: { listen: nowhere, token: \"hunter2\" }\n\
+                state: { redis: { url: \"redis://:${SLUICEGATE_NO_SUCH:-p/q@x}@h:6379\" } }\n";
+    let report = read(text).expect_err(text).to_string();
+    assert!(report.contains("listen: nowhere, token: \"*******\" }"), "{report}");
+    assert!(report.contains("does not hold the URL of a Redis or Valkey: a Redis URL cannot"), "{report}");
+    assert!(!report.contains("hunter2") && !report.contains("p/q"), "{report}");
 }
 
 #[test]

@@ -6,8 +6,23 @@ use sluicegate::config::diagnostics::codes;
 use sluicegate::config::{self, LocationId, Scheme};
 use sluicegate::request::location::{Arrival, LocationLookup, Locations};
 
-const PATHS: [&str; 12] =
-    ["= /", "= /a", "/", "/a", "/a/b", "^~ /", "^~ /a", "~ ^/", "~ (.*)", "~ a", "~ b$", "~* A"];
+const PATHS: [&str; 15] = [
+    "= /",
+    "= /a",
+    "/",
+    "/a",
+    "/a/b",
+    "^~ /",
+    "^~ /a",
+    "^~ /a/",
+    "~ ^/",
+    "~ (.*)",
+    "~ a",
+    "~ b$",
+    "~* A",
+    "~ ^/a/b",
+    "~ ^/(a/|c)",
+];
 const HOSTS: [&str; 6] =
     ["any", "a.test", "b.test", "\"*.test\"", "[a.test, \"*.test\"]", "[a.test, b.test]"];
 const METHODS: [&str; 6] = ["any", "GET", "HEAD", "POST", "[GET, POST]", "[HEAD, POST]"];

@@ -28,7 +28,8 @@ pub(crate) fn redact_lines(text: &str) -> Vec<String> {
         }
         let secret = find_secret_start(line);
         inside = secret.map(|_| indent_of(line));
-        let line = secret.map_or_else(|| line.to_owned(), |start| mask_range(line, start, line.len()));
+        let line = secret
+            .map_or_else(|| line.to_owned(), |start| mask_range(line, start, find_value_end(line, start)));
         lines.push(redact_credentials(&line));
     }
     lines
@@ -53,6 +54,21 @@ fn find_secret_start(line: &str) -> Option<usize> {
         }
     }
     None
+}
+
+/// The end of the values behind `start`: the brackets at the end of the line that close those before it stay.
+fn find_value_end(line: &str, start: usize) -> usize {
+    let count = |brackets: [char; 2]| line[..start].matches(brackets).count();
+    let mut open = count(['{', '[']).saturating_sub(count(['}', ']']));
+    let mut end = line.len();
+    for (at, c) in line[start..].char_indices().rev() {
+        match c {
+            '}' | ']' if open > 0 => (open, end) = (open - 1, start + at),
+            ' ' | '\r' => {}
+            _ => break,
+        }
+    }
+    end
 }
 
 /// Whether a key in lower case names a secret, even a mistyped one.
@@ -150,6 +166,8 @@ mod tests {
         assert_eq!(split, ["  url: \"redis://********", "    *******@host\"", "  prefix: sg"]);
         let apart = "  - http://a.test\n  - b: x@c";
         assert_eq!(redact_lines(apart), ["  - http://a.test", "  - b: *@c"]);
+        let closed = redact_lines("state: { x: [{ token: \"hunter2\" }] }\na: { b: 1, token: hunter2}}}");
+        assert_eq!(closed, ["state: { x: [{ token: \"*******\" }] }", "a: { b: 1, token: *********}"]);
         let plain = "limits: { per-ip: { rate: 10/s } } # token: comment";
         assert_eq!(redact_lines(plain), [plain]);
     }

@@ -19,6 +19,8 @@ struct SpoofableSource<'a> {
     role: SourceRole,
     /// The names of the limits that count by it.
     limits: Vec<&'a str>,
+    /// Whether a limit counts by it without the client's address, so that another client can use up its counters.
+    is_alone: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,14 +68,27 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
     let account = &file.config.account;
     if let Some(source) = account.from.as_ref().filter(|source| !is_signed(source)) {
         let value = file.value_at(&["account", "from"]);
-        all.push(SpoofableSource { source, value, role: SourceRole::Account, limits: Vec::new() });
+        all.push(SpoofableSource {
+            source,
+            value,
+            role: SourceRole::Account,
+            limits: Vec::new(),
+            is_alone: false,
+        });
     }
     if let Some(source) = account.tier.from.as_ref().filter(|source| !is_signed(source)) {
         let value = file.value_at(&["account", "tier", "from"]);
-        all.push(SpoofableSource { source, value, role: SourceRole::Tier, limits: Vec::new() });
+        all.push(SpoofableSource {
+            source,
+            value,
+            role: SourceRole::Tier,
+            limits: Vec::new(),
+            is_alone: false,
+        });
     }
     for index in file.used_limits() {
         let limit = &file.config.limits[index];
+        let is_alone = !limit.key.contains(&KeyPart::Ip);
         for (field, part) in limit
             .key
             .iter()
@@ -91,6 +106,7 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
                     if known.limits.last() != Some(&limit.name.as_str()) {
                         known.limits.push(&limit.name);
                     }
+                    known.is_alone |= is_alone;
                 }
                 (None, KeyPart::Source(source)) => {
                     let value = file.limit_value(index, &[field]);
@@ -99,6 +115,7 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
                         value,
                         role: SourceRole::Key,
                         limits: vec![&limit.name],
+                        is_alone,
                     });
                 }
                 (None, _) => {}
@@ -120,11 +137,13 @@ impl SpoofableSource<'_> {
             }
             (SourceRole::Account, false) => format!(
                 "any client can choose {name}, which names the account that {noun} {limits} {verb} by: \
-                 a new name gets fresh counters, another client's name uses up its counters"
+                 a new name gets fresh counters{}",
+                if self.is_alone { ", another client's name uses up its counters" } else { "" }
             ),
             (SourceRole::Key, _) => format!(
                 "any client can choose {name}, which {noun} {limits} {verb} by: \
-                 a new value gets fresh counters, another client's value uses up its counters"
+                 a new value gets fresh counters{}",
+                if self.is_alone { ", another client's value uses up its counters" } else { "" }
             ),
         }
     }

@@ -12,6 +12,7 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::listen::{ListenAddress, ListenConfig};
 use crate::config::model::{Config, HostRule, LocationConfig, PathRule};
+use crate::config::value::path_regex::PathRegex;
 
 /// Patterns that match every path: a path starts with a slash, and `$` alone matches at the end of any.
 const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];
@@ -70,12 +71,16 @@ pub(super) fn lint_locations(file: &LintContext<'_>) {
 fn is_of_other_scheme(config: &Config, location: &LocationConfig) -> bool {
     let Some(scheme) = location.scheme else { return false };
     let may_serve = |listen: &ListenConfig| {
-        let is_selected = location.listeners.is_empty()
-            || listen.name.as_ref().is_some_and(|name| location.listeners.contains(name));
         let may_be_unix = matches!(listen.address, ListenAddress::Unix(_) | ListenAddress::Systemd(_));
-        is_selected && (may_be_unix || listen.scheme() == scheme)
+        selects_listener(location, listen) && (may_be_unix || listen.scheme() == scheme)
     };
     config.server.trusted_proxies.is_empty() && !config.listen.iter().any(may_serve)
+}
+
+/// Whether the location takes requests of the listener.
+pub(super) fn selects_listener(location: &LocationConfig, listen: &ListenConfig) -> bool {
+    location.listeners.is_empty()
+        || listen.name.as_ref().is_some_and(|name| location.listeners.contains(name))
 }
 
 fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str {
@@ -110,8 +115,8 @@ struct HostRuleGroup<'a> {
     same_path: HashMap<(PathKind, &'a str), Vec<usize>>,
     /// Regexes that match everything, in file order.
     match_all: Vec<usize>,
-    /// Indices of `^~ /`, if no prefix of the group lets regexes be tried.
-    regex_blocking: Vec<usize>,
+    /// Each `^~` prefix below which no prefix of the group lets regexes be tried.
+    regex_blocking: HashMap<&'a str, Vec<usize>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -136,20 +141,30 @@ impl<'a> HostRuleGroup<'a> {
             let (kind, text) = path_key(&locations[*member]);
             kind == PathKind::Regex && is_match_all(text)
         };
-        let open =
-            |member: &usize| matches!(locations[*member].path, PathRule::Prefix { no_regex: false, .. });
-        let root =
-            |member: &usize| matches!(&locations[*member].path, PathRule::Prefix { path, .. } if path == "/");
-        let closed = if members.iter().any(open) {
-            Vec::new()
-        } else {
-            members.iter().copied().filter(root).collect()
+        let prefix_of = |member: usize| match &locations[member].path {
+            PathRule::Prefix { path, no_regex } => Some((path.as_str(), *no_regex)),
+            _ => None,
         };
+        let prefixes = members.iter().filter_map(|&member| prefix_of(member));
+        let mut open: Vec<&str> = prefixes.filter(|(_, no_regex)| !no_regex).map(|(path, _)| path).collect();
+        open.sort_unstable();
+        let is_open_below = |path: &str| {
+            let next = open.partition_point(|other| *other < path);
+            open.get(next).is_some_and(|other| other.starts_with(path))
+        };
+        let mut regex_blocking: HashMap<&str, Vec<usize>> = HashMap::new();
+        for &member in members {
+            if let Some((path, true)) = prefix_of(member)
+                && !is_open_below(path)
+            {
+                regex_blocking.entry(path).or_default().push(member);
+            }
+        }
         HostRuleGroup {
             locations,
             same_path,
             match_all: members.iter().copied().filter(takes_all).collect(),
-            regex_blocking: closed,
+            regex_blocking,
         }
     }
 
@@ -159,9 +174,9 @@ impl<'a> HostRuleGroup<'a> {
         let same = self.same_path.get(&path_key(location)).map_or(&[][..], Vec::as_slice);
         let before = same.iter().copied().take_while(|&other| other != member);
         let winners: Vec<usize> = match &location.path {
-            PathRule::Regex(_) => {
+            PathRule::Regex(regex) => {
                 let earlier = self.match_all.iter().copied().filter(|&other| other < member);
-                before.chain(earlier).chain(self.regex_blocking.iter().copied()).collect()
+                before.chain(earlier).chain(self.find_blocking(regex)).collect()
             }
             PathRule::Prefix { no_regex: false, .. } => {
                 before.chain(self.match_all.iter().copied()).collect()
@@ -169,6 +184,18 @@ impl<'a> HostRuleGroup<'a> {
             PathRule::Prefix { .. } | PathRule::Exact(_) => before.collect(),
         };
         self.find_covering(location, &winners)
+    }
+
+    /// The `^~` prefixes that every match of `regex` lies below.
+    fn find_blocking(&self, regex: &PathRegex) -> Vec<usize> {
+        let literals = regex.prefixes().unwrap_or_default();
+        let first = literals.first().and_then(|literal| std::str::from_utf8(literal).ok()).unwrap_or("/");
+        let is_below =
+            |above: &&str| *above == "/" || literals.iter().all(|text| text.starts_with(above.as_bytes()));
+        let above = first.match_indices('/').map(|(at, slash)| &first[..at + slash.len()]).filter(is_below);
+        // `^~ /api` covers `/api/` too.
+        let keys = above.flat_map(|folder| [folder, folder.trim_end_matches('/')]);
+        keys.filter_map(|path| self.regex_blocking.get(path)).flatten().copied().collect()
     }
 
     /// One of `winners`, if together they accept every method of `location` wherever it comes in.

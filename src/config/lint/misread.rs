@@ -22,6 +22,43 @@ pub(super) fn lint_misread(file: &LintContext<'_>) {
     warn_of_host_bits(file.whole, false);
     warn_of_every(file);
     warn_of_slashes(file);
+    warn_of_lifted_limits(file);
+    warn_of_file_names(file.whole);
+}
+
+/// `limits: none` beside limits of all locations.
+fn warn_of_lifted_limits(file: &LintContext<'_>) {
+    let Some(&limit) = file.config.server.limits.first() else { return };
+    for index in 0..file.config.locations.len() {
+        let value = file.location_value(index, &["limits"]);
+        if value.path.ends_with("].limits") && value.is_word("none") {
+            let name = &file.config.limits[limit].name;
+            let message = "`none` does not lift server.limits, which hold for every location";
+            let help = format!(
+                "name `{name}` in the other locations instead of in server.limits, or write bypass in the limit"
+            );
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
+    }
+}
+
+/// The name of a file where the text of a body is meant.
+fn warn_of_file_names(value: &FieldValue<'_>) {
+    const ENDS: [&str; 5] = [".html", ".htm", ".json", ".txt", ".xml"];
+    let is_body = [".template", "respond.body", "degrade.body"].iter().any(|end| value.path.ends_with(end));
+    match &value.node.content {
+        NodeContent::Text(text) if is_body && !text.replaced => {
+            let name = text.written.as_str();
+            if ENDS.iter().any(|end| name.ends_with(end)) && !name.contains([' ', '\n', '<', '{', '"']) {
+                let message = format!("`{name}` is the text itself, not the name of a file");
+                let help = format!("write \"${{file:{name}}}\" for the content of the file");
+                warn_at(value, ValueError::new(codes::MISREAD, message).with_help(help));
+            }
+        }
+        NodeContent::List(_) => value.one_or_more().iter().for_each(warn_of_file_names),
+        NodeContent::Map(_) => value.entries().iter().for_each(|(_, inner)| warn_of_file_names(inner)),
+        NodeContent::Text(_) | NodeContent::Null | NodeContent::Invalid => {}
+    }
 }
 
 fn warn_of_no_locations(file: &LintContext<'_>) {
@@ -73,6 +110,12 @@ fn warn_of_stars(file: &LintContext<'_>) {
         if path.contains(" /") {
             let message = "this is one path with a space in it, not several paths";
             let help = "write a location for each path, or one with ~ ^(/a|/b)";
+            let value = file.location_value(index, &["path"]);
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
+        if let Some(exact) = path.strip_suffix('$') {
+            let message = "`$` is a character like any other in this path";
+            let help = format!("write = {exact} for this path alone, or a regular expression: ~ ^{exact}$");
             let value = file.location_value(index, &["path"]);
             warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
         }

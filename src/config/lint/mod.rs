@@ -8,6 +8,7 @@ mod locations;
 mod logged;
 mod misread;
 mod queues;
+mod redirects;
 mod shared;
 mod variables;
 
@@ -25,6 +26,7 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     keys::lint_keys(&file);
     queues::lint_queues(&file);
     locations::lint_locations(&file);
+    redirects::lint_redirects(&file);
     shared::lint_shared(&file);
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);

@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily};
 use super::members::TierMembers;
 use super::token_keys::TokenKeys;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Mention, ValueError};
+use crate::config::diagnostics::problem::{Mention, ValueError, did_you_mean};
 use crate::config::model::account::{AccountConfig, JwtConfig, TierRules};
 use crate::config::model::limit::ValueSource;
 use crate::config::schema::field::{Field, ParseScalar};
@@ -135,6 +135,12 @@ fn read_jwt(fields: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool
 }
 
 fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
+    let is_shared = |algorithm: &Algorithm| algorithm.family() == AlgorithmFamily::Hmac;
+    if secret && !keys && !algorithms.is_empty() && !algorithms.iter().any(is_shared) {
+        let help = "remove `algorithms`, because a secret is for HS256; or write jwks: FILE for public keys";
+        let error = ValueError::new(codes::TOKEN, "no algorithm here uses `secret`");
+        return given.report_at_name(error.with_help(help));
+    }
     for algorithm in algorithms {
         let shared = algorithm.family() == AlgorithmFamily::Hmac;
         let (has, needs) = if shared { (secret, "secret") } else { (keys, "jwks") };
@@ -188,8 +194,10 @@ fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, reported: boo
             Mention::Tier(tier) if !is_reachable_tier(rules, &tier) => {
                 let message = format!("no caller can be in the tier `{tier}`");
                 let error = ValueError::new(codes::UNUSED, message);
+                let known = rules.members.tiers().chain([rules.default.as_str()]);
                 let help = "give it to accounts under account: { tier: { members: …, file: …, from: … } }";
-                sink.add_warning(position, &field, error.with_help(help));
+                let error = error.with_optional_help(did_you_mean(&tier, known)).with_default_help(help);
+                sink.add_warning(position, &field, error);
             }
             _ => {}
         }

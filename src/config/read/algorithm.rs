@@ -113,6 +113,9 @@ fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
             ("max_concurrent", _) if fields.find(&limit::RATE).is_none() => {
                 "write algorithm: concurrency".to_owned()
             }
+            ("queue" | "max_wait" | "fair_by", _) if fields.find(&limit::ALGORITHM).is_none() => {
+                "it belongs to leaky_bucket: write algorithm: leaky_bucket".to_owned()
+            }
             _ => format!("it belongs to {}", owners.join(if owners.len() > 2 { ", " } else { " and " })),
         };
         value.report_at_name(error.with_help(help));

@@ -242,8 +242,11 @@ impl<'a> LimitReader<'a> {
     pub fn into_limits(self) -> Vec<LimitConfig> {
         for (index, value) in &self.defined {
             if !self.used.contains(index) {
-                let message = format!("the limit `{}` is defined and never used", self.list[*index].name);
-                value.sink.add_warning(value.named_at, &value.path, ValueError::new(codes::UNUSED, message));
+                let name = &self.list[*index].name;
+                let error =
+                    ValueError::new(codes::UNUSED, format!("the limit `{name}` is defined and never used"));
+                let help = format!("write limits: {name} in a location or under server, or remove it");
+                value.sink.add_warning(value.named_at, &value.path, error.with_help(help));
             }
         }
         self.list

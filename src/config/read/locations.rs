@@ -57,27 +57,32 @@ pub(crate) fn read_locations(
             return Vec::new();
         }
     };
-    let (mut locations, mut seen) = (Vec::new(), SeenLocations::default());
+    let (mut locations, mut lines, mut seen) = (Vec::new(), Vec::new(), SeenLocations::default());
     let mut section = LocationSection { access, listen, patterns, names: LocationNames::default() };
     for item in items {
         if !item.is_map() {
             item.report_shape("a mapping such as { path: /, upstream: demo }");
             continue;
         }
+        let line = item.node.position.line;
         let location = item
             .open_section(&location::SECTION)
             .read_all(|fields| read_location(fields, limits, upstreams, &mut section));
         let Some(location) = location else { continue };
         if let Some(earlier) = seen.find_or_insert(&location, locations.len()) {
-            let message =
-                format!("the same host, path, methods, scheme and listener as locations[{earlier}]");
-            let error = ValueError::new(codes::SAME_LOCATION, message);
+            let message = format!(
+                "the same host, path, methods, scheme and listener as locations[{earlier}] in line {}",
+                lines[earlier]
+            );
+            let help = "remove one, or let them differ in one of these";
+            let error = ValueError::new(codes::SAME_LOCATION, message).with_help(help);
             item.open_section(&location::SECTION)
                 .find(&location::PATH)
                 .unwrap_or(item)
                 .report_at_value(error);
         }
         locations.push(location);
+        lines.push(line);
     }
     locations
 }

@@ -47,6 +47,15 @@ pub(crate) fn read_tier_numbers(
     cost: &Cost,
     is_sound: bool,
 ) -> Option<Algorithm> {
+    let is_concurrency = fields.find(&limit::ALGORITHM).is_some_and(|value| value.is_word("concurrency"));
+    let slots = tier.as_text().filter(|text| is_concurrency && text.parse::<u32>().is_ok());
+    if let Some(slots) = slots {
+        let name = tier.path.rsplit('.').next().unwrap_or_default();
+        let message = format!("`{name}` must be a mapping, not a single value");
+        let help = format!("write {name}: {{ max_concurrent: {slots} }}");
+        tier.report_at_name(ValueError::new(codes::SHAPE, message).with_help(help));
+        return None;
+    }
     if !tier.is_map() {
         tier.report_shape("a mapping such as { rate: 50/s }, or none");
         return None;

@@ -52,8 +52,12 @@ pub(crate) fn is_body_variable(name: &str) -> bool {
 pub(crate) fn find_braced_name(text: &str) -> Option<(&str, &'static str)> {
     text.match_indices('{').find_map(|(at, _)| {
         let name = text[at + 1..].split('}').next().filter(|_| !text[..at].ends_with(['$', '{']))?;
-        let bare = name.rsplit('.').next().unwrap_or(name);
-        Some((name, find_variable(bare)?))
+        let own = match name.rsplit('.').next().unwrap_or(name) {
+            // In Caddy it has the query.
+            "uri" => "request_uri",
+            bare => find_variable(bare)?,
+        };
+        Some((name, own))
     })
 }
 

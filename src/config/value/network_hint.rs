@@ -18,6 +18,12 @@ pub(crate) fn suggest_network(text: &str) -> Option<String> {
     if let Ok(address) = lower.parse::<SocketAddr>() {
         return Some(format!("write {} without the port", address.ip()));
     }
+    if let Some((address, prefix)) = lower.split_once('/')
+        && let (Ok(address), Ok(bits)) = (address.parse::<IpAddr>(), prefix.parse::<u32>())
+    {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        return (bits > most).then(|| format!("the prefix is at most {most}"));
+    }
     let network = find_masked(&lower).or_else(|| find_stars(&lower))?;
     Some(format!("write {network}"))
 }
@@ -74,7 +80,8 @@ mod tests {
             ("192.0.2.7:80", Some("write 192.0.2.7 without the port")),
             ("localhost", Some("write [127.0.0.0/8, \"::1\"]")),
             ("10.0.0.0/255.0.255.0", None),
-            ("10.0.0.0/33", None),
+            ("10.0.0.0/33", Some("the prefix is at most 32")),
+            ("2001:db8::/129", Some("the prefix is at most 128")),
             ("office", None),
             ("10", None),
         ] {

@@ -78,8 +78,13 @@ impl UrlParts<'_> {
             let help = "write redis://127.0.0.1:6379, and let Redis listen there";
             return Err(url_error("unix sockets of Redis are not supported").with_help(help));
         }
-        let (scheme, rest) =
-            text.split_once("://").ok_or_else(|| url_error("this is not a URL").with_help(FORMS))?;
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| {
+            url_error("this is not a URL").with_help(if text.contains(':') {
+                "write redis:// before the host, or rediss:// for TLS"
+            } else {
+                FORMS
+            })
+        })?;
         let (scheme, sentinel) = match scheme.strip_suffix("+sentinel") {
             Some(scheme) => (scheme, true),
             None => (scheme, false),
@@ -97,7 +102,7 @@ impl UrlParts<'_> {
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if path.contains('@') {
-            return Err(url_error("a Redis URL cannot contain `@` after a `/`").with_help(ESCAPES));
+            return Err(url_error("a Redis URL cannot contain an at sign after a slash").with_help(ESCAPES));
         }
         let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));

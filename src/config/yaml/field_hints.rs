@@ -2,7 +2,7 @@
 
 use super::shown_text::{show_field, show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
-use super::value_hints::{DENY_ALL, is_off, is_on, is_unlimited};
+use super::value_hints::{DENY_ALL, is_off, is_on, is_unlimited, suggest_body};
 use crate::config::schema::find_example;
 use crate::config::value::network_hint::is_every_address;
 use crate::config::value::scalars::{parse_duration, parse_rate};
@@ -109,6 +109,13 @@ pub(super) fn suggest_form(path: &str, content: &NodeContent) -> Option<String> 
         NodeContent::Text(text) if path == "access_log" && is_on(&text.written) => {
             return Some("remove it: requests are logged to stdout without it".to_owned());
         }
+        NodeContent::Text(text)
+            if name == "tls" && matches!(text.written.as_str(), "auto" | "acme" | "letsencrypt") =>
+        {
+            return Some(
+                "certificates are not fetched here: write tls: { cert: chain.pem, key: key.pem }".to_owned(),
+            );
+        }
         NodeContent::Text(text) => suggest_mapping(path, name, &text.written),
         NodeContent::Map(entries) if path == "locations" => {
             let (key, inner) = entries.first()?;
@@ -119,6 +126,11 @@ pub(super) fn suggest_form(path: &str, content: &NodeContent) -> Option<String> 
             "path" => return Some("write a location for each path, or one with ~ ^(/a|/b)".to_owned()),
             "set" | "add" | "headers" | "request_headers" | "response_headers" => suggest_pairs(name, items),
             "access" => Some(format!("{{ allow: {} }}", show_items(items))),
+            tier if path.starts_with("account.tier.members.") => {
+                let account = items.first().and_then(node_text)?;
+                let member = show_field(account, tier);
+                return Some(format!("the account comes first: write members: {{ {member} }}, one for each"));
+            }
             "limits" | "upstreams" => suggest_named(items),
             _ => None,
         },
@@ -127,6 +139,17 @@ pub(super) fn suggest_form(path: &str, content: &NodeContent) -> Option<String> 
             let rate =
                 texts.iter().flat_map(|count| texts.iter().map(move |period| format!("{count}/{period}")));
             rate.into_iter().find(|rate| parse_rate(rate).is_ok())
+        }
+        NodeContent::Map(entries) if matches!(name, "key" | "fair_by" | "from") => {
+            let (kind, value) = entries.first().filter(|(_, value)| node_text(value).is_some())?;
+            let is_source = matches!(kind.name.as_str(), "header" | "cookie" | "query" | "jwt");
+            let source = is_source.then(|| format!("{}:{}", kind.name, node_text(value).unwrap_or_default()));
+            return source.map(|source| format!("write {source} without a space"));
+        }
+        NodeContent::Map(entries) if name == "body" && entries.iter().any(|(key, _)| key.name == "file") => {
+            let file =
+                entries.iter().find(|(key, _)| key.name == "file").and_then(|(_, node)| node_text(node))?;
+            Some(format!("\"${{file:{file}}}\""))
         }
         NodeContent::Map(_) if name == "body" => {
             return Some("write it as text, e.g. body: '{ \"a\": 1 }'".to_owned());
@@ -241,9 +264,7 @@ pub(super) fn suggest_example(path: &str) -> Option<String> {
 
 /// What to write instead of a text with template variables at a place that takes none.
 pub(super) fn suggest_template(path: &str, written: &str) -> Option<String> {
-    let kind = if written.trim_start().starts_with('<') { "text/html" } else { "text/plain" };
-    (path.ends_with("on_reject.body") || path.ends_with("reject.body"))
-        .then(|| format!("write body: {{ template: {}, content_type: {kind} }}", show_text(written)))
+    (path.ends_with("on_reject.body") || path.ends_with("reject.body")).then(|| suggest_body(written))
 }
 
 pub(super) fn field_name(path: &str) -> &str {

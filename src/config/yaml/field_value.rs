@@ -5,6 +5,7 @@ use super::tree::{MapKey, Node, NodeContent};
 use super::value_hints::suggest_value;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, Position, ProblemSink, ValueError};
+use crate::config::diagnostics::redact::may_hold_secret;
 use crate::config::model::limit::ValueSource;
 use crate::config::value::scalars::Parsed;
 
@@ -87,8 +88,11 @@ impl<'a> FieldValue<'a> {
             Ok(value) => Some(value),
             Err(error) if text.replaced => {
                 let message = format!("`{}` does not hold {}", text.written, describe_expected(error.code));
-                // Only these messages never quote the value.
-                let shown = error.code == codes::REDIS;
+                // Messages about a Redis never quote the value, and the name of a file is no secret.
+                let shown = error.code == codes::REDIS
+                    || error.code == codes::UNREADABLE
+                        && is_file_name(plain)
+                        && !may_hold_secret(field_name(&self.path));
                 let message = if shown { format!("{message}: {}", error.message) } else { message };
                 let help = error.suggestion.filter(|_| shown).or_else(|| suggest_example(&self.path));
                 self.report_at_value(ValueError::new(error.code, message).with_optional_help(help));
@@ -191,6 +195,15 @@ impl<'a> FieldValue<'a> {
     pub fn is_map(&self) -> bool {
         matches!(self.node.content, NodeContent::Map(_))
     }
+}
+
+/// Whether a text is certainly the name of a file and not its content: short, with an extension.
+fn is_file_name(text: &str) -> bool {
+    let extension = text.rsplit_once('.').map_or("", |(_, extension)| extension);
+    text.len() <= 200
+        && !text.contains(char::is_whitespace)
+        && (1..=5).contains(&extension.len())
+        && extension.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// The expected value for an error code, for messages that must not quote the value.

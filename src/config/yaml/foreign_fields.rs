@@ -1,10 +1,12 @@
 //! Explains fields that only other programs have, and writes their values as this file does.
 
+use super::foreign_locations::{
+    ERROR_PAGE, explain_in_location, is_number, plain_text, show_size, show_time,
+};
 use super::foreign_words::{find_field_synonym, to_snake_case};
-use super::shown_text::{show_field, show_node, show_text};
+use super::shown_text::{show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::redact::redact_credentials;
-use crate::config::value::foreign_variables::replace_variables;
 use crate::config::value::scalars::parse_rate;
 
 /// An unknown field with the mapping that it stands in.
@@ -28,7 +30,9 @@ const AMOUNTS: [&str; 6] = ["limit", "requests", "average", "amount", "rate_limi
 pub(super) const PERIODS: [&str; 6] = ["window", "period", "per", "interval", "duration", "time_unit"];
 
 /// Fields that have a meaning only beside others: their section, their names, and those others.
-const COMPANIONS: [(&str, &[&str], &[&str]); 6] = [
+const COMPANIONS: [(&str, &[&str], &[&str]); 8] = [
+    ("admin", &["port"], &HOSTS),
+    ("server", &["ssl_certificate_key"], &["ssl_certificate"]),
     ("limits.NAME", &PERIODS, &AMOUNTS),
     ("listen[]", &["port"], &HOSTS),
     ("state.redis", &["port"], &HOSTS),
@@ -86,7 +90,7 @@ impl<'a> ForeignField<'a> {
             "headers" if matches!(text, "none" | "off") => Some(format!("write remove: [{}]", self.written)),
             "headers" => Some(format!("write set: {{ {}: … }}, or add or remove", self.written)),
             "limits.NAME" => self.explain_in_limit(text),
-            "locations[]" => self.explain_in_location(text),
+            "locations[]" => explain_in_location(&self.name, text, self.node),
             "on_reject" => self.explain_in_rejection(text),
             "upstreams.NAME" => self.explain_in_upstream(),
             _ => self.explain_elsewhere(text),
@@ -121,6 +125,10 @@ impl<'a> ForeignField<'a> {
                     "write rate: {rate} here, or define `{name}` under limits: at the top and write limits: {name}"
                 )
             }
+            "except" | "exclude" | "exempt" | "skip" if self.first_path().is_some() => format!(
+                "write a location of its own for {}, without this limit",
+                show_text(self.first_path()?)
+            ),
             "nodelay" => {
                 "remove it: requests within burst pass at once; to delay them write algorithm: leaky_bucket"
                     .to_owned()
@@ -129,36 +137,13 @@ impl<'a> ForeignField<'a> {
         })
     }
 
-    fn explain_in_location(&self, text: &str) -> Option<String> {
-        Some(match self.name.as_str() {
-            "root" | "alias" | "index" | "try_files" | "file_server" | "static" | "static_dir" => {
-                "files are not served here: write upstream: NAME of a server that has them".to_owned()
-            }
-            "websocket" | "websockets" | "enable_websocket" | "proxy_http_version" => {
-                "remove it: WebSockets and other upgrades pass without a setting".to_owned()
-            }
-            "proxy_read_timeout" | "proxy_send_timeout" | "response_timeout" => {
-                format!("write timeouts: {{ response: {} }} in the upstream", show_time(text))
-            }
-            "proxy_connect_timeout" | "connect_timeout" => {
-                format!("write timeouts: {{ connect: {} }} in the upstream", show_time(text))
-            }
-            "limit_rate" => "write e.g. bandwidth: { rate: 100KiB/s }".to_owned(),
-            "priority" | "order" => {
-                "remove it: an exact path wins, then the longest prefix, then the first regular expression"
-                    .to_owned()
-            }
-            "return" => explain_return(text)?,
-            "proxy_set_header" | "request_header" => show_headers("request_headers", self.node),
-            "add_header" | "more_set_headers" | "header" => show_headers("response_headers", self.node),
-            "headers" => {
-                format!(
-                    "{}, or request_headers for what the upstream gets",
-                    show_headers("response_headers", self.node)
-                )
-            }
-            _ => return None,
-        })
+    /// The path that the field names, alone or first in its list.
+    fn first_path(&self) -> Option<&'a str> {
+        let text = match &self.node.content {
+            NodeContent::List(items) => items.first().and_then(plain_text),
+            _ => plain_text(self.node),
+        };
+        text.filter(|path| path.starts_with('/'))
     }
 
     fn explain_in_rejection(&self, text: &str) -> Option<String> {
@@ -190,6 +175,10 @@ impl<'a> ForeignField<'a> {
             }
             "fail_timeout" => "write e.g. eject: { errors: 5, for: 10s }".to_owned(),
             "ssl" | "https" | "scheme" => "write https:// before each server".to_owned(),
+            "idle_timeout" | "keepalive_timeout" => {
+                let text = plain_text(self.node).unwrap_or_default();
+                format!("write timeouts: {{ idle: {} }}", show_time(text))
+            }
             "sticky" | "stickiness" | "session_affinity" | "affinity" => {
                 "write balance: hash:ip, or e.g. hash:header:X-User; there are no cookies for it".to_owned()
             }
@@ -204,6 +193,29 @@ impl<'a> ForeignField<'a> {
             }
             ("access_log", "format") => "remove it: each line is a JSON object".to_owned(),
             ("access_log", "enabled") => "remove it: write access_log: none for no log".to_owned(),
+            ("admin", name) if HOSTS.contains(&name) || name == "bind" => {
+                let port = self.sibling_text(&["port"]);
+                let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+                format!("write listen: {}", show_text(&format!("{text}{port}")))
+            }
+            ("limits.NAME.missing_key", "status") if is_number(text) => format!("write reject: {text}"),
+            ("on_reject.body", "file" | "path" | "filename") if !text.is_empty() => {
+                format!("write template: \"${{file:{text}}}\"")
+            }
+            ("state.redis", "password" | "username" | "user") => {
+                "it belongs into the URL: write url: \"redis://:${REDIS_PASSWORD}@HOST:6379\"".to_owned()
+            }
+            ("state.redis", "password_file") => {
+                let file = if text.is_empty() { "PATH" } else { text };
+                format!("it belongs into the URL: write url: \"redis://:${{file:{file}}}@HOST:6379\"")
+            }
+            ("server", "client_max_body_size") => format!("write max_body: {}", show_size(text)),
+            ("server", "error_page") => ERROR_PAGE.to_owned(),
+            ("server", "ssl_certificate") => {
+                let key = self.sibling_text(&["ssl_certificate_key"]).unwrap_or("key.pem");
+                let (cert, key) = (show_text(text), show_text(key));
+                format!("write listen: {{ address: \":443\", tls: {{ cert: {cert}, key: {key} }} }}")
+            }
             ("account", "tiers") => format!("write tier: {{ members: {} }}", show_node(self.node)),
             ("account.jwt", "jwks_uri" | "jwks_url" | "jwksuri") => {
                 "save the keys to a file, and write jwks: FILE; a file that changes is read again".to_owned()
@@ -279,62 +291,12 @@ fn explain_root(name: &str) -> Option<String> {
             "this is a manifest of Kubernetes; `sluicegate init` writes a gateway.yaml to start from"
                 .to_owned()
         }
+        "include" | "includes" | "import" | "imports" => {
+            "there is one file: write its content here, or join several files before the start".to_owned()
+        }
         "worker_processes" => "write server: { workers: auto }".to_owned(),
         _ => return None,
     })
-}
-
-/// `301 https://…`, `403` or `200 text`, as nginx writes responses.
-fn explain_return(text: &str) -> Option<String> {
-    let (status, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let rest = rest.trim().trim_matches(['"', '\'', ';']);
-    if text.contains("://") {
-        let status = if is_number(status) { format!(", status: {status}") } else { String::new() };
-        let to = rest.split(' ').next_back().filter(|to| !to.is_empty()).unwrap_or(text);
-        let to = replace_variables(to).unwrap_or_else(|| to.to_owned());
-        return Some(format!("write redirect: {{ to: {}{status} }}", show_text(&to)));
-    }
-    let body = if rest.is_empty() { String::new() } else { format!(", body: {}", show_text(rest)) };
-    is_number(status).then(|| format!("write respond: {{ status: {status}{body} }}"))
-}
-
-/// Header fields in other forms, as an edit of this file.
-fn show_headers(field: &str, node: &Node) -> String {
-    let value = |text: &str| {
-        let text = text.trim().trim_matches(['"', ';']);
-        show_text(&replace_variables(text).unwrap_or_else(|| text.to_owned()))
-    };
-    let pair = |text: &str| {
-        let (name, rest) = text.trim().split_once([' ', ':'])?;
-        Some(show_field(name, &value(rest)))
-    };
-    let pairs: Vec<String> = match &node.content {
-        NodeContent::Map(entries) => {
-            let texts = entries.iter().filter_map(|(key, node)| Some((key, plain_text(node)?)));
-            texts.map(|(key, text)| show_field(&key.name, &value(text))).collect()
-        }
-        NodeContent::List(items) => items.iter().filter_map(plain_text).filter_map(pair).collect(),
-        _ => plain_text(node).and_then(pair).into_iter().collect(),
-    };
-    if pairs.iter().any(|pair| pair.to_ascii_lowercase().starts_with("host:")) {
-        return "write host_header: client, upstream or a name; other headers in request_headers: { set: … }"
-            .to_owned();
-    }
-    match pairs.is_empty() {
-        true => format!("write {field}: {{ set: {{ X-Name: value }} }}"),
-        false => format!("write {field}: {{ set: {{ {} }} }}", pairs.join(", ")),
-    }
-}
-
-fn plain_text(node: &Node) -> Option<&str> {
-    match &node.content {
-        NodeContent::Text(text) if !text.replaced => Some(&text.written),
-        _ => None,
-    }
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The period of a rate that other programs write as `1m`, `60s` or `minute`.
@@ -345,14 +307,5 @@ fn find_period(text: &str) -> Option<&str> {
         "hour" => Some("h"),
         "day" => Some("d"),
         _ => parse_rate(&format!("1/{text}")).is_ok().then_some(text),
-    }
-}
-
-/// A duration; one without a unit means seconds in most programs.
-fn show_time(text: &str) -> String {
-    match text {
-        "" => "60s".to_owned(),
-        text if is_number(text) => format!("{text}s"),
-        text => show_text(text),
     }
 }

@@ -99,6 +99,7 @@ const SYNONYMS: &[(&str, &[&str])] = &[
     ("proxy_set_header", &["request_headers"]),
     ("proxy_to", &["upstream"]),
     ("rate_limit", &["limits", "rate"]),
+    ("rate_limits", &["limits"]),
     ("ratelimit", &["limits"]),
     ("read_header", &["header"]),
     ("real_ip_header", &["client_ip"]),

@@ -7,7 +7,8 @@ use super::file;
 use super::tree::{MapKey, Node, NodeContent, ScalarText, TextPiece};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError, did_you_mean};
-use crate::config::value::foreign_variables::find_variable;
+use crate::config::diagnostics::redact::may_hold_secret;
+use crate::config::value::foreign_variables::{find_variable, is_body_variable};
 use crate::config::value::scalars::Parsed;
 
 /// The sources of replaced text.
@@ -119,8 +120,18 @@ fn resolve_variable(inner: &str, environment: &Environment<'_>) -> Parsed<String
     };
     let upper = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
     if name.is_empty() || !name.bytes().all(upper) {
+        let own = inner.replace('-', "_").to_ascii_lowercase();
+        let near = match find_variable(&own) {
+            Some(own) => Some(own.to_owned()),
+            None if is_body_variable(&own) => Some(own),
+            None => environment.variable_names.iter().find(|name| name.eq_ignore_ascii_case(&own)).cloned(),
+        };
+        let near = near.map(|near| format!("did you mean `${{{near}}}`?"));
         return Err(ValueError::new(codes::SUBSTITUTION, format!("`${{{inner}}}` is not a variable"))
-            .with_help("write ${NAME} in capitals, ${NAME:-default} or ${file:PATH}; $${ is a literal ${"));
+            .with_optional_help(near)
+            .with_default_help(
+                "write ${NAME} in capitals, ${NAME:-default} or ${file:PATH}; $${ is a literal ${",
+            ));
     }
     match ((environment.variable)(name), default) {
         (Some(value), None) => Ok(value),
@@ -133,8 +144,15 @@ fn resolve_variable(inner: &str, environment: &Environment<'_>) -> Parsed<String
             let own = find_variable(&name.to_ascii_lowercase());
             let near = near
                 .or_else(|| own.map(|own| format!("did you mean `${{{own}}}`, a variable of each request?")));
-            Err(error
-                .with_help(near.unwrap_or_else(|| format!("write ${{{name}:-default}} to give a default"))))
+            // A default for a secret would be known to everybody who reads the file.
+            let advice = match may_hold_secret(name) || name.ends_with("_KEY") {
+                true => {
+                    "set it in the environment of the gateway, e.g. of its service, or write ${file:PATH}"
+                        .to_owned()
+                }
+                false => format!("write ${{{name}:-default}} to give a default"),
+            };
+            Err(error.with_help(near.unwrap_or(advice)))
         }
     }
 }

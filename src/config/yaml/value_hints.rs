@@ -4,7 +4,7 @@ use super::shown_text::show_text;
 use crate::config::schema::{takes_list, takes_none};
 use crate::config::value::foreign_variables::{find_dollar_names, is_environment_name};
 use crate::config::value::network_hint::is_every_address;
-use crate::config::value::scalars::parse_duration;
+use crate::config::value::scalars::{parse_duration, parse_rate};
 
 /// In nginx, `deny all` follows the addresses that are allowed.
 pub(super) const DENY_ALL: &str =
@@ -54,11 +54,38 @@ fn suggest_for_field(path: &str, name: &str, text: &str) -> Option<String> {
             let share = text.parse::<f64>().ok().filter(|share| *share > 0.0 && *share < 1.0)?;
             format!("write {}% for this share of all requests, or {text}%", (share * 1e6).round() / 1e4)
         }
-        "body" if path.ends_with("on_reject.body") && text.contains(' ') => {
-            format!("write body: {{ template: {}, content_type: text/plain }}", show_text(text))
+        "body" if path.ends_with("on_reject.body") && text.contains([' ', '<', '{']) => suggest_body(text),
+        "balance" if text.contains("cookie") => {
+            "there are no cookies for it: write hash:ip, or e.g. hash:header:X-User".to_owned()
+        }
+        "weight" if text.ends_with('%') => {
+            let share = text.trim_end_matches('%');
+            format!("write weight: {share}; its share of the sum of all weights counts")
+        }
+        "client_ip" if text.contains('-') && !text.contains(':') && !is_forwarded_for(text) => {
+            format!("write header:{text}")
+        }
+        "rate" if takes_list(path) && text.contains(',') => {
+            let rates: Vec<&str> = text.split(',').map(str::trim).collect();
+            let is_list = rates.iter().all(|rate| parse_rate(rate).is_ok());
+            is_list.then(|| format!("write a list: rate: [{}]", rates.join(", ")))?
         }
         _ => return None,
     })
+}
+
+fn is_forwarded_for(text: &str) -> bool {
+    text.replace('_', "-").eq_ignore_ascii_case("x-forwarded-for")
+}
+
+/// A body of `on_reject` with this text.
+pub(super) fn suggest_body(text: &str) -> String {
+    let kind = match text.trim_start().chars().next() {
+        Some('<') => "text/html",
+        Some('{' | '[') => "application/json",
+        _ => "text/plain",
+    };
+    format!("write body: {{ template: {}, content_type: {kind} }}", show_text(text))
 }
 
 /// `$NAME`, `$(NAME)` and `{{ … }}`, which other programs replace.

@@ -81,7 +81,10 @@ pub(crate) fn parse_duration(text: &str) -> Parsed<Duration> {
             "w" | "week" | "weeks" => "write it in days, e.g. 7d".to_owned(),
             other => match find_unit(&other.to_ascii_lowercase()) {
                 Some(known) => format!("write {digits}{known}"),
-                None => "the units are ms, s, m, h and d, one number with one unit".to_owned(),
+                None => add_spans(text).map_or_else(
+                    || "the units are ms, s, m, h and d, one number with one unit".to_owned(),
+                    |sum| format!("write {sum}, one number with one unit"),
+                ),
             },
         };
         return Err(wrong(format!("`{unit}` is not a unit of time")).with_help(help));
@@ -90,6 +93,20 @@ pub(crate) fn parse_duration(text: &str) -> Parsed<Duration> {
         Some(total) if total <= DURATION_MAX_NS => Ok(Duration::from_nanos(total)),
         _ => Err(wrong(format!("the duration `{text}` is too long")).with_help("the longest is 36500d")),
     }
+}
+
+/// The sum of `1m30s` in its last unit.
+fn add_spans(text: &str) -> Option<String> {
+    let (mut rest, mut sum, mut last) = (text, 0_u64, "");
+    while !rest.is_empty() {
+        let (digits, behind) = split_digits(rest);
+        let (unit, behind) =
+            behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
+        let span = digits.parse::<u64>().ok()?.checked_mul(unit_ns(unit)?)?;
+        (rest, sum, last) = (behind, sum.checked_add(span)?, unit);
+    }
+    let unit = unit_ns(last)?;
+    sum.is_multiple_of(unit).then(|| format!("{}{last}", sum / unit))
 }
 
 /// How a time with a fraction or a sign is written.
