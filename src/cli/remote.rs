@@ -43,6 +43,9 @@ pub(super) fn run_reload(file: &Path) -> ExitCode {
             ExitCode::from(if status == 422 { CONFIG_INVALID } else { FAILED })
         }
         Err(code) => {
+            print_error(
+                "note: a change of `admin` needs a restart: the running gateway may still listen at its old address\n",
+            );
             print_report();
             if report.is_some() { ExitCode::from(CONFIG_INVALID) } else { code }
         }

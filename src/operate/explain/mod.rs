@@ -70,6 +70,9 @@ pub struct Explanation {
     pub tier: Option<String>,
     /// The chain, in the order of judging.
     pub limits: Vec<LimitExplanation>,
+    /// The names of the limits that do not judge the request, because it is decided before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits_not_judged: Vec<String>,
     pub verdict: VerdictExplanation,
 }
 
@@ -164,8 +167,11 @@ pub async fn explain_request(
     };
     let planned = look.finish_chain(gateway, session, &facts, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
-    look.add_counters(gateway.chain_for(facts.route()), &decisions);
+    let chain = gateway.chain_for(facts.route());
+    look.add_counters(chain, &decisions);
     let mut explanation = explain_facts(gateway, &parsed, &facts, outcome.as_ref().err());
+    let not_judged = chain.chain.limits().iter().skip(look.limits.len());
+    explanation.limits_not_judged = not_judged.map(|limit| limit.name.to_string()).collect();
     explanation.limits = look.limits;
     explanation.verdict = match outcome {
         Ok(AdmittedPlan { route: Ok(route), wait }) => {
@@ -205,6 +211,7 @@ fn explain_facts(
         account: None,
         tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),
         limits: Vec::new(),
+        limits_not_judged: Vec::new(),
         verdict: VerdictExplanation::default(),
     };
     if !facts.path.is_empty() {

@@ -130,15 +130,16 @@ fn parse_method(text: &str) -> Result<Method, String> {
     }
 }
 
-/// The listener of this name; without a name the first one that serves the scheme, else the first one.
+/// The listener of this name; without a name the first one that serves the scheme, which one must.
 fn find_listener<'l>(
     name: Option<&str>,
     scheme: Option<Scheme>,
     listen: &'l [ListenConfig],
 ) -> Result<Option<&'l ListenConfig>, String> {
     let Some(name) = name else {
-        let serving = listen.iter().find(|listen| scheme.is_none_or(|scheme| listen.scheme() == scheme));
-        return Ok(serving.or(listen.first()));
+        let Some(scheme) = scheme else { return Ok(listen.first()) };
+        let serving = listen.iter().find(|listen| listen.scheme() == scheme);
+        return serving.map(Some).ok_or_else(|| explain_unserved(scheme));
     };
     if let Some(found) = listen.iter().find(|listen| listen.name.as_deref() == Some(name)) {
         return Ok(Some(found));
@@ -146,6 +147,18 @@ fn find_listener<'l>(
     let known: Vec<&str> = listen.iter().filter_map(|listen| listen.name.as_deref()).collect();
     let known = if known.is_empty() { "none has a name".to_owned() } else { known.join(", ") };
     Err(format!("no listener is named `{}`; the listeners are: {known}", name.escape_debug()))
+}
+
+/// A URL whose scheme none of the listeners has.
+fn explain_unserved(scheme: Scheme) -> String {
+    match scheme {
+        Scheme::Https => {
+            "no listener serves https; write an http URL, behind a proxy that ends TLS with --ip PROXY and \
+             -H 'X-Forwarded-Proto: https'"
+        }
+        Scheme::Http => "no listener serves http; write an https URL",
+    }
+    .to_owned()
 }
 
 fn parse_target(text: &str) -> Result<(Uri, Option<Scheme>, Option<HeaderValue>), String> {

@@ -57,10 +57,10 @@ impl fmt::Display for Explanation {
         if let Some(tier) = &self.tier {
             writeln!(f, "tier      {tier}")?;
         }
-        if self.limits.is_empty() {
-            writeln!(f, "limits    none")?;
-        } else {
-            writeln!(f, "limits")?;
+        match (self.limits.is_empty(), self.limits_not_judged.is_empty()) {
+            (true, true) => writeln!(f, "limits    none")?,
+            (true, false) => writeln!(f, "limits    not judged: {}", self.limits_not_judged.join(", "))?,
+            (false, _) => writeln!(f, "limits")?,
         }
         self.limits.iter().try_for_each(|limit| limit.fmt(f))?;
         self.verdict.fmt(f)

@@ -337,3 +337,39 @@ fn bans_and_grants_of_operators_are_named_with_their_reasons() {
     assert!(granted.to_string().contains(line), "{granted}");
     assert!(explain("192.0.3.2").limits.iter().all(|limit| limit.grant.is_none()));
 }
+
+const EDGE: &str = r#"
+bans: { after: 1/1m, for: 10m }
+access: { deny: 192.0.2.0/24 }
+limits: { one: { rate: 1/m } }
+locations:
+  - { path: /, redirect: { to: "https://${host}/new${request_uri}" } }
+  - { path: /api/, upstream: demo, limits: one }
+"#;
+
+fn explain_edge(url: &str, ip: &str) -> Result<Explanation, String> {
+    let loaded = crate::config::parse(EDGE, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    explain_locally(&build_offline(loaded.config).unwrap(), &query("GET", url, ip, &[]), AT)
+}
+
+#[test]
+fn a_redirect_shows_its_target() {
+    let text = explain_edge("http://a.test/x?q=1", "203.0.113.7").unwrap().to_string();
+    assert!(text.ends_with("redirected with 308 to https://a.test/new/x?q=1\n"), "{text}");
+}
+
+#[test]
+fn limits_that_are_not_reached_are_named() {
+    let explained = explain_edge("/api/", "192.0.2.1").unwrap();
+    let text = explained.to_string();
+    assert!(text.contains("\nlimits    not judged: one\nverdict   reject with 403"), "{text}");
+    let json = serde_json::to_value(&explained).unwrap();
+    assert_eq!(json["limits_not_judged"], serde_json::json!(["one"]));
+    assert!(explain_edge("/x", "203.0.113.7").unwrap().to_string().contains("\nlimits    none\n"));
+}
+
+#[test]
+fn a_scheme_that_no_listener_serves_is_said() {
+    let why = explain_edge("https://a.test/", "203.0.113.7").unwrap_err();
+    assert!(why.starts_with("no listener serves https; write an http URL"), "{why}");
+}

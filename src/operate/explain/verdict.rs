@@ -5,6 +5,7 @@ use http::header::RETRY_AFTER;
 use http::uri::PathAndQuery;
 use serde::Serialize;
 
+use super::describe;
 use crate::config::LocationId;
 use crate::proxy::gateway::{Action, Gateway};
 use crate::proxy::judge::RequestFacts;
@@ -55,7 +56,10 @@ pub(super) fn explain_admitted(
             format!("forwarded to upstream {} as {} {target}", upstream.name, facts.head.method)
         }
         Action::Respond { status, .. } => format!("answered here with {}", status.as_u16()),
-        Action::Redirect { status, .. } => format!("redirected with {}", status.as_u16()),
+        Action::Redirect { to, status } => {
+            let url = to.render(&redirect_context(facts, &route.name));
+            format!("redirected with {} to {}", status.as_u16(), describe::escape_bytes(&url))
+        }
     };
     let name = |index: usize| route.chain.chain.limits()[index].name.to_string();
     let (wait_ns, limit) = wait.map(|(wait_ns, index)| (wait_ns, name(index))).unzip();
@@ -65,6 +69,26 @@ pub(super) fn explain_admitted(
         limit,
         then: Some(then),
         ..VerdictExplanation::default()
+    }
+}
+
+/// The facts that a redirect may contain. The id of a request is made when it arrives.
+fn redirect_context<'c>(facts: &'c RequestFacts<'_>, location: &'c str) -> RejectContext<'c> {
+    let text =
+        |bytes: Option<&'c [u8]>| bytes.and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default();
+    let request_uri = facts.head.uri.path_and_query().map_or("", PathAndQuery::as_str);
+    RejectContext {
+        request_id: b"REQUEST-ID",
+        client_ip: Some(facts.head.client.ip),
+        account: text(facts.account.as_deref()),
+        tier: facts.tier.as_ref().map_or("", |tier| tier.as_str()),
+        host: &facts.host,
+        uri: str::from_utf8(&facts.path).unwrap_or(facts.head.uri.path()),
+        path: &facts.path,
+        request_uri: if request_uri == "*" { "" } else { request_uri },
+        scheme: facts.scheme.as_str(),
+        location,
+        upstream: "",
     }
 }
 

@@ -128,7 +128,7 @@ fn an_invalid_url_gets_one_message() {
         ("\"redis://:p#q@a\"", "a Redis URL cannot contain `?` or `#`"),
         ("\"redis://:p q@a\"", "a URL cannot contain spaces"),
         ("\"redis://:p\\0q@a\"", "a URL cannot contain spaces"),
-        ("redis://:p/q@a", "a Redis URL cannot contain `@` after a `/`"),
+        ("redis://:p/q@a", "a Redis URL cannot contain an at sign after a slash"),
         ("redis://:p%4@a", "a `%` in the user or password does not begin an escape"),
         ("redis://:p%+4@a", "a `%` in the user or password does not begin an escape"),
         ("redis://:p%ff@a", "the user or password is not UTF-8 text"),
