@@ -209,6 +209,10 @@ pub(super) const MISTAKES: &[Mistake] = &[
     ("admin: { address: \"127.0.0.1:9901\" }\n", 1, 0, "unknown field `address`", "write listen: 127.0.0.1:9901"),
     ("account: { from: jwt:sub, jwt: { jwks: \"${SLUICEGATE_NO_SUCH_FILE:-keys/no.json}\" } }\n", 1, 40,
         "does not hold a usable file: the file `keys/no.json` does not exist", "keys/no.json was tried"),
+    ("account: { from: jwt:sub, jwt: { jwks: \"${SLUICEGATE_NO_SUCH_FILE:-/nowhere/keys_1}\" } }\n", 1, 40,
+        "the file `/nowhere/keys_1` does not exist", "that the user of the gateway may read"),
+    ("account: { from: jwt:sub, jwt: { jwks: \"${SLUICEGATE_NO_SUCH_FILE:-/9jHunter2}\" } }\n", 1, 40,
+        "` does not hold a usable file", "the value should be such as jwks"),
     ("state: { redis: { url: \"redis://:${SLUICEGATE_NO_SUCH:-p/q@x}@h:6379\" } }\n", 1, 24,
         "a Redis URL cannot contain an at sign after a slash", "write @ as %40"),
     ("admin: { listen: 127.0.0.1:9901, token: \"${SLUICEGATE_NO_SUCH_TOKEN}\" }\n", 1, 41,
@@ -275,6 +279,12 @@ const TRAPS: &[Mistake] = &[
         "`$geoip_country` is text", "the variables here are ${client_ip}, ${request_id}"),
     ("locations:\n  - { path: /, upstream: demo, request_headers: { set: { X-A: \"%[src]\" } } }\n", 2, 63,
         "`%[src]` is text", "the variables here are"),
+    ("locations:\n  - { path: /, upstream: demo, request_headers: { set: { X-A: \"%[src]\" } } }\n", 2, 63,
+        "`%[src]` is text", "write ${client_ip}; the variables"),
+    ("account: { from: jwt:sub, jwt: { jwks: tests/keys/rsa.pub.pem }, tier: { members: { gold: alice } } }\n\
+      limits: { a: { rate: 10/s, key: account, tiers: { gold: { rate: 20/s } } } }\n\
+      locations: [{ path: /, upstream: demo, limits: a }]\n", 2, 0,
+        "no caller can be in the tier `gold`", "write members: { alice: gold }"),
     ("locations:\n  - { path: /, respond: { body: \"hello $remote_addr\" } }\n", 2, 33,
         "`$remote_addr` is text", "write ${client_ip}"),
     ("on_reject: { headers: { X-A: $host } }\n", 1, 30, "`$host` is text", "no variables here"),

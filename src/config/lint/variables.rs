@@ -109,5 +109,9 @@ fn explain_line(written: &str, path: &str) -> Option<(String, String)> {
     // The forms of HAProxy and Envoy.
     let start = written.find("%[")?;
     let end = start + written[start..].find(']')?;
-    Some((written[start..=end].to_owned(), known()))
+    let help = match find_variable(&written[start + 2..end]) {
+        Some(own) => format!("write ${{{own}}}; {}", known()),
+        None => known(),
+    };
+    Some((written[start..=end].to_owned(), help))
 }

@@ -194,9 +194,15 @@ fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, reported: boo
             Mention::Tier(tier) if !is_reachable_tier(rules, &tier) => {
                 let message = format!("no caller can be in the tier `{tier}`");
                 let error = ValueError::new(codes::UNUSED, message);
+                let is_account = rules.members.tier_of(tier.as_bytes());
+                let swapped = is_account.map(|account| {
+                    format!("the account comes first: write members: {{ {account}: {tier} }}, one for each")
+                });
                 let known = rules.members.tiers().chain([rules.default.as_str()]);
                 let help = "give it to accounts under account: { tier: { members: …, file: …, from: … } }";
-                let error = error.with_optional_help(did_you_mean(&tier, known)).with_default_help(help);
+                let error = error
+                    .with_optional_help(swapped.or_else(|| did_you_mean(&tier, known)))
+                    .with_default_help(help);
                 sink.add_warning(position, &field, error);
             }
             _ => {}

@@ -31,6 +31,7 @@ const SYNONYMS: &[(&str, &[&str])] = &[
     ("remote_host", &["client_ip"]),
     ("remote_user", &["account"]),
     ("server_name", &["host"]),
+    ("src", &["client_ip"]),
     ("upstream_addr", &["upstream"]),
     ("uri", &["path"]),
 ];

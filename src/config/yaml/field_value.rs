@@ -197,13 +197,15 @@ impl<'a> FieldValue<'a> {
     }
 }
 
-/// Whether a text is certainly the name of a file and not its content: short, with an extension.
+/// Whether a text is certainly the name of a file and not its content: short, with an extension, or an absolute path
+/// without the capitals of encoded bytes.
 fn is_file_name(text: &str) -> bool {
     let extension = text.rsplit_once('.').map_or("", |(_, extension)| extension);
-    text.len() <= 200
-        && !text.contains(char::is_whitespace)
-        && (1..=5).contains(&extension.len())
-        && extension.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    let has_extension =
+        (1..=5).contains(&extension.len()) && extension.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let is_of_path = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"/._-".contains(&byte);
+    let is_absolute = text.starts_with('/') && text.bytes().all(is_of_path);
+    text.len() <= 200 && !text.contains(char::is_whitespace) && (has_extension || is_absolute)
 }
 
 /// The expected value for an error code, for messages that must not quote the value.
