@@ -2,6 +2,8 @@
 
 #[path = "mistakes_elsewhere.rs"]
 mod elsewhere;
+#[path = "mistakes_traps.rs"]
+mod traps;
 
 use proptest::prelude::*;
 use sluicegate::config;
