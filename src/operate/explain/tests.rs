@@ -355,7 +355,7 @@ fn explain_edge(url: &str, ip: &str) -> Result<Explanation, String> {
 #[test]
 fn a_redirect_shows_its_target() {
     let text = explain_edge("http://a.test/x?q=1", "203.0.113.7").unwrap().to_string();
-    assert!(text.ends_with("redirected with 308 to https://a.test/new/x?q=1\n"), "{text}");
+    assert!(text.ends_with("redirected to https://a.test/new/x?q=1 with 308\n"), "{text}");
 }
 
 #[test]

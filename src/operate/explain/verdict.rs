@@ -58,7 +58,7 @@ pub(super) fn explain_admitted(
         Action::Respond { status, .. } => format!("answered here with {}", status.as_u16()),
         Action::Redirect { to, status } => {
             let url = to.render(&redirect_context(facts, &route.name));
-            format!("redirected with {} to {}", status.as_u16(), describe::escape_bytes(&url))
+            format!("redirected to {} with {}", describe::escape_bytes(&url), status.as_u16())
         }
     };
     let name = |index: usize| route.chain.chain.limits()[index].name.to_string();
