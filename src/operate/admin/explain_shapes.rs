@@ -34,10 +34,16 @@ pub(super) static EXPLANATION: JsonObject = JsonObject {
         always("passed_over", List(&Object(&LOCATION)), "Locations that match but do not serve the request."),
         maybe("access", Text, "The decision of the access rules."),
         maybe("ban_left_ms", Count, "Milliseconds left of the client's ban."),
+        maybe("ban", Object(&BAN), "The ban, if an operator set it."),
         maybe("token", Object(&TOKEN), "Whether the client's token is accepted."),
         maybe("account", Object(&ACCOUNT), "The account."),
         maybe("tier", Text, "The tier of the account."),
         always("limits", List(&Object(&LIMIT)), "The chain, in the order of judging."),
+        maybe(
+            "limits_not_judged",
+            List(&Text),
+            "The limits that do not judge it, because it is decided before.",
+        ),
         always("verdict", Object(&VERDICT), "The decision."),
     ],
 };
@@ -66,6 +72,15 @@ static LOCATION: JsonObject = JsonObject {
     ],
 };
 
+static BAN: JsonObject = JsonObject {
+    name: "ExplainedBan",
+    fields: &[
+        always("target", Text, "An address, a network or `account=NAME`."),
+        always("by", Text, "The name of the operator's token."),
+        always("reason", Text, "The operator's reason."),
+    ],
+};
+
 static TOKEN: JsonObject = JsonObject {
     name: "ExplainedToken",
     fields: &[always("accepted", Flag, "Whether its claims are used."), maybe("why", Text, "Why not.")],
@@ -88,9 +103,19 @@ static LIMIT: JsonObject = JsonObject {
         maybe("skipped", Text, "Why it does not count the request."),
         maybe("problem", Text, "Why it cannot count the request."),
         maybe("counts_by", Text, "The key."),
+        maybe("grant", Object(&GRANT), "The other numbers that an operator granted the key."),
         maybe("cost", Count, "The units that the request takes."),
         maybe("without_redis", Text, "The fallback in force, if Redis does not answer."),
         always("counters", List(&Object(&COUNTER)), "One for each rate."),
+    ],
+};
+
+static GRANT: JsonObject = JsonObject {
+    name: "ExplainedGrant",
+    fields: &[
+        always("left_ms", Count, "Milliseconds until it ends."),
+        always("by", Text, "The name of the operator's token."),
+        always("reason", Text, "The operator's reason."),
     ],
 };
 
