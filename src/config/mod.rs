@@ -43,7 +43,7 @@ pub use read::upstream_tls::load_system_roots;
 pub use schema::json_schema::json_schema_text;
 pub use schema::reference::markdown_reference;
 pub use value::path_regex::PathRegex;
-pub use value::scalars::{Rate, Secret};
+pub use value::scalars::{Rate, Secret, read_duration};
 pub use yaml::file::{FileContent, FileFingerprint, NamedFile};
 
 use diagnostics::problem::{Position, ProblemSink, ValueError};

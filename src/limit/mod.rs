@@ -151,6 +151,15 @@ impl Limit {
         }
     }
 
+    /// Units of a key that wait in the queue of a rate.
+    pub(crate) fn waiting_units(&self, rate: usize, key: &CounterKey) -> u64 {
+        match &self.meters {
+            Meters::LeakyBucket(rates) => rates[rate].waiting_units(key),
+            Meters::WarmLeakyBucket(rates) => rates[rate].waiting_units(key),
+            _ => 0,
+        }
+    }
+
     /// Whether it counts requests in flight instead of judging rates.
     #[inline]
     pub(crate) fn is_concurrency(&self) -> bool {

@@ -17,6 +17,7 @@ mod gateway_tasks;
 mod heavy_keys;
 mod hot_upgrade;
 mod listeners;
+mod operator_calls;
 mod operator_changes;
 mod reload;
 mod reload_history;
@@ -57,6 +58,7 @@ use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
 use listeners::Listeners;
+use operator_calls::ControlHandle;
 use reload_history::ReloadHistory;
 use signals::{EarlySignals, SignalRelay, Signals};
 use workers::{Workers, WorkersEnded};
@@ -261,6 +263,7 @@ fn build_admin_state(
     let status = move || {
         weak_control.upgrade().map_or_else(AdminResponse::shutting_down, |control| control.render_status())
     };
+    let operator = ControlHandle::new(control, sender.clone());
     let reload = async move || {
         let (reply, replied) = oneshot::channel();
         match sender.send(ControlCommand::Reload(Some(reply))).await {
@@ -270,6 +273,7 @@ fn build_admin_state(
     };
     AdminState::new(ready, control.current.clone(), control.traffic.clone(), explain)
         .with_control(status, reload)
+        .with_operator(operator)
 }
 
 /// Raises the descriptor limit as far as allowed, and returns the number of clients that fit beside all other uses.

@@ -47,6 +47,12 @@ impl Ask {
         self
     }
 
+    /// With a Content-Length.
+    pub fn body(mut self, body: &[u8]) -> Ask {
+        self.body = Some(body.to_vec());
+        self
+    }
+
     pub fn head(&self) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\nHost: {}\r\n", self.method, self.target, self.host);
         for (name, value) in &self.headers {

@@ -35,9 +35,14 @@ fn change(target: &str, body: &str) -> Ask {
     post(target, body.as_bytes()).header("Content-Type", "application/json")
 }
 
+fn delete(target: &str) -> Ask {
+    Ask::new("DELETE", target).header("Content-Length", 0).header("Content-Type", "application/json")
+}
+
 /// At least one request for each call that succeeds, and one for each way to fail.
 fn samples() -> Vec<Sample> {
     let drain = "/upstreams/app/servers/127.0.0.1:1/drain";
+    let key = "/limits/per-ip/keys/ip=127.0.0.1";
     vec![
         sample("show_health", 200, get("/healthz")),
         sample("show_readiness", 200, get("/readyz")),
@@ -50,6 +55,27 @@ fn samples() -> Vec<Sample> {
         sample("list_limits", 200, get("/limits?by=rejected&top=1")),
         sample("list_limits", 400, get("/limits?top=0")),
         sample("list_limits", 400, get("/limits?by=name")),
+        sample("list_keys", 200, get("/limits/per-ip/keys")),
+        sample("list_keys", 200, get("/limits/slow/keys?by=asked&top=3")),
+        sample("list_keys", 404, get("/limits/other/keys")),
+        sample("list_keys", 400, get("/limits/per-ip/keys?top=101")),
+        sample("show_key", 200, get("/limits/slow/keys/missing:account=127.0.0.1?tier=gold")),
+        sample("show_key", 404, get("/limits/other/keys/ip=127.0.0.1")),
+        sample("show_key", 400, get("/limits/per-ip/keys/127.0.0.1")),
+        sample("reset_key", 200, change(&format!("{key}/reset"), r#"{"reason": "a false alarm"}"#)),
+        sample("reset_key", 400, change(&format!("{key}/reset"), r#"{"tier": "gold"}"#)),
+        sample("reset_key", 409, change("/limits/slots/keys/ip=127.0.0.1/reset", "")),
+        sample("grant_key", 200, change(&format!("{key}/grant"), r#"{"rate": "9/s", "for": "1h"}"#)),
+        sample("grant_key", 400, change(&format!("{key}/grant"), "")),
+        sample("show_key", 200, get(key)),
+        sample("revoke_grant", 200, delete(&format!("{key}/grant"))),
+        sample("revoke_grant", 404, delete(&format!("{key}/grant"))),
+        sample("ban_client", 200, change("/bans", r#"{"ip": "203.0.113.0/24", "reason": "scraping"}"#)),
+        sample("ban_client", 400, change("/bans", r#"{"ip": "0.0.0.0/0"}"#)),
+        sample("list_bans", 200, get("/bans")),
+        sample("unban_client", 409, delete("/bans/203.0.113.7")),
+        sample("unban_client", 200, delete("/bans/203.0.113.0%2F24")),
+        sample("unban_client", 404, delete("/bans/203.0.113.0/24")),
         sample("list_upstreams", 200, get("/upstreams")),
         sample("show_upstream", 200, get("/upstreams/app")),
         sample("show_upstream", 404, get("/upstreams/web")),

@@ -119,6 +119,10 @@ pub(super) struct CallRequest {
     pub query_values: Vec<(&'static str, String)>,
     /// Without `reason`; empty without a body.
     pub body: Map<String, Value>,
+    /// The reason of a change; empty without one.
+    pub reason: String,
+    /// The name of the caller, as of [`AdminCaller`].
+    pub caller: Arc<str>,
 }
 
 /// The caller of a request.

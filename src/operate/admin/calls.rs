@@ -1,11 +1,15 @@
 //! The table of all calls of the admin API. Routing, methods, access, the page of a wrong path and the OpenAPI document
 //! come from it.
 
+use super::answer_formats::{error, not_found, ok};
 use super::call::Handler::{Immediate, Waiting};
 use super::call::ParameterPlace::{Path, Query};
 use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
 use super::json_shape::JsonShape;
-use super::{control, events, examples, explain, explain_shapes, health, limits, openapi, shapes, upstreams};
+use super::{
+    ban_calls, control, events, examples, explain, explain_shapes, health, key_calls, limits, openapi,
+    shapes, upstreams,
+};
 use crate::observe::metrics;
 
 const UPSTREAM: Parameter = Parameter {
@@ -24,23 +28,6 @@ const SERVER: Parameter = Parameter {
     example: "10.0.0.7:8080",
     sentence: "The server as the file names it, percent-encoded; slashes may stand plain.",
 };
-
-/// The answer to a name that nothing has.
-const fn not_found(sentence: &'static str) -> AnswerFormat {
-    error(404, sentence)
-}
-
-const fn error(status: u16, sentence: &'static str) -> AnswerFormat {
-    AnswerFormat { status, sentence, forms: ERROR_FORMS }
-}
-
-const fn ok(sentence: &'static str, forms: &'static [AnswerForm]) -> AnswerFormat {
-    AnswerFormat { status: 200, sentence, forms }
-}
-
-/// Their texts differ, so they have no example.
-const ERROR_FORMS: &[AnswerForm] =
-    &[AnswerForm::Text(""), AnswerForm::Json(&JsonShape::Object(&shapes::ERROR), "")];
 
 const NOT_RELOADED: &[AnswerForm] = &[
     AnswerForm::Text("server.workers changes from 2 to 4: that needs a restart\n"),
@@ -142,6 +129,14 @@ pub(super) static CALLS: &[Call] = &[
         access: CallAccess::Read,
         handler: Immediate(limits::list_limits),
     },
+    key_calls::LIST_KEYS,
+    key_calls::SHOW_KEY,
+    key_calls::RESET_KEY,
+    key_calls::GRANT_KEY,
+    key_calls::REVOKE_GRANT,
+    ban_calls::LIST_BANS,
+    ban_calls::BAN_CLIENT,
+    ban_calls::UNBAN_CLIENT,
     Call {
         name: "list_upstreams",
         method: "GET",

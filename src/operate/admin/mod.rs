@@ -8,8 +8,11 @@
 //! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;
+mod answer_formats;
 mod audit;
 mod authorize;
+mod ban_calls;
+mod bans;
 mod body;
 mod call;
 mod calls;
@@ -23,8 +26,13 @@ mod explain;
 mod explain_shapes;
 mod health;
 mod json_shape;
+mod key_calls;
+mod key_shapes;
+mod key_status;
+mod keys;
 mod limits;
 mod openapi;
+mod operator_control;
 mod routes;
 mod service;
 mod shapes;
@@ -60,6 +68,7 @@ use call::CallAccess;
 use calls::CALLS;
 use change_counts::ChangeCounts;
 use connections::{AdminConnections, ConnectionGuard, GuardedBody};
+pub use operator_control::{ControlFuture, OperatorControl};
 use service::AdminService;
 pub use state::AdminState;
 

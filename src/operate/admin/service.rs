@@ -145,6 +145,8 @@ impl RoutedRequest<'_> {
             path_values,
             query_values,
             body,
+            reason: reason.clone().unwrap_or_default(),
+            caller: caller.name.clone(),
         })
     }
 }

@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use super::answer::AdminResponse;
 use super::change_counts::ChangeCounts;
 use super::event_streams::EventStreams;
+use super::operator_control::{OperatorControl, StoppedControl};
 use crate::observe::metrics::Metrics;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
@@ -29,6 +30,7 @@ pub struct AdminState {
     explain: Rc<ExplainFn>,
     status: Rc<dyn Fn() -> AdminResponse>,
     reload: Rc<ReloadFn>,
+    operator: Rc<dyn OperatorControl>,
 }
 
 /// Reloads the configuration and returns the result.
@@ -59,6 +61,7 @@ impl AdminState {
             }),
             status: Rc::new(AdminResponse::shutting_down),
             reload: Rc::new(|| Box::pin(async { AdminResponse::shutting_down() })),
+            operator: Rc::new(StoppedControl),
         }
     }
 
@@ -74,6 +77,11 @@ impl AdminState {
             Box::pin(async move { reload().await })
         });
         AdminState { status: Rc::new(status), reload, ..self }
+    }
+
+    /// Sets the actions of the calls about keys, grants and bans.
+    pub fn with_operator(self, operator: impl OperatorControl + 'static) -> AdminState {
+        AdminState { operator: Rc::new(operator), ..self }
     }
 
     /// Registers the counts of changes with `metrics`. Call it once.
@@ -96,6 +104,10 @@ impl AdminState {
 
     pub(super) fn changes(&self) -> &ChangeCounts {
         &self.changes
+    }
+
+    pub(super) fn operator(&self) -> &dyn OperatorControl {
+        &*self.operator
     }
 
     pub(super) fn is_ready(&self) -> bool {

@@ -2,45 +2,18 @@
 //!
 //! Every worker is asked to copy what is needed, between two of its requests; the copies are put together here.
 
-#![allow(dead_code, reason = "the pages of the admin API call it")]
-
 use std::sync::Arc;
 
 use super::control::ControlThread;
 use super::workers::Workers;
 use crate::base::clock::Now;
 use crate::proxy::gateway::Gateway;
-use crate::proxy::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyRates, RecentRefusal};
+use crate::proxy::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal};
 use crate::proxy::heavy_keys::{CountedLimit, REFUSALS_MAX};
 use crate::request::key::{KeyNameError, NamedKey};
 
 /// The most keys that are listed at once.
 pub const TOP_MAX: usize = 1000;
-
-/// Why keys cannot be shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyLookupError {
-    /// The configuration has no limit with this name.
-    NoLimit(String),
-    /// `state.heavy_hitters` is `none`.
-    NotKept,
-    /// The text names no key, or none that is known.
-    Name(KeyNameError),
-}
-
-impl std::fmt::Display for KeyLookupError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            KeyLookupError::NoLimit(name) => write!(f, "no limit is called `{name}`"),
-            KeyLookupError::NotKept => {
-                f.write_str("names of keys are not kept, because state.heavy_hitters is none")
-            }
-            KeyLookupError::Name(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for KeyLookupError {}
 
 impl ControlThread {
     /// The keys of a limit that ask most or are refused most, at most [`TOP_MAX`] of them, the heaviest first.

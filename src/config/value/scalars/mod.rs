@@ -62,6 +62,17 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
+/// A duration outside of the file, written as in it.
+///
+/// # Errors
+/// A sentence about the text.
+pub fn read_duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| match error.suggestion {
+        Some(help) => format!("{}: {help}", error.message),
+        None => error.message,
+    })
+}
+
 /// `20ms`, `5s`, `10m`, `1h`, `1d`: a whole number and its unit.
 pub(crate) fn parse_duration(text: &str) -> Parsed<Duration> {
     let (digits, unit) = split_digits(text);

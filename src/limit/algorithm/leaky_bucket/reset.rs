@@ -9,6 +9,11 @@ use crate::limit::table::{CounterKey, OwnEntry};
 // === impl LeakyBucket ===
 
 impl<S: Schedule> LeakyBucket<S> {
+    /// Units of a key that wait.
+    pub(crate) fn waiting_units(&self, key: &CounterKey) -> u64 {
+        self.table.peek_entry(key, |entry, queues, _| queues.queued_units(entry.queue))
+    }
+
     /// Forgets what the key has used. While requests wait, nothing is forgotten: all that the key has used is what
     /// spaces their departures, and a newcomer has to queue behind them. Returns the units that wait.
     pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {

@@ -1,0 +1,187 @@
+//! The calls of `/bans`: shows, starts and lifts bans.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::answer::{AdminResponse, Answer, Change};
+use super::call::{AnswerFuture, CallRequest, reject_body};
+use super::key_status::seconds;
+use super::keys::{read_length, reject_change};
+use crate::admission::ban_target::BanTarget;
+use crate::admission::operator_bans::{DEFAULT_LENGTH, NewBan};
+use crate::base::clock::Now;
+use crate::config::StoreConfig;
+use crate::operate::text_table::render_table;
+use crate::proxy::gateway::{ActiveBan, BanOrigin, Gateway, OperatorChange, OperatorOutcome};
+
+/// The shortest prefixes of networks: a shorter one is rather a slip than a client.
+const PREFIX_MIN_V4: u8 = 8;
+const PREFIX_MIN_V6: u8 = 16;
+
+#[derive(Serialize)]
+struct BanList {
+    /// The number of active bans, also those without a name.
+    active: usize,
+    bans: Vec<BanStatus>,
+}
+
+#[derive(Serialize)]
+struct BanStatus {
+    banned: String,
+    by: String,
+    reason: Option<String>,
+    left_s: f64,
+    /// Milliseconds since 1970.
+    at_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct EndedBanList {
+    /// As they were.
+    ended: Vec<BanStatus>,
+}
+
+impl BanStatus {
+    fn of_ban(ban: &ActiveBan, now: Now) -> BanStatus {
+        let (by, reason, at_ms) = match &ban.origin {
+            BanOrigin::Operator { at, by, reason } => {
+                let reason = Some(reason.clone()).filter(|reason| !reason.is_empty());
+                (by.clone(), reason, Some(at.to_unix_ns() / 1_000_000))
+            }
+            BanOrigin::Rejections { .. } => ("automatic".to_owned(), None, None),
+        };
+        let left_s = seconds(ban.until.ns_since(now));
+        BanStatus { banned: ban.target.to_string(), by, reason, left_s, at_ms }
+    }
+}
+
+pub(super) fn list_bans(request: &CallRequest) -> Answer {
+    let (gateway, now) = (request.state.gateway(), Now::read_clock());
+    let bans: Vec<BanStatus> = gateway.list_bans(now).iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
+    let rows = bans.iter().map(|ban| {
+        let reason = ban.reason.clone().unwrap_or_else(|| "-".to_owned());
+        [ban.banned.clone(), ban.by.clone(), format!("{:.0} s", ban.left_s), reason]
+    });
+    let table = render_table(["banned", "by", "left", "reason"], rows, usize::MAX);
+    let active = gateway.active_bans(now).max(bans.len());
+    let mut text = table.trim_start().to_owned();
+    match active - bans.len() {
+        0 if bans.is_empty() => text.push_str("nobody is banned\n"),
+        0 => {}
+        nameless => text.push_str(&format!("and {nameless} whose names are not known here\n")),
+    }
+    Answer::forms(text, &BanList { active, bans })
+}
+
+pub(super) fn ban_client(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { start_ban(&request).await.unwrap_or_else(Answer::from) })
+}
+
+pub(super) fn unban_client(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { lift_ban(&request).await.unwrap_or_else(Answer::from) })
+}
+
+async fn start_ban(request: &CallRequest) -> Result<Answer, AdminResponse> {
+    let (target, lasts) = read_ban(request)?;
+    let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
+    let made = request.state.operator().make_change(OperatorChange::Ban(new)).await;
+    match made.map_err(|fault| reject_change(&fault))? {
+        OperatorOutcome::Banned(ban, replaced) => {
+            let now = Now::read_clock();
+            let status = BanStatus::of_ban(&ban, now);
+            let before = json!(replaced.map(|ban| BanStatus::of_ban(&ban, now)));
+            let change = Change { target: status.banned.clone(), before, after: json!(status) };
+            Ok(Answer::json(&status).with_change(change))
+        }
+        _ => Err(AdminResponse::shutting_down()),
+    }
+}
+
+/// The target and the length of a ban in the body.
+fn read_ban(request: &CallRequest) -> Result<(BanTarget, Duration), AdminResponse> {
+    let reject = |why: &str| reject_body(request.call, why);
+    let text = |field: &str| match request.body.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.as_str())),
+        Some(_) => Err(reject(&format!("`{field}` is not a text"))),
+    };
+    if let Some(field) = request.body.keys().find(|field| !["ip", "account", "for"].contains(&field.as_str()))
+    {
+        return Err(reject(&format!("unknown field `{}`", field.escape_debug())));
+    }
+    let target = match (text("ip")?, text("account")?) {
+        (Some(ip), None) => read_network(ip).map_err(|why| reject(&why))?,
+        (None, Some(account)) => format!("account={account}")
+            .parse()
+            .map_err(|_| reject("the name of an account has 1 to 1024 bytes"))?,
+        _ => return Err(reject("a ban has either an `ip` or an `account`")),
+    };
+    let lasts = text("for")?.map_or(Ok(DEFAULT_LENGTH), |text| read_length(request, text))?;
+    Ok((target, lasts))
+}
+
+/// An address or a network that is not too large.
+fn read_network(text: &str) -> Result<BanTarget, String> {
+    let network = match text.parse() {
+        Ok(BanTarget::Network(network)) => network,
+        _ => return Err(format!("`{}` is neither an address nor a network", text.escape_debug())),
+    };
+    let (least, version) =
+        if network.addr().is_ipv4() { (PREFIX_MIN_V4, "IPv4") } else { (PREFIX_MIN_V6, "IPv6") };
+    if network.prefix_len() < least {
+        return Err(format!("{network} is too large: a banned network of {version} has at least /{least}"));
+    }
+    Ok(BanTarget::Network(network))
+}
+
+async fn lift_ban(request: &CallRequest) -> Result<Answer, AdminResponse> {
+    let text = request.path_value("banned");
+    let target: BanTarget = text.parse().map_err(|error| {
+        let why = format!("`{}`: {error}", text.escape_debug());
+        AdminResponse::error(StatusCode::BAD_REQUEST, &why)
+    })?;
+    let (gateway, now) = (request.state.gateway(), Now::read_clock());
+    let bans: Vec<ActiveBan> =
+        gateway.list_bans(now).into_iter().filter(|ban| ban.target == target).collect();
+    if shares_bans(&gateway) && bans.iter().any(|ban| matches!(ban.origin, BanOrigin::Rejections { .. })) {
+        let why = format!("the ban of {target} is shared in Redis; lifting it is not built yet");
+        return Err(AdminResponse::error(StatusCode::CONFLICT, &why));
+    }
+    let made = request.state.operator().make_change(OperatorChange::Unban(target.clone())).await;
+    made.map_err(|fault| reject_change(&fault))?;
+    let before: Vec<BanStatus> = bans.iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
+    let change = Change { target: target.to_string(), before: json!(before), after: json!([]) };
+    Ok(Answer::json(&EndedBanList { ended: before }).with_change(change))
+}
+
+/// Whether bans for rejections are known to other gateways as well.
+fn shares_bans(gateway: &Gateway) -> bool {
+    gateway.bans.is_some() && gateway.config.state.store == StoreConfig::Redis
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_bounded() {
+        let read = |text: &str| read_network(text).map(|target| target.to_string());
+        for (text, target) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("2001:db8::/16", "2001::/16"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(target));
+        }
+        for text in ["0.0.0.0/0", "10.0.0.0/7", "::/0", "2000::/15", "::ffff:0.0.0.0/96"] {
+            assert!(read(text).unwrap_err().contains("is too large"), "{text}");
+        }
+        for text in ["", "account=a", "example.com", "10.0.0.0/33"] {
+            assert!(read(text).unwrap_err().contains("neither an address nor a network"), "{text}");
+        }
+    }
+}

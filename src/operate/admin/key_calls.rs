@@ -1,0 +1,152 @@
+//! The calls about keys of limits, as rows of the table.
+
+use super::answer_formats::{error, not_found, ok};
+use super::call::Handler::Waiting;
+use super::call::ParameterPlace::{Path, Query};
+use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
+use super::json_shape::JsonShape;
+use super::{key_shapes, keys};
+
+const LIMIT: Parameter = Parameter {
+    name: "limit",
+    place: Path,
+    kind: ParameterKind::Text,
+    example: "per-ip",
+    sentence: "The name of the limit.",
+};
+const KEY: Parameter = Parameter {
+    name: "key",
+    place: Path,
+    kind: ParameterKind::TextWithSlashes,
+    example: "ip=192.0.2.7",
+    sentence: "The name of the key, as `part=value`, percent-encoded; slashes may stand plain.",
+};
+
+const KEY_FORM: AnswerForm = AnswerForm::Json(&JsonShape::Object(&key_shapes::KEY), key_shapes::KEY_EXAMPLE);
+const KEY_TEXT: AnswerForm =
+    AnswerForm::Text("key           asked/s  refused/s\nip=192.0.2.7  42.0     32.1\n");
+const KEY_FORMS: &[AnswerForm] = &[KEY_TEXT, KEY_FORM];
+const KEY_LIST_FORMS: &[AnswerForm] =
+    &[KEY_TEXT, AnswerForm::Json(&JsonShape::Object(&key_shapes::KEY_LIST), key_shapes::KEY_LIST_EXAMPLE)];
+const CHANGED: AnswerFormat = ok("The key after the change.", &[KEY_FORM]);
+const NO_LIMIT: AnswerFormat = not_found("There is no such limit.");
+const STOPPING: AnswerFormat = error(503, "The process is shutting down.");
+
+pub(super) const LIST_KEYS: Call = Call {
+    name: "list_keys",
+    method: "GET",
+    path: "/limits/{limit}/keys",
+    summary: "The keys of a limit that are refused most, or that ask most.",
+    parameters: &[
+        LIMIT,
+        Parameter {
+            name: "by",
+            place: Query { default: "refused" },
+            kind: ParameterKind::Words(&["refused", "asked"]),
+            example: "asked",
+            sentence: "The order: the keys with most refused or most asked units first.",
+        },
+        Parameter {
+            name: "top",
+            place: Query { default: "20" },
+            kind: ParameterKind::Integer(1, 100),
+            example: "50",
+            sentence: "The most keys to list.",
+        },
+    ],
+    body: None,
+    answers: &[
+        ok("The keys.", KEY_LIST_FORMS),
+        NO_LIMIT,
+        error(409, "Names of keys are not kept, because `state.heavy_hitters` is `none`."),
+        STOPPING,
+    ],
+    access: CallAccess::Read,
+    handler: Waiting(keys::list_keys),
+};
+
+pub(super) const SHOW_KEY: Call = Call {
+    name: "show_key",
+    method: "GET",
+    path: "/limits/{limit}/keys/{key}",
+    summary: "One key of a limit.",
+    parameters: &[
+        LIMIT,
+        KEY,
+        Parameter {
+            name: "tier",
+            place: Query { default: "" },
+            kind: ParameterKind::Text,
+            example: "gold",
+            sentence: "The tier of the caller, where the limit has other numbers for it.",
+        },
+    ],
+    body: None,
+    answers: &[
+        ok("The key.", KEY_FORMS),
+        NO_LIMIT,
+        error(409, "Names of keys are not kept, so that a hash names none."),
+        STOPPING,
+    ],
+    access: CallAccess::Read,
+    handler: Waiting(keys::show_key),
+};
+
+pub(super) const RESET_KEY: Call = Call {
+    name: "reset_key",
+    method: "POST",
+    path: "/limits/{limit}/keys/{key}/reset",
+    summary: "Forgets what a key has used; requests that wait keep their turn.",
+    parameters: &[LIMIT, KEY],
+    body: Some(BodyFormat {
+        object: &key_shapes::RESET,
+        required: false,
+        example: key_shapes::RESET_EXAMPLE,
+    }),
+    answers: &[
+        CHANGED,
+        NO_LIMIT,
+        error(409, "It limits concurrency, is counted in Redis, or the key shares a counter with others."),
+        STOPPING,
+    ],
+    access: CallAccess::Change,
+    handler: Waiting(keys::reset_key),
+};
+
+pub(super) const GRANT_KEY: Call = Call {
+    name: "grant_key",
+    method: "POST",
+    path: "/limits/{limit}/keys/{key}/grant",
+    summary: "Counts a key by other numbers for a while; its ordinary counters stand still.",
+    parameters: &[LIMIT, KEY],
+    body: Some(BodyFormat {
+        object: &key_shapes::NEW_GRANT,
+        required: true,
+        example: key_shapes::NEW_GRANT_EXAMPLE,
+    }),
+    answers: &[
+        CHANGED,
+        NO_LIMIT,
+        error(409, "The limit is counted in Redis, or there are too many grants."),
+        STOPPING,
+    ],
+    access: CallAccess::Change,
+    handler: Waiting(keys::grant_key),
+};
+
+pub(super) const REVOKE_GRANT: Call = Call {
+    name: "revoke_grant",
+    method: "DELETE",
+    path: "/limits/{limit}/keys/{key}/grant",
+    summary: "Ends the grant of a key.",
+    parameters: &[LIMIT, KEY],
+    body: None,
+    answers: &[
+        CHANGED,
+        not_found("There is no such limit, or the key has no grant."),
+        error(409, "The limit is counted in Redis."),
+        STOPPING,
+    ],
+    access: CallAccess::Change,
+    handler: Waiting(keys::revoke_grant),
+};

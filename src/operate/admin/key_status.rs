@@ -1,0 +1,164 @@
+//! One key of a limit, as operators see it.
+
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+
+use crate::admission::ban_target::BanTarget;
+use crate::base::clock::Now;
+use crate::config::describe::describe_rates;
+use crate::config::{GrantConfig, LimitId};
+use crate::limit::{Decision, Units};
+use crate::proxy::gateway::Gateway;
+use crate::proxy::heavy_keys::report::HeavyKey;
+
+#[derive(Debug, Serialize)]
+pub(super) struct KeyStatus {
+    pub key: String,
+    pub asked_per_s: f64,
+    pub refused_per_s: f64,
+    /// The greatest amount by which either rate may be too low.
+    pub error_per_s: f64,
+    /// `None` = the key is not limited, or only the store knows.
+    pub remaining: Option<u64>,
+    pub reset_s: Option<f64>,
+    pub waiting: Option<u64>,
+    pub grant: Option<KeyGrant>,
+    /// The target that bans this client.
+    pub ban: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct KeyGrant {
+    /// In words.
+    pub numbers: String,
+    pub left_s: f64,
+    pub reason: Option<String>,
+    pub by: String,
+}
+
+impl KeyStatus {
+    /// `tier`: that of the caller.
+    pub fn of_key(
+        gateway: &Gateway,
+        limit: LimitId,
+        key: &HeavyKey,
+        tier: Option<&str>,
+        now: Now,
+    ) -> KeyStatus {
+        let usage = KeyUsage::read(gateway, limit, key, tier, now);
+        KeyStatus {
+            key: key.name.clone(),
+            asked_per_s: key.asked.per_s,
+            refused_per_s: key.refused.per_s,
+            error_per_s: key.asked.error_per_s.max(key.refused.error_per_s),
+            remaining: usage.remaining,
+            reset_s: usage.reset_s,
+            waiting: usage.waiting,
+            grant: KeyGrant::find(gateway, limit, key, now),
+            ban: find_ban_target(&key.name).map(|target| target.to_string()),
+        }
+    }
+}
+
+impl KeyGrant {
+    pub fn find(gateway: &Gateway, limit: LimitId, key: &HeavyKey, now: Now) -> Option<KeyGrant> {
+        let is_own = |grant: &&GrantConfig| grant.key.local_id() == key.key.id && grant.until_ns > now.0;
+        gateway.config.limits[limit.0].grants.iter().find(is_own).map(|grant| KeyGrant {
+            numbers: describe_rates(&grant.numbers).join(", "),
+            left_s: seconds(grant.until_ns.saturating_sub(now.0)),
+            reason: Some(grant.reason.clone()).filter(|reason| !reason.is_empty()),
+            by: grant.by.clone(),
+        })
+    }
+}
+
+/// What a key has left.
+#[derive(Debug, Default)]
+struct KeyUsage {
+    remaining: Option<u64>,
+    reset_s: Option<f64>,
+    waiting: Option<u64>,
+}
+
+impl KeyUsage {
+    fn read(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
+        let limit = &gateway.limits[id.0];
+        let variant = limit.granted_variant(&key.key, now).or_else(|| limit.config.variant_for_tier(tier));
+        let Some(variant) = variant else { return KeyUsage::default() };
+        let rates = limit.rate_range(variant);
+        let units = Units { key: key.key, cost: 1, variant, fair_hash: 0 };
+        if let Some(shared) = &gateway.shared[id.0] {
+            let answers: Option<Vec<Decision>> =
+                rates.map(|rate| shared.last_decision(rate, &units, now)).collect();
+            return strictest(answers.unwrap_or_default()).map_or_else(KeyUsage::default, |last| KeyUsage {
+                remaining: Some(last.remaining),
+                reset_s: (last.reset_ns > 0).then(|| seconds(last.reset_ns)),
+                waiting: None,
+            });
+        }
+        if limit.is_concurrency() {
+            // Requests that are in flight may be more than an adaptive limit admits now.
+            let free = limit.slot_count(variant).saturating_sub(limit.slots_in_use(variant, &key.key));
+            return KeyUsage { remaining: Some(free), reset_s: None, waiting: Some(0) };
+        }
+        let decisions = rates.clone().map(|rate| limit.peek_units(rate, &units, now)).collect();
+        let waiting = rates.map(|rate| limit.waiting_units(rate, &key.key)).max().unwrap_or(0);
+        strictest(decisions).map_or_else(KeyUsage::default, |decision| KeyUsage {
+            remaining: Some(decision.remaining),
+            reset_s: Some(seconds(decision.reset_ns)),
+            waiting: Some(waiting),
+        })
+    }
+}
+
+/// The decision that leaves least, and of equal ones the one that lasts longest.
+fn strictest(decisions: Vec<Decision>) -> Option<Decision> {
+    decisions.into_iter().min_by_key(|decision| (decision.remaining, u64::MAX - decision.reset_ns))
+}
+
+pub(super) fn seconds(ns: u64) -> f64 {
+    (ns as f64 / 1e6).round() / 1e3
+}
+
+/// The client that the name of a key contains: its address or network, or its account unless that is hidden.
+fn find_ban_target(name: &str) -> Option<BanTarget> {
+    let mut parts = name.split(',').filter_map(|part| part.split_once('='));
+    parts.find_map(|(part, value)| {
+        // A hash is written with a plain `#`, and what was cut ends with a plain ellipsis.
+        if value.starts_with('#') || value.ends_with('\u{2026}') {
+            return None;
+        }
+        let value = percent_decode_str(value).decode_utf8().ok()?;
+        match part {
+            "account" => format!("account={value}").parse().ok(),
+            part if part == "ip" || part.starts_with("missing:") => {
+                value.parse().ok().filter(|target| matches!(target, BanTarget::Network(_)))
+            }
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_the_client_to_ban() {
+        let target = |name: &str| find_ban_target(name).map(|target| target.to_string());
+        for (name, expected) in [
+            ("ip=192.0.2.7", "192.0.2.7"),
+            ("ip=192.0.2.0/24", "192.0.2.0/24"),
+            ("uri=/a,ip=2001:db8::/64", "2001:db8::/64"),
+            ("account=a%20b%2Cc", "account=a b,c"),
+            ("missing:account=192.0.2.7", "192.0.2.7"),
+        ] {
+            assert_eq!(target(name).as_deref(), Some(expected), "{name}");
+        }
+        for name in
+            ["global", "uri=/a", "account=#0123456789abcdef", "account=abc\u{2026}", "missing:account"]
+        {
+            assert_eq!(target(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The calls of `/limits/{limit}/keys`: shows the heaviest keys of a limit and single ones, and resets a key or grants
+//! it other numbers for a while.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::answer::{AdminResponse, Answer, Change};
+use super::call::{AnswerFuture, CallRequest, reject_body};
+use super::key_status::{KeyGrant, KeyStatus};
+use crate::admission::operator_bans::{BanFault, UnbanFault};
+use crate::base::clock::Now;
+use crate::config::{LimitId, read_duration};
+use crate::operate::text_table::render_table;
+use crate::proxy::gateway::{
+    Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault,
+};
+use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
+use crate::request::key::NamedKey;
+use crate::shared::SharedKey;
+
+#[derive(Serialize)]
+struct KeyList {
+    limit: String,
+    by: &'static str,
+    keys: Vec<KeyStatus>,
+}
+
+pub(super) fn list_keys(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { list_of_keys(&request).await.unwrap_or_else(Answer::from) })
+}
+
+pub(super) fn show_key(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { show_one(&request).await.unwrap_or_else(Answer::from) })
+}
+
+pub(super) fn reset_key(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { reset(&request).await.unwrap_or_else(Answer::from) })
+}
+
+pub(super) fn grant_key(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { grant(&request).await.unwrap_or_else(Answer::from) })
+}
+
+pub(super) fn revoke_grant(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { revoke(&request).await.unwrap_or_else(Answer::from) })
+}
+
+async fn list_of_keys(request: &CallRequest) -> Result<Answer, AdminResponse> {
+    let limit = request.path_value("limit").to_owned();
+    let (by, word) = match request.query_value("by") {
+        "asked" => (HeavyBy::Asked, "asked"),
+        _ => (HeavyBy::Refused, "refused"),
+    };
+    let top = usize::try_from(request.query_number("top")).unwrap_or(usize::MAX);
+    let found = request.state.operator().list_heavy_keys(limit.clone(), by, top).await;
+    let found = found.map_err(reject_lookup)?;
+    let (gateway, now) = (request.state.gateway(), Now::read_clock());
+    let id = find_limit(&gateway, &limit)?;
+    let keys: Vec<KeyStatus> =
+        found.iter().map(|key| KeyStatus::of_key(&gateway, id, key, None, now)).collect();
+    let text = match keys.is_empty() {
+        true => format!(
+            "no key of {limit} {} lately\n",
+            if word == "asked" { "has asked" } else { "was refused" }
+        ),
+        false => render_keys(&keys),
+    };
+    Ok(Answer::forms(text, &KeyList { limit, by: word, keys }))
+}
+
+async fn show_one(request: &CallRequest) -> Result<Answer, AdminResponse> {
+    let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
+    let found = FoundKey::find(request).await?;
+    let status = found.read_status(&request.state.gateway(), tier)?;
+    Ok(Answer::forms(render_key(&status), &status))
+}
+
+fn render_keys(keys: &[KeyStatus]) -> String {
+    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    let rows = keys.iter().map(|key| {
+        [
+            key.key.clone(),
+            format!("{:.1}", key.asked_per_s),
+            format!("{:.1}", key.refused_per_s),
+            number(key.remaining),
+            key.reset_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s")),
+            number(key.waiting),
+            key.grant.as_ref().map_or_else(|| "-".to_owned(), describe_grant),
+        ]
+    });
+    let header = ["key", "asked/s", "refused/s", "remaining", "next in", "waiting", "grant"];
+    render_table(header, rows, usize::MAX).trim_start().to_owned()
+}
+
+fn render_key(key: &KeyStatus) -> String {
+    let ban = key.ban.as_ref().map_or_else(String::new, |ban| format!("ban with {ban}\n"));
+    format!("{}{ban}", render_keys(std::slice::from_ref(key)))
+}
+
+fn describe_grant(grant: &KeyGrant) -> String {
+    format!("{}, {:.0} s left", grant.numbers, grant.left_s)
+}
+
+/// The key that the path names.
+struct FoundKey {
+    limit: String,
+    key: HeavyKey,
+}
+
+impl FoundKey {
+    async fn find(request: &CallRequest) -> Result<FoundKey, AdminResponse> {
+        let limit = request.path_value("limit").to_owned();
+        let name = request.path_value("key").to_owned();
+        let key = request.state.operator().find_key(limit.clone(), name).await.map_err(reject_lookup)?;
+        Ok(FoundKey { limit, key })
+    }
+
+    /// The same for a change, which limits counted in Redis do not take yet.
+    async fn find_for_change(request: &CallRequest) -> Result<FoundKey, AdminResponse> {
+        let found = FoundKey::find(request).await?;
+        let gateway = request.state.gateway();
+        let id = find_limit(&gateway, &found.limit)?;
+        if gateway.limits[id.0].config.shared.is_some() {
+            let why = format!("the limit `{}` is counted in Redis; not built yet", found.limit);
+            return Err(AdminResponse::error(StatusCode::CONFLICT, &why));
+        }
+        Ok(found)
+    }
+
+    fn read_status(&self, gateway: &Gateway, tier: Option<&str>) -> Result<KeyStatus, AdminResponse> {
+        let id = find_limit(gateway, &self.limit)?;
+        Ok(KeyStatus::of_key(gateway, id, &self.key, tier, Now::read_clock()))
+    }
+
+    fn to_key_ref(&self, gateway: &Gateway) -> KeyRef {
+        KeyRef {
+            name: self.key.name.clone(),
+            key: self.key.key,
+            shared: self.key.shared.unwrap_or_else(|| self.hash_shared(gateway)),
+        }
+    }
+
+    /// The key in the store, in which the limit may be counted after a reload. That of a key shown as a hash is not
+    /// known.
+    fn hash_shared(&self, gateway: &Gateway) -> SharedKey {
+        let parsed = find_counted_limit(gateway, &self.limit).and_then(|(limit, _)| {
+            gateway.key_naming().parse_name(&self.limit, &limit.spec, &self.key.name).ok()
+        });
+        match parsed {
+            Some(NamedKey::Known(parsed)) => SharedKey(parsed.shared_key()),
+            _ => SharedKey([0; 16]),
+        }
+    }
+
+    fn change(&self, before: Value, after: Value) -> Change {
+        Change { target: format!("limit {}, key {}", self.limit, self.key.name), before, after }
+    }
+}
+
+async fn reset(request: &CallRequest) -> Result<Answer, AdminResponse> {
+    let tier = match request.body.get("tier") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(tier)) => Some(tier.as_str()),
+        Some(_) => return Err(reject_body(request.call, "`tier` is not a text")),
+    };
+    if let Some(field) = request.body.keys().find(|field| *field != "tier") {
+        return Err(reject_body(request.call, &format!("unknown field `{}`", field.escape_debug())));
+    }
+    let found = FoundKey::find_for_change(request).await?;
+    let gateway = request.state.gateway();
+    let before = found.read_status(&gateway, tier)?;
+    let change = OperatorChange::ResetKey {
+        limit: found.limit.clone(),
+        key: found.to_key_ref(&gateway),
+        tier: tier.map(str::to_owned),
+    };
+    request.state.operator().make_change(change).await.map_err(|fault| reject_change(&fault))?;
+    let after = found.read_status(&request.state.gateway(), tier)?;
+    let left = |status: &KeyStatus| json!({ "remaining": status.remaining, "waiting": status.waiting });
+    let change = found.change(left(&before), left(&after));
+    Ok(Answer::json(&after).with_change(change))
+}
+
+async fn grant(request: &CallRequest) -> Result<Answer, AdminResponse> {
+    let mut numbers = request.body.clone();
+    let lasts = match numbers.remove("for") {
+        Some(Value::String(text)) => read_length(request, &text)?,
+        Some(_) => return Err(reject_body(request.call, "`for` is not a text")),
+        None => return Err(reject_body(request.call, "a grant needs an end: `for`")),
+    };
+    let found = FoundKey::find_for_change(request).await?;
+    let gateway = request.state.gateway();
+    let before = found.read_status(&gateway, None)?.grant;
+    let new = NewGrant {
+        limit: found.limit.clone(),
+        key: found.to_key_ref(&gateway),
+        numbers: Value::Object(numbers).to_string(),
+        lasts,
+        reason: request.reason.clone(),
+        by: request.caller.to_string(),
+    };
+    let made = request.state.operator().make_change(OperatorChange::Grant(new)).await;
+    made.map_err(|fault| reject_change(&fault))?;
+    let after = found.read_status(&request.state.gateway(), None)?;
+    let change = found.change(json!(before), json!(after.grant));
+    Ok(Answer::json(&after).with_change(change))
+}
+
+async fn revoke(request: &CallRequest) -> Result<Answer, AdminResponse> {
+    let found = FoundKey::find_for_change(request).await?;
+    let gateway = request.state.gateway();
+    let before = found.read_status(&gateway, None)?.grant;
+    let change = OperatorChange::Revoke { limit: found.limit.clone(), key: found.to_key_ref(&gateway) };
+    request.state.operator().make_change(change).await.map_err(|fault| reject_change(&fault))?;
+    let after = found.read_status(&request.state.gateway(), None)?;
+    let change = found.change(json!(before), json!(after.grant));
+    Ok(Answer::json(&after).with_change(change))
+}
+
+/// The length of a grant or of a ban.
+pub(super) fn read_length(request: &CallRequest, text: &str) -> Result<Duration, AdminResponse> {
+    read_duration(text).map_err(|why| reject_body(request.call, &format!("`for`: {why}")))
+}
+
+fn find_limit(gateway: &Gateway, name: &str) -> Result<LimitId, AdminResponse> {
+    gateway.find_limit(name).ok_or_else(|| reject_lookup(KeyLookupError::NoLimit(name.to_owned())))
+}
+
+fn reject_lookup(error: KeyLookupError) -> AdminResponse {
+    let status = match error {
+        KeyLookupError::NoLimit(_) => StatusCode::NOT_FOUND,
+        KeyLookupError::NotKept => StatusCode::CONFLICT,
+        KeyLookupError::Name(_) => StatusCode::BAD_REQUEST,
+        KeyLookupError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    AdminResponse::error(status, &error.to_string())
+}
+
+pub(super) fn reject_change(fault: &OperatorFault) -> AdminResponse {
+    let status = match fault {
+        OperatorFault::Reset(KeyResetFault::UnknownLimit)
+        | OperatorFault::Grant(GrantFault::UnknownLimit | GrantFault::NotGranted)
+        | OperatorFault::Unban(UnbanFault::NotBanned) => StatusCode::NOT_FOUND,
+        OperatorFault::Reset(KeyResetFault::UnknownTier)
+        | OperatorFault::Grant(GrantFault::Numbers(_) | GrantFault::Length | GrantFault::Text)
+        | OperatorFault::Ban(BanFault::Length | BanFault::Text) => StatusCode::BAD_REQUEST,
+        OperatorFault::HandedOver(_) | OperatorFault::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::CONFLICT,
+    };
+    AdminResponse::error(status, &fault.to_string())
+}

@@ -1,0 +1,54 @@
+//! The actions of the running gateway behind the calls about keys, grants and bans.
+
+use std::pin::Pin;
+
+use crate::proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
+use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+
+/// The result of an action, when it is there.
+pub type ControlFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Finds keys in the running gateway, and makes the changes of operators.
+pub trait OperatorControl {
+    /// The keys of a limit that ask most or are refused most, the heaviest first.
+    fn list_heavy_keys(
+        &self,
+        limit: String,
+        by: HeavyBy,
+        top: usize,
+    ) -> ControlFuture<Result<Vec<HeavyKey>, KeyLookupError>>;
+
+    /// The key of a limit with this name.
+    fn find_key(&self, limit: String, name: String) -> ControlFuture<Result<HeavyKey, KeyLookupError>>;
+
+    /// The last refusals, the latest first.
+    fn list_refusals(&self) -> ControlFuture<Vec<RecentRefusal>>;
+
+    fn make_change(&self, change: OperatorChange) -> ControlFuture<Result<OperatorOutcome, OperatorFault>>;
+}
+
+/// A gateway that has ended.
+pub(super) struct StoppedControl;
+
+impl OperatorControl for StoppedControl {
+    fn list_heavy_keys(
+        &self,
+        _: String,
+        _: HeavyBy,
+        _: usize,
+    ) -> ControlFuture<Result<Vec<HeavyKey>, KeyLookupError>> {
+        Box::pin(async { Err(KeyLookupError::ShuttingDown) })
+    }
+
+    fn find_key(&self, _: String, _: String) -> ControlFuture<Result<HeavyKey, KeyLookupError>> {
+        Box::pin(async { Err(KeyLookupError::ShuttingDown) })
+    }
+
+    fn list_refusals(&self) -> ControlFuture<Vec<RecentRefusal>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    fn make_change(&self, _: OperatorChange) -> ControlFuture<Result<OperatorOutcome, OperatorFault>> {
+        Box::pin(async { Err(OperatorFault::ShuttingDown) })
+    }
+}
