@@ -76,6 +76,19 @@ fn an_event_comes_each_second() {
         assert!(misfits.is_empty(), "{misfits:?} in {event:#}");
     }
     let first = &events[0];
+    let refusals = first["refusals"].as_array().expect("refusals");
+    assert_eq!(refusals.len(), 5, "{first:#}");
+    assert!(refusals[0]["at_ms"].as_u64() >= refusals[4]["at_ms"].as_u64(), "{first:#}");
+    for (field, value) in [
+        ("limit", json!("tight")),
+        ("key", json!("ip=127.0.0.1")),
+        ("ip", json!("127.0.0.1")),
+        ("location", json!("/")),
+        ("status", json!(429)),
+        ("cause", json!("rate")),
+    ] {
+        assert_eq!(refusals[0][field], value, "{field} in {first:#}");
+    }
     assert!(first["requests"]["reject"].as_f64() > Some(0.0), "{first:#}");
     assert!(first["requests"]["fault"].as_f64() > Some(0.0), "{first:#}");
     assert_eq!((&first["limits"][0]["limit"], &first["limits"][0]["keys"]), (&"tight".into(), &1.into()));

@@ -258,7 +258,7 @@ pub(super) static CALLS: &[Call] = &[
             error(503, "8 streams are open, which is the most."),
         ],
         access: CallAccess::Read,
-        handler: Immediate(events::stream_events),
+        handler: Waiting(events::stream_events),
     },
     Call {
         name: "describe_calls",

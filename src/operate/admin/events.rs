@@ -1,11 +1,13 @@
 //! `GET /events`: the traffic as server-sent events, one JSON a second.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 
 use super::answer::Answer;
-use super::call::CallRequest;
+use super::call::{AnswerFuture, CallRequest};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
 use crate::base::clock::Now;
@@ -13,12 +15,13 @@ use crate::base::wall_clock::unix_ns;
 use crate::observe::metrics::VERDICT_NAMES;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::proxy::heavy_keys::report::RecentRefusal;
 use crate::upstream::Upstream;
 
 /// The kind of the answer.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
-/// Limits and upstreams in an event; those with most refusals and requests come first.
+/// Limits, upstreams and refusals in an event; those with most refusals and requests come first.
 const ROWS_MAX: usize = 100;
 /// A client connects again after this time.
 const RETRY: &str = "retry: 2000\n";
@@ -36,7 +39,27 @@ struct TrafficEvent<'a> {
     limits: Vec<LimitRates<'a>>,
     upstreams: Vec<UpstreamRates<'a>>,
     /// The last refusals, the newest first.
-    refusals: Vec<serde_json::Value>,
+    refusals: Vec<RefusalStatus>,
+}
+
+#[derive(Serialize)]
+struct RefusalStatus {
+    at_ms: u64,
+    limit: String,
+    key: Option<String>,
+    ip: Option<IpAddr>,
+    location: Option<String>,
+    status: Option<u16>,
+    cause: &'static str,
+    retry_after_ms: Option<u64>,
+}
+
+impl From<RecentRefusal> for RefusalStatus {
+    fn from(refusal: RecentRefusal) -> RefusalStatus {
+        let RecentRefusal { unix_ms: at_ms, limit, key, ip, location, status, retry_after_ms, cause } =
+            refusal;
+        RefusalStatus { at_ms, limit, key, ip, location, status, cause, retry_after_ms }
+    }
 }
 
 #[derive(Serialize)]
@@ -60,8 +83,12 @@ struct UpstreamRates<'a> {
     response: Option<Quantiles>,
 }
 
-pub(super) fn stream_events(request: &CallRequest) -> Answer {
-    let first = format!("{RETRY}{}", render_event(&request.state));
+pub(super) fn stream_events(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { open_stream(&request).await })
+}
+
+async fn open_stream(request: &CallRequest) -> Answer {
+    let first = format!("{RETRY}{}", render_event(&request.state).await);
     match request.state.events().open_stream(&request.connection, Bytes::from(first)) {
         Some(body) => Answer::fixed(EVENT_STREAM, body),
         None => {
@@ -81,14 +108,15 @@ impl AdminState {
             interval.tick().await;
             self.traffic().take_sample(&self.gateway(), Now::read_clock());
             if self.events().has_readers() {
-                self.events().send_event(&Bytes::from(render_event(&self)));
+                self.events().send_event(&Bytes::from(render_event(&self).await));
             }
         }
     }
 }
 
 /// One event, as its lines.
-fn render_event(state: &AdminState) -> String {
+async fn render_event(state: &AdminState) -> String {
+    let refusals = state.operator().list_refusals().await;
     let (gateway, now) = (state.gateway(), Now::read_clock());
     let look = state.traffic().look_at(&gateway, now);
     let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
@@ -101,11 +129,11 @@ fn render_event(state: &AdminState) -> String {
             .collect(),
         in_flight: gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
         waiting: gateway.limits.iter().map(|limit| gateway.count_waiting(limit.id)).sum(),
-        bans: gateway.bans.as_ref().map_or(0, |bans| bans.active_count(now)),
+        bans: gateway.active_bans(now),
         wait: look.waits,
         limits: busiest_limits(&gateway, &look),
         upstreams: busiest_upstreams(&gateway, &look, now),
-        refusals: Vec::new(),
+        refusals: refusals.into_iter().take(ROWS_MAX).map(RefusalStatus::from).collect(),
     };
     // Only maps with odd keys fail to serialize, and there are none.
     format!("data: {}\n\n", serde_json::to_string(&event).unwrap_or_default())

@@ -89,5 +89,8 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
     { "upstream": "app", "up": 2, "down": 0, "ejected": 1, "draining": 0, "in_flight": 9,
       "response": { "p50_ms": 12.5, "p99_ms": 88.0 } }
   ],
-  "refusals": []
+  "refusals": [
+    { "at_ms": 1767225599870, "limit": "per-ip", "key": "ip=192.0.2.7", "ip": "192.0.2.7", "location": "/api/",
+      "status": 429, "cause": "rate", "retry_after_ms": 62 }
+  ]
 }"#;

@@ -1,6 +1,6 @@
 //! The JSON objects of the admin API.
 
-use super::json_shape::JsonShape::{Any, Count, Flag, List, Nullable, Number, Object, Text, Words};
+use super::json_shape::JsonShape::{Count, Flag, List, Nullable, Number, Object, Text, Words};
 use super::json_shape::{JsonObject, JsonShape, always, maybe};
 
 /// The body of an error.
@@ -234,7 +234,25 @@ pub(super) static TRAFFIC_EVENT: JsonObject = JsonObject {
         always("wait", Nullable(&Object(&QUANTILES)), "The waits in queues, over the last minute."),
         always("limits", List(&Object(&LIMIT_RATES)), "The busiest limits, at most 100."),
         always("upstreams", List(&Object(&UPSTREAM_STATE)), "The busiest upstreams, at most 100."),
-        always("refusals", List(&Any), "The last refusals, the newest first."),
+        always("refusals", List(&Object(&REFUSAL)), "The last refusals, at most 100, the newest first."),
+    ],
+};
+
+static REFUSAL: JsonObject = JsonObject {
+    name: "Refusal",
+    fields: &[
+        always("at_ms", Count, "When, in milliseconds since 1970."),
+        always("limit", Text, "The limit that refused the request."),
+        always(
+            "key",
+            Nullable(&Text),
+            "Its key, as `GET /limits/{limit}/keys/{key}` takes it; null if unknown.",
+        ),
+        always("ip", Nullable(&Text), "The address of the client; null on a unix socket."),
+        always("location", Nullable(&Text), "The location; null if the request had none."),
+        always("status", Nullable(&Count), "The status of the answer; null if an upstream answered instead."),
+        always("cause", Text, "Why, as in the access log, e.g. `rate`."),
+        always("retry_after_ms", Nullable(&Count), "When the same request would pass; null if unknown."),
     ],
 };
 
