@@ -33,6 +33,36 @@ pub(super) fn post_body(
     }
 }
 
+/// A call of the admin API, and its body in JSON.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct AdminCall {
+    pub method: &'static str,
+    pub path: String,
+    pub body: String,
+}
+
+impl AdminCall {
+    pub fn get(path: String) -> AdminCall {
+        AdminCall { method: "GET", path, body: String::new() }
+    }
+}
+
+/// Returns the text of a success. A refusal is [`AdminFault::Rejected`] with the message of the gateway.
+pub(super) fn send_call(admin: &AdminConfig, call: &AdminCall, accept: &str) -> Result<String, AdminFault> {
+    let (status, text) = exchange_request(admin, call.method, &call.path, accept, &call.body)?;
+    match status {
+        200..=299 => Ok(text),
+        405 => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
+        _ => {
+            let json: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+            let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(text.trim_end());
+            Err(AdminFault::Rejected(message.to_owned()))
+        }
+    }
+}
+
+const UNKNOWN_REQUEST: &str = "does not know this request: its version may differ";
+
 /// The status and the text of an answer; 401, 404 and 405 count as faults of the connection.
 pub(super) fn send_request(
     admin: &AdminConfig,
@@ -41,8 +71,25 @@ pub(super) fn send_request(
     accept: &str,
     body: &str,
 ) -> Result<(u16, String), AdminFault> {
+    match exchange_request(admin, method, path, accept, body)? {
+        (404 | 405, _) => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
+        response => Ok(response),
+    }
+}
+
+fn describe_unreachable(admin: &AdminConfig, why: &str) -> AdminFault {
+    AdminFault::Unreachable(format!("the admin listener {} {why}", reachable_address(admin.listen)))
+}
+
+fn exchange_request(
+    admin: &AdminConfig,
+    method: &str,
+    path: &str,
+    accept: &str,
+    body: &str,
+) -> Result<(u16, String), AdminFault> {
     let address = reachable_address(admin.listen);
-    let unreachable = |why: &str| AdminFault::Unreachable(format!("the admin listener {address} {why}"));
+    let unreachable = |why: &str| describe_unreachable(admin, why);
     if address.port() == 0 {
         return Err(unreachable("has a port that the kernel picks: write one into the file"));
     }
@@ -60,7 +107,6 @@ pub(super) fn send_request(
     match parse_response(&answer) {
         None => Err(unreachable("did not answer with HTTP")),
         Some((401, _)) => Err(unreachable("does not accept the file's token")),
-        Some((404 | 405, _)) => Err(unreachable("does not know this request: its version may differ")),
         Some(response) => Ok(response),
     }
 }

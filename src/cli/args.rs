@@ -7,6 +7,8 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use super::operator_args::OperatorVerb;
+
 /// A reverse-proxy gateway with built-in throttling.
 #[derive(Debug, Parser)]
 #[command(name = "sluicegate", version, allow_external_subcommands = true)]
@@ -33,6 +35,10 @@ pub(super) enum Verb {
     Reload,
     /// Show the status of the running gateway
     Status(StatusArgs),
+    /// Show limits, keys and upstreams of the running gateway, live
+    Top(TopArgs),
+    #[command(flatten)]
+    Operator(OperatorVerb),
     /// Serve in front of one upstream, without a file
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
@@ -97,6 +103,19 @@ pub(super) struct ExplainArgs {
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TopArgs {
+    /// Print once and exit, as without a terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Draw without colours, as with NO_COLOR set
+    #[arg(long)]
+    pub no_color: bool,
+    /// Print JSON, once
     #[arg(long)]
     pub json: bool,
 }
@@ -174,15 +193,23 @@ impl TypedValueParser for MethodParser {
 }
 
 /// Planned verbs that do not work yet.
-pub(super) const PLANNED_VERBS: [&str; 7] = ["top", "keys", "reset", "bans", "ban", "unban", "replay"];
+pub(super) const PLANNED_VERBS: [&str; 1] = ["replay"];
 
 /// The verbs that work, for suggestions.
-pub(super) const VERBS: [&str; 12] = [
+pub(super) const VERBS: [&str; 20] = [
     "run",
     "check",
     "explain",
     "reload",
     "status",
+    "top",
+    "keys",
+    "show",
+    "reset",
+    "grant",
+    "bans",
+    "ban",
+    "unban",
     "proxy",
     "init",
     "schema",

@@ -27,7 +27,7 @@ pub(super) struct CommandHelp {
 }
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 12] = [
+const ALL: [CommandHelp; 20] = [
     CommandHelp {
         command: "sluicegate",
         examples: &[
@@ -74,6 +74,66 @@ const ALL: [CommandHelp; 12] = [
             ("sluicegate status", "servers, limits, bans and rejections on one screen"),
             ("sluicegate status --json", "everything, for programs"),
         ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "top",
+        examples: &[
+            (
+                "sluicegate top",
+                "once a second, until q; the arrow keys choose the limit whose keys are listed",
+            ),
+            ("sluicegate top --once", "print once"),
+            ("sluicegate top --json | jq .keys", "for programs"),
+        ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "keys",
+        examples: &[
+            ("sluicegate keys per-ip", "the keys that are refused most"),
+            ("sluicegate keys per-ip --by asked --top 50", "the 50 keys that ask most"),
+        ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "show",
+        examples: &[("sluicegate show per-ip ip=192.0.2.7", "what a key asks and has left")],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "reset",
+        examples: &[("sluicegate reset per-ip ip=192.0.2.7", "forget what the key has used")],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "grant",
+        examples: &[
+            (
+                "sluicegate grant per-ip ip=192.0.2.7 --rate 100/s --burst 200 --for 1h --reason 'a demo'",
+                "another rate for one hour",
+            ),
+            ("sluicegate grant slots account=acme --max-concurrent 50 --for 1d", "more requests in flight"),
+        ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "bans",
+        examples: &[("sluicegate bans", "the bans in force")],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "ban",
+        examples: &[
+            ("sluicegate ban 192.0.2.7 --for 1h --reason 'a scraper'", "an address"),
+            ("sluicegate ban 192.0.2.0/24", "a network"),
+            ("sluicegate ban account=acme --for 1d", "an account"),
+        ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "unban",
+        examples: &[("sluicegate unban 192.0.2.7", "end the ban of an address")],
         codes: &[0, 1, 2, 3, 5],
     },
     CommandHelp {

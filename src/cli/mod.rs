@@ -8,10 +8,14 @@ mod explain;
 mod file_argument;
 mod init;
 mod man;
+mod operator_args;
+mod operator_verbs;
 mod proxy;
 mod remote;
 mod serve;
 mod server_names;
+mod shown_text;
+mod top;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -67,6 +71,8 @@ fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
         Some(Verb::Explain(how)) => explain::run_explain(&ConfigInput::choose(config, None)?, how),
         Some(Verb::Reload) => remote::run_reload(&file("reload", running)?),
         Some(Verb::Status(how)) => remote::run_status(&file("status", running)?, how.json),
+        Some(Verb::Top(how)) => top::run_top(&file("top", running)?, &how),
+        Some(Verb::Operator(verb)) => operator_verbs::run_operator_verb(&file(verb.name(), running)?, &verb),
         Some(Verb::Proxy(_)) if config.is_some() => {
             return Err("`proxy` works without a file: leave -c out".to_owned());
         }
@@ -126,9 +132,14 @@ fn exit_with_usage(why: &str) -> ExitCode {
     ExitCode::from(WRONG_COMMAND_LINE)
 }
 
-/// Colours only on a terminal, and not with NO_COLOR set (no-color.org).
+/// Colours only on a terminal, and not with NO_COLOR set.
 fn use_colors() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    io::stderr().is_terminal() && !is_no_color_set()
+}
+
+/// Whether the environment asks for no colours (no-color.org).
+fn is_no_color_set() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Prints a result to stdout; a closed reader is ignored.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::admin_client::{self, AdminFault};
+use super::shown_text::escape_lines;
 use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, print_error, print_output, use_colors};
 use crate::config::{self, AdminConfig, ProblemReport};
 
@@ -74,6 +75,27 @@ pub(super) fn run_status(file: &Path, json: bool) -> ExitCode {
         }
         Err(code) => code,
     }
+}
+
+/// The admin listener of the running gateway. An error is printed.
+pub(super) fn find_admin(file: &Path) -> Result<AdminConfig, ExitCode> {
+    let fail = |code, why: String| {
+        print_error(&format!("{why}\n"));
+        ExitCode::from(code)
+    };
+    load_admin(file)
+        .map_err(|report| fail(CONFIG_INVALID, report.render(use_colors())))?
+        .ok_or_else(|| fail(ADMIN_UNREACHABLE, "error: the file has no admin listener".to_owned()))
+}
+
+/// Prints the reason of a call without an answer.
+pub(super) fn exit_with_admin_fault(fault: AdminFault) -> ExitCode {
+    let (code, why) = match fault {
+        AdminFault::Rejected(why) => (FAILED, why),
+        AdminFault::Unreachable(why) => (ADMIN_UNREACHABLE, why),
+    };
+    print_error(&format!("error: {}\n", escape_lines(why.trim_end())));
+    ExitCode::from(code)
 }
 
 /// The admin listener of the file, also of an invalid one that names it.

@@ -69,12 +69,16 @@ fn arguments_of_proxy_cannot_become_yaml() {
 #[test]
 fn planned_verbs_and_wrong_arguments_are_exit_2() {
     for args in [
-        &["top"][..],
+        &["replay"][..],
         &["explain", "GET"],
         &["explain", "GET", "x"],
         &["chekc"],
         &["proxy"],
         &["check", "--what"],
+        &["reset", "per-ip"],
+        &["grant", "per-ip", "ip=192.0.2.7", "--rate", "1/s"],
+        &["grant", "per-ip", "ip=192.0.2.7", "--for", "1h"],
+        &["keys", "per-ip", "--by", "weight"],
     ] {
         assert_eq!(code(args), ExitCode::from(2), "{args:?}");
     }

@@ -9,12 +9,20 @@ use serde_json::Value;
 use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: ok } }\n";
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "check",
     "explain",
     "reload",
     "status",
+    "top",
+    "keys",
+    "show",
+    "reset",
+    "grant",
+    "bans",
+    "ban",
+    "unban",
     "proxy",
     "init",
     "schema",

@@ -1,0 +1,244 @@
+//! `keys`, `show`, `reset`, `grant`, `bans`, `ban` and `unban`: calls of the admin API of the running gateway.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::admin_client::{self, AdminCall};
+use super::operator_args::{GrantArgs, KeyArgs, OperatorVerb};
+use super::print_output;
+use super::remote::{exit_with_admin_fault, find_admin};
+use super::shown_text::{escape_controls, escape_lines};
+
+pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> ExitCode {
+    let admin = match find_admin(file) {
+        Ok(admin) => admin,
+        Err(code) => return code,
+    };
+    let call = build_call(verb);
+    let text_wanted = call.method == "GET" && !verb.wants_json();
+    let accept = if text_wanted { "text/plain" } else { "application/json" };
+    match admin_client::send_call(&admin, &call, accept) {
+        Ok(answer) => {
+            print_output(&render_answer(verb, &answer));
+            ExitCode::SUCCESS
+        }
+        Err(fault) => exit_with_admin_fault(fault),
+    }
+}
+
+fn build_call(verb: &OperatorVerb) -> AdminCall {
+    match verb {
+        OperatorVerb::Keys(args) => {
+            let limit = encode_segment(&args.limit);
+            AdminCall::get(format!("/limits/{limit}/keys?by={}&top={}", args.by, args.top))
+        }
+        OperatorVerb::Show(args) => {
+            let tier = args.tier.as_ref().map(|tier| format!("?tier={}", encode_segment(tier)));
+            AdminCall::get(key_path(&args.key) + &tier.unwrap_or_default())
+        }
+        OperatorVerb::Reset(args) => {
+            let body = render_body([("tier", json!(args.tier)), ("reason", json!(args.reason))]);
+            AdminCall { method: "POST", path: key_path(&args.key) + "/reset", body }
+        }
+        OperatorVerb::Grant(args) => {
+            AdminCall { method: "POST", path: key_path(&args.key) + "/grant", body: grant_body(args) }
+        }
+        OperatorVerb::Bans(_) => AdminCall::get("/bans".to_owned()),
+        OperatorVerb::Ban(args) => {
+            let (field, whom) = match args.whom.strip_prefix("account=") {
+                Some(name) => ("account", name),
+                None => ("ip", args.whom.as_str()),
+            };
+            let more = [("for", json!(args.length)), ("reason", json!(args.reason))];
+            let body = render_body([(field, json!(whom))].into_iter().chain(more));
+            AdminCall { method: "POST", path: "/bans".to_owned(), body }
+        }
+        OperatorVerb::Unban(args) => AdminCall {
+            method: "DELETE",
+            path: format!("/bans/{}", encode_segment(&args.whom)),
+            body: render_body([("reason", json!(args.reason))]),
+        },
+    }
+}
+
+fn grant_body(args: &GrantArgs) -> String {
+    render_body([
+        ("rate", one_or_list(&args.rate)),
+        ("burst", one_or_list(&args.burst)),
+        ("queue", one_or_list(&args.queue)),
+        ("max_wait", json!(args.max_wait)),
+        ("max_concurrent", json!(args.max_concurrent)),
+        ("for", json!(args.length)),
+        ("reason", json!(args.reason)),
+    ])
+}
+
+/// As in the file: one value, or a list of them; null without any.
+fn one_or_list<T: Serialize>(values: &[T]) -> Value {
+    match values {
+        [] => Value::Null,
+        [one] => json!(one),
+        all => json!(all),
+    }
+}
+
+/// The object of these fields without those that are null; nothing without any.
+fn render_body(fields: impl IntoIterator<Item = (&'static str, Value)>) -> String {
+    let given = fields.into_iter().filter(|(_, value)| !value.is_null());
+    let object: serde_json::Map<String, Value> =
+        given.map(|(name, value)| (name.to_owned(), value)).collect();
+    if object.is_empty() { String::new() } else { Value::Object(object).to_string() }
+}
+
+fn key_path(args: &KeyArgs) -> String {
+    format!("/limits/{}/keys/{}", encode_segment(&args.limit), encode_segment(&args.key))
+}
+
+/// A name as one segment of a path. A key that is percent-encoded already is encoded once more.
+pub(super) fn encode_segment(name: &str) -> String {
+    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    utf8_percent_encode(name, ENCODED).to_string()
+}
+
+fn render_answer(verb: &OperatorVerb, answer: &str) -> String {
+    if verb.wants_json() {
+        return format!("{}\n", answer.trim_end());
+    }
+    match describe_change(verb, &serde_json::from_str(answer).unwrap_or_default()) {
+        Some(sentence) => escape_controls(&sentence) + "\n",
+        None => escape_lines(answer.trim_end()) + "\n",
+    }
+}
+
+/// What a change did; `None` for a call that only shows.
+fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
+    let text = |value: &Value, typed: &str| value.as_str().unwrap_or(typed).to_owned();
+    let lasts =
+        |left: &Value, typed: &str| left.as_f64().and_then(format_seconds).unwrap_or(typed.to_owned());
+    Some(match verb {
+        OperatorVerb::Keys(_) | OperatorVerb::Show(_) | OperatorVerb::Bans(_) => return None,
+        OperatorVerb::Reset(args) => {
+            format!("{} of {} was reset", text(&answer["key"], &args.key.key), args.key.limit)
+        }
+        OperatorVerb::Grant(args) => {
+            let (key, grant) = (text(&answer["key"], &args.key.key), &answer["grant"]);
+            let numbers = text(&grant["numbers"], &args.rate.join(", "));
+            let length = lasts(&grant["left_s"], &args.length);
+            format!("{key} of {} was granted {numbers} for {length}", args.key.limit)
+        }
+        OperatorVerb::Ban(args) => {
+            let banned = text(&answer["banned"], &args.whom);
+            let length = lasts(&answer["left_s"], args.length.as_deref().unwrap_or_default());
+            match length.as_str() {
+                "" => format!("{banned} is banned"),
+                length => format!("{banned} is banned for {length}"),
+            }
+        }
+        OperatorVerb::Unban(args) => format!("{} is no longer banned", text(&answer["banned"], &args.whom)),
+    })
+}
+
+/// Whole seconds in words, e.g. `1h 30m`.
+pub(super) fn format_seconds(seconds: f64) -> Option<String> {
+    let length = Duration::try_from_secs_f64(seconds.round()).ok()?;
+    Some(humantime::format_duration(length).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::args::{CommandLine, Verb};
+
+    fn parse_verb(words: &[&str]) -> OperatorVerb {
+        let line = CommandLine::try_parse_from(["sluicegate"].iter().chain(words)).unwrap();
+        match line.verb {
+            Some(Verb::Operator(verb)) => verb,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn assert_call(words: &[&str], line: &str, body: &str) {
+        let call = build_call(&parse_verb(words));
+        assert_eq!((format!("{} {}", call.method, call.path).as_str(), call.body.as_str()), (line, body));
+    }
+
+    #[test]
+    fn each_verb_is_a_call() {
+        assert_call(&["keys", "per-ip"], "GET /limits/per-ip/keys?by=refused&top=20", "");
+        let all = ["keys", "/a b#1", "--by", "asked", "--top", "3"];
+        assert_call(&all, "GET /limits/%2Fa%20b%231/keys?by=asked&top=3", "");
+        assert_call(&["show", "l", "uri=%2Fa,ip=::1"], "GET /limits/l/keys/uri%3D%252Fa%2Cip%3D%3A%3A1", "");
+        assert_call(&["show", "l", "global", "--tier", "a&b"], "GET /limits/l/keys/global?tier=a%26b", "");
+        assert_call(&["reset", "l", "global"], "POST /limits/l/keys/global/reset", "");
+        assert_call(&["bans"], "GET /bans", "");
+        assert_call(&["unban", "192.0.2.0/24"], "DELETE /bans/192.0.2.0%2F24", "");
+        assert_call(&["unban", "account=a#b"], "DELETE /bans/account%3Da%23b", "");
+    }
+
+    #[test]
+    fn changes_have_a_body() {
+        assert_call(
+            &["reset", "l", "account=#0a", "--tier", "gold", "--reason", "\"x\""],
+            "POST /limits/l/keys/account%3D%230a/reset",
+            r#"{"reason":"\"x\"","tier":"gold"}"#,
+        );
+        assert_call(
+            &["grant", "l", "k", "--rate", "100/s", "--burst", "200", "--for", "1h", "--reason", "a demo"],
+            "POST /limits/l/keys/k/grant",
+            r#"{"burst":200,"for":"1h","rate":"100/s","reason":"a demo"}"#,
+        );
+        assert_call(
+            &[
+                "grant", "l", "k", "--rate", "9/s", "--rate", "99/m", "--queue", "1", "--queue", "2",
+                "--for=1d",
+            ],
+            "POST /limits/l/keys/k/grant",
+            r#"{"for":"1d","queue":[1,2],"rate":["9/s","99/m"]}"#,
+        );
+        assert_call(
+            &["grant", "l", "k", "--max-concurrent", "5", "--max-wait", "2s", "--for", "1d"],
+            "POST /limits/l/keys/k/grant",
+            r#"{"for":"1d","max_concurrent":5,"max_wait":"2s"}"#,
+        );
+        assert_call(&["ban", "192.0.2.7"], "POST /bans", r#"{"ip":"192.0.2.7"}"#);
+        assert_call(
+            &["ban", "account=a=b", "--for", "1h", "--reason", "x"],
+            "POST /bans",
+            r#"{"account":"a=b","for":"1h","reason":"x"}"#,
+        );
+        assert_call(&["unban", "::1", "--reason", "x"], "DELETE /bans/%3A%3A1", r#"{"reason":"x"}"#);
+    }
+
+    #[test]
+    fn changes_are_told_in_a_sentence() {
+        let told = |words: &[&str], answer: Value| render_answer(&parse_verb(words), &answer.to_string());
+        let key = json!({ "key": "ip=192.0.2.7", "grant": { "numbers": "9 requests per second", "left_s": 5400.2 } });
+        assert_eq!(
+            told(&["reset", "per-ip", "ip=192.0.2.7"], key.clone()),
+            "ip=192.0.2.7 of per-ip was reset\n"
+        );
+        assert_eq!(
+            told(&["grant", "per-ip", "ip=192.0.2.7", "--rate", "9/s", "--for", "90m"], key),
+            "ip=192.0.2.7 of per-ip was granted 9 requests per second for 1h 30m\n"
+        );
+        let ban = json!({ "banned": "192.0.2.7", "left_s": 600.0 });
+        assert_eq!(told(&["ban", "192.0.2.7"], ban), "192.0.2.7 is banned for 10m\n");
+        assert_eq!(told(&["unban", "::1"], Value::Null), "::1 is no longer banned\n");
+        // Texts of the gateway and of the command line reach the terminal escaped.
+        assert_eq!(
+            told(&["unban", "account=\u{1b}[2J"], Value::Null),
+            "account=\\u{1b}[2J is no longer banned\n"
+        );
+        let listed = render_answer(&parse_verb(&["keys", "l"]), "key\nuri=\u{1b}c\n");
+        assert_eq!(listed, "key\nuri=\\u{1b}c\n");
+        assert_eq!(told(&["unban", "::1", "--json"], json!({ "bans": [] })), "{\"bans\":[]}\n");
+    }
+}

@@ -1,0 +1,114 @@
+//! `top`: the running gateway in the terminal, refreshed each second, or printed once.
+
+mod reading;
+mod rows;
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use super::admin_client::AdminFault;
+use super::args::TopArgs;
+use super::remote::{exit_with_admin_fault, find_admin};
+use super::{FAILED, is_no_color_set, print_error, print_output};
+use crate::config::AdminConfig;
+use reading::{GatewayReading, read_gateway};
+use screen::TopScreen;
+
+const REFRESH: Duration = Duration::from_secs(1);
+/// The longest wait for a key press before the screen is drawn again.
+const KEY_WAIT: Duration = Duration::from_millis(100);
+
+/// Draws until a key ends it. Without a terminal, and with `once` or `json`, prints once.
+pub(super) fn run_top(file: &Path, args: &TopArgs) -> ExitCode {
+    let admin = match find_admin(file) {
+        Ok(admin) => admin,
+        Err(code) => return code,
+    };
+    // A gateway that does not answer at first is an error; later it may come back.
+    let first = match read_gateway(&admin, None) {
+        Ok(reading) => reading,
+        Err(fault) => return exit_with_admin_fault(fault),
+    };
+    if args.json {
+        print_output(&first.render_json());
+        return ExitCode::SUCCESS;
+    }
+    if args.once || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        print_output(&rows::render_text(&first));
+        return ExitCode::SUCCESS;
+    }
+    let screen = TopScreen::new(first, !args.no_color && !is_no_color_set());
+    // The terminal is restored after a panic too.
+    let outcome = ratatui::try_init().and_then(|terminal| draw_until_quit(terminal, screen, admin));
+    ratatui::restore();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            print_error(&format!("error: the terminal failed: {error}\n"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn draw_until_quit(
+    mut terminal: DefaultTerminal,
+    mut screen: TopScreen,
+    admin: AdminConfig,
+) -> io::Result<()> {
+    let (choose, choices) = mpsc::channel();
+    let (publish, readings) = mpsc::sync_channel(1);
+    // The thread ends with the process: it may wait for an answer.
+    thread::Builder::new().spawn(move || refresh_reading(&admin, &choices, &publish))?;
+    loop {
+        match readings.try_recv() {
+            Ok(reading) => screen.update(reading),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Err(io::Error::other("nothing is refreshed any more")),
+        }
+        terminal.draw(|frame| screen.draw(frame))?;
+        if !event::poll(KEY_WAIT)? {
+            continue;
+        }
+        // A change of the size is drawn as well.
+        let Event::Key(key) = event::read()? else { continue };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+            KeyCode::Up => screen.choose_neighbor(-1),
+            KeyCode::Down => screen.choose_neighbor(1),
+            _ => continue,
+        }
+        // The receiver ends no earlier than this loop, or the next round sees that it ended.
+        let _ = choose.send(screen.chosen_limit().map(str::to_owned));
+    }
+}
+
+/// Reads the gateway once a second, and at once for another limit, until nobody receives.
+fn refresh_reading(
+    admin: &AdminConfig,
+    choices: &Receiver<Option<String>>,
+    publish: &SyncSender<Result<GatewayReading, AdminFault>>,
+) {
+    let mut chosen = None;
+    loop {
+        match choices.recv_timeout(REFRESH) {
+            Ok(choice) => chosen = choices.try_iter().last().unwrap_or(choice),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if publish.send(read_gateway(admin, chosen.as_deref())).is_err() {
+            return;
+        }
+    }
+}

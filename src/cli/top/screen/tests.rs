@@ -1,0 +1,149 @@
+//! The screen on terminals of many sizes.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cli::top::rows::render_text;
+
+fn limit(name: &str, rejected: f64) -> Value {
+    let rate = |per_s: f64| json!({ "total": 5, "per_s": per_s, "per_s_1m": 0.0 });
+    json!({ "limit": name, "keys": 7, "waiting": 2, "admitted": rate(96.5), "waited": rate(0.0),
+            "rejected": rate(rejected) })
+}
+
+fn key(name: &str) -> Value {
+    json!({ "key": name, "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 0,
+            "reset_s": 0.1, "waiting": null, "grant": null, "ban": null })
+}
+
+fn read(limits: &[Value], keys: &Value) -> GatewayReading {
+    let server = |name: &str, state: &str| {
+        json!({ "server": name, "state": state, "weight": 1, "share": 100, "backup": false, "in_flight": 3,
+                "ejections": 1, "last_error": { "error": "timeout", "seconds_ago": 1.5 } })
+    };
+    let status = json!({ "version": "1.2.3", "uptime_s": 3700, "connections": 117, "in_flight": 9,
+        "rejections": { "per_s": 4.5, "over_s": 10.0 }, "bans": { "active": 2 },
+        "upstreams": [{ "upstream": "app", "servers": [server("10.0.0.7:80", "up"), server("10.0.0.8:80", "down")] }]
+    });
+    let name = limits.first().and_then(|limit| limit["limit"].as_str()).map(str::to_owned);
+    let reading = GatewayReading::parse_answers(status, json!({ "limits": limits }), name, keys.clone());
+    reading.unwrap_or_else(|_| panic!("the answers are well-formed"))
+}
+
+fn sample() -> TopScreen {
+    let keys = json!({ "keys": [key("ip=192.0.2.7"), key("uri=\u{1b}[2J\r\nx")] });
+    TopScreen::new(read(&[limit("per-ip", 4.0), limit("login", 0.0)], &keys), true)
+}
+
+/// The lines of a screen of this size.
+fn draw(screen: &TopScreen, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| screen.draw(frame)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    (0..height).map(line).collect()
+}
+
+#[test]
+fn all_fits_on_80_columns() {
+    let lines = draw(&sample(), 80, 24);
+    assert_eq!(lines[0], "rejections 4.5/s  in flight 9  connections 117  bans 2  up 1h 1m 40s");
+    let text = lines.join("\n");
+    for row in [
+        "limits\nlimit                            rejected/s  admitted/s  waited/s  waiting  keys\nper-ip   ",
+        "keys of per-ip, most refused first\nkey ",
+        "ip=192.0.2.7                          32.1       42.0     0     -        -",
+        "uri=\\u{1b}[2J\\r\\nx",
+        "10.0.0.8:80                    down   3          1          app       timeout\n10.0.0.7:80  ",
+    ] {
+        assert!(text.contains(row), "{row}:\n{text}");
+    }
+    assert_eq!(lines[23], "q quits, \u{2191} \u{2193} choose a limit");
+}
+
+#[test]
+fn a_narrow_screen_leaves_out_columns() {
+    let lines = draw(&sample(), 40, 10);
+    let text = lines.join("\n");
+    assert_eq!(lines[0], "rejections 4.5/s  in flight 9");
+    let limits = "\nlimit             rejected/s  admitted/s\nper-ip            4.0         96.5\n";
+    assert!(text.contains(limits), "{text}");
+    assert!(text.contains("\nip=192.0.2.7") && !text.contains("upstreams"), "{text}");
+}
+
+#[test]
+fn no_size_is_too_small() {
+    let mut screen = sample();
+    for width in [0, 1, 2, 5, 16, 17, 40, 300] {
+        for height in [0, 1, 2, 3, 5, 8, 10, 60] {
+            draw(&screen, width, height);
+        }
+    }
+    screen.update(Ok(read(&[], &json!({ "keys": [] }))));
+    assert!(draw(&screen, 80, 24).join("\n").contains("\nno limits\n"));
+    screen.choose_neighbor(1);
+    assert_eq!(screen.chosen_limit(), None);
+}
+
+#[test]
+fn the_arrow_keys_choose_a_limit() {
+    let mut screen = sample();
+    assert_eq!((screen.chosen_limit(), screen.chosen_row()), (None, Some(0)));
+    for (step, expected) in [(1, "login"), (1, "login"), (-1, "per-ip"), (-1, "per-ip"), (1, "login")] {
+        screen.choose_neighbor(step);
+        assert_eq!(screen.chosen_limit(), Some(expected));
+    }
+    // The limit is gone after a reload.
+    screen.update(Ok(read(&[limit("other", 0.0)], &json!({ "keys": [] }))));
+    assert_eq!(screen.chosen_row(), None);
+    assert!(draw(&screen, 80, 24).join("\n").contains("no key of other was refused lately"));
+    screen.choose_neighbor(1);
+    assert_eq!(screen.chosen_limit(), Some("other"));
+}
+
+#[test]
+fn a_gateway_without_an_answer_keeps_its_numbers() {
+    let mut screen = sample();
+    screen.update(Err(AdminFault::Unreachable("refused\u{7}".to_owned())));
+    let lines = draw(&screen, 80, 24);
+    assert_eq!(lines[1], "no answer for 0 s: refused\\u{7}");
+    assert!(lines.join("\n").contains("192.0.2.7"));
+    screen.update(Ok(read(&[limit("per-ip", 0.0)], &json!({ "error": "names are not kept" }))));
+    let lines = draw(&screen, 80, 24);
+    assert_eq!(lines[1], "");
+    assert!(lines.join("\n").contains("\nnames are not kept\n"));
+}
+
+#[test]
+fn colours_can_be_left_out() {
+    let colors = |colors: bool| {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        let mut screen = sample();
+        screen.colors = colors;
+        screen.update(Err(AdminFault::Unreachable("refused".to_owned())));
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let cells = terminal.backend().buffer().content().iter();
+        cells.filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
+    };
+    assert!(colors(true) > 0);
+    assert_eq!(colors(false), 0);
+}
+
+#[test]
+fn plain_text_has_the_same_tables() {
+    let text = render_text(&sample().reading);
+    let expected = "rejections 4.5/s  in flight 9  connections 117  bans 2  up 1h 1m 40s  sluicegate 1.2.3\n\n\
+        limit   rejected/s  admitted/s  waited/s  waiting  keys\n\
+        per-ip  4.0         96.5        0.0       2        7\n\
+        login   0.0         96.5        0.0       2        7\n\n\
+        keys of per-ip, most refused first\n\
+        key                 refused/s  asked/s  left  waiting  granted\n\
+        ip=192.0.2.7        32.1       42.0     0     -        -\n\
+        uri=\\u{1b}[2J\\r\\nx  32.1       42.0     0     -        -\n\n\
+        server       state  in flight  ejections  upstream  last error\n\
+        10.0.0.8:80  down   3          1          app       timeout\n\
+        10.0.0.7:80  up     3          1          app       timeout\n";
+    assert_eq!(text, expected);
+}
