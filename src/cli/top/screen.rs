@@ -1,12 +1,13 @@
 //! The screen of `top`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table, TableState};
+use tokio::time::Instant;
 
 use super::reading::GatewayReading;
 use super::rows::{
