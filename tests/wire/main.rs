@@ -41,6 +41,7 @@ mod identity;
 mod metrics;
 mod missing_key;
 mod operations;
+mod operator_commands;
 mod origins;
 mod proxy_protocol;
 mod rejection;
