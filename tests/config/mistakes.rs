@@ -196,7 +196,7 @@ const MISTAKES: &[Mistake] = &[
     ("state: { redis: { url: redis://h, tls: {} } }\n", 1, 35,
         "`tls` is for rediss:// URLs", "write the URL as rediss://HOST:PORT"),
     ("state: { redis: { url: rediss://h, tls: { ca: nowhere.pem } } }\n", 1, 47,
-        "the file `nowhere.pem` does not exist", "a relative path starts at the folder of this file"),
+        "the file `nowhere.pem` does not exist", "relative paths start at the folder of gateway.yaml: /"),
     ("state: { redis: { url: rediss://h, tls: { cert: tests/keys/upstream.pem } } }\n", 1, 36,
         "`key` is missing", "write key: FILE, the private key of cert"),
     ("state: { redis: { url: rediss://h, tls: { verify: false } } }\n", 1, 43,
