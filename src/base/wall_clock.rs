@@ -161,11 +161,4 @@ mod tests {
         assert_eq!(date_at(784_111_778 * second), None);
         assert_eq!(date_at(784_111_779 * second), None);
     }
-
-    #[test]
-    fn the_clock_knows_the_time_of_day_once_synced() {
-        sync_clock();
-        let unix = clock::unix_at_zero() + Now::read_clock().0;
-        assert!(unix.abs_diff(unix_ns()) < 10_000_000_000, "{unix}");
-    }
 }

@@ -194,27 +194,3 @@ impl TypedValueParser for MethodParser {
 
 /// Planned verbs that do not work yet.
 pub(super) const PLANNED_VERBS: [&str; 1] = ["replay"];
-
-/// The verbs that work, for suggestions.
-pub(super) const VERBS: [&str; 20] = [
-    "run",
-    "check",
-    "explain",
-    "reload",
-    "status",
-    "top",
-    "keys",
-    "show",
-    "reset",
-    "grant",
-    "bans",
-    "ban",
-    "unban",
-    "proxy",
-    "init",
-    "schema",
-    "completions",
-    "man",
-    "version",
-    "help",
-];

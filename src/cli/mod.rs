@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::config;
 use crate::config::{LoadedConfig, Problem, ProblemReport};
-use args::{CheckArgs, CommandLine, PLANNED_VERBS, SchemaFormat, VERBS, Verb};
+use args::{CheckArgs, CommandLine, PLANNED_VERBS, SchemaFormat, Verb};
 use command_help::build_command;
 use file_argument::ConfigInput;
 
@@ -101,8 +101,9 @@ fn reject_verb(words: &[OsString]) -> String {
     if PLANNED_VERBS.contains(&verb.as_str()) {
         return format!("`{verb}` is not supported yet");
     }
-    let near = VERBS.iter().find(|known| strsim::osa_distance(known, &verb) <= 2);
-    match near {
+    let command = command_help::build_command();
+    let mut known = command.get_subcommands().map(clap::Command::get_name).chain(["help"]);
+    match known.find(|known| strsim::osa_distance(known, &verb) <= 2) {
         Some(near) => format!("there is no verb `{verb}`; did you mean `{near}`?"),
         None if Path::new(&verb).is_file() => {
             format!("there is no verb `{verb}`; `sluicegate run {verb}` serves that file")

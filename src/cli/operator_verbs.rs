@@ -115,7 +115,7 @@ fn render_answer(verb: &OperatorVerb, answer: &str) -> String {
     }
 }
 
-/// What a change did; `None` for a call that only shows.
+/// The result of a change; `None` for a call that only shows.
 fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
     let text = |value: &Value, typed: &str| value.as_str().unwrap_or(typed).to_owned();
     let lasts =

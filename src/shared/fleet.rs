@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use aws_lc_rs::digest;
 
 use super::RateRule;
-use crate::config::{self, KeyPart, ValueSource};
+use crate::config::{self, KeyPart};
 
 /// The state of the gateways with a limit of this name.
 pub struct Fleet {
@@ -170,20 +170,7 @@ impl LimitAnnouncement {
 
 /// A text that identifies a part of a key, the same in every version.
 fn key_part_text(part: &KeyPart) -> Vec<u8> {
-    let (word, name) = match part {
-        KeyPart::Ip => ("ip", ""),
-        KeyPart::Account => ("account", ""),
-        KeyPart::Tier => ("tier", ""),
-        KeyPart::Uri => ("uri", ""),
-        KeyPart::Location => ("location", ""),
-        KeyPart::Host => ("host", ""),
-        KeyPart::Method => ("method", ""),
-        KeyPart::Global => ("global", ""),
-        KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
-        KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name.as_str()),
-        KeyPart::Source(ValueSource::Query(name)) => ("query:", name.as_str()),
-        KeyPart::Source(ValueSource::Jwt(name)) => ("jwt:", name.as_str()),
-    };
+    let (word, name) = part.words();
     [word.as_bytes(), name.as_bytes(), b"\0"].concat()
 }
 

@@ -22,7 +22,7 @@ use crate::base::clock::Now;
 pub const BANS_MAX: usize = 10_000;
 /// The length of a ban that names none.
 pub const DEFAULT_LENGTH: Duration = Duration::from_secs(600);
-/// The longest ban. What is to be denied for ever belongs in the file.
+/// The longest ban. A permanent denial belongs in the file.
 pub const LENGTH_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// The longest reason and the longest name of an operator, in bytes.
 pub const TEXT_MAX: usize = 256;

@@ -122,7 +122,7 @@ pub fn describe_optional_key(limit: &LimitConfig) -> Option<String> {
 }
 
 /// " per client IP", " per account and host", " for all clients together".
-/// What a limit counts by, e.g. "client IP and host".
+/// The key of a limit in words, e.g. "client IP and host".
 pub fn describe_key(key: &[KeyPart]) -> String {
     let parts: Vec<String> = key.iter().filter_map(describe_part).collect();
     if parts.is_empty() { "all clients together".to_owned() } else { parts.join(" and ") }

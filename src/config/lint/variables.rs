@@ -90,7 +90,7 @@ fn find_misread(kind: TextKind, text: &ScalarText, path: &str) -> Option<ValueEr
     Some(ValueError::new(codes::MISREAD, message).with_help(help))
 }
 
-/// What looks like a variable in a header value or a redirect, and what to write.
+/// A text that looks like a variable in a header value or a redirect, and the text to write.
 fn explain_line(written: &str, path: &str) -> Option<(String, String)> {
     let known = || format!("the variables here are ${{{}}}", VARIABLES.join("}, ${"));
     if let Some(name) = find_dollar_names(written).next() {

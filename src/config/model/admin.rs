@@ -23,7 +23,7 @@ pub struct AdminToken {
     pub allow: AdminRights,
 }
 
-/// What the holder of a token may do.
+/// The rights of the holder of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminRights {
     All,

@@ -325,6 +325,26 @@ pub enum KeyPart {
     Source(ValueSource),
 }
 
+impl KeyPart {
+    /// How the file calls it: its kind, and the name of its source, if it has one.
+    pub fn words(&self) -> (&'static str, &str) {
+        match self {
+            KeyPart::Ip => ("ip", ""),
+            KeyPart::Account => ("account", ""),
+            KeyPart::Tier => ("tier", ""),
+            KeyPart::Uri => ("uri", ""),
+            KeyPart::Location => ("location", ""),
+            KeyPart::Host => ("host", ""),
+            KeyPart::Method => ("method", ""),
+            KeyPart::Global => ("global", ""),
+            KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
+            KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name),
+            KeyPart::Source(ValueSource::Query(name)) => ("query:", name),
+            KeyPart::Source(ValueSource::Jwt(claim)) => ("jwt:", claim),
+        }
+    }
+}
+
 /// A part of a request's head that carries a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueSource {

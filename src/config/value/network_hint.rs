@@ -1,8 +1,8 @@
-//! Reads what a mistyped network probably means, e.g. `10.0.0.0/255.0.0.0` or `10.*`.
+//! Finds the probable meaning of a mistyped network, e.g. `10.0.0.0/255.0.0.0` or `10.*`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// What to write instead of `text`, if its meaning is clear.
+/// The text to write instead of `text`, if its meaning is clear.
 pub(crate) fn suggest_network(text: &str) -> Option<String> {
     let lower = text.trim().to_ascii_lowercase();
     match lower.as_str() {

@@ -257,7 +257,7 @@ fn suggest_mapping(path: &str, name: &str, text: &str) -> Option<String> {
     })
 }
 
-/// What a value could be, for one that must not be shown.
+/// A possible value in place of one that must not be shown.
 pub(super) fn suggest_example(path: &str) -> Option<String> {
     find_example(path).map(|example| format!("the value should be such as {}: {example}", field_name(path)))
 }

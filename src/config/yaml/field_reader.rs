@@ -248,7 +248,7 @@ impl<'a> FieldReader<'a> {
         ForeignField::new(self.section.path, key, node, rate, unknown)
     }
 
-    /// What to write instead of an unknown field, if its meaning is clear.
+    /// The text to write instead of an unknown field, if its meaning is clear.
     fn explain_unknown(&self, key: &MapKey, node: &Node, unknown: &[(&MapKey, &Node)]) -> Option<String> {
         let name = key.name.as_str();
         if let Some(misplaced) = find_misplaced(&self.whole.path, name, unknown) {

@@ -31,7 +31,7 @@ struct LastRead {
 pub trait FileContent: Sized {
     const BYTES_MAX: u64;
 
-    /// What to write instead of a file whose content is wrong for `reason`; `None` if `reason` is not about it.
+    /// The text to write instead of a file whose content is wrong for `reason`; `None` if `reason` is not about it.
     fn suggest_content(reason: &str, name: &str) -> Option<String>;
 
     /// Parses the whole file.

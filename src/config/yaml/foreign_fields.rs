@@ -77,7 +77,7 @@ impl<'a> ForeignField<'a> {
         })
     }
 
-    /// What to write instead, where no field of the section has the meaning.
+    /// The text to write instead, where no field of the section has the meaning.
     pub fn explain(&self) -> Option<String> {
         let text = plain_text(self.node).unwrap_or_default();
         if self.name == "<<" {

@@ -1,4 +1,4 @@
-//! What to write instead of a scalar that its field does not take.
+//! The text to write instead of a scalar that its field does not take.
 
 use super::shown_text::show_text;
 use crate::config::schema::{takes_list, takes_none};
@@ -10,7 +10,7 @@ use crate::config::value::scalars::{parse_duration, parse_rate};
 pub(super) const DENY_ALL: &str =
     "leave it out: allow: [10.0.0.0/8] admits these addresses alone; or write respond: { status: 403 }";
 
-/// What to write instead of a wrong scalar, if its field tells; `name` is that of the field at `path`.
+/// The text to write instead of a wrong scalar, if its field tells; `name` is that of the field at `path`.
 pub(super) fn suggest_value(path: &str, name: &str, text: &str) -> Option<String> {
     // A part of a secret is one too.
     if matches!(name, "token" | "secret" | "url") {

@@ -16,10 +16,10 @@ pub struct AdminResponse {
     pub json: Value,
 }
 
-/// What a call answers.
+/// The answer of a call.
 pub(super) struct Answer {
     content: AnswerContent,
-    /// What the call changed.
+    /// The change that the call made.
     pub change: Option<Change>,
 }
 
@@ -39,7 +39,7 @@ enum AnswerContent {
 
 /// A change for the audit line.
 pub(super) struct Change {
-    /// What was changed, e.g. `upstream app, server 10.0.0.7:80`; empty for the gateway as a whole.
+    /// The changed object, e.g. `upstream app, server 10.0.0.7:80`; empty for the gateway as a whole.
     pub target: String,
     pub before: Value,
     pub after: Value,
@@ -127,7 +127,7 @@ impl Answer {
         AdminResponse::error(status, why).into()
     }
 
-    /// Records what the call changed.
+    /// Records the change that the call made.
     pub fn with_change(self, change: Change) -> Answer {
         Answer { change: Some(change), ..self }
     }

@@ -12,7 +12,7 @@ pub(super) const REASON_MAX: usize = 200;
 /// The log target of audit lines, which are written at any level of the log.
 const AUDIT: &str = crate::observe::logging::AUDIT_TARGET;
 
-/// Who asked for a change, and what for.
+/// The caller of a change, and the reason.
 pub(super) struct AuditEntry<'a> {
     pub call: &'static Call,
     pub caller: &'a AdminCaller,

@@ -32,7 +32,7 @@ pub(super) struct Call {
     pub handler: Handler,
 }
 
-/// Who may call.
+/// The callers that are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallAccess {
     /// Everybody, by any host name: it shows only health, or nothing.

@@ -1,4 +1,4 @@
-//! The open streams of events, and what their clients get.
+//! The open streams of events, and the data for their clients.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -72,7 +72,7 @@ impl KeyGrant {
     }
 }
 
-/// What a key has left.
+/// The units that a key has left.
 #[derive(Debug, Default)]
 struct KeyUsage {
     remaining: Option<u64>,

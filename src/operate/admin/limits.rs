@@ -21,7 +21,7 @@ struct LimitList {
 struct LimitStatus {
     limit: String,
     algorithm: &'static str,
-    /// What it counts by.
+    /// The key by which it counts.
     key: String,
     sentence: String,
     /// The numbers in words.

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::{KeyInput, KeyPartTag, KeySink, KeySpec, KeyText};
 use crate::base::value_hash::ValueHasher;
-use crate::config::{KeyPart, LocationConfig, ValueSource};
+use crate::config::LocationConfig;
 use crate::request::client::ClientIp;
 use crate::request::location::Locations;
 
@@ -179,24 +179,6 @@ impl KeySink for NameSink<'_> {
                 self.write_bytes(bytes);
             }
         }
-    }
-}
-
-/// How a part is called, and its name if it is that of a source.
-fn part_words(part: &KeyPart) -> (&'static str, &str) {
-    match part {
-        KeyPart::Ip => ("ip", ""),
-        KeyPart::Account => ("account", ""),
-        KeyPart::Tier => ("tier", ""),
-        KeyPart::Uri => ("uri", ""),
-        KeyPart::Location => ("location", ""),
-        KeyPart::Host => ("host", ""),
-        KeyPart::Method => ("method", ""),
-        KeyPart::Global => ("global", ""),
-        KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
-        KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name),
-        KeyPart::Source(ValueSource::Query(name)) => ("query:", name),
-        KeyPart::Source(ValueSource::Jwt(claim)) => ("jwt:", claim),
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use super::{CUT, KeyName, KeyNaming, MISSING, NamePart, part_words};
+use super::{CUT, KeyName, KeyNaming, MISSING, NamePart};
 use crate::config::{KeyPart, LocationId};
 use crate::request::key::KeySpec;
 
@@ -91,7 +91,7 @@ impl KeyNaming<'_> {
 
 /// The name of a part as names of keys contain it.
 pub(super) fn push_part_name(out: &mut String, part: &KeyPart) {
-    let (kind, source) = part_words(part);
+    let (kind, source) = part.words();
     out.push_str(kind);
     push_encoded(out, source.as_bytes());
 }

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{self, Config, LocationId, MissingKey};
+use crate::config::{self, Config, KeyPart, LocationId, MissingKey, ValueSource};
 use crate::limit::table::CounterKey;
 use crate::request::key::{KeyHasher, KeyOutcome, hash_shared};
 
