@@ -28,6 +28,7 @@ mod handover;
 mod last_answer;
 mod link;
 mod local_share;
+pub mod operator_entries;
 mod process_slots;
 pub mod script;
 mod session;

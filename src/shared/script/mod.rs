@@ -2,6 +2,7 @@
 
 pub mod bans;
 pub(crate) mod call;
+pub mod operator;
 pub(crate) mod reply;
 pub(crate) mod rule;
 
