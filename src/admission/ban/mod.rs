@@ -12,6 +12,7 @@
 mod active;
 mod ledger;
 mod named;
+mod lift;
 mod outbox;
 mod strikes;
 mod sync;

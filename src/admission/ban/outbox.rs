@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 
 use super::ClientIdentity;
 use super::ledger::BanLedger;
+use super::lift::LiftOutbox;
 use crate::base::clock::Now;
 use crate::limit::table::CounterKey;
 use crate::shared::script::bans::CLIENTS_PER_CALL;
@@ -29,6 +30,7 @@ pub(super) struct StrikeOutbox {
     batch_ready: Notify,
     /// Used only by the reporting task, and by its successor after a reload.
     pub ledger: Mutex<BanLedger>,
+    pub lifts: LiftOutbox,
 }
 
 /// Maximum number of clients with queued strikes.
@@ -47,6 +49,7 @@ impl Default for StrikeOutbox {
             clients: Mutex::new(new_strike_map()),
             batch_ready: Notify::new(),
             ledger: Mutex::default(),
+            lifts: LiftOutbox::default(),
         }
     }
 }
@@ -78,7 +81,12 @@ impl StrikeOutbox {
         std::mem::swap(&mut *self.clients.lock(), strikes);
     }
 
-    /// Resolves when there are enough clients for a call.
+    /// Wakes the reporting task.
+    pub fn notify_ready(&self) {
+        self.batch_ready.notify_one();
+    }
+
+    /// Resolves when there is enough for a call.
     pub async fn wait_batch(&self) {
         self.batch_ready.notified().await;
     }

@@ -6,6 +6,7 @@
 pub(super) mod handover;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -160,6 +161,18 @@ impl Debts {
         }
         self.keys.store(inner.by_key.len(), Relaxed);
         charges
+    }
+
+    /// Forgets what `rates` of `limit` owe for a key that was reset. A charge on its way may still arrive.
+    pub(super) fn forget_key(&self, limit: &SharedLimit, rates: Range<usize>, key: &SharedKey) {
+        if self.key_count() == 0 {
+            return;
+        }
+        let inner = &mut *self.inner.lock();
+        if let Some(debts) = inner.by_key.get_mut(key) {
+            // A key without debts leaves when it is due, or when its charge ends.
+            debts.rates.retain(|debt| !rates.clone().any(|rate| debt.matches_rate(limit, rate)));
+        }
     }
 
     /// Moves the debts of limits that a reload replaced to their successors.

@@ -113,3 +113,21 @@ fn another_process_takes_the_debts_over() {
     assert_eq!((other.node(), other.owed_units(&limit, 0, &KEY, now)), (7, 3));
     assert_eq!(charge(&other, now, true), [(1, 3)], "the same charge of the same name");
 }
+
+#[test]
+fn a_reset_key_owes_nothing_to_that_limit_any_more() {
+    let (debts, one, other, now) = (Debts::new(1), limit(), limit_named("b"), Now::read_clock());
+    for limit in [&one, &other] {
+        admit(&debts, limit, 3, now);
+    }
+    // A charge on its way for both.
+    assert_eq!(charge(&debts, now, false), [(1, 3), (1, 3)]);
+    debts.forget_key(&one, 0..1, &KEY);
+    assert_eq!((debts.owed_units(&one, 0, &KEY, now), debts.owed_units(&other, 0, &KEY, now)), (0, 3));
+    assert_eq!(charge(&debts, now, true), [(1, 3)]);
+    admit(&debts, &one, 1, now);
+    debts.forget_key(&one, 0..1, &KEY);
+    assert_eq!((charge(&debts, now, true), debts.key_count()), (vec![], 0));
+    admit(&debts, &one, 1, now);
+    assert_eq!(charge(&debts, now, true), [(2, 1)], "later units are owed again");
+}

@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::fleet::FleetCount;
+use super::secret::SharedSecret;
 use super::{Debts, Fleet, LuaScript, PackedCall, SharedKey, SharedLimit};
 use crate::base::clock::Now;
 use crate::config::{self, RedisServers};
@@ -76,6 +77,7 @@ pub struct Store {
     /// Distinguishes it from the earlier stores of this process.
     id: u64,
     counts: CallCounts,
+    pub(super) secret: SharedSecret,
 }
 
 /// The connections of one worker.
@@ -123,6 +125,7 @@ impl Store {
             debts,
             id,
             counts: CallCounts::default(),
+            secret: before.map(|before| before.secret.clone()).unwrap_or_default(),
         })
     }
 
@@ -298,6 +301,10 @@ impl Store {
 // === impl Link ===
 
 impl Link {
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
     /// Runs `script`, loading it where it is missing. The call is sent again only if the server said that it did not
     /// run.
     ///

@@ -4,14 +4,16 @@
 --          client its last ban and its strikes; then for each ban that a gateway knows the client's last ban.
 -- ARGV[1]  little endian: f64 period, f64 first, f64 longest (microseconds), u32 strikes that start a ban, f64 number
 --          of the last known announcement, f64 name of the store that made it, u32 bans that the gateway knows; then
---          for each client its 16 bytes, f64 microseconds since its strikes, u32 strikes; then each such ban in the
---          format of an announcement in the answer.
+--          for each client its 16 bytes, f64 microseconds since its strikes, u32 strikes (0: its ban is lifted and its
+--          strikes are forgotten; the f64 is then the time for which gateways may know the ban); then each such ban in
+--          the format of an announcement in the answer.
 -- ARGV[2]  the time in microseconds since 1970; in tests only.
 --
 -- The clock: f64 latest time seen, f64 total by which the server's clock was set back, f64 number of the last
 -- announcement. The name of the store: the time of its first memory, so that it changes once the store was emptied.
 -- A last ban: f64 end, f64 length, u32 consecutive bans before it. Strikes: a list of their times, oldest first.
--- An announcement: f64 end, f64 length, u32 consecutive bans before it, the client's 16 bytes.
+-- An announcement: f64 end, f64 length, u32 consecutive bans before it, the client's 16 bytes. A length of 0 lifts the
+-- ban; scripts of releases that lift none do not tell such an announcement.
 --
 -- The answer: f64 number of the last announcement in it, f64 name of the store or 0 if it could not be kept, u8 1 if
 -- there are more; for each client u8 0 nothing, 1 banned before, 2 banned now, and if it is banned f64 left, f64
@@ -136,9 +138,7 @@ end
 
 local has_started = false
 
--- Starts a ban and announces it.
-local function begin(key, id, ends, lasts, repeats)
-  call('SET', key, pack('<ddI4', ends, lasts, repeats), 'PX', ms(ends - now + longest))
+local function announce(id, ends, lasts, repeats)
   if not has_started then
     has_started = true
     if call('ZCARD', NUMBERED) ~= call('ZCARD', ENDING) then
@@ -151,6 +151,26 @@ local function begin(key, id, ends, lasts, repeats)
   call('ZADD', ENDING, whole(ends), announced)
 end
 
+-- Starts a ban and announces it.
+local function begin(key, id, ends, lasts, repeats)
+  call('SET', key, pack('<ddI4', ends, lasts, repeats), 'PX', ms(ends - now + longest))
+  announce(id, ends, lasts, repeats)
+end
+
+-- Ends a ban, which gateways may know for `left`, and forgets strikes.
+local function lift(ban, strikes, id, left)
+  local ends, lasts, repeats = last_ban(ban)
+  if ends then
+    drop({ pack('<ddI4', ends, lasts, repeats) .. id })
+  end
+  call('DEL', ban)
+  call('DEL', strikes)
+  local known_until = math.max(now + left, ends or 0)
+  if left >= 0 and known_until > now and is_time(known_until) then
+    announce(id, known_until, 0, 0)
+  end
+end
+
 local answers = {}
 local clients = (#KEYS - 4 - told_bans) / 2
 for n = 1, clients do
@@ -160,7 +180,10 @@ for n = 1, clients do
   own(ban, 'string')
   own(strikes, 'list')
   local ends, lasts, repeats = last_ban(ban)
-  if ends and ends > now - age then
+  if count == 0 then
+    lift(ban, strikes, id, age)
+    answers[n] = '\0'
+  elseif ends and ends > now - age then
     answers[n] = ends > now and pack('<BddI4', 1, ends - now, lasts, repeats) or '\0'
   elseif not strike(strikes, now - age, count) then
     answers[n] = '\0'
@@ -213,7 +236,10 @@ for n = 1, #news, 2 do
   known = tonumber(news[n + 1])
   if #news[n] == 36 then
     local ends, lasts, repeats, id = unpack_from('<ddI4c16', news[n])
-    if is_time(ends) and is_time(lasts) and ends > now and ends - now <= lasts then
+    if lasts == 0 and is_time(ends) and ends > now then
+      told = told + 1
+      answers[told] = pack('<c16ddI4', id, 0, 0, 0)
+    elseif is_time(ends) and is_time(lasts) and ends > now and ends - now <= lasts then
       told = told + 1
       answers[told] = pack('<c16ddI4', id, ends - now, lasts, repeats)
     end

@@ -32,7 +32,7 @@ pub struct StrikeReport {
     pub age_us: u64,
 }
 
-/// An active ban.
+/// An active ban; without a length, the end of one before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ban {
     /// Microseconds left when the store answered.
@@ -58,7 +58,7 @@ pub enum StrikeAnswer {
 pub struct BanUpdate {
     /// One answer per report, in their order.
     pub answers: SmallVec<[StrikeAnswer; 4]>,
-    /// Active bans that were announced after the known ones; the oldest first.
+    /// Active and lifted bans that were announced after the known ones; the oldest first.
     pub announced: Vec<(SharedKey, Ban)>,
     /// The cursor for the next call.
     pub cursor: BanCursor,
@@ -162,6 +162,25 @@ fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*taken)
+}
+
+// === impl StrikeReport ===
+
+impl StrikeReport {
+    /// Instead of strikes: the ban of `client`, which gateways may know for `left_us`, is lifted, and its strikes are
+    /// forgotten.
+    pub fn lift_ban(client: SharedKey, left_us: u64) -> StrikeReport {
+        StrikeReport { client, strikes: 0, age_us: left_us }
+    }
+}
+
+// === impl Ban ===
+
+impl Ban {
+    /// True for an announcement that the client's ban was lifted.
+    pub fn is_lifted(&self) -> bool {
+        self.lasts_us == 0
+    }
 }
 
 // === impl BanRules ===

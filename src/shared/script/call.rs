@@ -269,18 +269,30 @@ fn class_of(item: &CallItem<'_>) -> CounterClass {
 }
 
 fn key_name(prefix: &str, item: &CallItem<'_>, class: CounterClass) -> Vec<u8> {
+    name_counters(prefix, &item.key, item.rule.id, class)
+}
+
+/// The name of the packed string of a key, or of the list of `log`.
+pub(super) fn rule_key_name(prefix: &str, key: &SharedKey, log: Option<&RateRule>) -> Vec<u8> {
+    match log {
+        Some(rule) => name_counters(prefix, key, rule.id, CounterClass::Log),
+        None => name_counters(prefix, key, 0, CounterClass::Entry),
+    }
+}
+
+fn name_counters(prefix: &str, key: &SharedKey, rule: u32, class: CounterClass) -> Vec<u8> {
     let mut name = Vec::with_capacity(prefix.len() + 40);
     name.extend_from_slice(prefix.as_bytes());
     name.extend_from_slice(b":{");
     let mut id = [0; 22];
     // Cannot fail: 16 bytes are 22 characters.
-    URL_SAFE_NO_PAD.encode_slice(item.key.0, &mut id).expect("16 bytes are 22 characters");
+    URL_SAFE_NO_PAD.encode_slice(key.0, &mut id).expect("16 bytes are 22 characters");
     name.extend(id);
     name.push(b'}');
     match class {
         CounterClass::Entry | CounterClass::Charge => {}
-        CounterClass::Log => name.extend(format!(":L:{:08x}", item.rule.id).bytes()),
-        CounterClass::Slots => name.extend(format!(":C:{:08x}", item.rule.id).bytes()),
+        CounterClass::Log => name.extend(format!(":L:{rule:08x}").bytes()),
+        CounterClass::Slots => name.extend(format!(":C:{rule:08x}").bytes()),
     }
     name
 }

@@ -4,6 +4,7 @@ pub mod bans;
 pub(crate) mod call;
 pub mod operator;
 pub(crate) mod reply;
+pub mod reset;
 pub(crate) mod rule;
 
 use std::sync::LazyLock;

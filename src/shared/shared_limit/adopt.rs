@@ -63,6 +63,7 @@ impl SharedLimit {
                 &rules[..config.file_rate_count()],
             ),
             counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
+            resets: named.map(|before| before.resets.clone()).unwrap_or_default(),
             recovery_ns: config.algorithm_variants().flat_map(recovery_times).collect(),
             rules,
             config: config.clone(),

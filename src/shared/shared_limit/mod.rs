@@ -4,6 +4,7 @@
 mod adopt;
 mod counts;
 mod reset;
+mod forget;
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::limit::table::persistent::SnapshotTable;
 use crate::limit::table::{CounterKey, Table};
 use crate::limit::{Decision, Limit, LimitOutcome, Units};
 use counts::LimitCounts;
+use forget::LastReset;
 
 /// How long a rejection is trusted before the store is asked again; a deletion in the store is noticed after that.
 const REJECTION_TRUST_NS: u64 = 1_000_000_000;
@@ -46,6 +48,7 @@ pub struct SharedLimit {
     recovery_ns: Vec<u64>,
     local_share: Arc<LocalShare>,
     counts: Arc<LimitCounts>,
+    resets: Arc<LastReset>,
 }
 
 // === impl SharedLimit ===
@@ -70,8 +73,9 @@ impl SharedLimit {
     /// The store's rejection of such a request, if it still holds at `now`.
     pub fn known_rejection(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
         let last = self.find_last_answer(rate, &units.key)?;
-        let is_trusted =
-            now.0 < { last.rejected_until }.min({ last.rejected_at }.saturating_add(REJECTION_TRUST_NS));
+        let is_trusted = now.0 < { last.rejected_until }
+            .min({ last.rejected_at }.saturating_add(REJECTION_TRUST_NS))
+            && self.resets.is_before(last.rejected_at);
         (is_trusted && u64::from(last.rejected_cost) <= units.cost).then(|| {
             let left_ns = { last.rejected_until }.saturating_sub(now.0);
             let reset_ns = if last.remaining == 0 { left_ns } else { 0 };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::ledger::BanLedger;
+use super::lift::LiftOutbox;
 use super::outbox::{ClientStrikes, StrikeOutbox, StrikesByClient, new_strike_map};
 use super::{BanStart, Bans, InstallOutcome, StrikeOutcome};
 use crate::base::clock::Now;
@@ -33,6 +34,7 @@ struct BanSync<'a, C> {
     rules: BanRules,
     call: C,
     ledger: &'a Mutex<BanLedger>,
+    lifts: &'a LiftOutbox,
     jitter_hash: RandomState,
     poll_at: Now,
     /// The store announced more than one answer holds.
@@ -74,6 +76,7 @@ where
         rules: bans.store_rules(),
         call,
         ledger: &outbox.ledger,
+        lifts: &outbox.lifts,
         jitter_hash: RandomState::new(),
         poll_at: Now::read_clock(),
         is_behind: false,
@@ -84,6 +87,7 @@ where
         sync.wait_next(outbox).await;
         outbox.swap_strikes(&mut strikes);
         sync.flush_strikes(&mut strikes).await;
+        sync.send_lifts().await;
         if sync.is_behind || sync.is_reporting || sync.poll_at <= Now::read_clock() {
             sync.poll_bans().await;
         }
@@ -119,6 +123,23 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         }
         if !batch.is_empty() {
             self.exchange_batch(&batch, &[]).await;
+        }
+    }
+
+    /// Tells the store which bans were lifted; it may be told again.
+    async fn send_lifts(&mut self) {
+        let lifts = self.lifts.take_batch(Now::read_clock());
+        if lifts.is_empty() {
+            return;
+        }
+        let cursor = self.ledger.lock().cursor();
+        let packed = bans::pack_call(self.prefix, &self.rules, &lifts, &[], cursor);
+        if let Ok(bytes) = (self.call)(&packed).await
+            && let Some(update) = bans::parse_reply(&bytes, lifts.len())
+        {
+            self.lifts.finish_batch(&lifts);
+            self.ledger.lock().advance_cursor(update.cursor);
+            self.apply_update(&[], &update);
         }
     }
 
@@ -183,8 +204,13 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         self.is_reporting = self.ledger.lock().has_unreported();
     }
 
-    /// Installs a ban that another gateway started.
+    /// Installs a ban that another gateway started, or ends one that it lifted.
     fn install_announced(&self, client: SharedKey, ban: &Ban, now: Now) {
+        if ban.is_lifted() {
+            self.ledger.lock().forget_ban(u128::from_le_bytes(client.0));
+            self.bans.lift_ban(&local_key(client.0), now);
+            return;
+        }
         if self.record_ban(client, ban, now) == InstallOutcome::New {
             self.metrics.count_shared_ban_event(BanEvent::Learned);
         }

@@ -1,0 +1,155 @@
+//! Resets what a limit counts for one key: in the store, and on every gateway that remembers a rejection of it.
+//!
+//! The gateway that resets a key also puts an entry of operators for a few seconds; each gateway that sees it forgets
+//! once.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::operator_entries::{EntryFault, OperatorEntries, OperatorEntry};
+use super::script::operator::VALUE_MAX;
+use super::{Debts, Link, SharedKey, SharedLimit, StoreFault, StoreReset};
+use crate::base::clock::Now;
+
+/// The beginning of the names of such entries.
+const NAME_PREFIX: &str = "reset/";
+/// The life of such an entry: gateways look for entries several times a second.
+const LIFE_NS: u64 = 10_000_000_000;
+
+/// A reset of one key of one limit, as gateways tell each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResetEntry {
+    /// The name of the limit.
+    pub limit: String,
+    pub key: SharedKey,
+    /// The [`super::RateRule::id`] of each rate.
+    rules: Vec<u32>,
+}
+
+/// The resets that this gateway has seen.
+#[derive(Debug, Default)]
+pub struct KnownResets {
+    /// The value of the last entry of each name.
+    values: HashMap<Arc<[u8]>, Arc<[u8]>>,
+}
+
+// === impl Link ===
+
+impl Link {
+    /// Forgets in the store what `rates` of `limit` count for `key`; [`ResetEntry`] tells the gateways.
+    ///
+    /// # Errors
+    /// Any fault of the store. After [`StoreFault::Timeout`] and [`StoreFault::Broken`] the reset may have happened; it
+    /// may be repeated.
+    pub async fn reset_key(
+        &self,
+        limit: &SharedLimit,
+        rates: Range<usize>,
+        key: &SharedKey,
+    ) -> Result<StoreReset, StoreFault> {
+        let rules = limit.rules.get(rates).unwrap_or_default().iter();
+        let packed = StoreReset::pack_call(self.store().prefix(), rules, key);
+        let group = self.store().group_of(key);
+        let bytes = self.call_script(group, StoreReset::script(), &packed).await?;
+        StoreReset::parse_reply(&bytes).ok_or(StoreFault::Garbled)
+    }
+}
+
+// === impl ResetEntry ===
+
+impl ResetEntry {
+    pub fn new(limit: &SharedLimit, rates: Range<usize>, key: SharedKey) -> ResetEntry {
+        let rules = limit.rules.get(rates).unwrap_or_default().iter().map(|rule| rule.id);
+        ResetEntry { limit: limit.name().to_owned(), key, rules: rules.collect() }
+    }
+
+    /// Tells the other gateways. `id` distinguishes this reset from others of the key, e.g. a random number.
+    ///
+    /// # Errors
+    /// There are too many entries, or the name of the limit is too long.
+    pub fn put_into(&self, entries: &OperatorEntries, id: u64, now: Now) -> Result<(), EntryFault> {
+        let name = format!("{NAME_PREFIX}{}/{}", self.limit, URL_SAFE_NO_PAD.encode(self.key.0));
+        let mut value = id.to_le_bytes().to_vec();
+        value.extend(self.rules.iter().flat_map(|rule| rule.to_le_bytes()).take(VALUE_MAX - 8));
+        entries.put(name.as_bytes(), &value, Now(now.0.saturating_add(LIFE_NS)))
+    }
+
+    /// Reads an entry; `None` if it is another one.
+    pub fn parse_entry(entry: &OperatorEntry) -> Option<ResetEntry> {
+        let name = str::from_utf8(&entry.name).ok()?.strip_prefix(NAME_PREFIX)?;
+        let (limit, id) = name.rsplit_once('/')?;
+        let key = SharedKey(URL_SAFE_NO_PAD.decode(id).ok()?.try_into().ok()?);
+        let (_, rules) = entry.value.split_first_chunk::<8>()?;
+        let rules =
+            rules.chunks_exact(4).map(|rule| u32::from_le_bytes([rule[0], rule[1], rule[2], rule[3]]));
+        Some(ResetEntry { limit: limit.to_owned(), key, rules: rules.collect() })
+    }
+
+    /// Forgets what this process remembers of the key, if it has the limit.
+    pub fn apply_to<'a>(
+        &self,
+        limits: impl IntoIterator<Item = &'a Arc<SharedLimit>>,
+        debts: &Debts,
+        now: Now,
+    ) {
+        let Some(limit) = limits.into_iter().find(|limit| limit.name() == self.limit) else { return };
+        for rate in self.rules.iter().filter_map(|rule| limit.rate_of_rule(*rule)) {
+            limit.forget_key(rate..rate + 1, &self.key, debts, now);
+        }
+    }
+}
+
+// === impl KnownResets ===
+
+impl KnownResets {
+    /// The resets among `living`, the entries of operators, that were not there the last time.
+    pub fn take_new(&mut self, living: &[OperatorEntry]) -> Vec<ResetEntry> {
+        let before = std::mem::take(&mut self.values);
+        let mut found = Vec::new();
+        for entry in living {
+            let Some(reset) = ResetEntry::parse_entry(entry) else { continue };
+            if before.get(&entry.name) != Some(&entry.value) {
+                found.push(reset);
+            }
+            self.values.insert(entry.name.clone(), entry.value.clone());
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, LimitId, OnFailure};
+
+    const KEY: SharedKey = SharedKey([0xfe; 16]);
+
+    fn limit(name: &str) -> Arc<SharedLimit> {
+        let text = format!(
+            "limits: {{ {name}: {{ algorithm: sliding_log, rate: [10/1h, 5/1s] }} }}\n\
+             locations: [{{ path: /, limits: {name}, respond: {{ status: 200 }} }}]"
+        );
+        let config = config::parse(&text, "test").unwrap().config;
+        Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], OnFailure::Local, 10))
+    }
+
+    #[test]
+    fn each_reset_is_seen_once() {
+        let (entries, mut known, limit) = (OperatorEntries::default(), KnownResets::default(), limit("a"));
+        let reset = ResetEntry::new(&limit, limit.counted_rates(), KEY);
+        let now = Now::read_clock();
+        entries.put(b"ban/x", b"other", Now(now.0 + LIFE_NS)).unwrap();
+        entries.put(b"reset/a/short", &[0; 8], Now(now.0 + LIFE_NS)).unwrap();
+        assert_eq!(known.take_new(&entries.list_living()), []);
+        for id in [1, 2] {
+            reset.put_into(&entries, id, now).unwrap();
+            assert_eq!(known.take_new(&entries.list_living()), std::slice::from_ref(&reset));
+            assert_eq!(known.take_new(&entries.list_living()), []);
+        }
+        assert_eq!(reset.rules.len(), 2);
+    }
+}

@@ -1,0 +1,55 @@
+//! A secret that all gateways of a store share, so that their hashes of keys agree.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::rand;
+use parking_lot::Mutex;
+
+use super::script::operator::OPERATOR_GROUP;
+use super::{LuaScript, PackedCall, Store};
+
+/// Between two looks, so that a store that lost its memory gets the secret back before it is asked for one.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Until the next try while the store does not answer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The secret, once the store told it; the same after a reload.
+#[derive(Clone, Default)]
+pub(super) struct SharedSecret(Arc<Mutex<Option<[u8; 16]>>>);
+
+// === impl Store ===
+
+impl Store {
+    /// The secret that the gateways of this store share; `None` before the store told it. It may change when the store
+    /// lost its memory.
+    pub fn shared_secret(&self) -> Option<[u8; 16]> {
+        *self.secret.0.lock()
+    }
+}
+
+/// Keeps the secret of [`Store::shared_secret`] up to date, and calls `on_change` with each one that it learns. Never
+/// returns. Run it once, on the runtime of a single thread that is not a worker's.
+pub async fn share_secret(store: Arc<Store>, on_change: impl Fn([u8; 16])) {
+    let (link, script) = (store.open_link(), LuaScript::new(include_str!("script/secret.lua")));
+    store.load_script(&script);
+    let mut offered = [0; 16];
+    while rand::fill(&mut offered).is_err() {
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+    let key = format!("{}:{{operator}}:secret", store.prefix()).into_bytes();
+    loop {
+        let known = store.shared_secret();
+        let body = known.unwrap_or(offered).to_vec();
+        let packed = PackedCall { keys: [key.clone()].into_iter().collect(), body };
+        let answer = link.call_script(OPERATOR_GROUP, &script, &packed).await;
+        let told: Option<[u8; 16]> = answer.ok().and_then(|bytes| bytes.try_into().ok());
+        if let Some(secret) = told
+            && known != Some(secret)
+        {
+            *store.secret.0.lock() = Some(secret);
+            on_change(secret);
+        }
+        tokio::time::sleep(if told.is_some() { CHECK_INTERVAL } else { RETRY_INTERVAL }).await;
+    }
+}
