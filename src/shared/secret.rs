@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::rand;
-use parking_lot::Mutex;
 
 use super::script::operator::OPERATOR_GROUP;
 use super::{LuaScript, PackedCall, Store};
@@ -13,20 +12,6 @@ use super::{LuaScript, PackedCall, Store};
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Until the next try while the store does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The secret, once the store told it; the same after a reload.
-#[derive(Clone, Default)]
-pub(super) struct SharedSecret(Arc<Mutex<Option<[u8; 16]>>>);
-
-// === impl Store ===
-
-impl Store {
-    /// The secret that the gateways of this store share; `None` before the store told it. It may change when the store
-    /// lost its memory.
-    pub fn shared_secret(&self) -> Option<[u8; 16]> {
-        *self.secret.0.lock()
-    }
-}
 
 /// Keeps the secret of [`Store::shared_secret`] up to date, and calls `on_change` with each one that it learns. Never
 /// returns. Run it once, on the runtime of a single thread that is not a worker's.
@@ -47,7 +32,7 @@ pub async fn share_secret(store: Arc<Store>, on_change: impl Fn([u8; 16])) {
         if let Some(secret) = told
             && known != Some(secret)
         {
-            *store.secret.0.lock() = Some(secret);
+            store.hold_secret(secret);
             on_change(secret);
         }
         tokio::time::sleep(if told.is_some() { CHECK_INTERVAL } else { RETRY_INTERVAL }).await;

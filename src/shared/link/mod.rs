@@ -12,6 +12,7 @@ mod cluster;
 mod connection;
 mod fault;
 mod hash_slot;
+mod held_secret;
 mod probe_schedule;
 mod prober;
 mod reading;
@@ -33,13 +34,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::fleet::FleetCount;
-use super::secret::SharedSecret;
 use super::{Debts, Fleet, LuaScript, PackedCall, SharedKey, SharedLimit};
 use crate::base::clock::Now;
 use crate::config::{self, RedisServers};
 
 use connection::{StoreConnection, StoreConnector};
 use fault::{DescribedFault, StoreAddress};
+use held_secret::HeldSecret;
 use prober::BeatReply;
 use report::CallCounts;
 use server::StoreServer;
@@ -77,7 +78,7 @@ pub struct Store {
     /// Distinguishes it from the earlier stores of this process.
     id: u64,
     counts: CallCounts,
-    pub(super) secret: SharedSecret,
+    secret: HeldSecret,
 }
 
 /// The connections of one worker.
