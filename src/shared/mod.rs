@@ -20,6 +20,10 @@
 //! sent again; until then each question counts them in. A heartbeat tells the store which limits this gateway counts.
 //! Its reply fills the [`Fleet`] of each limit: how many gateways count it, and whether their numbers, keys or
 //! algorithms differ. The configuration rejects limits whose numbers exceed the script's arithmetic.
+//!
+//! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
+//! about themselves ([`node_reports`]), and a secret ([`share_secret`]). All of these have one tag, and so one hash
+//! slot in a Cluster.
 
 mod debts;
 mod departures;
