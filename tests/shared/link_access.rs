@@ -40,7 +40,11 @@ const ALL: &str = "
     redis.call('PEXPIRE', KEYS[1], 60000)
     return ARGV[1]";
 
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 7] = [
+    include_str!("../../src/shared/script/nodes.lua"),
+    include_str!("../../src/shared/script/operator.lua"),
+    include_str!("../../src/shared/script/reset.lua"),
+    include_str!("../../src/shared/script/secret.lua"),
     include_str!("../../src/shared/script/take.lua"),
     include_str!("../../src/shared/script/ban.lua"),
     include_str!("../../src/shared/script/beat.lua"),

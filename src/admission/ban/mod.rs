@@ -11,8 +11,8 @@
 
 mod active;
 mod ledger;
-mod named;
 mod lift;
+mod named;
 mod outbox;
 mod strikes;
 mod sync;

@@ -3,8 +3,8 @@
 
 mod adopt;
 mod counts;
-mod reset;
 mod forget;
+mod reset;
 
 use std::hash::Hasher;
 use std::sync::Arc;
