@@ -2,7 +2,6 @@
 
 use crate::base::clock::Now;
 use crate::config;
-use crate::limit::table::CounterKey;
 
 /// The granted keys of a limit.
 #[derive(Debug)]
@@ -10,6 +9,7 @@ pub(super) struct GrantedKeys(Box<[GrantedKey]>);
 
 #[derive(Debug)]
 struct GrantedKey {
+    /// Of its local counter, or of its counter in the store where the limit is counted there.
     id: u128,
     until: Now,
     variant: usize,
@@ -21,7 +21,7 @@ impl GrantedKeys {
     pub(super) fn new(config: &config::LimitConfig) -> GrantedKeys {
         let first = config.file_variants().count();
         let granted = |(index, grant): (usize, &config::GrantConfig)| GrantedKey {
-            id: grant.key.local_id(),
+            id: grant.key.id_in(config),
             until: Now(grant.until_ns),
             variant: first + index,
         };
@@ -30,13 +30,13 @@ impl GrantedKeys {
         GrantedKeys(keys)
     }
 
-    /// The variant that judges `key`, until its grant ends.
+    /// The variant that judges the key with this id, until its grant ends.
     #[inline]
-    pub(super) fn find_variant(&self, key: &CounterKey, now: Now) -> Option<usize> {
+    pub(super) fn find_variant(&self, id: u128, now: Now) -> Option<usize> {
         if self.0.is_empty() {
             return None;
         }
-        let index = self.0.binary_search_by_key(&key.id, |granted| granted.id).ok()?;
+        let index = self.0.binary_search_by_key(&id, |granted| granted.id).ok()?;
         Some(&self.0[index]).filter(|granted| now < granted.until).map(|granted| granted.variant)
     }
 }

@@ -171,10 +171,11 @@ impl Limit {
         matches!(self.meters, Meters::LeakyBucket(_) | Meters::WarmLeakyBucket(_))
     }
 
-    /// The variant that judges `key` by the numbers an operator granted it.
+    /// The variant that judges a key by the numbers an operator granted it. `id`: as of
+    /// [`config::GrantKey::id_in`].
     #[inline]
-    pub(crate) fn granted_variant(&self, key: &CounterKey, now: Now) -> Option<usize> {
-        self.granted.find_variant(key, now)
+    pub(crate) fn granted_variant(&self, id: u128, now: Now) -> Option<usize> {
+        self.granted.find_variant(id, now)
     }
 
     /// The rates that judge requests of a variant; of concurrency, the single index of its slots.

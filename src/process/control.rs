@@ -63,6 +63,8 @@ pub struct ControlThread {
     pub reloaded: Notify,
     /// Notified when another gateway is in force, also for other grants alone.
     pub gateway_changed: Notify,
+    /// Notified when changes of operators on other gateways are to be adopted.
+    pub entries_changed: Rc<Notify>,
     /// `None` = there is no admin listener.
     pub admin_server: RefCell<Option<AdminServer>>,
     /// Notified when another process has taken over.

@@ -2,12 +2,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::entry_sharing::EntrySharing;
 use super::watched_files;
 use crate::admission::ban;
 use crate::limit::snapshot::{LastFault, SnapshotThread};
@@ -23,6 +26,8 @@ pub struct GatewayTasks {
     current: Arc<ArcSwap<Gateway>>,
     file_watch: JoinHandle<()>,
     ban_sharing: Option<JoinHandle<()>>,
+    entry_sharing: Option<EntrySharing>,
+    entries_changed: Rc<Notify>,
     store: Option<SupervisedStore>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
     /// Of the current snapshot thread, and later ones.
@@ -32,17 +37,23 @@ pub struct GatewayTasks {
 }
 
 impl GatewayTasks {
-    /// Starts the tasks of the current gateway.
+    /// Starts the tasks of the current gateway. `entries_changed` is notified when changes of operators on other
+    /// gateways are to be adopted.
     ///
     /// # Errors
     /// When the snapshot thread cannot be started.
-    pub fn start_all(current: Arc<ArcSwap<Gateway>>) -> io::Result<GatewayTasks> {
+    pub fn start_all(
+        current: Arc<ArcSwap<Gateway>>,
+        entries_changed: Rc<Notify>,
+    ) -> io::Result<GatewayTasks> {
         let gateway = current.load_full();
         let snapshot_fault = LastFault::default();
         watch_snapshots(&gateway, &snapshot_fault);
         Ok(GatewayTasks {
             file_watch: tokio::spawn(watched_files::watch_files(gateway.config.account.clone())),
             ban_sharing: share_bans(&gateway),
+            entry_sharing: EntrySharing::start(None, &gateway, &entries_changed),
+            entries_changed,
             store: supervise_store(&gateway),
             snapshots: start_snapshots(&gateway, &current, &snapshot_fault)?,
             snapshot_fault,
@@ -57,9 +68,15 @@ impl GatewayTasks {
         self.file_watch = tokio::spawn(watched_files::watch_files(gateway.config.account.clone()));
         self.upstream_tasks.restart_all(&gateway.upstreams);
         self.update_ban_sharing(before, gateway);
+        self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
         self.update_store(before, gateway);
         self.update_snapshot(gateway);
         watch_snapshots(gateway, &self.snapshot_fault);
+    }
+
+    /// The changes of operators that all gateways know; `None` = there is no store.
+    pub fn entry_sharing(&self) -> Option<&EntrySharing> {
+        self.entry_sharing.as_ref()
     }
 
     /// Restarts the sharing if the bans or the store changed.

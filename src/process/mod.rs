@@ -13,6 +13,7 @@
 mod bind;
 mod config_diff;
 mod control;
+mod entry_sharing;
 mod gateway_tasks;
 mod heavy_keys;
 mod hot_upgrade;
@@ -193,9 +194,12 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     let listeners = Listeners::new(bound, spare);
     let addresses = listeners.display_addresses();
     let admin_address = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
+    let entries_changed = Rc::new(Notify::new());
+    let tasks = GatewayTasks::start_all(current.clone(), entries_changed.clone()).map_err(failed)?;
     let control = Rc::new(ControlThread {
         file: source.file,
-        tasks: RefCell::new(Some(GatewayTasks::start_all(current.clone()).map_err(failed)?)),
+        tasks: RefCell::new(Some(tasks)),
+        entries_changed,
         history: ReloadHistory::new(&gateway),
         traffic: Rc::new(TrafficSampler::new(&gateway, Now::read_clock())),
         listeners: RefCell::new(listeners),
@@ -223,6 +227,8 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     let command_task = tokio::task::spawn_local(control.clone().run_commands(commands));
     let grants_task =
         tokio::task::spawn_local(operator_changes::remove_ended_grants(control.clone(), sender.clone()));
+    let entries_task =
+        tokio::task::spawn_local(operator_changes::adopt_entries(control.clone(), sender.clone()));
     let watch_task = tokio::task::spawn_local(reload::watch_config(control.clone(), sender));
     banner::print_banner(&gateway.config, &source.display_name, &addresses, admin_address.as_deref());
     systemd::notify_ready();
@@ -234,6 +240,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     let outcome = wait_and_drain((signals, relay), ended, &control, &ready, || {
         command_task.abort();
         grants_task.abort();
+        entries_task.abort();
         watch_task.abort();
     })
     .await;

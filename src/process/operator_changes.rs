@@ -1,5 +1,6 @@
 //! Makes the changes of operators, one after the other and never during a reload or an upgrade.
 
+use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +8,21 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::control::{ControlCommand, ControlThread};
+use super::entry_sharing::EntrySharing;
 use super::worker_thread::WorkerCommand;
 use crate::base::clock::Now;
 use crate::config::Config;
-use crate::proxy::gateway::{Gateway, GrantFault, OperatorChange, OperatorFault, OperatorOutcome};
+use crate::proxy::gateway;
+use crate::proxy::gateway::{
+    Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,
+};
+use crate::shared::operator_entries::{EntryFault, OperatorEntry};
+use crate::shared::{ResetEntry, SharedKey};
 
 /// Interval between attempts to remove ended grants, which judge no request any more.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// The same for changes of other gateways.
+const ADOPT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Has the control thread make a change.
 ///
@@ -55,6 +64,20 @@ pub async fn remove_ended_grants(control: Rc<ControlThread>, commands: mpsc::Sen
     }
 }
 
+/// Adopts the changes of all gateways each time there are new ones. Never returns.
+pub async fn adopt_entries(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
+    loop {
+        control.entries_changed.notified().await;
+        while let Err(fault) = request_change(&commands, OperatorChange::UseEntries).await {
+            if matches!(fault, OperatorFault::ShuttingDown | OperatorFault::HandedOver(_)) {
+                return;
+            }
+            tracing::warn!(%fault, "changes of other gateways are not adopted yet");
+            tokio::time::sleep(ADOPT_INTERVAL).await;
+        }
+    }
+}
+
 impl ControlThread {
     /// Makes a change of an operator.
     pub async fn apply_change(&self, change: OperatorChange) -> Result<OperatorOutcome, OperatorFault> {
@@ -62,25 +85,55 @@ impl ControlThread {
         match change {
             OperatorChange::ResetKey { limit, key, tier } => {
                 let reset = gateway.reset_key(&limit, &key, tier.as_deref(), now);
-                reset.map(OperatorOutcome::KeyReset).map_err(OperatorFault::Reset)
+                let reset = reset.map_err(OperatorFault::Reset)?;
+                if let Some(rates) = reset.in_store {
+                    self.reset_in_store(&gateway, &rates, key.shared).await?;
+                }
+                Ok(OperatorOutcome::KeyReset(reset.reset))
             }
             OperatorChange::Ban(new) => {
+                let target = new.target.clone();
                 let (ban, replaced) = gateway.add_ban(new, now).map_err(OperatorFault::Ban)?;
+                if let Err(fault) = self.share_entry(gateway.ban_entry(&target, now)) {
+                    // It was added just now.
+                    let _ = gateway.operator_bans.remove_ban(&target, now);
+                    return Err(fault);
+                }
                 Ok(OperatorOutcome::Banned(ban, replaced))
             }
             OperatorChange::Unban(target) => {
-                gateway.lift_ban(&target, now).map(OperatorOutcome::Unbanned).map_err(OperatorFault::Unban)
+                let ended = gateway.lift_ban(&target, now).map_err(OperatorFault::Unban)?;
+                self.end_entry(&gateway::ban_entry_name(&target))?;
+                if let (Some(client), Some(until), Some(bans)) =
+                    (ended.in_store, ended.rejections, &gateway.bans)
+                    && !bans.share_lift(client, until)
+                {
+                    return Err(OperatorFault::Entry(EntryFault::Full));
+                }
+                Ok(OperatorOutcome::Unbanned(ended))
             }
             OperatorChange::Grant(new) => {
                 let built = gateway.config_with_grant(&new, now).map_err(OperatorFault::Grant)?;
                 let (config, grant, replaced) = built;
+                self.share_entry(written_grant(&config, &new))?;
                 self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
                 Ok(OperatorOutcome::Granted(grant, replaced))
             }
             OperatorChange::Revoke { limit, key } => {
                 let built = gateway.config_without_grant(&limit, &key, now).map_err(OperatorFault::Grant)?;
+                self.end_entry(&gateway::grant_entry_name(&limit, &key.to_grant_key()))?;
                 self.use_grants(&gateway, &built.0).await.map_err(OperatorFault::Grant)?;
                 Ok(OperatorOutcome::Revoked(built.1))
+            }
+            OperatorChange::UseEntries => {
+                let config = self.with_entries(|sharing| {
+                    sharing.use_entries(&gateway);
+                    gateway.config_with_entries(&sharing.entries().list_living())
+                });
+                if let Some(config) = config.flatten() {
+                    self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
+                }
+                Ok(OperatorOutcome::UsedEntries)
             }
             OperatorChange::RemoveEnded => {
                 let Some(config) = gateway.config_without_ended(now) else {
@@ -94,6 +147,45 @@ impl ControlThread {
                 Ok(OperatorOutcome::RemovedEnded(removed))
             }
         }
+    }
+
+    /// Forgets in the store what a limit counts for a key, and tells the other gateways.
+    async fn reset_in_store(
+        &self,
+        gateway: &Gateway,
+        rates: &SharedRates,
+        key: SharedKey,
+    ) -> Result<(), OperatorFault> {
+        let Some(store) = &gateway.store else { return Ok(()) };
+        let SharedRates { limit, rates } = rates;
+        let answer = store.open_link().reset_key(limit, rates.clone(), &key).await;
+        answer.map_err(|fault| OperatorFault::Reset(KeyResetFault::Store(fault)))?;
+        let reset = ResetEntry::new(limit, rates.clone(), key);
+        // Rejections that were asked for until now may be repeated on no gateway.
+        let now = Now::read_clock();
+        reset.apply_to([limit], store.debts(), now);
+        let id = RandomState::new().hash_one(now);
+        let told = self.with_entries(|sharing| reset.put_into(sharing.entries(), id, now));
+        told.unwrap_or(Ok(())).map_err(OperatorFault::Entry)
+    }
+
+    /// Tells the other gateways of a change, if there are any.
+    fn share_entry(&self, entry: Option<OperatorEntry>) -> Result<(), OperatorFault> {
+        let Some(OperatorEntry { name, value, until }) = entry else { return Ok(()) };
+        let told = self.with_entries(|sharing| sharing.entries().put(&name, &value, until));
+        told.unwrap_or(Ok(())).map_err(OperatorFault::Entry)
+    }
+
+    /// Tells the other gateways that a change has ended.
+    fn end_entry(&self, name: &[u8]) -> Result<(), OperatorFault> {
+        let told = self.with_entries(|sharing| sharing.entries().delete(name).map(drop));
+        told.unwrap_or(Ok(())).map_err(OperatorFault::Entry)
+    }
+
+    /// `None` = there is no store.
+    fn with_entries<T>(&self, act: impl FnOnce(&EntrySharing) -> T) -> Option<T> {
+        let tasks = self.tasks.borrow();
+        tasks.as_ref()?.entry_sharing().map(act)
     }
 
     /// Puts the configuration in force with other grants in force. All else continues: only the numbers of single keys
@@ -113,4 +205,12 @@ impl ControlThread {
         self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;
         self.gateway_changed.notify_waiters();
     }
+}
+
+/// The entry of a grant in the configuration that has it.
+fn written_grant(config: &Config, new: &NewGrant) -> Option<OperatorEntry> {
+    let limit = config.limits.iter().find(|limit| limit.name == new.limit)?;
+    let key = new.key.to_grant_key();
+    let granted = limit.grants.iter().find(|grant| grant.key == key)?;
+    gateway::write_grant(limit, granted)
 }

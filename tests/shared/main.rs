@@ -41,6 +41,7 @@ mod link_unready;
 mod node_reports;
 mod operator_entries;
 mod operator_script;
+mod operators;
 mod outages;
 mod outages_fleet;
 mod reject_cache;

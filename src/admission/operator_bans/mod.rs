@@ -166,30 +166,33 @@ impl OperatorBans {
 
     /// All active bans, for another process.
     pub fn save_bans(&self, now: Now) -> Vec<SavedBan> {
-        let saved = |ban: Arc<OperatorBan>| SavedBan {
-            target: ban.target.clone(),
-            at: ban.at.to_unix_ns(),
-            until: ban.until.to_unix_ns(),
-            reason: ban.reason.clone(),
-            by: ban.by.clone(),
-        };
-        self.list_bans(now).into_iter().map(saved).collect()
+        self.list_bans(now).iter().map(|ban| ban.to_saved()).collect()
+    }
+
+    /// The active ban of exactly this target.
+    pub fn find_exact(&self, target: &BanTarget, now: Now) -> Option<Arc<OperatorBan>> {
+        self.set.load().get(target).filter(|ban| ban.until > now).cloned()
+    }
+
+    /// Makes these bans the only ones, each with its end.
+    pub fn replace_bans(&self, bans: impl IntoIterator<Item = (SavedBan, Now)>) {
+        let _changing = self.changing.lock();
+        let mut set = BanSet::default();
+        for (saved, until) in bans.into_iter().take(BANS_MAX) {
+            set.insert(Arc::new(saved.into_ban(until)));
+        }
+        self.replace_set(set);
     }
 
     /// Adopts the bans of another process, as far as they are still active.
     pub fn restore_bans(&self, saved: Vec<SavedBan>, now: Now) {
         let _changing = self.changing.lock();
         let mut set = self.set.load().active_at(now);
-        for SavedBan { target, at, until, mut reason, mut by } in saved.into_iter().take(BANS_MAX) {
-            let (at, until) = (Now::from_unix_ns(at), Now::from_unix_ns(until));
-            if until <= now || set.len() >= BANS_MAX {
-                continue;
+        for saved in saved.into_iter().take(BANS_MAX) {
+            let until = Now::from_unix_ns(saved.until);
+            if until > now && set.len() < BANS_MAX {
+                set.insert(Arc::new(saved.into_ban(until)));
             }
-            for text in [&mut reason, &mut by] {
-                let end = (0..=TEXT_MAX).rev().find(|end| text.is_char_boundary(*end));
-                text.truncate(end.unwrap_or(0));
-            }
-            set.insert(Arc::new(OperatorBan { target, at, until, reason, by }));
         }
         self.replace_set(set);
     }
@@ -228,6 +231,13 @@ impl BanSet {
         active
     }
 
+    fn get(&self, target: &BanTarget) -> Option<&Arc<OperatorBan>> {
+        match target {
+            BanTarget::Network(network) => self.networks.get(network),
+            BanTarget::Account(name) => self.accounts.get(name.as_bytes()),
+        }
+    }
+
     /// Returns the ban of the same target that it replaces.
     fn insert(&mut self, ban: Arc<OperatorBan>) -> Option<Arc<OperatorBan>> {
         match &ban.target {
@@ -249,6 +259,34 @@ impl BanSet {
             BanTarget::Network(network) => self.networks.cover(network).last().map(|(around, _)| around),
             BanTarget::Account(_) => None,
         }
+    }
+}
+
+// === impl OperatorBan ===
+
+impl OperatorBan {
+    /// The ban for another process.
+    pub fn to_saved(&self) -> SavedBan {
+        SavedBan {
+            target: self.target.clone(),
+            at: self.at.to_unix_ns(),
+            until: self.until.to_unix_ns(),
+            reason: self.reason.clone(),
+            by: self.by.clone(),
+        }
+    }
+}
+
+// === impl SavedBan ===
+
+impl SavedBan {
+    fn into_ban(self, until: Now) -> OperatorBan {
+        let SavedBan { target, at, mut reason, mut by, .. } = self;
+        for text in [&mut reason, &mut by] {
+            let end = (0..=TEXT_MAX).rev().find(|end| text.is_char_boundary(*end));
+            text.truncate(end.unwrap_or(0));
+        }
+        OperatorBan { target, at: Now::from_unix_ns(at), until, reason, by }
     }
 }
 

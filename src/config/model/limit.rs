@@ -270,9 +270,10 @@ impl GrantConfig {
 }
 
 impl GrantKey {
-    /// The id of the local key.
-    pub fn local_id(&self) -> u128 {
-        u128::from_le_bytes(self.id)
+    /// The id under which a limit finds the grant; zero: only the other id is known, because the key was named by a
+    /// hash, or by another gateway.
+    pub fn id_in(&self, limit: &LimitConfig) -> u128 {
+        u128::from_le_bytes(if limit.shared.is_some() { self.shared } else { self.id })
     }
 }
 

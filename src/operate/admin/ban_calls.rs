@@ -64,7 +64,7 @@ pub(super) const UNBAN_CLIENT: Call = Call {
     answers: &[
         ok("It is not banned any more.", ENDED_FORMS),
         not_found("It is not banned."),
-        error(409, "It is banned as a part of a network, or its ban is shared in Redis."),
+        error(409, "It is banned as a part of a network, or too many changes wait for Redis."),
         error(503, "The process is shutting down."),
     ],
     access: CallAccess::Change,

@@ -13,9 +13,8 @@ use super::keys::{read_length, reject_change};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{DEFAULT_LENGTH, NewBan};
 use crate::base::clock::Now;
-use crate::config::StoreConfig;
 use crate::operate::text_table::render_table;
-use crate::proxy::gateway::{ActiveBan, BanOrigin, Gateway, OperatorChange, OperatorOutcome};
+use crate::proxy::gateway::{ActiveBan, BanOrigin, EndedBans, OperatorChange, OperatorOutcome};
 
 /// The shortest prefixes of networks: a shorter one is rather a slip than a client.
 const PREFIX_MIN_V4: u8 = 8;
@@ -144,22 +143,20 @@ async fn lift_ban(request: &CallRequest) -> Result<Answer, AdminResponse> {
         AdminResponse::error(StatusCode::BAD_REQUEST, &why)
     })?;
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
-    let bans: Vec<ActiveBan> =
+    let mut bans: Vec<ActiveBan> =
         gateway.list_bans(now).into_iter().filter(|ban| ban.target == target).collect();
-    if shares_bans(&gateway) && bans.iter().any(|ban| matches!(ban.origin, BanOrigin::Rejections { .. })) {
-        let why = format!("the ban of {target} is shared in Redis; lifting it is not built yet");
-        return Err(AdminResponse::error(StatusCode::CONFLICT, &why));
-    }
     let made = request.state.operator().make_change(OperatorChange::Unban(target.clone())).await;
-    made.map_err(|fault| reject_change(&fault))?;
+    if let OperatorOutcome::Unbanned(EndedBans { rejections: Some(until), .. }) =
+        made.map_err(|fault| reject_change(&fault))?
+        && !bans.iter().any(|ban| matches!(ban.origin, BanOrigin::Rejections { .. }))
+    {
+        // Another gateway began it, so its name was not known here.
+        let origin = BanOrigin::Rejections { repeats: 0 };
+        bans.push(ActiveBan { target: target.clone(), until, origin });
+    }
     let before: Vec<BanStatus> = bans.iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let change = Change { target: target.to_string(), before: json!(before), after: json!([]) };
     Ok(Answer::json(&EndedBanList { ended: before }).with_change(change))
-}
-
-/// Whether bans for rejections are known to other gateways as well.
-fn shares_bans(gateway: &Gateway) -> bool {
-    gateway.bans.is_some() && gateway.config.state.store == StoreConfig::Redis
 }
 
 #[cfg(test)]

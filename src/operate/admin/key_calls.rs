@@ -106,8 +106,8 @@ pub(super) const RESET_KEY: Call = Call {
     answers: &[
         CHANGED,
         NO_LIMIT,
-        error(409, "It limits concurrency, is counted in Redis, or the key shares a counter with others."),
-        STOPPING,
+        error(409, "It limits concurrency, or the key shares a counter with others."),
+        error(503, "Redis does not answer, or the process is shutting down."),
     ],
     access: CallAccess::Change,
     handler: Waiting(keys::reset_key),
@@ -124,12 +124,7 @@ pub(super) const GRANT_KEY: Call = Call {
         required: true,
         example: key_shapes::NEW_GRANT_EXAMPLE,
     }),
-    answers: &[
-        CHANGED,
-        NO_LIMIT,
-        error(409, "The limit is counted in Redis, or there are too many grants."),
-        STOPPING,
-    ],
+    answers: &[CHANGED, NO_LIMIT, error(409, "There are too many grants."), STOPPING],
     access: CallAccess::Change,
     handler: Waiting(keys::grant_key),
 };
@@ -144,7 +139,7 @@ pub(super) const REVOKE_GRANT: Call = Call {
     answers: &[
         CHANGED,
         not_found("There is no such limit, or the key has no grant."),
-        error(409, "The limit is counted in Redis."),
+        error(409, "Too many changes wait for Redis."),
         STOPPING,
     ],
     access: CallAccess::Change,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::admission::ban_target::BanTarget;
 use crate::base::clock::Now;
 use crate::config::describe::describe_rates;
-use crate::config::{GrantConfig, LimitId};
+use crate::config::{GrantConfig, GrantKey, LimitId};
 use crate::limit::{Decision, Units};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::heavy_keys::report::HeavyKey;
@@ -62,14 +62,21 @@ impl KeyStatus {
 
 impl KeyGrant {
     pub fn find(gateway: &Gateway, limit: LimitId, key: &HeavyKey, now: Now) -> Option<KeyGrant> {
-        let is_own = |grant: &&GrantConfig| grant.key.local_id() == key.key.id && grant.until_ns > now.0;
-        gateway.config.limits[limit.0].grants.iter().find(is_own).map(|grant| KeyGrant {
+        let limit = &gateway.config.limits[limit.0];
+        let id = grant_key(key).id_in(limit);
+        let is_own = |grant: &&GrantConfig| grant.key.id_in(limit) == id && grant.until_ns > now.0;
+        limit.grants.iter().find(is_own).map(|grant| KeyGrant {
             numbers: describe_rates(&grant.numbers).join(", "),
             left_s: seconds(grant.until_ns.saturating_sub(now.0)),
             reason: Some(grant.reason.clone()).filter(|reason| !reason.is_empty()),
             by: grant.by.clone(),
         })
     }
+}
+
+fn grant_key(key: &HeavyKey) -> GrantKey {
+    let shared = key.shared.map_or([0; 16], |shared| shared.0);
+    GrantKey { id: key.key.id.to_le_bytes(), prefix: key.key.prefix, shared }
 }
 
 /// The units that a key has left.
@@ -83,7 +90,8 @@ struct KeyUsage {
 impl KeyUsage {
     fn read(gateway: &Gateway, id: LimitId, key: &HeavyKey, tier: Option<&str>, now: Now) -> KeyUsage {
         let limit = &gateway.limits[id.0];
-        let variant = limit.granted_variant(&key.key, now).or_else(|| limit.config.variant_for_tier(tier));
+        let granted = limit.granted_variant(grant_key(key).id_in(&limit.config), now);
+        let variant = granted.or_else(|| limit.config.variant_for_tier(tier));
         let Some(variant) = variant else { return KeyUsage::default() };
         let rates = limit.rate_range(variant);
         let units = Units { key: key.key, cost: 1, variant, fair_hash: 0 };

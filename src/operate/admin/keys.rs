@@ -118,18 +118,6 @@ impl FoundKey {
         Ok(FoundKey { limit, key })
     }
 
-    /// The same for a change, which limits counted in Redis do not take yet.
-    async fn find_for_change(request: &CallRequest) -> Result<FoundKey, AdminResponse> {
-        let found = FoundKey::find(request).await?;
-        let gateway = request.state.gateway();
-        let id = find_limit(&gateway, &found.limit)?;
-        if gateway.limits[id.0].config.shared.is_some() {
-            let why = format!("the limit `{}` is counted in Redis; not built yet", found.limit);
-            return Err(AdminResponse::error(StatusCode::CONFLICT, &why));
-        }
-        Ok(found)
-    }
-
     fn read_status(&self, gateway: &Gateway, tier: Option<&str>) -> Result<KeyStatus, AdminResponse> {
         let id = find_limit(gateway, &self.limit)?;
         Ok(KeyStatus::of_key(gateway, id, &self.key, tier, Now::read_clock()))
@@ -169,7 +157,7 @@ async fn reset(request: &CallRequest) -> Result<Answer, AdminResponse> {
     if let Some(field) = request.body.keys().find(|field| *field != "tier") {
         return Err(reject_body(request.call, &format!("unknown field `{}`", field.escape_debug())));
     }
-    let found = FoundKey::find_for_change(request).await?;
+    let found = FoundKey::find(request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, tier)?;
     let change = OperatorChange::ResetKey {
@@ -191,7 +179,7 @@ async fn grant(request: &CallRequest) -> Result<Answer, AdminResponse> {
         Some(_) => return Err(reject_body(request.call, "`for` is not a text")),
         None => return Err(reject_body(request.call, "a grant needs an end: `for`")),
     };
-    let found = FoundKey::find_for_change(request).await?;
+    let found = FoundKey::find(request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, None)?.grant;
     let new = NewGrant {
@@ -210,7 +198,7 @@ async fn grant(request: &CallRequest) -> Result<Answer, AdminResponse> {
 }
 
 async fn revoke(request: &CallRequest) -> Result<Answer, AdminResponse> {
-    let found = FoundKey::find_for_change(request).await?;
+    let found = FoundKey::find(request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, None)?.grant;
     let change = OperatorChange::Revoke { limit: found.limit.clone(), key: found.to_key_ref(&gateway) };
@@ -247,7 +235,9 @@ pub(super) fn reject_change(fault: &OperatorFault) -> AdminResponse {
         OperatorFault::Reset(KeyResetFault::UnknownTier)
         | OperatorFault::Grant(GrantFault::Numbers(_) | GrantFault::Length | GrantFault::Text)
         | OperatorFault::Ban(BanFault::Length | BanFault::Text) => StatusCode::BAD_REQUEST,
-        OperatorFault::HandedOver(_) | OperatorFault::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        OperatorFault::Reset(KeyResetFault::Store(_))
+        | OperatorFault::HandedOver(_)
+        | OperatorFault::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::CONFLICT,
     };
     AdminResponse::error(status, &fault.to_string())

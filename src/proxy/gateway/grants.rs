@@ -66,10 +66,10 @@ pub enum GrantFault {
 /// A grant in another process; moments are times of day, in ns since 1970.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SavedGrant {
-    limit: String,
+    pub(super) limit: String,
     /// The parts of the limit's key, which must be the same.
     parts: String,
-    grant: GrantConfig,
+    pub(super) grant: GrantConfig,
 }
 
 // === impl Gateway ===
@@ -116,8 +116,9 @@ impl Gateway {
         };
         let active = ActiveGrant::from_config(&limit.name, &grant);
         let others = limit.grants.len();
-        let replaced = match limit.grants.iter_mut().find(|other| other.key.id == grant.key.id) {
-            Some(other) => Some(std::mem::replace(other, grant)),
+        let id = grant.key.id_in(limit);
+        let replaced = match limit.grants.iter().position(|other| other.key.id_in(limit) == id) {
+            Some(other) => Some(std::mem::replace(&mut limit.grants[other], grant)),
             None if others >= GRANTS_PER_LIMIT => return Err(GrantFault::TooManyOfLimit),
             None if all >= GRANTS_MAX => return Err(GrantFault::TooMany),
             None => {
@@ -142,7 +143,8 @@ impl Gateway {
         let mut config = self.config.clone();
         drop_ended(&mut config, now);
         let limit = find_limit(&mut config, limit)?;
-        let found = limit.grants.iter().position(|grant| grant.key.local_id() == key.key.id);
+        let id = key.to_grant_key().id_in(limit);
+        let found = limit.grants.iter().position(|grant| grant.key.id_in(limit) == id);
         let grant = limit.grants.remove(found.ok_or(GrantFault::NotGranted)?);
         let ended = ActiveGrant::from_config(&limit.name, &grant);
         Ok((config, ended))
@@ -166,9 +168,7 @@ impl Gateway {
     pub fn carry_grants(&self, next: &mut Config, now: Now) {
         for limit in &self.config.limits {
             for grant in limit.grants.iter().filter(|grant| grant.until_ns > now.0) {
-                let saved =
-                    SavedGrant { limit: limit.name.clone(), parts: key_parts(limit), grant: grant.clone() };
-                saved.add_to(next);
+                SavedGrant::new_in_process(limit, grant.clone()).add_to(next);
             }
         }
     }
@@ -176,15 +176,7 @@ impl Gateway {
     /// All grants in force, for another process.
     pub fn save_grants(&self, now: Now) -> Vec<SavedGrant> {
         let of_limit = |limit: &LimitConfig| {
-            let saved = |grant: &GrantConfig| SavedGrant {
-                limit: limit.name.clone(),
-                parts: key_parts(limit),
-                grant: GrantConfig {
-                    at_ns: Now(grant.at_ns).to_unix_ns(),
-                    until_ns: Now(grant.until_ns).to_unix_ns(),
-                    ..grant.clone()
-                },
-            };
+            let saved = |grant: &GrantConfig| SavedGrant::new(limit, grant.clone());
             let active = limit.grants.iter().filter(|grant| grant.until_ns > now.0);
             active.map(saved).collect::<Vec<_>>()
         };
@@ -228,6 +220,30 @@ fn key_parts(limit: &LimitConfig) -> String {
 // === impl SavedGrant ===
 
 impl SavedGrant {
+    /// A grant of this process, for another one.
+    pub(super) fn new(limit: &LimitConfig, mut grant: GrantConfig) -> SavedGrant {
+        grant.at_ns = Now(grant.at_ns).to_unix_ns();
+        grant.until_ns = Now(grant.until_ns).to_unix_ns();
+        SavedGrant::new_in_process(limit, grant)
+    }
+
+    /// With moments of this process.
+    fn new_in_process(limit: &LimitConfig, grant: GrantConfig) -> SavedGrant {
+        SavedGrant { limit: limit.name.clone(), parts: key_parts(limit), grant }
+    }
+
+    /// Adds a grant that all gateways of the store share, if this one counts its limit there.
+    pub(super) fn add_shared(self, config: &mut Config) {
+        let limit = config.limits.iter().find(|limit| limit.name == self.limit);
+        if limit.is_none_or(|limit| limit.shared.is_none()) {
+            return;
+        }
+        let (limit, key) = (self.limit.clone(), self.grant.key_text().to_owned());
+        if let Err(reason) = self.try_add(config) {
+            tracing::debug!(limit, key, reason, "a grant of another gateway does not hold here");
+        }
+    }
+
     /// Adds the grant to the limit it belongs to, or logs why it does not.
     fn add_to(self, config: &mut Config) {
         let (limit, key) = (self.limit.clone(), self.grant.key_text().to_owned());
@@ -253,7 +269,13 @@ impl SavedGrant {
         if limit.grants.len() >= GRANTS_PER_LIMIT {
             return Err("its limit has too many");
         }
-        if limit.grants.iter().any(|other| other.key.id == self.grant.key.id) {
+        let id = self.grant.key.id_in(limit);
+        if id == 0 {
+            return Err(
+                "its key was named by a hash or by another gateway, and its limit counts elsewhere now",
+            );
+        }
+        if limit.grants.iter().any(|other| other.key.id_in(limit) == id) {
             return Err("its key has another one");
         }
         limit.grants.push(self.grant);

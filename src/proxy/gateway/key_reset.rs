@@ -1,13 +1,15 @@
 //! Changes of one key of a limit by an operator.
 
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::Gateway;
 use crate::base::clock::Now;
 use crate::config::GrantKey;
 use crate::limit::table::CounterKey;
 use crate::limit::{KeyReset, ResetFault};
-use crate::shared::SharedKey;
+use crate::shared::{SharedKey, SharedLimit, StoreFault};
 
 /// A key of a limit, named by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,14 +27,23 @@ pub enum KeyResetFault {
     /// The limit has no numbers of its own for this tier.
     UnknownTier,
     Counter(ResetFault),
+    /// The store did not answer: the key may or may not be reset there.
+    Store(StoreFault),
 }
 
 /// A key that was reset.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct KeyResetDone {
     pub reset: KeyReset,
-    /// For a shared limit: the rules whose entries under the key the store still has to delete.
-    pub in_store: Option<Vec<u32>>,
+    /// For a shared limit: it, and its rates that the store still has to reset.
+    pub in_store: Option<SharedRates>,
+}
+
+/// Rates of a limit that the store counts.
+#[derive(Clone)]
+pub struct SharedRates {
+    pub limit: Arc<SharedLimit>,
+    pub rates: Range<usize>,
 }
 
 // === impl Gateway ===
@@ -56,14 +67,14 @@ impl Gateway {
         let reset = limit.reset_key(rates.clone(), &key.key, now).map_err(KeyResetFault::Counter)?;
         let Some(shared) = &self.shared[id.0] else { return Ok(KeyResetDone { reset, in_store: None }) };
         shared.reset_key(rates.clone(), &key.key, now).map_err(KeyResetFault::Counter)?;
-        Ok(KeyResetDone { reset, in_store: Some(shared.rules_to_delete(rates).collect()) })
+        Ok(KeyResetDone { reset, in_store: Some(SharedRates { limit: shared.clone(), rates }) })
     }
 }
 
 // === impl KeyRef ===
 
 impl KeyRef {
-    pub(super) fn to_grant_key(&self) -> GrantKey {
+    pub fn to_grant_key(&self) -> GrantKey {
         GrantKey { id: self.key.id.to_le_bytes(), prefix: self.key.prefix, shared: self.shared.0 }
     }
 }
@@ -76,6 +87,9 @@ impl fmt::Display for KeyResetFault {
             KeyResetFault::UnknownLimit => f.write_str("there is no such limit"),
             KeyResetFault::UnknownTier => f.write_str("the limit has no numbers of its own for this tier"),
             KeyResetFault::Counter(fault) => fault.fmt(f),
+            KeyResetFault::Store(_) => {
+                f.write_str("Redis does not answer, so the key may not be reset there; try again")
+            }
         }
     }
 }

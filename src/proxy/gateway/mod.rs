@@ -11,6 +11,7 @@ mod handover;
 mod key_reset;
 mod metric_sources;
 mod operator_changes;
+mod operator_entries;
 mod operator_state;
 
 use std::collections::HashMap;
@@ -54,9 +55,10 @@ use adopt::KnownBandwidths;
 pub use bans::{ActiveBan, BanOrigin, EndedBans};
 pub use grants::{ActiveGrant, GrantFault, NewGrant};
 pub use handover::{HandoverCounters, SavedNumbers};
-pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault};
+pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault, SharedRates};
 use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limits, watch_upstreams};
 pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
+pub use operator_entries::{ban_entry_name, grant_entry_name, write_grant};
 pub use operator_state::SavedOperatorState;
 
 /// Slots of [`Gateway::request_counts`].

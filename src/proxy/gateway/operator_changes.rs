@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::{ActiveBan, ActiveGrant, EndedBans, GrantFault, KeyRef, KeyResetDone, KeyResetFault, NewGrant};
+use super::{ActiveBan, ActiveGrant, EndedBans, GrantFault, KeyRef, KeyResetFault, NewGrant};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{BanFault, NewBan, UnbanFault};
+use crate::limit::KeyReset;
+use crate::shared::operator_entries::EntryFault;
 
 /// One change.
 #[derive(Debug, Clone)]
@@ -25,12 +27,14 @@ pub enum OperatorChange {
     },
     /// Removes what is left of grants that have ended.
     RemoveEnded,
+    /// Adopts the changes of all gateways of the store.
+    UseEntries,
 }
 
 /// A change that was made.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OperatorOutcome {
-    KeyReset(KeyResetDone),
+    KeyReset(KeyReset),
     /// The ban, and the one of the same target that it replaced.
     Banned(ActiveBan, Option<ActiveBan>),
     Unbanned(EndedBans),
@@ -39,6 +43,7 @@ pub enum OperatorOutcome {
     Revoked(ActiveGrant),
     /// The number of grants that were removed.
     RemovedEnded(usize),
+    UsedEntries,
 }
 
 /// Why a change was not made.
@@ -48,6 +53,8 @@ pub enum OperatorFault {
     Ban(BanFault),
     Unban(UnbanFault),
     Grant(GrantFault),
+    /// Other gateways cannot be told.
+    Entry(EntryFault),
     /// A process with this id has taken over.
     HandedOver(u32),
     ShuttingDown,
@@ -62,6 +69,7 @@ impl fmt::Display for OperatorFault {
             OperatorFault::Ban(fault) => fault.fmt(f),
             OperatorFault::Unban(fault) => fault.fmt(f),
             OperatorFault::Grant(fault) => fault.fmt(f),
+            OperatorFault::Entry(fault) => write!(f, "other gateways cannot be told: {fault}"),
             OperatorFault::HandedOver(pid) => write!(f, "process {pid} has taken over; ask again"),
             OperatorFault::ShuttingDown => f.write_str("the gateway is shutting down"),
         }

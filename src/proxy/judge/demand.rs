@@ -86,15 +86,14 @@ impl<'a> Caller<'a> {
         let Ok(variant) = self.select_variant(limit) else { return Ok(LimitDemand::Skip) };
         match keys.hash_key(&limit_keys.count_key, &self.subject) {
             KeyOutcome::Key(key) => {
-                let variant = limit.granted_variant(&key, self.now).unwrap_or(variant);
                 let fair = match &limit_keys.turn_key {
                     Some(turn_key) => self.fair_queue_id(keys, turn_key)?,
                     None => 0,
                 };
                 let units = Units { key, cost: self.read_cost(limit)?, variant, fair_hash: fair };
                 Ok(match limit.config.shared {
-                    None => LimitDemand::Units(units),
-                    Some(_) => self.shared_demand(units, &limit_keys.count_key),
+                    None => LimitDemand::Units(self.use_grant(units, limit, key.id)),
+                    Some(_) => self.shared_demand(units, limit, &limit_keys.count_key),
                 })
             }
             KeyOutcome::Skip => Ok(LimitDemand::Skip),
@@ -104,11 +103,20 @@ impl<'a> Caller<'a> {
     }
 
     /// The demand under the key that all gateways compute alike.
-    fn shared_demand(&self, units: Units, count_key: &KeySpec) -> LimitDemand {
+    fn shared_demand(&self, units: Units, limit: &Limit, count_key: &KeySpec) -> LimitDemand {
         match key::hash_shared(count_key, &self.subject) {
-            Some(key) => LimitDemand::Shared(units, SharedKey(key)),
+            Some(key) => {
+                let units = self.use_grant(units, limit, u128::from_le_bytes(key));
+                LimitDemand::Shared(units, SharedKey(key))
+            }
             None => LimitDemand::Skip,
         }
+    }
+
+    /// The units by the numbers granted to the key with this id, or unchanged.
+    #[inline]
+    fn use_grant(&self, units: Units, limit: &Limit, id: u128) -> Units {
+        Units { variant: limit.granted_variant(id, self.now).unwrap_or(units.variant), ..units }
     }
 
     fn fair_queue_id(&self, keys: &KeyHasher, turn_key: &KeySpec) -> Result<u64, ChargeFault> {

@@ -29,9 +29,4 @@ impl SharedLimit {
             _ => Ok(()),
         }
     }
-
-    /// The ids of the rules whose entries under a reset key the store has to delete.
-    pub fn rules_to_delete(&self, rates: Range<usize>) -> impl Iterator<Item = u32> {
-        self.rules[rates].iter().map(|rule| rule.id)
-    }
 }

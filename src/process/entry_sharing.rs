@@ -1,0 +1,78 @@
+//! Shares the changes of operators (bans, grants, resets) with the other gateways of the store.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::base::clock::Now;
+use crate::proxy::gateway::Gateway;
+use crate::shared::operator_entries::{OperatorEntries, share_entries};
+use crate::shared::{KnownResets, Store};
+
+/// The changes that all gateways of a store know, and the task that shares them.
+pub struct EntrySharing {
+    entries: Arc<OperatorEntries>,
+    store: Arc<Store>,
+    task: JoinHandle<()>,
+    known_resets: RefCell<KnownResets>,
+}
+
+// === impl EntrySharing ===
+
+impl EntrySharing {
+    /// Shares the changes of `gateway` if it has a store; continues `before` as far as it shares through the same one.
+    /// `changed` is notified when a change is to be adopted.
+    pub fn start(
+        before: Option<EntrySharing>,
+        gateway: &Gateway,
+        changed: &Rc<Notify>,
+    ) -> Option<EntrySharing> {
+        let store = gateway.store.as_ref()?;
+        let sharing = match before {
+            Some(before) if Arc::ptr_eq(&before.store, store) => before,
+            before => EntrySharing::spawn(before.map(|before| before.entries.clone()), store, changed),
+        };
+        for entry in gateway.operator_entries(Now::read_clock()) {
+            if let Err(fault) = sharing.entries.restore(&entry.name, &entry.value, entry.until) {
+                tracing::warn!(%fault, "a change of operators is not shared with other gateways");
+            }
+        }
+        // The limits may be others, for which other grants hold.
+        changed.notify_one();
+        Some(sharing)
+    }
+
+    fn spawn(
+        entries: Option<Arc<OperatorEntries>>,
+        store: &Arc<Store>,
+        changed: &Rc<Notify>,
+    ) -> EntrySharing {
+        let entries = entries.unwrap_or_default();
+        let changed = changed.clone();
+        let sharing = share_entries(entries.clone(), store.clone(), move |_| changed.notify_one());
+        let task = tokio::task::spawn_local(sharing);
+        EntrySharing { entries, store: store.clone(), task, known_resets: RefCell::default() }
+    }
+
+    pub fn entries(&self) -> &Arc<OperatorEntries> {
+        &self.entries
+    }
+
+    /// Adopts the resets and bans of all gateways, as far as they are new.
+    pub fn use_entries(&self, gateway: &Gateway) {
+        let living = self.entries.list_living();
+        gateway.use_ban_entries(&living);
+        for reset in self.known_resets.borrow_mut().take_new(&living) {
+            reset.apply_to(gateway.shared.iter().flatten(), self.store.debts(), Now::read_clock());
+        }
+    }
+}
+
+impl Drop for EntrySharing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,117 @@
+//! The bans and grants of operators as entries that all gateways of a store learn.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Gateway;
+use super::grants::SavedGrant;
+use crate::admission::ban_target::BanTarget;
+use crate::admission::operator_bans::{OperatorBan, SavedBan};
+use crate::base::clock::Now;
+use crate::config::{Config, GrantConfig, GrantKey, LimitConfig};
+use crate::shared::operator_entries::OperatorEntry;
+
+/// The beginnings of the names of such entries.
+const BAN_PREFIX: &str = "ban/";
+const GRANT_PREFIX: &str = "grant/";
+
+/// The same end differs between gateways by the time that a call to the store took.
+const SAME_END_NS: u64 = 1_000_000_000;
+
+/// The name of the entry of a ban. A target may be longer than a name, so its hash stands for it.
+pub fn ban_entry_name(target: &BanTarget) -> Vec<u8> {
+    let hash = digest(&SHA256, target.to_string().as_bytes());
+    format!("{BAN_PREFIX}{}", URL_SAFE_NO_PAD.encode(&hash.as_ref()[..16])).into_bytes()
+}
+
+/// The name of the entry of a grant.
+pub fn grant_entry_name(limit: &str, key: &GrantKey) -> Vec<u8> {
+    format!("{GRANT_PREFIX}{limit}/{}", URL_SAFE_NO_PAD.encode(key.shared)).into_bytes()
+}
+
+/// The entry of a grant, or `None` if its limit is not counted in the store.
+pub fn write_grant(limit: &LimitConfig, grant: &GrantConfig) -> Option<OperatorEntry> {
+    limit.shared.as_ref()?;
+    // Other gateways hash keys differently.
+    let key = GrantKey { shared: grant.key.shared, ..GrantKey::default() };
+    let saved = SavedGrant::new(limit, GrantConfig { key, ..grant.clone() });
+    write_entry(grant_entry_name(&limit.name, &key), &saved, Now(grant.until_ns))
+}
+
+fn write_ban(ban: &OperatorBan) -> Option<OperatorEntry> {
+    write_entry(ban_entry_name(&ban.target), &ban.to_saved(), ban.until)
+}
+
+fn write_entry(name: Vec<u8>, value: &impl Serialize, until: Now) -> Option<OperatorEntry> {
+    let value = serde_json::to_vec(value).ok()?;
+    Some(OperatorEntry { name: name.into(), value: value.into(), until })
+}
+
+/// The entries with this beginning of their names and their ends, those of another release left out.
+fn read_entries<T: DeserializeOwned>(
+    living: &[OperatorEntry],
+    prefix: &str,
+) -> impl Iterator<Item = (T, Now)> {
+    let found = living.iter().filter(move |entry| entry.name.starts_with(prefix.as_bytes()));
+    found.filter_map(|entry| Some((serde_json::from_slice(&entry.value).ok()?, entry.until)))
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// All bans and grants that the gateways of the store share.
+    pub fn operator_entries(&self, now: Now) -> Vec<OperatorEntry> {
+        let bans = self.operator_bans.list_bans(now);
+        let granted = self.config.limits.iter().flat_map(|limit| {
+            let active = limit.grants.iter().filter(|grant| grant.until_ns > now.0);
+            active.filter_map(move |grant| write_grant(limit, grant))
+        });
+        bans.iter().filter_map(|ban| write_ban(ban)).chain(granted).collect()
+    }
+
+    /// The entry of the active ban of exactly this target.
+    pub fn ban_entry(&self, target: &BanTarget, now: Now) -> Option<OperatorEntry> {
+        write_ban(&*self.operator_bans.find_exact(target, now)?)
+    }
+
+    /// Makes the bans among the living entries the only bans of operators.
+    pub fn use_ban_entries(&self, living: &[OperatorEntry]) {
+        self.operator_bans.replace_bans(read_entries::<SavedBan>(living, BAN_PREFIX));
+    }
+
+    /// The configuration in force with the grants among the living entries as the only ones of shared limits; `None`:
+    /// it is the same.
+    pub fn config_with_entries(&self, living: &[OperatorEntry]) -> Option<Config> {
+        let mut config = self.config.clone();
+        for limit in config.limits.iter_mut().filter(|limit| limit.shared.is_some()) {
+            limit.grants.clear();
+        }
+        for (mut saved, until) in read_entries::<SavedGrant>(living, GRANT_PREFIX) {
+            saved.grant.at_ns = Now::from_unix_ns(saved.grant.at_ns).0;
+            saved.grant.until_ns = until.0;
+            if let Some(known) = self.find_shared_grant(&saved) {
+                saved.grant.key = known.key;
+                saved.grant.at_ns = known.at_ns;
+                if known.until_ns.abs_diff(until.0) <= SAME_END_NS {
+                    saved.grant.until_ns = known.until_ns;
+                }
+            }
+            saved.add_shared(&mut config);
+        }
+        let in_order = |limit: &LimitConfig| {
+            let mut grants = limit.grants.clone();
+            grants.sort_by(|one, other| one.name.cmp(&other.name));
+            grants
+        };
+        let mut limits = config.limits.iter().zip(&self.config.limits);
+        limits.any(|(next, before)| in_order(next) != in_order(before)).then_some(config)
+    }
+
+    fn find_shared_grant(&self, saved: &SavedGrant) -> Option<&GrantConfig> {
+        let limit = self.config.limits.iter().find(|limit| limit.name == saved.limit)?;
+        limit.grants.iter().find(|grant| grant.key.shared == saved.grant.key.shared)
+    }
+}
