@@ -157,12 +157,12 @@ impl Redis {
         calls_in(&self.ask::<String>(&["INFO", "commandstats"]), command)
     }
 
-    /// How often a gateway's script ran for a request. Its beats do not count, of which each, and nothing else, trims a
-    /// sorted set by score; nor do calls for changes of operators, of which each reads one by rank.
+    /// How often a gateway's script ran for a request: it asks for the time. So do its beats and reports, each of which
+    /// trims a sorted set by score, and its calls for changes of operators, each of which reads one by rank.
     #[track_caller]
     pub fn judgements(&self) -> u64 {
         let stats: String = self.ask(&["INFO", "commandstats"]);
-        calls_in(&stats, "evalsha") - calls_in(&stats, "zremrangebyscore") - calls_in(&stats, "zrange")
+        calls_in(&stats, "time") - calls_in(&stats, "zremrangebyscore") - calls_in(&stats, "zrange")
     }
 
     /// All keys and the milliseconds until they expire; −1 = never.
