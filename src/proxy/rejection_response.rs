@@ -74,8 +74,9 @@ pub fn render_rejection(
         state.verdict = Verdict::Fault(fault);
         gateway.metrics.count_fault(worker.id, fault.index());
     }
-    if let Rejection::Banned { left_ns } = rejection {
+    if let Rejection::Banned { by_operator, left_ns } = rejection {
         state.verdict = Verdict::Ban;
+        state.error = by_operator.then_some("banned by an operator");
         state.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }

@@ -75,7 +75,7 @@ pub struct RequestState {
     pub tries: u32,
     /// The time from sending the request to the head of the response, or to the last fault; `None` = neither came.
     pub upstream_ns: Option<u64>,
-    /// Why the upstream gave no response, or an incomplete one.
+    /// Why the upstream gave no response, or an incomplete one; or that an operator banned the client.
     pub error: Option<&'static str>,
     pub status: StatusCode,
     /// Bytes of the response body that were passed to the connection.

@@ -31,7 +31,11 @@ fn a_banned_network_is_turned_away_until_it_is_unbanned() {
     let ban = change(&gateway, "POST", "/bans", body).expect(200).json();
     assert_eq!((&ban["banned"], &ban["by"]), (&"127.0.7.0/24".into(), &"loopback".into()));
     assert!((590.0..=600.0).contains(&ban["left_s"].as_f64().expect("a time")), "{ban}");
-    from("127.0.7.9").expect(429);
+    let turned_away = from("127.0.7.9").expect(429);
+    assert_eq!(turned_away.json()["detail"], "banned by an operator");
+    assert!(!turned_away.text().contains("scraping") && !turned_away.text().contains("loopback"));
+    let logged = &gateway.wait_log(2)[1];
+    assert_eq!((&logged["verdict"], &logged["error"]), (&"ban".into(), &"banned by an operator".into()));
     from("127.0.8.9").expect(200);
     let list = bans(&gateway);
     assert_eq!((&list["active"], &list["bans"][0]["reason"]), (&1.into(), &"scraping".into()));
@@ -83,7 +87,8 @@ fn an_automatic_ban_is_lifted() {
     let from = |target: &str| Client::connect_from("127.0.0.5", gateway.addr()).ask(&get(target));
     from("/login").expect(200);
     (0..2).for_each(|_| drop(from("/login").expect(429)));
-    from("/").expect(429);
+    assert_eq!(from("/").expect(429).json()["detail"], "banned for repeated rejections");
+    assert!(gateway.wait_log(4)[3]["error"].is_null());
     eventually("the name of the ban", || bans(&gateway)["bans"][0]["banned"] == "127.0.0.5");
     assert_eq!(bans(&gateway)["bans"][0]["by"], "automatic");
     change(&gateway, "DELETE", "/bans/127.0.0.5", r#"{"reason": "an office"}"#).expect(200);

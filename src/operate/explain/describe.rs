@@ -81,7 +81,7 @@ pub(super) fn explain_ban(
     facts: &RequestFacts<'_>,
     rejection: &Rejection,
 ) -> Option<BanExplanation> {
-    let Rejection::Banned { .. } = rejection else { return None };
+    let Rejection::Banned { by_operator: true, .. } = rejection else { return None };
     let head = &facts.head;
     let ban = gateway.operator_bans.find_ban(head.client.ip, facts.account.as_deref(), head.received)?;
     let (by, reason) = (escape_bytes(ban.by.as_bytes()), escape_bytes(ban.reason.as_bytes()));

@@ -203,7 +203,7 @@ fn explain_facts(
         passed_over: Vec::new(),
         access: facts.access.map(describe::describe_access_decision),
         ban_left_ms: match rejection {
-            Some(Rejection::Banned { left_ns }) => Some(left_ns.div_ceil(1_000_000)),
+            Some(Rejection::Banned { left_ns, .. }) => Some(left_ns.div_ceil(1_000_000)),
             _ => None,
         },
         ban: rejection.and_then(|rejection| describe::explain_ban(gateway, facts, rejection)),

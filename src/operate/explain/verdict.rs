@@ -114,7 +114,7 @@ pub(super) fn explain_rejected(
         Rejection::Limit(rejected) => {
             (Some(gateway.limits[rejected.limit.0].name.to_string()), rejected.retry_after_ns)
         }
-        Rejection::Banned { left_ns } => (None, Some(*left_ns)),
+        Rejection::Banned { left_ns, .. } => (None, Some(*left_ns)),
         _ => (None, None),
     };
     let instead = match rejection {

@@ -58,7 +58,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     let (ip, now) = (facts.head.client.ip, facts.head.received);
     // Before `bypass`, which operators overrule.
     if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
-        return Err(Rejection::Banned { left_ns });
+        return Err(Rejection::Banned { by_operator: true, left_ns });
     }
     if facts.access == Some(AccessDecision::Bypassed) {
         prepare_forward(gateway, facts)?;
@@ -169,7 +169,7 @@ fn check_ban<'r, M: JudgeMode<'r>>(
     let (strike_target, left_ns) = bans.judge(&gateway.keys, &caller.subject, facts.head.received);
     facts.strike_target = Some(strike_target);
     match left_ns {
-        Some(left_ns) => Err(Rejection::Banned { left_ns }),
+        Some(left_ns) => Err(Rejection::Banned { by_operator: false, left_ns }),
         None => Ok(()),
     }
 }

@@ -22,6 +22,7 @@ pub(super) struct FaultResponses {
     /// By [`Fault::index`].
     pub faults: Box<[PreparedResponse]>,
     pub banned: PreparedResponse,
+    pub banned_by_operator: PreparedResponse,
 }
 
 /// The responses of one rate of a limit.
@@ -60,13 +61,13 @@ impl FaultResponses {
         let style = SectionStyle::new(on_reject);
         FaultResponses {
             faults: prepare_faults(on_reject, &style),
-            banned: prepare_banned(on_reject, &style),
+            banned: prepare_banned(on_reject, &style, "banned for repeated rejections"),
+            banned_by_operator: prepare_banned(on_reject, &style, "banned by an operator"),
         }
     }
 }
 
-fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>) -> PreparedResponse {
-    let detail = "banned for repeated rejections";
+fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>, detail: &str) -> PreparedResponse {
     let mut message = vec![TemplatePart::Text(capitalize_first(detail))];
     message.extend(try_again_text());
     PreparedResponse::new(

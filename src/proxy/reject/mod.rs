@@ -182,7 +182,12 @@ impl Rejecter {
                 None => (&faults[Fault::Internal.index()], None),
             },
             Rejection::Fault(fault) => (&faults[fault.index()], None),
-            Rejection::Banned { left_ns } => (&self.fault_responses.banned, Some(*left_ns)),
+            Rejection::Banned { by_operator: false, left_ns } => {
+                (&self.fault_responses.banned, Some(*left_ns))
+            }
+            Rejection::Banned { by_operator: true, left_ns } => {
+                (&self.fault_responses.banned_by_operator, Some(*left_ns))
+            }
             Rejection::MethodNotAllowed { .. } => (&faults[Fault::BadMethod.index()], None),
         };
         let mut response = response.render_response(context, retry_after_ns, grpc);

@@ -15,8 +15,9 @@ pub enum Rejection {
     MethodNotAllowed {
         allow: HeaderValue,
     },
-    /// The client was rejected too often before.
+    /// The client is banned: by an operator, or because it was rejected too often before.
     Banned {
+        by_operator: bool,
         left_ns: u64,
     },
 }

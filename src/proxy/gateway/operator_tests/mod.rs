@@ -68,7 +68,7 @@ fn ask(gateway: &Gateway, ip: &str, account: &str, now: Now) -> Judged {
     let (mut decisions, mut verdict) = (Decisions::new(), None);
     let judged = judge::judge(gateway, &mut facts, &mut Charging, &mut decisions, &mut verdict);
     match (judged, verdict) {
-        (Err(Rejection::Banned { left_ns }), _) => Banned(left_ns / SECOND),
+        (Err(Rejection::Banned { left_ns, .. }), _) => Banned(left_ns / SECOND),
         (Ok(()), Some(ChainVerdict::Admit(mut permit))) => {
             permit.keep_charges();
             Admitted

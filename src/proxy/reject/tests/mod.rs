@@ -68,16 +68,16 @@ fn every_rejection() -> Vec<Rejection> {
     let limits =
         (0..3).flat_map(|limit| causes.map(|cause| limit_rejection(limit, cause, Some(1_500_000_000))));
     let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
-    limits.chain(Fault::ALL.map(Rejection::Fault)).chain([allow, banned()]).collect()
+    limits.chain(Fault::ALL.map(Rejection::Fault)).chain([allow, banned(false), banned(true)]).collect()
 }
 
-fn banned() -> Rejection {
-    Rejection::Banned { left_ns: 59_000_000_001 }
+fn banned(by_operator: bool) -> Rejection {
+    Rejection::Banned { by_operator, left_ns: 59_000_000_001 }
 }
 
 #[test]
 fn a_ban_response_contains_its_remaining_time() {
-    let response = render_http(&with_on_reject("{}"), &banned());
+    let response = render_http(&with_on_reject("{}"), &banned(false));
     assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, "60"));
     let expected = concat!(
         r#"{"type":"about:blank","title":"Too Many Requests","status":429,"#,
@@ -85,10 +85,12 @@ fn a_ban_response_contains_its_remaining_time() {
     );
     assert_eq!(text(&response), expected);
     let template = "{ status: 403, body: { template: \"${message} [${limit}] ${retry_after_ms}\" } }";
-    let response = render_http(&with_on_reject(template), &banned());
+    let response = render_http(&with_on_reject(template), &banned(false));
     assert_eq!(response.status(), 403);
     assert_eq!(text(&response), "Banned for repeated rejections, try again in 60 s [] 59001");
-    let grpc = with_on_reject("{}").for_location(None).render_rejection(&banned(), &context(), true);
+    let response = render_http(&with_on_reject(template), &banned(true));
+    assert_eq!(text(&response), "Banned by an operator, try again in 60 s [] 59001");
+    let grpc = with_on_reject("{}").for_location(None).render_rejection(&banned(false), &context(), true);
     assert_eq!((header(&grpc, "grpc-status"), header(&grpc, "retry-after")), ("8", "60"));
 }
 
