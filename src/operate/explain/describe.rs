@@ -55,9 +55,15 @@ pub(super) fn explain_client(gateway: &Gateway, query: &ParsedQuery, client: Cli
     }
 }
 
-pub(super) fn describe_access_decision(decision: AccessDecision) -> &'static str {
+pub(super) fn describe_access_decision(
+    decision: AccessDecision,
+    rejection: Option<&Rejection>,
+) -> &'static str {
     match decision {
         AccessDecision::Rejected => "denied, or not among those allowed",
+        AccessDecision::Bypassed if is_banned_by_operator(rejection) => {
+            "bypassed, but the ban of an operator holds all the same"
+        }
         AccessDecision::Bypassed => "bypassed: no limits and no bans",
         AccessDecision::Ordinary => "allowed",
     }
@@ -79,13 +85,19 @@ pub(super) fn explain_account(
 pub(super) fn explain_ban(
     gateway: &Gateway,
     facts: &RequestFacts<'_>,
-    rejection: &Rejection,
+    rejection: Option<&Rejection>,
 ) -> Option<BanExplanation> {
-    let Rejection::Banned { by_operator: true, .. } = rejection else { return None };
+    if !is_banned_by_operator(rejection) {
+        return None;
+    }
     let head = &facts.head;
     let ban = gateway.operator_bans.find_ban(head.client.ip, facts.account.as_deref(), head.received)?;
     let (by, reason) = (escape_bytes(ban.by.as_bytes()), escape_bytes(ban.reason.as_bytes()));
     Some(BanExplanation { target: escape_bytes(ban.target.to_string().as_bytes()), by, reason })
+}
+
+fn is_banned_by_operator(rejection: Option<&Rejection>) -> bool {
+    matches!(rejection, Some(Rejection::Banned { by_operator: true, .. }))
 }
 
 /// The key by which a limit counts a request.

@@ -338,6 +338,27 @@ fn bans_and_grants_of_operators_are_named_with_their_reasons() {
     assert!(explain("192.0.3.2").limits.iter().all(|limit| limit.grant.is_none()));
 }
 
+/// Such a ban overrules `bypass`.
+#[test]
+fn a_bypassed_client_that_an_operator_banned_is_not_called_free() {
+    let file = "access: { bypass: 192.0.2.0/24 }\nlocations: [{ path: /, upstream: demo }]\n";
+    let loaded = crate::config::parse(file, "x").unwrap_or_else(|report| panic!("{report}"));
+    let (gateway, now) = (build_offline(loaded.config).unwrap(), Now::read_clock());
+    let lasts = std::time::Duration::from_secs(600);
+    let target = "192.0.2.7".parse().unwrap();
+    let ban = NewBan { target, lasts, reason: "scraping".to_owned(), by: "ann".to_owned() };
+    gateway.add_ban(ban, now).unwrap();
+    let explain = |ip: &str| explain_locally(&gateway, &query("GET", "/", ip, &[]), now).unwrap().to_string();
+    let free = explain("192.0.2.8");
+    assert!(free.contains("\naccess    bypassed: no limits and no bans\n"), "{free}");
+    let banned = explain("192.0.2.7");
+    assert!(
+        banned.contains("\naccess    bypassed, but the ban of an operator holds all the same\n"),
+        "{banned}"
+    );
+    assert!(!banned.contains("no bans"), "{banned}");
+}
+
 const EDGE: &str = r#"
 bans: { after: 1/1m, for: 10m }
 access: { deny: 192.0.2.0/24 }
