@@ -27,7 +27,7 @@ pub(super) struct CommandHelp {
 }
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 20] = [
+const ALL: [CommandHelp; 21] = [
     CommandHelp {
         command: "sluicegate",
         examples: &[
@@ -115,6 +115,11 @@ const ALL: [CommandHelp; 20] = [
             ),
             ("sluicegate grant slots account=acme --max-concurrent 50 --for 1d", "more requests in flight"),
         ],
+        codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "revoke",
+        examples: &[("sluicegate revoke per-ip ip=192.0.2.7", "the numbers of the limit hold again")],
         codes: &[0, 1, 2, 3, 5],
     },
     CommandHelp {

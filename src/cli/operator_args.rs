@@ -12,6 +12,8 @@ pub(super) enum OperatorVerb {
     Reset(ResetArgs),
     /// Count a key of a limit by other numbers for a while
     Grant(GrantArgs),
+    /// End the grant of a key of a limit
+    Revoke(RevokeArgs),
     /// List the bans in force
     Bans(BansArgs),
     /// Ban an address, a network or an account
@@ -99,6 +101,15 @@ pub(super) struct GrantArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct RevokeArgs {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Why, for the audit line
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct BansArgs {
     /// Print JSON
     #[arg(long)]
@@ -141,6 +152,7 @@ impl OperatorVerb {
             OperatorVerb::Show(_) => "show",
             OperatorVerb::Reset(_) => "reset",
             OperatorVerb::Grant(_) => "grant",
+            OperatorVerb::Revoke(_) => "revoke",
             OperatorVerb::Bans(_) => "bans",
             OperatorVerb::Ban(_) => "ban",
             OperatorVerb::Unban(_) => "unban",
@@ -152,7 +164,8 @@ impl OperatorVerb {
             OperatorVerb::Keys(args) => args.json,
             OperatorVerb::Show(ShowArgs { key, .. })
             | OperatorVerb::Reset(ResetArgs { key, .. })
-            | OperatorVerb::Grant(GrantArgs { key, .. }) => key.json,
+            | OperatorVerb::Grant(GrantArgs { key, .. })
+            | OperatorVerb::Revoke(RevokeArgs { key, .. }) => key.json,
             OperatorVerb::Bans(args) => args.json,
             OperatorVerb::Ban(args) => args.json,
             OperatorVerb::Unban(args) => args.json,

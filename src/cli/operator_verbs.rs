@@ -1,4 +1,4 @@
-//! `keys`, `show`, `reset`, `grant`, `bans`, `ban` and `unban`: calls of the admin API of the running gateway.
+//! `keys`, `show`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: calls of the admin API of the running gateway.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -48,6 +48,11 @@ fn build_call(verb: &OperatorVerb) -> AdminCall {
         OperatorVerb::Grant(args) => {
             AdminCall { method: "POST", path: key_path(&args.key) + "/grant", body: grant_body(args) }
         }
+        OperatorVerb::Revoke(args) => AdminCall {
+            method: "DELETE",
+            path: key_path(&args.key) + "/grant",
+            body: render_body([("reason", json!(args.reason))]),
+        },
         OperatorVerb::Bans(_) => AdminCall::get("/bans".to_owned()),
         OperatorVerb::Ban(args) => {
             let (field, whom) = match args.whom.strip_prefix("account=") {
@@ -131,6 +136,10 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
             let length = lasts(&grant["left_s"], &args.length);
             format!("{key} of {} was granted {numbers} for {length}", args.key.limit)
         }
+        OperatorVerb::Revoke(args) => {
+            let key = text(&answer["key"], &args.key.key);
+            format!("the grant for {key} of {} was revoked", args.key.limit)
+        }
         OperatorVerb::Ban(args) => {
             let banned = text(&answer["banned"], &args.whom);
             let length = lasts(&answer["left_s"], args.length.as_deref().unwrap_or_default());
@@ -178,6 +187,7 @@ mod tests {
         assert_call(&["show", "l", "uri=%2Fa,ip=::1"], "GET /limits/l/keys/uri%3D%252Fa%2Cip%3D%3A%3A1", "");
         assert_call(&["show", "l", "global", "--tier", "a&b"], "GET /limits/l/keys/global?tier=a%26b", "");
         assert_call(&["reset", "l", "global"], "POST /limits/l/keys/global/reset", "");
+        assert_call(&["revoke", "a/b", "ip=::1"], "DELETE /limits/a%2Fb/keys/ip%3D%3A%3A1/grant", "");
         assert_call(&["bans"], "GET /bans", "");
         assert_call(&["unban", "192.0.2.0/24"], "DELETE /bans/192.0.2.0%2F24", "");
         assert_call(&["unban", "account=a#b"], "DELETE /bans/account%3Da%23b", "");
@@ -208,6 +218,11 @@ mod tests {
             "POST /limits/l/keys/k/grant",
             r#"{"for":"1d","max_concurrent":5,"max_wait":"2s"}"#,
         );
+        assert_call(
+            &["revoke", "l", "k", "--reason", "the demo is over"],
+            "DELETE /limits/l/keys/k/grant",
+            r#"{"reason":"the demo is over"}"#,
+        );
         assert_call(&["ban", "192.0.2.7"], "POST /bans", r#"{"ip":"192.0.2.7"}"#);
         assert_call(
             &["ban", "account=a=b", "--for", "1h", "--reason", "x"],
@@ -226,8 +241,12 @@ mod tests {
             "ip=192.0.2.7 of per-ip was reset\n"
         );
         assert_eq!(
-            told(&["grant", "per-ip", "ip=192.0.2.7", "--rate", "9/s", "--for", "90m"], key),
+            told(&["grant", "per-ip", "ip=192.0.2.7", "--rate", "9/s", "--for", "90m"], key.clone()),
             "ip=192.0.2.7 of per-ip was granted 9 requests per second for 1h 30m\n"
+        );
+        assert_eq!(
+            told(&["revoke", "per-ip", "ip=192.0.2.7"], key),
+            "the grant for ip=192.0.2.7 of per-ip was revoked\n"
         );
         let ban = json!({ "banned": "192.0.2.7", "left_s": 600.0 });
         assert_eq!(told(&["ban", "192.0.2.7"], ban), "192.0.2.7 is banned for 10m\n");

@@ -75,6 +75,7 @@ fn planned_verbs_and_wrong_arguments_are_exit_2() {
         &["proxy"],
         &["check", "--what"],
         &["reset", "per-ip"],
+        &["revoke", "per-ip"],
         &["grant", "per-ip", "ip=192.0.2.7", "--rate", "1/s"],
         &["grant", "per-ip", "ip=192.0.2.7", "--for", "1h"],
         &["keys", "per-ip", "--by", "weight"],

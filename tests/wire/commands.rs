@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: ok } }\n";
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "run",
     "check",
     "explain",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 19] = [
     "show",
     "reset",
     "grant",
+    "revoke",
     "bans",
     "ban",
     "unban",

@@ -84,6 +84,16 @@ fn keys_are_listed_reset_and_granted_other_numbers() {
     let shown = operator.expect(&["show", "per-ip", "ip=127.0.0.1"]);
     assert!(shown.contains("100 requests per second, burst 200, 3"), "{shown}");
 
+    let revoke = ["revoke", "per-ip", "ip=127.0.0.1", "--reason", "the demo is over"];
+    assert_eq!(operator.expect(&revoke), "the grant for ip=127.0.0.1 of per-ip was revoked\n");
+    // The counter of the limit's own numbers stood still: one of three was left after the reset and a request.
+    let statuses = [(); 3].map(|()| gateway.get("/").status);
+    assert_eq!(statuses, [200, 200, 429]);
+    operator.assert_refused(&revoke, "no grant");
+    operator.expect(&grant);
+    let revoked = json(&operator.expect(&["revoke", "per-ip", "ip=127.0.0.1", "--json"]));
+    assert!(revoked["key"] == "ip=127.0.0.1" && revoked["grant"].is_null(), "{revoked}");
+
     operator.assert_refused(&["keys", "nowhere"], "no limit is called `nowhere`");
     operator.assert_refused(&["show", "per-ip", "color=red"], "counts by ip");
     operator.assert_refused(&["grant", "per-ip", "ip=127.0.0.1", "--rate", "fast", "--for", "1h"], "fast");
@@ -156,6 +166,7 @@ fn a_gateway_that_does_not_answer_is_exit_5() {
         &["show", "a", "b"],
         &["reset", "a", "b"],
         &["grant", "a", "b", "--rate", "1/s", "--for", "1h"],
+        &["revoke", "a", "b"],
         &["bans"],
         &["ban", "192.0.2.7"],
         &["unban", "192.0.2.7"],
