@@ -251,6 +251,7 @@ access_log: { output: none }
     let gateway = Gateway::build(&loaded.config, None).unwrap();
     let counted = WorkerHeavyKeys::adopt_from(None, &gateway, Now(1 << 39));
     let (headers, long) = (HeaderMap::new(), [b'x'; 300]);
+    let location: Arc<str> = "/".into();
     let request = |turn: u64, account: &[u8]| {
         let subject = KeyInput {
             ip: [10, 0, 0, 1].into(),
@@ -271,16 +272,15 @@ access_log: { output: none }
         let units = Units { key: CounterKey { id, prefix: 7 }, cost: 1, variant: 0, fair_hash: 0 };
         counted.begin_request();
         counted.count_asked(LimitId(0), &LimitDemand::Units(units), &subject, now);
-        counted.count_refused(LimitId(0), None, now);
         let facts = RefusalFacts {
             unix_ms: turn,
             ip: subject.ip,
-            location: "/",
+            location: Some(&location),
             status: None,
             retry_after_ns: None,
             cause: LimitCause::Rate,
         };
-        counted.log_refusal(LimitId(0), None, &facts);
+        counted.count_refused(LimitId(0), None, now, Some(&facts));
     };
     (0..500).for_each(|turn| request(turn, &long));
     let before = ALLOCATIONS.with(Cell::get);

@@ -251,20 +251,21 @@ impl RequestState {
 
     /// Counts the units that a limit refuses finally, or would refuse without its dry run.
     pub fn count_refused(&self, limit: LimitId) {
-        self.worker.heavy_keys.count_refused(limit, self.kept_units.as_deref(), self.judged_until());
+        self.worker.heavy_keys.count_refused(limit, self.kept_units.as_deref(), self.judged_until(), None);
     }
 
-    /// Adds its refusal to the last ones.
-    pub fn log_refusal(&self, rejection: &LimitRejection, status: Option<StatusCode>) {
+    /// As [`RequestState::count_refused`], and adds the refusal to the last ones.
+    pub fn record_refusal(&self, rejection: &LimitRejection, status: Option<StatusCode>) {
+        let now = self.judged_until();
         let facts = RefusalFacts {
-            unix_ms: self.worker.wall_clock.unix_ms(self.judged_until()),
+            unix_ms: self.worker.wall_clock.unix_ms(now),
             ip: self.client.ip,
-            location: self.route.map_or("", |route| &self.worker.gateway.routes[route.0].name),
+            location: self.route.map(|route| &self.worker.gateway.routes[route.0].name),
             status,
             retry_after_ns: rejection.retry_after_ns,
             cause: rejection.cause,
         };
-        self.worker.heavy_keys.log_refusal(rejection.limit, self.kept_units.as_deref(), &facts);
+        self.worker.heavy_keys.count_refused(rejection.limit, self.kept_units.as_deref(), now, Some(&facts));
     }
 
     /// The end of its wait, or its start.

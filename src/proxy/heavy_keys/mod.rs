@@ -20,7 +20,6 @@ use crate::config::LimitId;
 use crate::limit::heavy_hitters::FrequentItems;
 use crate::limit::table::CounterKey;
 use crate::proxy::gateway::Gateway;
-use crate::request::client::UNIX_CLIENT;
 use crate::request::key::{KeyInput, KeyName, KeySpec};
 use crate::shared::SharedKey;
 
@@ -148,41 +147,35 @@ impl WorkerHeavyKeys {
         asked_now.iter().filter_map(keep).collect()
     }
 
-    /// Counts the units that a limit refuses finally. `kept` is what a request asked that has waited; `None` = it is
-    /// the one that was just judged.
-    pub fn count_refused(&self, limit: LimitId, kept: Option<&[KeptUnits]>, now: Now) {
-        let Some(summaries) = &self.limits[limit.0].summaries else { return };
-        let KeySummaries { asked, refused, .. } = &mut *summaries.borrow_mut();
-        match kept {
-            Some(kept) => {
-                if let Some(own) = kept.iter().find(|own| own.limit == limit) {
-                    refused.count_units(own.id, own.cost, now, || own.label);
-                }
-            }
-            None => {
-                let asked_now = self.asked_now.borrow();
-                let Some(own) = asked_now.iter().find(|own| own.limit == limit) else { return };
-                if let Some((id, &label)) = asked.item_at(own.position) {
-                    refused.count_units(id, own.cost, now, || label);
-                }
-            }
-        }
-    }
-
-    /// Adds a refusal to the last ones; `kept` as of [`WorkerHeavyKeys::count_refused`].
-    pub fn log_refusal(&self, limit: LimitId, kept: Option<&[KeptUnits]>, facts: &RefusalFacts<'_>) {
+    /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is what a
+    /// request asked that has waited; `None` = it is the one that was just judged.
+    pub fn count_refused(
+        &self,
+        limit: LimitId,
+        kept: Option<&[KeptUnits]>,
+        now: Now,
+        facts: Option<&RefusalFacts<'_>>,
+    ) {
         let counted = &self.limits[limit.0];
-        let ip = (facts.ip != UNIX_CLIENT).then_some(facts.ip);
-        let push = |key| self.refusals.push(&counted.identity, key, ip, facts);
-        if let Some(kept) = kept {
-            return push(kept.iter().find(|own| own.limit == limit).map(|own| &own.label.name));
-        }
-        let asked_now = self.asked_now.borrow();
-        match (asked_now.iter().find(|own| own.limit == limit), &counted.summaries) {
-            (Some(own), Some(summaries)) => {
-                push(summaries.borrow().asked.item_at(own.position).map(|(_, label)| &label.name))
-            }
-            _ => push(None),
+        let mut summaries = counted.summaries.as_ref().map(RefCell::borrow_mut);
+        let label = summaries.as_mut().and_then(|summaries| {
+            let KeySummaries { asked, refused, .. } = &mut **summaries;
+            let position = match kept {
+                Some(kept) => {
+                    let own = kept.iter().find(|own| own.limit == limit)?;
+                    refused.count_units(own.id, own.cost, now, || own.label)
+                }
+                None => {
+                    let asked_now = self.asked_now.borrow();
+                    let own = asked_now.iter().find(|own| own.limit == limit)?;
+                    let (id, label) = asked.item_at(own.position)?;
+                    refused.count_units(id, own.cost, now, || *label)
+                }
+            };
+            refused.item_at(position).map(|(_, label)| label)
+        });
+        if let Some(facts) = facts {
+            self.refusals.push(&counted.identity, label.map(|label| &label.name), facts);
         }
     }
 }

@@ -8,19 +8,18 @@ use http::StatusCode;
 
 use super::CountedLimit;
 use crate::proxy::reject::LimitCause;
+use crate::request::client::UNIX_CLIENT;
 use crate::request::key::KeyName;
 
 /// Refusals that a worker remembers.
 pub const REFUSALS_MAX: usize = 100;
-/// Bytes of a location's name.
-const LOCATION_MAX: usize = 48;
 
 /// What is told of one refusal.
 pub struct RefusalFacts<'a> {
     pub unix_ms: u64,
     pub ip: IpAddr,
-    /// The name of the location; empty = none.
-    pub location: &'a str,
+    /// The name of the location; `None` = none was found.
+    pub location: Option<&'a Arc<str>>,
     /// `None` = an upstream answers instead.
     pub status: Option<StatusCode>,
     pub retry_after_ns: Option<u64>,
@@ -34,11 +33,8 @@ pub struct RefusalRecord {
     pub limit: Arc<CountedLimit>,
     /// `None` = the key is missing, or names are not kept.
     pub key: Option<KeyName>,
-    /// `None` on a unix socket without a forwarded address.
-    pub ip: Option<IpAddr>,
-    location: [u8; LOCATION_MAX],
-    location_len: u8,
-    is_location_cut: bool,
+    ip: IpAddr,
+    pub location: Option<Arc<str>>,
     pub status: Option<StatusCode>,
     pub retry_after_ns: Option<u64>,
     pub cause: LimitCause,
@@ -60,14 +56,10 @@ impl Default for RefusalLog {
 }
 
 impl RefusalLog {
-    /// Overwrites the oldest record in place, once there are enough: most rejections come in floods.
-    pub(super) fn push(
-        &self,
-        limit: &Arc<CountedLimit>,
-        key: Option<&KeyName>,
-        ip: Option<IpAddr>,
-        facts: &RefusalFacts<'_>,
-    ) {
+    /// Overwrites the oldest record in place, once there are enough: most rejections come in floods, so that its limit
+    /// and its location are usually the same.
+    #[inline]
+    pub(super) fn push(&self, limit: &Arc<CountedLimit>, key: Option<&KeyName>, facts: &RefusalFacts<'_>) {
         let ring = &mut *self.0.borrow_mut();
         if ring.records.len() < REFUSALS_MAX {
             ring.records.push(RefusalRecord::empty(limit.clone()));
@@ -79,12 +71,11 @@ impl RefusalLog {
             record.limit = limit.clone();
         }
         record.key = key.copied();
-        record.ip = ip;
-        let name = facts.location.as_bytes();
-        let location_len = name.len().min(LOCATION_MAX);
-        record.location[..location_len].copy_from_slice(&name[..location_len]);
-        record.location_len = location_len as u8;
-        record.is_location_cut = location_len < name.len();
+        record.ip = facts.ip;
+        match (&record.location, facts.location) {
+            (Some(known), Some(location)) if Arc::ptr_eq(known, location) => {}
+            (_, location) => record.location = location.cloned(),
+        }
         record.status = facts.status;
         record.retry_after_ns = facts.retry_after_ns;
         record.cause = facts.cause;
@@ -102,21 +93,16 @@ impl RefusalRecord {
             unix_ms: 0,
             limit,
             key: None,
-            ip: None,
-            location: [0; LOCATION_MAX],
-            location_len: 0,
-            is_location_cut: false,
+            ip: UNIX_CLIENT,
+            location: None,
             status: None,
             retry_after_ns: None,
             cause: LimitCause::Rate,
         }
     }
 
-    /// The name of the location, which may be cut; `None` = no location was found.
-    pub fn location(&self) -> Option<String> {
-        let name = &self.location[..usize::from(self.location_len)];
-        let cut = if self.is_location_cut { "…" } else { "" };
-        (!name.is_empty())
-            .then(|| format!("{}{cut}", String::from_utf8_lossy(name).trim_end_matches('\u{fffd}')))
+    /// The address of the client; `None` on a unix socket without a forwarded address.
+    pub fn ip(&self) -> Option<IpAddr> {
+        (self.ip != UNIX_CLIENT).then_some(self.ip)
     }
 }

@@ -69,7 +69,7 @@ pub fn conclude_rejection(
         record_rejection(state, limit_rejection, degraded_to.is_some());
         if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {
             state.degraded = Some(upstream);
-            state.log_refusal(limit_rejection, None);
+            state.record_refusal(limit_rejection, None);
             // It gets the whole timeout of the location again, also after a wait in the queue.
             state.start_timeout();
             return Conclusion::Degrade(route);
@@ -77,7 +77,7 @@ pub fn conclude_rejection(
     }
     let response = render_rejection(state, texts, rejection);
     if let Rejection::Limit(limit_rejection) = rejection {
-        state.log_refusal(limit_rejection, Some(response.status()));
+        state.record_refusal(limit_rejection, Some(response.status()));
     }
     Conclusion::Respond(response)
 }
@@ -97,7 +97,6 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     }
     let worker = &state.worker;
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
-    state.count_refused(limit_rejection.limit);
     let limits = worker.gateway.chain_for(state.route).chain.limits();
     let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
     if state.decisions.iter().all(is_own) {
