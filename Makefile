@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-scaling audit fmt tools components lint \
+.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-scaling audit fmt tools components lint \
 	dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -70,6 +70,10 @@ bench-redis: tools gateway ## measure limits shared on Redis beside nginx with L
 
 bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside nginx and HAProxy; OPTIONS=--quick as well
 	cargo bench --locked --bench edge -- $(MEASURED) $(OPTIONS)
+
+# What sends the requests is built as the tests are.
+bench-operators: gateway ## measure reads of operators with a million keys under load, and what decisions notice
+	cargo test --locked --bench operators -- $(MEASURED) $(OPTIONS)
 
 bench-scaling: gateway ## measure cost against size: locations, limits, keys, connections; OPTIONS=--quick as well
 	cargo bench --locked --bench scaling -- $(MEASURED) $(OPTIONS)

@@ -39,7 +39,7 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
     let mut rows = vec![row("no proxy", None, bench.backend_port)];
     rows.extend(running.iter().map(|running| row(running.way.name(), Some(running.way), running.port)));
     for row in &rows {
-        open_loop(row.port, plan.rates[0], 1, GET, |_| true)?;
+        open_loop(row.port, plan.rates[0], 1, || GET, |_| true)?;
     }
     for round in 0..plan.rounds {
         for place in order(round, rows.len()) {
@@ -54,7 +54,7 @@ impl Row {
     fn run(&mut self, bench: &Bench, plan: &Plan) -> Result<()> {
         for (rate, column) in plan.rates.iter().zip(&mut self.columns) {
             let quiet = Quiet::begin([bench.proxy_core, bench.load_core]);
-            let outcome = open_loop(self.port, *rate, plan.secs, GET, |status| status == 200)?;
+            let outcome = open_loop(self.port, *rate, plan.secs, || GET, |status| status == 200)?;
             column.p50.push(outcome.percentile_us(0.5));
             column.p99.push(outcome.percentile_us(0.99));
             self.remarks.note(outcome.wrong > 0, "wrong or missing answers");

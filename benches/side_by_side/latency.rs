@@ -43,7 +43,7 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
                 _ => |status| status == 200,
             };
             let quiet = Quiet::begin([bench.proxy_core, bench.load_core]);
-            let outcome = open_loop(port, options.rate, secs, GET, expected)?;
+            let outcome = open_loop(port, options.rate, secs, || GET, expected)?;
             if round > 0 {
                 row.p50.push(outcome.percentile_us(0.5));
                 row.p99.push(outcome.percentile_us(0.99));

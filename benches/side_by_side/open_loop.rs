@@ -29,11 +29,11 @@ impl Outcome {
 }
 
 /// Sends `rate` requests per second for `secs` seconds and waits for the responses, at most five seconds longer.
-pub fn open_loop(
+pub fn open_loop<R: AsRef<[u8]>>(
     port: u16,
     rate: u64,
     secs: u64,
-    request: &str,
+    mut request: impl FnMut() -> R,
     expected: fn(u16) -> bool,
 ) -> Result<Outcome> {
     let mut client = Client::connect(port, CONNECTIONS)?;
@@ -49,7 +49,7 @@ pub fn open_loop(
         while sent < total && when(sent) <= facts::now() {
             let Some(connection) = idle.pop_front() else { break };
             due[connection] = when(sent);
-            client.send(connection, request.as_bytes());
+            client.send(connection, request().as_ref());
             sent += 1;
         }
         // With all connections busy, only a response frees one.

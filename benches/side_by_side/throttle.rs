@@ -149,8 +149,8 @@ fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
     let (_child, port) = gateway(bench, "neighbour", waiters + 1000, &limit)?;
     let good = |status| status == 200;
     let idle_key = request("idle");
-    open_loop(port, RATE, 1, &idle_key, good)?;
-    let alone = open_loop(port, RATE, secs, &idle_key, good)?;
+    open_loop(port, RATE, 1, || &idle_key, good)?;
+    let alone = open_loop(port, RATE, secs, || &idle_key, good)?;
     let mut crowd = Client::connect(port, waiters + REFUSED)?;
     let stop = AtomicBool::new(false);
     let [released, refused, broken] = [const { AtomicUsize::new(0) }; 3];
@@ -184,7 +184,7 @@ fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
         }
         // The last waiters may still be arriving.
         std::thread::sleep(Duration::from_millis(500));
-        let beside = open_loop(port, RATE, secs, &idle_key, good);
+        let beside = open_loop(port, RATE, secs, || &idle_key, good);
         stop.store(true, Ordering::Relaxed);
         beside
     })?;
