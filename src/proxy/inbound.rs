@@ -31,13 +31,15 @@ impl InboundRequest {
     pub fn new<B: Into<RequestBody>>(request: Request<B>) -> Box<InboundRequest> {
         let (head, body) = request.into_parts();
         // Boxed before anything else, because each move copies the head.
-        let mut inbound = Box::new(InboundRequest {
+        let place = Box::new_uninit();
+        let inbound = InboundRequest {
             request: Request::from_parts(head, body.into()),
             authority: None,
             is_websocket_connect: false,
             summary: HeaderSummary::default(),
             target: None,
-        });
+        };
+        let mut inbound = Box::write(place, inbound);
         let request = &mut inbound.request;
         let is_websocket_connect = *request.method() == Method::CONNECT && is_websocket(request);
         if is_websocket_connect {

@@ -1,6 +1,7 @@
 //! Reports the decisions of the limits in the metrics, in the head of the response, and in the access log.
 
 use http::HeaderMap;
+use smallvec::SmallVec;
 
 use crate::admission::chain;
 use crate::admission::chain::{ChainPermit, ChainRejection, RateDecision};
@@ -39,11 +40,13 @@ fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind) -> bool) {
     }
 }
 
-/// Counts the decisions of concurrency limits.
+/// Counts the decisions of concurrency limits, whose slots the request holds.
 #[inline]
-pub fn count_slots(state: &mut RequestState, permit: &ChainPermit) {
+pub fn count_slots(state: &mut RequestState) {
+    let slots = state.chain_permit.iter().flat_map(ChainPermit::slot_decisions);
+    let slots: SmallVec<[RateDecision; 4]> = slots.collect();
     let gateway = &state.worker.gateway;
-    for judged in permit.slot_decisions() {
+    for judged in slots {
         let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].id;
         let kind = decision_kind(&judged);
         gateway.metrics.count_decision(state.worker.id, limit, kind);

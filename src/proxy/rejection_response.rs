@@ -87,19 +87,24 @@ pub fn render_rejection(
         edits.apply(headers, &values);
     };
     let rejecter = gateway.rejecters.for_location(state.route);
-    if let (Rejection::Limit(limit_rejection), [only]) = (rejection, &state.decisions[..])
-        && !state.is_grpc
-        && is_decision_of(only, limit_rejection, gateway.chain_for(state.route))
-        && let Some(mut response) =
-            rejecter.render_usual(limit_rejection, &only.decision, state.request_id.as_bytes(), context)
-    {
-        edit_headers(response.headers_mut());
-        return response;
-    }
-    let mut response = rejecter.render_rejection(rejection, &context(), state.is_grpc);
-    // No wait brings a missing key, so the fields about limits would mislead.
-    let write_fields = if rejection.is_missing_key() { write_dry_runs } else { write_decisions };
-    write_fields(gateway, state.route, &state.decisions, response.headers_mut());
+    let usual = match (rejection, &state.decisions[..]) {
+        (Rejection::Limit(limit_rejection), [only])
+            if !state.is_grpc && is_decision_of(only, limit_rejection, gateway.chain_for(state.route)) =>
+        {
+            rejecter.find_usual(limit_rejection, &only.decision, state.request_id.as_bytes())
+        }
+        _ => None,
+    };
+    let mut response = match usual {
+        Some(usual) => usual.build_response(state.request_id.as_bytes(), context),
+        None => {
+            let mut response = rejecter.render_rejection(rejection, &context(), state.is_grpc);
+            // No wait brings a missing key, so the fields about limits would mislead.
+            let write_fields = if rejection.is_missing_key() { write_dry_runs } else { write_decisions };
+            write_fields(gateway, state.route, &state.decisions, response.headers_mut());
+            response
+        }
+    };
     edit_headers(response.headers_mut());
     if rejection.closes_connection() {
         hop_by_hop::set_connection_close(response.headers_mut());

@@ -15,8 +15,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use crate::admission::ban::StrikeTarget;
 use crate::admission::chain::{AnswerEnd, ChainPermit, Decisions};
 use crate::base::clock::Now;
-use crate::config::TierRules;
-use crate::config::{LimitId, LocationId, LogField, Scheme, UpstreamId};
+use crate::config::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
 use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
@@ -163,7 +162,9 @@ impl RequestState {
     ) -> Box<RequestState> {
         watch.begin_request();
         worker.gateway.request_counts.add(worker.id, REQUESTS_OPENED, 1);
-        Box::new(RequestState {
+        // Reserved first, so that the state is written in place and not copied into its box.
+        let place = Box::new_uninit();
+        let state = RequestState {
             worker: worker.clone(),
             connection: connection.clone(),
             watch,
@@ -198,7 +199,8 @@ impl RequestState {
             limit: None,
             retry_after_ns: None,
             log_fields: None,
-        })
+        };
+        Box::write(place, state)
     }
 
     /// Copies from the head a trusted proxy's request id, and the fields of the access log.
@@ -351,10 +353,10 @@ impl Drop for RequestState {
             self.verdict = Verdict::Fault(fault);
         }
         // Release the slots first, so that the rest does not delay the next request.
-        if let Some(permit) = self.chain_permit.take() {
+        if let Some(permit) = &mut self.chain_permit {
             let has_answer = self.status != status::CLIENT_GONE && !std::thread::panicking();
-            let status = has_answer.then_some(self.status);
-            permit.settle(AnswerEnd { status, bytes: self.bytes_sent });
+            permit.settle(AnswerEnd { status: has_answer.then_some(self.status), bytes: self.bytes_sent });
+            self.chain_permit = None;
         }
         self.in_flight = None;
         self.watch.end_request();
@@ -363,8 +365,8 @@ impl Drop for RequestState {
         }
         self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
         let ended = Now::read_clock();
-        let is_tunnel = self.bytes_received.is_some();
-        let duration = (!is_tunnel).then(|| ended.ns_since(self.started));
+        // A tunnel has none.
+        let duration = self.bytes_received.is_none().then(|| ended.ns_since(self.started));
         let metrics = &self.worker.gateway.metrics;
         metrics.count_request(self.worker.id, self.route, self.status, duration);
         metrics.count_verdict(self.worker.id, self.verdict.kind());

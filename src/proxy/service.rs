@@ -141,11 +141,15 @@ where
     match (Received { inbound, state }).judge() {
         // Over HTTP/2 even a rejection is pending: its deadlines must first know the task of its stream.
         Judged::Reject(rejected) if stream_watch.is_none() => {
-            ResponseFuture::Ready(Some(completion.complete_response(respond_rejected(rejected))))
+            ResponseFuture::Ready(Some(respond_rejected(rejected, completion)))
         }
         // The usual request: its future has no room for a wait.
         Judged::Admit(admitted) => {
-            ResponseFuture::Pending(Box::pin(forward_request(admitted, forward, completion, stream_watch)))
+            // Reserved first, so that the future is written in place and not copied into its box.
+            let place = Box::new_uninit();
+            let forwarding = forward_request(admitted, forward, completion, stream_watch);
+            let forwarding = Box::write(place, forwarding);
+            ResponseFuture::Pending(Box::into_pin(forwarding))
         }
         judged => ResponseFuture::Pending(Box::pin(async move {
             if let Some(watch) = &stream_watch {
@@ -164,7 +168,7 @@ where
     loop {
         judged = match judged {
             Judged::Admit(admitted) => return forward_request(admitted, forward, completion, None).await,
-            Judged::Reject(rejected) => return completion.complete_response(respond_rejected(rejected)),
+            Judged::Reject(rejected) => return respond_rejected(rejected, completion),
             Judged::AskStore(asking) => asking.ask_store().await,
             Judged::Wait(waiting) => waiting.wait_for_turn().await,
         };
@@ -172,15 +176,16 @@ where
 }
 
 #[inline]
-fn respond_rejected(rejected: Rejected) -> Response<ResponseBody> {
-    let Rejected { response, inbound, mut state } = rejected;
+fn respond_rejected(rejected: Rejected, completion: Completion) -> Response<ResponseBody> {
+    let Rejected { response, mut inbound, mut state } = rejected;
     limit_report::log_dry_runs(&mut state);
-    body::discard_body(&state.connection.watch, inbound.request);
+    body::discard_body(&state.connection.watch, &mut inbound.request);
     let marks_fallback = state.marks_fallback();
     let mut response = forward::local_response(response, state);
     if marks_fallback {
         response.headers_mut().insert(FALLBACK_HEADER, FALLBACK_VALUE);
     }
+    completion.complete_response(&mut response);
     response
 }
 
@@ -231,7 +236,8 @@ impl ForwardingSteps {
         if self.marks_fallback {
             response.headers_mut().insert(FALLBACK_HEADER, FALLBACK_VALUE);
         }
-        completion.complete_response(response)
+        completion.complete_response(&mut response);
+        response
     }
 }
 
@@ -245,7 +251,7 @@ struct Completion {
 
 impl Completion {
     #[inline]
-    fn complete_response(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    fn complete_response(self, response: &mut Response<ResponseBody>) {
         let watch = &self.connection.watch;
         if let Some(cors) = response.body_mut().take_cors() {
             cors.write_response_fields(response.headers_mut());
@@ -265,8 +271,7 @@ impl Completion {
         {
             hop_by_hop::set_connection_close(response.headers_mut());
         }
-        forward::clear_unknown_reason(&mut response);
-        response
+        forward::clear_unknown_reason(response);
     }
 }
 

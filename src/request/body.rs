@@ -255,7 +255,8 @@ impl Drop for ClientBody {
 
 /// Discards the body of a request that is answered here: a short one is drained, so that the connection can be kept; a
 /// long one is left to a lingering close.
-pub fn discard_body(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) {
+#[inline]
+pub fn discard_body(watch: &Rc<ConnectionWatch>, request: &mut Request<RequestBody>) {
     if request.body().is_empty() {
         return;
     }
@@ -263,7 +264,7 @@ pub fn discard_body(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) 
     let is_small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
     // A client that waits for 100 Continue sends nothing yet, and reading would send it.
     let awaits_continue = request.headers().contains_key(EXPECT);
-    if let RequestBody::Unread(body) = request.into_body()
+    if let RequestBody::Unread(body) = std::mem::replace(request.body_mut(), RequestBody::Consumed)
         && is_small
         && !awaits_continue
     {

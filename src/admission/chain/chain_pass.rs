@@ -244,7 +244,6 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
 
     /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
     /// is rejected here, too, but only to show the answers.
-    #[inline]
     pub fn finish_limits(
         mut self,
         waiter: WaitingRequest<'_>,
@@ -257,14 +256,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             }
             self.cancel_questions();
         }
-        // The two usual ends are written in place.
-        match self.findings.rejection {
-            Some(rejection) => *verdict = Some(ChainVerdict::Reject(self.build_rejection(rejection))),
-            None if self.findings.is_plain_admission() => {
-                *verdict = Some(ChainVerdict::Admit(ChainPermit::new(self.held)));
-            }
-            None => *verdict = Some(self.conclude(waiter)),
-        }
+        *verdict = Some(self.conclude(waiter));
     }
 
     /// Holds the charges of the local limits until the store has answered.
@@ -297,7 +289,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         ChainVerdict::Admit(ChainPermit::new(self.held))
     }
 
-    fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
+    pub fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
         let PassRejection { cause, limit_index, rate, retry_after_ns } = rejection;
         let rejected = ChainRejection::outright(cause, &self.limits[limit_index], rate);
         ChainRejection { retry_after_ns, ..rejected }

@@ -220,6 +220,14 @@ impl Chain {
                 }
             }
         }
-        pass.finish_limits(waiter, verdict);
+        // The two usual ends are written in place, because each move of a pass copies it.
+        match pass.findings.rejection {
+            _ if !pass.shared_demands.is_empty() => pass.finish_limits(waiter, verdict),
+            Some(rejection) => *verdict = Some(ChainVerdict::Reject(pass.build_rejection(rejection))),
+            None if pass.findings.is_plain_admission() => {
+                *verdict = Some(ChainVerdict::Admit(ChainPermit::new(pass.held)));
+            }
+            None => pass.finish_limits(waiter, verdict),
+        }
     }
 }

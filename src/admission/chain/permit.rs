@@ -65,10 +65,10 @@ impl ChainPermit {
         }
     }
 
-    /// The answer is over, whatever ended it: the slots are released. The charges stay if there was an answer, or if
-    /// the upstream has seen the request.
+    /// The answer is over, whatever ended it. The charges stay if there was an answer, or if the upstream has seen the
+    /// request; dropping the permit releases its slots.
     #[inline]
-    pub fn settle(mut self, ended: AnswerEnd) {
+    pub fn settle(&mut self, ended: AnswerEnd) {
         if ended.status.is_some() {
             self.held.keep_charges();
         }

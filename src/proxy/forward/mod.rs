@@ -300,7 +300,7 @@ impl Drop for LatencyFeedback<'_> {
     }
 }
 
-fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestState>) -> ForwardOutcome {
+fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<RequestState>) -> ForwardOutcome {
     let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
     let texts = RequestTexts::read_again(&inbound);
@@ -324,7 +324,7 @@ fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestSta
         }
         Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
-    body::discard_body(&state.connection.watch, inbound.request);
+    body::discard_body(&state.connection.watch, &mut inbound.request);
     let mut response = local_response(response, state);
     route.response_edits.apply(response.headers_mut(), &values);
     ForwardOutcome::Responded(response)
@@ -332,7 +332,7 @@ fn respond_locally(route: &Route, inbound: InboundRequest, state: Box<RequestSta
 
 fn respond_to_preflight(
     route: &Route,
-    inbound: InboundRequest,
+    mut inbound: InboundRequest,
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let mut response = Response::new(Bytes::new());
@@ -342,7 +342,7 @@ fn respond_to_preflight(
     if let Some(cors) = state.cors.take() {
         cors.write_preflight_fields(inbound.request.headers(), response.headers_mut());
     }
-    body::discard_body(&state.connection.watch, inbound.request);
+    body::discard_body(&state.connection.watch, &mut inbound.request);
     ForwardOutcome::Responded(local_response(response, state))
 }
 

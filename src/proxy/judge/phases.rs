@@ -17,8 +17,7 @@ use super::mode::ChargeRequest;
 use super::rejected;
 use super::rejected::Conclusion;
 use crate::admission::chain::{
-    ChainPermit, ChainRejection, ChainVerdict, Charge, PendingStore, Queued, TurnTaken, UndecidedLimit,
-    WaitingRequest,
+    ChainRejection, ChainVerdict, Charge, PendingStore, Queued, TurnTaken, UndecidedLimit, WaitingRequest,
 };
 use crate::base::clock::Now;
 use crate::config::{LimitId, LocationId};
@@ -107,18 +106,21 @@ impl Received {
             }
             (Ok(()), _) => {
                 let route = facts.route_or_rejection();
-                drop(facts);
                 (inbound.summary, inbound.target) = (summary, target);
                 state.start_timeout();
-                let received = Received { inbound, state };
+                let mut received = Received { inbound, state };
                 return match verdict {
                     None => received.admit(route),
+                    // Moved once, because each move of a permit copies it.
+                    Some(ChainVerdict::Admit(permit)) => {
+                        received.state.chain_permit = Some(permit);
+                        received.admit_by_limits(route)
+                    }
                     Some(verdict) => received.apply_verdict(verdict, route),
                 };
             }
         };
         let conclusion = rejected::conclude_rejection(&mut state, &facts.texts(), &rejection);
-        drop(facts);
         (inbound.summary, inbound.target) = (summary, target);
         Received { inbound, state }.apply_conclusion(conclusion)
     }
@@ -132,9 +134,8 @@ impl Received {
     ) -> Judged {
         match verdict {
             ChainVerdict::Admit(permit) => {
-                limit_report::count_accepted(&self.state);
-                self.hold_permit(permit);
-                self.admit(route)
+                self.state.chain_permit = Some(permit);
+                self.admit_by_limits(route)
             }
             ChainVerdict::AskStore(pending) => {
                 self.state.keep_units();
@@ -154,11 +155,12 @@ impl Received {
         }
     }
 
-    /// Keeps the permit in the state: it outlives the request.
+    /// The limits admit the request at once; their permit is in its state.
     #[inline]
-    fn hold_permit(&mut self, permit: ChainPermit) {
-        limit_report::count_slots(&mut self.state, &permit);
-        self.state.chain_permit = Some(permit);
+    fn admit_by_limits(mut self, route: Result<LocationId, Rejection>) -> Judged {
+        limit_report::count_accepted(&self.state);
+        limit_report::count_slots(&mut self.state);
+        self.admit(route)
     }
 
     /// The end of judging: the limits admit the request, and a location serves it or not.
@@ -295,7 +297,8 @@ impl Waiting {
         note_fallbacks(state, &undecided);
         match taken {
             Ok(permit) => {
-                received.hold_permit(permit);
+                received.state.chain_permit = Some(permit);
+                limit_report::count_slots(&mut received.state);
                 received.admit(route)
             }
             Err(rejection) => received.reject(&rejected::translate_rejection(&rejection)),

@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::response::Parts;
+use http::{HeaderValue, StatusCode};
 
 use super::prepared_response::{
     self, NO_KIND, PreparedResponse, QUOTA_EXCEEDED, ResponseContent, RetryHint, SectionStyle,
@@ -35,7 +36,7 @@ pub(super) struct LimitResponses {
     pub queued_too_long: PreparedResponse,
     /// Complete heads of rejections that leave no unit until the retry, by its seconds from 1; each is rendered at its
     /// first use. Under attack nearly all responses have one of them.
-    pub usual_heads: [OnceLock<Box<HeaderMap>>; USUAL_SECONDS],
+    pub usual_heads: [OnceLock<Box<Parts>>; USUAL_SECONDS],
     pub degraded_to: Option<DegradedTo>,
     /// The limit's name as the value of `Sluicegate-Degraded`.
     pub degraded_value: HeaderValue,

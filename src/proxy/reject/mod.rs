@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::ALLOW;
+use http::response::Parts;
 use http::{HeaderMap, HeaderName, Response};
 
 use crate::base::escape;
@@ -29,6 +30,7 @@ use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
 use location_responses::{FaultResponses, LimitResponses, prepare_limit};
 use prepared_response::PreparedResponse;
+use template::RetryTimes;
 
 pub use plain_http::PLAIN_HTTP_ON_TLS;
 pub use rejection::{Fault, LimitCause, LimitRejection, Rejection};
@@ -68,6 +70,13 @@ pub struct Rejecter {
     rate_limit_fields: RateLimitFields,
     dry_runs: DryRuns,
     uses_target: bool,
+}
+
+/// The response to a frequent rejection, with its head kept.
+pub struct UsualResponse<'a> {
+    response: &'a PreparedResponse,
+    head: &'a Parts,
+    retry: RetryTimes,
 }
 
 /// The substitute for a rejection by a limit.
@@ -202,16 +211,15 @@ impl Rejecter {
         response
     }
 
-    /// The whole response to the most frequent rejection: `decision` is the only one of the chain, it rejects, and it
-    /// leaves no unit until the retry. `None` for any other. `context` is called only if the response contains more of
-    /// the request than its id.
-    pub fn render_usual<'c>(
+    /// The kept response to the most frequent rejection: `decision` is the only one of the chain, it rejects, and it
+    /// leaves no unit until the retry. `None` for any other.
+    #[inline]
+    pub fn find_usual(
         &self,
         limit_rejection: &LimitRejection,
         decision: &Decision,
-        request_id: &'c [u8],
-        context: impl FnOnce() -> RejectContext<'c>,
-    ) -> Option<Response<Bytes>> {
+        request_id: &[u8],
+    ) -> Option<UsualResponse<'_>> {
         let responses = self.limit_responses(limit_rejection)?;
         if !matches!(limit_rejection.cause, LimitCause::Rate | LimitCause::Queue)
             || responses.degraded_to.is_some()
@@ -230,14 +238,11 @@ impl Rejecter {
         let kept = responses.usual_heads.get(usize::try_from(seconds).ok()?.checked_sub(1)?)?;
         let head = kept.get_or_init(|| {
             let mut head = response.render_head(&RejectContext::default(), retry);
-            self.write_fields([(limit_rejection.limit, limit_rejection.rate, *decision)], &mut head);
+            let rejecting = (limit_rejection.limit, limit_rejection.rate, *decision);
+            self.write_fields([rejecting], &mut head.headers);
             Box::new(head)
         });
-        let context = match response.uses_context() {
-            true => context(),
-            false => RejectContext { request_id, ..RejectContext::default() },
-        };
-        Some(response.build_response(HeaderMap::clone(head), &context, retry))
+        Some(UsualResponse { response, head, retry })
     }
 
     /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are
@@ -282,6 +287,24 @@ impl Rejecter {
             responses.limit == limit_rejection.limit && responses.rate == limit_rejection.rate
         };
         self.limits.iter().find(matches)
+    }
+}
+
+// === impl UsualResponse ===
+
+impl UsualResponse<'_> {
+    /// The whole response. `context` is called only if it contains more of the request than its id.
+    #[inline]
+    pub fn build_response<'c>(
+        self,
+        request_id: &'c [u8],
+        context: impl FnOnce() -> RejectContext<'c>,
+    ) -> Response<Bytes> {
+        let context = match self.response.uses_context() {
+            true => context(),
+            false => RejectContext { request_id, ..RejectContext::default() },
+        };
+        self.response.build_response(self.head.clone(), &context, self.retry)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::RejectContext;
@@ -234,7 +235,7 @@ impl PreparedResponse {
     #[inline]
     pub(super) fn build_response(
         &self,
-        head: HeaderMap,
+        head: Parts,
         context: &RejectContext<'_>,
         retry: RetryTimes,
     ) -> Response<Bytes> {
@@ -242,13 +243,10 @@ impl PreparedResponse {
             true => Bytes::new(),
             false => Bytes::from(self.body.render_with_retry(context, retry)),
         };
-        let mut response = Response::new(body);
-        *response.status_mut() = self.status;
-        *response.headers_mut() = head;
-        response
+        Response::from_parts(head, body)
     }
 
-    pub(super) fn render_head(&self, context: &RejectContext<'_>, retry: RetryTimes) -> HeaderMap {
+    pub(super) fn render_head(&self, context: &RejectContext<'_>, retry: RetryTimes) -> Parts {
         // Reserve for the fields about limits as well: the smallest map holds six.
         let mut headers = HeaderMap::with_capacity(4 + self.extra_headers.len());
         if let Some(content_type) = &self.content_type {
@@ -262,7 +260,10 @@ impl PreparedResponse {
             headers.insert(WWW_AUTHENTICATE, challenge.clone());
         }
         self.add_extra_headers(context, &mut headers);
-        headers
+        let mut head = Response::new(());
+        *head.status_mut() = self.status;
+        *head.headers_mut() = headers;
+        head.into_parts().0
     }
 
     /// A trailers-only response: gRPC callers read the status from fields, not from the HTTP status.

@@ -19,6 +19,8 @@ pub struct CompiledTemplate {
     parts: Box<[TemplatePart]>,
     /// Bytes of all texts.
     text_bytes: usize,
+    /// Whether a value is the whole seconds until the retry.
+    uses_seconds: bool,
     escape: Escape,
 }
 
@@ -149,7 +151,7 @@ impl CompiledTemplate {
         let (mut seconds, mut ms) = (itoa::Buffer::new(), itoa::Buffer::new());
         // Templates write numbers without quotes, so an empty text would not be valid JSON.
         let unknown = if self.escape == Escape::Json { "0" } else { "" };
-        let seconds = retry.seconds.map_or(unknown, |n| seconds.format(n));
+        let seconds = retry.seconds.filter(|_| self.uses_seconds).map_or(unknown, |n| seconds.format(n));
         let ms = retry.ms.map_or(unknown, |n| ms.format(n));
         let text = |slot: TemplateSlot| match slot {
             TemplateSlot::RetryAfter => seconds.as_bytes(),
@@ -313,6 +315,7 @@ impl TemplateBuilder {
         });
         CompiledTemplate {
             text_bytes: text_bytes.sum(),
+            uses_seconds: self.parts.contains(&TemplatePart::Slot(TemplateSlot::RetryAfter)),
             parts: self.parts.into_boxed_slice(),
             escape: self.escape,
         }

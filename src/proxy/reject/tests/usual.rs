@@ -20,9 +20,10 @@ fn render_both(
     let rejecter = rejecters.for_location(Some(LocationId(0)));
     let mut rendered = rejecter.render_rejection(&Rejection::Limit(rejection), &context(), false);
     rejecter.write_fields([(rejection.limit, rejection.rate, decision)], rendered.headers_mut());
+    let find_usual = || rejecter.find_usual(&rejection, &decision, ID.as_bytes());
     // Asked for twice: the first renders the head.
-    rejecter.render_usual(&rejection, &decision, ID.as_bytes(), context);
-    (rejecter.render_usual(&rejection, &decision, ID.as_bytes(), context), rendered)
+    find_usual();
+    (find_usual().map(|usual| usual.build_response(ID.as_bytes(), context)), rendered)
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn other_rejections_have_no_kept_head() {
     let rejecters = with_on_reject("{}");
     let rejecter = rejecters.for_location(Some(LocationId(0)));
     let is_usual = |rejection: LimitRejection, decision: Decision| {
-        rejecter.render_usual(&rejection, &decision, ID.as_bytes(), context).is_some()
+        rejecter.find_usual(&rejection, &decision, ID.as_bytes()).is_some()
     };
     let (rate, second) = (rate_rejection(Some(1_000_000_000)), 1_000_000_000);
     assert!(is_usual(rate, rejecting(0, second)));
@@ -82,5 +83,5 @@ fn other_rejections_have_no_kept_head() {
     assert!(!is_usual(LimitRejection { limit: LimitId(9), ..rate }, rejecting(0, second)));
     let degraded = with_on_reject("{ degrade: { status: 200, body: sorry } }");
     let rejecter = degraded.for_location(Some(LocationId(0)));
-    assert!(rejecter.render_usual(&rate, &rejecting(0, second), ID.as_bytes(), context).is_none());
+    assert!(rejecter.find_usual(&rate, &rejecting(0, second), ID.as_bytes()).is_none());
 }
