@@ -1,7 +1,7 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-scaling audit fmt tools components lint \
-	dependencies instructions gateway package test-package test-deploy promtool
+.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-scaling audit fmt tools components \
+	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 

@@ -147,8 +147,8 @@ impl WorkerHeavyKeys {
         asked_now.iter().filter_map(keep).collect()
     }
 
-    /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is what a
-    /// request asked that has waited; `None` = it is the one that was just judged.
+    /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is what
+    /// a request asked that has waited; `None` = it is the one that was just judged.
     pub fn count_refused(
         &self,
         limit: LimitId,
