@@ -29,9 +29,10 @@ fn is_well_formed(name: &[u8]) -> bool {
     id.len() == 22 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// Names of the counters of limits, and milliseconds until they expire; without the list of gateways and strikes.
+/// Names of the counters of limits, and milliseconds until they expire; without the list of gateways, what they
+/// report, and strikes.
 fn counters(redis: &Redis) -> Vec<(Vec<u8>, i64)> {
-    let others = [&b"sg:{nodes."[..], b"sg:{bans}"];
+    let others = [&b"sg:{nodes."[..], b"sg:{operator}", b"sg:{bans}"];
     let is_counter = |name: &[u8]| !others.iter().any(|begin| name.starts_with(begin));
     redis.keys().into_iter().filter(|(name, _)| is_counter(name)).collect()
 }
