@@ -14,6 +14,7 @@ pub mod limit_report;
 pub mod pipeline;
 pub mod reject;
 pub mod rejection_response;
+mod request_report;
 pub mod request_state;
 pub mod service;
 pub mod worker;

@@ -18,7 +18,6 @@ use crate::base::clock::Now;
 use crate::config::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
 use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
-use crate::observe::access_log::line::AccessRecord;
 use crate::observe::metrics::VerdictKind;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::{KeptUnits, RefusalFacts};
@@ -257,7 +256,7 @@ impl RequestState {
     }
 
     /// As [`RequestState::count_refused`], and adds the refusal to the last ones.
-    pub fn record_refusal(&self, rejection: &LimitRejection, status: Option<StatusCode>) {
+    pub fn record_refusal(&mut self, rejection: &LimitRejection, status: Option<StatusCode>) {
         let now = self.judged_until();
         let facts = RefusalFacts {
             unix_ms: self.worker.wall_clock.unix_ms(now),
@@ -268,6 +267,10 @@ impl RequestState {
             cause: rejection.cause,
         };
         self.worker.heavy_keys.count_refused(rejection.limit, self.kept_units.as_deref(), now, Some(&facts));
+        // The log line names the key.
+        if self.log_fields.is_some() {
+            self.keep_units();
+        }
     }
 
     /// The end of its wait, or its start.
@@ -290,49 +293,6 @@ impl RequestState {
     /// The name of the caller's tier, or of the default one.
     pub fn tier_name(&self) -> &str {
         self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
-    }
-
-    fn write_log_line(&self, fields: &LogFields, ended: Now) {
-        let gateway = &self.worker.gateway;
-        let has = |field| gateway.config.access_log.fields.contains(&field);
-        let was_sent = self.tries > 0;
-        self.worker.log.write_record(&AccessRecord {
-            unix_ms: self.worker.wall_clock.unix_ms(self.started),
-            id: self.request_id.as_str(),
-            ip: fields.ip,
-            method: fields.method.as_str(),
-            host: fields.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
-            path: fields.target.as_ref().map_or("", PathAndQuery::path),
-            status: self.status.as_u16(),
-            bytes: self.bytes_sent,
-            received: self.bytes_received,
-            duration_ns: ended.ns_since(self.started),
-            wait_ns: self.wait_ns,
-            upstream: self.server.map(|server| &*gateway.servers[server].name),
-            error: self.error,
-            location: self.route.map(|route| &*gateway.routes[route.0].name),
-            account: self.account.as_deref(),
-            tier: self.tier.as_ref().map(Tier::as_str),
-            verdict: self.verdict.as_str(),
-            limit: self.limit.map(|limit| &*gateway.limits[limit.0].name),
-            retry_after_ns: self.retry_after_ns,
-            dry_run: fields.dry_run.as_deref(),
-            user_agent: fields.user_agent.as_ref().map(HeaderValue::as_bytes),
-            referer: fields.referer.as_ref().map(HeaderValue::as_bytes),
-            tries: (was_sent && has(LogField::Tries)).then_some(self.tries),
-            upstream_ns: self.upstream_ns.filter(|_| was_sent && has(LogField::UpstreamMs)),
-            scheme: has(LogField::Scheme).then(|| self.scheme.as_str()),
-            proto: has(LogField::Proto).then(|| version_name(fields.version)),
-            headers: &fields.headers,
-        });
-    }
-}
-
-fn version_name(version: Version) -> &'static str {
-    match version {
-        Version::HTTP_10 => "HTTP/1.0",
-        Version::HTTP_2 => "HTTP/2.0",
-        _ => "HTTP/1.1",
     }
 }
 

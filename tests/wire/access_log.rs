@@ -59,6 +59,50 @@ fn a_line_describes_the_request() {
     assert_eq!(text(rejected, "account"), text(line, "account"));
 }
 
+/// A line names the key of the limit that rejected the request or made it wait, in the words of the admin API.
+#[test]
+fn a_line_has_the_key_of_the_limit_that_decided() {
+    let gateway = Gateway::start(
+        "account: { from: header:x-account }\naccess_log: { hash_secret: s }\n\
+         limits:\n  per-account: { key: [account, uri], rate: 1/h }\n  wide: { key: ip, rate: 100/s }\n  \
+           slow: { key: ip, algorithm: leaky_bucket, rate: 10/s, queue: 3, max_wait: 150ms }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: [wide, per-account] }\n  \
+           - { path: /slow, respond: { body: ok }, limits: [slow, per-account] }\n",
+    );
+    let ask = |path: &str| get(path).header("X-Account", "ann");
+    let mut client = gateway.client();
+    client.ask(&ask("/a")).expect(200);
+    client.ask(&ask("/a")).expect(429);
+    client.ask(&ask("/slow/1")).expect(200);
+    client.ask(&ask("/slow/2")).expect(200);
+    let lines = gateway.wait_log(4);
+    assert!(lines[0].get("key").is_none() && lines[2].get("key").is_none(), "{lines:#?}");
+    let account = text(&lines[1], "account");
+    assert_eq!(account.len(), 16, "{lines:#?}");
+    assert_eq!(text(&lines[1], "key"), format!("account=#{account},uri=/a"));
+    assert_eq!((text(&lines[3], "verdict"), text(&lines[3], "key")), ("wait", "ip=127.0.0.1"));
+    let known = gateway.admin_get("/limits/per-account/keys?by=refused").expect(200).text();
+    assert!(known.contains(text(&lines[1], "key")), "{known}");
+}
+
+/// Without hashing, a key is shown as text that cannot forge a line, and of bounded length.
+#[test]
+fn a_key_in_clear_is_encoded_and_cut() {
+    let gateway = Gateway::start(
+        "account: { from: header:x-account }\naccess_log: { hash_keys: false }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: { key: account, rate: 1/h } }\n",
+    );
+    let mut client = gateway.client();
+    for (index, (account, shown)) in
+        [("a\",\"x\":1", "account=a%22%2C%22x%22:1"), (&"x".repeat(4000), "…")].into_iter().enumerate()
+    {
+        client.ask(&get("/").header("X-Account", account)).expect(200);
+        client.ask(&get("/").header("X-Account", account)).expect(429);
+        let line = &gateway.wait_log(2 * index + 2)[2 * index + 1];
+        assert!(text(line, "key").ends_with(shown) && text(line, "key").len() < 200, "{line}");
+    }
+}
+
 /// `access_log.fields` adds facts of the request and of its upstream; a request that no server got has none of them.
 #[test]
 fn configured_fields_are_added() {

@@ -40,6 +40,7 @@ fn record(path: &str) -> AccessRecord<'_> {
         tier: None,
         verdict: "admit",
         limit: None,
+        key: None,
         retry_after_ns: None,
         dry_run: None,
         user_agent: None,

@@ -147,6 +147,12 @@ impl WorkerHeavyKeys {
         asked_now.iter().filter_map(keep).collect()
     }
 
+    /// The name of the key that a request asked `limit` under, from what was kept of it.
+    pub fn name_key(&self, gateway: &Gateway, limit: LimitId, kept: &[KeptUnits]) -> Option<String> {
+        let own = kept.iter().find(|own| own.limit == limit)?;
+        Some(gateway.key_naming().render_name(&self.limits[limit.0].identity.spec, &own.label.name))
+    }
+
     /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is what
     /// a request asked that has waited; `None` = it is the one that was just judged.
     pub fn count_refused(

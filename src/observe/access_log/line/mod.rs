@@ -45,6 +45,8 @@ pub struct AccessRecord<'a> {
     pub verdict: &'a str,
     /// The limit that rejected the request or made it wait.
     pub limit: Option<&'a str>,
+    /// The name of its key by that limit.
+    pub key: Option<&'a str>,
     pub retry_after_ns: Option<u64>,
     /// The decisions of dry-run limits, e.g. `per-ip=reject`.
     pub dry_run: Option<&'a str>,
@@ -120,6 +122,7 @@ impl LineFormat {
         }
         write_optional(out, b",\"tier\":\"", record.tier);
         write_optional(out, b",\"limit\":\"", record.limit);
+        write_optional(out, b",\"key\":\"", record.key);
         if let Some(ns) = record.retry_after_ns {
             // Seconds as in Retry-After, but exact to the millisecond.
             let ms = ns.div_ceil(1_000_000);

@@ -24,6 +24,7 @@ fn record<'a>() -> AccessRecord<'a> {
         tier: Some("gold"),
         verdict: "reject",
         limit: Some("per-ip"),
+        key: Some("account=#00ff,uri=/a"),
         retry_after_ns: Some(100_000_001),
         dry_run: None,
         user_agent: None,
@@ -53,7 +54,8 @@ fn a_line_has_every_field_of_a_request() {
     let expected = concat!(
         r#"{"ts":"2025-11-20T20:22:11.045Z","id":"01JD3Z0V7Q","ip":"192.0.2.17","method":"GET","#,
         r#""host":"example.com","path":"/a/b","status":429,"bytes":285,"dur_ms":1.234,"wait_ms":0.000,"#,
-        r#""verdict":"reject","location":"/a/","account":"alice","tier":"gold","limit":"per-ip","retry_after":0.101}"#,
+        r#""verdict":"reject","location":"/a/","account":"alice","tier":"gold","limit":"per-ip","#,
+        r#""key":"account=#00ff,uri=/a","retry_after":0.101}"#,
         "\n"
     );
     assert_eq!(line(&record()), expected);
@@ -70,6 +72,16 @@ fn dry_run_decisions_are_written_and_cut() {
 }
 
 #[test]
+fn a_key_is_escaped_and_cut() {
+    let told = |key: &str| {
+        let line = parse_line(&AccessRecord { key: Some(key), ..record() });
+        line["key"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(told("a\"\n=…"), "a\"\n=…");
+    assert_eq!(told(&"x".repeat(10_000)).len(), VALUE_MAX);
+}
+
+#[test]
 fn unknown_fields_are_left_out() {
     let bare = AccessRecord {
         ip: None,
@@ -77,6 +89,7 @@ fn unknown_fields_are_left_out() {
         account: None,
         tier: None,
         limit: None,
+        key: None,
         retry_after_ns: None,
         ..record()
     };
@@ -87,6 +100,7 @@ fn unknown_fields_are_left_out() {
         "account",
         "tier",
         "limit",
+        "key",
         "retry_after",
         "dry_run",
         "upstream",
