@@ -290,6 +290,7 @@ fn with_limits(
             hash_keys: true,
             hash_secret: None,
         },
+        tracing: config::TracingConfig { otlp: None, sample: 1.0 },
     }
 }
 

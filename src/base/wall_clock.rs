@@ -23,16 +23,22 @@ impl WallClock {
         WallClock { last_reading: Cell::new((now, unix_ns())) }
     }
 
-    /// Milliseconds since 1970 at `now`. The system's clock is read once a second, so that its corrections show.
+    /// Milliseconds since 1970 at `now`.
     #[inline]
     pub fn unix_ms(&self, now: Now) -> u64 {
+        self.unix_ns(now) / 1_000_000
+    }
+
+    /// Nanoseconds since 1970 at `now`. The system's clock is read once a second, so that its corrections show.
+    #[inline]
+    pub fn unix_ns(&self, now: Now) -> u64 {
         let (read_at, unix) = self.last_reading.get();
         if now.ns_since(read_at) < REREAD_AFTER_NS {
-            return (unix + now.ns_since(read_at)) / 1_000_000;
+            return unix + now.ns_since(read_at);
         }
         let unix = unix_ns();
         self.last_reading.set((now, unix));
-        unix / 1_000_000
+        unix
     }
 }
 

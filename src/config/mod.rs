@@ -33,6 +33,7 @@ pub use model::log_field::*;
 pub use model::reject::*;
 pub use model::template::*;
 pub use model::tls::*;
+pub use model::traces::*;
 pub use model::upstream::*;
 pub use model::*;
 pub use read::grant::read_grant;

@@ -23,7 +23,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
     ];
     let mut parts: Vec<String> =
         named.iter().filter_map(|(section, old, new)| describe_section(section, old, new)).collect();
-    let whole: [(&str, String, String); 10] = [
+    let whole: [(&str, String, String); 11] = [
         ("server", server_text(old), server_text(new)),
         ("access", debug_text(&old.access), debug_text(&new.access)),
         ("ip_sets", debug_text(&old.ip_sets), debug_text(&new.ip_sets)),
@@ -34,6 +34,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
         ("admin", debug_text(&old.admin), debug_text(&new.admin)),
         ("log", debug_text(&(&old.log, &old.reload)), debug_text(&(&new.log, &new.reload))),
         ("access_log", debug_text(&old.access_log), debug_text(&new.access_log)),
+        ("tracing", debug_text(&old.tracing), debug_text(&new.tracing)),
     ];
     let changed: Vec<&str> =
         whole.iter().filter(|(_, old, new)| old != new).map(|(section, ..)| *section).collect();
@@ -53,17 +54,20 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
 }
 
 /// Every value that [`debug_text`] hides, by its field; a new secret must be added here.
-fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 4] {
+fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 5] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
     let token =
         config.admin.as_ref().map(|admin| admin.tokens.iter().map(|token| Some(&token.token)).collect());
     let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
     let hashes = Some(vec![config.access_log.hash_secret.as_ref()]);
+    let exports =
+        config.tracing.otlp.as_ref().map(|otlp| otlp.headers.iter().map(|(_, value)| Some(value)).collect());
     [
         ("state.redis.url", redis),
         ("admin.token", token),
         ("account.jwt.secret", jwt),
         ("access_log.hash_secret", hashes),
+        ("tracing.headers", exports),
     ]
 }
 
@@ -230,6 +234,13 @@ mod tests {
             describe_changes(&hashes("hunter1"), &hashes("hunter2")),
             "secrets: changed access_log.hash_secret"
         );
+        let exports = |key: &str| {
+            parse_config(&format!("{OLD}tracing: {{ otlp: http://h:1, headers: {{ x-key: {key} }} }}\n"))
+        };
+        assert_eq!(
+            describe_changes(&exports("hunter1"), &exports("hunter2")),
+            "secrets: changed tracing.headers"
+        );
         let bare = OLD.replace("/x, ", "/y, ");
         assert_eq!(
             describe_changes(&parse_config(OLD), &parse_config(&bare)),
@@ -277,6 +288,7 @@ mod tests {
             include_str!("../config/model/listen.rs"),
             include_str!("../config/model/reject.rs"),
             include_str!("../config/model/tls.rs"),
+            include_str!("../config/model/traces.rs"),
             include_str!("../config/model/upstream.rs"),
         ];
         let is_secret = |line: &&str| line.trim_start().starts_with("pub ") && line.contains("Secret");
@@ -286,6 +298,7 @@ mod tests {
                              admin: { listen: 127.0.0.1:1, token: 0123456789abcdef0123456789abcdef }\n\
                              account: { from: jwt:sub, jwt: { algorithms: [HS256], \
                              secret: 0123456789abcdef0123456789abcdef } }\n\
+                             tracing: { otlp: http://h:1, headers: { a: b } }\n\
                              locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
         );
         let listed: usize =

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::entry_sharing::EntrySharing;
+use super::span_export::SpanExport;
 use super::watched_files;
 use crate::admission::ban;
 use crate::limit::snapshot::{LastFault, SnapshotThread};
@@ -34,6 +35,7 @@ pub struct GatewayTasks {
     snapshot_fault: LastFault,
     /// Health checks and DNS refresh of the upstreams, until dropped.
     upstream_tasks: BackgroundTasks,
+    span_export: Option<SpanExport>,
 }
 
 impl GatewayTasks {
@@ -58,6 +60,7 @@ impl GatewayTasks {
             snapshots: start_snapshots(&gateway, &current, &snapshot_fault)?,
             snapshot_fault,
             upstream_tasks: BackgroundTasks::spawn_all(&gateway.upstreams),
+            span_export: gateway.tracer.as_deref().and_then(SpanExport::start),
             current,
         })
     }
@@ -71,6 +74,9 @@ impl GatewayTasks {
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
         self.update_store(before, gateway);
         self.update_snapshot(gateway);
+        if !same_arc(before.tracer.as_ref(), gateway.tracer.as_ref()) {
+            self.span_export = gateway.tracer.as_deref().and_then(SpanExport::start);
+        }
         watch_snapshots(gateway, &self.snapshot_fault);
     }
 
@@ -125,8 +131,11 @@ impl GatewayTasks {
         }
     }
 
-    /// Deregisters the gateway from the store, and writes the last snapshot.
+    /// Sends the last spans, deregisters the gateway from the store, and writes the last snapshot.
     pub async fn shut_down(self) {
+        if let Some(export) = self.span_export {
+            export.flush_and_end().await;
+        }
         if let Some(SupervisedStore { store, task }) = self.store {
             task.abort();
             // It owns the supervision, which must end before the gateway is deregistered.

@@ -23,6 +23,7 @@ mod operator_changes;
 mod reload;
 mod reload_history;
 mod signals;
+mod span_export;
 mod status;
 mod systemd;
 mod watched_files;

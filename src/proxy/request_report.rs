@@ -1,4 +1,4 @@
-//! What a request leaves when it ends: its line of the access log.
+//! What a request leaves when it ends: its line of the access log and its span.
 
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
@@ -6,8 +6,12 @@ use http::{HeaderValue, Version};
 use crate::base::clock::Now;
 use crate::config::LogField;
 use crate::observe::access_log::line::AccessRecord;
-use crate::proxy::request_state::{LogFields, RequestState};
+use crate::observe::traces::WorkerTracer;
+use crate::observe::traces::span;
+use crate::observe::traces::span::SpanRecord;
+use crate::proxy::request_state::{LogFields, RequestSpan, RequestState, Verdict};
 use crate::request::account::Tier;
+use crate::request::client::UNIX_CLIENT;
 
 impl RequestState {
     /// The name of its key by the limit that rejected it or made it wait; `None` also where names are not kept.
@@ -50,6 +54,49 @@ impl RequestState {
             proto: has(LogField::Proto).then(|| version_name(fields.version)),
             headers: &fields.headers,
         });
+    }
+
+    /// Queues the span of a sampled request for the collector.
+    pub(super) fn queue_span(&self, traced: &RequestSpan, ended: Now) {
+        if let Some(tracer) = &self.worker.tracer {
+            tracer.queue_span(|| self.build_span(tracer, traced, ended));
+        }
+    }
+
+    fn build_span(&self, tracer: &WorkerTracer, traced: &RequestSpan, ended: Now) -> SpanRecord {
+        let gateway = &self.worker.gateway;
+        let (method, unusual_method) = span::name_method(&traced.method);
+        let host = traced.host.as_ref().and_then(|host| host.to_str().ok());
+        SpanRecord {
+            context: traced.context,
+            end_unix_ns: self.worker.wall_clock.unix_ns(ended),
+            duration_ns: ended.ns_since(self.started),
+            method,
+            unusual_method,
+            path: span::cut_path(traced.target.as_ref().map_or("", PathAndQuery::path)),
+            host: host.map(span::cut_host),
+            scheme: self.scheme.as_str(),
+            version: match traced.version {
+                Version::HTTP_10 => "1.0",
+                Version::HTTP_2 => "2",
+                _ => "1.1",
+            },
+            client: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
+            request_id: span::cut_id(self.request_id.as_str()),
+            location: self.route.map(|route| gateway.routes[route.0].name.clone()),
+            status: self.status.as_u16(),
+            verdict: self.verdict.as_str(),
+            fault: match self.verdict {
+                Verdict::Fault(fault) => Some(fault.cause()),
+                _ => None,
+            },
+            limit: self.limit.map(|limit| gateway.limits[limit.0].name.clone()),
+            key_hash: self.limit_key().map(|name| tracer.hash_key(&name)),
+            wait_ns: self.wait_ns,
+            retry_after_ns: self.retry_after_ns,
+            server: self.server.map(|server| gateway.servers[server].name.clone()),
+            upstream_ns: self.upstream_ns,
+        }
     }
 }
 

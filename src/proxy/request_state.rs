@@ -19,6 +19,7 @@ use crate::config::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId
 use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::metrics::VerdictKind;
+use crate::observe::traces::SpanContext;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::proxy::inbound::InboundRequest;
@@ -88,6 +89,8 @@ pub struct RequestState {
     pub retry_after_ns: Option<u64>,
     /// Present only if this request is logged.
     pub log_fields: Option<Box<LogFields>>,
+    /// Present only if this request is sampled.
+    pub span: Option<Box<RequestSpan>>,
 }
 
 /// The outcome of a request, in the words of the access log.
@@ -150,6 +153,15 @@ pub struct LogFields {
     pub dry_run: Option<String>,
 }
 
+/// Facts that only the span uses.
+pub struct RequestSpan {
+    pub context: SpanContext,
+    pub method: Method,
+    pub host: Option<HeaderValue>,
+    pub target: Option<PathAndQuery>,
+    pub version: Version,
+}
+
 impl RequestState {
     /// Creates the state of a request from `client`, and starts its watch.
     pub fn start_request(
@@ -198,6 +210,7 @@ impl RequestState {
             limit: None,
             retry_after_ns: None,
             log_fields: None,
+            span: None,
         };
         Box::write(place, state)
     }
@@ -215,6 +228,16 @@ impl RequestState {
         {
             self.request_id = RequestId::Sent(id.clone());
         }
+        let named_host = || location::named_host(headers, authority.as_ref().or(request.uri().authority()));
+        if let Some(context) = self.worker.tracer.as_ref().and_then(|tracer| tracer.begin_span(headers)) {
+            self.span = Some(Box::new(RequestSpan {
+                context,
+                method: request.method().clone(),
+                host: named_host(),
+                target: request.uri().path_and_query().cloned(),
+                version: request.version(),
+            }));
+        }
         if !self.worker.log.is_sampled() {
             return;
         }
@@ -225,7 +248,7 @@ impl RequestState {
         self.log_fields = Some(Box::new(LogFields {
             ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
             method: request.method().clone(),
-            host: location::named_host(headers, authority.as_ref().or(request.uri().authority())),
+            host: named_host(),
             target: request.uri().path_and_query().cloned(),
             version: request.version(),
             user_agent: named(LogField::UserAgent, header::USER_AGENT),
@@ -267,8 +290,8 @@ impl RequestState {
             cause: rejection.cause,
         };
         self.worker.heavy_keys.count_refused(rejection.limit, self.kept_units.as_deref(), now, Some(&facts));
-        // The log line names the key.
-        if self.log_fields.is_some() {
+        // Log line and span name the key.
+        if self.log_fields.is_some() || self.span.is_some() {
             self.keep_units();
         }
     }
@@ -330,12 +353,19 @@ impl Drop for RequestState {
         let metrics = &self.worker.gateway.metrics;
         metrics.count_request(self.worker.id, self.route, self.status, duration);
         metrics.count_verdict(self.worker.id, self.verdict.kind());
-        if let Some(fields) = self.log_fields.take() {
-            if self.verdict == Verdict::Wait && self.wait_ns == 0 {
-                // The client left before the request's turn.
-                self.wait_ns = ended.ns_since(self.started);
-            }
+        let (fields, span) = (self.log_fields.take(), self.span.take());
+        if fields.is_none() && span.is_none() {
+            return;
+        }
+        if self.verdict == Verdict::Wait && self.wait_ns == 0 {
+            // The client left before the request's turn.
+            self.wait_ns = ended.ns_since(self.started);
+        }
+        if let Some(fields) = fields {
             self.write_log_line(&fields, ended);
+        }
+        if let Some(span) = span {
+            self.queue_span(&span, ended);
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::net::deadline::{
 };
 use crate::net::socket::{ClientStream, Socket};
 use crate::observe::access_log::LineWriter;
+use crate::observe::traces::WorkerTracer;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::heavy_keys::WorkerHeavyKeys;
 use crate::request::headers::forwarded::peer_value;
@@ -99,6 +100,8 @@ pub struct Worker {
     pub request_ids: RequestIds,
     pub wall_clock: WallClock,
     pub log: LineWriter,
+    /// `None` = no spans are made.
+    pub tracer: Option<WorkerTracer>,
     pub heavy_keys: WorkerHeavyKeys,
     /// `None` = no limit is counted in the store.
     pub session: Option<Rc<Session>>,
@@ -115,6 +118,7 @@ impl Worker {
         heavy_keys: WorkerHeavyKeys,
     ) -> Worker {
         let log = gateway.access_log.line_writer(id);
+        let tracer = gateway.tracer.as_ref().map(WorkerTracer::new);
         let wall_clock = WallClock::new(Now::read_clock());
         let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
         Worker {
@@ -125,6 +129,7 @@ impl Worker {
             request_ids: RequestIds::new(),
             wall_clock,
             log,
+            tracer,
             heavy_keys,
             session,
             verifier,

@@ -59,6 +59,7 @@ pub use send_outcome::{ExchangeFault, SendOutcome};
 pub use server::{Server, ServerInFlight};
 pub use server_socket::ServerSocket;
 pub use status::{DrainOutcome, ServerStatus, UpstreamStatus};
+pub use tls::ServerTls;
 
 use balance::Balancer;
 use retry_budget::RetryBudget;

@@ -19,7 +19,7 @@ use crate::net::tls::{H2, HTTP_1_1};
 const SESSIONS: usize = 32;
 
 /// The TLS settings of one server.
-pub(super) struct ServerTls {
+pub struct ServerTls {
     connector: TlsConnector,
     server_name: ServerName<'static>,
     /// The configuration it was built from.
@@ -28,7 +28,7 @@ pub(super) struct ServerTls {
 
 impl ServerTls {
     /// `host` is the server's; the configuration has checked it.
-    pub(super) fn new(host: &str, tls: &UpstreamTlsConfig, protocol: UpstreamProtocol) -> ServerTls {
+    pub fn new(host: &str, tls: &UpstreamTlsConfig, protocol: UpstreamProtocol) -> ServerTls {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -77,7 +77,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// The connection broke, or the server's certificate was rejected.
-    pub(super) async fn connect_stream(
+    pub async fn connect_stream(
         &self,
         stream: TcpStream,
         http1_only: bool,

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod client2;
+pub mod collector;
 pub mod fleet;
 pub mod gateway;
 pub mod h2_raw;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 pub use client::{Ask, Client, get, post};
 pub use client2::Client2;
+pub use collector::{Collector, SpanSeen};
 pub use fleet::{Fired, Fleet, Until};
 pub use gateway::{Gateway, Successor, forwarding, with_timeouts};
 pub use h2_raw::{H2, Outcome};

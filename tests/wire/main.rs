@@ -64,6 +64,7 @@ mod throttle_windows;
 mod timeouts;
 mod tls;
 mod tls_adversity;
+mod traces;
 mod underscores;
 mod upstream_http2;
 mod upstream_refusals;

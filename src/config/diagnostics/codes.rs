@@ -30,7 +30,7 @@ pub const SIZE: &str = "E013";
 pub const PERCENT: &str = "E014";
 /// Not a rate such as `10/s`.
 pub const RATE: &str = "E015";
-/// Not an address of a listener or of a server.
+/// Not an address of a listener, a server or a collector.
 pub const ADDRESS: &str = "E016";
 /// Not an address or network such as `10.0.0.0/8`.
 pub const NETWORK: &str = "E017";

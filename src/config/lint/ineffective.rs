@@ -20,6 +20,19 @@ pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_bans(file);
     warn_of_bandwidth(file);
     warn_of_cors_headers(file);
+    warn_of_sampling(file);
+}
+
+/// A share of requests to sample, or headers of exports, without a collector.
+fn warn_of_sampling(file: &LintContext<'_>) {
+    for field in ["sample", "headers"] {
+        let value = file.value_at(&["tracing", field]);
+        if file.config.tracing.otlp.is_none() && value.path == format!("tracing.{field}") {
+            let message = format!("`{field}` has no effect, because `tracing.otlp` is not set");
+            let help = "write e.g. otlp: \"http://127.0.0.1:4318\" beside it";
+            warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+        }
+    }
 }
 
 /// Edits of fields that `cors` writes or removes. More fields may be exposed.

@@ -12,6 +12,7 @@ pub(crate) mod log_field;
 pub(crate) mod reject;
 pub(crate) mod template;
 pub(crate) mod tls;
+pub(crate) mod traces;
 pub(crate) mod upstream;
 
 use std::ops::Index;
@@ -36,6 +37,7 @@ use log_field::LogField;
 use reject::{OnReject, OnRejectPatch};
 use template::TemplateConfig;
 use tls::{RedisTlsFiles, UpstreamProtocol, UpstreamTlsConfig};
+use traces::TracingConfig;
 use upstream::{EjectConfig, HealthConfig, RetryConfig, ServerAddress};
 
 /// One checked `gateway.yaml`.
@@ -62,6 +64,7 @@ pub struct Config {
     pub admin: Option<AdminConfig>,
     pub log: LogConfig,
     pub access_log: AccessLogConfig,
+    pub tracing: TracingConfig,
 }
 
 #[derive(Debug, Clone)]

@@ -1,12 +1,17 @@
-//! Reads `reload`, `admin`, `log` and `access_log`.
+//! Reads `reload`, `admin`, `log`, `access_log` and `tracing`.
+
+use http::HeaderName;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::admin::{AdminConfig, AdminRights, AdminToken};
+use crate::config::model::traces::TracingConfig;
 use crate::config::model::{AccessLogConfig, AccessLogOutput, LogConfig, ReloadConfig};
 use crate::config::schema::field::ParseScalar;
-use crate::config::schema::tables::operation::{access_log, admin, admin_token, log, reload};
+use crate::config::schema::tables::operation::{access_log, admin, admin_token, log, reload, tracing};
 use crate::config::schema::tables::root::root;
+use crate::config::value::names;
+use crate::config::value::scalars::Secret;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
 
@@ -126,4 +131,31 @@ pub(crate) fn read_access_log(root: &FieldReader<'_>) -> AccessLogConfig {
         hash_keys: true,
         hash_secret: None,
     })
+}
+
+pub(crate) fn read_tracing(root: &FieldReader<'_>) -> TracingConfig {
+    root.read_section(&root::TRACING, |fields| {
+        let mut otlp = fields.read(&tracing::OTLP);
+        let headers = fields.find(&tracing::HEADERS).map(|value| read_export_headers(&value));
+        if let Some(collector) = &mut otlp {
+            collector.headers = headers.unwrap_or_default();
+        }
+        TracingConfig { otlp, sample: fields.read(&tracing::SAMPLE) }
+    })
+}
+
+/// Names and values of headers. The values are secrets.
+fn read_export_headers(value: &FieldValue<'_>) -> Vec<(HeaderName, Secret)> {
+    let mut headers: Vec<(HeaderName, Secret)> = Vec::new();
+    for (key, value) in value.entries() {
+        let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
+        let text = value.parse_with(|text| names::parse_header_value(text).map(|_| Secret(text.to_owned())));
+        let (Some(name), Some(text)) = (name, text) else { continue };
+        if headers.iter().any(|(other, _)| *other == name) {
+            let message = format!("the header `{name}` appears twice");
+            value.report_at_name(ValueError::new(codes::DUPLICATE_KEY, message));
+        }
+        headers.push((name, text));
+    }
+    headers
 }

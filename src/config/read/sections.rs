@@ -59,6 +59,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         admin: operation::read_admin(&root),
         log: operation::read_log(&root),
         access_log: operation::read_access_log(&root),
+        tracing: operation::read_tracing(&root),
     };
     root.report_unknown();
     if !sink.has_problems() {

@@ -13,8 +13,7 @@ use field::{FieldDescription, Section, Shape};
 use tables::root::root;
 
 /// Fields that a later version will have, with the paths of their sections.
-const PLANNED: [(&str, &str); 8] = [
-    ("", "tracing"),
+const PLANNED: [(&str, &str); 7] = [
     ("upstreams.NAME", "obey"),
     ("upstreams.NAME", "queue"),
     ("locations[]", "body_peek"),

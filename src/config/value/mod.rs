@@ -5,6 +5,7 @@ pub(crate) mod foreign_variables;
 pub(crate) mod fraction;
 pub(crate) mod names;
 pub(crate) mod network_hint;
+pub(crate) mod otlp_url;
 pub(crate) mod path_regex;
 pub(crate) mod rate_hint;
 pub(crate) mod redis_url;

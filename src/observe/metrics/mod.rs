@@ -6,6 +6,7 @@ mod count;
 mod expose;
 mod labels;
 mod servers;
+mod spans;
 mod store;
 mod traffic;
 

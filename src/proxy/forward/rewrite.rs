@@ -77,6 +77,9 @@ pub fn rewrite_request(
         headers.remove(id_name);
     }
     added.set(id_name.clone(), request_id.to_value());
+    if let Some(tracer) = &state.worker.tracer {
+        tracer.write_context(state.span.as_ref().map(|span| span.context), headers);
+    }
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }

@@ -12,12 +12,14 @@ use crate::admission::ban::Bans;
 use crate::admission::chain::WaitingCap;
 use crate::base::clock::Now;
 use crate::base::ip_set::{IpSet, IpSets};
+use crate::base::value_hash::ValueHasher;
 use crate::config::LimitId;
 use crate::config::{self, Config};
 use crate::limit::Limit;
 use crate::limit::bandwidth::Bandwidth;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
+use crate::observe::traces::Tracer;
 use crate::shared;
 use crate::shared::{SharedLimit, Store};
 
@@ -182,4 +184,17 @@ pub(super) fn open_access_log(config: &Config, previous: Option<&Gateway>) -> io
     let log = AccessLog::continue_from(before, &config.access_log, config.server.workers);
     log.map(Arc::new)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot open the access log: {error}")))
+}
+
+/// The tracing; its hashes of keys have the secret of the access log, even where that shows keys in clear.
+pub(super) fn build_tracer(
+    config: &Config,
+    access_log: &AccessLog,
+    previous: Option<&Gateway>,
+) -> Option<Arc<Tracer>> {
+    let secret = config.access_log.hash_secret.as_ref();
+    let from_secret = || secret.map(|secret| ValueHasher::from_secret(&secret.0));
+    let hasher = access_log.hasher().cloned().or_else(from_secret);
+    let before = previous.and_then(|previous| previous.tracer.as_ref());
+    Tracer::continue_from(before, &config.tracing, hasher)
 }

@@ -1,6 +1,7 @@
 //! The labels of a gateway's metrics, and the values that they read at each scrape.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::admission::ban::Bans;
@@ -11,6 +12,7 @@ use crate::limit::Limit;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
 use crate::observe::metrics::{MetricLabels, Metrics, ServerMetric};
+use crate::observe::traces::Tracer;
 use crate::proxy::reject::Fault;
 use crate::shared::{SharedLimit, Store};
 use crate::upstream::Upstream;
@@ -30,11 +32,12 @@ pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Metr
     }
 }
 
-/// Registers the values of limits, requests and the access log.
+/// Registers the values of limits, requests, the access log and the spans.
 pub(super) fn watch_gateway(
     metrics: &Metrics,
     limits: &[Arc<Limit>],
     access_log: &Arc<AccessLog>,
+    tracer: Option<&Arc<Tracer>>,
     request_counts: &Arc<Counters<2>>,
 ) {
     for limit in limits {
@@ -60,6 +63,10 @@ pub(super) fn watch_gateway(
     });
     let access_log = access_log.clone();
     metrics.watch_dropped_lines(move || access_log.dropped_lines());
+    if let Some(counts) = tracer.map(|tracer| tracer.counts.clone()) {
+        let exported = counts.clone();
+        metrics.watch_spans(move || exported.exported.load(Relaxed), move || counts.dropped.load(Relaxed));
+    }
 }
 
 /// Registers the number of active bans.

@@ -37,6 +37,7 @@ use crate::net::deadline::ticks_for;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::cells::Counters;
+use crate::observe::traces::Tracer;
 use crate::proxy::header_edits::CompiledEdits;
 use crate::proxy::reject::{CompiledTemplate, Rejecters};
 use crate::request::access::Access;
@@ -117,6 +118,8 @@ pub struct Gateway {
     pub access_log: Arc<AccessLog>,
     /// Request header fields that the access log contains.
     pub logged_headers: Vec<HeaderName>,
+    /// `None` = no spans are made.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// One location, ready to judge and to respond.
@@ -172,14 +175,13 @@ impl Gateway {
         };
         let routes: Vec<_> = config.locations.iter().map(route).collect();
         let access_log = adopt::open_access_log(config, previous)?;
-        let metrics = Metrics::continue_from(
-            previous.map(|previous| &*previous.metrics),
-            build_labels(config, &upstreams),
-        );
+        let tracer = adopt::build_tracer(config, &access_log, previous);
+        let labels = build_labels(config, &upstreams);
+        let metrics = Metrics::continue_from(previous.map(|previous| &*previous.metrics), labels);
         let (request_counts, in_flight) = adopt::build_counters(config, previous);
         let bans = adopt::build_bans(config, previous);
         let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
-        watch_gateway(&metrics, &limits, &access_log, &request_counts);
+        watch_gateway(&metrics, &limits, &access_log, tracer.as_ref(), &request_counts);
         watch_bans(&metrics, bans.as_ref(), &operator_bans);
         let store = adopt::build_store(config, previous);
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
@@ -223,6 +225,7 @@ impl Gateway {
             metrics,
             access_log,
             logged_headers: config.access_log.headers.clone(),
+            tracer,
         };
         if previous.is_none() {
             gateway.attach_store();

@@ -1,4 +1,4 @@
-//! The fields of `reload`, `admin`, `log` and `access_log`.
+//! The fields of `reload`, `admin`, `log`, `access_log` and `tracing`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,12 +10,15 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::admin::AdminRights;
 use crate::config::model::log_field::LogField;
+use crate::config::model::traces::CollectorConfig;
 use crate::config::model::{AccessLogOutput, LogFormat, LogLevel};
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{OrWord, PERCENTAGE, Span, Special, Switch, Text, Words};
 use crate::config::value::names;
+use crate::config::value::otlp_url::parse_otlp_url;
 use crate::config::value::scalars::{Parsed, Secret};
 
+use super::headers;
 use super::limits::parse_name;
 
 section! {
@@ -104,6 +107,20 @@ section! {
     /// also after a restart; with `auto` each process makes its own at its start.
     HASH_SECRET: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
         "hash_secret", "auto", "\"${LOG_HASH_SECRET}\"";
+}
+
+section! {
+    /// Traces: a span for each sampled request, sent to a collector by OTLP over HTTP.
+    mod tracing = "tracing";
+    /// The URL of the collector; without a path, `/v1/traces` is added. With `none` there are no spans, and the trace
+    /// context of clients is passed on as it is.
+    OTLP: OrWord<Text<CollectorConfig>> =
+        OrWord("none", Text::new("a URL with http:// or https://", parse_otlp_url)),
+        "otlp", "none", "\"http://127.0.0.1:4318\"";
+    /// The share of requests without a `traceparent` that are sampled. The others follow the decision of their caller.
+    SAMPLE: Text<f64> = PERCENTAGE, "sample", "1%", "100%";
+    /// Headers that each export carries, e.g. the key of the collector.
+    HEADERS: Special = Special(headers::headers), "headers", "{}", "{ authorization: \"${OTLP_AUTHORIZATION}\" }";
 }
 
 fn parse_admin_address(text: &str) -> Parsed<SocketAddr> {

@@ -42,6 +42,8 @@ section! {
     LOG: Nested = Nested(&operation::log::SECTION), "log", "{}", "{ level: warn }";
     /// The log of requests.
     ACCESS_LOG: NestedOrNone = NestedOrNone(&operation::access_log::SECTION), "access_log", "{}", "{ sample: 1% }";
+    /// The traces of requests.
+    TRACING: Nested = Nested(&operation::tracing::SECTION), "tracing", "{}", "{ otlp: \"http://127.0.0.1:4318\" }";
 }
 
 fn ip_sets() -> Shape {

@@ -1,0 +1,87 @@
+//! A finished span: what a sampled request was, and how it ended.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Method;
+
+use super::SpanContext;
+
+/// Bytes of a path, of a host and of any other text from a client; longer ones are cut.
+const PATH_MAX: usize = 1024;
+const HOST_MAX: usize = 256;
+const TEXT_MAX: usize = 128;
+
+/// The methods that are named as they are.
+const METHODS: [Method; 9] = [
+    Method::GET,
+    Method::POST,
+    Method::HEAD,
+    Method::PUT,
+    Method::DELETE,
+    Method::OPTIONS,
+    Method::PATCH,
+    Method::CONNECT,
+    Method::TRACE,
+];
+
+/// One request, until it is encoded.
+#[derive(Debug, Clone)]
+pub struct SpanRecord {
+    pub context: SpanContext,
+    pub end_unix_ns: u64,
+    pub duration_ns: u64,
+    /// `None` = an unusual one, whose name is in `unusual_method`.
+    pub method: Option<Method>,
+    pub unusual_method: Option<Box<str>>,
+    /// Without the query.
+    pub path: Box<str>,
+    /// As sent, with the port.
+    pub host: Option<Box<str>>,
+    pub scheme: &'static str,
+    /// Of HTTP, e.g. `1.1`.
+    pub version: &'static str,
+    /// `None` on a unix socket.
+    pub client: Option<IpAddr>,
+    pub request_id: Box<str>,
+    pub location: Option<Arc<str>>,
+    pub status: u16,
+    /// The verdict of the access log.
+    pub verdict: &'static str,
+    /// The cause of a fault.
+    pub fault: Option<&'static str>,
+    /// The limit that rejected the request or made it wait, and the hash of its key there.
+    pub limit: Option<Arc<str>>,
+    pub key_hash: Option<u64>,
+    pub wait_ns: u64,
+    pub retry_after_ns: Option<u64>,
+    /// The last server that was tried, and the time until the head of its response or its last fault.
+    pub server: Option<Arc<str>>,
+    pub upstream_ns: Option<u64>,
+}
+
+/// The method as a span names it, and its text if it is unusual.
+pub fn name_method(method: &Method) -> (Option<Method>, Option<Box<str>>) {
+    match METHODS.contains(method) {
+        true => (Some(method.clone()), None),
+        false => (None, Some(cut_text(method.as_str(), TEXT_MAX))),
+    }
+}
+
+pub fn cut_path(path: &str) -> Box<str> {
+    cut_text(path, PATH_MAX)
+}
+
+pub fn cut_host(host: &str) -> Box<str> {
+    cut_text(host, HOST_MAX)
+}
+
+pub fn cut_id(id: &str) -> Box<str> {
+    cut_text(id, TEXT_MAX)
+}
+
+/// At most the first `max` bytes.
+fn cut_text(text: &str, max: usize) -> Box<str> {
+    let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or_default()].into()
+}

@@ -1,0 +1,129 @@
+//! The connection to the collector, which is kept between exports.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::RootCertStore;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::config::{CollectorConfig, UpstreamProtocol, UpstreamTlsConfig};
+use crate::observe::traces::otlp;
+use crate::upstream::{ServerSocket, ServerTls};
+
+/// The time of one export, with connecting.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that are read of a response body; after a longer one the connection is closed.
+const BODY_MAX: usize = 64 * 1024;
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("sluicegate/", env!("CARGO_PKG_VERSION")));
+
+pub(super) struct Collector {
+    settings: CollectorConfig,
+    /// `None` = plain HTTP.
+    tls: Option<ServerTls>,
+    headers: HeaderMap,
+    connection: Option<SendRequest<Full<Bytes>>>,
+}
+
+/// Why the collector did not take an export. It has none of the secrets that were sent.
+type Reason = String;
+
+impl Collector {
+    /// `roots` are the trusted authorities, needed for `https`.
+    pub(super) fn new(settings: CollectorConfig, roots: Option<RootCertStore>) -> Collector {
+        let tls = settings.tls.then(|| {
+            let roots = Some(roots.unwrap_or_else(RootCertStore::empty).into());
+            let tls = UpstreamTlsConfig { roots, server_name: None, identity: None };
+            ServerTls::new(&settings.host, &tls, UpstreamProtocol::Http1)
+        });
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(otlp::CONTENT_TYPE));
+        headers.insert(USER_AGENT, AGENT);
+        // The configuration has checked all of these.
+        headers.extend(HeaderValue::from_str(&settings.authority).map(|host| (HOST, host)));
+        for (name, value) in &settings.headers {
+            if let Ok(value) = HeaderValue::from_str(&value.0) {
+                headers.insert(name, value);
+            }
+        }
+        Collector { settings, tls, headers, connection: None }
+    }
+
+    /// Its address, for the log.
+    pub(super) fn name(&self) -> &str {
+        &self.settings.authority
+    }
+
+    /// Sends one export. A connection that was kept may have ended meanwhile, so a new one is tried after it.
+    ///
+    /// # Errors
+    /// The collector cannot be reached, is too slow, or answered no 2xx.
+    pub(super) async fn post(&mut self, body: Bytes) -> Result<(), Reason> {
+        let posting = async {
+            if let Some(kept) = self.connection.take()
+                && let Ok(status) = self.exchange(kept, body.clone()).await
+            {
+                return Ok(status);
+            }
+            let opened = self.open_connection().await?;
+            self.exchange(opened, body.clone())
+                .await
+                .map_err(|error| format!("the connection broke: {error}"))
+        };
+        match timeout(EXPORT_TIMEOUT, posting).await {
+            Ok(Ok(status)) if status.is_success() => Ok(()),
+            Ok(Ok(status)) => Err(format!("it answered {}", status.as_u16())),
+            Ok(Err(reason)) => Err(reason),
+            Err(_elapsed) => Err("no answer in time".to_owned()),
+        }
+    }
+
+    async fn open_connection(&self) -> Result<SendRequest<Full<Bytes>>, Reason> {
+        let unreachable = |error: io::Error| format!("cannot connect: {error}");
+        let stream =
+            TcpStream::connect((&*self.settings.host, self.settings.port)).await.map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let socket = match &self.tls {
+            None => ServerSocket::Plain(stream),
+            Some(tls) => {
+                let (stream, _is_http2) = tls.connect_stream(stream, true).await.map_err(unreachable)?;
+                ServerSocket::Tls(Box::new(stream))
+            }
+        };
+        let handshake = http1::handshake(TokioIo::new(socket)).await;
+        let (sender, connection) = handshake.map_err(|error| format!("cannot connect: {error}"))?;
+        // Ends with its sender; the exchange tells its fault.
+        tokio::spawn(async { drop(connection.await) });
+        Ok(sender)
+    }
+
+    /// Posts `body` and keeps the connection, if it is still usable.
+    async fn exchange(
+        &mut self,
+        mut sender: SendRequest<Full<Bytes>>,
+        body: Bytes,
+    ) -> hyper::Result<StatusCode> {
+        sender.ready().await?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        // The configuration has checked the path.
+        *request.uri_mut() = self.settings.path.parse().unwrap_or_default();
+        *request.headers_mut() = self.headers.clone();
+        let (head, mut body) = sender.send_request(request).await?.into_parts();
+        let mut left = BODY_MAX;
+        while let Some(frame) = body.frame().await {
+            let Some(rest) = left.checked_sub(frame?.data_ref().map_or(0, Bytes::len)) else {
+                return Ok(head.status);
+            };
+            left = rest;
+        }
+        self.connection = Some(sender);
+        Ok(head.status)
+    }
+}
