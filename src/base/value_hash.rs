@@ -29,6 +29,11 @@ impl ValueHasher {
         ValueHasher { secret }
     }
 
+    /// The hasher of every process that was told this secret.
+    pub fn from_shared_secret(secret: [u8; 16]) -> ValueHasher {
+        ValueHasher { secret }
+    }
+
     pub fn hash_value(&self, value: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
         hasher.write(value);

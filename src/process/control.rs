@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
+use super::fleet_reader::FleetReader;
 use super::gateway_tasks::GatewayTasks;
 use super::hot_upgrade::old_process;
 use super::hot_upgrade::old_process::{HandoverSockets, PendingChild};
@@ -41,6 +42,8 @@ pub enum ControlCommand {
     FilesChanged(Vec<FileFingerprint>),
     /// Make a change of an operator, and send the result.
     Change(Box<OperatorChange>, oneshot::Sender<Result<OperatorOutcome, OperatorFault>>),
+    /// Hash by the secret that the store told.
+    AdoptSecret,
     /// Start the program again and hand everything over to the new process.
     Upgrade,
 }
@@ -59,6 +62,10 @@ pub struct ControlThread {
     pub traffic: Rc<TrafficSampler>,
     /// The files of the configuration in force, or of the last one that was rejected.
     pub files: RefCell<Vec<FileFingerprint>>,
+    /// A hash of the file in force; empty without a file.
+    pub file_hash: RefCell<String>,
+    /// Reads what other gateways report about themselves.
+    pub fleet: FleetReader,
     /// Notified when another configuration is in force.
     pub reloaded: Notify,
     /// Notified when another gateway is in force, also for other grants alone.
@@ -106,7 +113,7 @@ impl ControlThread {
     pub async fn run_commands(self: Rc<ControlThread>, mut commands: mpsc::Receiver<ControlCommand>) {
         while let Some(first) = commands.recv().await {
             let (mut reload, mut upgrade, mut waiting) = (false, false, Vec::new());
-            let (mut changed, mut changes) = (None, Vec::new());
+            let (mut changed, mut changes, mut secret) = (None, Vec::new(), false);
             let mut next = Some(first);
             while let Some(command) = next {
                 match command {
@@ -116,6 +123,7 @@ impl ControlThread {
                     }
                     ControlCommand::FilesChanged(found) => changed = Some(found),
                     ControlCommand::Change(change, reply) => changes.push((change, reply)),
+                    ControlCommand::AdoptSecret => secret = true,
                     ControlCommand::Upgrade => upgrade = true,
                 }
                 next = commands.try_recv().ok();
@@ -126,6 +134,9 @@ impl ControlThread {
                     // The caller may be gone.
                     let _ = reply.send(response.clone());
                 }
+            }
+            if secret {
+                self.adopt_secret().await;
             }
             for (change, reply) in changes {
                 // The caller may be gone.
@@ -242,8 +253,8 @@ fn forward_commands(commands: &mut mpsc::Receiver<ControlCommand>, pid: u32) {
             }
             // The caller may be gone.
             ControlCommand::Change(_, reply) => drop(reply.send(Err(OperatorFault::HandedOver(pid)))),
-            // The new process watches the files itself.
-            ControlCommand::FilesChanged(_) => {}
+            // The new process watches the files and asks the store itself.
+            ControlCommand::FilesChanged(_) | ControlCommand::AdoptSecret => {}
         }
     }
     if reload {

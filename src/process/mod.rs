@@ -8,12 +8,15 @@
 //! ([`listeners`]) and swaps it in; [`workers`] sends the threads their
 //! [`WorkerCommand`](worker_thread::WorkerCommand)s and waits for completion; [`gateway_tasks`] are the tasks beside
 //! the workers. [`hot_upgrade`] is the change of the program. [`reload_history`] and [`config_diff`] report on reloads,
-//! [`status`] on the gateway as a whole, [`heavy_keys`] on the keys of its limits.
+//! [`status`] on the gateway as a whole, [`heavy_keys`] on the keys of its limits. [`fleet`] is what gateways tell each
+//! other through the store.
 
 mod bind;
 mod config_diff;
 mod control;
 mod entry_sharing;
+mod fleet;
+mod fleet_reader;
 mod gateway_tasks;
 mod heavy_keys;
 mod hot_upgrade;
@@ -25,6 +28,7 @@ mod reload_history;
 mod signals;
 mod span_export;
 mod status;
+mod store_status;
 mod systemd;
 mod watched_files;
 mod worker_thread;
@@ -57,6 +61,7 @@ use crate::proxy::gateway::{Gateway, SavedOperatorState};
 use crate::shared::Session;
 use bind::{BoundListener, OpenSockets};
 use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
+use fleet_reader::FleetReader;
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
 use listeners::Listeners;
@@ -204,7 +209,9 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         history: ReloadHistory::new(&gateway),
         traffic: Rc::new(TrafficSampler::new(&gateway, Now::read_clock())),
         listeners: RefCell::new(listeners),
+        file_hash: RefCell::new(fleet::hash_of_file(&files)),
         files: RefCell::new(files),
+        fleet: FleetReader::default(),
         admin_server: RefCell::new(None),
         reloaded: Notify::new(),
         gateway_changed: Notify::new(),
@@ -230,6 +237,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         tokio::task::spawn_local(operator_changes::remove_ended_grants(control.clone(), sender.clone()));
     let entries_task =
         tokio::task::spawn_local(operator_changes::adopt_entries(control.clone(), sender.clone()));
+    let store_task = tokio::task::spawn_local(fleet::run_store_tasks(control.clone(), sender.clone()));
     let watch_task = tokio::task::spawn_local(reload::watch_config(control.clone(), sender));
     banner::print_banner(&gateway.config, &source.display_name, &addresses, admin_address.as_deref());
     systemd::notify_ready();
@@ -242,6 +250,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         command_task.abort();
         grants_task.abort();
         entries_task.abort();
+        store_task.abort();
         watch_task.abort();
     })
     .await;
@@ -268,8 +277,9 @@ fn build_admin_state(
         explain::explain_request(&gateway, used.as_deref(), &query, Now::read_clock()).await
     };
     let weak_control = Rc::downgrade(control);
-    let status = move || {
-        weak_control.upgrade().map_or_else(AdminResponse::shutting_down, |control| control.render_status())
+    let status = async move || match weak_control.upgrade() {
+        Some(control) => control.render_status().await,
+        None => AdminResponse::shutting_down(),
     };
     let operator = ControlHandle::new(control, sender.clone());
     let reload = async move || {

@@ -8,6 +8,7 @@ use super::control::{ControlCommand, ControlThread};
 use super::operator_changes::request_change;
 use crate::operate::admin::{ControlFuture, OperatorControl};
 use crate::proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
+use crate::proxy::heavy_keys::fleet::FleetKeys;
 use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
 
 /// The control thread, as long as it runs.
@@ -28,10 +29,10 @@ impl OperatorControl for ControlHandle {
         limit: String,
         by: HeavyBy,
         top: usize,
-    ) -> ControlFuture<Result<Vec<HeavyKey>, KeyLookupError>> {
+    ) -> ControlFuture<Result<FleetKeys, KeyLookupError>> {
         let control = self.control.upgrade();
         Box::pin(
-            async move { control.ok_or(KeyLookupError::ShuttingDown)?.heavy_keys(&limit, by, top).await },
+            async move { control.ok_or(KeyLookupError::ShuttingDown)?.fleet_keys(&limit, by, top).await },
         )
     }
 

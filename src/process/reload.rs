@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::config_diff;
 use super::control::{ControlCommand, ControlThread};
+use super::fleet;
 use super::systemd;
 use super::worker_thread::WorkerCommand;
 use crate::base::clock::Now;
@@ -124,6 +125,7 @@ impl ControlThread {
         for listener in listener_changes.close {
             self.workers.send_to_all(|| WorkerCommand::CloseListener(listener)).await;
         }
+        *self.file_hash.borrow_mut() = fleet::hash_of_file(&self.files.borrow());
         self.history.record_applied(&gateway, &changes);
         self.reloaded.notify_waiters();
         Ok(changes)

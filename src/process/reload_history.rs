@@ -48,6 +48,11 @@ impl ReloadHistory {
         })
     }
 
+    /// When the process began to serve, in milliseconds since 1970.
+    pub fn started_at_ms(&self) -> u64 {
+        self.started.to_unix_ns() / 1_000_000
+    }
+
     /// Registers the history with `metrics`.
     pub fn register_metrics(self: Arc<ReloadHistory>, metrics: &Metrics) {
         let [ok, failed, generation, at, live] = [(); 5].map(|()| self.clone());

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::control::ControlThread;
 use super::gateway_tasks::GatewayTasks;
+use super::store_status::StoreStatus;
 use crate::base::clock::Now;
 use crate::operate::admin::AdminResponse;
 use crate::operate::text_table::render_table;
@@ -16,15 +17,18 @@ const ROWS_MAX: usize = 8;
 
 impl ControlThread {
     /// The state of the gateway, for people and programs.
-    pub fn render_status(&self) -> AdminResponse {
-        let gateway = self.current.load();
+    pub async fn render_status(&self) -> AdminResponse {
+        let gateway = self.current.load_full();
+        let store = self.read_store_status(&gateway).await;
         let now = Now::read_clock();
         let (look, sizes) = (self.traffic.look_at(&gateway, now), LimitSizes::read(&gateway));
         let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
         let upstreams: Vec<UpstreamStatus> = shown.map(|upstream| upstream.status_at(now)).collect();
         let (mut text, mut json) = self.describe_process(&gateway, &look, now);
+        text.push_str(&store.as_ref().map(StoreStatus::summary_line).unwrap_or_default());
         text.push_str(&upstreams_table(&upstreams));
         text.push_str(&limits_table(&gateway, &look, &sizes));
+        text.push_str(&store.as_ref().map(StoreStatus::to_tables).unwrap_or_default());
         let limits = look.limits.iter().map(|found| {
             json!({
                 "limit": *gateway.limits[found.limit.0].name,
@@ -34,8 +38,16 @@ impl ControlThread {
             })
         });
         json["limits"] = limits.collect();
+        json["redis"] = store.as_ref().map(StoreStatus::to_json).unwrap_or_default();
         json["upstreams"] = serde_json::to_value(&upstreams).unwrap_or_default();
         AdminResponse::ok(text, json)
+    }
+
+    /// `None` = no limit is counted in Redis.
+    async fn read_store_status(&self, gateway: &Gateway) -> Option<StoreStatus> {
+        let store = gateway.store.as_ref()?;
+        let reports = self.fleet.read_reports(store).await;
+        Some(StoreStatus::read(store, reports.as_deref(), &self.file_hash.borrow(), Now::read_clock()))
     }
 
     fn describe_process(&self, gateway: &Gateway, look: &TrafficLook, now: Now) -> (String, Value) {

@@ -47,7 +47,9 @@ pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;
 pub use handover::StoreHandover;
 pub use key_reset::{KnownResets, ResetEntry};
-pub use link::{KeyGroup, Link, Store, StoreFault, StoreReport};
+pub use link::{
+    BreakerState, KeyGroup, Link, OutageReport, Store, StoreFault, StoreReport, StoreServerState,
+};
 pub use process_slots::SlotKey;
 pub use script::LuaScript;
 pub use script::call::{CallItem, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};

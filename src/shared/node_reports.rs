@@ -9,7 +9,7 @@ use super::script::operator::OPERATOR_GROUP;
 use super::{Link, LuaScript, PackedCall, Store, StoreFault};
 
 /// The longest report, in bytes.
-const REPORT_MAX: usize = 16 * 1024;
+pub const REPORT_MAX: usize = 16 * 1024;
 /// Between two reports of one gateway; the store keeps each for ten seconds.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(2);
 /// The reports that one call reads.
@@ -40,12 +40,12 @@ pub struct NodeReport {
 
 /// Publishes the report that `make_report` makes, every two seconds. Never returns. Run it once, on the runtime of a
 /// single thread that is not a worker's.
-pub async fn publish_node_reports(store: Arc<Store>, make_report: impl Fn() -> NodeReport) {
+pub async fn publish_node_reports(store: Arc<Store>, make_report: impl AsyncFn() -> NodeReport) {
     let (link, script) = (store.open_link(), report_script());
     store.load_script(&script);
     let mut is_refused = false;
     loop {
-        let report = NodeReport { node: node_name(&store), ..make_report() };
+        let report = NodeReport { node: node_name(&store), ..make_report().await };
         let answer = publish_report(&link, &script, report).await;
         let refused = answer == Ok(false);
         if refused && !is_refused {
@@ -85,7 +85,8 @@ fn report_script() -> LuaScript {
     LuaScript::new(include_str!("script/nodes.lua"))
 }
 
-fn node_name(store: &Store) -> String {
+/// The name of this process in its reports.
+pub fn node_name(store: &Store) -> String {
     format!("{:016x}", store.node())
 }
 

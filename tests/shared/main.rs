@@ -27,6 +27,7 @@ mod fleet_failures;
 mod fleet_groups;
 mod fleet_harness;
 mod fleet_keys;
+mod fleet_seen;
 mod fleet_slots;
 mod key_resets;
 mod link_access;

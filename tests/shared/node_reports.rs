@@ -45,7 +45,9 @@ fn each_gateway_reads_the_reports_of_all_until_they_are_stale() {
         let mut tasks = Vec::new();
         for (name, keys) in [("b", 100), ("a", 15_000), ("c", 20_000)] {
             let (store, _supervised) = store(&redis).await;
-            tasks.push(tokio::task::spawn_local(publish_node_reports(store, move || report(name, keys))));
+            tasks.push(tokio::task::spawn_local(publish_node_reports(store, async move || {
+                report(name, keys)
+            })));
         }
         let wait = async || {
             while names(&link).await != ["a", "b", "c"] {
@@ -84,7 +86,7 @@ fn reports_of_too_many_gateways_are_not_kept() {
     run(async {
         let (store, _supervised) = store(&redis).await;
         let link = store.open_link();
-        let task = tokio::task::spawn_local(publish_node_reports(store, || report("late", 1)));
+        let task = tokio::task::spawn_local(publish_node_reports(store, async || report("late", 1)));
         tokio::time::sleep(ms(500)).await;
         assert!(names(&link).await.is_empty());
         redis.command(&["ZREM", "test:{operator}:nodes", "0000000000000007"]);

@@ -2,13 +2,13 @@
 
 use std::cell::RefCell;
 use std::fs::{File, Metadata, OpenOptions};
-use std::hash::{DefaultHasher, Hasher};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
@@ -24,8 +24,11 @@ pub struct NamedFile<T> {
 #[derive(Debug, Clone, Copy)]
 struct LastRead {
     stamp: Option<FileStamp>,
-    digest: u64,
+    digest: FileDigest,
 }
+
+/// The SHA-256 of a file's content.
+type FileDigest = [u8; SHA256_OUTPUT_LEN];
 
 /// The parsed content of a named file.
 pub trait FileContent: Sized {
@@ -96,10 +99,10 @@ fn read_stamp(path: &Path) -> Option<FileStamp> {
     std::fs::metadata(path).ok().map(stamp)
 }
 
-fn hash_bytes(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
+fn hash_bytes(bytes: &[u8]) -> FileDigest {
+    let mut digest_of_bytes = [0; SHA256_OUTPUT_LEN];
+    digest_of_bytes.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    digest_of_bytes
 }
 
 /// A file that was read, with a digest of its content.
@@ -107,17 +110,25 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
 pub struct FileFingerprint {
     pub path: PathBuf,
     bytes_max: u64,
-    digest: u64,
+    digest: FileDigest,
 }
+
+/// The bytes of a digest that people compare.
+const SHORT_HASH_BYTES: usize = 6;
 
 impl FileFingerprint {
     fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileFingerprint {
         let digest = match read {
             Ok(bytes) => hash_bytes(bytes),
             // An unreadable file has a digest too, so that a repair shows as a change.
-            Err(reason) => hash_bytes(reason.as_bytes()) ^ 1,
+            Err(reason) => hash_bytes(format!("unreadable: {reason}").as_bytes()),
         };
         FileFingerprint { path: path.to_owned(), bytes_max, digest }
+    }
+
+    /// The first digits of the content's SHA-256, as `sha256sum` writes it.
+    pub fn short_hash(&self) -> String {
+        self.digest[..SHORT_HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The file as it is now. Blocks on the disk.

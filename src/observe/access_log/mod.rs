@@ -31,7 +31,7 @@ pub struct AccessLog {
     output: AccessLogOutput,
     /// Hashes accounts and keys; `None` = they are shown in clear.
     hasher: Option<ValueHasher>,
-    /// The hasher was made without a secret of the configuration.
+    /// The secret of the hasher is not that of the configuration: it is random, or shared with other processes.
     is_hasher_random: bool,
     sample: f64,
     /// Dropped lines of all outputs since the start of the process.
@@ -183,6 +183,21 @@ impl AccessLog {
         }
     }
 
+    /// Hashes by a secret that other processes were told too, unless the configuration has one or nothing is hashed.
+    pub fn with_shared_secret(mut self, secret: Option<[u8; 16]>) -> AccessLog {
+        if self.uses_shared_secret()
+            && let Some(secret) = secret
+        {
+            self.hasher = Some(ValueHasher::from_shared_secret(secret));
+        }
+        self
+    }
+
+    /// Whether a secret that other processes were told is of use here.
+    pub fn uses_shared_secret(&self) -> bool {
+        self.hasher.is_some() && self.is_hasher_random
+    }
+
     /// Hashes accounts and keys wherever they are shown; `None` = they are shown in clear.
     pub fn hasher(&self) -> Option<&ValueHasher> {
         self.hasher.as_ref()
@@ -222,7 +237,8 @@ fn append_to(path: &Path) -> io::Result<File> {
     file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
 }
 
-/// With the secret of the configuration; without one, the hasher of the log `before` or a random one.
+/// With the secret of the configuration; without one, the hasher of the log `before` or a random one, until
+/// [`AccessLog::with_shared_secret`].
 fn build_hasher(before: Option<&AccessLog>, config: &config::AccessLogConfig) -> Option<ValueHasher> {
     if !config.hash_keys {
         return None;

@@ -95,7 +95,7 @@ pub(super) static CALLS: &[Call] = &[
             error(503, "The process is shutting down."),
         ],
         access: CallAccess::Read,
-        handler: Immediate(control::show_status),
+        handler: Waiting(control::show_status),
     },
     Call {
         name: "list_limits",

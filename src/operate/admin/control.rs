@@ -5,16 +5,16 @@ use serde_json::json;
 use super::answer::{Answer, Change};
 use super::call::{AnswerFuture, CallRequest};
 
-pub(super) fn show_status(request: &CallRequest) -> Answer {
-    request.state.show_status().into()
+pub(super) fn show_status(request: CallRequest) -> AnswerFuture {
+    Box::pin(async move { request.state.show_status().await.into() })
 }
 
 pub(super) fn post_reload(request: CallRequest) -> AnswerFuture {
     Box::pin(async move {
-        let generation = || request.state.show_status().json["generation"].clone();
-        let before = json!({ "generation": generation() });
+        let generation = async || request.state.show_status().await.json["generation"].clone();
+        let before = json!({ "generation": generation().await });
         let response = request.state.reload().await;
-        let after = json!({ "generation": generation(), "changes": response.json["changes"] });
+        let after = json!({ "generation": generation().await, "changes": response.json["changes"] });
         Answer::from(response).with_change(Change { target: String::new(), before, after })
     })
 }

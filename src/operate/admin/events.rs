@@ -16,6 +16,7 @@ use crate::observe::metrics::VERDICT_NAMES;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::report::RecentRefusal;
+use crate::shared::Store;
 use crate::upstream::Upstream;
 
 /// The kind of the answer.
@@ -40,6 +41,22 @@ struct TrafficEvent<'a> {
     upstreams: Vec<UpstreamRates<'a>>,
     /// The last refusals, the newest first.
     refusals: Vec<RefusalStatus>,
+    /// `None` = no limit is counted in Redis.
+    redis: Option<RedisState>,
+}
+
+#[derive(Serialize)]
+struct RedisState {
+    reachable: bool,
+    outages: u64,
+    nodes: u64,
+}
+
+impl From<&Store> for RedisState {
+    fn from(store: &Store) -> RedisState {
+        let outages = store.outages();
+        RedisState { reachable: outages.since.is_none(), outages: outages.count, nodes: store.nodes() }
+    }
 }
 
 #[derive(Serialize)]
@@ -134,6 +151,7 @@ async fn render_event(state: &AdminState) -> String {
         limits: busiest_limits(&gateway, &look),
         upstreams: busiest_upstreams(&gateway, &look, now),
         refusals: refusals.into_iter().take(ROWS_MAX).map(RefusalStatus::from).collect(),
+        redis: gateway.store.as_deref().map(RedisState::from),
     };
     // Only maps with odd keys fail to serialize, and there are none.
     format!("data: {}\n\n", serde_json::to_string(&event).unwrap_or_default())

@@ -55,6 +55,19 @@ pub(super) const STATUS: &str = r#"{
   "rejections": { "per_s": 4.5, "over_s": 1.4 },
   "bans": { "active": 2, "rejected": 610, "rejected_per_s": 0.5 },
   "shared_limits": [],
+  "redis": {
+    "reachable": true, "unreachable_since_ms": null, "outages": 1,
+    "last_outage": { "began_at_ms": 1767221000000, "lasted_s": 4.2 }, "gateways": 2,
+    "servers": [
+      { "server": "10.0.0.9:6379", "role": null, "up": true, "breaker": "closed", "calls": 81204, "mean_ms": 0.31 }
+    ],
+    "nodes": [
+      { "name": "edge-1", "version": "0.1.0", "file_hash": "3f2a9c11b0d4", "started_at_ms": 1767139200000,
+        "own": true, "file_differs": false },
+      { "name": "edge-2", "version": "0.1.0", "file_hash": "77e01b5a9f20", "started_at_ms": 1767139260000,
+        "own": false, "file_differs": true }
+    ]
+  },
   "snapshot": null,
   "last_reload": { "at": 1767225600, "result": "ok", "told": "limits per-ip" },
   "limits": [{ "limit": "per-ip", "keys": 1204, "rejected": 5120, "rejected_per_s": 4.0 }],
@@ -92,5 +105,6 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
   "refusals": [
     { "at_ms": 1767225599870, "limit": "per-ip", "key": "ip=192.0.2.7", "ip": "192.0.2.7", "location": "/api/",
       "status": 429, "cause": "rate", "retry_after_ms": 62 }
-  ]
+  ],
+  "redis": { "reachable": true, "outages": 1, "nodes": 2 }
 }"#;

@@ -8,6 +8,11 @@ pub(super) static KEY_LIST: JsonObject = JsonObject {
     fields: &[
         always("limit", Text, "The name of the limit."),
         always("by", Words(&["refused", "asked"]), "The order: the keys with most of these come first."),
+        always(
+            "gateways",
+            Count,
+            "The gateways whose keys are added up; 1 for a limit that each counts alone.",
+        ),
         always("keys", List(&Object(&KEY)), "The keys."),
     ],
 };
@@ -110,7 +115,7 @@ pub(super) const NEW_BAN_EXAMPLE: &str = r#"{"ip": "203.0.113.0/24", "for": "10m
 // === Examples of keys ===
 
 pub(super) const KEY_LIST_EXAMPLE: &str = r#"{
-  "limit": "per-ip", "by": "refused",
+  "limit": "per-ip", "by": "refused", "gateways": 1,
   "keys": [
     { "key": "ip=192.0.2.7", "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 0,
       "reset_s": 0.062, "waiting": 0, "grant": null, "ban": "192.0.2.7" }

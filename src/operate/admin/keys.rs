@@ -25,6 +25,8 @@ use crate::shared::SharedKey;
 struct KeyList {
     limit: String,
     by: &'static str,
+    /// The gateways whose keys are added up.
+    gateways: usize,
     keys: Vec<KeyStatus>,
 }
 
@@ -60,15 +62,18 @@ async fn list_of_keys(request: &CallRequest) -> Result<Answer, AdminResponse> {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let id = find_limit(&gateway, &limit)?;
     let keys: Vec<KeyStatus> =
-        found.iter().map(|key| KeyStatus::of_key(&gateway, id, key, None, now)).collect();
-    let text = match keys.is_empty() {
+        found.keys.iter().map(|key| KeyStatus::of_key(&gateway, id, key, None, now)).collect();
+    let mut text = match keys.is_empty() {
         true => format!(
             "no key of {limit} {} lately\n",
             if word == "asked" { "has asked" } else { "was refused" }
         ),
         false => render_keys(&keys),
     };
-    Ok(Answer::forms(text, &KeyList { limit, by: word, keys }))
+    if found.gateways > 1 {
+        text.push_str(&format!("added up over {} gateways\n", found.gateways));
+    }
+    Ok(Answer::forms(text, &KeyList { limit, by: word, gateways: found.gateways, keys }))
 }
 
 async fn show_one(request: &CallRequest) -> Result<Answer, AdminResponse> {

@@ -37,6 +37,7 @@ mod routes;
 mod service;
 mod shapes;
 mod state;
+mod store_shapes;
 mod upstreams;
 
 use std::cell::Cell;

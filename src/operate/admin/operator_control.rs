@@ -3,6 +3,7 @@
 use std::pin::Pin;
 
 use crate::proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
+use crate::proxy::heavy_keys::fleet::FleetKeys;
 use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
 
 /// The result of an action, when it is there.
@@ -10,13 +11,14 @@ pub type ControlFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Finds keys in the running gateway, and makes the changes of operators.
 pub trait OperatorControl {
-    /// The keys of a limit that ask most or are refused most, the heaviest first.
+    /// The keys of a limit that ask most or are refused most, the heaviest first; those of all gateways that count it
+    /// together.
     fn list_heavy_keys(
         &self,
         limit: String,
         by: HeavyBy,
         top: usize,
-    ) -> ControlFuture<Result<Vec<HeavyKey>, KeyLookupError>>;
+    ) -> ControlFuture<Result<FleetKeys, KeyLookupError>>;
 
     /// The key of a limit with this name.
     fn find_key(&self, limit: String, name: String) -> ControlFuture<Result<HeavyKey, KeyLookupError>>;
@@ -36,7 +38,7 @@ impl OperatorControl for StoppedControl {
         _: String,
         _: HeavyBy,
         _: usize,
-    ) -> ControlFuture<Result<Vec<HeavyKey>, KeyLookupError>> {
+    ) -> ControlFuture<Result<FleetKeys, KeyLookupError>> {
         Box::pin(async { Err(KeyLookupError::ShuttingDown) })
     }
 

@@ -2,6 +2,7 @@
 
 use super::json_shape::JsonShape::{Count, Flag, List, Nullable, Number, Object, Text, Words};
 use super::json_shape::{JsonObject, JsonShape, always, maybe};
+use super::store_shapes;
 
 /// The body of an error.
 pub(super) static ERROR: JsonObject =
@@ -108,6 +109,7 @@ pub(super) static STATUS: JsonObject = JsonObject {
             List(&Object(&SHARED_TROUBLE)),
             "Shared limits that other gateways count differently.",
         ),
+        always("redis", Nullable(&Object(&store_shapes::STATUS_REDIS)), "Null without Redis."),
         always("snapshot", Nullable(&Object(&SNAPSHOT)), "Null without a snapshot."),
         always("last_reload", Nullable(&Object(&LAST_RELOAD)), "Null before the first reload."),
         always("limits", List(&Object(&STATUS_LIMIT)), "All limits; GET /limits has more about them."),
@@ -235,6 +237,7 @@ pub(super) static TRAFFIC_EVENT: JsonObject = JsonObject {
         always("limits", List(&Object(&LIMIT_RATES)), "The busiest limits, at most 100."),
         always("upstreams", List(&Object(&UPSTREAM_STATE)), "The busiest upstreams, at most 100."),
         always("refusals", List(&Object(&REFUSAL)), "The last refusals, at most 100, the newest first."),
+        always("redis", Nullable(&Object(&store_shapes::EVENT_REDIS)), "Null without Redis."),
     ],
 };
 

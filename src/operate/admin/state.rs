@@ -28,13 +28,13 @@ pub struct AdminState {
     events: Rc<EventStreams>,
     changes: Arc<ChangeCounts>,
     explain: Rc<ExplainFn>,
-    status: Rc<dyn Fn() -> AdminResponse>,
-    reload: Rc<ReloadFn>,
+    status: Rc<ResponseFn>,
+    reload: Rc<ResponseFn>,
     operator: Rc<dyn OperatorControl>,
 }
 
-/// Reloads the configuration and returns the result.
-type ReloadFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
+/// Shows the status, or reloads the configuration and returns the result.
+type ResponseFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
 
 /// Explains a request from the running counters; the error is a fault of the query.
 type ExplainFn = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
@@ -59,8 +59,8 @@ impl AdminState {
                 let explain = explain.clone();
                 Box::pin(async move { explain(query).await })
             }),
-            status: Rc::new(AdminResponse::shutting_down),
-            reload: Rc::new(|| Box::pin(async { AdminResponse::shutting_down() })),
+            status: share_action(async || AdminResponse::shutting_down()),
+            reload: share_action(async || AdminResponse::shutting_down()),
             operator: Rc::new(StoppedControl),
         }
     }
@@ -68,15 +68,10 @@ impl AdminState {
     /// Sets the actions of `/status` and `/reload`.
     pub fn with_control(
         self,
-        status: impl Fn() -> AdminResponse + 'static,
+        status: impl AsyncFn() -> AdminResponse + 'static,
         reload: impl AsyncFn() -> AdminResponse + 'static,
     ) -> AdminState {
-        let reload = Rc::new(reload);
-        let reload: Rc<ReloadFn> = Rc::new(move || {
-            let reload = reload.clone();
-            Box::pin(async move { reload().await })
-        });
-        AdminState { status: Rc::new(status), reload, ..self }
+        AdminState { status: share_action(status), reload: share_action(reload), ..self }
     }
 
     /// Sets the actions of the calls about keys, grants and bans.
@@ -114,7 +109,7 @@ impl AdminState {
         self.ready.load(Relaxed)
     }
 
-    pub(super) fn show_status(&self) -> AdminResponse {
+    pub(super) fn show_status(&self) -> Pin<Box<dyn Future<Output = AdminResponse>>> {
         (self.status)()
     }
 
@@ -125,4 +120,12 @@ impl AdminState {
     pub(super) fn explain(&self, query: Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>> {
         (self.explain)(query)
     }
+}
+
+fn share_action(action: impl AsyncFn() -> AdminResponse + 'static) -> Rc<ResponseFn> {
+    let action = Rc::new(action);
+    Rc::new(move || {
+        let action = action.clone();
+        Box::pin(async move { action().await })
+    })
 }

@@ -179,10 +179,15 @@ impl KnownBandwidths<'_> {
     }
 }
 
-pub(super) fn open_access_log(config: &Config, previous: Option<&Gateway>) -> io::Result<Arc<AccessLog>> {
+/// `store` tells the secret of hashes, as far as it was told.
+pub(super) fn open_access_log(
+    config: &Config,
+    previous: Option<&Gateway>,
+    store: Option<&Store>,
+) -> io::Result<Arc<AccessLog>> {
     let before = previous.map(|previous| &*previous.access_log);
     let log = AccessLog::continue_from(before, &config.access_log, config.server.workers);
-    log.map(Arc::new)
+    log.map(|log| Arc::new(log.with_shared_secret(store.and_then(Store::shared_secret))))
         .map_err(|error| io::Error::new(error.kind(), format!("cannot open the access log: {error}")))
 }
 

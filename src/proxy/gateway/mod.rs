@@ -174,7 +174,8 @@ impl Gateway {
             Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
         };
         let routes: Vec<_> = config.locations.iter().map(route).collect();
-        let access_log = adopt::open_access_log(config, previous)?;
+        let store = adopt::build_store(config, previous);
+        let access_log = adopt::open_access_log(config, previous, store.as_ref().map(|(store, _)| &**store))?;
         let tracer = adopt::build_tracer(config, &access_log, previous);
         let labels = build_labels(config, &upstreams);
         let metrics = Metrics::continue_from(previous.map(|previous| &*previous.metrics), labels);
@@ -183,7 +184,6 @@ impl Gateway {
         let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
         watch_gateway(&metrics, &limits, &access_log, tracer.as_ref(), &request_counts);
         watch_bans(&metrics, bans.as_ref(), &operator_bans);
-        let store = adopt::build_store(config, previous);
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);

@@ -3,8 +3,9 @@
 //! A request counts what it asks of each limit while it is judged, and what a limit refuses once that is final. Both
 //! are an addition to a summary of bounded size ([`FrequentItems`]), without locks and, once the summary is full,
 //! without allocations. Readers copy out of the summaries between two requests; [`report`] puts the copies of all
-//! workers together.
+//! workers together, and [`fleet`] adds up those of several gateways.
 
+pub mod fleet;
 mod refusal_log;
 pub mod report;
 

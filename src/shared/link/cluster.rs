@@ -51,6 +51,9 @@ pub(super) async fn supervise_cluster(store: Arc<Store>, seeds: &[(String, u16)]
             warn!("no server of the redis cluster reports its slots");
         }
         silent = map.is_none();
+        if silent {
+            store.record_reachability();
+        }
         if let Some(map) = map {
             apply_map(&store, map, &mut watched, &mut probers);
         }

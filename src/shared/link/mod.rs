@@ -13,6 +13,7 @@ mod connection;
 mod fault;
 mod hash_slot;
 mod held_secret;
+mod outages;
 mod probe_schedule;
 mod prober;
 mod reading;
@@ -41,6 +42,7 @@ use crate::config::{self, RedisServers};
 use connection::{StoreConnection, StoreConnector};
 use fault::{DescribedFault, StoreAddress};
 use held_secret::HeldSecret;
+use outages::OutageLog;
 use prober::BeatReply;
 use report::CallCounts;
 use server::StoreServer;
@@ -48,7 +50,8 @@ use server_link::{CallOutcome, ScriptCall, ServerLink};
 use topology::Topology;
 
 pub use fault::StoreFault;
-pub use report::StoreReport;
+pub use outages::OutageReport;
+pub use report::{BreakerState, StoreReport, StoreServerState};
 
 /// A set of keys that one call may name: all keys of a single server, or those of one hash slot in a Cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +81,7 @@ pub struct Store {
     /// Distinguishes it from the earlier stores of this process.
     id: u64,
     counts: CallCounts,
+    outages: OutageLog,
     secret: HeldSecret,
 }
 
@@ -126,6 +130,7 @@ impl Store {
             debts,
             id,
             counts: CallCounts::default(),
+            outages: OutageLog::default(),
             secret: before.map(|before| before.secret.clone()).unwrap_or_default(),
         })
     }

@@ -108,6 +108,8 @@ impl Prober {
         if let Some(ramp) = next.close {
             breaker.close(Now::read_clock(), ramp);
         }
+        self.server.is_probed.store(true, Relaxed);
+        self.store.record_reachability();
         match result {
             Ok(beat) => {
                 self.store.count_nodes(&self.server, beat, self.pace.is_quick());
@@ -124,6 +126,7 @@ impl Prober {
     /// Calls opened the breaker: the server is left alone until the first probe.
     async fn rest_after_open(&mut self) {
         self.connection = None;
+        self.store.record_reachability();
         self.store.doubt_topology();
         // Calls know only the kind of fault; a heartbeat may learn more.
         let fault = self.send_beat().await.err().unwrap_or_else(|| self.server.breaker_cause().into());

@@ -1,7 +1,11 @@
-//! Readings of the store for other rooms: its key prefix, node number and metrics.
+//! Readings of the store for other rooms: its key prefix, node number, state and metrics.
 
 use super::Store;
 use super::fault::StoreFault;
+use super::outages::OutageReport;
+use super::report::StoreServerState;
+use crate::base::clock::Now;
+use crate::config::RedisServers;
 use crate::observe::metrics::StoreReading;
 use crate::observe::metrics::cells::HistogramReading;
 
@@ -15,6 +19,18 @@ impl Store {
     pub fn node(&self) -> u64 {
         // Cannot fail: `node` was formatted from such a number, and any other number would do as well.
         u64::from_str_radix(&self.node, 16).unwrap_or_default()
+    }
+
+    /// The servers that the store has now, with their breakers and calls.
+    pub fn server_states(&self, now: Now) -> Vec<StoreServerState> {
+        let is_primary = !matches!(self.servers, RedisServers::Single(..));
+        let topology = self.topology.load();
+        topology.servers.iter().map(|server| StoreServerState::of_server(server, is_primary, now)).collect()
+    }
+
+    /// The outages so far.
+    pub fn outages(&self) -> OutageReport {
+        self.outages.report()
     }
 
     /// The time of calls to each server that the store has now.

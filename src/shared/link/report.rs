@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::fault::StoreFault;
+use super::server::StoreServer;
+use crate::base::clock::Now;
 
 /// The calls of one process.
 #[derive(Debug, Default)]
@@ -22,6 +24,62 @@ pub struct StoreReport {
     pub servers: Vec<(String, bool)>,
     /// The number of live gateways.
     pub nodes: u64,
+}
+
+/// One server of the store at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoreServerState {
+    /// Its host and port.
+    pub name: String,
+    /// Whether it is known to be the primary of a group; a single server is not asked.
+    pub is_primary: bool,
+    pub breaker: BreakerState,
+    /// Calls that were made, until their reply or their deadline.
+    pub calls: u64,
+    /// Their mean time; `None` = no calls.
+    pub mean_seconds: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerState {
+    /// All calls are made.
+    Closed,
+    /// A part of the calls is made, because the server answers again since a moment ago.
+    Recovering,
+    /// No calls are made.
+    Open,
+}
+
+// === impl StoreServerState ===
+
+impl StoreServerState {
+    pub(super) fn of_server(server: &StoreServer, is_primary: bool, now: Now) -> StoreServerState {
+        let times = server.call_times.read_buckets();
+        StoreServerState {
+            name: server.name.clone(),
+            is_primary,
+            breaker: match (server.breaker.is_open(), server.breaker.is_settled(now)) {
+                (true, _) => BreakerState::Open,
+                (false, true) => BreakerState::Closed,
+                (false, false) => BreakerState::Recovering,
+            },
+            calls: times.count,
+            mean_seconds: (times.count > 0).then(|| times.sum_seconds / times.count as f64),
+        }
+    }
+}
+
+// === impl BreakerState ===
+
+impl BreakerState {
+    /// Its word in answers.
+    pub fn label(self) -> &'static str {
+        match self {
+            BreakerState::Closed => "closed",
+            BreakerState::Recovering => "recovering",
+            BreakerState::Open => "open",
+        }
+    }
 }
 
 // === impl CallCounts ===

@@ -36,6 +36,9 @@ pub(super) async fn supervise_sentinels(store: Arc<Store>, sentinels: &[(String,
             warn!(primary = name, "no sentinel knows the primary of redis");
         }
         silent = answer.is_none();
+        if silent {
+            store.record_reachability();
+        }
         if let Some(address) = answer
             && current.as_ref().is_none_or(|server| server.address != address)
         {

@@ -1,6 +1,6 @@
 //! One server of the store, as all threads of the process see it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -22,6 +22,8 @@ pub(super) struct StoreServer {
     pub breaker: Breaker,
     /// Notified when calls open the breaker.
     pub opened: Notify,
+    /// The first probe has ended, so that an open breaker means an outage.
+    pub is_probed: AtomicBool,
     /// Live gateways, as this server last counted them; 0 before that.
     pub nodes: AtomicU64,
     /// The gateways that count each limit, as it was announced.
@@ -49,6 +51,7 @@ impl StoreServer {
             address,
             breaker: Breaker::new(),
             opened: Notify::new(),
+            is_probed: AtomicBool::new(false),
             nodes: AtomicU64::new(0),
             fleets: Mutex::default(),
             tag: AtomicU32::new(0),

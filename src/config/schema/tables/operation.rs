@@ -104,7 +104,8 @@ section! {
     /// Writes accounts and keys as 64-bit hashes instead of their text.
     HASH_KEYS: Switch = Switch, "hash_keys", "true", "false";
     /// The secret that hashes of accounts and keys are made with. Gateways with the same secret make the same hashes,
-    /// also after a restart; with `auto` each process makes its own at its start.
+    /// also after a restart. With `auto`, gateways that share a Redis keep one there; any other process makes its own
+    /// at its start.
     HASH_SECRET: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
         "hash_secret", "auto", "\"${LOG_HASH_SECRET}\"";
 }

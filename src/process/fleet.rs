@@ -1,0 +1,256 @@
+//! What gateways tell each other through the store: the secret of hashes, and a report about each gateway with its
+//! heaviest keys, which any of them adds up.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio::sync::{Notify, mpsc};
+
+use super::control::{ControlCommand, ControlThread};
+use super::heavy_keys::TOP_MAX;
+use crate::base::clock::Now;
+use crate::base::value_hash::ValueHasher;
+use crate::config::FileFingerprint;
+use crate::operate::traffic::LimitTraffic;
+use crate::proxy::gateway::Gateway;
+use crate::proxy::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
+use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
+use crate::shared::node_reports::{NodeReport, REPORT_MAX, node_name, publish_node_reports};
+use crate::shared::{Store, share_secret};
+
+/// Limits in a report, those with most refusals first: reading their keys takes time of the workers.
+const LIMITS_MAX: usize = 16;
+/// The keys of each order, and fewer where the report would be too long.
+const KEYS_EACH: [usize; 5] = [REPORTED_MAX / 2, 10, 5, 2, 1];
+/// The bytes for keys; the rest of the report needs less than the other eighth.
+const KEYS_BYTES_MAX: usize = REPORT_MAX / 8 * 7;
+
+/// Workers that are too busy to tell their keys do not delay the rest of the report.
+const KEYS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The store that the tasks serve, and what for.
+struct StoreUse {
+    store: Option<Arc<Store>>,
+    shares_secret: bool,
+}
+
+/// Shares the secret of hashes and publishes reports through the store of the gateway in force. Returns when the
+/// control thread ends.
+pub async fn run_store_tasks(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
+    loop {
+        let used = StoreUse::of_gateway(&control.current.load());
+        tokio::select! {
+            () = serve_store(&control, &commands, &used) => return,
+            () = wait_other_use(&control, &used) => {}
+        }
+    }
+}
+
+async fn serve_store(control: &ControlThread, commands: &mpsc::Sender<ControlCommand>, used: &StoreUse) {
+    let Some(store) = &used.store else { return std::future::pending().await };
+    let told = Notify::new();
+    let secret = async {
+        match used.shares_secret {
+            true => share_secret(store.clone(), |_| told.notify_one()).await,
+            false => std::future::pending().await,
+        }
+    };
+    let reports = publish_node_reports(store.clone(), async || control.make_report().await);
+    let adoption = async {
+        loop {
+            told.notified().await;
+            if commands.send(ControlCommand::AdoptSecret).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = secret => {}
+        () = reports => {}
+        () = adoption => {}
+    }
+}
+
+async fn wait_other_use(control: &ControlThread, used: &StoreUse) {
+    loop {
+        let changed = control.gateway_changed.notified();
+        if StoreUse::of_gateway(&control.current.load()) != *used {
+            return;
+        }
+        changed.await;
+    }
+}
+
+// === impl StoreUse ===
+
+impl StoreUse {
+    fn of_gateway(gateway: &Gateway) -> StoreUse {
+        StoreUse { store: gateway.store.clone(), shares_secret: gateway.access_log.uses_shared_secret() }
+    }
+}
+
+impl PartialEq for StoreUse {
+    fn eq(&self, other: &StoreUse) -> bool {
+        let address = |used: &StoreUse| used.store.as_ref().map(Arc::as_ptr);
+        self.shares_secret == other.shares_secret && address(self) == address(other)
+    }
+}
+
+// === impl ControlThread ===
+
+impl ControlThread {
+    /// Puts the gateway in force again with the secret that the store told, for which requests then need no lock.
+    pub async fn adopt_secret(&self) {
+        let before = self.current.load_full();
+        let told = before.store.as_ref().and_then(|store| store.shared_secret());
+        let Some(told) = told.map(ValueHasher::from_shared_secret) else { return };
+        if !before.access_log.uses_shared_secret() || before.access_log.hasher() == Some(&told) {
+            return;
+        }
+        match Gateway::build(&before.config, Some(&before)) {
+            Ok(gateway) => {
+                let gateway = Arc::new(gateway);
+                self.put_in_force(&gateway).await;
+                self.history.track_gateway(&gateway);
+            }
+            Err(error) => tracing::warn!(%error, "hashes of accounts differ from those of other gateways"),
+        }
+    }
+
+    /// The heaviest keys of a limit: over all gateways if it is counted in the store and the store answers.
+    ///
+    /// # Errors
+    /// There is no such limit, or names are not kept.
+    pub async fn fleet_keys(
+        &self,
+        limit: &str,
+        by: HeavyBy,
+        top: usize,
+    ) -> Result<FleetKeys, KeyLookupError> {
+        let gateway = self.current.load_full();
+        let counted = find_counted_limit(&gateway, limit).filter(|(_, is_shared)| *is_shared);
+        let Some((counted, _)) = counted.filter(|(counted, _)| counted.is_counted()) else {
+            return Ok(FleetKeys { keys: self.heavy_keys(limit, by, top).await?, gateways: 1 });
+        };
+        let reported: Vec<ReportedKeys> = self
+            .other_reports(&gateway)
+            .await
+            .iter()
+            .filter(|report| report.top_keys.is_object())
+            .map(|report| ReportedKeys::find_in(&report.top_keys, limit))
+            .collect();
+        let own = self.heavy_keys(limit, by, TOP_MAX).await?;
+        let keys = merge_fleet(&gateway, &counted, own, &reported, by, top);
+        Ok(FleetKeys { keys, gateways: 1 + reported.len() })
+    }
+
+    /// The reports of other gateways; none if the store does not answer.
+    async fn other_reports(&self, gateway: &Gateway) -> Vec<NodeReport> {
+        let Some(store) = &gateway.store else { return Vec::new() };
+        let all = self.fleet.read_reports(store).await.unwrap_or_default();
+        let own = node_name(store);
+        all.iter().filter(|report| report.node != own).cloned().collect()
+    }
+
+    async fn make_report(&self) -> NodeReport {
+        let top_keys = tokio::time::timeout(KEYS_TIMEOUT, self.report_keys()).await;
+        NodeReport {
+            node: String::new(),
+            name: host_name(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            file_hash: self.file_hash.borrow().clone(),
+            started_at_ms: self.history.started_at_ms(),
+            top_keys: top_keys.unwrap_or_default(),
+        }
+    }
+
+    /// The heaviest keys of the limits that are counted in the store, as [`ReportedKeys`] by limit.
+    async fn report_keys(&self) -> Value {
+        let gateway = self.current.load_full();
+        let look = self.traffic.look_at(&gateway, Now::read_clock());
+        let has_traffic =
+            |limit: &LimitTraffic| limit.admitted.total + limit.waited.total + limit.rejected.total > 0;
+        let is_shared = |limit: &LimitTraffic| gateway.shared[limit.limit.0].is_some();
+        let mut busiest: Vec<&LimitTraffic> =
+            look.limits.iter().filter(|limit| is_shared(limit) && has_traffic(limit)).collect();
+        let weight =
+            |limit: &LimitTraffic| (limit.rejected.per_s_1m, limit.admitted.per_s_1m + limit.waited.per_s_1m);
+        busiest.sort_by(|one, other| {
+            weight(other).partial_cmp(&weight(one)).unwrap_or(std::cmp::Ordering::Equal)
+        });
+        busiest.truncate(LIMITS_MAX);
+        let mut lists = Vec::with_capacity(busiest.len());
+        for limit in busiest {
+            let name = gateway.limits[limit.limit.0].name.clone();
+            let asked = self.heavy_keys(&name, HeavyBy::Asked, KEYS_EACH[0]).await;
+            let refused = self.heavy_keys(&name, HeavyBy::Refused, KEYS_EACH[0]).await;
+            // A reload may have removed it, or the names of its keys.
+            if let (Ok(asked), Ok(refused)) = (asked, refused) {
+                lists.push((name, asked, refused));
+            }
+        }
+        encode_keys(&lists)
+    }
+}
+
+/// As many keys of each limit as fit; null if not even one does.
+fn encode_keys(lists: &[(Arc<str>, Vec<HeavyKey>, Vec<HeavyKey>)]) -> Value {
+    let encode = |top: usize| {
+        let limits = lists.iter().filter_map(|(name, asked, refused)| {
+            let keys = ReportedKeys::from_lists(asked, refused, top);
+            Some((name.to_string(), serde_json::to_value(keys).ok()?))
+        });
+        Value::Object(limits.collect::<Map<String, Value>>())
+    };
+    KEYS_EACH
+        .into_iter()
+        .map(encode)
+        .find(|keys| keys.to_string().len() <= KEYS_BYTES_MAX)
+        .unwrap_or_default()
+}
+
+/// The hash that tells files apart, which `sha256sum gateway.yaml` begins with; files that it names are left out, as
+/// they may differ from host to host. Empty without a file.
+pub fn hash_of_file(files: &[FileFingerprint]) -> String {
+    // The first one that was read is gateway.yaml.
+    files.first().map(FileFingerprint::short_hash).unwrap_or_default()
+}
+
+/// The name of this host, or `unknown`.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::table::CounterKey;
+    use crate::proxy::heavy_keys::report::KeyRate;
+
+    #[test]
+    fn a_report_holds_fewer_keys_where_many_would_be_too_long() {
+        let key = |at: usize, length: usize| {
+            let rate = KeyRate { per_s: at as f64, error_per_s: 0.0 };
+            let name = format!("header:x={at}{}", "y".repeat(length));
+            HeavyKey { name, key: CounterKey { id: 1, prefix: 0 }, shared: None, asked: rate, refused: rate }
+        };
+        let limit = |name: String, length: usize| {
+            let keys: Vec<_> = (0..20).map(|at| key(at, length)).collect();
+            (Arc::from(name), keys.clone(), keys)
+        };
+        let keys_of = |limits: usize, length: usize| {
+            let lists: Vec<_> = (0..limits).map(|at| limit(format!("limit-{at}"), length)).collect();
+            let encoded = encode_keys(&lists);
+            assert!(encoded.to_string().len() <= KEYS_BYTES_MAX);
+            encoded["limit-0"]["keys"].as_array().map(Vec::len)
+        };
+        assert_eq!(keys_of(1, 10), Some(20));
+        assert_eq!(keys_of(LIMITS_MAX, 30), Some(10));
+        assert_eq!(keys_of(LIMITS_MAX, 120), Some(5));
+        assert_eq!(keys_of(LIMITS_MAX, 9_000), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! The outages of the store: when they began, and how long they lasted.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::Mutex;
+
+use super::Store;
+use crate::base::clock::Now;
+
+/// The outages of the servers of one store, as this process saw them.
+#[derive(Debug, Default)]
+pub(super) struct OutageLog(Mutex<OutageReport>);
+
+/// The outages so far. One lasts as long as any server does not answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutageReport {
+    /// All of them, with the one that lasts.
+    pub count: u64,
+    /// When the present one began; `None` = the store is reachable.
+    pub since: Option<Now>,
+    /// The start and the end of the last one that is over.
+    pub last: Option<(Now, Now)>,
+}
+
+// === impl OutageLog ===
+
+impl OutageLog {
+    pub(super) fn report(&self) -> OutageReport {
+        *self.0.lock()
+    }
+
+    fn record_state(&self, is_down: bool, now: Now) {
+        let mut report = self.0.lock();
+        match (is_down, report.since) {
+            (true, None) => {
+                report.count += 1;
+                report.since = Some(now);
+            }
+            (false, Some(since)) => {
+                report.last = Some((since, now));
+                report.since = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Records whether all servers answer; call it when that may have changed. A server that was not probed yet is no
+    /// outage.
+    pub(super) fn record_reachability(&self) {
+        let topology = self.topology.load();
+        let is_down =
+            topology.servers.iter().any(|server| server.is_probed.load(Relaxed) && server.breaker.is_open());
+        self.outages.record_state(is_down || topology.servers.is_empty(), Now::read_clock());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_counted_once_and_has_a_length() {
+        let log = OutageLog::default();
+        let at = |second: u64| Now((1 << 60) + second * 1_000_000_000);
+        log.record_state(false, at(1));
+        assert_eq!(log.report(), OutageReport::default());
+        log.record_state(true, at(2));
+        log.record_state(true, at(3));
+        assert_eq!(log.report(), OutageReport { count: 1, since: Some(at(2)), last: None });
+        log.record_state(false, at(5));
+        log.record_state(false, at(6));
+        assert_eq!(log.report(), OutageReport { count: 1, since: None, last: Some((at(2), at(5))) });
+        log.record_state(true, at(9));
+        assert_eq!(log.report(), OutageReport { count: 2, since: Some(at(9)), last: Some((at(2), at(5))) });
+    }
+}
