@@ -44,6 +44,7 @@ fn samples() -> Vec<Sample> {
     let drain = "/upstreams/app/servers/127.0.0.1:1/drain";
     let key = "/limits/per-ip/keys/ip=127.0.0.1";
     vec![
+        sample("show_page", 200, get("/")),
         sample("show_health", 200, get("/healthz")),
         sample("show_readiness", 200, get("/readyz")),
         sample("show_metrics", 200, get("/metrics")),
@@ -191,6 +192,32 @@ fn the_examples_of_the_document_fit() {
         }
     }
     assert!(count > 15, "{count}");
+}
+
+/// The page runs its own script and style alone, and everybody may load it, because it holds no data.
+#[test]
+fn the_page_runs_only_its_own_script() {
+    use base64::Engine;
+    let gateway = Gateway::start(FILE);
+    let page = gateway.admin_get("/").expect(200);
+    let policy = page.header("content-security-policy").expect("a policy");
+    for element in ["script", "style"] {
+        let text = page.text();
+        let (_, behind) = text.split_once(&format!("<{element}>")).expect("its beginning");
+        let (content, _) = behind.split_once(&format!("</{element}>")).expect("its end");
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, content.as_bytes());
+        let hash = base64::engine::general_purpose::STANDARD.encode(digest);
+        assert!(policy.contains(&format!("{element}-src 'sha256-{hash}';")), "{policy}");
+    }
+    assert!(policy.starts_with("default-src 'none'; ") && policy.ends_with("frame-ancestors 'none'"));
+    for (name, value) in [
+        ("content-type", "text/html; charset=utf-8"),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        ("cache-control", "no-store"),
+    ] {
+        assert_eq!(page.header(name).as_deref(), Some(value));
+    }
 }
 
 /// A path that no call has, and a method that a path does not have.

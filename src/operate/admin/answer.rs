@@ -1,7 +1,7 @@
 //! Answers of the admin API: text for people, JSON for programs.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ pub(super) struct Answer {
     content: AnswerContent,
     /// The change that the call made.
     pub change: Option<Change>,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 enum AnswerContent {
@@ -105,7 +106,11 @@ impl AdminResponse {
 impl Answer {
     /// Text for people, JSON for programs.
     pub fn forms(text: String, json: &impl Serialize) -> Answer {
-        Answer { content: AnswerContent::Rendered { text, json: render_json(json) }, change: None }
+        Answer {
+            content: AnswerContent::Rendered { text, json: render_json(json) },
+            change: None,
+            headers: Vec::new(),
+        }
     }
 
     /// JSON for every caller.
@@ -120,7 +125,7 @@ impl Answer {
 
     /// A body of any `kind` with status 200.
     pub fn fixed(kind: &'static str, body: AdminBody) -> Answer {
-        Answer { content: AnswerContent::Fixed { kind, body }, change: None }
+        Answer { content: AnswerContent::Fixed { kind, body }, change: None, headers: Vec::new() }
     }
 
     pub fn error(status: StatusCode, why: &str) -> Answer {
@@ -132,6 +137,11 @@ impl Answer {
         Answer { change: Some(change), ..self }
     }
 
+    /// Adds headers to the answer.
+    pub fn with_headers(self, headers: Vec<(HeaderName, HeaderValue)>) -> Answer {
+        Answer { headers, ..self }
+    }
+
     pub fn status(&self) -> StatusCode {
         match &self.content {
             AnswerContent::Forms(response) => response.status,
@@ -140,7 +150,15 @@ impl Answer {
     }
 
     pub fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
-        match self.content {
+        let mut response = self.content.into_response(headers);
+        response.headers_mut().extend(self.headers);
+        response
+    }
+}
+
+impl AnswerContent {
+    fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
+        match self {
             AnswerContent::Forms(response) => response.into_response(headers),
             AnswerContent::Rendered { json, .. } if accepts_json(headers) == Some(true) => {
                 fixed_response(StatusCode::OK, JSON, AdminBody::from(json))
@@ -155,7 +173,7 @@ impl Answer {
 
 impl From<AdminResponse> for Answer {
     fn from(response: AdminResponse) -> Answer {
-        Answer { content: AnswerContent::Forms(response), change: None }
+        Answer { content: AnswerContent::Forms(response), change: None, headers: Vec::new() }
     }
 }
 

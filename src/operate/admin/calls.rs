@@ -7,7 +7,7 @@ use super::call::ParameterPlace::{Path, Query};
 use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
 use super::json_shape::JsonShape;
 use super::{
-    ban_calls, control, events, examples, explain, explain_shapes, health, key_calls, limits, openapi,
+    ban_calls, control, events, examples, explain, explain_shapes, health, key_calls, limits, openapi, page,
     shapes, upstreams,
 };
 use crate::observe::metrics;
@@ -44,6 +44,17 @@ const FORCE: Parameter = Parameter {
 
 /// Every call, in the order in which the documents list them.
 pub(super) static CALLS: &[Call] = &[
+    Call {
+        name: "show_page",
+        method: "GET",
+        path: "/",
+        summary: "The page for operators, which asks the other calls.",
+        parameters: &[],
+        body: None,
+        answers: &[ok("The page.", &[AnswerForm::Other(page::HTML, "<!doctype html>")])],
+        access: CallAccess::Public,
+        handler: Immediate(page::show_page),
+    },
     Call {
         name: "show_health",
         method: "GET",

@@ -33,6 +33,7 @@ mod keys;
 mod limits;
 mod openapi;
 mod operator_control;
+mod page;
 mod routes;
 mod service;
 mod shapes;

@@ -141,6 +141,7 @@ mod tests {
     fn paths_name_servers() {
         let drain =
             |upstream: &str, server: &str, name| Some((name, vec![upstream.to_owned(), server.to_owned()]));
+        assert_eq!(found("GET", "/"), Some(("show_page", vec![])));
         assert_eq!(found("GET", "/upstreams"), Some(("list_upstreams", vec![])));
         assert_eq!(found("GET", "/upstreams/a%20b"), Some(("show_upstream", vec!["a b".to_owned()])));
         let plain = "/upstreams/app/servers/a:1/drain";
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(found("POST", encoded), drain("unix:/run/a.sock", "unix:/run/a.sock", "undrain_server"));
         let encoded = "/upstreams/http%3A%2F%2F10.9.9.9%3A81/servers/10.9.9.9%3a81/drain";
         assert_eq!(found("POST", encoded), drain("http://10.9.9.9:81", "10.9.9.9:81", "drain_server"));
-        for path in ["/", "/upstreamsx", "/upstreams/", "/upstreams/app/servers/a:1", "/healthz/"] {
+        for path in ["//", "/upstreamsx", "/upstreams/", "/upstreams/app/servers/a:1", "/healthz/"] {
             assert!(is_unknown(path), "{path}");
         }
         for path in ["/upstreams/a%/servers/b/drain", "/upstreams/a%ff/servers/b/drain"] {

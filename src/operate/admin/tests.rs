@@ -80,7 +80,7 @@ async fn shows_health_readiness_and_metrics() {
 #[tokio::test(flavor = "local")]
 async fn unknown_pages_and_methods_are_refused() {
     let running = start(None).await;
-    assert_eq!(send_request(&running, "GET /", "").await.0, 404);
+    assert_eq!(send_request(&running, "GET /no", "").await.0, 404);
     assert_eq!(send_request(&running, "GET /healthz/", "").await.0, 404);
     let (status, answer) = send_request(&running, "POST /healthz", "Content-Length: 0\r\n").await;
     assert!(status == 405 && answer.contains("allow: GET, HEAD"), "{answer}");
