@@ -21,7 +21,7 @@ const PAGE: &str = include_str!("page.html");
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \
-         form-action 'none'; frame-ancestors 'none'",
+         form-action 'none'; require-trusted-types-for 'script'; frame-ancestors 'none'",
         hash_element("script"),
         hash_element("style")
     )

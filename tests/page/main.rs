@@ -1,0 +1,15 @@
+//! The page for operators in a real browser: a headless Chromium between a running gateway and its admin listener.
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod browser;
+mod buttons;
+mod live;
+mod looks;
+mod other_sites;
+mod text_only;
+mod tokens;
