@@ -129,18 +129,24 @@ fn compare_wait(expected: &ExpectedWait) -> Result<(), String> {
     if seen <= said + 2 { Ok(()) } else { Err(format!("explained a wait of {said} ms, seen {seen} ms")) }
 }
 
+async fn let_others_run() {
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+    }
+}
+
 async fn compare_all(gateway: Arc<Gateway>, arrivals: &[Arrival]) -> Result<[usize; 4], String> {
     let pipeline = Rc::new(Pipeline::new(gateway.clone()));
     let mut waits: Vec<ExpectedWait> = Vec::new();
     let mut counts = [0; 4];
     for (index, arrival) in arrivals.iter().enumerate() {
         tokio::time::sleep(Duration::from_millis(arrival.gap_ms)).await;
+        // Requests that end at this very moment end first.
+        let_others_run().await;
         let now = Now::read_clock();
         let explanation: Explanation = explain::explain_request(&gateway, None, &arrival.query, now).await?;
         let served = serve(&pipeline, arrival);
-        for _ in 0..4 {
-            tokio::task::yield_now().await;
-        }
+        let_others_run().await;
         let verdict = explanation.verdict.clone();
         let outcomes = ["admit", "wait", "reject", "degrade"];
         counts[outcomes.iter().position(|word| *word == verdict.outcome).unwrap()] += 1;

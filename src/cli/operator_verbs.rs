@@ -176,7 +176,8 @@ mod tests {
     #[track_caller]
     fn assert_call(words: &[&str], line: &str, body: &str) {
         let call = build_call(&parse_verb(words));
-        assert_eq!((format!("{} {}", call.method, call.path).as_str(), call.body.as_str()), (line, body));
+        let json = |text: &str| serde_json::from_str::<Value>(text).ok();
+        assert_eq!((format!("{} {}", call.method, call.path).as_str(), json(&call.body)), (line, json(body)),);
     }
 
     #[test]

@@ -44,6 +44,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::base::clock::Now;
@@ -232,13 +233,13 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         control.open_admin();
     }
     tokio::spawn(wall_clock::keep_clock_synced());
-    let command_task = tokio::task::spawn_local(control.clone().run_commands(commands));
-    let grants_task =
-        tokio::task::spawn_local(operator_changes::remove_ended_grants(control.clone(), sender.clone()));
-    let entries_task =
-        tokio::task::spawn_local(operator_changes::adopt_entries(control.clone(), sender.clone()));
-    let store_task = tokio::task::spawn_local(fleet::run_store_tasks(control.clone(), sender.clone()));
-    let watch_task = tokio::task::spawn_local(reload::watch_config(control.clone(), sender));
+    let control_tasks = [
+        tokio::task::spawn_local(control.clone().run_commands(commands)),
+        tokio::task::spawn_local(operator_changes::remove_ended_grants(control.clone(), sender.clone())),
+        tokio::task::spawn_local(operator_changes::adopt_entries(control.clone(), sender.clone())),
+        tokio::task::spawn_local(fleet::run_store_tasks(control.clone(), sender.clone())),
+        tokio::task::spawn_local(reload::watch_config(control.clone(), sender)),
+    ];
     banner::print_banner(&gateway.config, &source.display_name, &addresses, admin_address.as_deref());
     systemd::notify_ready();
     if let Some(handover) = handover {
@@ -247,11 +248,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     }
     drop(gateway);
     let outcome = wait_and_drain((signals, relay), ended, &control, &ready, || {
-        command_task.abort();
-        grants_task.abort();
-        entries_task.abort();
-        store_task.abort();
-        watch_task.abort();
+        control_tasks.iter().for_each(JoinHandle::abort);
     })
     .await;
     control.shut_down().await;

@@ -68,6 +68,7 @@ fn settling_an_answer_keeps_charges_and_releases_slots() {
     for left in [1, 0] {
         let Accepted::Passing(mut permit) = admitted(gate.judge(0, 1, 1)) else { panic!("it waits") };
         permit.settle(AnswerEnd { status: Some(StatusCode::OK), bytes: 7 });
+        drop(permit);
         let looked = gate.chain.look(Now(START), &gate.waiting, |_| LimitDemand::Units(units(1, 1)));
         let remaining: Vec<u64> = looked.decisions.iter().map(|judged| judged.decision.remaining).collect();
         assert_eq!(remaining, [left, 1]);

@@ -71,7 +71,7 @@ fn admitted(gateway: &Gateway, ip: &str) -> usize {
 #[track_caller]
 fn assert_banned(gateway: &Gateway) {
     let response = gateway.ask(&get("/").header("x-forwarded-for", "192.0.2.66")).expect(429);
-    assert!(response.text().contains("banned for repeated rejections"), "{}", response.text());
+    assert!(response.text().contains("banned by an operator"), "{}", response.text());
     assert!(response.header("retry-after").is_some());
     assert_eq!(ask(gateway, "198.51.100.7"), 429);
     assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 2.0);

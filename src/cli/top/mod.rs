@@ -7,12 +7,16 @@ mod screen;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::admin_client::AdminFault;
 use super::args::TopArgs;
@@ -26,7 +30,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// The longest wait for a key press before the screen is drawn again.
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
-/// Draws until a key ends it. Without a terminal, and with `once` or `json`, prints once.
+/// Draws until a key or a signal ends it. Without a terminal, and with `once` or `json`, prints once.
 pub(super) fn run_top(file: &Path, args: &TopArgs) -> ExitCode {
     let admin = match find_admin(file) {
         Ok(admin) => admin,
@@ -67,7 +71,8 @@ fn draw_until_quit(
     let (publish, readings) = mpsc::sync_channel(1);
     // The thread ends with the process: it may wait for an answer.
     thread::Builder::new().spawn(move || refresh_reading(&admin, &choices, &publish))?;
-    loop {
+    let is_terminated = watch_termination()?;
+    while !is_terminated.load(Relaxed) {
         match readings.try_recv() {
             Ok(reading) => screen.update(reading),
             Err(TryRecvError::Empty) => {}
@@ -92,6 +97,25 @@ fn draw_until_quit(
         // The receiver ends no earlier than this loop, or the next round sees that it ended.
         let _ = choose.send(screen.chosen_limit().map(str::to_owned));
     }
+    Ok(())
+}
+
+/// Becomes true when a signal asks the process to end, which otherwise would leave the terminal as it is.
+fn watch_termination() -> io::Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut terminate, mut hang_up) = {
+        let _entered = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
+    };
+    let is_terminated = Arc::new(AtomicBool::new(false));
+    let set = is_terminated.clone();
+    thread::Builder::new().spawn(move || {
+        runtime.block_on(async {
+            tokio::select! { _ = terminate.recv() => {}, _ = hang_up.recv() => {} }
+        });
+        set.store(true, Relaxed);
+    })?;
+    Ok(is_terminated)
 }
 
 /// Reads the gateway once a second, and at once for another limit, until nobody receives.

@@ -228,7 +228,7 @@ async fn a_change_acts_at_once_and_is_sent_until_the_store_has_it() {
     let until = Now(Now::read_clock().0 + 600 * SECOND);
     let (reports, sent) = (RefCell::new(Vec::new()), RefCell::new(0));
     let report = |living: &[OperatorEntry]| reports.borrow_mut().push(living.len());
-    entries.put(b"a", b"1", until).unwrap();
+    entries.put(b"first", b"1", until).unwrap();
     let count = |packed: &PackedCall| *sent.borrow_mut() += packed.keys.len() - 3;
     run(
         &entries,
