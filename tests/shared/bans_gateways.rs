@@ -1,76 +1,26 @@
 //! Gateways that share bans through a real server: a ban of one is enforced by all.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
-
-use sluicegate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, share_bans};
 use sluicegate::base::clock::Now;
-use sluicegate::limit::table::CounterKey;
-use sluicegate::observe::metrics::{MetricLabels, Metrics};
+use sluicegate::shared::SharedKey;
 use sluicegate::shared::script::bans;
 use sluicegate::shared::script::bans::{Ban, BanCursor};
-use sluicegate::shared::{SharedKey, Store};
 
 use crate::bans_support::*;
-use crate::link_support::{settled, single, until};
+use crate::link_support::until;
 use crate::support::fleet::counting_on;
 use crate::support::{Client, Fleet, Redis, eventually, get, ms};
 
-/// One gateway, without its sockets.
-struct Gateway {
-    bans: Arc<Bans>,
-    tasks: [tokio::task::JoinHandle<()>; 2],
-}
-
-impl Gateway {
-    /// The lifetime of its store.
-    async fn start(redis: &Redis) -> Gateway {
-        let bans = Arc::new(Bans::new_shared(&config(&RULES), 10_000));
-        let store = Store::new(&single(redis.addr()), None);
-        let metrics = Metrics::new(MetricLabels { workers: 1, ..MetricLabels::default() });
-        let supervised = tokio::spawn(store.clone().supervise());
-        let sharing =
-            tokio::task::spawn_local(share_bans(bans.clone(), metrics, store.clone(), "test".into()));
-        settled(&store).await;
-        Gateway { bans, tasks: [supervised, sharing] }
-    }
-
-    fn strike(&self, id: u128) {
-        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let client = || ClientIdentity { ip, network: ip.into(), account: None };
-        let strike = self.bans.queue_strike(&key(id), Now::read_clock(), client);
-        assert!(matches!(strike, Some(StrikeOutcome::Counted | StrikeOutcome::Banned)), "{strike:?}");
-    }
-
-    fn has_banned(&self, id: u128) -> bool {
-        self.bans.ban_left_ns(&key(id), Now::read_clock()).is_some()
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(|task| task.abort());
-    }
-}
-
 const BAN: Ban = Ban { left_us: 1, lasts_us: 1, repeats: 0 };
-
-fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
-}
-
-/// Runs `test` on a runtime like that of the thread that shares bans.
-fn run(test: impl Future<Output = ()>) {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build_local(Default::default()).unwrap().block_on(test);
-}
 
 #[test]
 fn strikes_on_several_gateways_ban_on_all_of_them() {
     let redis = Redis::start();
-    run(async {
-        let gateways =
-            [Gateway::start(&redis).await, Gateway::start(&redis).await, Gateway::start(&redis).await];
+    run_local(async {
+        let gateways = [
+            BansGateway::start(&redis).await,
+            BansGateway::start(&redis).await,
+            BansGateway::start(&redis).await,
+        ];
         gateways.iter().for_each(|gateway| gateway.strike(1));
         for gateway in &gateways {
             until("a ban that all know of", || gateway.has_banned(1)).await;
@@ -78,7 +28,7 @@ fn strikes_on_several_gateways_ban_on_all_of_them() {
             assert_eq!(gateway.bans.active_count(Now::read_clock()), 1);
         }
         // A gateway that starts afterwards.
-        let late = Gateway::start(&redis).await;
+        let late = BansGateway::start(&redis).await;
         until("a ban that was before its time", || late.has_banned(1)).await;
         // A gateway with a store that has forgotten: the next ban.
         let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
@@ -94,8 +44,8 @@ fn strikes_on_several_gateways_ban_on_all_of_them() {
 #[test]
 fn a_burst_of_bans_reaches_the_others() {
     let redis = Redis::start();
-    run(async {
-        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+    run_local(async {
+        let gateways = [BansGateway::start(&redis).await, BansGateway::start(&redis).await];
         // A call that took too long may have lost its strikes; the clients then strike again.
         let mut turns = 0..20;
         while turns.next().is_some() && gateways[0].bans.active_count(Now::read_clock()) < 2500 {
@@ -114,8 +64,8 @@ fn a_burst_of_bans_reaches_the_others() {
 fn without_the_store_each_gateway_bans_for_itself() {
     let redis = Redis::start();
     let nowhere = redis.addr();
-    run(async {
-        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+    run_local(async {
+        let gateways = [BansGateway::start(&redis).await, BansGateway::start(&redis).await];
         (0..3).for_each(|_| gateways[0].strike(1));
         until("a ban that all know of", || gateways.iter().all(|gateway| gateway.has_banned(1))).await;
         drop(redis);
@@ -134,8 +84,8 @@ fn without_the_store_each_gateway_bans_for_itself() {
 #[test]
 fn a_ban_begun_during_an_outage_is_known_to_all_once_redis_is_back() {
     let mut redis = Redis::start();
-    run(async {
-        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+    run_local(async {
+        let gateways = [BansGateway::start(&redis).await, BansGateway::start(&redis).await];
         (0..3).for_each(|_| gateways[1].strike(1));
         until("a ban that all know of", || gateways.iter().all(|gateway| gateway.has_banned(1))).await;
         redis.kill();
@@ -148,7 +98,7 @@ fn a_ban_begun_during_an_outage_is_known_to_all_once_redis_is_back() {
         redis.restart();
         until("a ban begun meanwhile", || gateways[1].has_banned(2)).await;
         // The previous ban is not lost either to a gateway that starts now, although the server came back empty.
-        let late = Gateway::start(&redis).await;
+        let late = BansGateway::start(&redis).await;
         until("the bans of both", || late.has_banned(1) && late.has_banned(2)).await;
     });
 }
@@ -161,8 +111,8 @@ fn a_deleted_ban_is_not_reported_again() {
             bans::pack_call("test", &RULES, &[], &[(SharedKey(id.to_le_bytes()), BAN)], BanCursor::default());
         String::from_utf8(packed.keys[4].clone()).unwrap()
     };
-    run(async {
-        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+    run_local(async {
+        let gateways = [BansGateway::start(&redis).await, BansGateway::start(&redis).await];
         (1..3).for_each(|id| (0..3).for_each(|_| gateways[0].strike(id)));
         let all = |id| gateways.iter().all(|gateway| gateway.has_banned(id));
         until("bans that all know of", || all(1) && all(2)).await;

@@ -1,16 +1,10 @@
 //! Bans that an operator lifts: in the script, and on all gateways.
 
-use std::sync::Arc;
-
-use sluicegate::admission::ban::{Bans, share_bans};
 use sluicegate::base::clock::Now;
-use sluicegate::limit::table::CounterKey;
-use sluicegate::observe::metrics::{MetricLabels, Metrics};
-use sluicegate::shared::Store;
 use sluicegate::shared::script::bans::{Ban, BanCursor, StrikeAnswer, StrikeReport};
 
 use crate::bans_support::*;
-use crate::link_support::{settled, single, until};
+use crate::link_support::until;
 use crate::support::{Redis, ms};
 
 const LIFTED: Ban = Ban { left_us: 0, lasts_us: 0, repeats: 0 };
@@ -53,45 +47,6 @@ fn a_lift_is_kept_from_scripts_that_know_none() {
     assert_eq!((number(0) as u64, number(8)), (START_US + 10 * MINUTE_US, 0.0));
 }
 
-struct Gateway {
-    bans: Arc<Bans>,
-    store: Arc<Store>,
-    tasks: [tokio::task::JoinHandle<()>; 2],
-}
-
-impl Gateway {
-    async fn start(redis: &Redis) -> Gateway {
-        let bans = Arc::new(Bans::new_shared(&config(&RULES), 10_000));
-        let store = Store::new(&single(redis.addr()), None);
-        let metrics = Metrics::new(MetricLabels { workers: 1, ..MetricLabels::default() });
-        let supervised = tokio::spawn(store.clone().supervise());
-        let sharing =
-            tokio::task::spawn_local(share_bans(bans.clone(), metrics, store.clone(), "test".into()));
-        settled(&store).await;
-        Gateway { bans, store, tasks: [supervised, sharing] }
-    }
-
-    fn has_banned(&self, id: u128) -> bool {
-        self.bans.ban_left_ns(&key(id), Now::read_clock()).is_some()
-    }
-
-    /// As an operator does it.
-    fn lift(&self, id: u128) {
-        let until = self.bans.lift_ban(&key(id), Now::read_clock()).expect("it is banned").until;
-        assert!(self.bans.share_lift(client(id as u64), until));
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(|task| task.abort());
-    }
-}
-
-fn key(id: u128) -> CounterKey {
-    CounterKey { id, prefix: 0 }
-}
-
 /// Bans by reports of a gateway of the test's own.
 fn ban(redis: &Redis, ids: &[u64]) {
     let mut connection = redis.connect();
@@ -105,9 +60,8 @@ fn ban(redis: &Redis, ids: &[u64]) {
 #[test]
 fn a_ban_lifted_by_one_gateway_is_lifted_by_all_also_after_an_outage() {
     let redis = Redis::start();
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build_local(Default::default()).unwrap().block_on(async {
-        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+    run_local(async {
+        let gateways = [BansGateway::start(&redis).await, BansGateway::start(&redis).await];
         let all = |id| gateways.iter().all(|gateway| gateway.has_banned(id));
         ban(&redis, &[1, 2, 3]);
         until("bans that all know of", || all(1) && all(2) && all(3)).await;
@@ -123,7 +77,7 @@ fn a_ban_lifted_by_one_gateway_is_lifted_by_all_also_after_an_outage() {
         until("a ban lifted meanwhile", || !gateways[0].has_banned(2)).await;
         // Nothing comes back, not even to a gateway that starts now or to an emptied store.
         redis.command(&["FLUSHALL"]);
-        let late = Gateway::start(&redis).await;
+        let late = BansGateway::start(&redis).await;
         until("the other ban", || late.has_banned(3)).await;
         tokio::time::sleep(ms(700)).await;
         let known = |id| [late.has_banned(id), gateways[0].has_banned(id), gateways[1].has_banned(id)];

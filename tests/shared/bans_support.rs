@@ -1,13 +1,20 @@
 //! The script of shared bans on a server of the test's own, at times that the test chooses.
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::ban::Bans;
+use sluicegate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, share_bans};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, BanKey, Rate};
+use sluicegate::limit::table::CounterKey;
+use sluicegate::observe::metrics::{MetricLabels, Metrics};
 use sluicegate::shared::script::bans;
 use sluicegate::shared::script::bans::{Ban, BanCursor, BanRules, BanUpdate, StrikeAnswer, StrikeReport};
-use sluicegate::shared::{PackedCall, SharedKey};
+use sluicegate::shared::{PackedCall, SharedKey, Store};
+use tokio::task::JoinHandle;
 
+use crate::link_support::{settled, single};
 use crate::support::Redis;
 
 /// The start of the tests' time, microseconds since 1970.
@@ -144,4 +151,58 @@ impl Judge {
         let packed = bans::pack_call(&self.prefix, &self.rules, &[offence(id, 1)], &[], BanCursor::default());
         String::from_utf8(packed.keys[4].clone()).unwrap()
     }
+}
+
+/// What a gateway has of bans, without its sockets.
+pub struct BansGateway {
+    pub bans: Arc<Bans>,
+    pub store: Arc<Store>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl BansGateway {
+    /// The lifetime of its store.
+    pub async fn start(redis: &Redis) -> BansGateway {
+        let bans = Arc::new(Bans::new_shared(&config(&RULES), 10_000));
+        let store = Store::new(&single(redis.addr()), None);
+        let metrics = Metrics::new(MetricLabels { workers: 1, ..MetricLabels::default() });
+        let supervised = tokio::spawn(store.clone().supervise());
+        let sharing =
+            tokio::task::spawn_local(share_bans(bans.clone(), metrics, store.clone(), "test".into()));
+        settled(&store).await;
+        BansGateway { bans, store, tasks: [supervised, sharing] }
+    }
+
+    pub fn strike(&self, id: u128) {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let client = || ClientIdentity { ip, network: ip.into(), account: None };
+        let strike = self.bans.queue_strike(&local_key(id), Now::read_clock(), client);
+        assert!(matches!(strike, Some(StrikeOutcome::Counted | StrikeOutcome::Banned)), "{strike:?}");
+    }
+
+    pub fn has_banned(&self, id: u128) -> bool {
+        self.bans.ban_left_ns(&local_key(id), Now::read_clock()).is_some()
+    }
+
+    /// As an operator does it.
+    pub fn lift(&self, id: u128) {
+        let until = self.bans.lift_ban(&local_key(id), Now::read_clock()).expect("it is banned").until;
+        assert!(self.bans.share_lift(client(id as u64), until));
+    }
+}
+
+impl Drop for BansGateway {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|task| task.abort());
+    }
+}
+
+pub fn local_key(id: u128) -> CounterKey {
+    CounterKey { id, prefix: 0 }
+}
+
+/// Runs `test` on a runtime like that of the thread that shares bans.
+pub fn run_local(test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build_local(Default::default()).unwrap().block_on(test);
 }

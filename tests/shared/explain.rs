@@ -35,9 +35,8 @@ fn text(gateway: &Gateway, target: &str) -> String {
 /// All counters of clients, byte by byte.
 fn counters(redis: &Redis) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let mut connection = redis.connect();
-    let names = redis.keys().into_iter().map(|(name, _)| name);
-    let own = names.filter(|name| name.starts_with(b"sg:{") && !name.starts_with(b"sg:{nodes"));
-    let mut all: Vec<_> = own
+    let names = redis.counters().into_iter().map(|(name, _)| name);
+    let mut all: Vec<_> = names
         .map(|name| {
             (name.clone(), ::redis::cmd("DUMP").arg(name).query(&mut connection).expect("DUMP answers"))
         })

@@ -29,14 +29,6 @@ fn is_well_formed(name: &[u8]) -> bool {
     id.len() == 22 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// Names of the counters of limits, and milliseconds until they expire; without the list of gateways, what they
-/// report, and strikes.
-fn counters(redis: &Redis) -> Vec<(Vec<u8>, i64)> {
-    let others = [&b"sg:{nodes."[..], b"sg:{operator}", b"sg:{bans}"];
-    let is_counter = |name: &[u8]| !others.iter().any(|begin| name.starts_with(begin));
-    redis.keys().into_iter().filter(|(name, _)| is_counter(name)).collect()
-}
-
 /// Whatever bytes a client chooses, each value has a counter of its own, under a name that any Redis and any hash
 /// slot accepts and that does not reveal it.
 #[test]
@@ -75,7 +67,7 @@ fn any_bytes_make_a_name_of_their_own() {
         fleet.gateways[turn % 2].get(&target).expect(200);
         fleet.gateways[(turn + 1) % 2].get(&target).expect(429);
     }
-    assert_eq!(counters(&redis).len(), values.len());
+    assert_eq!(redis.counters().len(), values.len());
     // Raw, as header values may be, up to hundreds of kilobytes.
     let raw = [&b"{}{"[..], b"\xff\xfe\x80", b"a\tb", &[b'x'; 200_000], &[b'x'; 200_001], b"\xc3\x28{"];
     for value in raw {
@@ -84,7 +76,7 @@ fn any_bytes_make_a_name_of_their_own() {
             fleet.gateways[index].raw([&head[..], value, b"\r\n\r\n"].concat()).expect(status);
         }
     }
-    let names = counters(&redis);
+    let names = redis.counters();
     assert_eq!(names.len(), values.len() + raw.len());
     for (name, _) in &names {
         assert!(is_well_formed(name), "{:?}", String::from_utf8_lossy(name));
@@ -121,7 +113,7 @@ fn nothing_stays_for_ever() {
         get(&format!("{path}?k={}", gateway + client + turn % 4))
     });
     assert_eq!(with_status(&fired, 0), 0);
-    let counters = counters(&redis);
+    let counters = redis.counters();
     assert!(counters.len() >= 7, "{}", counters.len());
     for (name, ttl) in redis.keys() {
         assert!(ttl > 0, "{} never expires", String::from_utf8_lossy(&name));

@@ -176,6 +176,15 @@ impl Redis {
         // −2: it expired between the two commands.
         with_ttl.filter(|&(ttl, _)| ttl != -2).map(|(ttl, name)| (name, ttl)).collect()
     }
+
+    /// The keys of the counters of limits, with their milliseconds: without the list of gateways, what they report by
+    /// themselves, and strikes.
+    #[track_caller]
+    pub fn counters(&self) -> Vec<(Vec<u8>, i64)> {
+        let others = [&b"sg:{nodes."[..], b"sg:{operator}", b"sg:{bans}"];
+        let is_counter = |name: &[u8]| !others.iter().any(|begin| name.starts_with(begin));
+        self.keys().into_iter().filter(|(name, _)| is_counter(name)).collect()
+    }
 }
 
 impl Drop for Redis {

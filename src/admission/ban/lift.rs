@@ -40,11 +40,10 @@ impl LiftOutbox {
 // === impl Bans ===
 
 impl Bans {
-    /// Tells all gateways that the ban of a client is lifted, which would have lasted until `until`. During an outage
+    /// Tells all gateways that the ban of a client was lifted here, which would have lasted until `until`. During an outage
     /// of the store it waits until then. False if the bans are not shared, or too many wait.
     pub fn share_lift(&self, client: SharedKey, until: Now) -> bool {
         let Some(outbox) = &self.state.outbox else { return false };
-        outbox.ledger.lock().forget_ban(u128::from_le_bytes(client.0));
         let mut lifts = outbox.lifts.0.lock();
         if lifts.len() >= LIFTS_MAX && !lifts.contains_key(&client) {
             return false;

@@ -3,7 +3,7 @@
 use super::answer_formats::{error, not_found, ok};
 use super::call::Handler::{Immediate, Waiting};
 use super::call::ParameterPlace::Path;
-use super::call::{AnswerForm, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
+use super::call::{AnswerForm, BodyFormat, Call, CallAccess, Parameter, ParameterKind, box_answer};
 use super::json_shape::JsonShape;
 use super::{bans, key_shapes};
 
@@ -45,7 +45,7 @@ pub(super) const BAN_CLIENT: Call = Call {
         error(503, "The process is shutting down."),
     ],
     access: CallAccess::Change,
-    handler: Waiting(bans::ban_client),
+    handler: Waiting(|request| box_answer(bans::ban_client(request))),
 };
 
 pub(super) const UNBAN_CLIENT: Call = Call {
@@ -68,5 +68,5 @@ pub(super) const UNBAN_CLIENT: Call = Call {
         error(503, "The process is shutting down."),
     ],
     access: CallAccess::Change,
-    handler: Waiting(bans::unban_client),
+    handler: Waiting(|request| box_answer(bans::unban_client(request))),
 };

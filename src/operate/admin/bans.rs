@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
-use super::call::{AnswerFuture, CallRequest, reject_body};
+use super::call::{CallRequest, reject_body};
 use super::key_status::seconds;
 use super::keys::{read_length, reject_change};
 use crate::admission::ban_target::BanTarget;
@@ -75,16 +75,8 @@ pub(super) fn list_bans(request: &CallRequest) -> Answer {
     Answer::forms(text, &BanList { active, bans })
 }
 
-pub(super) fn ban_client(request: CallRequest) -> AnswerFuture {
-    Box::pin(async move { start_ban(&request).await.unwrap_or_else(Answer::from) })
-}
-
-pub(super) fn unban_client(request: CallRequest) -> AnswerFuture {
-    Box::pin(async move { lift_ban(&request).await.unwrap_or_else(Answer::from) })
-}
-
-async fn start_ban(request: &CallRequest) -> Result<Answer, AdminResponse> {
-    let (target, lasts) = read_ban(request)?;
+pub(super) async fn ban_client(request: CallRequest) -> Result<Answer, AdminResponse> {
+    let (target, lasts) = read_ban(&request)?;
     let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
     let made = request.state.operator().make_change(OperatorChange::Ban(new)).await;
     match made.map_err(|fault| reject_change(&fault))? {
@@ -136,7 +128,7 @@ fn read_network(text: &str) -> Result<BanTarget, String> {
     Ok(BanTarget::Network(network))
 }
 
-async fn lift_ban(request: &CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn unban_client(request: CallRequest) -> Result<Answer, AdminResponse> {
     let text = request.path_value("banned");
     let target: BanTarget = text.parse().map_err(|error| {
         let why = format!("`{}`: {error}", text.escape_debug());

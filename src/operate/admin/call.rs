@@ -99,6 +99,13 @@ pub(super) enum AnswerForm {
 
 pub(super) type AnswerFuture = Pin<Box<dyn Future<Output = Answer>>>;
 
+/// The answer of a handler that may end with an error.
+pub(super) fn box_answer(
+    answer: impl Future<Output = Result<Answer, AdminResponse>> + 'static,
+) -> AnswerFuture {
+    Box::pin(async { answer.await.unwrap_or_else(Answer::from) })
+}
+
 pub(super) enum Handler {
     Immediate(fn(&CallRequest) -> Answer),
     Waiting(fn(CallRequest) -> AnswerFuture),

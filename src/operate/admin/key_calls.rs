@@ -3,7 +3,9 @@
 use super::answer_formats::{error, not_found, ok};
 use super::call::Handler::Waiting;
 use super::call::ParameterPlace::{Path, Query};
-use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
+use super::call::{
+    AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind, box_answer,
+};
 use super::json_shape::JsonShape;
 use super::{key_shapes, keys};
 
@@ -62,7 +64,7 @@ pub(super) const LIST_KEYS: Call = Call {
         STOPPING,
     ],
     access: CallAccess::Read,
-    handler: Waiting(keys::list_keys),
+    handler: Waiting(|request| box_answer(keys::list_keys(request))),
 };
 
 pub(super) const SHOW_KEY: Call = Call {
@@ -89,7 +91,7 @@ pub(super) const SHOW_KEY: Call = Call {
         STOPPING,
     ],
     access: CallAccess::Read,
-    handler: Waiting(keys::show_key),
+    handler: Waiting(|request| box_answer(keys::show_key(request))),
 };
 
 pub(super) const RESET_KEY: Call = Call {
@@ -110,7 +112,7 @@ pub(super) const RESET_KEY: Call = Call {
         error(503, "Redis does not answer, or the process is shutting down."),
     ],
     access: CallAccess::Change,
-    handler: Waiting(keys::reset_key),
+    handler: Waiting(|request| box_answer(keys::reset_key(request))),
 };
 
 pub(super) const GRANT_KEY: Call = Call {
@@ -126,7 +128,7 @@ pub(super) const GRANT_KEY: Call = Call {
     }),
     answers: &[CHANGED, NO_LIMIT, error(409, "There are too many grants."), STOPPING],
     access: CallAccess::Change,
-    handler: Waiting(keys::grant_key),
+    handler: Waiting(|request| box_answer(keys::grant_key(request))),
 };
 
 pub(super) const REVOKE_GRANT: Call = Call {
@@ -143,5 +145,5 @@ pub(super) const REVOKE_GRANT: Call = Call {
         STOPPING,
     ],
     access: CallAccess::Change,
-    handler: Waiting(keys::revoke_grant),
+    handler: Waiting(|request| box_answer(keys::revoke_grant(request))),
 };

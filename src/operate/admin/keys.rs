@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
-use super::call::{AnswerFuture, CallRequest, reject_body};
+use super::call::{CallRequest, reject_body};
 use super::key_status::{KeyGrant, KeyStatus};
 use crate::admission::operator_bans::{BanFault, UnbanFault};
 use crate::base::clock::Now;
@@ -30,27 +30,7 @@ struct KeyList {
     keys: Vec<KeyStatus>,
 }
 
-pub(super) fn list_keys(request: CallRequest) -> AnswerFuture {
-    Box::pin(async move { list_of_keys(&request).await.unwrap_or_else(Answer::from) })
-}
-
-pub(super) fn show_key(request: CallRequest) -> AnswerFuture {
-    Box::pin(async move { show_one(&request).await.unwrap_or_else(Answer::from) })
-}
-
-pub(super) fn reset_key(request: CallRequest) -> AnswerFuture {
-    Box::pin(async move { reset(&request).await.unwrap_or_else(Answer::from) })
-}
-
-pub(super) fn grant_key(request: CallRequest) -> AnswerFuture {
-    Box::pin(async move { grant(&request).await.unwrap_or_else(Answer::from) })
-}
-
-pub(super) fn revoke_grant(request: CallRequest) -> AnswerFuture {
-    Box::pin(async move { revoke(&request).await.unwrap_or_else(Answer::from) })
-}
-
-async fn list_of_keys(request: &CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn list_keys(request: CallRequest) -> Result<Answer, AdminResponse> {
     let limit = request.path_value("limit").to_owned();
     let (by, word) = match request.query_value("by") {
         "asked" => (HeavyBy::Asked, "asked"),
@@ -76,9 +56,9 @@ async fn list_of_keys(request: &CallRequest) -> Result<Answer, AdminResponse> {
     Ok(Answer::forms(text, &KeyList { limit, by: word, gateways: found.gateways, keys }))
 }
 
-async fn show_one(request: &CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn show_key(request: CallRequest) -> Result<Answer, AdminResponse> {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
-    let found = FoundKey::find(request).await?;
+    let found = FoundKey::find(&request).await?;
     let status = found.read_status(&request.state.gateway(), tier)?;
     Ok(Answer::forms(render_key(&status), &status))
 }
@@ -153,7 +133,7 @@ impl FoundKey {
     }
 }
 
-async fn reset(request: &CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn reset_key(request: CallRequest) -> Result<Answer, AdminResponse> {
     let tier = match request.body.get("tier") {
         None | Some(Value::Null) => None,
         Some(Value::String(tier)) => Some(tier.as_str()),
@@ -162,7 +142,7 @@ async fn reset(request: &CallRequest) -> Result<Answer, AdminResponse> {
     if let Some(field) = request.body.keys().find(|field| *field != "tier") {
         return Err(reject_body(request.call, &format!("unknown field `{}`", field.escape_debug())));
     }
-    let found = FoundKey::find(request).await?;
+    let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, tier)?;
     let change = OperatorChange::ResetKey {
@@ -177,14 +157,14 @@ async fn reset(request: &CallRequest) -> Result<Answer, AdminResponse> {
     Ok(Answer::json(&after).with_change(change))
 }
 
-async fn grant(request: &CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn grant_key(request: CallRequest) -> Result<Answer, AdminResponse> {
     let mut numbers = request.body.clone();
     let lasts = match numbers.remove("for") {
-        Some(Value::String(text)) => read_length(request, &text)?,
+        Some(Value::String(text)) => read_length(&request, &text)?,
         Some(_) => return Err(reject_body(request.call, "`for` is not a text")),
         None => return Err(reject_body(request.call, "a grant needs an end: `for`")),
     };
-    let found = FoundKey::find(request).await?;
+    let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, None)?.grant;
     let new = NewGrant {
@@ -202,8 +182,8 @@ async fn grant(request: &CallRequest) -> Result<Answer, AdminResponse> {
     Ok(Answer::json(&after).with_change(change))
 }
 
-async fn revoke(request: &CallRequest) -> Result<Answer, AdminResponse> {
-    let found = FoundKey::find(request).await?;
+pub(super) async fn revoke_grant(request: CallRequest) -> Result<Answer, AdminResponse> {
+    let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, None)?.grant;
     let change = OperatorChange::Revoke { limit: found.limit.clone(), key: found.to_key_ref(&gateway) };

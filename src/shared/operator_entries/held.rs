@@ -126,11 +126,6 @@ impl HeldEntries {
         living.map(|(name, entry)| entry.to_entry(name)).collect()
     }
 
-    pub fn find_living(&self, name: &[u8], now: Now) -> Option<OperatorEntry> {
-        let (name, entry) = self.by_name.get_key_value(name).filter(|(_, entry)| entry.is_living(now))?;
-        Some(entry.to_entry(name))
-    }
-
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }

@@ -86,11 +86,6 @@ impl OperatorEntries {
         self.held.lock().list_living(Now::read_clock())
     }
 
-    /// The living entry of this name.
-    pub fn find_entry(&self, name: &[u8]) -> Option<OperatorEntry> {
-        self.held.lock().find_living(name, Now::read_clock())
-    }
-
     /// The number of changes that the store has not acknowledged.
     pub fn pending_count(&self) -> usize {
         self.held.lock().pending_count()

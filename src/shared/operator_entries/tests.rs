@@ -176,7 +176,8 @@ fn entries_of_an_earlier_process_yield_to_those_of_the_store() {
     held.put(b"a", b"old", END, NOW, true).unwrap();
     held.put(b"b", b"old", END, NOW, true).unwrap();
     held.apply_update(&[], update(1, 5, true, &[], &["a"]), NOW);
-    assert_eq!(&*held.find_living(b"a", NOW).unwrap().value, b"v");
+    let living = held.list_living(NOW);
+    assert_eq!(&*living.iter().find(|entry| *entry.name == *b"a").unwrap().value, b"v");
     assert_eq!(batch(&held).1, ["restore b"]);
 }
 
