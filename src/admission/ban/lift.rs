@@ -40,8 +40,8 @@ impl LiftOutbox {
 // === impl Bans ===
 
 impl Bans {
-    /// Tells all gateways that the ban of a client was lifted here, which would have lasted until `until`. During an outage
-    /// of the store it waits until then. False if the bans are not shared, or too many wait.
+    /// Tells all gateways that the ban of a client was lifted here, which would have lasted until `until`. During an
+    /// outage of the store it waits until then. False if the bans are not shared, or too many wait.
     pub fn share_lift(&self, client: SharedKey, until: Now) -> bool {
         let Some(outbox) = &self.state.outbox else { return false };
         let mut lifts = outbox.lifts.0.lock();
