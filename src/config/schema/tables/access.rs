@@ -32,7 +32,7 @@ section! {
         "allow", "any", "[10.0.0.0/8, office]";
     /// Clients that get 403.
     DENY: Special = Special(networks), "deny", "[]", "[192.0.2.7]";
-    /// Clients without limits and bans.
+    /// Clients without limits, and without bans except those that operators set.
     BYPASS: Special = Special(networks), "bypass", "[]", "[10.1.0.0/16]";
 }
 
