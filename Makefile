@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-scaling audit fmt tools components \
+.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-queue bench-scaling bench-streams audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -53,10 +53,13 @@ test: tools ## install what the tests need, then run every check and every test;
 
 # What an outside client of the OpenAPI document tries; `make test` needs no network, so this is apart.
 CLIENTS := target/test-clients
-test-clients: ## try the admin API by its OpenAPI document with schemathesis (needs the network once)
-	@[ -x $(CLIENTS)/bin/schemathesis ] || { python3 -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install -q 'schemathesis>=4,<5'; }
+CLIENT_PACKAGES := 'schemathesis>=4,<5' 'openai>=3,<4' 'anthropic>=2,<3'
+test-clients: ## try the admin API with schemathesis, and limits of tokens with the clients of OpenAI and Anthropic (needs the network once)
+	@$(CLIENTS)/bin/python -c 'import schemathesis, openai, anthropic' 2>&- || \
+		{ python3 -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install -q $(CLIENT_PACKAGES); }
 	cargo build --locked --bin sluicegate
 	tests/clients/openapi.sh target/debug/sluicegate $(CLIENTS)/bin/schemathesis
+	$(CLIENTS)/bin/python tests/clients/llm.py target/debug/sluicegate
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
 	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz
@@ -72,11 +75,18 @@ bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside 
 	cargo bench --locked --bench edge -- $(MEASURED) $(OPTIONS)
 
 # What sends the requests is built as the tests are.
+bench-queue: TOOLS := haproxy:haproxy
+bench-queue: tools gateway ## measure the queue in front of servers beside HAProxy's; OPTIONS=--quick as well
+	cargo test --locked --bench queue -- $(MEASURED) $(OPTIONS)
+
 bench-operators: gateway ## measure reads of operators with a million keys under load, and what decisions notice
 	cargo test --locked --bench operators -- $(MEASURED) $(OPTIONS)
 
 bench-scaling: gateway ## measure cost against size: locations, limits, keys, connections; OPTIONS=--quick as well
 	cargo bench --locked --bench scaling -- $(MEASURED) $(OPTIONS)
+
+bench-streams: gateway ## measure what it costs to read the usage of streams; OPTIONS=--rounds 3 as well
+	cargo test --locked --bench streams -- $(MEASURED) $(OPTIONS)
 
 # promtool belongs to a large package that starts a server, so only the package's files are unpacked.
 PROMTOOL = $(shell command -v promtool || echo $(TOOLBOX)/prometheus/usr/bin/promtool)

@@ -39,6 +39,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         fair_by: vec![],
         warm_up: None,
         cost: Cost::Units(1),
+        charge: None,
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
@@ -126,7 +127,7 @@ fn others(criterion: &mut Criterion) {
             vec![
                 token(1_000_000_000, 1_000_000),
                 token(100_000_000, 1_000_000),
-                limit(Algorithm::Concurrency { min: None, max: 10 }),
+                limit(Algorithm::Concurrency { min: None, max: 10, queue: 0, max_wait: None }),
             ],
         ),
         (
@@ -165,6 +166,7 @@ fn keys(criterion: &mut Criterion) {
         account: Some(b"a-customer-of-ours"),
         tier: "default",
         token: None,
+        body: None,
         path: b"/api/v1/things/12345",
         query: None,
         location: None,
@@ -197,6 +199,7 @@ fn bans(criterion: &mut Criterion) {
         first: day,
         longest: day,
         key: BanKey::Ip,
+        strikes: config::StrikeRules::default(),
     };
     let (bans, now, mut number) = (Bans::new(&config, 1_000_000), Now(START), 1);
     let left = |number: &mut u64| bans.ban_left_ns(&key(next(number, 100_000)), black_box(now));

@@ -54,6 +54,7 @@ impl Ours {
             fair_by: vec![],
             warm_up: None,
             cost: Cost::Units(1),
+            charge: None,
             methods: vec![],
             bypass: config::NetworkList::default(),
             dry_run: false,

@@ -36,6 +36,9 @@ pub mod upstream;
 // Facts about a request: client, location, account, key, access, headers, body.
 pub mod request;
 
+// What a response says that it used, read from its body while it passes.
+pub mod response;
+
 // The algorithms of limits, the bounded table under them, snapshots, bandwidth.
 pub mod limit;
 

@@ -86,6 +86,7 @@ fn token_bucket() -> LimitConfig {
         fair_by: vec![],
         warm_up: None,
         cost: Cost::Units(1),
+        charge: None,
         methods: vec![],
         bypass: NetworkList::default(),
         dry_run: false,

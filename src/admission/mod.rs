@@ -1,7 +1,8 @@
-//! Admission: the limits of a request as one transaction, the bans of clients that were rejected too often, and the
-//! bans of operators.
+//! Admission: the limits of a request as one transaction and the settlement of what its response used, the bans of
+//! clients that were rejected too often, and the bans of operators.
 
 pub mod ban;
 pub mod ban_target;
 pub mod chain;
 pub mod operator_bans;
+pub mod settlement;

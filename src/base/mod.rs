@@ -1,4 +1,4 @@
-//! The clock, the time of day, sets of networks, escaping, and hashes in place of values.
+//! The clock, the time of day, sets of networks, escaping, JSON as it comes, and hashes in place of values.
 //!
 //! Time is passed on. A request reads the clock when its head is there, at its turns in a queue, and for its log line;
 //! every function that judges takes the time as an argument. The clock is tokio's, so a paused runtime drives every
@@ -7,6 +7,8 @@
 
 pub mod clock;
 pub mod escape;
+pub mod http_date;
 pub mod ip_set;
+pub mod json;
 pub mod value_hash;
 pub mod wall_clock;

@@ -89,6 +89,9 @@ pub(super) struct ExplainArgs {
     /// A header of the request, e.g. 'X-Account-Id: acme'; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_hint = ValueHint::Other)]
     pub headers: Vec<String>,
+    /// The body, for limits that read it; @FILE reads it from a file, @- from stdin
+    #[arg(short = 'd', long, value_name = "BODY", value_hint = ValueHint::Other)]
+    pub data: Option<String>,
     /// Name of the listener; without it the first one that serves the scheme of the URL
     #[arg(long, value_name = "NAME")]
     pub listener: Option<String>,

@@ -16,8 +16,15 @@ use crate::operate::explain::Query;
 
 /// Explains with fresh counters, or with `live` with those of the running gateway.
 pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> ExitCode {
-    let ExplainArgs { method, url, ip, headers, listener, live, json } = args;
-    let query = Query { method, url, ip, headers, listener };
+    let ExplainArgs { method, url, ip, headers, data, listener, live, json } = args;
+    let data = match data.map(read_data).transpose() {
+        Ok(data) => data,
+        Err(why) => {
+            print_error(&format!("error: {why}\n"));
+            return ExitCode::from(WRONG_COMMAND_LINE);
+        }
+    };
+    let query = Query { method, url, ip, headers, listener, data };
     let config = match input.load() {
         Ok(loaded) => loaded.config,
         Err(report) => {
@@ -35,6 +42,16 @@ pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+/// The body as given, or as of the file behind an `@`.
+fn read_data(given: String) -> Result<String, String> {
+    let Some(name) = given.strip_prefix('@') else { return Ok(given) };
+    let read = match name {
+        "-" => io::read_to_string(io::stdin().lock()),
+        name => std::fs::read_to_string(name),
+    };
+    read.map_err(|error| format!("cannot read the body from `{}`: {error}", name.escape_debug()))
 }
 
 fn explain_offline(config: Config, query: &Query, json: bool) -> Result<String, (u8, String)> {

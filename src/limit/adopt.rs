@@ -13,7 +13,7 @@ use super::granted::GrantedKeys;
 use crate::base::clock::Now;
 use crate::base::ip_set::IpSets;
 use crate::config::LimitId;
-use crate::config::{self, Algorithm, Rate};
+use crate::config::{self, Algorithm, ChargeConfig, Rate};
 
 // === impl Limit ===
 
@@ -43,8 +43,10 @@ impl Limit {
         let previous = previous_rates(before, config, &spans);
         let spec = MeterSpec { config, max_keys, owner: &name, previous: &previous };
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
+        let reserved = before.map(|before| before.reserved.clone()).unwrap_or_default();
         let (config, bypass) = (config.clone(), IpSets::default());
-        Limit { name, id, spans, meters, max_keys, granted: GrantedKeys::new(&config), config, bypass }
+        let granted = GrantedKeys::new(&config);
+        Limit { name, id, spans, meters, max_keys, granted, reserved, config, bypass }
     }
 
     /// Whether its counters are valid for the limit `config`, even if the numbers differ.
@@ -63,7 +65,8 @@ impl Limit {
     }
 }
 
-/// Whether the counters of `before` are valid for `config`: the same name, key and kind. The numbers may differ.
+/// Whether the counters of `before` are valid for `config`: the same name, key, kind and units. The numbers may
+/// differ.
 fn is_same_limit(before: &config::LimitConfig, config: &config::LimitConfig) -> bool {
     let kind = |limit: &config::LimitConfig| match &limit.algorithm {
         Algorithm::TokenBucket { .. } => (0, 0),
@@ -75,6 +78,8 @@ fn is_same_limit(before: &config::LimitConfig, config: &config::LimitConfig) -> 
     };
     before.name == config.name
         && kind(before) == kind(config)
+        && ChargeConfig::counted_units(before.charge.as_ref())
+            == ChargeConfig::counted_units(config.charge.as_ref())
         && (&before.key, before.missing_key) == (&config.key, config.missing_key)
         && before.fair_by == config.fair_by
         && before.warm_up.is_some() == config.warm_up.is_some()

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::algorithm::concurrency::Concurrency;
+use super::algorithm::concurrency::{Concurrency, SlotNumbers};
 use super::algorithm::fixed_window::FixedWindow;
 use super::algorithm::leaky_bucket::LeakyBucket;
 use super::algorithm::rate::TickRate;
+use super::algorithm::settle::SettleTerms;
 use super::algorithm::sliding_log::SlidingLog;
 use super::algorithm::sliding_window::SlidingWindow;
 use super::algorithm::table_spec::TableSpec;
@@ -77,7 +78,8 @@ macro_rules! meters {
         let (spec, mut list) = ($spec, Vec::new());
         for (rate, ($one, previous)) in $rates.into_iter().zip(spec.previous).enumerate() {
             let previous = previous.and_then(|rate| old_meters.get(rate));
-            let $table_spec = &TableSpec { keys_max: spec.keys_max(rate), owner: spec.owner, previous };
+            let (keys_max, settle_terms) = (spec.keys_max(rate), spec.settle_terms());
+            let $table_spec = &TableSpec { keys_max, owner: spec.owner, settle_terms, previous };
             list.push($new);
         }
         Meters::$algorithm(list)
@@ -98,6 +100,14 @@ pub(super) struct MeterSpec<'a> {
 impl MeterSpec<'_> {
     fn keys_max(&self, rate: usize) -> usize {
         keys_max(self.config, self.max_keys, rate)
+    }
+
+    fn settle_terms(&self) -> SettleTerms {
+        let charge = self.config.charge.as_ref();
+        SettleTerms {
+            settles: charge.is_some(),
+            clears: charge.is_some_and(|charge| !charge.clear.is_empty()),
+        }
     }
 }
 
@@ -137,12 +147,9 @@ impl Meters {
                 ))
             }
             Algorithm::Concurrency { .. } => {
-                let slots = config.algorithm_variants().filter_map(|numbers| match numbers {
-                    Algorithm::Concurrency { min, max } => Some((*min, *max)),
-                    _ => None,
-                });
-                meters!(Concurrency, before, spec, slots, |bounds, table_spec| {
-                    Concurrency::new(bounds.0, bounds.1, table_spec)
+                let slots = config.algorithm_variants().filter_map(slot_numbers);
+                meters!(Concurrency, before, spec, slots, |numbers, table_spec| {
+                    Concurrency::new(numbers, config, table_spec)
                 })
             }
         }
@@ -186,6 +193,12 @@ impl Meters {
     }
 }
 
+fn slot_numbers(numbers: &Algorithm) -> Option<SlotNumbers> {
+    let Algorithm::Concurrency { min, max, queue, max_wait } = numbers else { return None };
+    let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+    Some(SlotNumbers { min: *min, max: *max, queue: *queue, max_wait_ns })
+}
+
 /// The rates of all variants of a window algorithm.
 fn window_rates(config: &config::LimitConfig) -> Vec<Rate> {
     let quotas = config.algorithm_variants().flat_map(Algorithm::rate_quotas);
@@ -197,6 +210,6 @@ impl<M> TableSpec<'_, M> {
     /// The spec of a meter without a predecessor.
     pub(super) fn without_previous(keys_max: usize) -> TableSpec<'static, M> {
         static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
-        TableSpec { keys_max, owner: &OWNER, previous: None }
+        TableSpec { keys_max, owner: &OWNER, settle_terms: SettleTerms::default(), previous: None }
     }
 }

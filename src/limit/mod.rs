@@ -7,7 +7,8 @@
 //! - The parameters stand beside the entries expressed in them, under the same lock, so a reload never judges one key
 //!   by two rates.
 //! - A wait is computed on arrival, not polled. Only with `fair_by` may others come in between, so such a wait has a
-//!   deadline. A waiter that leaves gives its position back.
+//!   deadline. A waiter that leaves gives its position back. When a concurrency slot is freed nobody knows, so it is
+//!   handed to the next waiter by the request that frees it ([`algorithm::concurrency`]).
 //! - Everything is bounded: keys, waiters, runs of a log. A full table shares counters by address prefix, and a slot
 //!   is reused only when its counter says no more than a fresh one. A log that may not grow becomes coarser, which
 //!   can only reject more.
@@ -18,13 +19,17 @@ pub mod bandwidth;
 mod counters;
 mod granted;
 pub mod heavy_hitters;
+pub mod pushback;
 mod reset;
+mod settle;
+mod slots;
 pub mod snapshot;
 mod snapshot_tables;
 pub mod table;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Waker;
 
 use crate::base::clock::Now;
@@ -34,6 +39,8 @@ use crate::config::LimitId;
 use crate::config::Rate;
 use crate::limit::table::CounterKey;
 pub use algorithm::adaptive::SlotOutcome;
+use algorithm::concurrency::Concurrency;
+pub(crate) use algorithm::concurrency::{SlotGrant, SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 use algorithm::leaky_bucket::LeakyBucket;
 pub(crate) use algorithm::leaky_bucket::Turn;
 use algorithm::queue;
@@ -79,6 +86,8 @@ pub struct Limit {
     meters: Meters,
     granted: GrantedKeys,
     max_keys: usize,
+    /// Units that requests in flight have reserved, if it charges by the response.
+    reserved: Arc<AtomicU64>,
 }
 
 /// The units a request takes from one limit.
@@ -147,6 +156,7 @@ impl Limit {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates.iter().map(LeakyBucket::waiter_count).max().unwrap_or(0),
             Meters::WarmLeakyBucket(rates) => rates.iter().map(LeakyBucket::waiter_count).max().unwrap_or(0),
+            Meters::Concurrency(variants) => variants.iter().map(Concurrency::waiter_count).sum(),
             _ => 0,
         }
     }
@@ -156,8 +166,33 @@ impl Limit {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates[rate].waiting_units(key),
             Meters::WarmLeakyBucket(rates) => rates[rate].waiting_units(key),
+            Meters::Concurrency(variants) => variants[rate].waiting_units(key),
             _ => 0,
         }
+    }
+
+    /// Units that requests in flight have reserved; each counts once, however many rates judge it.
+    pub fn reserved_units(&self) -> u64 {
+        self.reserved.load(Relaxed)
+    }
+
+    /// Counts units as reserved on a rate.
+    pub(crate) fn add_reserved(&self, rate: usize, units: u64) {
+        if self.is_first_rate(rate) {
+            self.reserved.fetch_add(units, Relaxed);
+        }
+    }
+
+    /// Counts units as no longer reserved on a rate.
+    pub(crate) fn subtract_reserved(&self, rate: usize, units: u64) {
+        if self.is_first_rate(rate) {
+            self.reserved.fetch_sub(units, Relaxed);
+        }
+    }
+
+    /// Whether it is the first rate of a variant.
+    fn is_first_rate(&self, rate: usize) -> bool {
+        self.spans.iter().any(|span| span.start == rate)
     }
 
     /// Whether it counts requests in flight instead of judging rates.
@@ -221,7 +256,11 @@ impl Limit {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates[rate].spend_units(units, now),
             Meters::WarmLeakyBucket(rates) => rates[rate].spend_units(units, now),
-            _ => drop(self.charge_units(rate, units, now)),
+            _ => {
+                if let (_, Some(charge)) = self.charge_units(rate, units, now) {
+                    self.settle_charge(rate, &units.key, (units.cost, units.cost), &charge, now);
+                }
+            }
         }
     }
 
@@ -264,56 +303,6 @@ impl Limit {
             Meters::LeakyBucket(rates) => rates[rate].check_turn(key, charge, now, waker),
             Meters::WarmLeakyBucket(rates) => rates[rate].check_turn(key, charge, now, waker),
             _ => Turn::Go,
-        }
-    }
-
-    /// Takes concurrency slots; the flag = counted on a shared overflow counter. `None` = too few are free.
-    #[inline]
-    pub(crate) fn acquire_slots(&self, rate: usize, key: &CounterKey, slots: u64, now: Now) -> Option<bool> {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].acquire_slots(key, slots, now),
-            _ => Some(false),
-        }
-    }
-
-    /// Records the upstream outcome of a request that holds slots.
-    #[inline]
-    pub(crate) fn record_outcome(&self, rate: usize, outcome: SlotOutcome, now: Now) {
-        if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].record_outcome(outcome, now);
-        }
-    }
-
-    /// The variants with an adaptive number of slots.
-    pub fn adaptive_variants(&self) -> Vec<usize> {
-        match &self.meters {
-            Meters::Concurrency(variants) => {
-                (0..variants.len()).filter(|&variant| variants[variant].is_adaptive()).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// The slots that each key of a variant has now.
-    pub fn slot_count(&self, variant: usize) -> u64 {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[variant].max_units(),
-            _ => 0,
-        }
-    }
-
-    /// Concurrency slots in use.
-    pub(crate) fn slots_in_use(&self, rate: usize, key: &CounterKey) -> u64 {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].slots_in_use(key),
-            _ => 0,
-        }
-    }
-
-    /// Gives concurrency slots back.
-    pub(crate) fn release_slots(&self, rate: usize, key: &CounterKey, slots: u64, shared: bool) {
-        if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].release_slots(key, slots, shared);
         }
     }
 }

@@ -6,6 +6,7 @@ use siphasher::sip::SipHasher13;
 
 use super::Limit;
 use super::counters::Meters;
+use crate::config::ChargeConfig;
 use crate::limit::table::persistent::{PersistentTable, SnapshotTable};
 
 /// The tables of all rates of a meter.
@@ -53,6 +54,10 @@ impl Limit {
         // The debug text holds every number; a version that formats it differently merely starts fresh.
         let warm_up = self.config.warm_up;
         hasher.write(format!("{key:?} {missing:?} {numbers:?} {warm_up:?}").as_bytes());
+        let units = ChargeConfig::counted_units(self.config.charge.as_ref());
+        if units != ChargeConfig::counted_units(None) {
+            hasher.write(format!("{units:?}").as_bytes());
+        }
         hasher.finish()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Maximum time to search for the process that has a port.
-const SEARCH_MAX: Duration = Duration::from_millis(100);
+const SEARCH_MAX: Duration = Duration::from_secs(1);
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 

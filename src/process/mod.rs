@@ -28,6 +28,7 @@ mod reload_history;
 mod signals;
 mod span_export;
 mod status;
+mod stop_sharing;
 mod store_status;
 mod systemd;
 mod watched_files;

@@ -10,7 +10,7 @@ use crate::operate::admin::AdminResponse;
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSizes, TrafficLook};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
-use crate::upstream::{ServerStatus, UpstreamStatus};
+use crate::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
 
 /// Maximum number of servers and of limits on the screen; JSON has all.
 const ROWS_MAX: usize = 8;
@@ -26,6 +26,7 @@ impl ControlThread {
         let upstreams: Vec<UpstreamStatus> = shown.map(|upstream| upstream.status_at(now)).collect();
         let (mut text, mut json) = self.describe_process(&gateway, &look, now);
         text.push_str(&store.as_ref().map(StoreStatus::summary_line).unwrap_or_default());
+        text.push_str(&queue_lines(&upstreams));
         text.push_str(&upstreams_table(&upstreams));
         text.push_str(&limits_table(&gateway, &look, &sizes));
         text.push_str(&store.as_ref().map(StoreStatus::to_tables).unwrap_or_default());
@@ -119,6 +120,17 @@ impl ControlThread {
         );
         (text, json)
     }
+}
+
+/// The queues in front of servers, the fullest first.
+fn queue_lines(upstreams: &[UpstreamStatus]) -> String {
+    let mut queues: Vec<_> =
+        upstreams.iter().filter_map(|one| Some((&one.upstream, one.queue.as_ref()?))).collect();
+    queues.sort_by_key(|(_, queue)| std::cmp::Reverse(queue.waiting));
+    let line = |(upstream, queue): &(&String, &QueueStatus)| {
+        format!("{:<12}{upstream}: {} of {} wait\n", "queue", queue.waiting, queue.size)
+    };
+    queues.iter().take(ROWS_MAX).map(line).collect()
 }
 
 /// Servers that are not up come first, so that they are always on the screen.

@@ -336,5 +336,6 @@ async fn sweep_connections(thread: Rc<WorkerThread>, limits: Arc<ConnectionLimit
             }
         });
         worker.pools.sweep_idle();
+        worker.gateway.upstreams.iter().for_each(|upstream| upstream.recheck_queue());
     }
 }

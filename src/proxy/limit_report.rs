@@ -4,7 +4,8 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 
 use crate::admission::chain;
-use crate::admission::chain::{ChainPermit, ChainRejection, RateDecision};
+use crate::admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
+use crate::base::clock::Now;
 use crate::config::{LimitId, LocationId};
 use crate::limit::{Decision, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
@@ -40,10 +41,13 @@ fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind) -> bool) {
     }
 }
 
-/// Counts the decisions of concurrency limits, whose slots the request holds.
+/// Counts the decisions of concurrency limits, whose slots the request holds. Where it waited for them, that is
+/// counted already.
 #[inline]
 pub fn count_slots(state: &mut RequestState) {
+    let has_waited = |judged: &RateDecision| !judged.dry_run && judged.decision.outcome == LimitOutcome::Wait;
     let slots = state.chain_permit.iter().flat_map(ChainPermit::slot_decisions);
+    let slots = slots.filter(|judged| !has_waited(judged));
     let slots: SmallVec<[RateDecision; 4]> = slots.collect();
     let gateway = &state.worker.gateway;
     for judged in slots {
@@ -56,6 +60,33 @@ pub fn count_slots(state: &mut RequestState) {
         if judged.dry_run {
             state.decisions.push(judged);
         }
+    }
+}
+
+/// Records the waits of a request that has left its queues at `now`, each with the limit that made it wait. The limit
+/// of the longest one is the request's.
+pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
+    state.wait_ns = now.ns_since(state.judged);
+    count_slot_waits(state, stays);
+    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let mut longest = None;
+    for (index, stay) in stays.iter().enumerate() {
+        let limit = limits[usize::from(stay.limit_index)].id;
+        let since = if index == 0 { state.judged } else { stay.since };
+        let left = stays.get(index + 1).map_or(now, |next| next.since);
+        let wait_ns = left.ns_since(since);
+        state.worker.gateway.metrics.observe_wait(state.worker.id, limit, wait_ns);
+        longest = longest.max(Some((wait_ns, limit)));
+    }
+    state.limit = longest.map(|(_, limit)| limit).or(state.limit);
+}
+
+/// Counts the waits for slots; those by rates are counted when they begin.
+pub fn count_slot_waits(state: &RequestState, stays: &[QueueStay]) {
+    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    for stay in stays.iter().filter(|stay| stay.for_slots) {
+        let limit = limits[usize::from(stay.limit_index)].id;
+        state.worker.gateway.metrics.count_decision(state.worker.id, limit, DecisionKind::Wait);
     }
 }
 

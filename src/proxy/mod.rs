@@ -4,10 +4,12 @@
 //! admitted requests. The [`request_state`] travels with the request, at last inside the response body; dropping it
 //! releases every slot, counts the request and writes its access-log line.
 
+mod ban_strike;
 pub mod forward;
 pub mod gateway;
 pub mod header_edits;
 pub mod heavy_keys;
+pub mod in_flight;
 pub mod inbound;
 pub mod judge;
 pub mod limit_report;
@@ -16,5 +18,6 @@ pub mod reject;
 pub mod rejection_response;
 mod request_report;
 pub mod request_state;
+mod response_charges;
 pub mod service;
 pub mod worker;

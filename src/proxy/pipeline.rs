@@ -23,7 +23,7 @@ use crate::limit::SlotOutcome;
 use crate::net::deadline::{ClientSpans, TICK};
 use crate::proxy::forward;
 use crate::proxy::forward::{ForwardFault, ForwardOutcome};
-use crate::proxy::gateway::Gateway;
+use crate::proxy::gateway::{Action, Gateway};
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::judge::Admitted;
 use crate::proxy::request_state::Verdict;
@@ -52,7 +52,7 @@ pub struct PipelineOutcome {
     /// The limit that rejected the request or made it wait.
     pub limit: Option<LimitId>,
     pub retry_after_ns: Option<u64>,
-    /// From the start of the request to its turn; 0 = it did not wait.
+    /// From its judgement to its turn; 0 = it did not wait.
     pub wait_ns: u64,
 }
 
@@ -75,14 +75,31 @@ impl Pipeline {
         answer: ScriptedAnswer,
         on_forward: impl Fn() + Clone + 'static,
     ) -> PipelineOutcome {
+        let respond = move || {
+            on_forward();
+            let mut head = Response::new(());
+            *head.status_mut() = answer.status;
+            head
+        };
+        self.serve_from(request, peer, answer.hold, respond).await
+    }
+
+    /// As [`Pipeline::serve`], but the upstream decides about the head of its response when the request is sent to it.
+    pub async fn serve_from(
+        &self,
+        request: Request<RequestBody>,
+        peer: IpAddr,
+        hold: Duration,
+        respond: impl Fn() -> Response<()> + Clone + 'static,
+    ) -> PipelineOutcome {
         let watch = self.thread.watches.watch_connection();
         let connection =
             Rc::new(ClientConnection::new(&self.thread, None, watch, Some(peer), Scheme::Http, None));
         let request_watch = connection.open_request_watch(&self.thread);
         let worker = self.thread.current_worker();
         let upstream = tower::service_fn(move |admitted| {
-            let on_forward = on_forward.clone();
-            async move { Ok::<_, Infallible>(answer_admitted(admitted, answer, on_forward).await) }
+            let respond = respond.clone();
+            async move { Ok::<_, Infallible>(answer_admitted(admitted, hold, respond).await) }
         });
         let served = service::serve_request(
             &worker,
@@ -137,20 +154,20 @@ const NO_CLIENT_SPANS: ClientSpans = ClientSpans {
 /// Answers in the upstream's place; a location that responds by itself does so.
 async fn answer_admitted(
     admitted: Admitted,
-    answer: ScriptedAnswer,
-    on_forward: impl Fn(),
+    hold: Duration,
+    respond: impl Fn() -> Response<()>,
 ) -> ForwardOutcome {
     if !admitted.targets_upstream() {
         let Ok(outcome) = forward::forward_service().call(admitted).await;
         return outcome;
     }
-    let (_, mut state, _) = admitted.into_parts();
+    let (_, mut state, route) = admitted.into_parts();
     if let Some(permit) = &mut state.chain_permit {
         permit.keep_charges();
     }
-    on_forward();
+    let head = respond();
     let sent = Now::read_clock();
-    let mut hold = pin!(tokio::time::sleep(answer.hold));
+    let mut hold = pin!(tokio::time::sleep(hold));
     let is_answered = std::future::poll_fn(|cx| match hold.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(true),
         Poll::Pending if state.watch.fired_deadline().is_some() => Poll::Ready(false),
@@ -163,7 +180,19 @@ async fn answer_admitted(
         let now = Now::read_clock();
         permit.report_outcome(SlotOutcome::Answered(now.ns_since(sent)), now);
     }
-    let mut response = Response::new(Bytes::new());
-    *response.status_mut() = answer.status;
+    if let (Some(key), Action::Upstream(upstream)) =
+        (state.stop_key(), &state.worker.gateway.routes[route.0].action)
+    {
+        let unix_s = || state.worker.wall_clock.unix_ms(Now::read_clock()) / 1_000;
+        let stop = upstream.obey_response(key, sent, (head.status(), head.headers()), unix_s);
+        if let Some(stop) = stop {
+            state.worker.gateway.tell_stop(upstream, stop);
+        }
+    }
+    state.read_final_status(head.status());
+    let response = head.map(|()| Bytes::new());
     ForwardOutcome::Responded(forward::local_response(response, state))
 }
+
+#[cfg(test)]
+mod tests;

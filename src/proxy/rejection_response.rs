@@ -80,6 +80,14 @@ pub fn render_rejection(
         state.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
+    if let Rejection::Stopped(stop) = rejection {
+        state.verdict = Verdict::Reject;
+        state.error = Some("stopped by the upstream");
+        state.retry_after_ns = Some(stop.retry_after_ns);
+        if let Some(obey) = &gateway.upstreams[stop.upstream.0].obey {
+            obey.gate().count_refused();
+        }
+    }
     let context = || response_context(state, texts);
     let edit_headers = |headers: &mut HeaderMap| {
         let edits = &gateway.response_edits;

@@ -5,7 +5,7 @@ use http::{HeaderValue, Version};
 
 use crate::base::clock::Now;
 use crate::config::LogField;
-use crate::observe::access_log::line::AccessRecord;
+use crate::observe::access_log::line::{AccessRecord, RecordedCharge};
 use crate::observe::traces::WorkerTracer;
 use crate::observe::traces::span;
 use crate::observe::traces::span::SpanRecord;
@@ -45,6 +45,11 @@ impl RequestState {
             limit: self.limit.map(|limit| &*gateway.limits[limit.0].name),
             key: key.as_deref(),
             retry_after_ns: self.retry_after_ns,
+            charge: self.settlement.as_ref().map(|settled| RecordedCharge {
+                reserved: settled.reserved,
+                charged: settled.charged,
+                source: settled.source.as_str(),
+            }),
             dry_run: fields.dry_run.as_deref(),
             user_agent: fields.user_agent.as_ref().map(HeaderValue::as_bytes),
             referer: fields.referer.as_ref().map(HeaderValue::as_bytes),

@@ -6,22 +6,24 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
 use crate::admission::ban::StrikeTarget;
-use crate::admission::chain::{AnswerEnd, ChainPermit, Decisions};
+use crate::admission::chain::{ChainPermit, Decisions};
+use crate::admission::settlement::{ResponseReading, Settlement};
 use crate::base::clock::Now;
 use crate::config::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
 use crate::limit::bandwidth::BandwidthShare;
+use crate::limit::pushback::StopCheck;
+use crate::limit::table::CounterKey;
 use crate::net::deadline::RequestWatch;
 use crate::observe::metrics::VerdictKind;
 use crate::observe::traces::SpanContext;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::{KeptUnits, RefusalFacts};
+use crate::proxy::in_flight::RequestInFlight;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::reject::{Fault, LimitRejection, status};
 use crate::proxy::worker::{ClientConnection, Worker};
@@ -40,6 +42,8 @@ pub struct RequestState {
     pub connection: Rc<ClientConnection>,
     pub watch: Rc<RequestWatch>,
     pub started: Now,
+    /// When it was judged: at its start, unless its body was read first.
+    pub judged: Now,
     /// The index of its location among the routes; `None` before one is found.
     pub route: Option<LocationId>,
     pub request_id: RequestId,
@@ -57,12 +61,18 @@ pub struct RequestState {
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
     pub chain_permit: Option<ChainPermit>,
+    /// What the limits of the chain need of the response; `None`: none of them charges by it.
+    pub reading: Option<Box<ResponseReading>>,
+    /// What the first limit charged that charges by the response, once that is over.
+    pub settlement: Option<Box<Settlement>>,
     /// The units that it asked of each limit; `None` before the store is asked or it waits.
     pub kept_units: Option<Box<[KeptUnits]>>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
     /// To be written into the head of the response; `None` in a location without `cors`.
     pub cors: Option<CorsAnswer>,
+    /// What its upstream said about requests of its key; `None` if the upstream is not obeyed.
+    pub stop: Option<Box<StopCheck>>,
     /// The index of the upstream that responds instead of the location's, because `limit` rejected.
     pub degraded: Option<UpstreamId>,
     /// The store did not reply, and its `on_failure` fallback judged instead.
@@ -81,7 +91,7 @@ pub struct RequestState {
     pub bytes_sent: u64,
     /// Bytes received from the client through a tunnel; `None` = no tunnel.
     pub bytes_received: Option<u64>,
-    /// From the start of the request to its turn; 0 = it did not wait.
+    /// From its judgement to its turn; 0 = it did not wait.
     pub wait_ns: u64,
     pub verdict: Verdict,
     /// The index of the limit that rejected the request or made it wait.
@@ -180,6 +190,7 @@ impl RequestState {
             connection: connection.clone(),
             watch,
             started,
+            judged: started,
             request_id: worker.request_ids.next_id(started),
             route: None,
             client,
@@ -191,9 +202,12 @@ impl RequestState {
             tier: None,
             decisions: Decisions::new(),
             chain_permit: None,
+            reading: None,
+            settlement: None,
             kept_units: None,
             bandwidth: None,
             cors: None,
+            stop: None,
             degraded: None,
             used_fallback: false,
             in_flight: None,
@@ -286,7 +300,7 @@ impl RequestState {
             ip: self.client.ip,
             location: self.route.map(|route| &self.worker.gateway.routes[route.0].name),
             status,
-            retry_after_ns: rejection.retry_after_ns,
+            retry_after_ns: rejection.exact_retry_ns(),
             cause: rejection.cause,
         };
         self.worker.heavy_keys.count_refused(rejection.limit, self.kept_units.as_deref(), now, Some(&facts));
@@ -296,9 +310,15 @@ impl RequestState {
         }
     }
 
-    /// The end of its wait, or its start.
-    fn judged_until(&self) -> Now {
-        Now(self.started.0.saturating_add(self.wait_ns))
+    /// The key that stops with it; `None` if its upstream is not obeyed.
+    #[inline]
+    pub fn stop_key(&self) -> Option<&CounterKey> {
+        self.stop.as_ref().map(|stop| &stop.key)
+    }
+
+    /// The end of its wait, or when it was judged.
+    pub fn judged_until(&self) -> Now {
+        Now(self.judged.0.saturating_add(self.wait_ns))
     }
 
     /// Whether the response tells a trusted proxy that a fallback judged instead of the store.
@@ -336,10 +356,8 @@ impl Drop for RequestState {
             self.verdict = Verdict::Fault(fault);
         }
         // Release the slots first, so that the rest does not delay the next request.
-        if let Some(permit) = &mut self.chain_permit {
-            let has_answer = self.status != status::CLIENT_GONE && !std::thread::panicking();
-            permit.settle(AnswerEnd { status: has_answer.then_some(self.status), bytes: self.bytes_sent });
-            self.chain_permit = None;
+        if self.chain_permit.is_some() {
+            self.end_permit();
         }
         self.in_flight = None;
         self.watch.end_request();
@@ -359,7 +377,7 @@ impl Drop for RequestState {
         }
         if self.verdict == Verdict::Wait && self.wait_ns == 0 {
             // The client left before the request's turn.
-            self.wait_ns = ended.ns_since(self.started);
+            self.wait_ns = ended.ns_since(self.judged);
         }
         if let Some(fields) = fields {
             self.write_log_line(&fields, ended);
@@ -367,24 +385,5 @@ impl Drop for RequestState {
         if let Some(span) = span {
             self.queue_span(&span, ended);
         }
-    }
-}
-
-/// One of the requests in flight, counted out by `Drop`.
-pub struct RequestInFlight(Arc<AtomicUsize>);
-
-impl RequestInFlight {
-    /// Counts a request as in flight; `None` if `max` are already.
-    pub fn try_count(count: &Arc<AtomicUsize>, max: usize) -> Option<RequestInFlight> {
-        let before = count.fetch_add(1, Ordering::Relaxed);
-        // Above the maximum, dropping it counts it out again.
-        let in_flight = RequestInFlight(count.clone());
-        (before < max).then_some(in_flight)
-    }
-}
-
-impl Drop for RequestInFlight {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

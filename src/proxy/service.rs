@@ -169,8 +169,10 @@ where
         judged = match judged {
             Judged::Admit(admitted) => return forward_request(admitted, forward, completion, None).await,
             Judged::Reject(rejected) => return respond_rejected(rejected, completion),
+            Judged::ReadBody(reading) => reading.read_body().await,
             Judged::AskStore(asking) => asking.ask_store().await,
             Judged::Wait(waiting) => waiting.wait_for_turn().await,
+            Judged::Hold(held) => held.wait_at_gate().await,
         };
     }
 }
@@ -181,6 +183,8 @@ fn respond_rejected(rejected: Rejected, completion: Completion) -> Response<Resp
     limit_report::log_dry_runs(&mut state);
     body::discard_body(&state.connection.watch, &mut inbound.request);
     let marks_fallback = state.marks_fallback();
+    // A request that no location serves is charged.
+    state.read_final_status(response.status());
     let mut response = forward::local_response(response, state);
     if marks_fallback {
         response.headers_mut().insert(FALLBACK_HEADER, FALLBACK_VALUE);

@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 
-use http::HeaderMap;
 use smallvec::SmallVec;
 
 use crate::config::{self, Config, TierRules, ValueSource};
-use crate::request::source::{SourceValue, Token, read_source};
+use crate::request::source::{SourceInput, SourceValue, read_source};
 
 /// The request names its account or its tier more than once: a 400, whatever its limits count by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +23,10 @@ impl std::error::Error for DuplicateAccount {}
 #[inline]
 pub fn find_account<'a>(
     from: Option<&ValueSource>,
-    headers: &'a HeaderMap,
-    query: Option<&'a str>,
-    token: Option<&'a Token<'a>>,
+    input: &SourceInput<'a>,
 ) -> Result<Option<Cow<'a, [u8]>>, DuplicateAccount> {
     let Some(source) = from else { return Ok(None) };
-    match read_source(source, headers, query, token) {
+    match read_source(source, input) {
         SourceValue::One(account) => Ok(Some(account)),
         SourceValue::Absent => Ok(None),
         SourceValue::Repeated => Err(DuplicateAccount),
@@ -70,9 +67,7 @@ impl Tiers {
     pub fn find_tier(
         &self,
         account: Option<&[u8]>,
-        headers: &HeaderMap,
-        query: Option<&str>,
-        token: Option<&Token<'_>>,
+        input: &SourceInput<'_>,
     ) -> Result<Tier, DuplicateAccount> {
         let Tiers(rules) = self;
         if let Some(account) = account {
@@ -86,7 +81,7 @@ impl Tiers {
             }
         }
         let Some(from) = &rules.from else { return Ok(rules.default.as_str().into()) };
-        match read_source(from, headers, query, token) {
+        match read_source(from, input) {
             SourceValue::One(name) => {
                 let name = str::from_utf8(&name).ok().filter(|name| config::is_tier_name(name));
                 Ok(name.unwrap_or(&rules.default).into())
@@ -99,7 +94,7 @@ impl Tiers {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
 
@@ -111,11 +106,15 @@ mod tests {
         headers
     }
 
+    fn head_of(headers: &HeaderMap) -> SourceInput<'_> {
+        SourceInput { headers, query: None, token: None, body: None }
+    }
+
     #[test]
     fn the_account_is_the_one_value_of_its_source() {
         let source = ValueSource::Header(http::HeaderName::from_static("x-account-id"));
         let read = |values: &[&'static str]| {
-            find_account(Some(&source), &headers("x-account-id", values), None, None)
+            find_account(Some(&source), &head_of(&headers("x-account-id", values)))
                 .map(|account| account.map(Cow::into_owned))
         };
         assert_eq!(read(&["alice"]), Ok(Some(b"alice".to_vec())));
@@ -128,7 +127,10 @@ mod tests {
     #[test]
     fn without_a_source_there_is_no_account() {
         let headers = headers("x-account-id", &["alice", "bob"]);
-        assert_eq!(find_account(None, &headers, Some("account=eve"), None), Ok(None));
+        assert_eq!(
+            find_account(None, &SourceInput { query: Some("account=eve"), ..head_of(&headers) }),
+            Ok(None)
+        );
     }
 
     fn tiers(section: &str, limit: &str) -> Option<Tiers> {
@@ -146,7 +148,7 @@ mod tests {
         let read = |account: Option<&str>, values: &[&'static str]| {
             let headers = headers("x-tier", values);
             tiers
-                .find_tier(account.map(str::as_bytes), &headers, None, None)
+                .find_tier(account.map(str::as_bytes), &head_of(&headers))
                 .map(|tier| tier.as_str().to_owned())
         };
         assert_eq!(read(Some("alice"), &["silver"]).unwrap(), "gold");
@@ -163,7 +165,7 @@ mod tests {
         let read = |value: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert("x-tier", HeaderValue::from_bytes(value).unwrap());
-            tiers.find_tier(None, &headers, None, None).unwrap().as_str().to_owned()
+            tiers.find_tier(None, &head_of(&headers)).unwrap().as_str().to_owned()
         };
         let long = "x".repeat(64);
         assert_eq!(read(long.as_bytes()), long);

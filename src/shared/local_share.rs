@@ -51,13 +51,17 @@ impl LocalShare {
         limit
     }
 
-    /// Units that it counts for a key now.
+    /// Units that it counts for a key now; the greatest number if it may have debt.
     pub(super) fn used_units(&self, rate: usize, units: &Units, now: Now) -> u64 {
         // Its numbers must not change meanwhile.
         let _building = self.building.lock();
         let portion = self.portion.load();
         let Some(SharePortion { limit, .. }) = portion.as_deref() else { return 0 };
         let remaining = limit.peek_units(rate, &Units { cost: 1, ..*units }, now).remaining;
+        if remaining == 0 && limit.config.charge.is_some() {
+            // There may be debt, too.
+            return u64::MAX;
+        }
         limit.idle_capacity(rate).saturating_sub(remaining)
     }
 

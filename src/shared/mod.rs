@@ -10,20 +10,21 @@
 //! [`Store`] belongs to the process: the servers, whether they answer, how many gateways live. [`Link`] belongs to a
 //! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run,
 //! so nothing is charged twice. A [`Session`] connects a worker to the store: it asks about the limits of requests;
-//! its flusher refunds unused charges ([`StoreRefund`]) and reports the slots that the worker holds, in absolute
-//! numbers.
+//! its flusher refunds unused charges ([`StoreRefund`]), settles those that depend on responses ([`StoreSettlement`]),
+//! and reports the slots that the worker holds, in absolute numbers.
 //!
 //! A [`SharedLimit`] is the process's view of one limit: the rejections that still hold, the requests that wait for
-//! departures handed out here, the slots of all workers, and the local share that judges while no answer comes, or
-//! else as its `on_failure` says. A share counts until its windows end and starts from the last answers. Units that
-//! it admitted are [`Debts`] to the store: the flusher charges them under sequence numbers, so that a charge may be
-//! sent again; until then each question counts them in. A heartbeat tells the store which limits this gateway counts.
-//! Its reply fills the [`Fleet`] of each limit: how many gateways count it, and whether their numbers, keys or
-//! algorithms differ. The configuration rejects limits whose numbers exceed the script's arithmetic.
+//! departures handed out here or for slots ([`SharedSlotQueue`]), the slots of all workers, and the local share that
+//! judges while no answer comes, or else as its `on_failure` says. A share counts until its windows end and starts
+//! from the last answers. Units that it admitted are [`Debts`] to the store: the flusher charges them under sequence
+//! numbers, so that a charge may be sent again; until then each question counts them in. A heartbeat tells the store
+//! which limits this gateway counts. Its reply fills the [`Fleet`] of each limit: how many gateways count it, and
+//! whether their numbers, keys or algorithms differ. The configuration rejects limits whose numbers exceed the script's
+//! arithmetic.
 //!
 //! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
-//! about themselves ([`node_reports`]), and a secret ([`share_secret`]). All of these have one tag, and so one hash
-//! slot in a Cluster.
+//! about themselves ([`node_reports`]), the stops that upstreams ask for ([`SharedStops`]), and a secret
+//! ([`share_secret`]). All of these have one tag, and so one hash slot in a Cluster.
 
 mod debts;
 mod departures;
@@ -39,8 +40,12 @@ mod process_slots;
 pub mod script;
 mod secret;
 mod session;
+mod settlements;
 mod shared_limit;
+mod slot_polls;
+mod slot_queue;
 mod slots;
+mod upstream_stops;
 
 pub use debts::Debts;
 pub use departures::{Departure, DepartureTicket};
@@ -55,9 +60,13 @@ pub use script::LuaScript;
 pub use script::call::{CallItem, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};
 pub use script::reset::StoreReset;
 pub use script::rule::RateRule;
+pub use script::settle::{SettleItem, SettledKey};
 pub use secret::share_secret;
 pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
+pub use settlements::{Settlements, StoreSettlement};
 pub use shared_limit::SharedLimit;
+pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
+pub use upstream_stops::{SharedStops, ToldStop, share_stops};
 
 /// The name of a key in the store: a 128-bit hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

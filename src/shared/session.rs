@@ -12,11 +12,12 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
 use super::debts::DebtCharge;
+use super::settlements::{Settlements, SettlingKey};
 use super::shared_limit::SharedLimit;
 use super::slots::{SlotReport, WorkerSlots};
 use super::{
-    CallItem, Debts, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SharedKey,
-    SlotCount, Store, StoreFault,
+    CallItem, Debts, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
+    SharedKey, SlotCount, Store, StoreFault,
 };
 use crate::base::clock::Now;
 
@@ -29,6 +30,8 @@ const BATCH: usize = 64;
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Between two rounds of charging debts.
 const CHARGE_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest wait for settlements to be sent.
+const SETTLED_WAIT: Duration = Duration::from_millis(20);
 /// Failed charges in one round after which the rest is left to the next round.
 const FAILED_CHARGES_MAX: usize = 8;
 
@@ -43,10 +46,11 @@ pub struct Session {
     node: u64,
 }
 
-/// Slots, debts and refunds that requests leave behind for the store.
+/// Slots, debts, refunds and settlements that requests leave behind for the store.
 pub struct StoreOutbox {
     pub slots: WorkerSlots,
     pub debts: Arc<Debts>,
+    pub settlements: Settlements,
     refunds: mpsc::Sender<StoreRefund>,
     /// The flusher has refunds that are not sent or not answered yet.
     is_sending: AtomicBool,
@@ -100,7 +104,9 @@ impl Session {
         let (refund_sender, refund_receiver) = mpsc::channel(REFUNDS_MAX);
         let (is_sending, idle) = (AtomicBool::new(false), Notify::new());
         let (slots, debts) = (WorkerSlots::default(), store.debts().clone());
-        let outbox = Arc::new(StoreOutbox { slots, debts, refunds: refund_sender, is_sending, idle });
+        let settlements = Settlements::default();
+        let outbox =
+            Arc::new(StoreOutbox { slots, debts, settlements, refunds: refund_sender, is_sending, idle });
         Rc::new(Session {
             link: store.open_link(),
             node: store.node().wrapping_add(id as u64),
@@ -117,6 +123,13 @@ impl Session {
         same.cloned().unwrap_or_else(|| Session::new(store, id))
     }
 
+    /// Waits shortly until what this worker has settled for `key` is on its way: a client that asks again finds room.
+    pub async fn wait_settled(&self, key: &SharedKey) {
+        if !self.outbox.settlements.is_empty() {
+            let _ = tokio::time::timeout(SETTLED_WAIT, self.outbox.settlements.wait_sent(key)).await;
+        }
+    }
+
     /// Asks about all of `questions`, one call per group, all calls at once.
     pub async fn ask_store(
         &self,
@@ -124,13 +137,18 @@ impl Session {
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
         let items: SmallVec<[CallItem<'_>; 4]> = questions.iter().map(StoreQuestion::to_item).collect();
+        self.ask_items(op, &items).await
+    }
+
+    /// As [`Session::ask_store`].
+    pub(super) async fn ask_items(&self, op: ScriptOp, items: &[CallItem<'_>]) -> SmallVec<[StoreAnswer; 4]> {
         let groups: SmallVec<[KeyGroup; 4]> =
             items.iter().map(|item| self.store.group_of(&item.key)).collect();
         let Some(&first) = groups.first() else { return SmallVec::new() };
         if groups.iter().all(|group| *group == first) {
-            return answers_of(self.call_script(op, first, &items).await, items.len());
+            return answers_of(self.call_script(op, first, items).await, items.len());
         }
-        self.ask_groups(op, &items, &groups).await
+        self.ask_groups(op, items, &groups).await
     }
 
     async fn ask_groups(
@@ -192,9 +210,13 @@ impl Session {
                     self.send_refunds(batch).await;
                     self.outbox.is_sending.store(false, Relaxed);
                 }
+                () = self.outbox.settlements.changed.notified() => self.send_settlements().await,
                 () = self.outbox.slots.changed.notified() => self.report_slots(false).await,
                 _ = heartbeat.tick() => self.report_slots(true).await,
-                _ = charging.tick() => self.charge_debts().await,
+                _ = charging.tick() => {
+                    self.send_settlements().await;
+                    self.charge_debts().await;
+                }
             }
             self.outbox.idle.notify_waiters();
         }
@@ -219,6 +241,36 @@ impl Session {
         }
     }
 
+    /// Settles charges in the store, as long as it answers.
+    async fn send_settlements(&self) {
+        let settlements = &self.outbox.settlements;
+        let mut answers = true;
+        while answers && !settlements.is_empty() {
+            let mut due = settlements.take_due(BATCH);
+            if due.is_empty() {
+                break;
+            }
+            let group = |settling: &SettlingKey| self.store.group_of(&settling.key);
+            due.sort_by_key(group);
+            let mut in_flight = settlements.hold_keys(&due);
+            for run in due.chunk_by(|one, next| group(one) == group(next)) {
+                let keys: Vec<SettledKey<'_>> = run.iter().map(SettlingKey::to_call).collect();
+                let packed = PackedCall::settle(self.store.prefix(), self.node, &keys);
+                let reply = self.link.call_script(group(&run[0]), LuaScript::take_script(), &packed).await;
+                answers &= reply.is_ok();
+                let forgiven = reply
+                    .as_ref()
+                    .ok()
+                    .and_then(|bytes| SettledKey::parse_reply(&keys, bytes))
+                    .unwrap_or_default();
+                run.iter().zip(&forgiven).for_each(|(settling, forgiven)| settling.count_forgiven(forgiven));
+                run.iter().for_each(|settling| in_flight.finish_key(&settling.key, reply.is_ok()));
+            }
+            drop(in_flight);
+            settlements.finish_round(answers);
+        }
+    }
+
     /// Charges debts to the store, as long as it answers.
     async fn charge_debts(&self) {
         let debts = self.store.debts();
@@ -234,10 +286,12 @@ impl Session {
             for run in charges.chunk_by(|one, next| group(one) == group(next)) {
                 let items: Vec<CallItem<'_>> = run.iter().map(DebtCharge::to_item).collect();
                 let packed = PackedCall::new(ScriptOp::Charge, self.store.prefix(), debts.node(), &items);
-                let acknowledged =
-                    self.link.call_script(group(&run[0]), LuaScript::take_script(), &packed).await.is_ok();
-                failed += usize::from(!acknowledged);
-                run.iter().for_each(|charge| in_flight.finish_key(&charge.key, acknowledged));
+                let reply = self.link.call_script(group(&run[0]), LuaScript::take_script(), &packed).await;
+                failed += usize::from(reply.is_err());
+                run.iter().for_each(|charge| match reply {
+                    Err(StoreFault::Down | StoreFault::Busy) => in_flight.cancel_key(&charge.key),
+                    _ => in_flight.finish_key(&charge.key, reply.is_ok()),
+                });
             }
         }
     }
@@ -304,13 +358,13 @@ impl StoreRefund {
 // === impl StoreOutbox ===
 
 impl StoreOutbox {
-    /// Waits until no refund is pending and the slots are reported; debts have a flusher of their own.
+    /// Waits until no refund or settlement is pending and the slots are reported; debts have a flusher of their own.
     pub async fn wait_flushed(&self) {
         loop {
             let idle = self.idle.notified();
             let has_nothing =
                 self.refunds.capacity() == self.refunds.max_capacity() && !self.is_sending.load(Relaxed);
-            if has_nothing && self.slots.are_reported() {
+            if has_nothing && self.settlements.is_empty() && self.slots.are_reported() {
                 return;
             }
             idle.await;

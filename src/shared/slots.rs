@@ -89,8 +89,16 @@ impl WorkerSlots {
 
     /// Ends a report that the store acknowledged, or else may not have received.
     pub fn finish_report(&self, report: &SlotReport, acknowledged: bool) {
+        if self.apply_outcome(report, acknowledged) {
+            report.limit.slot_queue.note_freed(&report.slot_key);
+        }
+    }
+
+    /// Returns whether the report freed slots, or may have.
+    fn apply_outcome(&self, report: &SlotReport, acknowledged: bool) -> bool {
         let mut inner = self.inner.lock();
-        let Some(entry) = inner.by_key.get_mut(&report.slot_key) else { return };
+        let Some(entry) = inner.by_key.get_mut(&report.slot_key) else { return false };
+        let frees = !acknowledged || report.count.slots < entry.reported;
         entry.reports_in_flight = entry.reports_in_flight.saturating_sub(1);
         if acknowledged {
             entry.apply_report(report.count);
@@ -99,6 +107,7 @@ impl WorkerSlots {
             // Reported again with the next heartbeat, and not forgotten before.
             entry.reported = entry.reported.max(report.count.slots);
         }
+        frees
     }
 
     /// Frees slots that a request gave back or did not get; the next report tells the store.

@@ -26,7 +26,7 @@ fn rules() -> Vec<RateRule> {
         Algorithm::FixedWindow { rates: rates.clone(), align: WindowAlign::Clock },
         Algorithm::SlidingWindow { rates: rates.clone(), buckets: 4 },
         Algorithm::SlidingLog { rates },
-        Algorithm::Concurrency { min: None, max: 4 },
+        Algorithm::Concurrency { min: None, max: 4, queue: 0, max_wait: None },
     ]
     .into_iter()
     .flat_map(|algorithm| RateRule::rules_of(&super::script::rule::test_limit("a", algorithm)))

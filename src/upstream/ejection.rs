@@ -9,11 +9,11 @@ use crate::config::EjectConfig;
 
 impl Upstream {
     /// Records a response. A status of `eject.status` is an error if the request was complete, and does not count
-    /// otherwise; every other status ends a row of errors.
+    /// otherwise; every other status ends a row of errors, also one that is obeyed.
     #[inline]
     pub fn record_response(&self, server: &Server, status: StatusCode, is_complete: bool) {
         match &self.eject {
-            Some(eject) if eject.status.contains(status.as_u16()) => {
+            Some(eject) if eject.status.contains(status.as_u16()) && !self.obeys(status) => {
                 if is_complete {
                     self.record_fault(server, ServerFault::Status(status));
                 }

@@ -62,6 +62,9 @@ impl Server {
             }
             None => {}
         }
+        if change.is_some() {
+            self.state.signal_queue();
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 //! at the next look, without a timer or a task. [`BackgroundTasks`] holds the only tasks, on the control thread: health
 //! checks and DNS refreshes. Each worker counts its own requests for the retry budget; only a retry takes a lock.
 //!
+//! An upstream with `obey` is asked less: its responses begin stops ([`Obey`]), which judging and forwarding respect.
+//!
 //! An HTTP/1 connection has no task and serves one exchange at a time. HTTP/2 connections are shared by the requests of
 //! a worker: one is filled before the next is opened, and requests that arrive before the first one is up wait for the
 //! same connect. Only [`Lease`] and the modules below it know which HTTP a server speaks: `translate` converts a
@@ -24,18 +26,21 @@ mod hash;
 mod health;
 mod http1;
 mod http2;
+mod obey;
 mod pool;
+mod queue_signal;
 mod response;
 mod retry_budget;
 mod send_outcome;
 mod server;
+mod server_queue;
 mod server_socket;
 mod server_state;
 mod status;
 mod tls;
 mod translate;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -52,17 +57,21 @@ pub use connect::ConnectFault;
 pub use fault::ServerFault;
 pub use handover::SavedServer;
 pub use hash::fnv1a;
+pub use obey::{Obey, StopStatus, UpstreamStop, WHOLE_UPSTREAM};
 pub use pool::{Lease, Pools};
 pub use response::{ResponseSlot, ServerBody};
 pub use retry_budget::RetryPermit;
 pub use send_outcome::{ExchangeFault, SendOutcome};
 pub use server::{Server, ServerInFlight};
+pub use server_queue::{ServerPlace, ServerWaiter};
 pub use server_socket::ServerSocket;
-pub use status::{DrainOutcome, ServerStatus, UpstreamStatus};
+pub use status::{DrainOutcome, QueueStatus, ServerStatus, UpstreamStatus};
 pub use tls::ServerTls;
 
 use balance::Balancer;
+use obey::ObeyState;
 use retry_budget::RetryBudget;
+use server_queue::ServerQueue;
 use server_state::{DOWN, DRAINING, EJECTED};
 use status::RetryCounts;
 
@@ -77,6 +86,11 @@ pub struct Upstream {
     balancer: Balancer,
     health: Option<config::HealthConfig>,
     eject: Option<config::EjectConfig>,
+    /// `None` = no response stops the requests behind it.
+    pub obey: Option<Obey>,
+    queue: Option<config::ServerQueueConfig>,
+    /// Of each server; `u32::MAX` = no bound.
+    max_connections: u32,
     /// Ticks.
     pub response_ticks: u64,
     pub response_timeout: Duration,
@@ -89,8 +103,23 @@ pub struct Upstream {
 struct UpstreamState {
     budget: Arc<RetryBudget>,
     retry_counts: RetryCounts,
+    queue: Arc<ServerQueue>,
     /// Locked while a server is ejected or drained: the decision depends on the state of the others.
     ejection_lock: Mutex<()>,
+    /// Made when a configuration first has `obey`.
+    obey: OnceLock<Arc<ObeyState>>,
+}
+
+impl UpstreamState {
+    fn new(workers: usize) -> UpstreamState {
+        UpstreamState {
+            budget: RetryBudget::new(workers),
+            retry_counts: RetryCounts::default(),
+            queue: Arc::default(),
+            ejection_lock: Mutex::default(),
+            obey: OnceLock::new(),
+        }
+    }
 }
 
 impl Upstream {
@@ -100,24 +129,26 @@ impl Upstream {
         let mut first_server = 0;
         let build = |(index, upstream): (usize, &config::UpstreamConfig)| {
             let before = previous.iter().find(|one| *one.name == *upstream.name);
-            let workers = config.server.workers;
             let built =
-                Upstream::new(upstream, workers, UpstreamId(index), first_server, before.map(|one| &**one));
+                Upstream::new(upstream, config, UpstreamId(index), first_server, before.map(|one| &**one));
             first_server += built.servers.len();
             Arc::new(built)
         };
         config.upstreams.iter().enumerate().map(build).collect()
     }
 
-    /// Builds the upstream at `index` of the configuration and numbers its servers from `first_server` on; `demo` has
-    /// none.
+    /// Builds the upstream at `index` of the `whole` configuration and numbers its servers from `first_server` on;
+    /// `demo` has none.
     fn new(
         config: &config::UpstreamConfig,
-        workers: usize,
+        whole: &Config,
         id: UpstreamId,
         first_server: usize,
         previous: Option<&Upstream>,
     ) -> Upstream {
+        let new_state = || Arc::new(UpstreamState::new(whole.server.workers));
+        let state = previous.map_or_else(new_state, |upstream| upstream.state.clone());
+        let max_connections = config.max_connections.unwrap_or(u32::MAX);
         let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
         let mut server = |(position, server): (usize, &config::UpstreamServerConfig)| {
             let before = known
@@ -131,6 +162,13 @@ impl Upstream {
                 config,
                 before.map(|before| &**before),
             );
+            if before.is_none() {
+                server.state.set_max_connections(max_connections);
+            }
+            // The servers of all gateways share it, so that the end of any request wakes a waiter.
+            if config.queue.is_some() {
+                server.state.queue.get_or_init(|| state.queue.signal());
+            }
             if let (Some(previous), None) = (previous, before) {
                 server.begin_slow_start(Now::read_clock());
                 // A new protocol makes it another server, but the operator still wants it drained.
@@ -144,13 +182,10 @@ impl Upstream {
             config::UpstreamKind::Demo => Vec::new(),
             config::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
         };
-        let new_state = || {
-            Arc::new(UpstreamState {
-                budget: RetryBudget::new(workers),
-                retry_counts: RetryCounts::default(),
-                ejection_lock: Mutex::default(),
-            })
-        };
+        let obey = config.obey.as_ref().map(|obey| {
+            let new_state = || Arc::new(ObeyState::new(whole.state.max_keys, &config.name));
+            Obey::new(obey, whole.state.redis.is_some(), state.obey.get_or_init(new_state))
+        });
         Upstream {
             name: config.name.as_str().into(),
             id,
@@ -160,10 +195,13 @@ impl Upstream {
             retries: config.retries.clone(),
             health: config.health.clone(),
             eject: config.eject.clone(),
+            obey,
+            queue: config.queue.clone(),
+            max_connections,
             response_ticks: deadline::ticks_for(config.timeouts.response),
             response_timeout: config.timeouts.response,
             body_ticks: deadline::ticks_for(config.timeouts.body),
-            state: previous.map_or_else(new_state, |upstream| upstream.state.clone()),
+            state,
         }
     }
 
@@ -177,6 +215,7 @@ impl Upstream {
                 server.state.clear_flag(EJECTED);
             }
         }
+        self.state.queue.hand_out_places();
     }
 
     /// The built-in echo backend has no servers.

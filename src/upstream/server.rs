@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -41,7 +41,6 @@ pub struct Server {
     pub idle_ticks: u64,
     /// Idle connections kept per worker.
     pub keepalive: usize,
-    pub(super) max_connections: u32,
     pub(super) dns_refresh: Duration,
     slow_start: Option<Duration>,
     /// The path of its unix socket; such a server has no other address.
@@ -140,7 +139,6 @@ impl Server {
             connect_timeout: upstream.timeouts.connect,
             idle_ticks: deadline::ticks_for(upstream.timeouts.idle),
             keepalive: upstream.keepalive,
-            max_connections: upstream.max_connections.unwrap_or(u32::MAX),
             dns_refresh: upstream.dns_refresh,
             slow_start: upstream.slow_start,
             unix_path: unix,
@@ -194,8 +192,10 @@ impl Server {
         self.state.in_flight.load(Relaxed)
     }
 
-    fn has_capacity(&self) -> bool {
-        self.max_connections == u32::MAX || self.in_flight() < self.max_connections
+    /// Whether it is below `max_connections`.
+    pub(super) fn has_capacity(&self) -> bool {
+        let most = self.state.max_connections();
+        most == u32::MAX || self.in_flight() < most
     }
 
     /// Whether it accepts a request.
@@ -273,10 +273,19 @@ impl Server {
     ///
     /// As in nginx, idle connections do not count: this worker cannot use those of another one, and they would block
     /// requests to an idle server.
-    pub(super) fn begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
+    pub fn begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
         let before = self.state.in_flight.fetch_add(1, Relaxed);
         let counted = ServerInFlight(self.clone());
-        (before < self.max_connections).then_some(counted)
+        (before < self.state.max_connections()).then_some(counted)
+    }
+
+    /// As [`Server::begin_request`], but never counts above the maximum, not even for a moment: the queue calls it
+    /// under its lock, which the end of a request takes.
+    pub(super) fn try_begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
+        let most = self.state.max_connections();
+        let count_in = |count| (count < most).then_some(count + 1);
+        self.state.in_flight.fetch_update(SeqCst, SeqCst, count_in).ok()?;
+        Some(ServerInFlight(self.clone()))
     }
 }
 
@@ -298,13 +307,17 @@ fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
 pub struct ServerInFlight(Arc<Server>);
 
 impl ServerInFlight {
-    pub(super) fn server(&self) -> &Arc<Server> {
+    #[inline]
+    pub fn server(&self) -> &Arc<Server> {
         &self.0
     }
 }
 
 impl Drop for ServerInFlight {
     fn drop(&mut self) {
-        self.0.state.in_flight.fetch_sub(1, Relaxed);
+        let state = &self.0.state;
+        // The order of both steps: see `server_queue`.
+        state.in_flight.fetch_sub(1, SeqCst);
+        state.signal_queue();
     }
 }

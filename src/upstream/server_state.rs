@@ -1,14 +1,15 @@
 //! The state of a server, which survives a reload: requests in flight, up or down, ejected, draining, slow start.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::dns::DnsName;
 use super::fault::ServerFault;
+use super::queue_signal::QueueSignal;
 use crate::base::clock::Now;
 
 /// The shortest time between two warnings of one reason, in nanoseconds.
@@ -25,6 +26,10 @@ pub(super) const SLOW_START: u8 = 1 << 3;
 
 pub(super) struct ServerState {
     pub in_flight: AtomicU32,
+    /// The number in force, which a reload changes for all gateways.
+    max_connections: AtomicU32,
+    /// Set once its upstream has a queue.
+    pub queue: OnceLock<QueueSignal>,
     /// [`DOWN`] and the other flags.
     flags: AtomicU8,
     /// Errors in a row.
@@ -106,6 +111,8 @@ impl ServerState {
     pub fn new(name: Option<Arc<DnsName>>) -> ServerState {
         ServerState {
             in_flight: AtomicU32::new(0),
+            max_connections: AtomicU32::new(u32::MAX),
+            queue: OnceLock::new(),
             flags: AtomicU8::new(0),
             errors: AtomicU32::new(0),
             ejected_until: AtomicU64::new(0),
@@ -115,6 +122,24 @@ impl ServerState {
             streak: AtomicU32::new(0),
             recent_faults: Mutex::default(),
             dns_name: name,
+        }
+    }
+
+    /// `u32::MAX` = no bound.
+    #[inline]
+    pub fn max_connections(&self) -> u32 {
+        self.max_connections.load(Relaxed)
+    }
+
+    pub fn set_max_connections(&self, most: u32) {
+        self.max_connections.store(most, Relaxed);
+    }
+
+    /// Tells the queue that there may be a place.
+    #[inline]
+    pub fn signal_queue(&self) {
+        if let Some(queue) = self.queue.get() {
+            queue.notify_queue();
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::Serialize;
 
 use super::server_state::{DOWN, DRAINING, EJECTED};
-use super::{Server, Upstream};
+use super::{Server, StopStatus, Upstream};
 use crate::base::clock::Now;
 use crate::config::{BalancePolicy, RetryReason};
 
@@ -26,7 +26,26 @@ impl RetryCounts {
 pub struct UpstreamStatus {
     pub upstream: String,
     pub balance: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueStatus>,
     pub servers: Vec<ServerStatus>,
+    /// `None` without `obey`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopStatus>,
+}
+
+/// The status of the queue of an upstream.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueStatus {
+    /// As configured.
+    pub size: usize,
+    pub waiting: usize,
+    /// Waits that have ended, whatever their end.
+    pub waits: u64,
+    /// Of all these waits.
+    pub wait_seconds: f64,
+    /// Waits that ended after the longest wait.
+    pub timeouts: u64,
 }
 
 /// The status of one server.
@@ -81,7 +100,7 @@ impl Server {
             share: self.weight_percent(),
             backup: self.backup,
             in_flight: self.in_flight(),
-            max_connections: Some(self.max_connections).filter(|most| *most != u32::MAX),
+            max_connections: Some(self.state.max_connections()).filter(|most| *most != u32::MAX),
             addresses: self.state.dns_name.as_ref().map(|name| name.known_addresses()).unwrap_or_default(),
             ejections: self.state.ejection_count(),
             last_error: self.state.last_error().map(|(at, error)| LastError {
@@ -126,7 +145,18 @@ impl Upstream {
             BalancePolicy::HashHeader(name) => format!("hash:header:{name}"),
         };
         let servers = self.servers.iter().map(|server| server.status_at(now)).collect();
-        UpstreamStatus { upstream: self.name.to_string(), balance, servers }
+        let stop = self.obey.as_ref().map(|obey| obey.status_at(now));
+        let queue = self.queue.as_ref().map(|queue| {
+            let reading = self.state.queue.read();
+            QueueStatus {
+                size: queue.size,
+                waiting: reading.waiting,
+                waits: reading.waits,
+                wait_seconds: (reading.wait_ns / 1_000_000) as f64 / 1_000.0,
+                timeouts: reading.timeouts,
+            }
+        });
+        UpstreamStatus { upstream: self.name.to_string(), balance, queue, servers, stop }
     }
 
     /// Starts or stops draining the servers called `server`: a draining server finishes its requests and gets no new
@@ -152,6 +182,7 @@ impl Upstream {
                 tracing::info!(upstream = %self.name, server, "a server {change}");
             }
         }
+        self.state.queue.hand_out_places();
         DrainOutcome::Done(matching.iter().map(|one| one.status_at(now)).collect())
     }
 

@@ -20,13 +20,15 @@ fn configured(fields: &str, workers: usize) -> Config {
 /// The upstream that these fields describe.
 pub(super) fn upstream(fields: &str) -> Upstream {
     let config = configured(fields, 1);
-    Upstream::new(&config.upstreams[0], 1, UpstreamId(0), 0, None)
+    Upstream::new(&config.upstreams[0], &config, UpstreamId(0), 0, None)
 }
 
 /// The successor of `previous` under other fields.
 pub(super) fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
     let config = configured(fields, 1);
-    Upstream::new(&config.upstreams[0], 1, UpstreamId(0), 0, Some(previous))
+    let upstream = Upstream::new(&config.upstreams[0], &config, UpstreamId(0), 0, Some(previous));
+    upstream.apply_numbers();
+    upstream
 }
 
 fn fail(upstream: &Upstream, place: usize, times: usize) {
@@ -210,7 +212,8 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
         config::parse(&text, "tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}")).config
     };
     let ca = ", tls: { ca: tls/ca.pem }";
-    let old = Upstream::new(&config(ca).upstreams[0], 1, UpstreamId(0), 0, None);
+    let before = config(ca);
+    let old = Upstream::new(&before.upstreams[0], &before, UpstreamId(0), 0, None);
     old.servers[0].state.set_flag(DRAINING);
     for (tls, goes_on) in [
         (ca, true),
@@ -221,7 +224,8 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
         (", tls: { ca: tls/ca.pem, cert: tls/a.pem, key: tls/a.key.pem }", false),
         (", tls: { ca: tls/ca.pem }, protocol: http1", false),
     ] {
-        let new = Upstream::new(&config(tls).upstreams[0], 1, UpstreamId(0), 0, Some(&old));
+        let after = config(tls);
+        let new = Upstream::new(&after.upstreams[0], &after, UpstreamId(0), 0, Some(&old));
         assert_eq!(new.servers[0].id() == old.servers[0].id(), goes_on, "{tls}");
         assert!(new.servers[0].is_draining(), "{tls}");
     }
@@ -247,7 +251,10 @@ async fn connections_to_a_vanished_address_are_closed() {
     let name = server.state.dns_name.clone().unwrap();
     name.record_addresses(vec![listener.local_addr().unwrap()]);
     let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
-    let (lease, busy) = (pools.lease(server).await.unwrap(), pools.lease(server).await.unwrap());
+    let (lease, busy) = (
+        pools.lease(server.begin_request().unwrap()).await.unwrap(),
+        pools.lease(server.begin_request().unwrap()).await.unwrap(),
+    );
     let mut ends = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
     lease.finish();
     pools.sweep_idle();
@@ -282,10 +289,10 @@ async fn a_silent_address_leaves_time_for_the_next() {
     let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
     name.record_addresses(vec![silent_address, silent_address, listener.local_addr().unwrap()]);
     for _ in 0..3 {
-        assert!(pools.lease(server).await.is_ok());
+        assert!(pools.lease(server.begin_request().unwrap()).await.is_ok());
     }
     name.record_addresses(vec![silent_address, silent_address]);
-    assert!(matches!(pools.lease(server).await, Err(ConnectFault::TimedOut)));
+    assert!(matches!(pools.lease(server.begin_request().unwrap()).await, Err(ConnectFault::TimedOut)));
 }
 
 /// Whether the connection stays silent for a while instead of ending.

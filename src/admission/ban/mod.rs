@@ -1,4 +1,4 @@
-//! Bans: a client that is rejected too often is turned away for a while without being judged.
+//! Bans: a client that is rejected or refused too often is turned away for a while without being judged.
 //!
 //! The Nth strike within any span of the period starts a ban, which lasts `for`. A ban that starts less than `max`
 //! after the previous one ended lasts twice as long as that one, up to `max`; a later one begins with `for` again.
@@ -14,6 +14,7 @@ mod ledger;
 mod lift;
 mod named;
 mod outbox;
+mod record;
 mod strikes;
 mod sync;
 
@@ -26,16 +27,17 @@ use http::{HeaderMap, Method};
 use ipnet::IpNet;
 use siphasher::sip::SipHasher13;
 
-use crate::base::clock::{ClockShift, Now};
-use crate::config::{self, BanKey, KeyPart, MissingKey};
-use crate::limit::table::persistent::{PersistentEntry, SnapshotTable, take_bytes};
-use crate::limit::table::{CounterKey, Table, TableEntry};
+use crate::base::clock::Now;
+use crate::config::{self, BanKey, KeyPart, MissingKey, StrikeRules};
+use crate::limit::table::persistent::SnapshotTable;
+use crate::limit::table::{CounterKey, Table};
 use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use active::ActiveBans;
 use named::NamedBans;
 use outbox::StrikeOutbox;
-use strikes::{StrikeBudget, StrikePool, Strikes};
+use record::ClientRecord;
+use strikes::{StrikeBudget, StrikePool};
 
 pub use named::{AutomaticBan, LiftedBan, SavedName};
 pub use sync::{share_bans, share_bans_by};
@@ -49,6 +51,7 @@ pub struct Bans {
     first_ns: u64,
     longest_ns: u64,
     max_keys: usize,
+    strikes: StrikeRules,
     state: Arc<BanState>,
 }
 
@@ -114,17 +117,6 @@ pub enum InstallOutcome {
     NoRoom,
 }
 
-/// The strikes and the last ban of one client.
-#[derive(Debug, Clone, Copy, Default)]
-struct ClientRecord {
-    strikes: Strikes,
-    /// When its last ban ends or ended; 0 if there was none.
-    banned_until: u64,
-    /// When the record no longer matters.
-    idle_at: u64,
-    repeats: u32,
-}
-
 /// Strike times that the pools may hold per key of the table; each record holds one more itself.
 const TIMES_PER_KEY: usize = 4;
 /// Tolerance for the end of the same ban: when the store announces it again, it ends later by the time that the call
@@ -174,8 +166,15 @@ impl Bans {
             first_ns: ns(config.first),
             longest_ns: ns(config.longest),
             max_keys,
+            strikes: config.strikes.clone(),
             state: state.cloned().unwrap_or_else(|| Arc::new(fresh())),
         }
+    }
+
+    /// What counts as a strike.
+    #[inline]
+    pub fn strike_rules(&self) -> &StrikeRules {
+        &self.strikes
     }
 
     /// Puts the cap on clients of these bans into force.
@@ -211,6 +210,7 @@ impl Bans {
             method: &Method::GET,
             headers: &HeaderMap::new(),
             token: None,
+            body: None,
         };
         self.client_key(keys, &subject)
     }
@@ -240,7 +240,7 @@ impl Bans {
         until.checked_sub(now.0).filter(|left| *left > 0)
     }
 
-    /// Queues a rejection by a rate or a queue for the store; `None` if it must be counted here.
+    /// Queues a strike for the store; `None` if it must be counted here.
     pub fn queue_strike(
         &self,
         key: &CounterKey,
@@ -280,7 +280,7 @@ impl Bans {
         installed
     }
 
-    /// Counts a rejection by a rate or a queue.
+    /// Counts a strike.
     pub fn count_strike(&self, key: &CounterKey, now: Now) -> StrikeOutcome {
         let strike = self.state.table.update_entry(key, now, |record, pool, (), shared| {
             if shared {
@@ -349,47 +349,6 @@ impl BanStart {
         let (ip, account, repeats) = (client.ip, &client.account, self.repeats);
         let lasts = humantime::format_duration(Duration::from_nanos(self.lasts_ns));
         tracing::info!(%ip, account, %lasts, repeats, untold, "a client is banned");
-    }
-}
-
-// === impl ClientRecord ===
-
-impl TableEntry for ClientRecord {
-    type Extra = StrikePool;
-
-    fn is_idle(&self, now: Now) -> bool {
-        self.idle_at <= now.0
-    }
-
-    /// A shared overflow record never counts anything, so a newcomer inherits nothing.
-    fn inherit_overflow(&self) -> Option<ClientRecord> {
-        Some(ClientRecord::default())
-    }
-
-    fn release_extra(mut self, pool: &mut StrikePool) {
-        self.strikes.clear(pool);
-    }
-}
-
-impl PersistentEntry for ClientRecord {
-    fn encode_entry(&self, pool: &StrikePool, out: &mut Vec<u8>) {
-        self.strikes.encode_into(pool, out);
-        out.extend(self.banned_until.to_le_bytes());
-        out.extend(self.idle_at.to_le_bytes());
-        out.extend(self.repeats.to_le_bytes());
-    }
-
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut StrikePool) -> Option<ClientRecord> {
-        let strikes = Strikes::decode_from(&mut bytes, shift)?;
-        let banned_until = u64::from_le_bytes(take_bytes(&mut bytes)?);
-        let record = ClientRecord {
-            strikes,
-            // 0 means that there was no ban, so no time may become 0.
-            banned_until: if banned_until == 0 { 0 } else { shift.translate_ns(banned_until).max(1) },
-            idle_at: shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?)),
-            repeats: u32::from_le_bytes(take_bytes(&mut bytes)?),
-        };
-        bytes.is_empty().then_some(record)
     }
 }
 

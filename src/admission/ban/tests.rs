@@ -22,6 +22,7 @@ fn config(units: u64, key: BanKey) -> config::BansConfig {
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
         key,
+        strikes: config::StrikeRules::default(),
     }
 }
 
@@ -191,6 +192,7 @@ fn the_target_of_a_strike_does_not_depend_on_when_it_is_computed() {
                 method: &Method::POST,
                 headers: &headers,
                 token: None,
+                body: None,
             };
             let key = bans.client_key(&keys, &subject);
             assert_eq!(key, bans.client_key(&KeyHasher::new(), &subject), "the same for all gateways");

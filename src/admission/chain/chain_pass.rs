@@ -6,16 +6,18 @@ use std::sync::Arc;
 use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::findings::{PassFindings, PassRejection};
+use super::lacking_slots::wait_for_store_slots;
 use super::mode::ChainMode;
 use super::queued::Queued;
 use super::shared_demand::SharedDemand;
+use super::slot_wait::SlotWait;
 use super::store_query::{PendingStore, StoreQuery};
 use super::{
-    Chain, ChainCause, ChainPermit, ChainRejection, ChainVerdict, ChainedLimit, Decisions, RateDecision,
-    WaitingRequest,
+    Chain, ChainCause, ChainPermit, ChainRejection, ChainVerdict, ChainedLimit, Decisions, QueueTerms,
+    RateDecision, WaitingRequest,
 };
 use crate::base::clock::Now;
-use crate::limit::{Decision, Limit, LimitOutcome, Units};
+use crate::limit::{Decision, Limit, LimitOutcome, SlotOutlook, Units};
 use crate::shared::{SharedKey, SharedLimit};
 
 /// The state of one pass over a chain.
@@ -42,6 +44,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             longest_wait: None,
             rejection: None,
             lacking: None,
+            slot_wait: None,
+            lacking_slots: None,
         };
         ChainPass::resume(&chain.limits, ClaimSet::new(&chain.limits, now), findings, decisions)
     }
@@ -162,34 +166,40 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             self.reject_outright(limit_index, rate, limit, ChainCause::TooCostly);
         } else if M::CHARGES && self.findings.takes_slots {
             self.findings.wants_slots = true;
-            self.held.claims.push(Claim::new(units, limit_index, rate, ClaimKind::WantedSlots));
+            let kind = ClaimKind::WantedSlots { fair: units.fair_hash };
+            self.held.claims.push(Claim::new(units, limit_index, rate, kind));
         }
         if !M::CHARGES && self.findings.takes_slots {
-            let remaining = capacity.saturating_sub(limit.slots_in_use(rate, &units.key));
-            self.push_slots((limit_index, rate), limit, remaining, units.cost <= remaining);
+            let outlook = limit.peek_slots(rate, units, self.held.judged_at);
+            self.push_slots((limit_index, rate), limit, outlook);
         }
     }
 
     /// Adds the decision of a concurrency limit to a look.
-    pub fn push_slots(
-        &mut self,
-        (limit_index, rate): (usize, usize),
-        limit: &Limit,
-        remaining: u64,
-        admits: bool,
-    ) {
-        let outcome = if admits { LimitOutcome::Admit } else { LimitOutcome::Reject };
-        let decision = Decision { remaining, retry_after_ns: 0, ..Decision::without_numbers(outcome) };
+    pub fn push_slots(&mut self, (limit_index, rate): (usize, usize), limit: &Limit, outlook: SlotOutlook) {
+        let SlotOutlook { outcome, free, position, wait_ns } = outlook;
+        let decision = Decision { remaining: free, retry_after_ns: 0, ..Decision::without_numbers(outcome) };
         let dry_run = limit.config.dry_run;
         self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
-        if !admits && !dry_run {
-            self.note_lacking(ChainCause::Concurrency, limit_index, rate);
+        match outcome {
+            LimitOutcome::Reject if !dry_run => {
+                let wait_ns = limit.has_slot_queue(rate).then_some(wait_ns);
+                self.note_lacking(ChainCause::Concurrency, limit_index, rate, wait_ns);
+            }
+            // It stands in the queue of the first limit that has too few slots.
+            LimitOutcome::Wait if !dry_run && self.findings.lacking.is_none() => {
+                self.findings.slot_wait.get_or_insert((position, limit_index as u16));
+            }
+            _ => {}
         }
     }
 
-    pub fn note_lacking(&mut self, cause: ChainCause, limit_index: usize, rate: usize) {
-        let lacking = PassRejection { cause, limit_index, rate, retry_after_ns: None };
-        self.findings.lacking.get_or_insert(lacking);
+    /// Notes that slots are not free. `wait_ns`: the wait that a request has to expect.
+    pub fn note_lacking(&mut self, cause: ChainCause, limit_index: usize, rate: usize, wait_ns: Option<u64>) {
+        let lacking = PassRejection::new(cause, limit_index, rate, wait_ns);
+        if self.findings.slot_wait.is_none() {
+            self.findings.lacking.get_or_insert(lacking);
+        }
     }
 
     #[cold]
@@ -200,7 +210,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     /// Records a rejection without numbers; a look has nothing to show of a dry run then.
     pub fn reject_outright(&mut self, limit_index: usize, rate: usize, limit: &Limit, cause: ChainCause) {
         if !limit.config.dry_run {
-            self.record_rejection(PassRejection { cause, limit_index, rate, retry_after_ns: None });
+            self.record_rejection(PassRejection::new(cause, limit_index, rate, None));
         } else if M::CHARGES {
             let decision = Decision::without_numbers(LimitOutcome::Reject);
             self.push_decision(limit_index, rate, limit, decision, cause);
@@ -220,7 +230,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
         if decision.outcome == LimitOutcome::Reject && !dry_run {
             let retry_after_ns = (decision.retry_after_ns != u64::MAX).then_some(decision.retry_after_ns);
-            self.record_rejection(PassRejection { cause, limit_index, rate, retry_after_ns });
+            self.record_rejection(PassRejection::new(cause, limit_index, rate, retry_after_ns));
         }
     }
 
@@ -272,6 +282,9 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         if let Some(rejection) = self.findings.rejection {
             return ChainVerdict::Reject(self.build_rejection(rejection));
         }
+        if waiter.hold_ns > 0 {
+            self.note_hold(waiter.hold_ns);
+        }
         if let Some(longest) = self.findings.longest_wait {
             return self.begin_wait(longest, waiter);
         }
@@ -281,17 +294,74 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         if self.findings.displaces {
             self.held.displace_waiters();
         }
+        if let Some(slot_wait) = self.findings.slot_wait {
+            return match waiter.take_place::<M>() {
+                Some(place) => ChainVerdict::Wait(Queued::for_slots(
+                    self.held,
+                    Some(place),
+                    SlotWait::default(),
+                    slot_wait,
+                )),
+                None => ChainVerdict::Reject(ChainRejection::from_overload()),
+            };
+        }
+        if let Some(lacking) = self.findings.lacking_slots {
+            return wait_for_store_slots(self.held, lacking, waiter, self.decisions);
+        }
         if self.findings.wants_slots
-            && let Err(rejection) = self.held.take_local_slots(self.held.judged_at)
+            && let Err(index) = self.held.take_local_slots(self.held.judged_at)
         {
-            return ChainVerdict::Reject(rejection);
+            return self.wait_for_slots(index, waiter);
         }
         ChainVerdict::Admit(ChainPermit::new(self.held))
     }
 
+    /// Makes a request wait that its upstream stops, if a queue allows that; otherwise it is rejected later.
+    #[cold]
+    fn note_hold(&mut self, hold_ns: u64) {
+        let terms = QueueTerms::find(self.limits, self.decisions);
+        if let Some(terms) = terms.filter(|terms| hold_ns <= terms.max_wait_ns) {
+            self.note_wait(hold_ns, terms.limit_index.into());
+        }
+    }
+
+    /// Adds the request to those that wait for slots; `index` is the claim whose limit has too few.
+    #[cold]
+    fn wait_for_slots<P>(mut self, mut index: usize, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
+        let now = self.held.judged_at;
+        let mut place = None;
+        loop {
+            let claim = &self.held.claims[index];
+            let (rate, limit_index) = (usize::from(claim.rate), claim.limit_index);
+            if place.is_none() && self.limits[usize::from(limit_index)].has_slot_queue(rate) {
+                place = waiter.take_place::<M>();
+                if place.is_none() {
+                    self.held.undo_claims(0, self.decisions);
+                    return ChainVerdict::Reject(ChainRejection::from_overload());
+                }
+            }
+            match self.held.join_slot_queue(index, now) {
+                Ok(Some(slot_place)) => {
+                    self.held.put_slots_back(None);
+                    if let Some(lease) = &mut self.held.store_lease {
+                        lease.postpone_slots();
+                    }
+                    let slots = SlotWait::in_place(slot_place);
+                    return ChainVerdict::Wait(Queued::for_slots(self.held, place, slots, (0, limit_index)));
+                }
+                Ok(None) => match self.held.take_local_slots(now) {
+                    Ok(()) => return ChainVerdict::Admit(ChainPermit::new(self.held)),
+                    Err(next) => index = next,
+                },
+                Err(rejection) => return ChainVerdict::Reject(rejection),
+            }
+        }
+    }
+
     pub fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
         let PassRejection { cause, limit_index, rate, retry_after_ns } = rejection;
-        let rejected = ChainRejection::outright(cause, &self.limits[limit_index], rate);
+        let limit = &self.limits[usize::from(limit_index)];
+        let rejected = ChainRejection::outright(cause, limit, rate.into());
         ChainRejection { retry_after_ns, ..rejected }
     }
 

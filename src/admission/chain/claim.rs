@@ -1,7 +1,7 @@
 //! One claim of a request: units or slots that it takes from one rate of a limit.
 
 use crate::limit::table::CounterKey;
-use crate::limit::{ChargeRecord, Units};
+use crate::limit::{ChargeRecord, SlotGrant, Units};
 
 /// Units or slots that a request takes from one rate of a limit; packed, because it travels with the response.
 #[repr(C, packed(8))]
@@ -17,11 +17,14 @@ pub(super) struct Claim {
 #[derive(Clone, Copy)]
 pub(super) enum ClaimKind {
     Charge(ChargeRecord),
-    /// Concurrency slots that are still to be taken, after the wait.
-    WantedSlots,
-    /// Concurrency slots; `overflow`: counted by the shared overflow counter of a full table, not by the key's own.
+    /// Concurrency slots that are still to be taken, after the wait. `fair`: the hash of the request's `fair_by` value.
+    WantedSlots {
+        fair: u64,
+    },
+    /// Concurrency slots.
     Slots {
-        overflow: bool,
+        grant: SlotGrant,
+        fair: u64,
     },
     /// Concurrency slots that a dry run lacks.
     LackedSlots,

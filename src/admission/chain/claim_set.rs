@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::claim::{Claim, ClaimKind};
 use super::store_lease::StoreLease;
-use super::{ChainCause, ChainRejection, ChainedLimit, Decisions};
+use super::{ChainedLimit, Decisions};
 use crate::base::clock::Now;
 use crate::limit::{Decision, Limit};
 use crate::shared::StoreOutbox;
@@ -83,25 +83,26 @@ impl ClaimSet {
     /// Takes the concurrency slots that are counted here.
     ///
     /// # Errors
-    /// Too few are free. Everything except departures is then given back.
-    pub(super) fn take_local_slots(&mut self, now: Now) -> Result<(), ChainRejection> {
-        for claim in &mut self.claims {
-            let key = claim.table_key();
-            let ClaimKind::WantedSlots = claim.kind else { continue };
-            let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
-            claim.kind = match limit.acquire_slots(claim.rate.into(), &key, claim.cost, now) {
-                Some(overflow) => ClaimKind::Slots { overflow },
-                None if limit.config.dry_run => ClaimKind::LackedSlots,
-                None => {
-                    let rejection = ChainRejection {
-                        late: true,
-                        ..ChainRejection::outright(ChainCause::Concurrency, limit, claim.rate.into())
-                    };
-                    self.keep_departures();
-                    return Err(rejection);
-                }
-            };
-        }
+    /// The index of the first claim whose limit has too few; those before it are taken.
+    #[inline]
+    pub(super) fn take_local_slots(&mut self, now: Now) -> Result<(), usize> {
+        (0..self.claims.len()).try_for_each(|index| self.take_slots_of(index, now))
+    }
+
+    /// Takes the slots of one claim, if it wants any.
+    ///
+    /// # Errors
+    /// Its index, if too few are free.
+    #[inline]
+    pub(super) fn take_slots_of(&mut self, index: usize, now: Now) -> Result<(), usize> {
+        let claim = &mut self.claims[index];
+        let ClaimKind::WantedSlots { fair } = claim.kind else { return Ok(()) };
+        let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
+        claim.kind = match limit.acquire_slots(claim.rate.into(), &claim.table_key(), claim.cost, now) {
+            Some(grant) => ClaimKind::Slots { grant, fair },
+            None if limit.config.dry_run => ClaimKind::LackedSlots,
+            None => return Err(index),
+        };
         Ok(())
     }
 
@@ -126,7 +127,7 @@ impl ClaimSet {
                 lease.as_ref().is_some_and(|lease| lease.holds_slots(lease_index))
                     || !self.limits[usize::from(claim.limit_index)].has_queue()
             }
-            ClaimKind::WantedSlots | ClaimKind::Slots { .. } | ClaimKind::LackedSlots => true,
+            ClaimKind::WantedSlots { .. } | ClaimKind::Slots { .. } | ClaimKind::LackedSlots => true,
         });
         self.release_claims();
     }
@@ -135,14 +136,15 @@ impl ClaimSet {
         for claim in self.claims.drain(..) {
             let limit = &self.limits[usize::from(claim.limit_index)];
             match claim.kind {
-                ClaimKind::WantedSlots | ClaimKind::LackedSlots => {}
+                ClaimKind::WantedSlots { .. } | ClaimKind::LackedSlots => {}
                 ClaimKind::Shared(lease_index) => {
                     if let Some(lease) = &mut self.store_lease {
                         lease.release_lease(lease_index, self.keeps_charges);
                     }
                 }
-                ClaimKind::Slots { overflow } => {
-                    limit.release_slots(claim.rate.into(), &claim.table_key(), claim.cost, overflow)
+                ClaimKind::Slots { grant, .. } => {
+                    let (rate, key) = (claim.rate.into(), claim.table_key());
+                    limit.release_slots(rate, &key, claim.cost, grant.shared, Now::read_clock);
                 }
                 ClaimKind::Charge(_) if self.keeps_charges => {}
                 ClaimKind::Charge(charge) => {

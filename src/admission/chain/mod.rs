@@ -2,28 +2,33 @@
 //!
 //! Limits are charged in chain order; when a later one rejects, the earlier charges are refunded, so a rejection
 //! costs nothing. Limits that are counted in the store are asked about together, after the local ones have accepted.
-//! Concurrency slots come last, so a waiting request holds none. Dropping the [`ChainPermit`] gives everything back;
-//! there is no release function.
+//! Concurrency slots come last, so a request that waits for its turn holds none. Dropping the [`ChainPermit`] gives
+//! everything back; there is no release function.
 //!
 //! `chain_pass` judges the local limits and collects the questions to the store; `store_round` asks them and applies
 //! the answers, `store_fallback` judges where none came, and `store_slots` takes slots there after a wait. `queued`
-//! waits for turns. `claim_set` is everything that a request holds in any phase, `store_lease` the part in the
-//! store.
+//! waits for turns, `slot_wait` and `store_slot_wait` for slots, and `settle` corrects charges that depend on the
+//! response. `claim_set` is everything that a request holds in any phase, `store_lease` the part in the store.
 
 mod chain_pass;
 mod claim;
 mod claim_set;
 mod findings;
+mod lacking_slots;
 mod mode;
 mod pending_slots;
 mod permit;
+mod queue_terms;
 mod queued;
 mod rejection;
+mod settle;
 mod shared_demand;
+mod slot_wait;
 mod store_fallback;
 mod store_lease;
 mod store_query;
 mod store_round;
+mod store_slot_wait;
 mod store_slots;
 mod waiting_cap;
 
@@ -38,11 +43,13 @@ use crate::shared::{SharedKey, SharedLimit};
 
 use chain_pass::ChainPass;
 pub use mode::{ChainMode, Charge, Look};
-pub use permit::{AnswerEnd, ChainPermit};
-pub use queued::{Queued, TurnTaken};
+pub use permit::ChainPermit;
+pub use queue_terms::{QueueTerms, longest_wait_ns};
+pub use queued::{QueueStay, Queued};
 pub use rejection::{ChainCause, ChainRejection};
+pub use settle::Settlements;
 pub use store_query::{PendingStore, UndecidedLimit};
-pub use waiting_cap::{WaitingCap, WaitingRequest};
+pub use waiting_cap::{WaitingCap, WaitingPlace, WaitingRequest};
 
 /// The demand of a request on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +231,7 @@ impl Chain {
         match pass.findings.rejection {
             _ if !pass.shared_demands.is_empty() => pass.finish_limits(waiter, verdict),
             Some(rejection) => *verdict = Some(ChainVerdict::Reject(pass.build_rejection(rejection))),
-            None if pass.findings.is_plain_admission() => {
+            None if pass.findings.is_plain_admission() && waiter.hold_ns == 0 => {
                 *verdict = Some(ChainVerdict::Admit(ChainPermit::new(pass.held)));
             }
             None => pass.finish_limits(waiter, verdict),

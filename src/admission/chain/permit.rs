@@ -1,26 +1,18 @@
 //! The permit of a request that all limits accepted and that holds its slots.
 
-use http::StatusCode;
-
 use super::RateDecision;
 use super::claim::ClaimKind;
 use super::claim_set::ClaimSet;
+use super::settle::Settlements;
+use crate::admission::settlement::ResponseReading;
 use crate::base::clock::Now;
+use crate::config::LimitId;
 use crate::limit::{Decision, LimitOutcome, SlotOutcome};
 
 /// The right of a request to pass, as long as it is held. Dropping it gives everything back; once the request is
 /// forwarded, its charges stay.
 pub struct ChainPermit {
     pub(super) held: ClaimSet,
-}
-
-/// How the answer to a request ended: what a charge that depends on the answer needs.
-#[derive(Debug, Clone, Copy)]
-pub struct AnswerEnd {
-    /// The final status; `None` if no head was sent.
-    pub status: Option<StatusCode>,
-    /// Bytes of the body that were passed to the connection.
-    pub bytes: u64,
 }
 
 // === impl ChainPermit ===
@@ -43,6 +35,7 @@ impl ChainPermit {
         let ClaimSet { limits, claims, store_lease, .. } = &self.held;
         claims.iter().filter_map(move |claim| {
             let outcome = match (claim.kind, store_lease) {
+                (ClaimKind::Slots { grant, .. }, _) if grant.waits => LimitOutcome::Wait,
                 (ClaimKind::Slots { .. }, _) => LimitOutcome::Admit,
                 (ClaimKind::LackedSlots, _) => LimitOutcome::Reject,
                 (ClaimKind::Shared(lease_index), Some(lease)) => lease.slots_outcome(lease_index)?,
@@ -65,12 +58,35 @@ impl ChainPermit {
         }
     }
 
-    /// The answer is over, whatever ended it. The charges stay if there was an answer, or if the upstream has seen the
+    /// The response is over, whatever ended it. The charges stay if there was one, or if the upstream has seen the
     /// request; dropping the permit releases its slots.
     #[inline]
-    pub fn settle(&mut self, ended: AnswerEnd) {
-        if ended.status.is_some() {
+    pub fn end_response(&mut self, has_response: bool) {
+        if has_response {
             self.held.keep_charges();
         }
+    }
+
+    /// Counts the units that the request reserved as such, until they are settled.
+    pub fn count_reservations(&self) {
+        self.held.count_reservations();
+    }
+
+    /// Charges what the response has used so far beyond the reservation, for limits that cut responses. Returns such
+    /// a limit if nothing is left of it.
+    pub fn charge_overrun(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Option<LimitId> {
+        self.held.charge_overrun(reading, bytes, now)
+    }
+
+    /// Settles the charges that the head of the response decides, before the client can know it: its next request
+    /// must find the room.
+    pub fn settle_by_head(&mut self, reading: &ResponseReading, now: Now) -> Settlements {
+        self.held.settle_charges(|charge| reading.head_decides(charge), reading, 0, now)
+    }
+
+    /// Settles all other charges that depend on the response, of which `bytes` of the body were delivered: what each
+    /// limit reserved is corrected to what the response used.
+    pub fn settle_charges(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Settlements {
+        self.held.settle_charges(|_| true, reading, bytes, now)
     }
 }

@@ -1,14 +1,19 @@
-//! A request that waits for its turn in the queues of its limits, and one whose turn has come.
+//! A request that waits for its turn in the queues of its limits, and then for slots.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use super::claim::ClaimKind;
 use super::claim_set::ClaimSet;
+use super::findings::LackingSlots;
+use super::slot_wait::SlotWait;
+use super::store_slot_wait::StoreSlotWait;
 use super::waiting_cap::WaitingPlace;
 use super::{ChainCause, ChainPermit, ChainRejection, UndecidedLimit};
 use crate::base::clock::Now;
@@ -23,78 +28,164 @@ pub struct Queued {
 }
 
 struct QueueWait {
-    place: WaitingPlace,
-    /// The longest wait at judgement, ns, and the index of its limit.
+    /// Until the request has its turn and its slots.
+    place: Option<WaitingPlace>,
+    /// The longest wait at judgement, ns.
     wait_ns: u64,
-    limit_index: u16,
+    /// Its position at judgement in a queue for slots, from 1; 0 = it has none.
+    position: u64,
+    slots: SlotWait,
+    in_store: StoreSlotWait,
+    /// At least one.
+    stays: SmallVec<[QueueStay; 2]>,
 }
 
-/// A request whose turn has come in every queue. Dropping it gives everything back.
-pub struct TurnTaken {
-    held: ClaimSet,
+/// The stay of a request in the queue of a limit, until the next one begins.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueStay {
+    /// The index of the limit in [`super::Chain::limits`]; of several rates, of the one with the longest computed wait.
+    pub limit_index: u16,
+    pub since: Now,
+    /// It waits for a slot, and not for its turn by a rate.
+    pub for_slots: bool,
 }
 
 // === impl Queued ===
 
 impl Queued {
     pub(super) fn new(held: ClaimSet, place: WaitingPlace, (wait_ns, limit_index): (u64, u16)) -> Queued {
-        Queued { held, wait: Box::new(QueueWait { place, wait_ns, limit_index }) }
+        let stay = QueueStay { limit_index, since: held.judged_at, for_slots: false };
+        let wait = QueueWait {
+            place: Some(place),
+            wait_ns,
+            position: 0,
+            slots: SlotWait::default(),
+            in_store: StoreSlotWait::default(),
+            stays: SmallVec::from_iter([stay]),
+        };
+        Queued { held, wait: Box::new(wait) }
     }
 
-    /// The longest wait as computed at judgement, in nanoseconds; requests that leave a queue only shorten it.
+    /// A request whose turn has come by all rates, and which waits for slots.
+    pub(super) fn for_slots(
+        held: ClaimSet,
+        place: Option<WaitingPlace>,
+        slots: SlotWait,
+        (position, limit_index): (u64, u16),
+    ) -> Queued {
+        let stay = QueueStay { limit_index, since: held.judged_at, for_slots: true };
+        let (stays, in_store) = (SmallVec::from_iter([stay]), StoreSlotWait::default());
+        Queued { held, wait: Box::new(QueueWait { place, wait_ns: 0, position, slots, in_store, stays }) }
+    }
+
+    /// A request that waits for slots in the store.
+    pub(super) fn for_store_slots(
+        mut held: ClaimSet,
+        place: WaitingPlace,
+        LackingSlots { limit_index, is_refused }: LackingSlots,
+    ) -> Queued {
+        held.put_slots_back(None);
+        if let Some(lease) = &mut held.store_lease {
+            lease.postpone_slots();
+        }
+        let mut queued = Queued::for_slots(held, Some(place), SlotWait::default(), (0, limit_index));
+        queued.wait.in_store = StoreSlotWait::starting(is_refused.then_some(limit_index));
+        queued
+    }
+
+    /// The longest wait as computed at judgement, in nanoseconds; requests that leave a queue only shorten it. 0 for
+    /// slots: nobody knows when they are freed.
     pub fn wait_ns(&self) -> u64 {
         self.wait.wait_ns
     }
 
-    /// The index of the limit with the longest computed wait in [`super::Chain::limits`].
-    pub fn limit_index(&self) -> usize {
-        self.wait.limit_index.into()
+    /// The position of an imaginary request in a queue for slots, from 1.
+    pub fn slot_position(&self) -> Option<u64> {
+        Some(self.wait.position).filter(|position| *position > 0)
     }
 
-    /// The limit with the longest computed wait.
+    /// The queues that it has stood in, in order; at least one.
+    pub fn stays(&self) -> &[QueueStay] {
+        &self.wait.stays
+    }
+
+    /// The index in [`super::Chain::limits`] of the limit in whose queue it stands, or stood last.
+    pub fn limit_index(&self) -> usize {
+        self.wait.stays.last().map_or(0, |stay| stay.limit_index.into())
+    }
+
+    /// The limit in whose queue it stands, or stood last.
     pub fn limit(&self) -> &Arc<Limit> {
         &self.held.limits[self.limit_index()]
     }
 
-    /// Waits for its turn in all queues at once. Dropping the future early leaves all queues.
+    /// Waits for its turn in the queues of all rates at once. Dropping the request leaves all queues.
     ///
     /// # Errors
     /// A queue with `fair_by` may still reject the request, because another displaced it or its maximum wait has
-    /// passed. Everything is then given back.
-    pub async fn wait_turn(self) -> Result<TurnTaken, ChainRejection> {
-        let Queued { mut held, wait } = self;
+    /// passed.
+    pub async fn wait_turn(&mut self) -> Result<(), ChainRejection> {
+        let held = &mut self.held;
         // A placeholder: `poll_turns` sets the moment.
         let mut sleep = pin!(tokio::time::sleep_until(held.judged_at.to_instant()));
         poll_fn(|cx| held.poll_turns(cx, sleep.as_mut())).await?;
-        drop(wait.place);
-        Ok(TurnTaken { held })
+        Ok(())
     }
-}
 
-// === impl TurnTaken ===
+    /// Takes the concurrency slots after its turn, and waits for them where their limit has a queue; `session` is asked
+    /// for those that are counted in the store.
+    ///
+    /// # Errors
+    /// Too few slots are free, or the wait for them has ended. Everything except departures is then given back.
+    pub async fn take_slots(
+        &mut self,
+        session: Option<&Rc<Session>>,
+        undecided: &mut Vec<UndecidedLimit>,
+    ) -> Result<(), ChainRejection> {
+        let Queued { held, wait } = self;
+        let QueueWait { place, slots, in_store, stays, .. } = &mut **wait;
+        // A placeholder: `set_timer` sets the moment.
+        let mut sleep = pin!(tokio::time::sleep_until(held.judged_at.to_instant()));
+        let mut set_timer = |cx: &mut Context<'_>, until: Option<Now>| match until {
+            Some(until) => poll_timer(sleep.as_mut(), until, cx),
+            None => Poll::Pending,
+        };
+        let mut note_stay = |limit_index| {
+            stays.push(QueueStay { limit_index, since: Now::read_clock(), for_slots: true });
+        };
+        loop {
+            poll_fn(|cx| slots.poll_slots(held, cx, &mut note_stay, &mut set_timer)).await?;
+            let Some(session) = session else { break };
+            if in_store.try_take(held, session, undecided, &mut note_stay).await? {
+                break;
+            }
+            slots.put_back_unless_ordered(held);
+            poll_fn(|cx| in_store.poll_turn(held, cx, &mut set_timer)).await?;
+            if !slots.take_again(held) {
+                in_store.leave_queue();
+            }
+        }
+        *place = None;
+        Ok(())
+    }
 
-impl TurnTaken {
+    /// The permit, once it has its turn and its slots.
+    pub fn into_permit(self) -> ChainPermit {
+        ChainPermit::new(self.held)
+    }
+
     /// Ends the request here, but keeps its charges, its turn in a queue included.
     pub fn keep_charges(mut self) {
         self.held.keep_charges();
     }
+}
 
-    /// Takes the concurrency slots; `session` is asked for those that are counted in the store.
-    ///
-    /// # Errors
-    /// Too few slots are free. Everything except departures is then given back.
-    pub async fn take_slots(
-        mut self,
-        now: Now,
-        session: Option<&Session>,
-        undecided: &mut Vec<UndecidedLimit>,
-    ) -> Result<ChainPermit, ChainRejection> {
-        self.held.take_local_slots(now)?;
-        if let Some(session) = session {
-            self.held.take_store_slots(session, undecided).await?;
-        }
-        Ok(ChainPermit::new(self.held))
+/// Sets the timer and polls it.
+fn poll_timer(mut sleep: Pin<&mut Sleep>, due: Now, cx: &mut Context<'_>) -> Poll<()> {
+    if sleep.deadline() != due.to_instant() {
+        sleep.as_mut().reset(due.to_instant());
     }
+    sleep.poll(cx)
 }
 
 // === impl ClaimSet ===
@@ -141,10 +232,7 @@ impl ClaimSet {
             };
             // Only the head of a queue has a timer, so there is one timer per queue; with `fair_by` every waiter has
             // one.
-            if sleep.deadline() != due.to_instant() {
-                sleep.as_mut().reset(due.to_instant());
-            }
-            if sleep.as_mut().poll(cx).is_pending() {
+            if poll_timer(sleep.as_mut(), due, cx).is_pending() {
                 return Poll::Pending;
             }
         }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::config::OnFailure;
 use crate::limit::Limit;
+use crate::shared::SharedLimit;
 
 /// A rejection; if several limits reject, that of the limit with the longest retry.
 #[derive(Clone)]
@@ -38,6 +40,18 @@ pub enum ChainCause {
     Unavailable,
     /// Too many requests wait in the whole process.
     Overload,
+}
+
+// === impl ChainCause ===
+
+impl ChainCause {
+    /// The cause of a rejection for lack of slots while the store does not answer.
+    pub(super) fn without_store(limit: &SharedLimit) -> ChainCause {
+        match limit.on_failure {
+            OnFailure::Reject => ChainCause::Unavailable,
+            OnFailure::Allow | OnFailure::Local => ChainCause::Concurrency,
+        }
+    }
 }
 
 // === impl ChainRejection ===

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::chain_pass::ChainPass;
+use super::lacking_slots::find_outlook;
 use super::mode::ChainMode;
 use super::pending_slots::PendingSlots;
 use super::shared_demand::SharedDemand;
@@ -14,7 +15,7 @@ use super::{ChainCause, ChainedLimit, UndecidedLimit};
 use crate::base::clock::Now;
 use crate::config::OnFailure;
 use crate::limit::LimitOutcome;
-use crate::shared::{SharedLimit, StoreAnswer};
+use crate::shared::StoreAnswer;
 
 // === impl StoreQuery ===
 
@@ -108,10 +109,13 @@ impl<M: ChainMode> ChainPass<'_, M> {
         if !M::CHARGES {
             let held = question.in_process - question.cost;
             let remaining = shared_limit.local_slots(question.rate).saturating_sub(held);
-            return match fallback_cause(shared_limit) {
+            return match ChainCause::without_store(shared_limit) {
                 ChainCause::Unavailable if question.dry_run => {}
-                cause @ ChainCause::Unavailable => self.note_lacking(cause, limit_index, question.rate),
-                _ => self.push_slots((limit_index, question.rate), limit, remaining, admits),
+                cause @ ChainCause::Unavailable => self.note_lacking(cause, limit_index, question.rate, None),
+                _ => {
+                    let outlook = find_outlook(question, demand.units.fair_hash, remaining, admits);
+                    self.push_slots((limit_index, question.rate), limit, outlook)
+                }
             };
         }
         shared_limit.count_fallback();
@@ -119,20 +123,15 @@ impl<M: ChainMode> ChainPass<'_, M> {
             true => pending.mark_kept(question, round.answers.get(index)),
             false => pending.mark_failed(question, round.answers.get(index)),
         }
+        let may_wait = || shared_limit.on_failure == OnFailure::Local;
         if admits || question.dry_run {
             self.claim_in_store(demand, question.rate, LeaseState::Slots(admits), pending);
+        } else if let Some(lacking) = round.refused_slots(question).filter(|_| may_wait()) {
+            self.claim_in_store(demand, question.rate, LeaseState::SlotsWanted, pending);
+            self.findings.lacking_slots.get_or_insert(lacking);
         } else {
-            self.reject_outright(limit_index, question.rate, limit, fallback_cause(shared_limit));
+            self.reject_outright(limit_index, question.rate, limit, ChainCause::without_store(shared_limit));
         }
-    }
-}
-
-/// The cause of a rejection for lack of slots while the store does not answer.
-pub(super) fn fallback_cause(shared_limit: &SharedLimit) -> ChainCause {
-    if shared_limit.on_failure == OnFailure::Reject {
-        ChainCause::Unavailable
-    } else {
-        ChainCause::Concurrency
     }
 }
 

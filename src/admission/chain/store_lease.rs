@@ -9,10 +9,10 @@ use super::claim::{Claim, ClaimKind};
 use super::shared_demand::SharedDemand;
 use super::{Decisions, RateDecision};
 use crate::base::clock::Now;
-use crate::limit::{Decision, LimitOutcome, Turn};
+use crate::limit::{Decision, LimitOutcome, Turn, Units};
 use crate::shared::{
     Departure, DepartureTicket, SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreOutbox,
-    StoreQuestion, StoreRefund,
+    StoreQuestion, StoreRefund, StoreSettlement,
 };
 
 /// All that a request holds in the store; its owner must give it back before dropping it.
@@ -21,6 +21,8 @@ pub(super) struct StoreLease {
     pub rate_leases: Vec<RateLease>,
     /// Charges of local shares, owed to the store once the request is forwarded.
     pending_debts: SmallVec<[SharedDemand; 1]>,
+    /// Debts to the store whose units the response decides.
+    open_debts: SmallVec<[SharedDemand; 1]>,
 }
 
 /// The hold of a request on one rate in the store.
@@ -29,7 +31,7 @@ pub(super) struct RateLease {
     pub rate: usize,
     pub key: SharedKey,
     pub cost: u64,
-    fair: u64,
+    pub fair: u64,
     pub limit_index: u16,
     pub dry_run: bool,
     pub state: LeaseState,
@@ -52,7 +54,12 @@ pub(super) enum LeaseState {
 
 impl StoreLease {
     pub(super) fn new(outbox: &Arc<StoreOutbox>) -> StoreLease {
-        StoreLease { outbox: outbox.clone(), rate_leases: Vec::new(), pending_debts: SmallVec::new() }
+        StoreLease {
+            outbox: outbox.clone(),
+            rate_leases: Vec::new(),
+            pending_debts: SmallVec::new(),
+            open_debts: SmallVec::new(),
+        }
     }
 
     pub(super) fn add_debt(&mut self, debt: SharedDemand) {
@@ -76,7 +83,62 @@ impl StoreLease {
             for claim in claims.iter().filter(own) {
                 self.outbox.debts.add_debt(&debt.limit, claim.rate.into(), debt.key, &debt.units);
             }
+            if debt.limit.settles() {
+                self.open_debts.push(debt);
+            }
         }
+    }
+
+    /// Settles a charge of a local share as a debt to the store: corrects it, or adds what was used before the request
+    /// was marked as forwarded.
+    pub(super) fn settle_debt(&self, claim: &Claim, used: u64) {
+        let (debts, rate) = (&self.outbox.debts, usize::from(claim.rate));
+        let own = |debt: &&SharedDemand| debt.limit_index == claim.limit_index;
+        if let Some(debt) = self.open_debts.iter().find(own) {
+            debts.settle_debt(&debt.limit, rate, debt.key, &debt.units, (claim.cost, used));
+        } else if let Some(debt) = self.pending_debts.iter().find(own).filter(|_| used > 0) {
+            debts.add_debt(&debt.limit, rate, debt.key, &Units { cost: used, ..debt.units });
+        }
+    }
+
+    /// Whether a lease is a charge in the store that its response settles.
+    pub(super) fn is_charge(&self, index: u32) -> bool {
+        let lease = self.rate_leases.get(index as usize);
+        lease.is_some_and(|lease| matches!(lease.state, LeaseState::Charged(Some(_))))
+    }
+
+    /// Settles a charge in the store, which is then no longer held; `added` are the settlements of the same response,
+    /// to which it is added.
+    pub(super) fn settle_lease(
+        &mut self,
+        claim: &Claim,
+        index: u32,
+        (used, forgets): (u64, bool),
+        added: &mut SmallVec<[StoreSettlement; 1]>,
+    ) {
+        let Some(lease) = self.rate_leases.get_mut(index as usize) else { return };
+        let LeaseState::Charged(Some(mark)) = std::mem::replace(&mut lease.state, LeaseState::Charged(None))
+        else {
+            return;
+        };
+        if forgets {
+            lease.limit.forget_rejection(lease.rate, &claim.table_key());
+        }
+        match added.last_mut().filter(|last| Arc::ptr_eq(&last.limit, &lease.limit)) {
+            Some(last) => last.marks.push((lease.rate, mark)),
+            None => added.push(StoreSettlement {
+                limit: lease.limit.clone(),
+                key: lease.key,
+                marks: SmallVec::from_iter([(lease.rate, mark)]),
+                reserved: lease.cost,
+                used,
+                forgets,
+            }),
+        }
+    }
+
+    pub(super) fn queue_settlements(&self, settlements: SmallVec<[StoreSettlement; 1]>) {
+        settlements.into_iter().for_each(|one| self.outbox.settlements.queue_settlement(one));
     }
 
     /// Adds a lease and returns its index; `enforced` is the decision behind it, unless that is not enforced.
@@ -227,7 +289,11 @@ impl RateLease {
         }
     }
 
-    fn slot_key(&self) -> SlotKey {
+    pub(super) fn wants_slots(&self) -> bool {
+        matches!(self.state, LeaseState::SlotsWanted)
+    }
+
+    pub(super) fn slot_key(&self) -> SlotKey {
         self.limit.slot_key(self.rate, self.key)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::claim_set::ClaimSet;
-use super::findings::PassFindings;
+use super::findings::{LackingSlots, PassFindings};
 use super::mode::ChainMode;
 use super::shared_demand::SharedDemand;
 use crate::base::clock::Now;
@@ -58,6 +58,8 @@ pub(super) struct StoreRound<'a> {
     pub received: Now,
     /// Indices of limits that the store rejects and this gateway's own share admits.
     pub locally_admitted: SmallVec<[u16; 2]>,
+    /// The slots for which the request has to wait: it asks for none now.
+    pub lacking: Option<LackingSlots>,
 }
 
 // === impl StoreRound ===

@@ -11,12 +11,14 @@ use smallvec::SmallVec;
 use super::chain_pass::{ChainPass, rejection_cause};
 use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
-use super::findings::PassFindings;
+use super::findings::{LackingSlots, PassFindings};
+use super::lacking_slots::{find_outlook, wait_for_store_slots};
 use super::mode::ChainMode;
 use super::pending_slots::PendingSlots;
 use super::shared_demand::SharedDemand;
 use super::store_lease::{LeaseState, RateLease, none_rejects, uncharge_decision};
 use super::store_query::{PendingStore, StoreQuery, StoreRound};
+use super::store_slots::StoreTake;
 use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, UndecidedLimit, WaitingRequest};
 use crate::base::clock::Now;
 use crate::limit::LimitOutcome;
@@ -36,14 +38,31 @@ impl<M: ChainMode> PendingStore<M> {
         undecided: &mut Vec<UndecidedLimit>,
     ) -> ChainVerdict<Infallible> {
         let PendingStore { mut held, query, .. } = self;
+        let waiter = waiter.into();
         let mut locally_admitted = SmallVec::new();
+        let mut lacking = if M::CHARGES { query.find_waited_slots(&held) } else { None };
         loop {
-            let mut pending = PendingSlots::new(&session.outbox);
-            let mut round = query.build_questions::<M>(&held, locally_admitted, &mut pending, session);
-            if let Some(rejection) = round.find_full(&held).filter(|_| M::CHARGES) {
-                pending.cancel_all();
+            if let Some(Err(rejection)) = lacking.map(|lacking| query.check_room(&held, lacking)) {
                 held.undo_claims(0, decisions);
                 return ChainVerdict::Reject(rejection);
+            }
+            let mut pending = PendingSlots::new(&session.outbox);
+            let asked = (locally_admitted, lacking);
+            let mut round = query.build_questions::<M>(&held, asked, &mut pending, session);
+            if let Some(question) = round.find_full(&held).filter(|_| M::CHARGES) {
+                pending.cancel_all();
+                lacking = round.refused_slots(question);
+                if lacking.is_some() {
+                    locally_admitted = round.locally_admitted;
+                    continue;
+                }
+                let limit = &held.limits[usize::from(question.limit_index)];
+                let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, question.rate);
+                held.undo_claims(0, decisions);
+                return ChainVerdict::Reject(rejection);
+            }
+            for demand in round.question_demands.iter().filter(|demand| demand.limit.settles()) {
+                session.wait_settled(&demand.key).await;
             }
             round.sent = Now::read_clock();
             round.answers = session.ask_store(M::STORE_OP, &round.questions).await;
@@ -52,12 +71,19 @@ impl<M: ChainMode> PendingStore<M> {
                 None => round.find_locally_admitted::<M>(held.judged_at),
                 Some(_) => SmallVec::new(),
             };
-            if newly_admitted.is_empty() {
-                let waiter = waiter.into();
-                let verdict = query.settle_answers::<M>(held, &round, pending, waiter, decisions, undecided);
-                return take_wanted_slots(verdict, session, undecided).await;
-            }
             // The loop ends, because each round asks about fewer limits.
+            if M::CHARGES
+                && let Some(found) = round.find_lacking_slots()
+            {
+                round.refund_partial(session);
+                round.give_slots_back(pending);
+                (lacking, locally_admitted) = (Some(found), round.locally_admitted);
+                continue;
+            }
+            if newly_admitted.is_empty() {
+                let verdict = query.settle_answers::<M>(held, &round, pending, waiter, decisions, undecided);
+                return take_wanted_slots(verdict, session, waiter, (decisions, undecided)).await;
+            }
             round.refund_partial(session);
             locally_admitted = round.locally_admitted;
             locally_admitted.extend(newly_admitted);
@@ -87,14 +113,17 @@ impl<M: ChainMode> PendingStore<M> {
 async fn take_wanted_slots(
     verdict: ChainVerdict<Infallible>,
     session: &Session,
-    undecided: &mut Vec<UndecidedLimit>,
+    waiter: WaitingRequest<'_>,
+    (decisions, undecided): (&mut Decisions, &mut Vec<UndecidedLimit>),
 ) -> ChainVerdict<Infallible> {
-    match verdict {
-        ChainVerdict::Admit(mut permit) => match permit.held.take_store_slots(session, undecided).await {
-            Ok(()) => ChainVerdict::Admit(permit),
-            Err(rejection) => ChainVerdict::Reject(rejection),
-        },
-        verdict => verdict,
+    let ChainVerdict::Admit(mut permit) = verdict else { return verdict };
+    match permit.held.take_store_slots(session, undecided, false).await {
+        Ok(StoreTake::Taken { .. }) => ChainVerdict::Admit(permit),
+        Ok(StoreTake::Lacking(lease_index)) => {
+            let lacking = permit.held.describe_lacking(lease_index);
+            wait_for_store_slots(permit.held, lacking, waiter, decisions)
+        }
+        Err(rejection) => ChainVerdict::Reject(rejection),
     }
 }
 
@@ -104,7 +133,7 @@ impl StoreQuery {
     fn build_questions<'a, M: ChainMode>(
         &'a self,
         held: &ClaimSet,
-        locally_admitted: SmallVec<[u16; 2]>,
+        (locally_admitted, lacking): (SmallVec<[u16; 2]>, Option<LackingSlots>),
         pending: &mut PendingSlots<'_>,
         session: &Session,
     ) -> StoreRound<'a> {
@@ -116,12 +145,14 @@ impl StoreQuery {
             sent: now,
             received: now,
             locally_admitted,
+            lacking,
         };
         for demand in &self.shared_demands {
             let SharedDemand { limit: shared_limit, limit_index, units, key } = demand;
             let limit = &held.limits[usize::from(*limit_index)];
             // Slots are taken after the wait; a request that does not wait asks for them at once.
-            let is_later = M::CHARGES && limit.is_concurrency() && self.findings.longest_wait.is_some();
+            let has_wait = lacking.is_some() || self.findings.longest_wait.is_some();
+            let is_later = M::CHARGES && limit.is_concurrency() && has_wait;
             if round.is_overruled(demand) || is_later {
                 continue;
             }
@@ -162,7 +193,8 @@ impl StoreQuery {
     ) -> ChainVerdict<Infallible> {
         let limits = self.limits_with_shares::<M>(&held.limits, round, undecided);
         held.limits = limits.clone();
-        let findings = PassFindings { rejection: None, lacking: None, ..self.findings };
+        let lacking_slots = round.lacking;
+        let findings = PassFindings { rejection: None, lacking: None, lacking_slots, ..self.findings };
         let mut pass = ChainPass::<M>::resume(&limits, held, findings, decisions);
         for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
             pass.judge_fallback(demand, round, &pending);
@@ -272,7 +304,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
         if !M::CHARGES {
             let is_free = admits && question.in_process <= limit.max_units(question.rate);
             let remaining = if is_free { answer.decision.remaining } else { 0 };
-            return self.push_slots((limit_index, question.rate), limit, remaining, is_free);
+            let outlook = find_outlook(question, demand.units.fair_hash, remaining, is_free);
+            return self.push_slots((limit_index, question.rate), limit, outlook);
         }
         if answer.skipped && passes {
             pending.mark_rejected(question);
@@ -314,8 +347,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
 // === impl StoreRound ===
 
 impl StoreRound<'_> {
-    /// The rejection, without asking the store, if this process alone holds all slots of a concurrency limit.
-    fn find_full(&self, held: &ClaimSet) -> Option<ChainRejection> {
+    /// The slots of a concurrency limit that this process alone holds, so that the store need not be asked.
+    fn find_full(&self, held: &ClaimSet) -> Option<&StoreQuestion<'_>> {
         let limit_of = |question: &StoreQuestion<'_>| &held.limits[usize::from(question.limit_index)];
         let is_full = |question: &&StoreQuestion<'_>| {
             let limit = limit_of(question);
@@ -323,8 +356,7 @@ impl StoreRound<'_> {
                 && !question.dry_run
                 && question.in_process > limit.max_units(question.rate)
         };
-        let question = self.questions.iter().find(is_full)?;
-        Some(ChainRejection::outright(ChainCause::Concurrency, limit_of(question), question.rate))
+        self.questions.iter().find(is_full)
     }
 
     /// Whether no answer is a rejection. A look leaves slots out, which it may lack as long as it has to wait.

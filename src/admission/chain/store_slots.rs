@@ -3,32 +3,55 @@
 use smallvec::SmallVec;
 
 use super::claim_set::ClaimSet;
+use super::findings::LackingSlots;
 use super::pending_slots::PendingSlots;
-use super::store_fallback::fallback_cause;
 use super::store_lease::{LeaseState, RateLease, StoreLease, none_rejects};
 use super::{ChainCause, ChainRejection, UndecidedLimit};
+use crate::config::OnFailure;
 use crate::limit::LimitOutcome;
 use crate::shared::{ScriptOp, Session, StoreAnswer, StoreQuestion};
+
+/// What a request gets of the slots that it wants in the store.
+pub(super) enum StoreTake {
+    /// All of them. `more_free`: others may be free as well.
+    Taken { more_free: bool },
+    /// None. The limit of this lease has too few, and a queue.
+    Lacking(usize),
+}
 
 // === impl ClaimSet ===
 
 impl ClaimSet {
-    /// Takes the concurrency slots that are still to be asked for in the store.
+    /// Takes the concurrency slots that are still to be asked for in the store. A request that does not come
+    /// `in_turn` asks for none as long as others wait for them.
     ///
     /// # Errors
-    /// Too few are free. Everything except departures is then given back.
+    /// Too few are free, and their limit has no queue. Everything except departures is then given back.
     pub(super) async fn take_store_slots(
         &mut self,
         session: &Session,
         undecided: &mut Vec<UndecidedLimit>,
-    ) -> Result<(), ChainRejection> {
+        in_turn: bool,
+    ) -> Result<StoreTake, ChainRejection> {
         let Some(store_lease) = self.store_lease.as_ref().filter(|lease| lease.wants_slots()) else {
-            return Ok(());
+            return Ok(StoreTake::Taken { more_free: true });
         };
+        if let Some(index) = store_lease.find_waited_slots().filter(|_| !in_turn) {
+            return Ok(StoreTake::Lacking(index));
+        }
         let outcomes = store_lease.ask_for_slots(session).await;
+        if let Some(index) = self.find_lacking(&outcomes) {
+            if let Some(lease) = &mut self.store_lease {
+                lease.postpone_slots();
+            }
+            return Ok(StoreTake::Lacking(index));
+        }
         let none_rejects = none_rejects(outcomes.iter().map(|(_, answer, _)| answer));
-        let mut rejected = None;
+        let (mut rejected, mut more_free) = (None, true);
         for (index, answer, kept) in outcomes {
+            if let StoreAnswer::Answered { answer, .. } = &answer {
+                more_free &= answer.decision.remaining > 0;
+            }
             rejected = rejected.or(self.apply_slot_answer(index, answer, none_rejects, kept, undecided));
         }
         match rejected {
@@ -36,8 +59,40 @@ impl ClaimSet {
                 self.keep_departures();
                 Err(rejection)
             }
-            None => Ok(()),
+            None => Ok(StoreTake::Taken { more_free }),
         }
+    }
+
+    /// The slots of a lease for which the request has to wait; it has asked for them or found others waiting.
+    pub(super) fn describe_lacking(&self, lease_index: usize) -> LackingSlots {
+        let lease = self.store_lease.as_ref().and_then(|lease| lease.rate_leases.get(lease_index));
+        LackingSlots { limit_index: lease.map_or(0, |lease| lease.limit_index), is_refused: false }
+    }
+
+    /// The lease with too few slots if the request may wait for them, and nothing else rejects it.
+    fn find_lacking(&self, outcomes: &[(usize, StoreAnswer, bool)]) -> Option<usize> {
+        let leases = &self.store_lease.as_ref()?.rate_leases;
+        let mut lacking = None;
+        for (index, answer, kept) in outcomes {
+            let lease = &leases[*index];
+            let is_short = match answer {
+                StoreAnswer::Answered { answer, .. } => answer.decision.outcome == LimitOutcome::Reject,
+                StoreAnswer::Failed(_) => !kept,
+                StoreAnswer::Full => true,
+            };
+            if !is_short || lease.dry_run {
+                continue;
+            }
+            let waits = match answer {
+                StoreAnswer::Failed(_) => lease.limit.on_failure == OnFailure::Local,
+                StoreAnswer::Answered { .. } | StoreAnswer::Full => true,
+            };
+            if !waits || lease.limit.slot_terms(lease.rate).is_none() {
+                return None;
+            }
+            lacking.get_or_insert(*index);
+        }
+        lacking
     }
 
     /// Applies the answer about the slots of one lease. `none_rejects`: no limit rejected; `kept`: the slots are held
@@ -67,7 +122,7 @@ impl ClaimSet {
                 lease.limit.count_fallback();
                 let fallback = Some(lease.limit.on_failure);
                 undecided.push(UndecidedLimit { limit_index, fallback, share: None });
-                let cause = fallback_cause(&lease.limit);
+                let cause = ChainCause::without_store(&lease.limit);
                 if kept || dry_run { None } else { rejection(cause) }
             }
         }
@@ -80,6 +135,15 @@ impl StoreLease {
     /// True while there are slots to ask the store for.
     fn wants_slots(&self) -> bool {
         self.rate_leases.iter().any(|lease| matches!(lease.state, LeaseState::SlotsWanted))
+    }
+
+    /// The first lease for whose slots other requests wait.
+    fn find_waited_slots(&self) -> Option<usize> {
+        self.rate_leases.iter().position(|lease| {
+            matches!(lease.state, LeaseState::SlotsWanted)
+                && lease.limit.slot_terms(lease.rate).is_some()
+                && lease.limit.slot_queue.has_waiters(&lease.slot_key())
+        })
     }
 
     /// Asks for the wanted slots. Returns for each the index of its lease, the answer, and whether its slots are held

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::mode::ChainMode;
+use super::mode::{ChainMode, Charge};
 
 /// The process-wide cap on queued requests. A request that holds much memory counts as several.
 #[derive(Debug)]
@@ -18,10 +18,12 @@ pub struct WaitingRequest<'a> {
     cap: &'a Arc<WaitingCap>,
     /// Bytes of memory that it holds; called only if it has to wait.
     held_bytes: &'a dyn Fn() -> usize,
+    /// Its upstream stops it for so long, ns; it waits where a queue allows that, without a slot. 0 = not stopped.
+    pub(super) hold_ns: u64,
 }
 
 /// The weight of a waiting request against the cap; dropping it gives the weight back.
-pub(super) struct WaitingPlace {
+pub struct WaitingPlace {
     cap: Arc<WaitingCap>,
     weight: u32,
 }
@@ -51,11 +53,16 @@ impl WaitingCap {
 
 impl<'a> WaitingRequest<'a> {
     pub fn new(cap: &'a Arc<WaitingCap>, held_bytes: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes }
+        WaitingRequest { cap, held_bytes, hold_ns: 0 }
+    }
+
+    /// The same request, which its upstream stops for so long.
+    pub fn with_hold(self, hold_ns: u64) -> WaitingRequest<'a> {
+        WaitingRequest { hold_ns, ..self }
     }
 
     /// Adds the request to the waiting ones; a look only checks whether it fits. `None`: it may not wait.
-    pub(super) fn take_place<M: ChainMode>(&self) -> Option<WaitingPlace> {
+    pub fn take_place<M: ChainMode>(&self) -> Option<WaitingPlace> {
         let weight = self.compute_weight();
         let added = |count: usize| {
             let sum = count.checked_add(weight as usize).filter(|sum| *sum <= self.cap.max)?;
@@ -63,6 +70,11 @@ impl<'a> WaitingRequest<'a> {
         };
         self.cap.count.fetch_update(Relaxed, Relaxed, added).ok()?;
         Some(WaitingPlace { cap: self.cap.clone(), weight: if M::CHARGES { weight } else { 0 } })
+    }
+
+    /// Adds the request to the waiting ones. `None`: it may not wait.
+    pub fn try_wait(&self) -> Option<WaitingPlace> {
+        self.take_place::<Charge>()
     }
 
     /// The weight of the request: one for each started unit of memory, at least 1 and at most the whole cap.
@@ -75,7 +87,7 @@ impl<'a> WaitingRequest<'a> {
 impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
     /// A request of ordinary size.
     fn from(cap: &'a Arc<WaitingCap>) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes: &|| 0 }
+        WaitingRequest { cap, held_bytes: &|| 0, hold_ns: 0 }
     }
 }
 

@@ -95,7 +95,7 @@ pub struct SavedBan {
 
 impl OperatorBans {
     /// Nanoseconds for which a client at `ip`, in canonical form, is still banned.
-    #[inline]
+    #[inline(always)]
     pub fn ban_left_ns(&self, ip: IpAddr, account: Option<&[u8]>, now: Now) -> Option<u64> {
         if self.last_end.load(Relaxed) <= now.0 {
             return None;

@@ -49,7 +49,15 @@ pub(super) struct TopBans {
 #[derive(Debug, Deserialize)]
 pub(super) struct TopUpstream {
     pub upstream: String,
+    pub queue: Option<TopServerQueue>,
     pub servers: Vec<TopServer>,
+}
+
+/// The queue in front of the servers of an upstream.
+#[derive(Debug, Deserialize)]
+pub(super) struct TopServerQueue {
+    pub size: u64,
+    pub waiting: u64,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,6 +1,6 @@
 //! The texts of `top`: the totals and the rows of its tables, and all of them as plain text.
 
-use super::reading::{GatewayReading, TopKey, TopLimit};
+use super::reading::{GatewayReading, TopKey, TopLimit, TopUpstream};
 use crate::cli::operator_verbs::format_seconds;
 use crate::cli::shown_text::escape_controls;
 use crate::operate::text_table::render_table;
@@ -82,13 +82,22 @@ pub(super) fn server_rows(reading: &GatewayReading) -> Vec<TopRow> {
                 escape_controls(&server.state),
                 server.in_flight.to_string(),
                 server.ejections.to_string(),
-                escape_controls(&upstream.upstream),
+                describe_upstream(upstream),
                 error.unwrap_or_else(|| "-".to_owned()),
             ]
         }));
     }
     rows.sort_by_key(|row| row[1] == "up");
     rows
+}
+
+/// The name, and how many requests wait in front of its servers.
+fn describe_upstream(upstream: &TopUpstream) -> String {
+    let name = escape_controls(&upstream.upstream);
+    match &upstream.queue {
+        Some(queue) => format!("{name}, {} of {} wait", queue.waiting, queue.size),
+        None => name,
+    }
 }
 
 pub(super) fn render_text(reading: &GatewayReading) -> String {

@@ -1,11 +1,12 @@
 //! Access rules and bans in one line each.
 
-use super::{format_count, format_full_period, format_period, join_names};
-use crate::config::model::access::{AccessConfig, BanKey, NetworkList};
+use super::{format_count, format_full_period, format_period, join_names, list_statuses};
+use crate::config::model::access::{AccessConfig, BanKey, NetworkList, StrikeRules};
 use crate::config::model::{Config, StoreConfig};
 
 /// More networks would hide the rest of the line.
 const NETWORKS_MAX: usize = 5;
+const STATUSES_MAX: usize = 8;
 
 /// "5 rejections per 60 seconds ban a client IP for 10 minutes, each time twice as long, at most 1 day"; `None`
 /// without bans.
@@ -15,7 +16,7 @@ pub fn describe_bans(config: &Config) -> Option<String> {
         BanKey::Ip => "a client IP",
         BanKey::Account => "an account",
     };
-    let after = format_count(bans.after.units.get(), "rejection");
+    let after = describe_strikes(bans.after.units.get(), &bans.strikes);
     let ban = if bans.after.units.get() == 1 { "bans" } else { "ban" };
     let mut described = format!(
         "{after} per {} {ban} {subject} for {}",
@@ -29,6 +30,20 @@ pub fn describe_bans(config: &Config) -> Option<String> {
         described += ", at all gateways together";
     }
     Some(described)
+}
+
+/// "5 rejections", "5 rejections or responses with 401, 403".
+fn describe_strikes(count: u64, strikes: &StrikeRules) -> String {
+    let statuses = list_statuses(&strikes.statuses);
+    let responses = || join_names(&statuses, STATUSES_MAX);
+    match (strikes.rejections, statuses.is_empty()) {
+        (_, true) => format_count(count, "rejection"),
+        (true, false) => {
+            let response = if count == 1 { "response" } else { "responses" };
+            format!("{} or {response} with {}", format_count(count, "rejection"), responses())
+        }
+        (false, false) => format!("{} with {}", format_count(count, "response"), responses()),
+    }
 }
 
 /// "403 for bad and for all but office; no limits and no bans for 10.0.0.0/8"; `None` if all clients are treated alike.
@@ -78,6 +93,13 @@ mod tests {
         let account = described("after: 1/1h, for: 1h, max: 1h, key: account");
         assert_eq!(account.unwrap(), "1 rejection per hour bans an account for 1 hour");
         assert_eq!(described("after: none"), None);
+        let statuses = described("after: 20/1m, strikes: [reject, 401, 5xx, 403-404]").unwrap();
+        assert!(
+            statuses
+                .starts_with("20 rejections or responses with 401, 5xx, 403-404 per 60 seconds ban a client")
+        );
+        let alone = described("after: 1/1m, strikes: 404").unwrap();
+        assert!(alone.starts_with("1 response with 404 per 60 seconds bans a client IP for 10 minutes"));
     }
 
     #[test]

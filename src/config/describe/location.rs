@@ -2,11 +2,11 @@
 
 use http::Method;
 
-use super::{format_full_period, format_key, format_period, join_names, shorten};
+use super::{format_bytes, format_full_period, format_key, format_period, join_names, shorten};
+use crate::config::model::bandwidth::BandwidthConfig;
 use crate::config::model::cors::{CorsConfig, CorsOrigins, OriginRule};
-use crate::config::model::{ActionConfig, BandwidthConfig, Config, HostRule, LocationConfig};
+use crate::config::model::{ActionConfig, Config, HostRule, LocationConfig};
 use crate::config::schema::tables::locations::cors;
-use crate::config::value::scalars::split_size;
 
 /// More names would hide the rest of the line.
 const NAMES_MAX: usize = 3;
@@ -64,12 +64,6 @@ pub fn describe_bandwidth(bandwidth: &BandwidthConfig) -> String {
     let BandwidthConfig { rate, burst, key } = bandwidth;
     let bytes = format_bytes(rate.units.get());
     format!("{bytes} per {}{}, {} at once", format_period(rate.period), format_key(key), format_bytes(*burst))
-}
-
-/// "4 MiB".
-fn format_bytes(bytes: u64) -> String {
-    let (number, unit) = split_size(bytes);
-    format!("{number} {unit}")
 }
 
 /// The hosts as in the file; empty for any host.

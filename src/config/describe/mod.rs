@@ -1,6 +1,7 @@
 //! Describes the sections of the file in plain words for `check`, the banner, `explain` and rejection bodies.
 
 mod access;
+mod charge;
 mod headers;
 mod listen;
 mod location;
@@ -10,8 +11,12 @@ mod upstream;
 
 use std::time::Duration;
 
-use super::model::limit::{Algorithm, KeyPart, LimitConfig, ValueSource};
-use super::value::scalars::Rate;
+use charge::{format_amount, format_units};
+
+use super::model::key::{KeyPart, ValueSource};
+use super::model::limit::{Algorithm, LimitConfig};
+use super::model::upstream::StatusRanges;
+use super::value::scalars::{Rate, split_size};
 
 pub use access::{describe_access, describe_bans};
 pub use headers::describe_header_edits;
@@ -21,49 +26,71 @@ pub use sentence::describe_limit;
 pub use state::{advise_on_state, describe_state};
 pub use upstream::describe_upstream;
 
-/// "10 requests per second", "300 requests per 60 seconds".
-pub fn describe_rate(rate: &Rate) -> String {
-    format_rate(rate, "request")
+/// "10 requests per second", "300 requests per 60 seconds", "50 GiB per day".
+pub fn describe_rate(limit: &LimitConfig, rate: &Rate) -> String {
+    format_rate(limit, rate, "request")
 }
 
-fn format_rate(rate: &Rate, noun: &str) -> String {
-    format!("{} per {}", format_count(rate.units.get(), noun), format_period(rate.period))
+/// A rate of a limit; `noun` is for one that counts requests.
+fn format_rate(limit: &LimitConfig, rate: &Rate, noun: &str) -> String {
+    format!("{} per {}", format_units(limit, rate.units.get(), noun), format_period(rate.period))
 }
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".
 pub fn describe_rejection(limit: &LimitConfig, rate_index: usize) -> String {
-    match limit.locate_rate(rate_index).and_then(|(_, numbers, index)| describe_one_rate(numbers, index)) {
+    match limit
+        .locate_rate(rate_index)
+        .and_then(|(_, numbers, index)| describe_one_rate(limit, numbers, index))
+    {
         Some(numbers) => format!("limit {}: {numbers}", limit.name),
         None => format!("limit {}", limit.name),
     }
 }
 
-/// Each rate of a limit, e.g. "10 requests per second, burst 20", or its slots.
-pub fn describe_rates(numbers: &Algorithm) -> Vec<String> {
-    (0..numbers.rate_count()).filter_map(|index| describe_one_rate(numbers, index)).collect()
+/// Each rate of `numbers` of a limit, e.g. "10 requests per second, burst 20", or its slots.
+pub fn describe_rates(limit: &LimitConfig, numbers: &Algorithm) -> Vec<String> {
+    (0..numbers.rate_count()).filter_map(|index| describe_one_rate(limit, numbers, index)).collect()
 }
 
 /// One rate of a limit, e.g. "10 requests per second, burst 20".
-fn describe_one_rate(numbers: &Algorithm, index: usize) -> Option<String> {
+fn describe_one_rate(limit: &LimitConfig, numbers: &Algorithm, index: usize) -> Option<String> {
+    let describe = |rate: &Rate| describe_rate(limit, rate);
     match numbers {
-        Algorithm::TokenBucket { rates } => {
-            rates.get(index).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
-        }
+        Algorithm::TokenBucket { rates } => rates
+            .get(index)
+            .map(|one| format!("{}, burst {}", describe(&one.rate), format_amount(limit, one.burst))),
         Algorithm::LeakyBucket { rates, .. } => rates
             .get(index)
-            .map(|one| format!("{}, burst {}, queue {}", describe_rate(&one.rate), one.burst, one.queue)),
+            .map(|one| format!("{}, burst {}, queue {}", describe(&one.rate), one.burst, one.queue)),
         Algorithm::FixedWindow { rates, .. }
         | Algorithm::SlidingWindow { rates, .. }
-        | Algorithm::SlidingLog { rates } => rates.get(index).map(describe_rate),
-        Algorithm::Concurrency { min, max } => {
+        | Algorithm::SlidingLog { rates } => rates.get(index).map(describe),
+        Algorithm::Concurrency { min, max, queue, .. } => {
             let least = min.map(|min| format!("{min} to ")).unwrap_or_default();
-            Some(format!("{least}{} in flight", format_count(u64::from(*max), "request")))
+            let queue = if *queue > 0 { format!(", queue {queue}") } else { String::new() };
+            Some(format!("{least}{} in flight{queue}", format_count(u64::from(*max), "request")))
         }
     }
 }
 
 fn format_count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// "4 MiB".
+fn format_bytes(bytes: u64) -> String {
+    let (number, unit) = split_size(bytes);
+    format!("{number} {unit}")
+}
+
+/// Status codes as the file writes them, e.g. "401", "5xx" and "500-504".
+fn list_statuses(statuses: &StatusRanges) -> Vec<String> {
+    let one = |&(first, last): &(u16, u16)| match last - first {
+        0 => first.to_string(),
+        99 if first.is_multiple_of(100) => format!("{}xx", first / 100),
+        _ => format!("{first}-{last}"),
+    };
+    statuses.0.iter().map(one).collect()
 }
 
 /// At most `most` of the names, and the number of the others: "a, b, 3 more".
@@ -150,5 +177,6 @@ fn describe_part(part: &KeyPart) -> Option<String> {
         KeyPart::Source(ValueSource::Cookie(name)) => format!("cookie {name}"),
         KeyPart::Source(ValueSource::Query(name)) => format!("query parameter {name}"),
         KeyPart::Source(ValueSource::Jwt(name)) => format!("token claim {name}"),
+        KeyPart::Source(ValueSource::Json(pointer)) => format!("JSON value {}", pointer.as_str()),
     })
 }

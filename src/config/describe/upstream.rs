@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::{format_full_period, join_names, shorten};
+use super::{describe_key, format_full_period, join_names, shorten};
+use crate::config::model::key::KeyPart;
 use crate::config::model::tls::UpstreamProtocol;
-use crate::config::model::upstream::{RetryConfig, RetryReason};
+use crate::config::model::upstream::{ObeyConfig, RetryConfig, RetryReason, ServerQueueConfig};
 use crate::config::model::{BalancePolicy, UpstreamConfig, UpstreamKind, UpstreamServerConfig};
 use crate::config::schema::tables::upstreams::timeouts;
 
@@ -25,6 +26,7 @@ pub fn describe_upstream(upstream: &UpstreamConfig) -> String {
         parts.push(describe_balance(&upstream.balance));
     }
     parts.extend(upstream.max_connections.map(|most| format!("at most {most} connections to each")));
+    parts.extend(upstream.queue.as_ref().map(describe_queue));
     parts.push(match &upstream.health {
         Some(health) => {
             let path = shorten(health.path.as_str());
@@ -34,8 +36,17 @@ pub fn describe_upstream(upstream: &UpstreamConfig) -> String {
     });
     parts.extend(upstream.eject.is_none().then(|| "no ejection".to_owned()));
     parts.push(describe_retries(&upstream.retries));
+    parts.extend(upstream.obey.as_ref().map(describe_obey));
     parts.extend(describe_timeouts(upstream));
     parts.join("; ")
+}
+
+/// "up to 1000 requests wait at most 10 seconds for a free server".
+fn describe_queue(queue: &ServerQueueConfig) -> String {
+    let ServerQueueConfig { size, max_wait } = queue;
+    let requests =
+        if *size == 1 { "1 request waits".to_owned() } else { format!("up to {size} requests wait") };
+    format!("{requests} at most {} for a free server", format_full_period(*max_wait))
 }
 
 /// "10.0.0.1:9000", "10.0.0.2:9000 (weight 2, backup)".
@@ -90,6 +101,23 @@ fn describe_retries(retries: &RetryConfig) -> String {
     };
     let (each, all) = (bound(retries.per_try, "each"), bound(retries.total, "in all"));
     format!("{number} ({}){each}{all}", reasons.join(", "))
+}
+
+/// "requests stop for at most 1 minute when it answers 429 or has nothing left".
+fn describe_obey(obey: &ObeyConfig) -> String {
+    let statuses = obey.status.0.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    let statuses: Vec<String> = statuses.collect();
+    let answers =
+        if statuses.is_empty() { String::new() } else { format!("answers {} or ", statuses.join(", ")) };
+    let whose = match obey.key[..] == [KeyPart::Global] {
+        true => String::new(),
+        false => format!(", each {} apart", describe_key(&obey.key)),
+    };
+    let at_most = format_full_period(obey.at_most);
+    format!("requests stop for at most {at_most} when it {answers}has nothing left{whose}")
 }
 
 /// "timeouts: connect 500 milliseconds, response 10 seconds"; `None` if all are the usual ones.
@@ -147,6 +175,26 @@ mod tests {
             "{ servers: \"https://a\", tls: { verify: false }, protocol: http2 }",
             "a:443; HTTP/2 over TLS with any certificate; no health checks; 1 retry (connect, refused)",
         );
+        assert_described(
+            "{ servers: a:1, obey: { status: [429, 500-503], at_most: 5m } }",
+            "a:1; no health checks; 1 retry (connect, refused); \
+             requests stop for at most 5 minutes when it answers 429, 500-503 or has nothing left",
+        );
+        assert_described(
+            "{ servers: a:1, obey: { status: [], key: [ip, uri] } }",
+            "a:1; no health checks; 1 retry (connect, refused); \
+             requests stop for at most 1 minute when it has nothing left, each client IP and URI apart",
+        );
+        let retried = "no health checks; 1 retry (connect, refused)";
+        for (queue, expected) in [
+            ("{}", "up to 1000 requests wait at most 10 seconds"),
+            ("{ size: 1, max_wait: 500ms }", "1 request waits at most 500 milliseconds"),
+        ] {
+            assert_described(
+                &format!("{{ servers: a:1, max_connections: 3, queue: {queue} }}"),
+                &format!("a:1; at most 3 connections to each; {expected} for a free server; {retried}"),
+            );
+        }
         let path = "x".repeat(100);
         let shown =
             format!("a:1; health check GET /{}… every 5 seconds; 1 retry (connect, refused)", &path[..79]);

@@ -104,3 +104,5 @@ pub const MISREAD: &str = "W012";
 pub const UNRESOLVED: &str = "W013";
 /// A header in the access log that carries secrets of clients (a warning).
 pub const LOGGED_SECRET: &str = "W014";
+/// A limit that one request can reserve as a whole (a warning).
+pub const WHOLE_CLAIM: &str = "W015";

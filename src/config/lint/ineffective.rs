@@ -6,10 +6,12 @@ use http::header::ACCESS_CONTROL_EXPOSE_HEADERS;
 use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::access::BanKey;
+use crate::config::model::access::{BanKey, StrikeRules};
 use crate::config::model::headers::HeaderEdits;
-use crate::config::model::limit::{Algorithm, KeyPart};
+use crate::config::model::key::KeyPart;
+use crate::config::model::limit::Algorithm;
 use crate::config::model::reject::Degrade;
+use crate::config::model::upstream::StatusRanges;
 use crate::config::model::{ActionConfig, LocationConfig};
 use crate::config::{LimitId, UpstreamId};
 
@@ -19,8 +21,25 @@ pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_degrading(file);
     warn_of_bans(file);
     warn_of_bandwidth(file);
+    warn_of_body_peeks(file);
     warn_of_cors_headers(file);
     warn_of_sampling(file);
+    warn_of_server_queues(file);
+}
+
+/// A queue in front of servers that are never full.
+fn warn_of_server_queues(file: &LintContext<'_>) {
+    for upstream in &file.config.upstreams {
+        if upstream.queue.is_some() && upstream.max_connections.is_none() {
+            let message = "no request ever waits, because no server is full without `max_connections`";
+            let help =
+                "write e.g. max_connections: 100 beside it, the requests that one server takes at once";
+            warn_at(
+                &file.value_at(&["upstreams", &upstream.name, "queue"]),
+                ValueError::new(codes::NO_EFFECT, message).with_help(help),
+            );
+        }
+    }
 }
 
 /// A share of requests to sample, or headers of exports, without a collector.
@@ -67,6 +86,21 @@ fn warn_of_bandwidth(file: &LintContext<'_>) {
     }
 }
 
+/// The size of a reading that nothing asks for.
+fn warn_of_body_peeks(file: &LintContext<'_>) {
+    for (index, location) in file.config.locations.iter().enumerate() {
+        if location.body_peek.is_some() && !location.reads_body(file.config) {
+            let message =
+                "no body is read, because no key, no cost and no account of this location is a value in it";
+            let help = "write e.g. key: json:/model in a limit of this location, or leave it out";
+            warn_at(
+                &file.location_value(index, &["body_peek"]),
+                ValueError::new(codes::NO_EFFECT, message).with_help(help),
+            );
+        }
+    }
+}
+
 /// Keys that count by account although no request has one.
 fn warn_of_accounts(file: &LintContext<'_>) {
     if file.config.account.from.is_some() {
@@ -82,6 +116,10 @@ fn warn_of_accounts(file: &LintContext<'_>) {
     for (index, location) in file.config.locations.iter().enumerate() {
         let paced = location.bandwidth.as_ref().is_some_and(|bandwidth| by_account(&bandwidth.key));
         values.extend(paced.then(|| file.location_value(index, &["bandwidth", "key"])));
+    }
+    for upstream in &file.config.upstreams {
+        let obeyed = upstream.obey.as_ref().is_some_and(|obey| by_account(&obey.key));
+        values.extend(obeyed.then(|| file.value_at(&["upstreams", &upstream.name, "obey", "key"])));
     }
     let bans = file.config.bans.as_ref().filter(|bans| bans.key == BanKey::Account);
     values.extend(bans.map(|_| file.value_at(&["bans", "key"])));
@@ -147,9 +185,34 @@ fn degrade_target(
     }
 }
 
-/// Bans that no rejection can lead to.
+/// Strikes by responses that tell a client that all is well.
+fn warn_of_good_strikes(file: &LintContext<'_>, statuses: &StatusRanges) {
+    if statuses.contains(200) || statuses.contains(304) {
+        let message = "responses to good requests are strikes, so ordinary clients are banned";
+        let help = "name the responses to bad requests, e.g. [reject, 401, 403, 404]";
+        warn_at(
+            &file.value_at(&["bans", "strikes"]),
+            ValueError::new(codes::MISREAD, message).with_help(help),
+        );
+    }
+}
+
+/// Bans that nothing can lead to, and those that good requests lead to.
 fn warn_of_bans(file: &LintContext<'_>) {
-    if file.config.bans.is_none() {
+    let Some(bans) = &file.config.bans else { return };
+    let StrikeRules { rejections, statuses } = &bans.strikes;
+    warn_of_good_strikes(file, statuses);
+    let is_final = |range: &(u16, u16)| range.1 >= 200;
+    if statuses.0.iter().any(is_final) {
+        return;
+    }
+    if !rejections {
+        let message = "no client is ever banned: no final response has one of these statuses";
+        let help = "write e.g. strikes: [reject, 401, 403, 404]";
+        warn_at(
+            &file.value_at(&["bans", "strikes"]),
+            ValueError::new(codes::NO_EFFECT, message).with_help(help),
+        );
         return;
     }
     let rejects = |limit: LimitId| {
@@ -165,7 +228,8 @@ fn warn_of_bans(file: &LintContext<'_>) {
         });
     if !strikes {
         let message = "no client is ever banned: no rate and no queue of this file rejects requests";
-        let help = "rejections by concurrency, in dry runs and degraded ones do not count";
+        let help = "rejections by concurrency, in dry runs and degraded ones do not count; statuses do where strikes \
+                    names them, e.g. strikes: [reject, 404]";
         warn_at(
             &file.value_at(&["bans", "after"]),
             ValueError::new(codes::NO_EFFECT, message).with_help(help),

@@ -4,12 +4,16 @@ use super::{LintContext, warn_at};
 use crate::config::describe::describe_key_part;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::limit::{Cost, KeyPart, ValueSource};
+use crate::config::model::key::{KeyPart, ValueSource};
+use crate::config::model::limit::Cost;
 use crate::config::model::listen::ListenAddress;
 use crate::config::yaml::field_value::FieldValue;
 
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";
+
+/// No proxy sets what is in a body.
+const BODY_HELP: &str = "take it from a token (jwt:CLAIM), or from a header that a trusted proxy sets";
 
 /// A source that any client can write, and its uses.
 struct SpoofableSource<'a> {
@@ -35,6 +39,11 @@ fn is_signed(source: &ValueSource) -> bool {
     matches!(source, ValueSource::Jwt(_))
 }
 
+/// Whether a key may be made of a source that its clients choose: the body says what they want, and not who they are.
+fn is_chosen(source: &ValueSource) -> bool {
+    matches!(source, ValueSource::Json(_))
+}
+
 pub(super) fn lint_keys(file: &LintContext<'_>) {
     // Peers on a unix socket are trusted.
     let on_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
@@ -44,7 +53,8 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
     }
     for spoofable in find_spoofable(file) {
         let name = describe_key_part(&KeyPart::Source(spoofable.source.clone()));
-        let error = ValueError::new(codes::SPOOFABLE, spoofable.render_message(&name)).with_help(HELP);
+        let help = if is_chosen(spoofable.source) { BODY_HELP } else { HELP };
+        let error = ValueError::new(codes::SPOOFABLE, spoofable.render_message(&name)).with_help(help);
         warn_at(&spoofable.value, error);
     }
     for limit in file.used_limits() {
@@ -97,6 +107,7 @@ fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
         {
             let known = match part {
                 KeyPart::Source(source) if is_signed(source) => continue,
+                KeyPart::Source(source) if is_chosen(source) => continue,
                 KeyPart::Source(source) => all.iter_mut().find(|known| known.source == source),
                 KeyPart::Account => all.iter_mut().find(|known| known.role == SourceRole::Account),
                 _ => continue,

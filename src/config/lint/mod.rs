@@ -2,11 +2,13 @@
 //!
 //! A warning needs proof in the file; settings that merely look odd get none.
 
+mod charges;
 mod ineffective;
 mod keys;
 mod locations;
 mod logged;
 mod misread;
+mod obeyed;
 mod queues;
 mod redirects;
 mod shared;
@@ -25,11 +27,13 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     let file = LintContext { config, whole, inline_limits: find_inline_limits(config) };
     keys::lint_keys(&file);
     queues::lint_queues(&file);
+    charges::lint_charges(&file);
     locations::lint_locations(&file);
     redirects::lint_redirects(&file);
     shared::lint_shared(&file);
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);
+    obeyed::lint_obeyed(&file);
     variables::lint_variables(&file);
     logged::lint_logged(&file);
 }

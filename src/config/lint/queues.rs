@@ -7,6 +7,7 @@ use crate::config::LimitId;
 use crate::config::describe::format_full_period;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::ActionConfig;
 use crate::config::model::limit::{Algorithm, LeakyBucketRate, TokenBucketRate};
 use crate::config::value::scalars::Rate;
 
@@ -24,6 +25,8 @@ pub(super) fn lint_queues(file: &LintContext<'_>) {
                 None => file.limit_value(limit, &[name]),
             };
             match algorithm {
+                // What a response costs is more than what comes at once.
+                Algorithm::TokenBucket { .. } if numbers.charge.is_some() => {}
                 Algorithm::TokenBucket { rates } => {
                     let small = rates.iter().filter_map(check_burst);
                     small.for_each(|error| warn_at(&field("burst"), error));
@@ -38,6 +41,25 @@ pub(super) fn lint_queues(file: &LintContext<'_>) {
     }
     for location in 0..file.config.locations.len() {
         warn_of_timeout(file, location);
+        warn_of_server_wait(file, location);
+    }
+    file.used_limits().into_iter().for_each(|limit| warn_of_no_queue(file, limit));
+}
+
+/// Waits and turns of a concurrency limit without a queue.
+fn warn_of_no_queue(file: &LintContext<'_>, limit: LimitId) {
+    let no_queue = |numbers: &Algorithm| matches!(numbers, Algorithm::Concurrency { queue: 0, .. });
+    if !file.config.limits[limit].algorithm_variants().all(no_queue) {
+        return;
+    }
+    for name in ["max_wait", "fair_by"] {
+        let value = file.limit_value(limit, &[name]);
+        if value.path != file.limit_value(limit, &[]).path && !value.is_word("none") {
+            let message =
+                format!("`{name}` has no effect, because no request waits: this limit has no queue");
+            let help = "write e.g. queue: 20 beside it, or remove it";
+            warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+        }
     }
 }
 
@@ -106,15 +128,21 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
                 // An explicit max_wait is meant to be reached.
                 Some(wait.max(max_wait.filter(|_| !drained.is_zero() && is_written()).unwrap_or_default()))
             }
+            // The default may be longer: the timeout simply ends the wait then.
+            Algorithm::Concurrency { queue: 1.., max_wait, .. } => max_wait.filter(|_| is_written()),
             _ => None,
         });
         let Some(longest) = longest.max().filter(|longest| *longest > timeout && !numbers.dry_run) else {
             continue;
         };
+        let rejected = match numbers.algorithm {
+            Algorithm::Concurrency { .. } => "wait longer are rejected then",
+            _ => "would wait longer are rejected at once",
+        };
         let (longest, timeout) = (describe_rounded(longest), format_full_period(timeout));
         let message = format!(
             "limit `{}` lets requests wait for {longest}, but this timeout ends after {timeout}: \
-             requests that would wait longer are rejected at once",
+             requests that {rejected}",
             numbers.name
         );
         let help = "write a longer timeout, or a max_wait that leaves time for the answer";
@@ -123,6 +151,30 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
             ValueError::new(codes::LONG_WAIT, message).with_help(help),
         );
     }
+}
+
+/// Warns of a wait for a server that the location's timeout always cuts off.
+fn warn_of_server_wait(file: &LintContext<'_>, index: usize) {
+    let location = &file.config.locations[index];
+    let ActionConfig::Upstream(upstream) = location.action else { return };
+    let upstream = &file.config.upstreams[upstream.0];
+    let waits = upstream.queue.as_ref().filter(|_| upstream.max_connections.is_some());
+    let (Some(queue), Some(timeout)) = (waits, location.timeout) else { return };
+    if queue.max_wait <= timeout {
+        return;
+    }
+    let message = format!(
+        "requests may wait {} for a server of upstream `{}`, but this timeout ends after {}: it cuts longer waits \
+         with 504 instead of 503",
+        format_full_period(queue.max_wait),
+        upstream.name,
+        format_full_period(timeout)
+    );
+    let help = "write a longer timeout, or a max_wait that leaves time for the answer";
+    warn_at(
+        &file.location_value(index, &["timeout"]),
+        ValueError::new(codes::LONG_WAIT, message).with_help(help),
+    );
 }
 
 /// The time in which `units` leave.

@@ -6,6 +6,7 @@ use super::{LintContext, warn_at};
 use crate::config::describe::format_full_period;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::limit::Algorithm;
 use crate::config::model::{RedisConfig, RedisServers};
 
 pub(super) fn lint_shared(file: &LintContext<'_>) {
@@ -37,8 +38,12 @@ fn warn_of_turns(file: &LintContext<'_>) {
     for limit in file.used_limits() {
         let config = &file.config.limits[limit];
         if config.shared.is_some() && !config.fair_by.is_empty() {
-            let message =
-                "the gateways share this queue, and its waiters take turns within each of them only";
+            let message = match config.algorithm {
+                Algorithm::Concurrency { .. } => {
+                    "each gateway has a queue of its own, and its waiters take turns within that only"
+                }
+                _ => "the gateways share this queue, and its waiters take turns within each of them only",
+            };
             let help = "let one gateway serve this location, or leave fair_by out";
             warn_at(
                 &file.limit_value(limit, &["fair_by"]),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::upstream::StatusRanges;
 use crate::config::value::scalars::Rate;
 
 /// One of `ip_sets`.
@@ -49,6 +50,17 @@ pub struct BansConfig {
     /// `max`: the length of the longest ban. After this time without a ban, the next one lasts `first` again.
     pub longest: Duration,
     pub key: BanKey,
+    #[serde(default)]
+    pub strikes: StrikeRules,
+}
+
+/// What counts towards a ban.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrikeRules {
+    /// Rejections by rates and queues.
+    pub rejections: bool,
+    /// Other responses, and rejections unless they count already.
+    pub statuses: StatusRanges,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,4 +68,13 @@ pub enum BanKey {
     Ip,
     /// Falls back to the client's address if a request has no account.
     Account,
+}
+
+// === impl StrikeRules ===
+
+/// Rejections alone.
+impl Default for StrikeRules {
+    fn default() -> StrikeRules {
+        StrikeRules { rejections: true, statuses: StatusRanges::default() }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderName;
 use jsonwebtoken::Algorithm;
 
-use super::limit::ValueSource;
+use super::key::ValueSource;
 use crate::config::read::members::TierMembers;
 use crate::config::read::token_keys::TokenKeys;
 use crate::config::value::scalars::Secret;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::access::NetworkList;
+use super::charge::ChargeConfig;
+use super::key::KeyPart;
 use super::reject::OnRejectPatch;
+use crate::config::value::json_pointer::JsonPointer;
 use crate::config::value::scalars::Rate;
 use http::{HeaderName, Method, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -27,6 +30,8 @@ pub struct LimitConfig {
     /// The time in which the rate of a cold bucket rises from a third to its full value.
     pub warm_up: Option<Duration>,
     pub cost: Cost,
+    /// The response settles what the request costs; `None` = it costs what it reserved.
+    pub charge: Option<ChargeConfig>,
     /// Empty = any.
     pub methods: Vec<Method>,
     pub bypass: NetworkList,
@@ -103,6 +108,11 @@ pub enum Algorithm {
         /// The lower bound (at least 1) of a limit that follows the upstream's latency; `None` = it is always `max`.
         min: Option<u32>,
         max: u32,
+        /// Requests that may wait for a slot; 0 = none waits.
+        #[serde(default)]
+        queue: u64,
+        #[serde(default)]
+        max_wait: Option<Duration>,
     },
 }
 
@@ -153,6 +163,11 @@ impl LimitConfig {
         let LimitNumbers { algorithm, tiers, warm_up, grants } = numbers.clone();
         let grants = grants.iter().map(|(name, own)| GrantConfig::from_numbers(name, own)).collect();
         LimitConfig { algorithm, tiers, warm_up, grants, ..self.clone() }
+    }
+
+    /// Whether the rates are written as sizes, and count in KiB.
+    pub fn counts_kib(&self) -> bool {
+        self.charge.as_ref().is_some_and(|charge| charge.counts_kib)
     }
 
     /// The parts of the key that a request can lack.
@@ -313,49 +328,6 @@ pub struct LeakyBucketRate {
     pub queue: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyPart {
-    Ip,
-    Account,
-    Tier,
-    Uri,
-    Location,
-    Host,
-    Method,
-    Global,
-    Source(ValueSource),
-}
-
-impl KeyPart {
-    /// How the file calls it: its kind, and the name of its source, if it has one.
-    pub fn words(&self) -> (&'static str, &str) {
-        match self {
-            KeyPart::Ip => ("ip", ""),
-            KeyPart::Account => ("account", ""),
-            KeyPart::Tier => ("tier", ""),
-            KeyPart::Uri => ("uri", ""),
-            KeyPart::Location => ("location", ""),
-            KeyPart::Host => ("host", ""),
-            KeyPart::Method => ("method", ""),
-            KeyPart::Global => ("global", ""),
-            KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
-            KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name),
-            KeyPart::Source(ValueSource::Query(name)) => ("query:", name),
-            KeyPart::Source(ValueSource::Jwt(claim)) => ("jwt:", claim),
-        }
-    }
-}
-
-/// A part of a request's head that carries a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ValueSource {
-    Header(HeaderName),
-    Cookie(String),
-    Query(String),
-    /// A claim of a verified token.
-    Jwt(String),
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingKey {
     Ip,
@@ -370,9 +342,13 @@ pub enum Cost {
     Units(u64),
     /// Read from trusted proxies only; otherwise the cost is 1.
     Header { name: HeaderName, invalid: InvalidCost },
+    /// A number in the JSON of the body, of any client; 1 without it.
+    Json { pointer: JsonPointer, invalid: InvalidCost },
+    /// The number of calls in a batch of JSON-RPC; 1 for any other request.
+    JsonRpc,
 }
 
-/// The treatment of a request if its cost header is not a number.
+/// The treatment of a request if its cost is not a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidCost {
     /// It costs 1.

@@ -3,9 +3,13 @@
 pub(crate) mod access;
 pub(crate) mod account;
 pub(crate) mod admin;
+pub(crate) mod bandwidth;
+pub(crate) mod body_reading;
+pub(crate) mod charge;
 pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod id;
+pub(crate) mod key;
 pub(crate) mod limit;
 pub(crate) mod listen;
 pub(crate) mod log_field;
@@ -24,21 +28,24 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
 use super::value::path_regex::PathRegex;
-use super::value::scalars::{Rate, Secret};
+use super::value::scalars::Secret;
 use access::{AccessConfig, BansConfig, IpSetConfig};
 use account::AccountConfig;
 use admin::AdminConfig;
+use bandwidth::BandwidthConfig;
 use cors::CorsConfig;
 use headers::HeaderEdits;
 use id::{LimitId, LocationId, UpstreamId};
-use limit::{KeyPart, LimitConfig};
+use limit::LimitConfig;
 use listen::{ListenConfig, Scheme};
 use log_field::LogField;
 use reject::{OnReject, OnRejectPatch};
 use template::TemplateConfig;
 use tls::{RedisTlsFiles, UpstreamProtocol, UpstreamTlsConfig};
 use traces::TracingConfig;
-use upstream::{EjectConfig, HealthConfig, RetryConfig, ServerAddress};
+use upstream::{
+    EjectConfig, HealthConfig, ObeyConfig, RetryConfig, ServerAddress, ServerQueueConfig, UpstreamTimeouts,
+};
 
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
@@ -135,6 +142,8 @@ pub struct UpstreamConfig {
     pub keepalive: usize,
     /// Per server, over all workers.
     pub max_connections: Option<u32>,
+    /// `None` = a request that finds every server at `max_connections` does not wait.
+    pub queue: Option<ServerQueueConfig>,
     pub dns_refresh: Duration,
     pub timeouts: UpstreamTimeouts,
     pub retries: RetryConfig,
@@ -143,6 +152,7 @@ pub struct UpstreamConfig {
     /// `None` = every server counts as up.
     pub health: Option<HealthConfig>,
     pub eject: Option<EjectConfig>,
+    pub obey: Option<ObeyConfig>,
 }
 
 #[derive(Debug, Clone)]
@@ -173,14 +183,6 @@ pub enum BalancePolicy {
 }
 
 #[derive(Debug, Clone)]
-pub struct UpstreamTimeouts {
-    pub connect: Duration,
-    pub response: Duration,
-    pub body: Duration,
-    pub idle: Duration,
-}
-
-#[derive(Debug, Clone)]
 pub struct LocationConfig {
     /// The label in logs and metrics: the name in the file, else the path as written.
     pub name: String,
@@ -207,19 +209,10 @@ pub struct LocationConfig {
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
     pub bandwidth: Option<BandwidthConfig>,
+    /// The bytes of a request body that are read before its limits are judged, if they read it; `None` = auto.
+    pub body_peek: Option<u64>,
     /// `None` = preflights are ordinary requests, and responses have no fields for scripts of other origins.
     pub cors: Option<CorsConfig>,
-}
-
-/// The pace of response bodies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BandwidthConfig {
-    /// In bytes.
-    pub rate: Rate,
-    /// Bytes that an idle bucket passes at once; at least those of 10 ms.
-    pub burst: u64,
-    /// A missing part falls back to the client's address.
-    pub key: Vec<KeyPart>,
 }
 
 #[derive(Debug, Clone)]

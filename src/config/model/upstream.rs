@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+use serde::{Deserialize, Serialize};
+
+use super::key::KeyPart;
 
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +35,7 @@ impl fmt::Display for ServerAddress {
 }
 
 /// Status codes as ranges, both ends included.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRanges(pub Vec<(u16, u16)>);
 
 impl StatusRanges {
@@ -40,6 +43,23 @@ impl StatusRanges {
     pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
+}
+
+/// The `timeouts` section of an upstream.
+#[derive(Debug, Clone)]
+pub struct UpstreamTimeouts {
+    pub connect: Duration,
+    pub response: Duration,
+    pub body: Duration,
+    pub idle: Duration,
+}
+
+/// The queue in front of the servers of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerQueueConfig {
+    /// Requests that may wait at once.
+    pub size: usize,
+    pub max_wait: Duration,
 }
 
 /// The `retries` section of an upstream.
@@ -139,6 +159,16 @@ pub struct EjectConfig {
     pub max: f64,
     /// Statuses that also count as errors.
     pub status: StatusRanges,
+}
+
+/// The `obey` section of an upstream: responses that stop further requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObeyConfig {
+    pub status: StatusRanges,
+    /// The longest stop.
+    pub at_most: Duration,
+    /// What is stopped apart from the rest.
+    pub key: Vec<KeyPart>,
 }
 
 #[cfg(test)]

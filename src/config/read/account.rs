@@ -10,7 +10,7 @@ use super::token_keys::TokenKeys;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, ValueError, did_you_mean};
 use crate::config::model::account::{AccountConfig, JwtConfig, TierRules};
-use crate::config::model::limit::ValueSource;
+use crate::config::model::key::ValueSource;
 use crate::config::schema::field::{Field, ParseScalar};
 use crate::config::schema::kinds::Special;
 use crate::config::schema::tables::account::{account, jwt, parse_tier, tier};

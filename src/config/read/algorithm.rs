@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rates::{read_amounts, read_rates};
+use super::rates::{RateForm, read_amounts, read_rates};
 use super::windows;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
@@ -22,17 +22,29 @@ const RATED: [AlgorithmKind; 5] = [
     AlgorithmKind::SlidingLog,
 ];
 
+/// Algorithms whose charges a response can settle.
+const CHARGED: [AlgorithmKind; 4] = [
+    AlgorithmKind::TokenBucket,
+    AlgorithmKind::FixedWindow,
+    AlgorithmKind::SlidingWindow,
+    AlgorithmKind::SlidingLog,
+];
+/// Algorithms in which requests can wait.
+const QUEUED: [AlgorithmKind; 2] = [AlgorithmKind::LeakyBucket, AlgorithmKind::Concurrency];
+
 /// Fields that only some algorithms have.
-const FIELDS: [(&str, &[AlgorithmKind]); 10] = [
+const FIELDS: [(&str, &[AlgorithmKind]); 11] = [
     ("rate", &RATED),
     ("burst", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
-    ("queue", &[AlgorithmKind::LeakyBucket]),
-    ("max_wait", &[AlgorithmKind::LeakyBucket]),
-    ("fair_by", &[AlgorithmKind::LeakyBucket]),
+    ("queue", &QUEUED),
+    ("max_wait", &QUEUED),
+    ("fair_by", &QUEUED),
     ("warm_up", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
     ("max_concurrent", &[AlgorithmKind::Concurrency]),
     // A cost is a number of units, while concurrency counts requests.
     ("cost", &RATED),
+    // What waits or holds a slot cannot be given back.
+    ("charge", &CHARGED),
     ("align", &[AlgorithmKind::FixedWindow]),
     ("buckets", &[AlgorithmKind::SlidingWindow]),
 ];
@@ -42,24 +54,25 @@ pub(crate) fn read_algorithm(
     fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
 ) -> Option<Algorithm> {
     let kind = fields.read_valid(&limit::ALGORITHM)?;
     report_foreign_fields(fields, kind);
     match kind {
-        AlgorithmKind::TokenBucket => read_token_bucket(fields, cost, cost_value),
-        AlgorithmKind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value),
-        AlgorithmKind::FixedWindow => windows::read_fixed_window(fields, cost, cost_value),
-        AlgorithmKind::SlidingWindow => windows::read_sliding_window(fields, cost, cost_value),
-        AlgorithmKind::SlidingLog => windows::read_sliding_log(fields, cost, cost_value),
+        AlgorithmKind::TokenBucket => read_token_bucket(fields, cost, cost_value, form),
+        AlgorithmKind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value, form),
+        AlgorithmKind::FixedWindow => windows::read_fixed_window(fields, cost, cost_value, form),
+        AlgorithmKind::SlidingWindow => windows::read_sliding_window(fields, cost, cost_value, form),
+        AlgorithmKind::SlidingLog => windows::read_sliding_log(fields, cost, cost_value, form),
         AlgorithmKind::Concurrency => read_concurrency(fields),
     }
 }
 
 /// A rate alone, which is short for a token bucket.
 pub(crate) fn read_short_rate(value: &FieldValue<'_>) -> Option<Algorithm> {
-    let rate = value.parse_with(scalars::parse_rate)?;
+    let rate = value.parse_with(|text| RateForm::Units.parse_rate(text))?;
     let burst = rate.units.get();
-    check_drain_time(value, rate, burst)
+    check_drain_time(value, rate, burst, RateForm::Units)
         .then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })
 }
 
@@ -95,7 +108,7 @@ fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
             "cost" => "1",
             _ => "none",
         };
-        if ["cost", "fair_by", "warm_up"].contains(&name) && value.is_word(off) {
+        if ["cost", "charge", "fair_by", "warm_up"].contains(&name) && value.is_word(off) {
             continue;
         }
         let owners: Vec<&str> = AlgorithmKind::WORDS
@@ -105,16 +118,11 @@ fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
             .collect();
         let error = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
         let help = match (name, kind) {
-            ("queue" | "max_wait" | "fair_by", AlgorithmKind::Concurrency) => {
-                "no setting waits for a free slot: such requests are rejected at once; to queue requests by rate, \
-                 write a limit with algorithm: leaky_bucket before this one"
-                    .to_owned()
-            }
             ("max_concurrent", _) if fields.find(&limit::RATE).is_none() => {
                 "write algorithm: concurrency".to_owned()
             }
             ("queue" | "max_wait" | "fair_by", _) if fields.find(&limit::ALGORITHM).is_none() => {
-                "it belongs to leaky_bucket: write algorithm: leaky_bucket".to_owned()
+                "it belongs to leaky_bucket and concurrency: write algorithm: leaky_bucket".to_owned()
             }
             _ => format!("it belongs to {}", owners.join(if owners.len() > 2 { ", " } else { " and " })),
         };
@@ -122,7 +130,17 @@ fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
     }
 }
 
+/// The slots of a limit, and the queue in front of them.
 fn read_concurrency(fields: &FieldReader<'_>) -> Option<Algorithm> {
+    let slots = read_slots(fields);
+    let queue = read_amounts(fields, &limit::QUEUE, 1, RateForm::Units);
+    let max_wait = fields.read(&limit::MAX_WAIT);
+    let ((min, max), queue) = (slots?, queue?.first().copied().flatten().unwrap_or(0));
+    Some(Algorithm::Concurrency { min, max, queue, max_wait })
+}
+
+/// The least slots of an adaptive limit, and the most.
+fn read_slots(fields: &FieldReader<'_>) -> Option<(Option<u32>, u32)> {
     let Some(value) = fields.find(&limit::MAX_CONCURRENT) else {
         fields.report_missing(
             "max_concurrent",
@@ -132,14 +150,14 @@ fn read_concurrency(fields: &FieldReader<'_>) -> Option<Algorithm> {
     };
     let (least, most) = (adaptive::MIN.parse_default(), adaptive::MAX.parse_default());
     if value.is_word("auto") {
-        return Some(Algorithm::Concurrency { min: Some(least), max: most });
+        return Some((Some(least), most));
     }
     if !value.is_map() {
         let slots = |text: &str| {
             scalars::parse_count_u32(text)
                 .map_err(|error| error.with_default_help("or write auto, or e.g. { min: 5, max: 200 }"))
         };
-        return value.parse_with(slots).map(|max| Algorithm::Concurrency { min: None, max });
+        return value.parse_with(slots).map(|max| (None, max));
     }
     let (min, max) = value.open_section(&adaptive::SECTION).read_all(|fields| {
         let is_written = |field| fields.find(field).is_some();
@@ -159,20 +177,21 @@ fn read_concurrency(fields: &FieldReader<'_>) -> Option<Algorithm> {
         );
         return None;
     }
-    Some(Algorithm::Concurrency { min: Some(min), max })
+    Some((Some(min), max))
 }
 
 fn read_token_bucket(
     fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
 ) -> Option<Algorithm> {
-    let rates = read_rates(fields)?;
-    let bursts = read_amounts(fields, &limit::BURST, rates.len())?;
+    let rates = read_rates(fields, form)?;
+    let bursts = read_amounts(fields, &limit::BURST, rates.len(), form)?;
     let mut out = Vec::new();
     for ((value, rate), burst) in rates.iter().zip(bursts) {
         let burst = burst.unwrap_or(rate.units.get());
-        if !check_drain_time(value, *rate, burst) || !check_cost(cost, cost_value, burst, "burst") {
+        if !check_drain_time(value, *rate, burst, form) || !check_cost(cost, cost_value, burst, "burst") {
             return None;
         }
         out.push(TokenBucketRate { rate: *rate, burst });
@@ -184,17 +203,20 @@ fn read_leaky_bucket(
     fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
 ) -> Option<Algorithm> {
     let max_wait = fields.read(&limit::MAX_WAIT);
-    let rates = read_rates(fields)?;
-    let bursts = read_amounts(fields, &limit::BURST, rates.len());
-    let queues = read_amounts(fields, &limit::QUEUE, rates.len());
+    let rates = read_rates(fields, form)?;
+    let bursts = read_amounts(fields, &limit::BURST, rates.len(), form);
+    let queues = read_amounts(fields, &limit::QUEUE, rates.len(), form);
     let mut out = Vec::new();
     for (((value, rate), burst), queue) in rates.iter().zip(bursts?).zip(queues?) {
         let burst = burst.unwrap_or(1);
         let queue = queue.unwrap_or_else(|| units_per_second(*rate));
         let bucket = burst.saturating_add(queue);
-        if !check_drain_time(value, *rate, bucket) || !check_cost(cost, cost_value, bucket, "burst + queue") {
+        if !check_drain_time(value, *rate, bucket, form)
+            || !check_cost(cost, cost_value, bucket, "burst + queue")
+        {
             return None;
         }
         out.push(LeakyBucketRate { rate: *rate, burst, queue });
@@ -215,11 +237,12 @@ const DRAIN_MAX_NS: u128 = 1 << 62;
 /// The longest warm-up, in ticks: the fractions of a nanosecond that the rate is computed in.
 const WARM_TICKS_MAX: u128 = 1 << 61;
 
-fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64) -> bool {
+fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64, form: RateForm) -> bool {
     let drain =
         (u128::from(bucket) + 1).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     let fits = drain < DRAIN_MAX_NS;
     if !fits {
+        let bucket = form.show_amount(bucket);
         let message = format!("a bucket of {bucket} at this rate would take more than 146 years to drain");
         value.report_at_value(
             ValueError::new(codes::LIMIT_NUMBERS, message)

@@ -1,15 +1,14 @@
 //! Reads `bandwidth` of a location: the pace of its response bodies.
 
-use std::num::NonZeroU64;
 use std::time::Duration;
 
-use super::limits;
+use super::keys;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::BandwidthConfig;
+use crate::config::model::bandwidth::BandwidthConfig;
 use crate::config::schema::tables::locations::{bandwidth, location};
+use crate::config::value::byte_rate::parse_byte_rate;
 use crate::config::value::scalars;
-use crate::config::value::scalars::Rate;
 use crate::config::yaml::field_reader::FieldReader;
 
 /// The default of `burst` is the bytes of this time …
@@ -29,7 +28,7 @@ pub(crate) fn read_bandwidth(fields: &FieldReader<'_>) -> Option<BandwidthConfig
     let value = fields.find(&location::BANDWIDTH).filter(|value| !value.is_word("none"))?;
     let (key, rate, burst) = fields.read_section_or_none(&location::BANDWIDTH, |fields| {
         let burst = fields.find(&bandwidth::BURST).filter(|value| !value.is_word("auto"));
-        (limits::read_key(fields, &bandwidth::KEY), fields.find_required(&bandwidth::RATE), burst)
+        (keys::read_key(fields, &bandwidth::KEY), fields.find_required(&bandwidth::RATE), burst)
     })?;
     let rate = rate?.parse_with(parse_byte_rate)?;
     let mut pace = BandwidthConfig { rate, burst: 0, key };
@@ -54,27 +53,6 @@ pub(crate) fn read_bandwidth(fields: &FieldReader<'_>) -> Option<BandwidthConfig
         );
     }
     Some(pace)
-}
-
-/// `1MiB/s`, `10MB/60s`.
-fn parse_byte_rate(text: &str) -> scalars::Parsed<Rate> {
-    const EXAMPLES: &str = "write a size, a slash and a period: 1MiB/s, 100MB/60s";
-    let wrong = |message: String| ValueError::new(codes::RATE, message).with_help(EXAMPLES);
-    let Some((size, period)) = text.split_once('/') else {
-        let error = wrong(format!("the rate `{text}` has no period"));
-        let is_size = scalars::parse_size(text).is_ok();
-        return Err(if is_size { error.with_help(format!("write {text}/s")) } else { error });
-    };
-    let bytes = scalars::parse_size(size.trim()).map_err(|error| {
-        // The help is about the size alone.
-        let help = error.suggestion.as_deref().filter(|help| help.matches(' ').count() == 1);
-        let help = help.map(|help| format!("{help}/{}", period.trim()));
-        ValueError { suggestion: help.or(error.suggestion.clone()), ..error }
-    })?;
-    let period = scalars::parse_rate_period(text, period.trim())?;
-    let units =
-        NonZeroU64::new(bytes).ok_or_else(|| wrong(format!("the rate `{text}` would let nothing pass")))?;
-    Ok(Rate { units, period })
 }
 
 impl BandwidthConfig {

@@ -1,8 +1,9 @@
-//! Reads `bans`: the number of rejections that starts a ban, and its length.
+//! Reads `bans`: the strikes that start a ban, and its length.
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::access::BansConfig;
+use crate::config::model::access::{BansConfig, StrikeRules};
+use crate::config::model::upstream::StatusRanges;
 use crate::config::schema::tables::access::bans;
 use crate::config::schema::tables::root::root as root_fields;
 use crate::config::yaml::field_reader::FieldReader;
@@ -19,6 +20,22 @@ pub(crate) fn read_bans(root: &FieldReader<'_>) -> Option<BansConfig> {
             );
         }
         let longest = longest.unwrap_or_else(|| bans::MAX.parse_default().max(first));
-        Some(BansConfig { after: after?, first, longest, key })
+        let strikes = read_strikes(fields);
+        if let (None, Some(value)) = (&after, fields.find(&bans::STRIKES)) {
+            let message = "`strikes` has no effect without `after`";
+            let error = ValueError::new(codes::NO_EFFECT, message);
+            let error = error.with_help("write e.g. after: 20/1m beside it");
+            value.sink.add_warning(value.named_at, &value.path, error);
+        }
+        Some(BansConfig { after: after?, first, longest, key, strikes })
     })?
+}
+
+fn read_strikes(fields: &FieldReader<'_>) -> StrikeRules {
+    if let Some(value) = fields.find(&bans::STRIKES).filter(|value| value.is_empty()) {
+        value.report_empty("write e.g. [reject, 401, 403, 404]");
+    }
+    let list = fields.read_list(&bans::STRIKES);
+    let statuses = StatusRanges(list.iter().flatten().copied().collect());
+    StrikeRules { rejections: list.contains(&None), statuses }
 }

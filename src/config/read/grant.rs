@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::algorithm::{self, units_per_second};
+use super::rates::RateForm;
 use super::redis_range::check_redis_range;
 use super::tiers;
 use crate::config::diagnostics::codes;
@@ -41,7 +42,8 @@ pub fn read_grant(limit: &LimitConfig, numbers: &str) -> Result<Algorithm, Vec<P
     let own = FieldValue { node: &own, path: String::new(), named_at: Position::START, sink: &own_sink };
     let grant = FieldValue { node: &written, path: PATH.into(), named_at: Position::START, sink: &sink };
     let fields = own.open_section(&limit_fields::SECTION);
-    let read = tiers::read_tier_numbers(&fields, &grant, &limit.cost, true);
+    let form = RateForm::of_limit(limit);
+    let read = tiers::read_tier_numbers(&fields, &grant, &limit.cost, form, true);
     if let Some(numbers) = &read {
         algorithm::read_warm_up(&fields, std::iter::once(numbers));
         check_shared(limit, numbers, &sink);
@@ -70,42 +72,45 @@ fn check_shared(limit: &LimitConfig, numbers: &Algorithm, sink: &ProblemSink) {
 
 /// The numbers of a limit as the file could have them, one field a line.
 fn numbers_text(limit: &LimitConfig) -> String {
+    let unit = if limit.counts_kib() { "KiB" } else { "" };
     let mut text = String::new();
     let mut line = |name: &str, value: String| text.push_str(&format!("{name}: {value}\n"));
     match &limit.algorithm {
         Algorithm::TokenBucket { rates } => {
             line("algorithm", "token_bucket".to_owned());
-            line("rate", list(rates.iter().map(|one| rate_text(one.rate))));
+            line("rate", list(rates.iter().map(|one| rate_text(one.rate, unit))));
             let burst = rates.iter().map(|one| (one.burst, one.rate.units.get()));
-            line("burst", amounts(burst));
+            line("burst", amounts(burst, unit));
         }
         Algorithm::LeakyBucket { rates, max_wait } => {
             line("algorithm", "leaky_bucket".to_owned());
-            line("rate", list(rates.iter().map(|one| rate_text(one.rate))));
-            line("burst", amounts(rates.iter().map(|one| (one.burst, 1))));
-            line("queue", amounts(rates.iter().map(|one| (one.queue, units_per_second(one.rate)))));
+            line("rate", list(rates.iter().map(|one| rate_text(one.rate, unit))));
+            line("burst", amounts(rates.iter().map(|one| (one.burst, 1)), unit));
+            line("queue", amounts(rates.iter().map(|one| (one.queue, units_per_second(one.rate))), ""));
             line("max_wait", max_wait.map_or("none".to_owned(), span_text));
         }
         Algorithm::FixedWindow { rates, align } => {
             line("algorithm", "fixed_window".to_owned());
-            line("rate", list(rates.iter().map(|rate| rate_text(*rate))));
+            line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
             line("align", if *align == WindowAlign::Clock { "clock" } else { "first" }.to_owned());
         }
         Algorithm::SlidingWindow { rates, buckets } => {
             line("algorithm", "sliding_window".to_owned());
-            line("rate", list(rates.iter().map(|rate| rate_text(*rate))));
+            line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
             line("buckets", buckets.to_string());
         }
         Algorithm::SlidingLog { rates } => {
             line("algorithm", "sliding_log".to_owned());
-            line("rate", list(rates.iter().map(|rate| rate_text(*rate))));
+            line("rate", list(rates.iter().map(|rate| rate_text(*rate, unit))));
         }
-        Algorithm::Concurrency { min, max } => {
+        Algorithm::Concurrency { min, max, queue, max_wait } => {
             line("algorithm", "concurrency".to_owned());
             line(
                 "max_concurrent",
                 min.map_or(max.to_string(), |min| format!("{{ min: {min}, max: {max} }}")),
             );
+            line("queue", queue.to_string());
+            line("max_wait", max_wait.map_or("none".to_owned(), span_text));
         }
     }
     if let Some(warm_up) = limit.warm_up {
@@ -123,15 +128,15 @@ fn list(items: impl Iterator<Item = String>) -> String {
 }
 
 /// `auto`, if all amounts are those that follow from the rates.
-fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone) -> String {
+fn amounts(items: impl Iterator<Item = (u64, u64)> + Clone, unit: &str) -> String {
     match items.clone().all(|(amount, auto)| amount == auto) {
         true => "auto".to_owned(),
-        false => list(items.map(|(amount, _)| amount.to_string())),
+        false => list(items.map(|(amount, _)| format!("{amount}{unit}"))),
     }
 }
 
-fn rate_text(rate: Rate) -> String {
-    format!("{}/{}", rate.units, span_text(rate.period))
+fn rate_text(rate: Rate, unit: &str) -> String {
+    format!("{}{unit}/{}", rate.units, span_text(rate.period))
 }
 
 fn span_text(span: Duration) -> String {
@@ -170,8 +175,14 @@ mod tests {
             ("algorithm: sliding_log, rate: 10/m", "{ rate: 20/m }"),
             ("algorithm: concurrency, max_concurrent: 10", "{ max_concurrent: 20 }"),
             ("algorithm: concurrency, max_concurrent: auto", "{ max_concurrent: { min: 7 } }"),
+            ("algorithm: concurrency, max_concurrent: 9, queue: 4, max_wait: none", "{ max_concurrent: 20 }"),
+            ("algorithm: concurrency, max_concurrent: 9, max_wait: 7s", "{ queue: 5 }"),
         ] {
             assert_eq!(read_grant(&limit(fields), numbers), Ok(tier(fields, numbers)), "{fields} {numbers}");
+        }
+        let bytes = "charge: { units: bytes }, rate: 1GiB/d, burst: 1MB";
+        for numbers in ["{ rate: 2GiB/d }", "{ burst: 64KiB }"] {
+            assert_eq!(read_grant(&limit(bytes), numbers), Ok(tier(bytes, numbers)), "{numbers}");
         }
         let json = r#"{"rate":"100/s","burst":50}"#;
         assert_eq!(

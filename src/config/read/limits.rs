@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use super::access::IpSetReader;
 use super::algorithm;
+use super::charge;
+use super::keys;
 use super::missing_key;
+use super::rates::RateForm;
 use super::reject;
 use super::state::StateReader;
 use super::tiers;
@@ -12,10 +15,10 @@ use super::upstreams::UpstreamReader;
 use crate::config::LimitId;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
-use crate::config::model::limit::{Algorithm, Cost, InvalidCost, KeyPart, LimitConfig};
-use crate::config::schema::field::{Field, OneOrMore, ParseScalar};
+use crate::config::model::limit::{Algorithm, Cost, InvalidCost, LimitConfig};
+use crate::config::schema::field::Field;
 use crate::config::schema::kinds::{OneOrMoreOrWord, Text};
-use crate::config::schema::tables::limits::{KEY_PART, limit};
+use crate::config::schema::tables::limits::limit;
 use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
 use crate::config::yaml::field_reader::FieldReader;
@@ -169,12 +172,16 @@ impl<'a> LimitReader<'a> {
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
         let config = self.read_common(name, fields, upstreams);
-        let numbers = algorithm::read_algorithm(fields, &config.cost, fields.find(&limit::COST).as_ref());
-        let tiers = tiers::read_tiers(fields, &config.cost, numbers.is_some());
+        let form = RateForm::find_form(fields);
+        let numbers =
+            algorithm::read_algorithm(fields, &config.cost, fields.find(&limit::COST).as_ref(), form);
+        let tiers = tiers::read_tiers(fields, &config.cost, form, numbers.is_some());
+        let variants = || numbers.iter().chain(tiers.iter().filter_map(|(_, own)| own.as_ref()));
+        let charge = charge::read_charge(fields, &config.cost, form, variants());
         let algorithm = numbers.unwrap_or(PLACEHOLDER);
         let tiers_numbers = tiers.iter().filter_map(|(_, own)| own.as_ref());
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(tiers_numbers));
-        let config = LimitConfig { algorithm, tiers, warm_up, ..config };
+        let config = LimitConfig { algorithm, tiers, warm_up, charge, ..config };
         self.state.check_shared_limit(&config, &fields.whole, fields.find(&limit::WARM_UP).as_ref());
         config
     }
@@ -191,15 +198,16 @@ impl<'a> LimitReader<'a> {
         let bypass = fields.find(&limit::BYPASS);
         LimitConfig {
             name: name.to_owned(),
-            key: read_key(fields, &limit::KEY),
+            key: keys::read_key(fields, &limit::KEY),
             missing_key,
             missing_key_status,
             algorithm: PLACEHOLDER,
             tiers: Vec::new(),
             grants: Vec::new(),
-            fair_by: fair_by.map(|value| read_key_parts(&value, "fair_by")).unwrap_or_default(),
+            fair_by: fair_by.map(|value| keys::read_key_parts(&value, "fair_by")).unwrap_or_default(),
             warm_up: None,
             cost: read_invalid_cost(fields),
+            charge: None,
             methods: read_methods(fields, &limit::METHODS),
             bypass: bypass.map(|value| self.sets.read_networks(&value)).unwrap_or_default(),
             dry_run: fields.read(&limit::DRY_RUN),
@@ -260,48 +268,17 @@ fn find_zone(text: &str) -> Option<String> {
 }
 
 /// Replaces wrong numbers, so that reading can go on.
-const PLACEHOLDER: Algorithm = Algorithm::Concurrency { min: None, max: 1 };
-
-pub(crate) fn read_key(fields: &FieldReader<'_>, field: &Field<OneOrMore<Text<KeyPart>>>) -> Vec<KeyPart> {
-    match fields.find(field) {
-        Some(value) => read_key_parts(&value, "key"),
-        None => field.parse_default_list(),
-    }
-}
-
-/// One or more parts, each once.
-fn read_key_parts(value: &FieldValue<'_>, name: &str) -> Vec<KeyPart> {
-    if value.is_empty() {
-        value.report_empty(match name {
-            "key" => "write key: ip, or key: global for one counter",
-            _ => "write fair_by: account, or fair_by: none for arrival order",
-        });
-    }
-    let mut parts = Vec::new();
-    for item in value.one_or_more() {
-        let Some(part) = item.parse_with(|text| KEY_PART.parse_text(text)) else { continue };
-        if parts.contains(&part) {
-            item.report_at_value(ValueError::new(
-                codes::NAME,
-                format!("the {name} has the part `{}` twice", item.written_text()),
-            ));
-        }
-        if let KeyPart::Source(source) = &part {
-            item.mention_source(source);
-        }
-        parts.push(part);
-    }
-    parts
-}
+const PLACEHOLDER: Algorithm = Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None };
 
 /// The cost, with the treatment of a header that is not a number.
 fn read_invalid_cost(fields: &FieldReader<'_>) -> Cost {
     match (fields.read(&limit::COST), fields.read(&limit::INVALID_COST)) {
         (Cost::Header { name, .. }, invalid) => Cost::Header { name, invalid },
-        (cost @ Cost::Units(_), InvalidCost::Reject) => {
+        (Cost::Json { pointer, .. }, invalid) => Cost::Json { pointer, invalid },
+        (cost @ (Cost::Units(_) | Cost::JsonRpc), InvalidCost::Reject) => {
             if let Some(value) = fields.find(&limit::INVALID_COST) {
-                let message = "`invalid_cost` is only for a cost from a header";
-                let help = "write cost: header:NAME, or leave it out";
+                let message = "`invalid_cost` is only for a cost from a header or from the body";
+                let help = "write cost: header:NAME or cost: json:/POINTER, or leave it out";
                 value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
             }
             cost

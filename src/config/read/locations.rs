@@ -137,6 +137,7 @@ fn read_location(
         on_reject: reject::read_patch(fields.find(&location::ON_REJECT).as_ref(), upstreams),
         timeout: fields.read(&location::TIMEOUT),
         bandwidth: bandwidth::read_bandwidth(fields),
+        body_peek: fields.read(&location::BODY_PEEK),
         cors: cors::read_cors(fields),
         path: path?,
         action: action?,

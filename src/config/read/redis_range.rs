@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::config::model::charge::{ChargeConfig, OverrunAction};
 use crate::config::model::limit::{Algorithm, LimitConfig};
 use crate::config::value::fraction::reduce_fraction;
 use crate::config::value::scalars::Rate;
@@ -15,6 +16,8 @@ const PERIOD_MAX_US: u128 = 1 << 51;
 const NUM_MAX: u64 = u32::MAX as u64;
 /// The most units that a window counts.
 const COUNT_MAX: u64 = (1 << 53) - 1;
+/// The most units of a limit with `charge`, which counts as many again as debt.
+const SETTLED_MAX: u64 = 1 << 51;
 /// A log keeps every unit.
 const LOG_MAX: u64 = 100_000;
 
@@ -32,10 +35,28 @@ pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
     if limit.warm_up.is_some() {
         return Err("warm_up works with local counters only: write warm_up: none, or state: local".into());
     }
-    limit.algorithm_variants().try_for_each(check_algorithm_range)
+    // One with charge keeps requests instead.
+    let log_max = if limit.charge.is_some() { u32::MAX.into() } else { LOG_MAX };
+    limit.algorithm_variants().try_for_each(|numbers| check_algorithm_range(numbers, log_max))?;
+    limit.charge.as_ref().map_or(Ok(()), |charge| check_shared_charge(limit, charge))
 }
 
-fn check_algorithm_range(algorithm: &Algorithm) -> Result<(), String> {
+/// What `charge` cannot do in Redis.
+fn check_shared_charge(limit: &LimitConfig, charge: &ChargeConfig) -> Result<(), String> {
+    if charge.over == OverrunAction::Cut {
+        let misfit = "`over` cannot be `cut` for a limit that is shared through Redis";
+        return Err(format!("{misfit}: write over: finish, or state: local"));
+    }
+    let quotas = limit.algorithm_variants().flat_map(Algorithm::rate_quotas);
+    match quotas.map(|(_, units)| units).max() {
+        Some(units) if units > SETTLED_MAX => Err(format!(
+            "{units} units are more than Redis counts with charge: write at most {SETTLED_MAX} in a period"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_algorithm_range(algorithm: &Algorithm, log_max: u64) -> Result<(), String> {
     match algorithm {
         Algorithm::TokenBucket { rates } => {
             rates.iter().try_for_each(|one| check_bucket_range(one.rate, one.burst.into(), "burst"))
@@ -51,7 +72,7 @@ fn check_algorithm_range(algorithm: &Algorithm) -> Result<(), String> {
             rates.iter().try_for_each(|rate| check_window_range(*rate, u32::MAX.into()))
         }
         Algorithm::SlidingLog { rates } => rates.iter().try_for_each(|rate| {
-            check_window_range(*rate, LOG_MAX)
+            check_window_range(*rate, log_max)
                 .map_err(|message| format!("{message}; sliding_window counts more in less memory"))
         }),
         Algorithm::Concurrency { min: Some(_), .. } => {
@@ -126,13 +147,14 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn token(units: u64, period: Duration, burst: u64) -> Result<(), String> {
-        check_algorithm_range(&Algorithm::TokenBucket {
-            rates: vec![TokenBucketRate { rate: rate(units, period), burst }],
-        })
+        check_algorithm_range(
+            &Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(units, period), burst }] },
+            LOG_MAX,
+        )
     }
 
     fn log(units: u64) -> Result<(), String> {
-        check_algorithm_range(&Algorithm::SlidingLog { rates: vec![rate(units, SECOND)] })
+        check_algorithm_range(&Algorithm::SlidingLog { rates: vec![rate(units, SECOND)] }, LOG_MAX)
     }
 
     #[test]
@@ -163,13 +185,18 @@ mod tests {
         assert!(century.unwrap_err().ends_with("at most 26062d"));
         let queue = LeakyBucketRate { rate: rate(1, SECOND), burst: 1 << 31, queue: 1 << 31 };
         let queue = Algorithm::LeakyBucket { rates: vec![queue], max_wait: None };
-        assert!(check_algorithm_range(&queue).unwrap_err().starts_with("burst and queue of 4294967296"));
+        assert!(
+            check_algorithm_range(&queue, LOG_MAX).unwrap_err().starts_with("burst and queue of 4294967296")
+        );
     }
 
     fn window(period: Duration) -> Result<(), String> {
-        check_algorithm_range(&Algorithm::FixedWindow {
-            rates: vec![rate(1, period)],
-            align: crate::config::WindowAlign::First,
-        })
+        check_algorithm_range(
+            &Algorithm::FixedWindow {
+                rates: vec![rate(1, period)],
+                align: crate::config::WindowAlign::First,
+            },
+            LOG_MAX,
+        )
     }
 }

@@ -1,8 +1,20 @@
-//! Reads `retries`, `health` and `eject` of an upstream.
+//! Reads `queue`, `retries`, `health`, `eject` and `obey` of an upstream.
 
-use crate::config::model::upstream::{EjectConfig, HealthConfig, RetryConfig, RetryReasons, StatusRanges};
-use crate::config::schema::tables::upstreams::{eject, health, retries, upstream};
+use super::keys;
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::upstream::{
+    EjectConfig, HealthConfig, ObeyConfig, RetryConfig, RetryReasons, ServerQueueConfig, StatusRanges,
+};
+use crate::config::schema::tables::upstreams::{eject, health, obey, retries, server_queue, upstream};
 use crate::config::yaml::field_reader::FieldReader;
+
+pub(crate) fn read_queue(upstream: &FieldReader<'_>) -> Option<ServerQueueConfig> {
+    upstream.read_section_or_none(&upstream::QUEUE, |fields| ServerQueueConfig {
+        size: fields.read(&server_queue::SIZE),
+        max_wait: fields.read(&server_queue::MAX_WAIT),
+    })
+}
 
 pub(crate) fn read_retries(upstream: &FieldReader<'_>) -> RetryConfig {
     let retries = upstream.read_section_or_none(&upstream::RETRIES, |fields| {
@@ -44,5 +56,19 @@ pub(crate) fn read_eject(upstream: &FieldReader<'_>) -> Option<EjectConfig> {
         span: fields.read(&eject::SPAN),
         max: fields.read(&eject::MAX),
         status: StatusRanges(fields.read_list(&eject::STATUS)),
+    })
+}
+
+pub(crate) fn read_obey(upstream: &FieldReader<'_>) -> Option<ObeyConfig> {
+    upstream.read_section_or_none(&upstream::OBEY, |fields| {
+        let status = StatusRanges(fields.read_list(&obey::STATUS));
+        if let Some(value) = fields.find(&obey::STATUS)
+            && status.0.iter().any(|(first, _)| *first < 400)
+        {
+            let message = "a response below 400 is no refusal: it would stop the requests behind it";
+            let help = "write statuses of 400 to 599; RateLimit fields are read in every response";
+            value.report_at_value(ValueError::new(codes::STATUS, message).with_help(help));
+        }
+        ObeyConfig { status, at_most: fields.read(&obey::AT_MOST), key: keys::read_key(fields, &obey::KEY) }
     })
 }

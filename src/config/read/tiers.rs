@@ -1,6 +1,7 @@
 //! Reads `tiers` of a limit: numbers for the callers of a tier, laid over the limit's own.
 
 use super::algorithm;
+use super::rates::RateForm;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, ProblemSink, ValueError};
 use crate::config::model::limit::{Algorithm, Cost};
@@ -16,6 +17,7 @@ const TIERS_MAX: usize = 64;
 pub(crate) fn read_tiers(
     fields: &FieldReader<'_>,
     cost: &Cost,
+    form: RateForm,
     is_sound: bool,
 ) -> Vec<(String, Option<Algorithm>)> {
     let mut tiers = Vec::new();
@@ -33,7 +35,7 @@ pub(crate) fn read_tiers(
         tier.sink.record_mention(tier.named_at, &tier.path, Mention::Tier(key.name.clone()));
         if tier.is_word("none") {
             tiers.push((key.name.clone(), None));
-        } else if let Some(numbers) = read_tier_numbers(fields, &tier, cost, is_sound) {
+        } else if let Some(numbers) = read_tier_numbers(fields, &tier, cost, form, is_sound) {
             tiers.push((key.name.clone(), Some(numbers)));
         }
     }
@@ -45,6 +47,7 @@ pub(crate) fn read_tier_numbers(
     fields: &FieldReader<'_>,
     tier: &FieldValue<'_>,
     cost: &Cost,
+    form: RateForm,
     is_sound: bool,
 ) -> Option<Algorithm> {
     let is_concurrency = fields.find(&limit::ALGORITHM).is_some_and(|value| value.is_word("concurrency"));
@@ -66,7 +69,7 @@ pub(crate) fn read_tier_numbers(
     let numbers = {
         let merged = fields.overlay_fields(&own, &sink);
         let cost_value = merged.find(&limit::COST);
-        algorithm::read_algorithm(&merged, cost, cost_value.as_ref())
+        algorithm::read_algorithm(&merged, cost, cost_value.as_ref(), form)
     };
     for problem in sink.into_sorted().0 {
         let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::resilience::{read_eject, read_health, read_retries};
+use super::resilience::{read_eject, read_health, read_obey, read_queue, read_retries};
 use super::upstream_tls::UpstreamTlsReader;
 use crate::config::UpstreamId;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::tls::UpstreamTlsConfig;
-use crate::config::model::{UpstreamConfig, UpstreamKind, UpstreamServerConfig, UpstreamTimeouts};
+use crate::config::model::upstream::UpstreamTimeouts;
+use crate::config::model::{UpstreamConfig, UpstreamKind, UpstreamServerConfig};
 use crate::config::schema::tables::root::root;
 use crate::config::schema::tables::upstreams::{server, timeouts, upstream};
 use crate::config::value::names;
@@ -148,6 +149,7 @@ fn read_settings(
         tls,
         keepalive: fields.read(&upstream::KEEPALIVE),
         max_connections: fields.read(&upstream::MAX_CONNECTIONS),
+        queue: read_queue(fields),
         dns_refresh: fields.read(&upstream::DNS_REFRESH),
         timeouts: fields.read_section(&upstream::TIMEOUTS, |times| UpstreamTimeouts {
             connect: times.read(&timeouts::CONNECT),
@@ -159,6 +161,7 @@ fn read_settings(
         slow_start: fields.read(&upstream::SLOW_START),
         health: read_health(fields),
         eject: read_eject(fields),
+        obey: read_obey(fields),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads the numbers of the window algorithms: rates, alignment, sub-windows.
 
-use super::rates::read_rates;
+use super::rates::{RateForm, read_rates};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{Algorithm, Cost};
@@ -13,9 +13,10 @@ pub(crate) fn read_fixed_window(
     fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
 ) -> Option<Algorithm> {
     let align = fields.read(&limit::ALIGN);
-    let rates = read_windows(fields, cost, cost_value, u64::MAX)?;
+    let rates = read_windows(fields, cost, cost_value, u64::MAX, form)?;
     Some(Algorithm::FixedWindow { rates, align })
 }
 
@@ -23,10 +24,11 @@ pub(crate) fn read_sliding_window(
     fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
 ) -> Option<Algorithm> {
     // The table bounds it by BUCKETS_MAX.
     let buckets = fields.read(&limit::BUCKETS) as u8;
-    let rates = read_windows(fields, cost, cost_value, u32::MAX.into())?;
+    let rates = read_windows(fields, cost, cost_value, u32::MAX.into(), form)?;
     Some(Algorithm::SlidingWindow { rates, buckets })
 }
 
@@ -34,8 +36,9 @@ pub(crate) fn read_sliding_log(
     fields: &FieldReader<'_>,
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
 ) -> Option<Algorithm> {
-    let rates = read_windows(fields, cost, cost_value, u32::MAX.into())?;
+    let rates = read_windows(fields, cost, cost_value, u32::MAX.into(), form)?;
     Some(Algorithm::SlidingLog { rates })
 }
 
@@ -45,17 +48,19 @@ fn read_windows(
     cost: &Cost,
     cost_value: Option<&FieldValue<'_>>,
     units_max: u64,
+    form: RateForm,
 ) -> Option<Vec<Rate>> {
-    let rates = read_rates(fields)?;
+    let rates = read_rates(fields, form)?;
     for (value, rate) in &rates {
         let units = rate.units.get();
         if units > units_max {
+            let (units, most) = (form.show_amount(units), form.show_amount(units_max));
             value.report_at_value(
                 ValueError::new(
                     codes::LIMIT_NUMBERS,
                     format!("{units} in one window are more than this algorithm counts"),
                 )
-                .with_help(format!("write at most {units_max}, or algorithm: fixed_window")),
+                .with_help(format!("write at most {most}, or algorithm: fixed_window")),
             );
             return None;
         }

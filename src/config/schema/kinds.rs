@@ -5,12 +5,16 @@ use std::time::Duration;
 use super::field::{DescribeValue, OneOrMore, ParseScalar, Section, Shape};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::value::byte_rate::show_size;
 use crate::config::value::scalars::{self, Parsed, Rate, show_duration};
 use crate::config::value::statuses::parse_status_range;
 use crate::config::value::words::{parse_or_word, parse_word};
 
 /// A whole number; both bounds are included.
 pub(crate) struct Number(pub u64, pub u64);
+
+/// A number from 1, or a size where the rate of the limit is one.
+pub(crate) struct NumberOrSize;
 
 /// A number of things kept in memory; both bounds are included.
 pub(crate) struct Count(pub usize, pub usize);
@@ -103,14 +107,21 @@ pub(crate) const WHOLE_PERCENTAGE: Text<u8> =
     Text::new("a whole percentage", scalars::parse_whole_percent).matching("^[0-9]+%$");
 
 /// `N/period`.
-pub(crate) const RATE_TEXT: Text<Rate> =
-    Text::new("a rate", scalars::parse_rate).matching("^[0-9]+ */ *[0-9]*(ns|us|ms|s|m|h|d)$");
+pub(crate) const RATE_TEXT: Text<Rate> = Text::new("a rate", scalars::parse_rate)
+    .matching("^[0-9]+ *(B|[KMGT]i?B)? */ *[0-9]*(ns|us|ms|s|m|h|d)$");
 
 // === impl DescribeValue ===
 
 impl DescribeValue for Number {
     fn shape(&self) -> Shape {
         Shape::Integer(self.0, self.1)
+    }
+}
+
+impl DescribeValue for NumberOrSize {
+    fn shape(&self) -> Shape {
+        let size = Shape::Text("a size where the rate is one".to_owned(), Some(SIZE));
+        Shape::Either(vec![Shape::Integer(1, u64::MAX), size])
     }
 }
 
@@ -213,6 +224,15 @@ impl ParseScalar for Number {
     }
 }
 
+/// Reads numbers; only the rate tells whether a size fits.
+impl ParseScalar for NumberOrSize {
+    type Parsed = u64;
+
+    fn parse_text(&self, text: &str) -> Parsed<u64> {
+        scalars::parse_number(text, 1, u64::MAX)
+    }
+}
+
 impl ParseScalar for Count {
     type Parsed = usize;
 
@@ -293,10 +313,4 @@ impl<S: ParseScalar> ParseScalar for OrWord<S> {
     fn parse_text(&self, text: &str) -> Parsed<Option<S::Parsed>> {
         parse_or_word(self.0, |text: &str| self.1.parse_text(text))(text)
     }
-}
-
-/// The shortest way to write a size.
-fn show_size(bytes: u64) -> String {
-    let (number, unit) = scalars::split_size(bytes);
-    format!("{number}{unit}")
 }

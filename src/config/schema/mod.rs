@@ -13,15 +13,7 @@ use field::{FieldDescription, Section, Shape};
 use tables::root::root;
 
 /// Fields that a later version will have, with the paths of their sections.
-const PLANNED: [(&str, &str); 7] = [
-    ("upstreams.NAME", "obey"),
-    ("upstreams.NAME", "queue"),
-    ("locations[]", "body_peek"),
-    ("limits.NAME", "charge"),
-    ("limits.NAME", "enforce"),
-    ("limits.NAME", "shadow"),
-    ("bans", "strikes"),
-];
+const PLANNED: [(&str, &str); 2] = [("limits.NAME", "enforce"), ("limits.NAME", "shadow")];
 
 /// Whether a later version will have this field.
 pub(crate) fn is_planned(section: &Section, name: &str) -> bool {

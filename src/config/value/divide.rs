@@ -51,9 +51,14 @@ fn divide_algorithm(numbers: &Algorithm, nodes: u64) -> Algorithm {
             Algorithm::SlidingWindow { rates: counted(rates), buckets: *buckets }
         }
         Algorithm::SlidingLog { rates } => Algorithm::SlidingLog { rates: counted(rates) },
-        Algorithm::Concurrency { min, max } => {
+        Algorithm::Concurrency { min, max, queue, max_wait } => {
             let share = u64::from(*max).div_ceil(nodes);
-            Algorithm::Concurrency { min: *min, max: u32::try_from(share).unwrap_or(*max) }
+            Algorithm::Concurrency {
+                min: *min,
+                max: u32::try_from(share).unwrap_or(*max),
+                queue: queue.div_ceil(nodes),
+                max_wait: *max_wait,
+            }
         }
     }
 }
@@ -100,11 +105,8 @@ mod tests {
             panic!()
         };
         assert_eq!(rates, [rate(1, 1)], "never nothing");
-        let Algorithm::Concurrency { max, .. } =
-            divide_algorithm(&Algorithm::Concurrency { min: None, max: 100 }, 3)
-        else {
-            panic!()
-        };
+        let slots = Algorithm::Concurrency { min: None, max: 100, queue: 0, max_wait: None };
+        let Algorithm::Concurrency { max, .. } = divide_algorithm(&slots, 3) else { panic!() };
         assert_eq!(max, 34);
     }
 }

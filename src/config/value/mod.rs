@@ -1,8 +1,11 @@
 //! Parsers of scalar values, and their arithmetic.
 
+pub(crate) mod byte_rate;
 pub(crate) mod divide;
 pub(crate) mod foreign_variables;
 pub(crate) mod fraction;
+pub(crate) mod grpc_codes;
+pub(crate) mod json_pointer;
 pub(crate) mod names;
 pub(crate) mod network_hint;
 pub(crate) mod otlp_url;

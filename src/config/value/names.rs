@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
+use super::json_pointer::JsonPointer;
 use super::network_hint::suggest_network;
 use super::scalars;
 use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
-use crate::config::model::limit::ValueSource;
+use crate::config::model::key::ValueSource;
 
 /// The kernel's structure holds 108 bytes of a unix socket's path, terminator included.
 const UNIX_PATH_MAX: usize = 107;
@@ -260,7 +261,7 @@ fn suggest_listen(text: &str) -> String {
     format!("write {}", address.trim_start_matches(':'))
 }
 
-/// `header:`, `cookie:`, `query:` or `jwt:` with a name; `None` for any other text.
+/// `header:`, `cookie:`, `query:`, `jwt:` or `json:` with a name; `None` for any other text.
 pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
     let (kind, name) = text.split_once(':')?;
     Some(match kind {
@@ -274,6 +275,7 @@ pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
             Err(ValueError::new(codes::WORD, "`jwt:` needs the name of a claim")
                 .with_help("write e.g. jwt:sub"))
         }
+        "json" => JsonPointer::parse(name).map(ValueSource::Json),
         _ => return None,
     })
 }

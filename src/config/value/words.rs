@@ -36,7 +36,7 @@ pub(crate) fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Pars
 }
 
 /// Words of other programs, each with the words of this file that may mean the same.
-const SYNONYMS: [(&str, &[&str]); 41] = [
+const SYNONYMS: [(&str, &[&str]); 42] = [
     ("client_ip", &["ip"]),
     ("remote_addr", &["ip"]),
     ("$remote_addr", &["ip"]),
@@ -78,6 +78,7 @@ const SYNONYMS: [(&str, &[&str]); 41] = [
     ("h2", &["http2"]),
     ("h2c", &["http2"]),
     ("http/1.1", &["http1"]),
+    ("tokens", &["llm"]),
 ];
 
 /// The one of `known` that `synonyms` gives as a meaning of `text`.

@@ -6,7 +6,7 @@ use super::value_hints::suggest_value;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Mention, Position, ProblemSink, ValueError};
 use crate::config::diagnostics::redact::may_hold_secret;
-use crate::config::model::limit::ValueSource;
+use crate::config::model::key::ValueSource;
 use crate::config::value::scalars::Parsed;
 
 /// A value of the file: its node, its path, and the sink of its problems.

@@ -137,6 +137,7 @@ const SYNONYMS: &[(&str, &[&str])] = &[
     ("time", &["for"]),
     ("tls_key", &["key"]),
     ("to", &["upstream"]),
+    ("tokens", &["llm"]),
     ("trusted_ips", &["trusted_proxies"]),
     ("uri", &["path", "url", "to"]),
     ("url", &["path", "servers", "to"]),

@@ -10,6 +10,8 @@ use crate::limit::table::persistent::take_bytes;
 
 /// The longest unit (73 years), so that governor's 64 bits hold it.
 const UNIT_TICKS_MAX: u64 = 1 << 61;
+/// The most units that count as refunded at once, so that the counter does not wrap around.
+const FORGOTTEN_MAX: u128 = 1 << 30;
 /// The deepest bucket (146 years), so that a TAT fits 64 bits.
 const DEPTH_NS_MAX: u128 = 1 << 62;
 
@@ -230,6 +232,14 @@ impl TickRate {
         let refund = span.saturating_sub(regained);
         self.set_tat(level, self.tat_ticks(level).saturating_sub(refund));
         level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);
+    }
+
+    /// Takes the TAT back to `tat` ticks, for refunds as if all units beyond had been refunded.
+    pub(crate) fn forget_usage(&self, level: &mut Level, tat: u128) {
+        let before = self.tat_ticks(level);
+        let units = before.saturating_sub(tat).div_ceil(self.unit.into());
+        self.set_tat(level, tat.min(before));
+        level.refunded = { level.refunded }.wrapping_add(units.min(FORGOTTEN_MAX) as u32);
     }
 
     /// The ticks of as many units as `ticks` hold at the rate `before`, rounded up.

@@ -1,7 +1,7 @@
 //! The interface between a bucket and its rate: how long units take, and how charges and refunds change the usage.
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
-use super::resets::ResetCount;
+use super::shard_charges::ShardCharges;
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;
 use crate::limit::table::persistent::PersistentEntry;
@@ -27,8 +27,16 @@ pub(crate) trait Schedule: PartialEq {
     /// Gives back `cost` units that may have departed.
     fn refund_usage(&self, used: &mut Self::Used, cost: u64, since: ChargeMark);
 
+    /// Gives back `cost` units that may have departed; the TAT stays at `tat_min` ticks at least.
+    fn give_back_usage(&self, used: &mut Self::Used, cost: u64, tat_min: u128);
+
     /// Gives back `cost` units that took `span` and have not departed.
     fn withdraw_usage(&self, used: &mut Self::Used, cost: u64, span: u128);
+
+    /// Takes the usage back to the TAT `tat`, in ticks, if that is earlier.
+    fn forget_usage(&self, used: &mut Self::Used, tat: u128) {
+        self.tick_rate().forget_usage(used.level_mut(), tat);
+    }
 
     /// Forgets the usage as of `now`, which is not before the last charge.
     fn reset_usage(&self, used: &mut Self::Used, now: Now);
@@ -42,7 +50,7 @@ pub(crate) trait Schedule: PartialEq {
 }
 
 /// The usage of one key.
-pub(crate) trait BucketUsage: TableEntry<Extra = ResetCount> {
+pub(crate) trait BucketUsage: TableEntry<Extra = ShardCharges> {
     fn level(&self) -> &Level;
 
     fn level_mut(&mut self) -> &mut Level;
@@ -79,6 +87,12 @@ impl Schedule for TickRate {
         self.retreat_tat(level, cost, self.units_to_ticks(cost), regained);
     }
 
+    fn give_back_usage(&self, level: &mut Level, cost: u64, tat_min: u128) {
+        let span = self.units_to_ticks(cost);
+        let regained = (tat_min + span).saturating_sub(self.tat_ticks(level));
+        self.retreat_tat(level, cost, span, regained);
+    }
+
     fn withdraw_usage(&self, level: &mut Level, _: u64, span: u128) {
         let tat = self.tat_ticks(level).saturating_sub(span);
         self.set_tat(level, tat);
@@ -111,7 +125,7 @@ impl BucketUsage for Level {
 }
 
 impl TableEntry for Level {
-    type Extra = ResetCount;
+    type Extra = ShardCharges;
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
@@ -124,11 +138,11 @@ impl TableEntry for Level {
 }
 
 impl PersistentEntry for Level {
-    fn encode_entry(&self, _: &ResetCount, out: &mut Vec<u8>) {
+    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
         Level::encode_level(self, out);
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ResetCount) -> Option<Level> {
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<Level> {
         let level = Level::decode_level(&mut bytes, shift)?;
         bytes.is_empty().then_some(level)
     }

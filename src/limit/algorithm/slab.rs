@@ -23,6 +23,10 @@ impl<T> Slab<T> {
         self.0.get_mut(index as usize)
     }
 
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|(_, value)| value)
+    }
+
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.0.insert(value) as u32
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::limit::Epoch;
+use crate::limit::algorithm::settle::SettleTerms;
 use crate::limit::table::{Table, TableEntry, TableParams};
 
 /// The arguments that the meters of all algorithms share.
@@ -10,6 +11,7 @@ pub(crate) struct TableSpec<'a, M> {
     pub keys_max: usize,
     /// The limit, as warnings name it.
     pub owner: &'a Arc<str>,
+    pub settle_terms: SettleTerms,
     /// The meter of the same rate before a reload, which the new one continues.
     pub previous: Option<&'a M>,
 }

@@ -3,6 +3,8 @@
 //! The decision is governor's GCRA. It is translation invariant, so governor's clock always shows 0 and governor sees
 //! the backlog (TAT − now) in exact ticks; the TAT itself stays in the table. With `warm_up` the units of a cold
 //! bucket take longer than 1/rate; the largest backlog stays the same.
+//!
+//! Units that a response used beyond its reservation take the backlog up to one depth further: a debt.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,8 +19,9 @@ use governor::{Quota, RateLimiter};
 
 use super::queue::NO_NODE;
 use super::rate::TickRate;
-use super::resets::ResetCount;
 use super::schedule::{BucketUsage, Schedule};
+use super::settle::{self, ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use super::shard_charges::{ChargedSpan, OpenUnits, ShardCharges};
 use crate::base::clock::Now;
 use crate::config::TokenBucketRate;
 use crate::limit::algorithm::table_spec::TableSpec;
@@ -44,6 +47,7 @@ pub(crate) struct TokenBucketParams<S> {
     /// Ticks of the bucket beyond the reach of governor's 32-bit burst; 0 for all but huge buckets.
     beyond: u128,
     epoch: Epoch,
+    settle_terms: SettleTerms,
 }
 
 type Governor = RateLimiter<BacklogTicks, BacklogStore, ZeroClock, NoOpMiddleware<Nanos>>;
@@ -87,6 +91,7 @@ impl<S: Schedule> TokenBucket<S> {
             governor: RateLimiter::new(quota, BacklogStore, ZeroClock),
             beyond: tick_rate.units_to_ticks(burst - u64::from(burst_governor)),
             epoch,
+            settle_terms: spec.settle_terms,
         });
         let table = spec.build_table(&params, |before| &before.table);
         TokenBucket { params, table }
@@ -103,15 +108,19 @@ impl<S: Schedule> TokenBucket<S> {
     /// Judges units and takes them if they fit.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |used, resets, params, shared| {
+        self.table.update_entry(&units.key, now, |used, charges, params, shared| {
             let present = used.level().clamp_now(now);
             let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
             match params.ticks_until_fit(used, present, backlog, units.cost) {
                 Ok(()) => {
                     let (since, span) = params.schedule.charge_usage(used, present, units.cost);
                     let decision = params.build_decision(Ok(()), used, present, backlog + span, 0);
-                    let epoch = resets.charge_epoch(params.epoch);
-                    (decision, Some(ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch }))
+                    let epoch = charges.charge_epoch(params.epoch);
+                    let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+                    if params.settle_terms.settles && !shared {
+                        params.open_charge(charges, units, present, span, &charge);
+                    }
+                    (decision, Some(charge))
                 }
                 Err(ticks) => {
                     (params.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
@@ -136,21 +145,17 @@ impl<S: Schedule> TokenBucket<S> {
         key: &CounterKey,
         cost: u64,
         charge: &ChargeRecord,
-        _: impl FnOnce() -> Now,
+        now: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |used, resets, params| {
-            if charge.epoch == resets.charge_epoch(params.epoch) {
-                params.schedule.refund_usage(used, cost, charge.since);
-            }
-        });
+        settle::settle_charge(&self.table, key, (cost, 0), charge, now());
     }
 
     /// Forgets what the key has used; its counter is then as that of a newcomer.
     pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
-        self.table.update_own(key, now, |used, resets, params| {
+        self.table.update_own(key, now, |used, charges, params| {
             let present = used.level().clamp_now(now);
             params.schedule.reset_usage(used, present);
-            resets.count_reset();
+            charges.count_reset(key);
             0
         })
     }
@@ -176,6 +181,30 @@ impl<S: Schedule> TokenBucketParams<S> {
         }
     }
 
+    /// The greatest backlog without debt.
+    fn backlog_max(&self) -> u128 {
+        u128::from(S::SLOWEST) * self.depth
+    }
+
+    /// Remembers a charge that the response settles.
+    #[cold]
+    fn open_charge(
+        &self,
+        charges: &mut ShardCharges,
+        units: &Units,
+        present: Now,
+        span: u128,
+        charge: &ChargeRecord,
+    ) {
+        charges.add_to_span(&units.key, present.0, self.charged_span(present, span));
+        charges.open_charge(&units.key, units.cost, charge);
+    }
+
+    /// A charge at `at` that takes `ticks`.
+    fn charged_span(&self, at: Now, ticks: u128) -> ChargedSpan {
+        ChargedSpan { tat: self.schedule.tick_rate().ns_to_ticks(at.0) + ticks, ticks }
+    }
+
     /// `behind_ns` is how far the caller's clock is behind the bucket's.
     #[inline]
     fn build_decision(
@@ -198,11 +227,12 @@ impl<S: Schedule> TokenBucketParams<S> {
 }
 
 impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
-    /// Keeps the number of used units, up to the depth of the bucket; each unit now lasts as long as the new rate says.
+    /// Keeps the number of used units, up to the depth of the bucket, and the debt beyond it, as much again; each unit
+    /// now lasts as long as the new rate says.
     fn convert_entry(
         &self,
         used: &mut S::Used,
-        _: &mut ResetCount,
+        _: &mut ShardCharges,
         before: &TokenBucketParams<S>,
         now: Now,
         _: &mut Vec<Waker>,
@@ -216,10 +246,97 @@ impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
         }
         let (tick_rate, present) = (self.schedule.tick_rate(), used.level().clamp_now(now));
         let backlog = before.schedule.tick_rate().backlog_ticks(used.level(), present);
-        let backlog = tick_rate.convert_ticks(backlog, before.schedule.tick_rate());
+        let within = backlog.min(before.backlog_max());
+        let convert = |ticks: u128| tick_rate.convert_ticks(ticks, before.schedule.tick_rate());
+        let (within, debt) = (convert(within), convert(backlog - within));
         self.schedule.convert_usage(used, &before.schedule, present);
-        tick_rate.set_backlog(used.level_mut(), present, backlog.min(u128::from(S::SLOWEST) * self.depth));
+        let backlog = within.min(self.backlog_max()) + debt.min(self.depth);
+        tick_rate.set_backlog(used.level_mut(), present, backlog);
     }
+}
+
+impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn settle_terms(&self) -> SettleTerms {
+        self.settle_terms
+    }
+
+    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
+        charges
+    }
+
+    /// Time alone pays it back.
+    fn carry_debt(&self, _: &mut S::Used, _: &mut ShardCharges, _: Now) {}
+
+    fn give_back(&self, used: &mut S::Used, charges: &mut ShardCharges, given: &GivenBack<'_>, _: Now) {
+        let GivenBack { key, charge, units } = *given;
+        match charges.charged_since(key, charge).filter(|_| !charge.shared) {
+            Some(later) => {
+                self.schedule.give_back_usage(used, units, later.tat);
+                charges.shorten_charge(key, charge, self.schedule.tick_rate().units_to_ticks(units));
+            }
+            // A shared counter, whose open charges are not known.
+            None => self.schedule.refund_usage(used, units, charge.since),
+        }
+    }
+
+    /// The units follow all others, as every charge does.
+    fn force_units(
+        &self,
+        used: &mut S::Used,
+        charges: &mut ShardCharges,
+        forced: &ForcedUnits<'_>,
+        now: Now,
+    ) -> u64 {
+        let present = used.level().clamp_now(now);
+        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
+        let debt_max = if self.settle_terms.settles { self.depth } else { 0 };
+        let room = (self.backlog_max() + debt_max).saturating_sub(backlog);
+        let fits = |units: u64| self.schedule.next_ticks(used, present, units) <= room;
+        let taken = if fits(forced.units) { forced.units } else { greatest_where(forced.units, fits) };
+        if taken > 0 {
+            let (_, span) = self.schedule.charge_usage(used, present, taken);
+            if self.settle_terms.settles && !forced.shared {
+                charges.add_to_span(forced.key, present.0, self.charged_span(present, span));
+            }
+        }
+        forced.units - taken
+    }
+
+    /// As if nothing else had been charged; never more than what was.
+    fn keep_open_units(
+        &self,
+        used: &mut S::Used,
+        charges: &mut ShardCharges,
+        key: &CounterKey,
+        open: &[OpenUnits],
+        now: Now,
+    ) {
+        let present = used.level().clamp_now(now);
+        let span = |units: u64| self.schedule.last_ticks(used, units);
+        let kept = open.iter().fold(ChargedSpan::default(), |kept, open| {
+            let at = open.at_ns.map_or(present, Now);
+            kept.followed_by(self.charged_span(at, span(open.units)))
+        });
+        charges.forget_closed(key, |at_ns, units| self.charged_span(Now(at_ns), span(units)));
+        self.schedule.forget_usage(used, kept.tat);
+    }
+}
+
+/// The greatest number below `end` that holds; 0 holds, and so does every number below one that does.
+fn greatest_where(end: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut greatest, mut end) = (0, end);
+    while end - greatest > 1 {
+        let middle = greatest + (end - greatest) / 2;
+        match holds(middle) {
+            true => greatest = middle,
+            false => end = middle,
+        }
+    }
+    greatest
 }
 
 // === impl BacklogStore ===

@@ -10,8 +10,8 @@
 //! however they are divided; no unit takes less than T, so a warm limit is never faster.
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
-use super::resets::ResetCount;
 use super::schedule::{BucketUsage, Schedule};
+use super::shard_charges::ShardCharges;
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
@@ -124,6 +124,16 @@ impl Schedule for WarmUpRate {
         self.set_heat(used, heat);
     }
 
+    fn give_back_usage(&self, used: &mut WarmLevel, cost: u64, tat_min: u128) {
+        let (span, tat) = (self.last_ticks(used, cost), self.tick_rate.tat_ticks(&used.level));
+        if tat >= tat_min + span {
+            self.tick_rate.retreat_tat(&mut used.level, cost, span, 0);
+            return self.set_heat(used, { used.heat }.saturating_sub(self.units_heat(cost)));
+        }
+        // As for a late refund, the heat stays: it may have cooled away.
+        self.tick_rate.give_back_usage(&mut used.level, cost, tat_min);
+    }
+
     fn withdraw_usage(&self, used: &mut WarmLevel, cost: u64, span: u128) {
         self.tick_rate.withdraw_usage(&mut used.level, cost, span);
         self.set_heat(used, { used.heat }.saturating_sub(self.units_heat(cost)));
@@ -179,7 +189,7 @@ impl BucketUsage for WarmLevel {
 }
 
 impl TableEntry for WarmLevel {
-    type Extra = ResetCount;
+    type Extra = ShardCharges;
 
     /// Idle is empty and cold: the last unit ended at least the cooling time ago.
     fn is_idle(&self, now: Now) -> bool {
@@ -192,13 +202,13 @@ impl TableEntry for WarmLevel {
 }
 
 impl PersistentEntry for WarmLevel {
-    fn encode_entry(&self, _: &ResetCount, out: &mut Vec<u8>) {
+    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
         self.level.encode_level(out);
         out.extend({ self.heat }.to_le_bytes());
         out.extend({ self.cools_ns }.to_le_bytes());
     }
 
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ResetCount) -> Option<WarmLevel> {
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<WarmLevel> {
         let used = WarmLevel {
             level: Level::decode_level(&mut bytes, shift)?,
             heat: u128::from_le_bytes(take_bytes(&mut bytes)?),

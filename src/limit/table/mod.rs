@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::base::clock::Now;
 
 mod capacity;
+mod extra;
 mod own_entry;
 pub mod persistent;
 mod shard;
@@ -38,7 +39,7 @@ pub trait TableEntry: Copy + Default {
     /// Data that the entries of one shard share under its lock, such as queues.
     type Extra: Default;
 
-    /// Whether the entry says no more than a fresh one: its slot may be reused.
+    /// Whether the entry says no more than a fresh one, unless [`TableParams::is_idle`] knows more.
     fn is_idle(&self, now: Now) -> bool;
 
     /// The first entry of a newcomer with its own slot, `self` being the overflow counter it would have shared;
@@ -51,6 +52,12 @@ pub trait TableEntry: Copy + Default {
 
 /// The parameters that entries are expressed in.
 pub trait TableParams<E: TableEntry> {
+    /// Whether an entry says no more than a fresh one: its slot may be reused.
+    #[inline]
+    fn is_idle(&self, entry: &E, now: Now) -> bool {
+        entry.is_idle(now)
+    }
+
     /// Converts an entry from the parameters `before` to these, as of `now`. The wakers added to `to_wake` are woken
     /// once the lock is released.
     fn convert_entry(
@@ -291,7 +298,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
     ) -> R {
         let result = step(&mut entry, &mut shard.extra, &shard.params, false);
-        if entry.is_idle(now) {
+        if shard.params.is_idle(&entry, now) {
             entry.release_extra(&mut shard.extra);
             self.keys_stored.fetch_sub(1, Relaxed);
         } else {

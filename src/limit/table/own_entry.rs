@@ -49,6 +49,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     fn is_overflow_used(&self, key: &CounterKey, now: Now) -> bool {
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
-        !guard.entry_at(index).0.is_idle(now)
+        let (entry, _, params) = guard.entry_at(index);
+        !params.is_idle(entry, now)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::TableEntry;
+use super::{TableEntry, TableParams};
 use crate::base::clock::Now;
 
 /// Slots per set: one word of tags.
@@ -42,7 +42,7 @@ pub(super) struct KeyHash {
 
 // === impl Shard ===
 
-impl<E: TableEntry, N> Shard<E, N> {
+impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
     pub(super) fn new(params: Arc<N>) -> Shard<E, N> {
         Shard { tags: Vec::new(), slots: Vec::new(), next_sweep: 0, extra: E::Extra::default(), params }
     }
@@ -84,7 +84,8 @@ impl<E: TableEntry, N> Shard<E, N> {
     pub(super) fn reuse_idle(&mut self, hash: &KeyHash, now: Now) -> Option<usize> {
         let sets = self.candidate_sets(hash)?;
         let mut slots = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
-        let index = slots.find(|&index| self.tag_at(index) != 0 && self.slots[index].entry.is_idle(now))?;
+        let index = slots
+            .find(|&index| self.tag_at(index) != 0 && self.params.is_idle(&self.slots[index].entry, now))?;
         self.slots[index].entry.release_extra(&mut self.extra);
         self.set_tag(index, 0);
         Some(index)
@@ -132,7 +133,7 @@ impl<E: TableEntry, N> Shard<E, N> {
         self.next_sweep = set + 1;
         let mut freed = 0;
         for index in set * WAYS..(set + 1) * WAYS {
-            if self.tag_at(index) != 0 && self.slots[index].entry.is_idle(now) {
+            if self.tag_at(index) != 0 && self.params.is_idle(&self.slots[index].entry, now) {
                 self.slots[index].entry.release_extra(&mut self.extra);
                 self.set_tag(index, 0);
                 freed += 1;
@@ -157,7 +158,7 @@ impl<E: TableEntry, N> Shard<E, N> {
             let choice = if scale_bits(hash.first, sets) == index / WAYS { hash.first } else { hash.second };
             let set = scale_bits(choice, sets_new);
             let free = bytes_zero(self.tags[set]);
-            if slot.entry.is_idle(now) || free == 0 {
+            if self.params.is_idle(&slot.entry, now) || free == 0 {
                 slot.entry.release_extra(&mut self.extra);
                 dropped += 1;
             } else {

@@ -42,6 +42,7 @@ fn record(path: &str) -> AccessRecord<'_> {
         limit: None,
         key: None,
         retry_after_ns: None,
+        charge: None,
         dry_run: None,
         user_agent: None,
         referer: None,

@@ -85,6 +85,13 @@ impl Metrics {
         }
     }
 
+    /// Records the time of a request in the queue of an upstream.
+    pub fn observe_upstream_wait(&self, worker: usize, upstream: UpstreamId, ns: u64) {
+        if let Some(&series) = self.series.upstreams.get(upstream.0) {
+            self.upstream_waits[series].observe(worker, ns);
+        }
+    }
+
     /// Counts a fault; `cause` is an index in [`super::MetricLabels::faults`].
     #[inline]
     pub fn count_fault(&self, worker: usize, cause: usize) {

@@ -10,8 +10,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, HistogramReading};
 use super::{
-    BanEvent, CONNECTION_REJECTIONS, DECISION_NAMES, FAULT_OUTCOMES, HANDSHAKE_RESULTS, Metrics,
-    PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
+    BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DECISION_NAMES, FAULT_OUTCOMES, HANDSHAKE_RESULTS,
+    Metrics, PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
 };
 
 /// The content type of [`Metrics::render`].
@@ -112,6 +112,19 @@ impl MetricsCollector {
         for (limit, index) in limits() {
             encode_series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[index])?;
         }
+        let charging = || limits().filter(|(_, index)| metrics.labels.charging.get(*index) == Some(&true));
+        let help = "Units that limits charged for responses, by how they were found";
+        let mut family = counter_family(out, "sluicegate_charged_units", help)?;
+        for (limit, index) in charging() {
+            let charges = &metrics.charges[index];
+            encode_series(&mut family, &[("limit", limit)], "source", &CHARGE_NAMES, 0, charges)?;
+        }
+        let help = "Units of responses beyond the debt that a key may have, which were not charged";
+        let mut family = counter_family(out, "sluicegate_overrun_units", help)?;
+        for (limit, index) in charging() {
+            let sum = metrics.sum_overruns(index);
+            family.encode_family(&[("limit", limit)])?.encode_counter(&sum, NO_EXEMPLAR)?;
+        }
         let help = "Time requests spent in the queues of a limit";
         let waits = limits().map(|(limit, index)| (limit, metrics.waits[index].read_buckets()));
         encode_histograms(out, "sluicegate_wait", help, "limit", waits)
@@ -140,7 +153,11 @@ impl MetricsCollector {
         let help = "Time from sending a request to the head of its response";
         let times = upstreams()
             .map(|((name, _), index)| (name.as_str(), metrics.upstream_times[index].read_buckets()));
-        encode_histograms(out, "sluicegate_upstream_response", help, "upstream", times)
+        encode_histograms(out, "sluicegate_upstream_response", help, "upstream", times)?;
+        let help = "Time requests spent in the queue of an upstream";
+        let waits = upstreams()
+            .map(|((name, _), index)| (name.as_str(), metrics.upstream_waits[index].read_buckets()));
+        encode_histograms(out, "sluicegate_upstream_wait", help, "upstream", waits)
     }
 
     fn encode_connections(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -186,7 +203,7 @@ impl MetricsCollector {
             ("sluicegate_bans", "Bans that were started", BanEvent::Started),
             ("sluicegate_bans_learned", "Bans that other gateways started", BanEvent::Learned),
             ("sluicegate_bans_rejected", "Requests rejected because of a ban", BanEvent::Rejected),
-            ("sluicegate_strikes", "Rejections that counted towards a ban", BanEvent::Strike),
+            ("sluicegate_strikes", "Rejections and responses that counted towards a ban", BanEvent::Strike),
             (
                 "sluicegate_strikes_uncounted",
                 "Rejections that could not be counted, because the table was full",

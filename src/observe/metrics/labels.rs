@@ -78,6 +78,11 @@ impl PreviousCells<'_> {
         self.reuse_cell(|before| before.upstream_times.get(upstream_index(before, upstream)?))
     }
 
+    /// The waits in the queue of an upstream.
+    pub fn reuse_upstream_waits(&self, upstream: &str) -> Arc<Histogram> {
+        self.reuse_cell(|before| before.upstream_waits.get(upstream_index(before, upstream)?))
+    }
+
     /// The outcomes of the servers of an upstream.
     pub fn reuse_server_cells(&self, upstream: &str, servers: &[String]) -> Vec<Arc<ServerCounters>> {
         let cell = |server: &String| {

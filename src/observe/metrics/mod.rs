@@ -2,6 +2,7 @@
 //! bounded.
 
 pub mod cells;
+mod charges;
 mod count;
 mod expose;
 mod labels;
@@ -19,9 +20,10 @@ use parking_lot::Mutex;
 
 use cells::{Counters, Histogram};
 
+pub use charges::CHARGE_NAMES;
 pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
-pub use servers::ServerMetric;
+pub use servers::{ServerMetric, StopMetric};
 pub use store::StoreReading;
 pub use traffic::{DecisionCounts, VERDICT_NAMES, VerdictKind};
 
@@ -31,6 +33,8 @@ pub struct MetricLabels {
     pub workers: usize,
     pub locations: Vec<String>,
     pub limits: Vec<String>,
+    /// For each limit, whether it charges by the response.
+    pub charging: Vec<bool>,
     /// The name of each upstream, and the names of its servers.
     pub upstreams: Vec<(String, Vec<String>)>,
     /// The causes of faults.
@@ -48,8 +52,11 @@ pub struct Metrics {
     decisions: Vec<Arc<Counters<{ DECISION_NAMES.len() }>>>,
     waits: Vec<Arc<Histogram>>,
     invalid_costs: Vec<Arc<Counters<1>>>,
+    /// Units by [`CHARGE_NAMES`], and last those of overruns.
+    charges: Vec<Arc<Counters<{ CHARGE_NAMES.len() + 1 }>>>,
     upstream_requests: Vec<Vec<Arc<ServerCounters>>>,
     upstream_times: Vec<Arc<Histogram>>,
+    upstream_waits: Vec<Arc<Histogram>>,
     faults: Vec<Arc<Counters<1>>>,
     /// By [`VerdictKind`].
     verdicts: Arc<Counters<{ VERDICT_NAMES.len() }>>,
@@ -66,6 +73,8 @@ pub struct Metrics {
     /// Values of the process, whichever gateway is in force.
     process_values: Arc<Mutex<Vec<WatchedValue>>>,
     store: Mutex<Option<Box<dyn Fn() -> StoreReading + Send + Sync>>>,
+    /// Readers of overruns that the store counts, by limit.
+    store_overruns: Mutex<Vec<(LimitId, ValueReader)>>,
 }
 
 /// Classes of status codes, by their first digit.
@@ -181,6 +190,8 @@ impl Metrics {
         let workers = labels.workers;
         let before = before.filter(|before| before.labels.workers == workers);
         let previous_cells = PreviousCells { previous: before, workers };
+        let waits =
+            labels.upstreams.iter().map(|(name, _)| previous_cells.reuse_upstream_waits(name)).collect();
         let times = labels.upstreams.iter().map(|(name, _)| previous_cells.reuse_times(name)).collect();
         let servers = labels
             .upstreams
@@ -195,8 +206,10 @@ impl Metrics {
             waits: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
             invalid_costs: previous_cells
                 .reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),
+            charges: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.charges)),
             upstream_requests: servers,
             upstream_times: times,
+            upstream_waits: waits,
             faults: previous_cells.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
             verdicts: previous_cells.reuse_unlabelled(workers, |all| &all.verdicts),
             bans: previous_cells.reuse_unlabelled(workers + 1, |all| &all.bans),
@@ -206,6 +219,7 @@ impl Metrics {
             gateway_values: Mutex::default(),
             process_values: before.map(|before| before.process_values.clone()).unwrap_or_default(),
             store: Mutex::default(),
+            store_overruns: Mutex::default(),
             labels,
         })
     }

@@ -15,6 +15,15 @@ pub enum ServerMetric {
     ChecksFailed,
 }
 
+/// A metric of an upstream that is obeyed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopMetric {
+    Stopped,
+    Stops,
+    Held,
+    Rejected,
+}
+
 impl ServerMetric {
     const ALL: [ServerMetric; 7] = [
         ServerMetric::Up,
@@ -73,6 +82,33 @@ impl Metrics {
             let (name, help) =
                 ("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
             self.watch_counter(name, help, self.upstream_label(upstream), read);
+        }
+    }
+
+    /// Stops that an upstream asked for; `reader` returns the function that reads one of the metrics.
+    pub fn watch_stops(&self, upstream: UpstreamId, reader: impl Fn(StopMetric) -> ValueReader) {
+        if !self.is_first(upstream, None) {
+            return;
+        }
+        let labels = || self.upstream_label(upstream);
+        let (name, help) =
+            ("sluicegate_upstream_stopped", "Whether an upstream has stopped requests for now");
+        self.watch_gauge(name, help, labels(), reader(StopMetric::Stopped));
+        for (metric, name, help) in [
+            (StopMetric::Stops, "sluicegate_upstream_stops", "Stops that an upstream asked for"),
+            (StopMetric::Held, "sluicegate_upstream_held", "Requests that waited for the end of a stop"),
+            (StopMetric::Rejected, "sluicegate_upstream_stop_rejections", "Requests that a stop rejected"),
+        ] {
+            self.watch_counter(name, help, labels(), reader(metric));
+        }
+    }
+
+    /// Requests that wait in the queue of an upstream.
+    pub fn watch_upstream_queue(&self, upstream: UpstreamId, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        if self.is_first(upstream, None) {
+            let (name, help) =
+                ("sluicegate_upstream_queue_depth", "Requests waiting in the queue of an upstream");
+            self.watch_gauge(name, help, self.upstream_label(upstream), read);
         }
     }
 

@@ -12,6 +12,7 @@ fn metrics() -> Arc<Metrics> {
         workers: 2,
         locations: text(&["/", "~ \"\\.x\n", "/"]),
         limits: text(&["per-ip", "line", "per-ip"]),
+        charging: vec![true, false, true],
         upstreams: vec![
             ("app".to_owned(), text(&["10.0.0.1:80", "10.0.0.1:80", "b:81"])),
             ("app".to_owned(), text(&["10.0.0.1:80", "10.0.0.1:80", "b:81"])),

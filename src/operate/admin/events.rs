@@ -17,7 +17,7 @@ use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SA
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::report::RecentRefusal;
 use crate::shared::Store;
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, UpstreamStatus};
 
 /// The kind of the answer.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
@@ -97,6 +97,9 @@ struct UpstreamRates<'a> {
     ejected: usize,
     draining: usize,
     in_flight: u64,
+    /// `None` = it has no queue.
+    waiting: Option<usize>,
+    stopped_s: f64,
     response: Option<Quantiles>,
 }
 
@@ -145,7 +148,7 @@ async fn render_event(state: &AdminState) -> String {
             .map(|(name, traffic)| ((*name).to_owned(), traffic.per_s.into()))
             .collect(),
         in_flight: gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
-        waiting: gateway.limits.iter().map(|limit| gateway.count_waiting(limit.id)).sum(),
+        waiting: count_all_waiting(&gateway),
         bans: gateway.active_bans(now),
         wait: look.waits,
         limits: busiest_limits(&gateway, &look),
@@ -155,6 +158,13 @@ async fn render_event(state: &AdminState) -> String {
     };
     // Only maps with odd keys fail to serialize, and there are none.
     format!("data: {}\n\n", serde_json::to_string(&event).unwrap_or_default())
+}
+
+/// Requests in the queues of limits and of upstreams.
+fn count_all_waiting(gateway: &Gateway) -> usize {
+    let for_limits = gateway.limits.iter().map(|limit| gateway.count_waiting(limit.id));
+    let for_servers = gateway.upstreams.iter().map(|upstream| upstream.waiting_count());
+    for_limits.chain(for_servers).sum()
 }
 
 fn busiest_limits<'a>(gateway: &'a Gateway, look: &TrafficLook) -> Vec<LimitRates<'a>> {
@@ -191,7 +201,7 @@ fn busiest_upstreams<'a>(gateway: &'a Gateway, look: &TrafficLook, now: Now) -> 
 }
 
 fn count_states(upstream: &Upstream, now: Now) -> UpstreamRates<'_> {
-    let servers = upstream.status_at(now).servers;
+    let UpstreamStatus { servers, stop, queue, .. } = upstream.status_at(now);
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
     UpstreamRates {
         upstream: &upstream.name,
@@ -200,6 +210,8 @@ fn count_states(upstream: &Upstream, now: Now) -> UpstreamRates<'_> {
         ejected: count("ejected"),
         draining: count("draining"),
         in_flight: servers.iter().map(|server| u64::from(server.in_flight)).sum(),
+        waiting: queue.map(|queue| queue.waiting),
+        stopped_s: stop.map_or(0.0, |stop| stop.stopped_s),
         response: None,
     }
 }

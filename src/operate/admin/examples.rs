@@ -8,9 +8,10 @@ pub(super) const SERVERS: &str = r#"[
 pub(super) const UPSTREAM: &str = r#"{
   "upstream": "app",
   "balance": "p2c",
+  "queue": { "size": 1000, "waiting": 3, "waits": 5120, "wait_seconds": 614.25, "timeouts": 2 },
   "servers": [
     { "server": "10.0.0.7:8080", "state": "up", "weight": 1, "share": 100, "backup": false, "in_flight": 12,
-      "ejections": 1, "last_error": { "error": "connection refused", "seconds_ago": 812.5 } }
+      "max_connections": 12, "ejections": 1, "last_error": { "error": "connection refused", "seconds_ago": 812.5 } }
   ]
 }"#;
 
@@ -100,7 +101,7 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
   ],
   "upstreams": [
     { "upstream": "app", "up": 2, "down": 0, "ejected": 1, "draining": 0, "in_flight": 9,
-      "response": { "p50_ms": 12.5, "p99_ms": 88.0 } }
+      "waiting": 3, "stopped_s": 0.0, "response": { "p50_ms": 12.5, "p99_ms": 88.0 } }
   ],
   "refusals": [
     { "at_ms": 1767225599870, "limit": "per-ip", "key": "ip=192.0.2.7", "ip": "192.0.2.7", "location": "/api/",

@@ -16,6 +16,7 @@ pub(super) static QUERY: JsonObject = JsonObject {
             Nullable(&Text),
             "The name of the listener; else the first one of the URL's scheme.",
         ),
+        maybe("data", Nullable(&Text), "The body, for limits that read it."),
     ],
 };
 
@@ -35,6 +36,8 @@ pub(super) static EXPLANATION: JsonObject = JsonObject {
         maybe("access", Text, "The decision of the access rules."),
         maybe("ban_left_ms", Count, "Milliseconds left of the client's ban."),
         maybe("ban", Object(&BAN), "The ban, if an operator set it."),
+        maybe("stop", Object(&STOP), "The stop by its upstream."),
+        maybe("queue", Object(&QUEUE), "The queue in front of its servers; absent without one."),
         maybe("token", Object(&TOKEN), "Whether the client's token is accepted."),
         maybe("account", Object(&ACCOUNT), "The account."),
         maybe("tier", Text, "The tier of the account."),
@@ -45,6 +48,26 @@ pub(super) static EXPLANATION: JsonObject = JsonObject {
             "The limits that do not judge it, because it is decided before.",
         ),
         always("verdict", Object(&VERDICT), "The decision."),
+    ],
+};
+
+static QUEUE: JsonObject = JsonObject {
+    name: "ExplainedQueue",
+    fields: &[
+        always("upstream", Text, "The upstream."),
+        always("waiting", Count, "Requests that wait now."),
+        always("size", Count, "The most requests that may wait."),
+    ],
+};
+
+static STOP: JsonObject = JsonObject {
+    name: "ExplainedStop",
+    fields: &[
+        always("upstream", Text, "The upstream."),
+        maybe("status", Count, "The status that began it; absent if it said that nothing is left."),
+        always("left_ms", Count, "Milliseconds left; 0 while the pace climbs after it."),
+        always("until_ms", Count, "Its end, in milliseconds since 1970."),
+        always("wait_ms", Count, "Milliseconds until this request may pass, behind those that wait."),
     ],
 };
 
@@ -102,9 +125,11 @@ static LIMIT: JsonObject = JsonObject {
         always("dry_run", Flag, "Whether it only counts."),
         maybe("skipped", Text, "Why it does not count the request."),
         maybe("problem", Text, "Why it cannot count the request."),
+        maybe("body", Text, "What is missing for a limit that reads the body."),
         maybe("counts_by", Text, "The key."),
         maybe("grant", Object(&GRANT), "The other numbers that an operator granted the key."),
         maybe("cost", Count, "The units that the request takes."),
+        maybe("reserves", Count, "The units that it reserves; its response settles them."),
         maybe("without_redis", Text, "The fallback in force, if Redis does not answer."),
         always("counters", List(&Object(&COUNTER)), "One for each rate."),
     ],
@@ -142,6 +167,7 @@ static VERDICT: JsonObject = JsonObject {
         maybe("retry_after", Text, "The `Retry-After` of the answer, in seconds."),
         maybe("retry_after_ms", Count, "The same, exactly."),
         maybe("wait_ms", Count, "Milliseconds in a queue."),
+        maybe("position", Count, "The position in a queue for slots, from 1; its wait is not known."),
         maybe("then", Text, "What happens to the request."),
     ],
 };

@@ -66,7 +66,7 @@ impl KeyGrant {
         let id = grant_key(key).id_in(limit);
         let is_own = |grant: &&GrantConfig| grant.key.id_in(limit) == id && grant.until_ns > now.0;
         limit.grants.iter().find(is_own).map(|grant| KeyGrant {
-            numbers: describe_rates(&grant.numbers).join(", "),
+            numbers: describe_rates(limit, &grant.numbers).join(", "),
             left_s: seconds(grant.until_ns.saturating_sub(now.0)),
             reason: Some(grant.reason.clone()).filter(|reason| !reason.is_empty()),
             by: grant.by.clone(),
@@ -107,7 +107,9 @@ impl KeyUsage {
         if limit.is_concurrency() {
             // Requests that are in flight may be more than an adaptive limit admits now.
             let free = limit.slot_count(variant).saturating_sub(limit.slots_in_use(variant, &key.key));
-            return KeyUsage { remaining: Some(free), reset_s: None, waiting: Some(0) };
+            let waiting = limit.waiting_units(variant, &key.key);
+            let remaining = if waiting > 0 { 0 } else { free };
+            return KeyUsage { remaining: Some(remaining), reset_s: None, waiting: Some(waiting) };
         }
         let decisions = rates.clone().map(|rate| limit.peek_units(rate, &units, now)).collect();
         let waiting = rates.map(|rate| limit.waiting_units(rate, &key.key)).max().unwrap_or(0);

@@ -95,7 +95,7 @@ impl LimitStatus {
             algorithm: config.algorithm.word(),
             key: describe_key(&config.key),
             sentence: describe_limit(&gateway.config, found.limit, None),
-            numbers: describe_rates(&config.algorithm).join(", "),
+            numbers: describe_rates(config, &config.algorithm).join(", "),
             rates: list_rates(&config.algorithm),
             max_concurrent: match config.algorithm {
                 Algorithm::Concurrency { max, .. } => Some(max),
@@ -132,7 +132,7 @@ fn list_rates(numbers: &Algorithm) -> Vec<RateNumbers> {
 fn list_tiers(config: &LimitConfig) -> Vec<TierNumbers> {
     let tiers = config.tiers.iter().map(|(tier, own)| TierNumbers {
         tier: tier.clone(),
-        numbers: own.as_ref().map(|own| describe_rates(own).join(", ")),
+        numbers: own.as_ref().map(|own| describe_rates(config, own).join(", ")),
     });
     tiers.collect()
 }

@@ -58,7 +58,30 @@ pub(super) static UPSTREAM: JsonObject = JsonObject {
     fields: &[
         always("upstream", Text, "Its name."),
         always("balance", Text, "How a server is chosen."),
+        maybe("queue", Object(&SERVER_QUEUE), "The queue in front of its servers; absent without one."),
         always("servers", List(&Object(&SERVER)), "Its servers."),
+        maybe("stop", Object(&STOP), "Its stops; absent without `obey`."),
+    ],
+};
+
+static STOP: JsonObject = JsonObject {
+    name: "UpstreamStops",
+    fields: &[
+        always("stopped_s", Number, "Seconds left of the longest stop; 0 = nothing is stopped."),
+        always("stops", Count, "Stops since the start."),
+        always("held", Count, "Requests that waited for the end of a stop."),
+        always("rejected", Count, "Requests that a stop rejected."),
+    ],
+};
+
+static SERVER_QUEUE: JsonObject = JsonObject {
+    name: "ServerQueue",
+    fields: &[
+        always("size", Count, "The most requests that may wait."),
+        always("waiting", Count, "Requests that wait now."),
+        always("waits", Count, "Waits that have ended, whatever their end."),
+        always("wait_seconds", Number, "The time of all these waits."),
+        always("timeouts", Count, "Waits that `max_wait` ended."),
     ],
 };
 
@@ -231,7 +254,7 @@ pub(super) static TRAFFIC_EVENT: JsonObject = JsonObject {
         always("at_ms", Count, "When, in milliseconds since 1970."),
         always("requests", Object(&VERDICT_RATES), "Finished requests per second, by verdict."),
         always("in_flight", Count, "Requests in flight."),
-        always("waiting", Count, "Requests in queues."),
+        always("waiting", Count, "Requests in the queues of limits and upstreams."),
         always("bans", Count, "Clients that are banned."),
         always("wait", Nullable(&Object(&QUANTILES)), "The waits in queues, over the last minute."),
         always("limits", List(&Object(&LIMIT_RATES)), "The busiest limits, at most 100."),
@@ -301,6 +324,12 @@ static UPSTREAM_STATE: JsonObject = JsonObject {
         always("ejected", Count, "Servers left out after errors."),
         always("draining", Count, "Servers that get no new requests."),
         always("in_flight", Count, "Requests in flight."),
+        always(
+            "waiting",
+            Nullable(&Count),
+            "Requests in the queue in front of its servers; null without one.",
+        ),
+        always("stopped_s", Number, "Seconds left of a stop that it asked for."),
         always(
             "response",
             Nullable(&Object(&QUANTILES)),

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use super::query::ParsedQuery;
-use super::{AccountExplanation, BanExplanation, ClientExplanation};
+use super::{AccountExplanation, BanExplanation, ClientExplanation, QueueExplanation, StopExplanation};
 use crate::config::LocationId;
 use crate::config::describe::describe_key_part;
 use crate::config::{self, KeyPart, MissingKey, ValueSource};
-use crate::proxy::gateway::Gateway;
+use crate::proxy::gateway::{Action, Gateway};
 use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::Rejection;
 use crate::request::access::AccessDecision;
@@ -96,6 +96,26 @@ pub(super) fn explain_ban(
     Some(BanExplanation { target: escape_bytes(ban.target.to_string().as_bytes()), by, reason })
 }
 
+/// The stop by the upstream of the request's location.
+pub(super) fn explain_stop(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<StopExplanation> {
+    let stopped = facts.stop.as_ref()?.stopped?;
+    let Action::Upstream(upstream) = &gateway.routes[facts.route()?.0].action else { return None };
+    Some(StopExplanation {
+        upstream: upstream.name.to_string(),
+        status: (stopped.status != 0).then_some(stopped.status),
+        left_ms: stopped.until.ns_since(facts.head.received).div_ceil(1_000_000),
+        until_ms: stopped.until.to_unix_ns() / 1_000_000,
+        wait_ms: stopped.wait_ns.div_ceil(1_000_000),
+    })
+}
+
+/// The queue in front of the servers that would get the request.
+pub(super) fn explain_queue(gateway: &Gateway, facts: &RequestFacts<'_>) -> Option<QueueExplanation> {
+    let Action::Upstream(upstream) = &gateway.routes[facts.route()?.0].action else { return None };
+    let size = upstream.queue()?.size;
+    Some(QueueExplanation { upstream: upstream.name.to_string(), waiting: upstream.waiting_count(), size })
+}
+
 fn is_banned_by_operator(rejection: Option<&Rejection>) -> bool {
     matches!(rejection, Some(Rejection::Banned { by_operator: true, .. }))
 }
@@ -158,7 +178,7 @@ fn describe_value(
 }
 
 fn describe_source(source: &config::ValueSource, input: &KeyInput<'_>) -> Option<String> {
-    match source::read_source(source, input.headers, input.query, input.token) {
+    match source::read_source(source, &input.sources()) {
         SourceValue::One(value) => Some(escape_bytes(&value)),
         SourceValue::Absent => None,
         SourceValue::Repeated => Some("(given more than once)".to_owned()),

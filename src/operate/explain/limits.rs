@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::describe;
 use crate::admission::chain;
 use crate::admission::chain::{
-    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, RateDecision, UndecidedLimit, WaitingRequest,
+    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
+    WaitingRequest,
 };
 use crate::base::clock::Now;
 use crate::config::LocationId;
@@ -16,7 +17,7 @@ use crate::config::describe::{describe_limit, describe_rate};
 use crate::limit::{Limit, LimitOutcome};
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::judge;
-use crate::proxy::judge::{Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
+use crate::proxy::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use crate::proxy::reject::Rejection;
 use crate::shared::Session;
 
@@ -33,6 +34,9 @@ pub struct LimitExplanation {
     /// Why the limit cannot count the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// What is missing for a limit that reads the body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<&'static str>,
     /// "client IP 203.0.113.7".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts_by: Option<String>,
@@ -41,11 +45,17 @@ pub struct LimitExplanation {
     pub grant: Option<GrantExplanation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
+    /// Units that the request reserves in place of a cost; its response settles them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserves: Option<u64>,
     /// For a limit in Redis without an answer: `offline`, or the fallback in force: `local`, `allow` or `reject`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_redis: Option<&'static str>,
     pub counters: Vec<CounterExplanation>,
 }
+
+/// What is said of a limit that reads the body, where none is given.
+const BODY_MISSING: &str = "no body was given, so its values are missing";
 
 /// A grant of an operator.
 #[derive(Debug, Clone, Serialize)]
@@ -85,8 +95,26 @@ pub(super) struct LookMode {
 pub(super) struct AdmittedPlan {
     /// The location, or the rejection of a request that none serves.
     pub route: Result<LocationId, Rejection>,
-    /// Nanoseconds, and the index of the limit in the chain.
-    pub wait: Option<(u64, usize)>,
+    pub wait: Option<PlannedWait>,
+}
+
+/// The wait of a request in a queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlannedWait {
+    /// `None` for a slot: nobody knows when one is freed.
+    pub wait_ms: Option<u64>,
+    /// The position in a queue for slots, from 1.
+    pub position: Option<u64>,
+    /// The index of the limit in the chain.
+    pub limit_index: usize,
+}
+
+impl PlannedWait {
+    fn of_queued(queued: &Queued) -> PlannedWait {
+        let position = queued.slot_position();
+        let wait_ms = position.is_none().then(|| queued.wait_ns().div_ceil(1_000_000));
+        PlannedWait { wait_ms, position, limit_index: queued.limit_index() }
+    }
 }
 
 impl<'r> JudgeMode<'r> for LookMode {
@@ -122,7 +150,7 @@ impl LookMode {
         decisions: &mut Decisions,
     ) -> Result<AdmittedPlan, Rejection> {
         let waiting_size = || facts.waiting_bytes();
-        let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
+        let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
         let undecided = &mut self.undecided;
         let wait = match verdict {
             Some(ChainVerdict::AskStore(pending)) => {
@@ -132,11 +160,11 @@ impl LookMode {
                 };
                 match answered {
                     ChainVerdict::Admit(_) => None,
-                    ChainVerdict::Wait(queued) => Some((queued.wait_ns(), queued.limit_index())),
+                    ChainVerdict::Wait(queued) => Some(PlannedWait::of_queued(&queued)),
                     ChainVerdict::Reject(rejection) => return Err(judge::translate_rejection(&rejection)),
                 }
             }
-            Some(ChainVerdict::Wait(queued)) => Some((queued.wait_ns(), queued.limit_index())),
+            Some(ChainVerdict::Wait(queued)) => Some(PlannedWait::of_queued(&queued)),
             Some(ChainVerdict::Reject(rejection)) => return Err(judge::translate_rejection(&rejection)),
             Some(ChainVerdict::Admit(_)) | None => None,
         };
@@ -179,9 +207,11 @@ fn explain_limit(
         dry_run: config.dry_run,
         skipped: None,
         problem: None,
+        body: (config.reads_body() && matches!(facts.body_view, BodyView::Absent)).then_some(BODY_MISSING),
         counts_by: None,
         grant: None,
         cost: None,
+        reserves: None,
         without_redis: None,
         counters: Vec::new(),
     };
@@ -194,7 +224,10 @@ fn explain_limit(
                 by: describe::escape_bytes(grant.by.as_bytes()),
                 reason: describe::escape_bytes(grant.reason.as_bytes()),
             });
-            explanation.cost = Some(units.cost);
+            match config.charge {
+                None => explanation.cost = Some(units.cost),
+                Some(_) => explanation.reserves = Some(units.cost),
+            }
         }
         Ok(LimitDemand::Skip) => {
             explanation.skipped = Some(match caller.select_variant(limit).err() {
@@ -249,7 +282,7 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision) -> CounterExplan
     let retries =
         decision.outcome == LimitOutcome::Reject && quota.is_some() && decision.retry_after_ns != u64::MAX;
     CounterExplanation {
-        rate: quota.map(|(rate, _)| describe_rate(&rate)),
+        rate: quota.map(|(rate, _)| describe_rate(&limit.config, &rate)),
         remaining: decision.remaining,
         of: quota.map_or_else(|| limit.max_units(rate), |(_, units)| units),
         reset_ms: ms(decision.reset_ns),

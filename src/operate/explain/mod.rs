@@ -20,11 +20,11 @@ use crate::config::describe::describe_location;
 use crate::config::{AccessLogOutput, Config, LocationConfig};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge;
-use crate::proxy::judge::RequestFacts;
+use crate::proxy::judge::{BodyView, Judgement, RequestFacts};
 use crate::proxy::reject::Rejection;
 use crate::request::cors;
 use crate::request::location::{Arrival, LocationCandidate};
-use crate::request::source::{Token, TokenVerifier};
+use crate::request::source::{BodyValues, Token, TokenVerifier};
 use crate::shared::Session;
 use limits::{AdmittedPlan, LookMode};
 use query::ParsedQuery;
@@ -59,6 +59,12 @@ pub struct Explanation {
     /// The ban, if an operator set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ban: Option<BanExplanation>,
+    /// The stop by the upstream; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopExplanation>,
+    /// The queue in front of the servers of its upstream; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueExplanation>,
     /// Absent where tokens are not verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenExplanation>,
@@ -111,6 +117,31 @@ pub struct BanExplanation {
     pub reason: String,
 }
 
+/// A stop that its upstream asked for.
+#[derive(Debug, Clone, Serialize)]
+pub struct StopExplanation {
+    pub upstream: String,
+    /// The status that began it; absent if the upstream only said that nothing is left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The rest of the stop; 0 while the pace climbs after it.
+    pub left_ms: u64,
+    /// Its end, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// Until this request may pass, behind those that wait.
+    pub wait_ms: u64,
+}
+
+/// The queue in front of the servers of an upstream.
+#[derive(Debug, Clone, Serialize)]
+pub struct QueueExplanation {
+    pub upstream: String,
+    /// Requests that wait now.
+    pub waiting: usize,
+    /// The most that may wait.
+    pub size: usize,
+}
+
 #[derive(Debug, Clone, Serialize)]
 pub struct TokenExplanation {
     /// Whether its claims are used.
@@ -157,14 +188,27 @@ pub async fn explain_request(
     let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
     let today = WallClock::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
-    let mut facts = RequestFacts::new(parsed.to_head(client, now), parsed.body_size(), token.as_ref());
+    let head = parsed.to_head(client, now);
+    let mut facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
+    if parsed.data.is_some() {
+        facts.body_view = BodyView::Unread;
+    }
     let mut look = LookMode::default();
     let mut decisions = Decisions::new();
     let mut verdict = None;
-    let judged = match parsed.find_parser_fault(gateway) {
+    let mut judged = match parsed.find_parser_fault(gateway) {
         Some(fault) => Err(fault.into()),
         None => judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict),
     };
+    let values;
+    if let (Ok(Judgement::AwaitsBody), Some(data)) = (&judged, &parsed.data)
+        && let Some(plan) = gateway.body_plan_for(facts.route())
+    {
+        values = BodyValues::read(plan, data.as_bytes(), true);
+        facts = RequestFacts::new(head, parsed.body_size(), token.as_ref());
+        facts.body_view = BodyView::Read(&values);
+        judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
+    }
     let planned = look.finish_chain(gateway, session, &facts, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
     let chain = gateway.chain_for(facts.route());
@@ -178,7 +222,7 @@ pub async fn explain_request(
             verdict::explain_admitted(gateway, &facts, route, wait)
         }
         Ok(AdmittedPlan { route: Err(rejection), wait }) => VerdictExplanation {
-            wait_ms: wait.map(|(wait_ns, _)| wait_ns.div_ceil(1_000_000)),
+            wait_ms: wait.and_then(|wait| wait.wait_ms),
             ..verdict::explain_rejected(gateway, &rejection, &facts)
         },
         Err(rejection) => verdict::explain_rejected(gateway, &rejection, &facts),
@@ -207,6 +251,8 @@ fn explain_facts(
             _ => None,
         },
         ban: describe::explain_ban(gateway, facts, rejection),
+        stop: describe::explain_stop(gateway, facts),
+        queue: describe::explain_queue(gateway, facts),
         token: None,
         account: None,
         tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),

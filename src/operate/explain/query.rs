@@ -31,6 +31,9 @@ pub struct Query {
     /// The name of the listener; without it the first one that serves the scheme of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
+    /// The body, for limits that read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
 }
 
 /// The parsed query: a request as it would arrive.
@@ -45,6 +48,8 @@ pub(super) struct ParsedQuery {
     pub scheme: Scheme,
     /// The name of the listener.
     pub listener: Option<String>,
+    /// `None` = not given.
+    pub data: Option<String>,
 }
 
 fn loopback() -> String {
@@ -69,7 +74,14 @@ impl ParsedQuery {
             headers.insert(HOST, HeaderValue::from_static("localhost"));
         }
         let (method, peer) = (parse_method(&query.method)?, parse_peer(&query.ip)?);
-        Ok(ParsedQuery { method, uri, headers, peer, scheme, listener })
+        let data = query.data.clone();
+        if let Some(data) = data.as_ref().filter(|data| !data.is_empty())
+            && !headers.contains_key(CONTENT_LENGTH)
+            && !headers.contains_key(TRANSFER_ENCODING)
+        {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(data.len()));
+        }
+        Ok(ParsedQuery { method, uri, headers, peer, scheme, listener, data })
     }
 
     /// The head as it would arrive over HTTP/1.1.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::describe::format_ns;
 use super::{
     ArrivalExplanation, CounterExplanation, Explanation, GrantExplanation, LimitExplanation,
-    VerdictExplanation,
+    QueueExplanation, VerdictExplanation,
 };
 
 const MS: u64 = 1_000_000;
@@ -38,6 +38,18 @@ impl fmt::Display for Explanation {
                 Some(ban) => writeln!(f, ": {}, banned by {}: {}", ban.target, ban.by, ban.reason)?,
                 None => writeln!(f)?,
             }
+        }
+        if let Some(stop) = &self.stop {
+            let left = match stop.left_ms {
+                0 => "over, and the pace climbs".to_owned(),
+                left_ms => format!("{} left", format_ns(left_ms * MS)),
+            };
+            let said = stop.status.map_or("nothing is left".to_owned(), |status| status.to_string());
+            let wait = format_ns(stop.wait_ms * MS);
+            writeln!(f, "stop      {left}: upstream {} answered {said}; wait {wait}", stop.upstream)?;
+        }
+        if let Some(QueueExplanation { upstream, waiting, size }) = &self.queue {
+            writeln!(f, "queue     {waiting} of {size} wait for a server of upstream {upstream}")?;
         }
         if let Some(token) = &self.token {
             match &token.why {
@@ -77,9 +89,16 @@ impl fmt::Display for LimitExplanation {
             let outcome = if self.dry_run { "would be refused" } else { "refused" };
             writeln!(f, "    {outcome}: {problem}")?;
         }
-        if let (Some(by), Some(cost)) = (&self.counts_by, self.cost) {
-            let cost = if cost == 1 { String::new() } else { format!(", cost {cost}") };
-            writeln!(f, "    counts by {by}{cost}")?;
+        if let Some(missing) = self.body {
+            writeln!(f, "    {missing}; give it with --data BODY")?;
+        }
+        if let Some(by) = &self.counts_by {
+            let units = match (self.cost, self.reserves) {
+                (_, Some(units)) => format!(", reserves {units} until its response is over"),
+                (Some(1) | None, None) => String::new(),
+                (Some(cost), None) => format!(", cost {cost}"),
+            };
+            writeln!(f, "    counts by {by}{units}")?;
         }
         if let Some(GrantExplanation { left_ms, by, reason }) = &self.grant {
             writeln!(f, "    by other numbers for {}, granted by {by}: {reason}", format_ns(left_ms * MS))?;
@@ -114,6 +133,7 @@ impl fmt::Display for CounterExplanation {
             write!(f, ", one more in {}", format_ns(self.reset_ms * MS))?;
         }
         match (self.outcome, self.retry_after_ms) {
+            ("wait", _) if self.rate.is_none() => write!(f, ": wait for a free one"),
             ("wait", _) => write!(f, ": wait {}", format_ns(self.wait_ms * MS)),
             ("reject", Some(retry)) => write!(f, ": reject, it would fit in {}", format_ns(retry * MS)),
             (outcome, _) => write!(f, ": {outcome}"),
@@ -127,7 +147,11 @@ impl fmt::Display for VerdictExplanation {
         if let Some(status) = self.status {
             write!(f, " with {status}")?;
         }
+        if let (Some(position), Some(limit)) = (self.position, &self.limit) {
+            write!(f, " at position {position} in the queue of limit {limit}, then")?;
+        }
         match (self.wait_ms, &self.limit, self.cause) {
+            _ if self.position.is_some() => {}
             (Some(wait), Some(limit), _) => {
                 write!(f, " {} in the queue of limit {limit}, then", format_ns(wait * MS))?
             }

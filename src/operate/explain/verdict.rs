@@ -6,6 +6,7 @@ use http::uri::PathAndQuery;
 use serde::Serialize;
 
 use super::describe;
+use super::limits::PlannedWait;
 use crate::config::LocationId;
 use crate::proxy::gateway::{Action, Gateway};
 use crate::proxy::judge::RequestFacts;
@@ -33,6 +34,9 @@ pub struct VerdictExplanation {
     /// The wait in a queue, also before a rejection because no location serves the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
+    /// The position in a queue for slots, from 1, where the wait is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
     /// "forwarded to upstream app as GET /users", "answered here with 200".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub then: Option<String>,
@@ -42,7 +46,7 @@ pub(super) fn explain_admitted(
     gateway: &Gateway,
     facts: &RequestFacts<'_>,
     route: LocationId,
-    wait: Option<(u64, usize)>,
+    wait: Option<PlannedWait>,
 ) -> VerdictExplanation {
     let sent = facts.head.uri.path_and_query();
     let target = facts.target.as_ref().or(sent).map_or("/", PathAndQuery::as_str);
@@ -61,12 +65,12 @@ pub(super) fn explain_admitted(
             format!("redirected to {} with {}", describe::escape_bytes(&url), status.as_u16())
         }
     };
-    let name = |index: usize| route.chain.chain.limits()[index].name.to_string();
-    let (wait_ns, limit) = wait.map(|(wait_ns, index)| (wait_ns, name(index))).unzip();
+    let name = |wait: PlannedWait| route.chain.chain.limits()[wait.limit_index].name.to_string();
     VerdictExplanation {
         outcome: if wait.is_some() { "wait" } else { "admit" },
-        wait_ms: wait_ns.map(|ns| ns.div_ceil(1_000_000)),
-        limit,
+        wait_ms: wait.and_then(|wait| wait.wait_ms),
+        position: wait.and_then(|wait| wait.position),
+        limit: wait.map(name),
         then: Some(then),
         ..VerdictExplanation::default()
     }
@@ -112,9 +116,10 @@ pub(super) fn explain_rejected(
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let (limit, retry_after_ns) = match rejection {
         Rejection::Limit(rejected) => {
-            (Some(gateway.limits[rejected.limit.0].name.to_string()), rejected.retry_after_ns)
+            (Some(gateway.limits[rejected.limit.0].name.to_string()), rejected.exact_retry_ns())
         }
         Rejection::Banned { left_ns, .. } => (None, Some(*left_ns)),
+        Rejection::Stopped(stop) => (None, Some(stop.retry_after_ns)),
         _ => (None, None),
     };
     let instead = match rejection {

@@ -9,42 +9,67 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::header::HOST;
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use tokio::time::{Instant, Sleep};
 
 use super::fault::ForwardFault;
+use super::next_try::{NextTry, TryServer};
 use super::retry::{AttemptFault, RetryState, discard_response, may_run_twice};
 use super::{OutgoingRequest, rewrite};
+use crate::admission::settlement::ResponseReading;
+use crate::base::clock::Now;
+use crate::limit::table::CounterKey;
 use crate::net::deadline::{GatewayDeadline, RequestWatch};
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::gateway::Route;
-use crate::proxy::worker::Worker;
+use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::body::{BodyFault, RequestBody};
 use crate::upstream::{
-    ConnectFault, ExchangeFault, Lease, ResponseSlot, SendOutcome, Server, ServerChoice, Upstream,
+    ConnectFault, ExchangeFault, Lease, ResponseSlot, SendOutcome, Server, ServerBody, ServerInFlight,
+    Upstream,
 };
 
 /// The context of an exchange, beside its request.
 pub struct Exchange<'a> {
     pub worker: &'a Worker,
-    pub upstream: &'a Upstream,
+    pub upstream: &'a Arc<Upstream>,
     pub route: &'a Route,
+    pub connection: &'a ClientConnection,
     pub watch: &'a RequestWatch,
     pub outgoing: &'a OutgoingRequest,
+    /// `None`: no limit charges by the response.
+    pub reading: Option<&'a ResponseReading>,
+    /// The key that stops with the request; `None` if its upstream is not obeyed.
+    pub stop_key: Option<&'a CounterKey>,
 }
 
 /// The request, while it may be sent again.
 type RetryableRequest = Option<Request<RequestBody>>;
 
+/// The outcome of sending a request on one connection.
+enum SentRequest {
+    Responded(StatusCode, Lease),
+    /// The connection was dead, so the request can be sent again from the same place.
+    NotTaken(ServerInFlight),
+}
+
+/// The start of an attempt whose response is listened to.
+struct AttemptStart {
+    /// A server may have seen the request before.
+    reached_before: bool,
+    at: Now,
+}
+
 impl Exchange<'_> {
-    /// Sends `request`, stores the head of the response in `slot`, and returns its status with the connection of its
-    /// body. `chosen` is set to the index of each server as it is tried, and `tries` counts them. Heads are passed by
-    /// reference, because they are large and pass through many calls.
+    /// Sends `request` to the `first` server and perhaps to others, stores the head of the response in `slot`, and
+    /// returns its status with the connection of its body. `chosen` is set to the index of each server as it is tried,
+    /// and `tries` counts them. Heads are passed by reference, because they are large and pass through many calls.
     ///
     /// # Errors
     /// The fault that prevented the response.
     pub async fn run_attempts(
         &self,
+        first: TryServer<'_>,
         request: &mut RetryableRequest,
         slot: &mut ResponseSlot,
         chosen: &mut Option<usize>,
@@ -52,32 +77,33 @@ impl Exchange<'_> {
     ) -> Result<(StatusCode, Lease), ForwardFault> {
         let upstream = self.upstream;
         let mut retries = RetryState::new(&upstream.retries);
-        let mut server = match upstream.choose_server(self.outgoing.balance_hash, &[]) {
-            ServerChoice::Server(server) => server,
-            ServerChoice::Full => return Err(ForwardFault::Full),
-            ServerChoice::Down | ServerChoice::Exhausted => return Err(ForwardFault::Down),
-        };
+        let TryServer { mut server, mut place } = first;
         loop {
             *chosen = Some(server.index);
             *tries += 1;
-            let outcome = self.attempt_server(server, request, slot, &retries).await;
+            let outcome = self.attempt_server(server, place, request, slot, &retries).await;
             let result = outcome.as_ref().map(|(status, _)| *status).map_err(|failed| *failed);
             self.report_to_upstream(server, result);
             let failed = match result {
-                Ok(status) => AttemptFault::for_status(status),
+                // Another try would only be refused as well.
+                Ok(status) => AttemptFault::for_status(status).filter(|_| !upstream.obeys(status)),
                 Err(failed) => Some(failed),
             };
             let retry = failed.and_then(|failed| {
                 let next =
-                    retries.next_server(upstream, self.outgoing.balance_hash, server, &failed, request)?;
+                    retries.next_try(upstream, self.outgoing.balance_hash, server, &failed, request)?;
                 Some((failed, next))
             });
             let Some((failed, next)) = retry else { return outcome.map_err(|failed| failed.fault) };
+            let next = match next {
+                NextTry::At(next) => next,
+                NextTry::Wait => Box::pin(self.wait_for_retry(&retries, request, failed.fault)).await?,
+            };
             self.count_retried(server, &failed);
             if let Ok((_, lease)) = outcome {
                 discard_response(slot, lease);
             }
-            server = next;
+            TryServer { server, place } = next;
         }
     }
 
@@ -110,46 +136,53 @@ impl Exchange<'_> {
         }
     }
 
-    /// One attempt at `server`. Afterwards `request` is `Some` if it may be sent again.
+    /// One attempt at `server`, from its `place` if it has one already. Afterwards `request` is `Some` if it may be
+    /// sent again.
     async fn attempt_server(
         &self,
         server: &Arc<Server>,
+        place: Option<ServerInFlight>,
         request: &mut RetryableRequest,
         slot: &mut ResponseSlot,
         retries: &RetryState<'_>,
     ) -> Result<(StatusCode, Lease), AttemptFault> {
+        let place = place.or_else(|| server.begin_request()).ok_or(AttemptFault::server_full())?;
         let due = retries.attempt_deadline();
-        let lease = match self.lease_idle(server) {
-            Some(lease) => lease,
-            None => self.await_lease(due, pin!(self.lease_connection(server, false))).await?,
+        let lease = match self.lease_idle(place) {
+            Ok(lease) => lease,
+            Err(place) => self.await_lease(due, pin!(self.lease_connection(place, false))).await?,
         };
         if self.outgoing.is_host_of_server
             && let Some(request) = request.as_mut()
         {
             request.headers_mut().insert(HOST, server.authority.clone());
         }
-        let lease = match self.send_request(lease, request, slot, retries, due).await? {
-            Some(outcome) => return Ok(outcome),
-            None => self.await_lease(due, pin!(self.lease_connection(server, true))).await?,
+        let place = match self.send_request(lease, request, slot, retries, due).await? {
+            SentRequest::Responded(status, lease) => return Ok((status, lease)),
+            SentRequest::NotTaken(place) => place,
         };
-        self.send_request(lease, request, slot, retries, due).await?.ok_or(AttemptFault::not_taken())
+        let lease = self.await_lease(due, pin!(self.lease_connection(place, true))).await?;
+        match self.send_request(lease, request, slot, retries, due).await? {
+            SentRequest::Responded(status, lease) => Ok((status, lease)),
+            SentRequest::NotTaken(_) => Err(AttemptFault::not_taken()),
+        }
     }
 
     /// An idle connection, unless the request needs one of its own.
     #[inline]
-    fn lease_idle(&self, server: &Arc<Server>) -> Option<Lease> {
-        if self.outgoing.upgrade.is_some() { None } else { self.worker.pools.lease_idle(server) }
+    fn lease_idle(&self, place: ServerInFlight) -> Result<Lease, ServerInFlight> {
+        if self.outgoing.upgrade.is_some() { Err(place) } else { self.worker.pools.lease_idle(place) }
     }
 
-    async fn lease_connection(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {
+    async fn lease_connection(&self, place: ServerInFlight, is_fresh: bool) -> Result<Lease, ConnectFault> {
         let pools = &self.worker.pools;
         // An upgrade ends HTTP on its connection, so it needs a fresh one of HTTP/1.
         if self.outgoing.upgrade.is_some() {
-            pools.lease_exclusive(server).await
+            pools.lease_exclusive(place).await
         } else if is_fresh {
-            pools.lease_fresh(server).await
+            pools.lease_fresh(place).await
         } else {
-            pools.lease(server).await
+            pools.lease(place).await
         }
     }
 
@@ -175,7 +208,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends the request on `lease`; `None` if the connection was dead and `request` is `Some` again.
+    /// Sends the request on `lease`. If the connection was dead, `request` is `Some` again.
     async fn send_request(
         &self,
         mut lease: Lease,
@@ -183,16 +216,25 @@ impl Exchange<'_> {
         slot: &mut ResponseSlot,
         retries: &RetryState<'_>,
         due: Option<Instant>,
-    ) -> Result<Option<(StatusCode, Lease)>, AttemptFault> {
+    ) -> Result<SentRequest, AttemptFault> {
         let due = retries.response_deadline(due, request, self.upstream.response_timeout);
         self.watch.set_upstream_deadline(self.upstream.response_ticks);
+        let listens = self.reading.is_some() || self.stop_key.is_some();
+        let start = listens.then(|| self.start_listening());
         let sending = lease.send_request(request, &self.outgoing.added_fields, slot);
         let sent = run_until_due(self.watch, due, pin!(sending)).await;
         self.watch.clear_upstream_span();
+        if let Some(start) = &start {
+            self.hear_response(start, matches!(sent, Ok(SendOutcome::Unsent)), slot.as_ref());
+        }
         match sent {
-            Ok(SendOutcome::Responded(status)) if self.rewrite_or_reject(slot) => Ok(Some((status, lease))),
+            Ok(SendOutcome::Responded(status)) if self.rewrite_or_reject(slot) => {
+                Ok(SentRequest::Responded(status, lease))
+            }
             Ok(SendOutcome::Responded(_)) => Err(AttemptFault::not_retryable(ForwardFault::BadResponse)),
-            Ok(SendOutcome::Unsent) if retries.may_replace_connection() => Ok(None),
+            Ok(SendOutcome::Unsent) if retries.may_replace_connection() => {
+                Ok(SentRequest::NotTaken(lease.into_place()))
+            }
             Ok(SendOutcome::Unsent) => Err(AttemptFault::not_taken()),
             Ok(SendOutcome::Failed(error)) => {
                 // The server was just closing the pooled connection: no byte of a response came.
@@ -200,7 +242,7 @@ impl Exchange<'_> {
                     lease.may_be_closing() && error.has_no_response() && retries.may_replace_connection();
                 let fault = self.classify_fault(&error);
                 if is_dead && may_run_twice(request) {
-                    Ok(None)
+                    Ok(SentRequest::NotTaken(lease.into_place()))
                 } else {
                     Err(AttemptFault::after_send(fault))
                 }
@@ -209,6 +251,32 @@ impl Exchange<'_> {
                 Err(AttemptFault::after_send(ForwardFault::ResponseTimeout))
             }
             Err(fault) => Err(AttemptFault::not_retryable(fault)),
+        }
+    }
+
+    /// A charge or the pace of the upstream depends on the response.
+    #[cold]
+    fn start_listening(&self) -> AttemptStart {
+        let reached_before = self.reading.is_some_and(ResponseReading::begin_attempt);
+        AttemptStart { reached_before, at: Now::read_clock() }
+    }
+
+    /// Reads the head as the server sent it, and stops the requests behind this one if the response asks for it.
+    #[cold]
+    fn hear_response(&self, start: &AttemptStart, is_unsent: bool, response: Option<&Response<ServerBody>>) {
+        if let Some(reading) = self.reading {
+            match response {
+                Some(response) => reading.read_head(response.headers()),
+                None if is_unsent => reading.cancel_attempt(start.reached_before),
+                None => {}
+            }
+        }
+        if let (Some(key), Some(response)) = (self.stop_key, response) {
+            let unix_s = || self.worker.wall_clock.unix_ms(Now::read_clock()) / 1_000;
+            let head = (response.status(), response.headers());
+            if let Some(stop) = self.upstream.obey_response(key, start.at, head, unix_s) {
+                self.worker.gateway.tell_stop(self.upstream, stop);
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Faults of forwarding: why an admitted request got no response from its upstream.
 
+use http::StatusCode;
+
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::reject::Fault;
 use crate::request::body::BodyFault;
@@ -7,6 +9,9 @@ use crate::upstream::ServerFault;
 
 /// The log's reason for a request that took longer than its location allows.
 pub const LOCATION_TIMEOUT: &str = "location timeout";
+
+/// The result of an exchange: the status of its response, or the fault.
+pub(super) type ExchangeResult = Result<StatusCode, ForwardFault>;
 
 /// The cause, which lies with the client, the upstream, or the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +23,10 @@ pub enum ForwardFault {
     ConnectTimeout,
     /// The server tried last, or every server, is at `max_connections`.
     Full,
+    /// No server became free in the longest wait of the upstream's queue.
+    QueueTimeout,
+    /// The upstream is full, and as many requests wait in the process as may.
+    TooManyWaiting,
     /// Every server is down or draining.
     Down,
     /// The upstream closed or reset the exchange before the head of its response was complete.
@@ -38,6 +47,8 @@ impl ForwardFault {
             ForwardFault::BadResponse => ServerFault::BadResponse,
             ForwardFault::Client(_)
             | ForwardFault::Full
+            | ForwardFault::QueueTimeout
+            | ForwardFault::TooManyWaiting
             | ForwardFault::Down
             | ForwardFault::LocationTimeout => return None,
         })
@@ -61,7 +72,10 @@ impl ForwardFault {
             ForwardFault::Client(_) => UpstreamOutcome::Abandoned,
             ForwardFault::BadResponse => UpstreamOutcome::BadResponse,
             ForwardFault::Broken(_) => UpstreamOutcome::Broken,
-            ForwardFault::Full | ForwardFault::Down => return None,
+            ForwardFault::Full
+            | ForwardFault::QueueTimeout
+            | ForwardFault::TooManyWaiting
+            | ForwardFault::Down => return None,
         })
     }
 }
@@ -75,6 +89,8 @@ impl From<ForwardFault> for Fault {
             Forward::Client(BodyFault::Stalled) => Fault::SlowBody,
             Forward::Unreachable(_) => Fault::Unreachable,
             Forward::Full => Fault::NoServer,
+            Forward::QueueTimeout => Fault::ServerQueueTimeout,
+            Forward::TooManyWaiting => Fault::TooManyWaiting,
             Forward::Down => Fault::ServersDown,
             Forward::Broken(_) => Fault::UpstreamBroke,
             Forward::BadResponse => Fault::BadResponse,

@@ -10,25 +10,27 @@
 mod demo;
 mod exchange;
 mod fault;
+mod latency_feedback;
+mod next_try;
 mod response_body;
 mod retry;
 mod rewrite;
+mod server_wait;
 mod tunnel;
 mod upgrade;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::{Request, Response, StatusCode, Version};
 use tower::Service;
 
-use crate::admission::chain::ChainPermit;
 use crate::base::clock::Now;
 use crate::config::HostHeader;
-use crate::limit::SlotOutcome;
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::gateway::{Action, Gateway, Route};
 use crate::proxy::header_edits::RenderedValues;
@@ -40,10 +42,13 @@ use crate::proxy::worker::Worker;
 use crate::request::body;
 use crate::request::body::{BodyOutcomeCell, RequestBody};
 use crate::request::headers::added_fields::AddedFields;
-use crate::upstream::{HashInput, Upstream, fnv1a};
+use crate::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
 
 use exchange::Exchange;
+use fault::ExchangeResult;
 pub use fault::ForwardFault;
+use latency_feedback::LatencyFeedback;
+use next_try::NextTry;
 pub use response_body::{ResponseBody, local_response};
 pub use rewrite::clear_unknown_reason;
 use upgrade::UpgradeRequest;
@@ -99,7 +104,7 @@ async fn serve_demo(
     let echo = exchange::run_until_due(&watch, None, pin!(demo::render_echo(request))).await;
     match echo.and_then(|echo| echo.map_err(ForwardFault::Client)) {
         Ok(response) => {
-            let mut response = local_response(response, state);
+            let mut response = respond_here(response, state);
             route.response_edits.apply(response.headers_mut(), values);
             ForwardOutcome::Responded(response)
         }
@@ -173,21 +178,48 @@ impl OutgoingRequest {
 async fn proxy_request(
     worker: &Worker,
     route: &Route,
-    upstream: &Upstream,
+    upstream: &Arc<Upstream>,
     outgoing: OutgoingRequest,
     inbound: Box<InboundRequest>,
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let watch = state.watch.clone();
-    let exchange = Exchange { worker, upstream, route, watch: &watch, outgoing: &outgoing };
+    if let Some(reading) = &mut state.reading {
+        reading.watch_request(outgoing.body_outcome.clone(), inbound.request.body().held_bytes());
+    }
+    let exchange = Exchange {
+        worker,
+        upstream,
+        route,
+        connection: &state.connection,
+        watch: &watch,
+        outgoing: &outgoing,
+        reading: state.reading.as_deref(),
+        stop_key: state.stop.as_ref().map(|stop| &stop.key),
+    };
+    let first = match NextTry::choose(upstream, outgoing.balance_hash, &[]) {
+        Ok(NextTry::At(first)) => Ok(first),
+        Ok(NextTry::Wait) => {
+            let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
+            state.wait_ns = Now::read_clock().ns_since(state.judged);
+            first
+        }
+        Err(fault) => Err(fault),
+    };
     // Without a wait the judgement is so recent that its reading of the clock is exact enough.
-    let sent = if state.wait_ns == 0 { state.started } else { Now::read_clock() };
+    let sent = if state.wait_ns == 0 { state.judged } else { Now::read_clock() };
     upstream.count_request(worker.id, sent);
     let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
     let feedback =
         LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
     let (mut request, mut answer) = (Some(inbound.request), None);
-    let outcome = exchange.run_attempts(&mut request, &mut answer, &mut state.server, &mut state.tries).await;
+    let outcome = match first {
+        Ok(first) => {
+            let (chosen, tries) = (&mut state.server, &mut state.tries);
+            exchange.run_attempts(first, &mut request, &mut answer, chosen, tries).await
+        }
+        Err(fault) => Err(fault),
+    };
     // It was kept for another attempt.
     drop(request);
     let now = Now::read_clock();
@@ -201,6 +233,19 @@ async fn proxy_request(
     };
     // Cannot fail: an exchange that succeeds has stored the head of its response.
     let response = answer.expect("an exchange that succeeds has an answer");
+    pass_on(route, upstream, outgoing, response, lease, state)
+}
+
+/// Passes the response on to the client, or opens the tunnel that it begins.
+#[inline]
+fn pass_on(
+    route: &Route,
+    upstream: &Upstream,
+    outgoing: OutgoingRequest,
+    response: Response<ServerBody>,
+    lease: Lease,
+    state: Box<RequestState>,
+) -> ForwardOutcome {
     // After an Upgrade that the upstream did not accept, the state of the connection is unknown.
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {
@@ -219,9 +264,6 @@ async fn proxy_request(
         )),
     }
 }
-
-/// The result of an exchange: the status of its response, or the fault.
-type ExchangeResult = Result<StatusCode, ForwardFault>;
 
 /// Counts the outcome of the exchange, and the time to the head of its response.
 fn count_outcome(
@@ -244,59 +286,6 @@ fn count_outcome(
     if let Some(server) = state.server {
         let position = worker.gateway.servers[server].position;
         worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, position, outcome);
-    }
-}
-
-/// Reports the upstream's latency to adaptive limits. Degraded requests are not reported, because they go to another
-/// upstream than the limit protects. A client that leaves drops this, which reports the request as abandoned.
-struct LatencyFeedback<'a> {
-    /// `None` = nothing (more) to report.
-    charged_chain: Option<&'a ChainPermit>,
-    body_outcome: Option<&'a BodyOutcomeCell>,
-    sent: Now,
-}
-
-impl LatencyFeedback<'_> {
-    /// Reports the outcome. Statuses 502 to 504 count as overload, not as quick responses; other errors come too
-    /// quickly to be a measure of latency.
-    fn report_outcome(mut self, outcome: ExchangeResult, now: Now) {
-        let Some(permit) = self.charged_chain.take() else { return };
-        let result = match outcome {
-            Ok(status) => match status.as_u16() {
-                502..=504 => SlotOutcome::Failed,
-                500.. => return,
-                _ => match self.request_sent_at() {
-                    Some(sent_at) => SlotOutcome::Answered(now.ns_since(sent_at)),
-                    // The upstream responded before it had the whole request.
-                    None => return,
-                },
-            },
-            Err(ForwardFault::Client(_) | ForwardFault::BadResponse | ForwardFault::Full) => return,
-            // The client was still sending, so it may have caused the fault.
-            Err(ForwardFault::LocationTimeout | ForwardFault::ResponseTimeout | ForwardFault::Broken(_))
-                if self.request_sent_at().is_none() =>
-            {
-                return;
-            }
-            Err(_) => SlotOutcome::Failed,
-        };
-        permit.report_outcome(result, now);
-    }
-
-    /// When the upstream had the whole request: the time that a client takes to send its body is not the upstream's.
-    fn request_sent_at(&self) -> Option<Now> {
-        self.body_outcome.map_or(Some(self.sent), |body| body.ended_at())
-    }
-}
-
-impl Drop for LatencyFeedback<'_> {
-    fn drop(&mut self) {
-        if let Some(permit) = self.charged_chain.take()
-            && let Some(sent_at) = self.request_sent_at()
-        {
-            let now = Now::read_clock();
-            permit.report_outcome(SlotOutcome::Abandoned(now.ns_since(sent_at)), now);
-        }
     }
 }
 
@@ -325,9 +314,18 @@ fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<Reques
         Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
     body::discard_body(&state.connection.watch, &mut inbound.request);
-    let mut response = local_response(response, state);
+    let mut response = respond_here(response, state);
     route.response_edits.apply(response.headers_mut(), &values);
     ForwardOutcome::Responded(response)
+}
+
+/// A response of the gateway in place of an upstream's, which charges the limits like one.
+fn respond_here(response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
+    state.read_final_status(response.status());
+    if let Some(reading) = &mut state.reading {
+        reading.read_data(response.body());
+    }
+    local_response(response, state)
 }
 
 fn respond_to_preflight(

@@ -13,7 +13,9 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::fault::LOCATION_TIMEOUT;
 use crate::admission::chain::Decisions;
+use crate::base::clock::Now;
 use crate::net::deadline::GatewayDeadline;
+use crate::proxy::ban_strike;
 use crate::proxy::reject::{Fault, status};
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::cors::CorsAnswer;
@@ -51,6 +53,8 @@ enum BodySource {
 enum PendingFrame {
     Data(Bytes),
     Fault(ResponseBodyFault),
+    /// Nothing more is passed on, because a limit is used up.
+    Cut,
 }
 
 /// Why a response body was cut off.
@@ -61,6 +65,8 @@ pub enum ResponseBodyFault {
     Stalled,
     /// `location.timeout` passed.
     TimedOut,
+    /// It used more than a limit has left, and the limit cuts such responses.
+    LimitUsedUp,
 }
 
 impl fmt::Display for ResponseBodyFault {
@@ -71,6 +77,7 @@ impl fmt::Display for ResponseBodyFault {
             }
             ResponseBodyFault::Stalled => f.write_str("the response body of the upstream stalled"),
             ResponseBodyFault::TimedOut => f.write_str("the location's timeout passed"),
+            ResponseBodyFault::LimitUsedUp => f.write_str("a limit is used up"),
         }
     }
 }
@@ -84,6 +91,7 @@ pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState
         *response.status_mut() = status::without_tunnel(response.status());
     }
     state.status = response.status();
+    ban_strike::record_response(&state);
     state.watch.mark_response_unread();
     response.map(|bytes| ResponseBody { source: BodySource::Rendered(bytes), state: Some(state) })
 }
@@ -102,9 +110,12 @@ pub fn streamed_response(
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
     state.status = response.status();
+    ban_strike::record_response(&state);
     state.watch.mark_response_unread();
+    state.read_final_status(response.status());
     response.map(|incoming| {
         let lease = if incoming.is_end_stream() {
+            state.settle_complete();
             finish_lease(lease, reuse);
             None
         } else {
@@ -159,6 +170,7 @@ impl Body for ResponseBody {
             BodySource::Rendered(bytes) => {
                 let data = std::mem::take(bytes);
                 state.bytes_sent = data.len() as u64;
+                state.settle_complete();
                 state.watch.mark_response_unread();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
@@ -166,13 +178,11 @@ impl Body for ResponseBody {
                 let frame = match pending.take().map(|pending| *pending) {
                     Some(PendingFrame::Data(data)) => Some(Ok(Frame::data(data))),
                     Some(PendingFrame::Fault(fault)) => Some(Err(fault)),
+                    Some(PendingFrame::Cut) => {
+                        return postpone_fault(ResponseBodyFault::LimitUsedUp, pending, cx);
+                    }
                     None => match ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx)) {
-                        // On an error hyper discards its write buffer: let it flush first.
-                        Some(Err(fault)) => {
-                            *pending = Some(Box::new(PendingFrame::Fault(fault)));
-                            cx.waker().wake_by_ref();
-                            return Poll::Pending;
-                        }
+                        Some(Err(fault)) => return postpone_fault(fault, pending, cx),
                         frame => frame,
                     },
                 };
@@ -187,9 +197,12 @@ impl Body for ResponseBody {
                         state.bytes_sent += bytes as u64;
                         state.watch.mark_response_unread();
                         state.watch.connection.record_piece(bytes);
+                        if state.reading.is_some() {
+                            read_piece(state, frame, pending, incoming);
+                        }
                     }
                     Some(Err(fault)) => record_body_fault(state, fault),
-                    None => {}
+                    None => state.settle_complete(),
                 }
                 Poll::Ready(frame)
             }
@@ -215,6 +228,42 @@ impl Body for ResponseBody {
                 add_to_hint(incoming.size_hint(), paced_bytes(self.state.as_deref()))
             }
         }
+    }
+}
+
+/// On an error hyper discards its write buffer: let it flush first.
+fn postpone_fault<T>(
+    fault: ResponseBodyFault,
+    pending: &mut Option<Box<PendingFrame>>,
+    cx: &Context<'_>,
+) -> Poll<T> {
+    *pending = Some(Box::new(PendingFrame::Fault(fault)));
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Reads a piece that is passed on, for the limits that charge by the response.
+fn read_piece(
+    state: &mut RequestState,
+    frame: &Frame<Bytes>,
+    pending: &mut Option<Box<PendingFrame>>,
+    incoming: &ServerBody,
+) {
+    let is_last = pending.is_none() && paced_bytes(Some(state)) == 0 && incoming.is_end_stream();
+    let RequestState { reading: Some(reading), chain_permit, bytes_sent, .. } = state else { return };
+    match (frame.data_ref(), frame.trailers_ref()) {
+        (Some(data), _) => reading.read_data(data),
+        (None, Some(trailers)) => reading.read_trailers(trailers),
+        (None, None) => {}
+    }
+    if is_last {
+        state.settle_complete();
+    } else if reading.may_cut()
+        && let Some(permit) = chain_permit
+        && let Some(limit) = permit.charge_overrun(reading, *bytes_sent, Now::read_clock())
+    {
+        state.limit = Some(limit);
+        *pending = Some(Box::new(PendingFrame::Cut));
     }
 }
 
@@ -296,6 +345,10 @@ fn poll_paced(
 /// Stores and counts the fault. A cut response keeps the status of its head, so only the verdict shows the fault.
 fn record_body_fault(state: &mut RequestState, fault: &ResponseBodyFault) {
     let (fault, error) = match fault {
+        ResponseBodyFault::LimitUsedUp => {
+            (state.error, state.verdict) = (Some("limit used up"), Verdict::Reject);
+            return;
+        }
         ResponseBodyFault::Upstream(error) => {
             (Fault::UpstreamBroke, fault_in_body(error.server_fault()).as_str())
         }

@@ -1,5 +1,5 @@
 //! Decides whether and where a request is retried: only if it was not sent, or if its method may run twice and it has
-//! no body, and only within the upstream's retry budget.
+//! no body that is read from the client while it is sent, and only within the upstream's retry budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::fault::ForwardFault;
+use super::next_try::{NextTry, TryServer};
 use crate::config::ServerId;
 use crate::config::{RetryConfig, RetryReason};
 use crate::request::body::{RequestBody, read_and_discard};
-use crate::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerChoice, ServerFault, Upstream};
+use crate::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerFault, Upstream};
 
 /// Bytes and time spent on the rest of a discarded response, so that its connection can be kept.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
@@ -109,7 +110,7 @@ impl<'a> RetryState<'a> {
         request: &Option<Request<RequestBody>>,
         timeout: Duration,
     ) -> Option<Instant> {
-        if request.as_ref().is_none_or(|request| !request.body().is_empty()) {
+        if request.as_ref().is_none_or(|request| !request.body().is_at_hand()) {
             return None;
         }
         let is_retried =
@@ -123,18 +124,24 @@ impl<'a> RetryState<'a> {
         self.rules.attempts > 0 && self.rules.when.contains(RetryReason::Refused)
     }
 
-    /// The server for the next attempt after `server` failed; `None` to give up.
-    pub fn next_server<'u>(
+    /// Positions of the servers that a wait is not for.
+    pub fn tried_servers(&self) -> &[ServerId] {
+        &self.tried_servers
+    }
+
+    /// The next try after the one at `server` failed; `None` to give up.
+    pub fn next_try<'u>(
         &mut self,
         upstream: &'u Upstream,
         balance_hash: u64,
         server: &'u Arc<Server>,
         failed: &AttemptFault,
         request: &Option<Request<RequestBody>>,
-    ) -> Option<&'u Arc<Server>> {
+    ) -> Option<NextTry<'u>> {
         if failed.fault == ForwardFault::Full {
             self.tried_servers.push(server.position);
-            return self.other_server(upstream, balance_hash);
+            // This machine lacks descriptors or memory, or another request was faster: waiting is for neither.
+            return self.other_server(upstream, balance_hash).filter(|next| matches!(next, NextTry::At(_)));
         }
         let reason = failed.reason?;
         let is_over = self.deadline.is_some_and(|end| Instant::now() >= end);
@@ -147,20 +154,34 @@ impl<'a> RetryState<'a> {
         if next.is_none() && failed.was_sent {
             self.tried_servers.clear();
             self.tried_servers.push(server.position);
-            next = Some(self.other_server(upstream, balance_hash).unwrap_or(server));
+            next = self
+                .other_server(upstream, balance_hash)
+                .or_else(|| self.same_server(upstream, balance_hash, server));
         }
-        let next = next?;
+        // A request with a response, which still holds its place, does not wait for another one.
+        let next = next.filter(|next| failed.status.is_none() || matches!(next, NextTry::At(_)))?;
         self.retry_permit = None;
         self.retry_permit = Some(upstream.try_retry(reason)?);
         self.retries_left -= 1;
         Some(next)
     }
 
-    fn other_server<'u>(&self, upstream: &'u Upstream, balance_hash: u64) -> Option<&'u Arc<Server>> {
-        match upstream.choose_server(balance_hash, &self.tried_servers) {
-            ServerChoice::Server(server) => Some(server),
-            ServerChoice::Full | ServerChoice::Exhausted | ServerChoice::Down => None,
+    fn other_server<'u>(&self, upstream: &'u Upstream, balance_hash: u64) -> Option<NextTry<'u>> {
+        NextTry::choose(upstream, balance_hash, &self.tried_servers).ok()
+    }
+
+    /// The server that was just tried, once more; with a queue it may have given the place to a waiter.
+    fn same_server<'u>(
+        &mut self,
+        upstream: &'u Upstream,
+        balance_hash: u64,
+        server: &'u Arc<Server>,
+    ) -> Option<NextTry<'u>> {
+        if upstream.queue().is_none() {
+            return Some(NextTry::At(TryServer { server, place: None }));
         }
+        self.tried_servers.clear();
+        self.other_server(upstream, balance_hash)
     }
 }
 
@@ -168,14 +189,15 @@ fn earlier_of(first: Option<Instant>, second: Option<Instant>) -> Option<Instant
     first.into_iter().chain(second).min()
 }
 
-/// Whether the request is still available, has no body, and has an idempotent method (RFC 9110, section 9.2.2).
+/// Whether the request is still available with its body, if it has one, and has an idempotent method (RFC 9110,
+/// section 9.2.2).
 pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
     let Some(request) = request else { return false };
     let is_idempotent = matches!(
         *request.method(),
         Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
     );
-    is_idempotent && request.body().is_empty()
+    is_idempotent && request.body().is_at_hand()
 }
 
 /// Discards a response before its request is retried; its connection is kept if the rest of the response is short.

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, UPGRADE};
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, UPGRADE,
+};
 use http::uri::Uri;
 use http::{Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
@@ -82,6 +84,10 @@ pub fn rewrite_request(
     }
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
+    }
+    if state.reading.as_ref().is_some_and(|reading| reading.reads_body()) {
+        // A compressed body cannot be read.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     if !route.request_edits.is_empty() {
         // Edits may concern added fields.

@@ -51,6 +51,7 @@ pub fn open_tunnel(
     };
     *response.status_mut() = upgrade.write_switch_head(granted, response.headers_mut());
     state.status = response.status();
+    state.read_final_status(state.status);
     state.bytes_received = Some(0);
     // The location's timeout applies to requests; a tunnel may last as long as it likes.
     state.watch.clear_request_deadline();

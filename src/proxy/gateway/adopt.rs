@@ -20,6 +20,7 @@ use crate::limit::bandwidth::Bandwidth;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
 use crate::observe::traces::Tracer;
+use crate::request::key::KeyHasher;
 use crate::shared;
 use crate::shared::{SharedLimit, Store};
 
@@ -32,6 +33,7 @@ impl Gateway {
         self.limits.iter().for_each(|limit| limit.apply_params(clock));
         self.shared.iter().flatten().for_each(|limit| limit.apply_numbers(clock));
         self.attach_store();
+        self.upstreams.iter().for_each(|upstream| upstream.apply_numbers());
         self.bans.iter().for_each(|bans| bans.apply_cap(clock));
     }
 
@@ -126,6 +128,11 @@ pub(super) fn build_bans(config: &Config, previous: Option<&Gateway>) -> Option<
     let same = previous.filter(|previous| !shared || previous.config.state.redis == config.state.redis);
     let before = same.and_then(|previous| previous.bans.as_deref());
     Some(Arc::new(Bans::adopt_from(before, bans, config.state.max_keys, shared)))
+}
+
+/// The hasher of keys, with the secret of `previous`, so that keys keep their counters.
+pub(super) fn build_keys(previous: Option<&Gateway>) -> KeyHasher {
+    previous.map_or_else(KeyHasher::new, |previous| KeyHasher::from_secret(previous.keys.secret()))
 }
 
 pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<WaitingCap> {

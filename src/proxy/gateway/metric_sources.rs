@@ -11,7 +11,7 @@ use crate::config::{self, Config};
 use crate::limit::Limit;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
-use crate::observe::metrics::{MetricLabels, Metrics, ServerMetric};
+use crate::observe::metrics::{MetricLabels, Metrics, ServerMetric, StopMetric};
 use crate::observe::traces::Tracer;
 use crate::proxy::reject::Fault;
 use crate::shared::{SharedLimit, Store};
@@ -26,6 +26,7 @@ pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Metr
         workers: config.server.workers,
         locations: config.locations.iter().map(|location| location.name.clone()).collect(),
         limits: config.limits.iter().map(|limit| limit.name.clone()).collect(),
+        charging: config.limits.iter().map(|limit| limit.charge.is_some()).collect(),
         upstreams: upstreams.iter().map(servers).collect(),
         faults: Fault::ALL.iter().map(|fault| fault.cause()).collect(),
         version: env!("CARGO_PKG_VERSION"),
@@ -46,6 +47,10 @@ pub(super) fn watch_gateway(
         // The keys of a shared limit are counted in the store.
         if limit.config.shared.is_none() {
             metrics.watch_keys(limit.id, move || keys.key_count() as u64);
+        }
+        if limit.config.charge.is_some() {
+            let reserved = limit.clone();
+            metrics.watch_reserved_units(limit.id, move || reserved.reserved_units());
         }
         metrics.watch_overflow(limit.id, move || overflow.overflow_count());
         // A grant is not shown: its name holds a key, and no client may choose a label.
@@ -104,6 +109,10 @@ pub(super) fn watch_shared_limits(
         metrics.watch_reject_cache_hits(limit, move || cache_hits.cache_hit_count());
         metrics.watch_lost_refunds(limit, move || lost_refunds.lost_count());
         metrics.watch_queue_depth(limit, move || queue.waiting_count() as u64);
+        if limits[limit.0].config.charge.is_some() {
+            let overruns = shared_limit.clone();
+            metrics.watch_overruns(limit, move || overruns.overrun_units());
+        }
         // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
         let config = &limits[limit.0].config;
         if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
@@ -121,6 +130,21 @@ pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
         }
         let unbudgeted = upstream.clone();
         metrics.watch_over_budget(upstream.id, move || unbudgeted.retries_over_budget());
+        if let Some(obey) = &upstream.obey {
+            metrics.watch_stops(upstream.id, |metric| {
+                let gate = obey.gate().clone();
+                Box::new(move || match metric {
+                    StopMetric::Stopped => u64::from(gate.stop_left_ns(Now::read_clock()) > 0),
+                    StopMetric::Stops => gate.counts().stops,
+                    StopMetric::Held => gate.counts().held,
+                    StopMetric::Rejected => gate.counts().refused,
+                })
+            });
+        }
+        if upstream.queue().is_some() {
+            let queued = upstream.clone();
+            metrics.watch_upstream_queue(upstream.id, move || queued.waiting_count() as u64);
+        }
         for server in &upstream.servers {
             metrics.watch_server(upstream.id, server.position, |metric| {
                 let server = server.clone();

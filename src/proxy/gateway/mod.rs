@@ -6,24 +6,26 @@
 
 mod adopt;
 mod bans;
+mod body_plans;
 mod grants;
 mod handover;
 mod key_reset;
+mod limit_chain;
 mod metric_sources;
 mod operator_changes;
 mod operator_entries;
 mod operator_state;
+mod stops;
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::admission::ban::Bans;
-use crate::admission::chain::{Chain, WaitingCap};
+use crate::admission::chain::WaitingCap;
 use crate::admission::operator_bans::OperatorBans;
 use crate::base::ip_set;
 use crate::base::ip_set::IpSet;
@@ -47,16 +49,17 @@ use crate::request::cors::Cors;
 use crate::request::headers::forwarded::ForwardedHeaders;
 use crate::request::headers::hop_by_hop;
 use crate::request::headers::underscores::UnderscoreFilter;
-use crate::request::key::{KeyHasher, KeyNaming, KeySpec, LimitKeys};
+use crate::request::key::{KeyHasher, KeyNaming, KeySpec};
 use crate::request::location::Locations;
-use crate::request::source::TokenVerifier;
-use crate::shared::{SharedLimit, Store};
+use crate::request::source::{BodyPlan, TokenVerifier};
+use crate::shared::{SharedLimit, SharedStops, Store};
 use crate::upstream::{Server, Upstream};
 use adopt::KnownBandwidths;
 pub use bans::{ActiveBan, BanOrigin, EndedBans};
 pub use grants::{ActiveGrant, GrantFault, NewGrant};
 pub use handover::{HandoverCounters, SavedNumbers};
 pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault, SharedRates};
+pub use limit_chain::LimitChain;
 use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limits, watch_upstreams};
 pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
 pub use operator_entries::{ban_entry_name, grant_entry_name, write_grant};
@@ -84,6 +87,8 @@ pub struct Gateway {
     pub routes: Vec<Route>,
     /// The limits of `server.limits`, for requests that no location serves.
     pub default_chain: LimitChain,
+    /// What is read of the bodies of such requests; `None` = nothing.
+    default_body_plan: Option<Arc<BodyPlan>>,
     /// The access rules of requests without a location; `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
     pub bans: Option<Arc<Bans>>,
@@ -98,6 +103,8 @@ pub struct Gateway {
     pub store: Option<Arc<Store>>,
     /// A token of use: while a gateway keeps it, [`Store::supervise_for`] supervises the store.
     pub store_usage: Option<Arc<()>>,
+    /// The stops of upstreams that all gateways of the store know; `None` = none are shared.
+    pub stops: Option<Arc<SharedStops>>,
     pub keys: KeyHasher,
     pub account: Option<config::ValueSource>,
     /// `None` = no tiers are configured.
@@ -127,6 +134,8 @@ pub struct Route {
     pub name: Arc<str>,
     pub action: Action,
     pub chain: LimitChain,
+    /// What is read of request bodies before judging; `None` = nothing.
+    body_plan: Option<Arc<BodyPlan>>,
     /// `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
     pub strip: Option<String>,
@@ -141,13 +150,6 @@ pub struct Route {
     /// The bandwidth of response bodies, and its key.
     pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
     pub cors: Option<Arc<Cors>>,
-}
-
-/// The limits of a location, in the order they are judged.
-pub struct LimitChain {
-    pub chain: Chain,
-    /// How each limit of the chain makes its keys.
-    pub keys: Vec<LimitKeys>,
 }
 
 pub enum Action {
@@ -169,7 +171,6 @@ impl Gateway {
         let mut access_cache = AccessCache { known: HashMap::new(), sets: &sets };
         let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
         let bandwidths = KnownBandwidths::new(previous);
-        let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
         let route = |location| {
             Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
         };
@@ -201,6 +202,7 @@ impl Gateway {
             answers_preflights: routes.iter().any(|route| route.cors.is_some()),
             routes,
             default_chain: LimitChain::new(&config.server.limits, &limits, &shared, None),
+            default_body_plan: body_plans::build_body_plan(config, None),
             access: access_cache.get_or_build(&config.access),
             bans,
             operator_bans,
@@ -210,15 +212,15 @@ impl Gateway {
             shared,
             store,
             store_usage: store_users,
-            keys: previous
-                .map_or_else(KeyHasher::new, |previous| KeyHasher::from_secret(previous.keys.secret())),
+            stops: stops::build_stops(config, previous),
+            keys: adopt::build_keys(previous),
             account: config.account.from.clone(),
             tiers: Tiers::new(config),
             jwt: config.account.jwt.clone().map(|jwt| (jwt, named_claims(config))),
             underscores: UnderscoreFilter::new(config, &protected_fields),
             protected_fields,
+            servers: upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect(),
             upstreams,
-            servers,
             waiting: adopt::build_waiting(config, previous),
             in_flight,
             request_counts,
@@ -237,6 +239,12 @@ impl Gateway {
     #[inline]
     pub fn chain_for(&self, route: Option<LocationId>) -> &LimitChain {
         route.map_or(&self.default_chain, |route| &self.routes[route.0].chain)
+    }
+
+    /// What is read of the bodies of a location's requests, or of those of none.
+    #[inline]
+    pub fn body_plan_for(&self, route: Option<LocationId>) -> Option<&Arc<BodyPlan>> {
+        route.map_or(&self.default_body_plan, |route| &self.routes[route.0].body_plan).as_ref()
     }
 
     /// What the names of keys refer to.
@@ -281,6 +289,7 @@ impl SnapshotSource for Gateway {
         tables.extend(self.limits.snapshot_tables());
         tables.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
         tables.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
+        tables.extend(self.upstreams.iter().filter_map(|upstream| upstream.saved_stops()));
         tables
     }
 }
@@ -311,6 +320,7 @@ impl Route {
             name: location.name.as_str().into(),
             action,
             chain: LimitChain::new(&own, limits, shared, location.timeout),
+            body_plan: body_plans::build_body_plan(config, Some(location)),
             access: access_cache.get_or_build(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
@@ -340,26 +350,13 @@ impl<'a> AccessCache<'a> {
     }
 }
 
-impl LimitChain {
-    fn new(
-        ids: &[LimitId],
-        limits: &[Arc<Limit>],
-        shared: &[Option<Arc<SharedLimit>>],
-        timeout: Option<Duration>,
-    ) -> LimitChain {
-        let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
-        let chain = chain.with_max_wait(max_wait).with_shared(shared);
-        let keys = chain.limits().iter().map(|limit| LimitKeys::from_limit(&limit.config)).collect();
-        LimitChain { chain, keys }
-    }
-}
-
 /// Every claim that a source of the configuration names.
 fn named_claims(config: &Config) -> Vec<String> {
     let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
     let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());
-    let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).filter_map(|part| match part {
+    let obeyed = config.upstreams.iter().filter_map(|upstream| upstream.obey.as_ref());
+    let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).chain(obeyed.flat_map(|own| &own.key));
+    let of_keys = of_keys.filter_map(|part| match part {
         config::KeyPart::Source(source) => Some(source),
         _ => None,
     });

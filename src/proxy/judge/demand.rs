@@ -8,7 +8,7 @@ use http::header::{HeaderMap, HeaderName};
 use super::facts::RequestFacts;
 use crate::admission::chain::LimitDemand;
 use crate::base::clock::Now;
-use crate::config::{Cost, InvalidCost};
+use crate::config::{BodyReserve, Cost, InvalidCost, LlmWeights, Reserve};
 use crate::limit::table::CounterKey;
 use crate::limit::{Limit, Units};
 use crate::proxy::gateway::Gateway;
@@ -16,6 +16,7 @@ use crate::proxy::reject::Fault;
 use crate::request::client::Client;
 use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec, LimitKeys};
+use crate::request::source::{BodyValues, NotANumber};
 use crate::shared::SharedKey;
 
 /// The caller of a request, as limits see it.
@@ -71,6 +72,7 @@ impl<'a> Caller<'a> {
             method: head.method,
             headers: head.headers,
             token: facts.token,
+            body: facts.body_values(),
         };
         Caller { client: head.client, now: head.received, subject }
     }
@@ -90,7 +92,7 @@ impl<'a> Caller<'a> {
                     Some(turn_key) => self.fair_queue_id(keys, turn_key)?,
                     None => 0,
                 };
-                let units = Units { key, cost: self.read_cost(limit)?, variant, fair_hash: fair };
+                let units = Units { key, cost: self.read_units(limit, variant)?, variant, fair_hash: fair };
                 Ok(match limit.config.shared {
                     None => LimitDemand::Units(self.use_grant(units, limit, key.id)),
                     Some(_) => self.shared_demand(units, limit, &limit_keys.count_key),
@@ -146,51 +148,84 @@ impl<'a> Caller<'a> {
         methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
     }
 
-    /// The cost of the request. A cost header is used only from a trusted proxy.
+    /// The units that the request takes when it is judged: its cost, or what a limit reserves that charges by the
+    /// response.
     #[inline]
-    fn read_cost(&self, limit: &Limit) -> Result<u64, ChargeFault> {
-        match &limit.config.cost {
-            Cost::Units(units) => Ok(*units),
-            Cost::Header { name, invalid } if self.client.trusted_peer => {
-                match (parse_cost_header(self.subject.headers, name), invalid) {
-                    (Ok(cost), _) => Ok(cost),
-                    (Err(InvalidNumber), InvalidCost::Reject) if !limit.config.dry_run => {
-                        Err(ChargeFault::InvalidCost)
-                    }
-                    (Err(InvalidNumber), _) => Ok(1),
-                }
-            }
-            Cost::Header { .. } => Ok(1),
+    fn read_units(&self, limit: &Limit, variant: usize) -> Result<u64, ChargeFault> {
+        match &limit.config.charge {
+            None => self.read_cost(limit),
+            Some(charge) => match &charge.reserve {
+                Reserve::Cost => self.read_cost(limit),
+                Reserve::Units(units) => Ok(*units),
+                Reserve::Body(claim) => Ok(self.claim_units(claim, limit, variant)),
+            },
         }
     }
 
-    /// Whether a trusted proxy sent a cost for `limit` that is not a number.
+    /// The units that the body claims, at least 1 and at most the limit's share for one request.
+    fn claim_units(&self, claim: &BodyReserve, limit: &Limit, variant: usize) -> u64 {
+        let body = self.subject.body;
+        let units = match body.and_then(|body| Some((body, body.json_bytes()?))) {
+            None => claim.default.into(),
+            Some((body, bytes)) => {
+                let said = claim.from.iter().find_map(|pointer| body.find(pointer).millionths());
+                let base = said.map_or(claim.default.into(), |said| said.div_ceil(LlmWeights::ONE.into()));
+                base + claim.bytes_per_unit.map_or(0, |per_unit| u128::from(bytes.div_ceil(per_unit)))
+            }
+        };
+        let capacity = limit.rate_range(variant).map(|rate| limit.max_units(rate)).min().unwrap_or(1);
+        let most = u128::from(capacity) * u128::from(claim.at_most) / u128::from(LlmWeights::ONE);
+        // Cannot exceed 64 bits: the capacity has as many, and `at_most` is a share of it.
+        units.clamp(1, most.max(1)) as u64
+    }
+
+    /// The cost of the request.
+    #[inline]
+    fn read_cost(&self, limit: &Limit) -> Result<u64, ChargeFault> {
+        let (Cost::Header { invalid, .. } | Cost::Json { invalid, .. }) = &limit.config.cost else {
+            return Ok(self.tell_cost(limit).unwrap_or(1));
+        };
+        match (self.tell_cost(limit), invalid) {
+            (Ok(cost), _) => Ok(cost),
+            (Err(NotANumber), InvalidCost::Reject) if !limit.config.dry_run => Err(ChargeFault::InvalidCost),
+            (Err(NotANumber), _) => Ok(1),
+        }
+    }
+
+    /// The cost that the request tells. A header is believed from a trusted proxy alone; a body, which says how much
+    /// the client asks for, from everybody.
+    #[inline]
+    fn tell_cost(&self, limit: &Limit) -> Result<u64, NotANumber> {
+        match &limit.config.cost {
+            Cost::Units(units) => Ok(*units),
+            Cost::Header { name, .. } if self.client.trusted_peer => {
+                parse_cost_header(self.subject.headers, name)
+            }
+            Cost::Header { .. } => Ok(1),
+            Cost::Json { pointer, .. } => self.subject.body.map_or(Ok(1), |body| body.read_cost(pointer)),
+            Cost::JsonRpc => Ok(self.subject.body.map_or(1, BodyValues::count_calls)),
+        }
+    }
+
+    /// Whether the request tells a cost for `limit` that is not a number.
     #[inline]
     pub fn has_invalid_cost(&self, limit: &Limit) -> bool {
-        match &limit.config.cost {
-            Cost::Header { name, .. } if self.client.trusted_peer => {
-                parse_cost_header(self.subject.headers, name).is_err()
-            }
-            _ => false,
-        }
+        !matches!(limit.config.cost, Cost::Units(_)) && self.tell_cost(limit).is_err()
     }
 }
 
-/// A cost header that is not exactly one number.
-struct InvalidNumber;
-
 /// The cost in the header; 1 without the header.
-fn parse_cost_header(headers: &HeaderMap, name: &HeaderName) -> Result<u64, InvalidNumber> {
+fn parse_cost_header(headers: &HeaderMap, name: &HeaderName) -> Result<u64, NotANumber> {
     let mut lines = headers.get_all(name).iter();
     let value = match (lines.next(), lines.next()) {
         (None, _) => return Ok(1),
         (Some(value), None) => value.to_str().unwrap_or_default().trim(),
-        (Some(_), Some(_)) => return Err(InvalidNumber),
+        (Some(_), Some(_)) => return Err(NotANumber),
     };
     match value.parse() {
         Ok(cost) => Ok(cost),
         // A number that overflows is the highest cost, not an invalid one.
         Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
-        Err(_) => Err(InvalidNumber),
+        Err(_) => Err(NotANumber),
     }
 }

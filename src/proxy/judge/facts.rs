@@ -11,6 +11,7 @@ use crate::admission::ban::StrikeTarget;
 use crate::base::clock::Now;
 use crate::config::{LocationId, Scheme, TierRules};
 use crate::limit::bandwidth::BandwidthShare;
+use crate::limit::pushback::StopCheck;
 use crate::proxy::inbound;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::reject::{Fault, Rejection};
@@ -24,7 +25,7 @@ use crate::request::headers::forwarded;
 use crate::request::headers::grpc;
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::location::{Arrival, LocationLookup};
-use crate::request::source::Token;
+use crate::request::source::{BodyValues, SourceInput, Token};
 
 /// The head of a request, and the client that sent it.
 #[derive(Clone, Copy)]
@@ -46,11 +47,23 @@ pub struct RequestHead<'r> {
     pub is_websocket_connect: bool,
 }
 
+/// What judging knows of a request's body.
+#[derive(Clone, Copy)]
+pub enum BodyView<'r> {
+    /// It can be read, if something asks for its values.
+    Unread,
+    /// There is nothing to read.
+    Absent,
+    Read(&'r BodyValues),
+}
+
 /// All that is known of a request from its head. What judging has not reached yet is empty.
 pub struct RequestFacts<'r> {
     pub head: RequestHead<'r>,
     /// The announced bytes of its body.
     pub body: SizeHint,
+    /// `Absent` unless the judging of requests sets it.
+    pub body_view: BodyView<'r>,
     /// The source of claims, if tokens are verified.
     pub token: Option<&'r Token<'r>>,
     pub summary: HeaderSummary,
@@ -77,6 +90,8 @@ pub struct RequestFacts<'r> {
     pub target: Option<PathAndQuery>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
+    /// `None` if its upstream is not obeyed.
+    pub stop: Option<Box<StopCheck>>,
 }
 
 impl<'r> RequestHead<'r> {
@@ -105,13 +120,14 @@ impl<'r> RequestHead<'r> {
 }
 
 impl<'r> RequestFacts<'r> {
-    /// `body` is the announced size of the body.
+    /// `body` is the announced size of the body, and nothing is read of it yet.
     #[inline]
     pub fn new(head: RequestHead<'r>, body: SizeHint, token: Option<&'r Token<'r>>) -> RequestFacts<'r> {
         let summary = HeaderSummary::scan_request(head.headers);
         RequestFacts {
             head,
             body,
+            body_view: BodyView::Absent,
             token,
             summary,
             scheme: forwarded::find_scheme(head.headers, summary, head.client.trusted_peer, head.scheme),
@@ -127,6 +143,7 @@ impl<'r> RequestFacts<'r> {
             strike_target: None,
             target: None,
             bandwidth: None,
+            stop: None,
         }
     }
 
@@ -134,6 +151,22 @@ impl<'r> RequestFacts<'r> {
     #[inline]
     pub fn arrival(&self) -> Arrival<'r> {
         Arrival { method: self.head.method, scheme: self.scheme, listener: self.head.listener }
+    }
+
+    /// What was found in the body.
+    #[inline]
+    pub fn body_values(&self) -> Option<&'r BodyValues> {
+        match self.body_view {
+            BodyView::Read(values) => Some(values),
+            BodyView::Unread | BodyView::Absent => None,
+        }
+    }
+
+    /// The parts of the request that have values.
+    #[inline]
+    pub fn sources(&self) -> SourceInput<'r> {
+        let RequestHead { headers, uri, .. } = self.head;
+        SourceInput { headers, query: uri.query(), token: self.token, body: self.body_values() }
     }
 
     /// The location that serves the request; `None` also before it is looked up.
@@ -184,7 +217,7 @@ impl<'r> RequestFacts<'r> {
     }
 
     /// Passes on to the state of the request what outlives its head.
-    #[inline]
+    #[inline(always)]
     pub fn record_in(&mut self, state: &mut RequestState) {
         state.route = self.route();
         state.scheme = self.scheme;
@@ -194,10 +227,17 @@ impl<'r> RequestFacts<'r> {
         state.strike_target = self.strike_target;
         state.bandwidth = self.bandwidth.take();
         state.cors = self.cors.take();
+        state.stop = self.stop.take();
+    }
+
+    /// For how long its upstream stops it, ns; 0 = not at all.
+    pub fn hold_ns(&self) -> u64 {
+        self.stop.as_ref().and_then(|stop| stop.stopped).map_or(0, |stopped| stopped.wait_ns)
     }
 
     /// As [`InboundRequest::waiting_bytes`].
     pub fn waiting_bytes(&self) -> usize {
-        inbound::waiting_bytes(self.head.version, self.head.uri, self.head.headers, self.body)
+        let held = self.body_values().map_or(0, BodyValues::read_bytes);
+        inbound::waiting_bytes(self.head.version, self.head.uri, self.head.headers, self.body, held)
     }
 }

@@ -5,6 +5,7 @@ use http::header::{EXPECT, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 
+use super::body_reading;
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
 use super::mode::JudgeMode;
@@ -13,9 +14,10 @@ use crate::admission::chain::{
 };
 use crate::limit::Limit;
 use crate::limit::bandwidth::BandwidthShare;
+use crate::limit::pushback::StopCheck;
 use crate::limit::table::CounterKey;
 use crate::proxy::gateway::{Action, Gateway, LimitChain, Route};
-use crate::proxy::reject::{Fault, Rejection};
+use crate::proxy::reject::{Fault, Rejection, StopRejection};
 use crate::request::access::AccessDecision;
 use crate::request::account;
 use crate::request::account::DuplicateAccount;
@@ -25,21 +27,30 @@ use crate::request::headers::summary::HeaderSummary;
 use crate::request::key::KeyOutcome;
 use crate::request::location;
 use crate::request::location::{Arrival, LocationLookup, RequestTarget, TargetError};
+use crate::upstream::Upstream;
 
-/// Judges a request by its head, and collects its facts on the way. The decisions of the limits are added to
-/// `decisions`. `verdict` is set to that of the chain; `None` = no limit applies. It is passed by reference, because
-/// it is large.
+/// How far a request is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    Complete,
+    /// Its body must be read, and then it is judged again.
+    AwaitsBody,
+}
+
+/// Judges a request by its head, and by its body where a limit asks for that, and collects its facts on the way. The
+/// decisions of the limits are added to `decisions`. `verdict` is set to that of the chain; `None` = no limit applies.
+/// It is passed by reference, because it is large.
 ///
 /// # Errors
 /// The rejection, unless a limit is its cause.
-#[inline]
+#[inline(always)]
 pub fn judge<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
     mode: &mut M,
     decisions: &mut Decisions,
     verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
-) -> Result<(), Rejection> {
+) -> Result<Judgement, Rejection> {
     check_head(gateway, facts)?;
     locate_request(gateway, facts, mode)?;
     facts.access = gateway.access_for(facts.route()).map(|access| access.decide_access(facts.head.client.ip));
@@ -48,11 +59,16 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     }
     // A preflight costs nothing: without its answer the browser would not even send the request that is limited.
     if facts.is_preflight() {
-        return Ok(());
+        return Ok(Judgement::Complete);
     }
     // Checked before tokens are verified: a rejection under overload must cost next to nothing.
     if !mode.try_count_in_flight(gateway) {
         return Err(Fault::TooManyInFlight.into());
+    }
+    if let Some(plan) = gateway.body_plan_for(facts.route())
+        && body_reading::awaits_body(gateway, plan, facts)?
+    {
+        return Ok(Judgement::AwaitsBody);
     }
     identify_caller(gateway, facts).map_err(|DuplicateAccount| Fault::RepeatedKey)?;
     let (ip, now) = (facts.head.client.ip, facts.head.received);
@@ -62,15 +78,17 @@ pub fn judge<'r, M: JudgeMode<'r>>(
     }
     if facts.access == Some(AccessDecision::Bypassed) {
         prepare_forward(gateway, facts)?;
-        return Ok(());
+        check_stop(gateway, facts, mode)?;
+        return Ok(Judgement::Complete);
     }
     check_ban(gateway, facts, mode)?;
     // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
     prepare_forward(gateway, facts)?;
     // Assigned before the limits: a degraded response is paced as well.
     assign_bandwidth(gateway, facts, mode)?;
+    check_stop(gateway, facts, mode)?;
     judge_limits(gateway, facts, mode, decisions, verdict)?;
-    Ok(())
+    Ok(Judgement::Complete)
 }
 
 /// Rejects framing that hyper accepts although two parsers might read it differently, and a head with too many fields.
@@ -96,7 +114,7 @@ fn is_100_continue(expectation: &HeaderValue) -> bool {
 }
 
 /// Reads host and path, and finds the location.
-#[inline]
+#[inline(always)]
 fn locate_request<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
@@ -141,12 +159,12 @@ fn target_fault(error: TargetError) -> Fault {
 /// Finds the account and the tier of the caller.
 #[inline]
 fn identify_caller(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<(), DuplicateAccount> {
-    let (headers, query, token) = (facts.head.headers, facts.head.uri.query(), facts.token);
+    let sources = facts.sources();
     facts.is_token_read = true;
-    facts.account = account::find_account(gateway.account.as_ref(), headers, query, token)?;
+    facts.account = account::find_account(gateway.account.as_ref(), &sources)?;
     facts.is_account_read = true;
     if let Some(tiers) = &gateway.tiers {
-        facts.tier = Some(tiers.find_tier(facts.account.as_deref(), headers, query, token)?);
+        facts.tier = Some(tiers.find_tier(facts.account.as_deref(), &sources)?);
     }
     Ok(())
 }
@@ -222,6 +240,47 @@ fn assign_bandwidth<'r, M: JudgeMode<'r>>(
     Ok(())
 }
 
+/// Rejects a request that its upstream stops for longer than its queues may hold it; others may wait there.
+#[inline(always)]
+fn check_stop<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &M,
+) -> Result<(), Rejection> {
+    let Some(route) = facts.route() else { return Ok(()) };
+    match &gateway.routes[route.0].action {
+        Action::Upstream(upstream) if upstream.obey.is_some() => obey_stop(gateway, facts, mode, upstream),
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn obey_stop<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &M,
+    upstream: &Upstream,
+) -> Result<(), Rejection> {
+    let Some(obey) = &upstream.obey else { return Ok(()) };
+    let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
+    let key = match obey.hash_key(&gateway.keys, &caller.subject) {
+        KeyOutcome::Key(key) => key,
+        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey.into()),
+        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
+    };
+    let stopped = obey.gate().find_stop(&key, facts.head.received);
+    facts.stop = Some(Box::new(StopCheck { key, stopped }));
+    // Nothing holds a request that no limit judges.
+    let is_judged = facts.access != Some(AccessDecision::Bypassed);
+    let max_hold_ns = if is_judged { gateway.chain_for(facts.route()).max_hold_ns } else { 0 };
+    match stopped {
+        Some(stopped) if stopped.wait_ns > max_hold_ns => {
+            Err(Rejection::Stopped(StopRejection::new(upstream.id, stopped)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Judges the chain of the location; `None` if it has no limits.
 #[inline]
 fn judge_limits<'r, M: JudgeMode<'r>>(
@@ -248,7 +307,7 @@ fn judge_limits<'r, M: JudgeMode<'r>>(
         })
     };
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
+    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
     let takes_slots = facts.route().is_some();
     let now = facts.head.received;
     limits.chain.judge_into::<M::Chain>(now, waiter, takes_slots, demand_of, decisions, verdict);

@@ -7,22 +7,25 @@
 //!    `server.limits` and of the location as one transaction: if one rejects, none is charged.
 //! 3. `mode` is all that differs between a request, which is charged, and an explanation, which only looks.
 //! 4. `phases` holds the phases of a request: [`Received`], asking the store, waiting for its turn, [`Admitted`].
-//!    Concurrency comes last, so a waiting request holds no slot. A request that no location serves is rejected after
-//!    its wait, so that it is charged.
-//! 5. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
+//!    Concurrency comes last: a request that waits for its turn holds no slot. A request that no location serves is
+//!    rejected after its wait, so that it is charged.
+//! 5. `gate` is the last phase before slots and forwarding, where the upstream is obeyed: a stop that has begun holds
+//!    the request in the order of its arrival, or rejects it.
+//! 6. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
 //!    degraded.
 
-mod ban_strike;
+mod body_reading;
 mod demand;
 mod facts;
+mod gate;
 mod head;
 mod mode;
 mod phases;
 mod rejected;
 
 pub use demand::{Caller, ChargeFault, Exemption};
-pub use facts::{RequestFacts, RequestHead};
-pub use head::judge;
+pub use facts::{BodyView, RequestFacts, RequestHead};
+pub use head::{Judgement, judge};
 pub use mode::JudgeMode;
 pub use phases::{Admitted, Judged, Received, Rejected};
 pub use rejected::translate_rejection;

@@ -9,7 +9,7 @@ use crate::admission::chain::{ChainMode, LimitDemand};
 use crate::limit::Limit;
 use crate::limit::table::CounterKey;
 use crate::proxy::gateway::Gateway;
-use crate::proxy::request_state::RequestInFlight;
+use crate::proxy::in_flight::RequestInFlight;
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::location;
 use crate::request::location::HostError;
@@ -70,6 +70,10 @@ impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
     #[inline]
     fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool {
         let Some(max) = gateway.server.max_in_flight else { return true };
+        // It is judged again once its body is read.
+        if self.in_flight.is_some() {
+            return true;
+        }
         *self.in_flight = RequestInFlight::try_count(&gateway.in_flight, max);
         self.in_flight.is_some()
     }

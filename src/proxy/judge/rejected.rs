@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use http::Response;
 
-use super::ban_strike::record_strike;
 use crate::admission::chain;
 use crate::admission::chain::{ChainCause, RateDecision};
 use crate::config::LocationId;
 use crate::limit::LimitOutcome;
 use crate::observe::metrics::DecisionKind;
+use crate::proxy::ban_strike;
 use crate::proxy::limit_report;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
 use crate::proxy::rejection_response::{RequestTexts, render_rejection};
@@ -54,19 +54,21 @@ pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
     }
 }
 
-/// Concludes a rejection that is final.
+/// Concludes a rejection that is final: only here may one by a limit be a strike.
 #[inline]
 pub fn conclude_rejection(
     state: &mut RequestState,
     texts: &RequestTexts<'_>,
     rejection: &Rejection,
 ) -> Conclusion {
+    let mut is_degraded = false;
     if let Rejection::Limit(limit_rejection) = rejection {
         let worker = state.worker.clone();
         let gateway = &worker.gateway;
         let degraded_to =
             gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, state.is_grpc);
-        record_rejection(state, limit_rejection, degraded_to.is_some());
+        is_degraded = degraded_to.is_some();
+        record_rejection(state, limit_rejection, is_degraded);
         if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {
             state.degraded = Some(upstream);
             state.record_refusal(limit_rejection, None);
@@ -77,12 +79,15 @@ pub fn conclude_rejection(
     }
     let response = render_rejection(state, texts, rejection);
     if let Rejection::Limit(limit_rejection) = rejection {
+        if !is_degraded {
+            ban_strike::record_rejection(state, limit_rejection.cause, response.status());
+        }
         state.record_refusal(limit_rejection, Some(response.status()));
     }
     Conclusion::Respond(response)
 }
 
-/// Stores and counts the rejection by a limit. Only here is it final, so strikes are counted here.
+/// Stores and counts the rejection by a limit.
 fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
     let (kind, verdict) = match limit_rejection.cause {
         _ if is_degraded => (DecisionKind::Degrade, Verdict::Degrade),
@@ -91,10 +96,7 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     };
     state.verdict = verdict;
     state.limit = Some(limit_rejection.limit);
-    state.retry_after_ns = limit_rejection.retry_after_ns;
-    if !is_degraded {
-        record_strike(&state.worker, state, limit_rejection.cause);
-    }
+    state.retry_after_ns = limit_rejection.exact_retry_ns();
     let worker = &state.worker;
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
     let limits = worker.gateway.chain_for(state.route).chain.limits();

@@ -267,7 +267,8 @@ fn build_items(config: &Config, id: LimitId, standard: bool, legacy: bool) -> Ve
     let item = |(rate_index, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
         let mut name = limit.name.clone();
         if several {
-            name = format!("{name};{}", rate_text(rate.units, rate.period.as_nanos()));
+            name =
+                format!("{name};{}", rate_text(&limit.show_units(rate.units.get()), rate.period.as_nanos()));
         }
         let mut head = quote_name(&name);
         let mut policy = head.clone();

@@ -13,7 +13,9 @@ use super::rejection::{Fault, LimitCause};
 use super::template::{TemplatePart, TemplateSlot};
 use super::{DegradedTo, interned_headers, quote_name};
 use crate::config::LimitId;
-use crate::config::{Algorithm, Config, Degrade, KeyPart, LimitConfig, OnReject, ValueSource, describe};
+use crate::config::{
+    Algorithm, BansConfig, Config, Degrade, KeyPart, LimitConfig, OnReject, Rate, ValueSource, describe,
+};
 
 /// Seconds until a retry for which a head is kept.
 const USUAL_SECONDS: usize = 8;
@@ -58,11 +60,17 @@ impl LimitResponses {
 // === impl FaultResponses ===
 
 impl FaultResponses {
-    pub(super) fn new(on_reject: &OnReject) -> FaultResponses {
+    pub(super) fn new(on_reject: &OnReject, bans: Option<&BansConfig>) -> FaultResponses {
         let style = SectionStyle::new(on_reject);
+        let counts_statuses = |bans: &BansConfig| !bans.strikes.statuses.0.is_empty();
+        let banned = match bans.filter(|bans| counts_statuses(bans)) {
+            None => "banned for repeated rejections",
+            Some(bans) if bans.strikes.rejections => "banned for repeated rejections or errors",
+            Some(_) => "banned for repeated errors",
+        };
         FaultResponses {
             faults: prepare_faults(on_reject, &style),
-            banned: prepare_banned(on_reject, &style, "banned for repeated rejections"),
+            banned: prepare_banned(on_reject, &style, banned),
             banned_by_operator: prepare_banned(on_reject, &style, "banned by an operator"),
         }
     }
@@ -118,7 +126,8 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
 /// The responses of a limit, one set per rate.
 pub(super) fn prepare_limit(config: &Config, id: LimitId, on_reject: &OnReject) -> Vec<LimitResponses> {
     let limit = &config.limits[id];
-    let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
+    let rates: Vec<String> =
+        limit.algorithm_variants().flat_map(|numbers| rate_texts(limit, numbers)).collect();
     let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
     let (default_status, default_grpc_status) = match concurrency {
         true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
@@ -225,20 +234,20 @@ fn challenge_for(config: &Config, limit: &LimitConfig) -> HeaderValue {
     })
 }
 
-fn rate_texts(numbers: &Algorithm) -> Vec<String> {
+fn rate_texts(limit: &LimitConfig, numbers: &Algorithm) -> Vec<String> {
     match numbers {
-        Algorithm::Concurrency { min: None, max } => vec![format!("{max} in flight")],
-        Algorithm::Concurrency { min: Some(min), max } => vec![format!("{min} to {max} in flight")],
-        _ => numbers.rate_quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
+        Algorithm::Concurrency { min: None, max, .. } => vec![format!("{max} in flight")],
+        Algorithm::Concurrency { min: Some(min), max, .. } => vec![format!("{min} to {max} in flight")],
+        _ => numbers.rate_quotas().iter().map(|(rate, _)| rate_text(limit, rate)).collect(),
     }
 }
 
-fn rate_text(rate: &crate::config::Rate) -> String {
-    prepared_response::rate_text(rate.units, rate.period.as_nanos())
+fn rate_text(limit: &LimitConfig, rate: &Rate) -> String {
+    prepared_response::rate_text(&limit.show_units(rate.units.get()), rate.period.as_nanos())
 }
 
 /// ", try again in 1 s"
-fn try_again_text() -> [TemplatePart; 3] {
+pub(super) fn try_again_text() -> [TemplatePart; 3] {
     [
         TemplatePart::Text(", try again in ".to_owned()),
         TemplatePart::Slot(TemplateSlot::RetryAfter),

@@ -11,6 +11,7 @@ mod plain_http;
 mod prepared_response;
 mod rejection;
 pub mod status;
+mod stop_responses;
 mod template;
 
 use std::collections::HashMap;
@@ -30,10 +31,11 @@ use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
 use location_responses::{FaultResponses, LimitResponses, prepare_limit};
 use prepared_response::PreparedResponse;
+use stop_responses::StopResponses;
 use template::RetryTimes;
 
 pub use plain_http::PLAIN_HTTP_ON_TLS;
-pub use rejection::{Fault, LimitCause, LimitRejection, Rejection};
+pub use rejection::{Fault, LimitCause, LimitRejection, Rejection, StopRejection};
 pub use template::CompiledTemplate;
 
 /// The facts of a request that a response may contain; empty if unknown.
@@ -69,6 +71,8 @@ pub struct Rejecter {
     fault_responses: Arc<FaultResponses>,
     rate_limit_fields: RateLimitFields,
     dry_runs: DryRuns,
+    /// `None` if no upstream is obeyed.
+    stops: Option<StopResponses>,
     uses_target: bool,
 }
 
@@ -143,14 +147,17 @@ impl Rejecter {
             let headers = layered(limit).ratelimit_headers;
             (headers.standard, headers.legacy)
         };
-        let fault_responses = fault_responses
-            .unwrap_or_else(|| Arc::new(FaultResponses::new(&config.on_reject.merge_patch(patch))));
+        let fault_responses = fault_responses.unwrap_or_else(|| {
+            let on_reject = config.on_reject.merge_patch(patch);
+            Arc::new(FaultResponses::new(&on_reject, config.bans.as_ref()))
+        });
         Rejecter {
             limits,
             uses_target: fault_responses.faults.iter().any(PreparedResponse::uses_target),
             fault_responses,
             rate_limit_fields: RateLimitFields::new(config, &chain, style),
             dry_runs: DryRuns::new(config, &chain),
+            stops: StopResponses::new(config, patch),
         }
     }
 
@@ -182,6 +189,9 @@ impl Rejecter {
         grpc: bool,
     ) -> Response<Bytes> {
         let faults = &self.fault_responses.faults;
+        if let (Rejection::Stopped(stop), Some(stops)) = (rejection, &self.stops) {
+            return stops.render_response(stop, context, grpc);
+        }
         let (response, retry_after_ns) = match rejection {
             Rejection::Limit(limit_rejection) => match self.limit_responses(limit_rejection) {
                 Some(responses) => {
@@ -191,6 +201,8 @@ impl Rejecter {
                 None => (&faults[Fault::Internal.index()], None),
             },
             Rejection::Fault(fault) => (&faults[fault.index()], None),
+            // A stop of a gateway in which no upstream is obeyed is a bug, so it is an internal fault.
+            Rejection::Stopped(_) => (&faults[Fault::Internal.index()], None),
             Rejection::Banned { by_operator: false, left_ns } => {
                 (&self.fault_responses.banned, Some(*left_ns))
             }

@@ -1,6 +1,5 @@
 //! A prepared response: everything that does not depend on a request, compiled when the configuration is read.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -53,7 +52,7 @@ pub(super) struct ResponseContent {
 pub(super) enum RetryHint {
     /// Waiting does not help, or no time is known.
     Never,
-    /// Overload passes at an unknown time; the guess of one second slows clients down.
+    /// Overload passes at an unknown time; an estimate, or else the guess of one second, slows clients down.
     Soon,
     /// The limit or the ban knows the time in nanoseconds.
     Exact,
@@ -300,19 +299,15 @@ impl PreparedResponse {
 
     #[inline]
     pub(super) fn retry_times(&self, request_id: &[u8], retry_after_ns: Option<u64>) -> RetryTimes {
-        match (self.retry_hint, retry_after_ns) {
-            (RetryHint::Exact, Some(ns)) => {
-                let seconds = ns.div_ceil(1_000_000_000).max(1);
-                let seconds = seconds.saturating_add(self.jitter_seconds(seconds, request_id));
-                RetryTimes { seconds: Some(seconds), ms: Some(ns.div_ceil(1_000_000)) }
-            }
-            // An unknown time is treated as overload.
-            (RetryHint::Soon, _) | (RetryHint::Exact, None) => {
-                let seconds = 1 + self.jitter_seconds(1, request_id);
-                RetryTimes { seconds: Some(seconds), ms: Some(seconds * 1_000) }
-            }
-            (RetryHint::Never, _) => RetryTimes::default(),
+        if self.retry_hint == RetryHint::Never {
+            return RetryTimes::default();
         }
+        let seconds = retry_after_ns.map_or(1, |ns| ns.div_ceil(1_000_000_000).max(1));
+        let seconds = seconds.saturating_add(self.jitter_seconds(seconds, request_id));
+        // An unknown time is treated as overload.
+        let exact_ns = retry_after_ns.filter(|_| self.retry_hint == RetryHint::Exact);
+        let ms = exact_ns.map_or(seconds.saturating_mul(1_000), |ns| ns.div_ceil(1_000_000));
+        RetryTimes { seconds: Some(seconds), ms: Some(ms) }
     }
 
     /// Whole seconds to add, from 0 to the configured percentage, with a hash of the request id as the random number
@@ -330,7 +325,7 @@ impl PreparedResponse {
 }
 
 /// A rate as short text, e.g. `10/s` or `300/60s`.
-pub(super) fn rate_text(units: NonZeroU64, period_ns: u128) -> String {
+pub(super) fn rate_text(units: &str, period_ns: u128) -> String {
     const UNITS: [(u128, &str); 4] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
     let unit = UNITS.iter().find(|(unit, _)| period_ns.is_multiple_of(*unit));
     let (unit, name) = unit.copied().unwrap_or((1, "ns"));

@@ -2,7 +2,9 @@
 
 use http::{HeaderValue, StatusCode};
 
-use crate::config::LimitId;
+use crate::base::clock::Now;
+use crate::config::{LimitId, UpstreamId};
+use crate::limit::pushback::Stopped;
 use crate::net::deadline::MissedDeadline;
 
 /// Why the gateway responds itself instead of an upstream.
@@ -15,6 +17,8 @@ pub enum Rejection {
     MethodNotAllowed {
         allow: HeaderValue,
     },
+    /// The upstream stops its requests for a while.
+    Stopped(StopRejection),
     /// The client is banned: by an operator, or because it was rejected too often before.
     Banned {
         by_operator: bool,
@@ -30,8 +34,21 @@ pub struct LimitRejection {
     /// Index of the rate in the limit; 0 for concurrency.
     pub rate: usize,
     pub cause: LimitCause,
-    /// A request after this span is admitted if no other arrives before it; `None` if no such time is known.
+    /// A request after this span is admitted if no other arrives before it; of [`LimitCause::Concurrency`] an estimate.
+    /// `None` if no such time is known.
     pub retry_after_ns: Option<u64>,
+}
+
+/// A rejection in the place of an upstream that wants no requests now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopRejection {
+    /// Index in [`crate::config::Config::upstreams`].
+    pub upstream: UpstreamId,
+    /// The status of the upstream's refusal; 429 if it said only that nothing is left.
+    pub status: StatusCode,
+    /// The end of the stop; it has passed while the pace climbs.
+    pub until: Now,
+    pub retry_after_ns: u64,
 }
 
 /// Why a limit rejects.
@@ -90,13 +107,14 @@ faults! {
     BadTarget "bad_target" BAD_REQUEST "3" "the request target is malformed"
     BadFraming "bad_framing" BAD_REQUEST "3" "the framing of the request body is ambiguous or unknown"
     BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
-    RepeatedKey "repeated_key" BAD_REQUEST "3" "a header that requests are counted by is given more than once"
+    RepeatedKey "repeated_key" BAD_REQUEST "3" "a value that requests are counted by is given more than once"
     InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request is not a number"
     AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
     NoLocation "no_location" NOT_FOUND "12" "no location matches this request"
     BadMethod "bad_method" METHOD_NOT_ALLOWED "12" "the method is not allowed here"
     SlowBody "slow_body" REQUEST_TIMEOUT "4" "the request body did not arrive in time"
     BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "8" "the request body is larger than allowed"
+    BodyBeyondPeek "body_beyond_peek" PAYLOAD_TOO_LARGE "8" "the request body is larger than its limits read"
     BadExpectation "bad_expectation" EXPECTATION_FAILED "3" "the only expectation understood is 100-continue"
     HeadTooLarge "head_too_large" REQUEST_HEADER_FIELDS_TOO_LARGE "8" "the request head is larger than allowed"
     TargetTooLong "target_too_long" URI_TOO_LONG "3" "the request target is longer than allowed"
@@ -108,6 +126,7 @@ faults! {
     UpstreamBroke "upstream_broke" BAD_GATEWAY "14" "the upstream closed the connection before its answer"
     BadResponse "upstream_bad_answer" BAD_GATEWAY "14" "the upstream sent an answer that is not valid HTTP"
     NoServer "no_server" SERVICE_UNAVAILABLE "14" "no server of the upstream can take this request now"
+    ServerQueueTimeout "server_queue_timeout" SERVICE_UNAVAILABLE "14" "no server of the upstream became free in time"
     ServersDown "servers_down" SERVICE_UNAVAILABLE "14" "every server of the upstream is down"
     TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"
     TooManyInFlight "too_many_in_flight" SERVICE_UNAVAILABLE "14" "too many requests are in flight"
@@ -128,7 +147,7 @@ impl Rejection {
     /// The fault to count; `None` if a limit or a ban rejected.
     pub fn counted_fault(&self) -> Option<Fault> {
         match self {
-            Rejection::Limit(_) | Rejection::Banned { .. } => None,
+            Rejection::Limit(_) | Rejection::Stopped(_) | Rejection::Banned { .. } => None,
             Rejection::Fault(fault) => Some(*fault),
             Rejection::MethodNotAllowed { .. } => Some(Fault::BadMethod),
         }
@@ -140,6 +159,7 @@ impl Rejection {
             Rejection::Limit(limit_rejection) => limit_rejection.cause.cause_name(),
             Rejection::Fault(fault) => fault.cause(),
             Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
+            Rejection::Stopped(_) => "upstream_stop",
             Rejection::Banned { .. } => "ban",
         }
     }
@@ -152,6 +172,25 @@ impl Rejection {
     /// True if the next bytes on the connection may not be a new request.
     pub fn closes_connection(&self) -> bool {
         self.counted_fault().is_some_and(Fault::closes_connection)
+    }
+}
+
+// === impl StopRejection ===
+
+impl StopRejection {
+    pub fn new(upstream: UpstreamId, stopped: Stopped) -> StopRejection {
+        let status = StatusCode::from_u16(stopped.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        let Stopped { until, wait_ns, .. } = stopped;
+        StopRejection { upstream, status, until, retry_after_ns: wait_ns }
+    }
+}
+
+// === impl LimitRejection ===
+
+impl LimitRejection {
+    /// The time until a retry if it is known exactly: nobody knows when slots are freed.
+    pub fn exact_retry_ns(&self) -> Option<u64> {
+        self.retry_after_ns.filter(|_| self.cause != LimitCause::Concurrency)
     }
 }
 
@@ -192,6 +231,30 @@ impl Fault {
     /// Overload uses `on_reject.status`, as limits do.
     pub(super) fn is_overload(self) -> bool {
         matches!(self, Fault::TooManyWaiting | Fault::TooManyInFlight | Fault::StateUnavailable)
+    }
+
+    /// Whether the client caused it; the others are failures of the gateway, its store or an upstream, and overload.
+    pub fn is_by_client(self) -> bool {
+        matches!(
+            self,
+            Fault::BadHost
+                | Fault::BadTarget
+                | Fault::BadFraming
+                | Fault::BadBody
+                | Fault::RepeatedKey
+                | Fault::InvalidCost
+                | Fault::AccessDenied
+                | Fault::NoLocation
+                | Fault::BadMethod
+                | Fault::SlowBody
+                | Fault::BodyTooLarge
+                | Fault::BadExpectation
+                | Fault::HeadTooLarge
+                | Fault::TargetTooLong
+                | Fault::BadHead
+                | Fault::SlowHead
+                | Fault::SlowRead
+        )
     }
 
     fn closes_connection(self) -> bool {

@@ -1,4 +1,4 @@
-//! gRPC calls, which are told by their content type.
+//! gRPC calls, which are told by their content type, and the codes that end them.
 
 use http::header::{CONTENT_TYPE, HeaderMap};
 
@@ -8,4 +8,10 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
     // A longer name, such as `application/grpc-web`, is another protocol.
     matches!(suffix, Some([] | [b'+' | b';' | b' ', ..]))
+}
+
+/// The code of a response or of its trailers, 0 to 16; `None` if it has none.
+pub fn response_code(headers: &HeaderMap) -> Option<u8> {
+    let text = headers.get("grpc-status")?.to_str().ok()?;
+    text.parse().ok().filter(|code| *code <= 16)
 }

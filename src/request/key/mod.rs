@@ -8,7 +8,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::config::{KeyPart, LimitConfig, MissingKey};
 use crate::limit::table::CounterKey;
-use crate::request::source::{SourceValue, Token, read_source};
+use crate::request::source::{BodyValues, SourceInput, SourceValue, Token, read_source};
 
 mod name;
 mod shared;
@@ -74,6 +74,8 @@ pub struct KeyInput<'a> {
     pub headers: &'a HeaderMap,
     /// The source of its claims, if tokens are verified.
     pub token: Option<&'a Token<'a>>,
+    /// What was found in its body; `None` = there is none, or nothing reads it.
+    pub body: Option<&'a BodyValues>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +106,16 @@ enum KeyPartTag {
     FallbackIp,
     FallbackShared,
     Tier,
+}
+
+// === impl KeyInput ===
+
+impl<'a> KeyInput<'a> {
+    /// The parts of the request that have values.
+    #[inline]
+    pub fn sources(&self) -> SourceInput<'a> {
+        SourceInput { headers: self.headers, query: self.query, token: self.token, body: self.body }
+    }
 }
 
 // === impl KeyHasher ===
@@ -254,13 +266,11 @@ impl<H: KeySink> KeyText<H> {
             KeyPart::Host => return Ok(self.write_unless_empty(KeyPartTag::Host, subject.host.as_bytes())),
             KeyPart::Method => self.write_value(KeyPartTag::Method, subject.method.as_str().as_bytes()),
             KeyPart::Global => self.write_tag(KeyPartTag::Global),
-            KeyPart::Source(source) => {
-                match read_source(source, subject.headers, subject.query, subject.token) {
-                    SourceValue::One(found) => self.write_value(KeyPartTag::Source, &found),
-                    SourceValue::Absent => return Ok(false),
-                    SourceValue::Repeated => return Err(KeyOutcome::Duplicate),
-                }
-            }
+            KeyPart::Source(source) => match read_source(source, &subject.sources()) {
+                SourceValue::One(found) => self.write_value(KeyPartTag::Source, &found),
+                SourceValue::Absent => return Ok(false),
+                SourceValue::Repeated => return Err(KeyOutcome::Duplicate),
+            },
         }
         Ok(true)
     }

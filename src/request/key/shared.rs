@@ -1,9 +1,12 @@
 //! Keys of shared limits: hashed without a secret, so that all gateways agree on them.
 
+use std::net::IpAddr;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use smallvec::SmallVec;
 
-use super::{KeyInput, KeySink, KeySpec, KeyText};
+use super::{KeyHasher, KeyInput, KeyOutcome, KeySink, KeySpec, KeyText};
+use crate::limit::table::CounterKey;
 
 /// The first 16 bytes of SHA-256 of the text that [`KeyHasher::hash_key`](super::KeyHasher::hash_key) hashes; `None`
 /// where that finds no key. Collisions cannot be chosen, so gateways need not share a secret.
@@ -13,17 +16,45 @@ use super::{KeyInput, KeySink, KeySpec, KeyText};
 pub fn hash_shared(spec: &KeySpec, subject: &KeyInput<'_>) -> Option<[u8; 16]> {
     let mut text = KeyText(BufferKeySink::default());
     text.write_parts(spec, subject).ok()?;
-    let hash = digest(&SHA256, &text.0.0);
-    hash.as_ref().first_chunk().copied()
+    Some(text.0.hash_text())
+}
+
+impl KeyHasher {
+    /// The key of `subject` by `spec`, with an id that all gateways agree on.
+    pub fn hash_agreed_key(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> KeyOutcome {
+        let mut text = KeyText(BufferKeySink::default());
+        if let Err(outcome) = text.write_parts(spec, subject) {
+            return outcome;
+        }
+        let id = u128::from_le_bytes(text.0.hash_text());
+        let prefix = text.0.address.map_or(id as u64, |ip| self.hash_prefix(ip));
+        KeyOutcome::Key(CounterKey { id, prefix })
+    }
 }
 
 /// Collects the whole text: hashing it at once needs no further memory.
 #[derive(Default)]
-struct BufferKeySink(SmallVec<[u8; 128]>);
+struct BufferKeySink {
+    text: SmallVec<[u8; 128]>,
+    address: Option<IpAddr>,
+}
+
+impl BufferKeySink {
+    fn hash_text(&self) -> [u8; 16] {
+        let hash = digest(&SHA256, &self.text);
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash.as_ref()[..16]);
+        id
+    }
+}
 
 impl KeySink for BufferKeySink {
     fn write_bytes(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.text.extend_from_slice(bytes);
+    }
+
+    fn note_address(&mut self, ip: IpAddr) {
+        self.address = Some(ip);
     }
 }
 
@@ -68,6 +99,7 @@ mod tests {
             method: &Method::GET,
             headers: &headers,
             token: None,
+            body: None,
         };
         let spec = KeySpec::new(parts, missing);
         let found = hash_shared(&spec, &subject);

@@ -66,6 +66,7 @@ fn outcome_of(
         method: &request.method,
         headers: &headers,
         token: None,
+        body: None,
     };
     keys.hash_key(&KeySpec::new(parts, missing), &subject)
 }
@@ -138,6 +139,7 @@ fn the_key_of_a_connection_is_the_key_of_its_requests() {
         method: &method,
         headers: &headers,
         token: None,
+        body: None,
     };
     let spec = KeySpec::new(&[KeyPart::Ip], MissingKey::Reject);
     assert_eq!(keys.hash_key(&spec, &subject), KeyOutcome::Key(kept));

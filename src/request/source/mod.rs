@@ -1,4 +1,4 @@
-//! Reads one value from a request head: a header, a cookie, a query parameter or a claim of its token.
+//! Reads one value from a request: a header, a cookie, a query parameter, a claim of its token, or a value in its body.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,10 @@ use percent_encoding::percent_decode;
 
 use crate::config::ValueSource;
 
+mod body;
 mod token;
 
+pub use body::{BodyPlan, BodyValue, BodyValues, NOT_JSON, NotANumber};
 pub use token::{Token, TokenFault, TokenVerifier};
 
 /// The value of a [`ValueSource`] in one request.
@@ -23,25 +25,34 @@ pub enum SourceValue<'a> {
     Repeated,
 }
 
-/// The value of `source`. `query` is the raw text after the `?`; without a `token` there are no claims.
+/// The parts of a request that have values.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceInput<'a> {
+    pub headers: &'a HeaderMap,
+    /// The raw text after the `?`.
+    pub query: Option<&'a str>,
+    /// Without one there are no claims.
+    pub token: Option<&'a Token<'a>>,
+    /// `None` = there is no body, or nothing reads it.
+    pub body: Option<&'a BodyValues>,
+}
+
+/// The value of `source`.
 #[inline]
-pub fn read_source<'a>(
-    source: &ValueSource,
-    headers: &'a HeaderMap,
-    query: Option<&'a str>,
-    token: Option<&'a Token<'a>>,
-) -> SourceValue<'a> {
-    match source {
-        ValueSource::Header(name) => read_header(name, headers),
-        ValueSource::Cookie(name) => read_cookie(name.as_bytes(), headers),
+pub fn read_source<'a>(source: &ValueSource, input: &SourceInput<'a>) -> SourceValue<'a> {
+    let found = match source {
+        ValueSource::Header(name) => return read_header(name, input.headers),
+        ValueSource::Cookie(name) => return read_cookie(name.as_bytes(), input.headers),
         ValueSource::Query(name) => {
-            query.map_or(SourceValue::Absent, |query| read_parameter(name.as_bytes(), query))
+            return input.query.map_or(SourceValue::Absent, |query| read_parameter(name.as_bytes(), query));
         }
-        ValueSource::Jwt(claim) => {
-            let text = token.and_then(|token| token.claim_value(claim));
-            text.map_or(SourceValue::Absent, |text| SourceValue::One(Cow::Borrowed(text)))
-        }
-    }
+        ValueSource::Jwt(claim) => input.token.and_then(|token| token.claim_value(claim)),
+        ValueSource::Json(pointer) => match input.body.map(|body| body.find(pointer)) {
+            Some(BodyValue::Repeated) => return SourceValue::Repeated,
+            value => value.and_then(BodyValue::key_text),
+        },
+    };
+    found.map_or(SourceValue::Absent, |text| SourceValue::One(Cow::Borrowed(text)))
 }
 
 fn read_header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> SourceValue<'a> {

@@ -14,7 +14,7 @@ fn headers(name: &'static str, lines: &[&str]) -> HeaderMap {
 }
 
 fn value<'a>(source: &ValueSource, headers: &'a HeaderMap, query: Option<&'a str>) -> SourceValue<'a> {
-    super::read_source(source, headers, query, None)
+    super::read_source(source, &SourceInput { headers, query, token: None, body: None })
 }
 
 fn one(text: &str) -> SourceValue<'_> {

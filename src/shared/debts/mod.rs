@@ -49,6 +49,8 @@ struct KeyDebts {
     rates: SmallVec<[Debt; 2]>,
     /// Sequence number of the last charge until it is acknowledged; 0 if there is none.
     sequence: u64,
+    /// The store may have made that charge.
+    is_doubtful: bool,
 }
 
 struct Debt {
@@ -121,6 +123,32 @@ impl Debts {
         self.keys.store(inner.by_key.len(), Relaxed);
     }
 
+    /// Corrects a debt of `reserved` units to `used` ones, when the response to its request is over. What was charged
+    /// to the store meanwhile stays charged there.
+    pub fn settle_debt(
+        &self,
+        limit: &Arc<SharedLimit>,
+        rate: usize,
+        key: SharedKey,
+        units: &Units,
+        (reserved, used): (u64, u64),
+    ) {
+        if used > reserved {
+            return self.add_debt(limit, rate, key, &Units { cost: used - reserved, ..*units });
+        }
+        let inner = &mut *self.inner.lock();
+        let rates = inner.by_key.get_mut(&key).map(|debts| &mut debts.rates);
+        let debt = rates.and_then(|rates| rates.iter_mut().find(|debt| debt.matches_rate(limit, rate)));
+        let unsent = debt.as_ref().map_or(0, |debt| debt.owed - debt.sent);
+        let unused = reserved - used;
+        if let Some(debt) = debt {
+            debt.owed -= unused.min(unsent);
+        }
+        if unused > unsent {
+            limit.count_lost();
+        }
+    }
+
     /// Units of a rate that are owed now: those that were admitted here and still count.
     #[inline]
     pub fn owed_units(&self, limit: &SharedLimit, rate: usize, key: &SharedKey, now: Now) -> u64 {
@@ -154,8 +182,9 @@ impl Debts {
             }
             for debt in debts.rates.iter().filter(|debt| debt.sent > 0) {
                 let (limit, rate, cost) = (debt.limit.clone(), debt.rate, debt.sent);
+                // Charges of a limit that settles them are entries of many units.
+                units += if limit.settles() { 1 } else { cost };
                 charges.push(DebtCharge { limit, rate, key, cost, sequence: debts.sequence });
-                units += cost;
             }
             keys += 1;
         }
@@ -228,7 +257,7 @@ impl Debts {
             let rates: SmallVec<[Debt; 2]> = one.rates.iter().filter_map(debt).collect();
             if !rates.is_empty() {
                 let key = SharedKey(one.key);
-                inner.by_key.insert(key, KeyDebts { rates, sequence: one.sequence });
+                inner.by_key.insert(key, KeyDebts { rates, sequence: one.sequence, is_doubtful: true });
                 inner.due.push_back(key);
             }
         }
@@ -246,6 +275,7 @@ impl Debts {
     fn finish_charge(&self, key: &SharedKey, acknowledged: bool) {
         let inner = &mut *self.inner.lock();
         let Some(debts) = inner.by_key.get_mut(key) else { return };
+        debts.is_doubtful = !acknowledged;
         if acknowledged {
             debts.sequence = 0;
             debts.rates.retain(|debt| {
@@ -265,6 +295,20 @@ impl Debts {
 // === impl ChargesInFlight ===
 
 impl ChargesInFlight<'_> {
+    /// The charge of a key was not sent: unless an earlier call may have made it, its units are still those that
+    /// responses correct.
+    pub(super) fn cancel_key(&mut self, key: &SharedKey) {
+        let Some(index) = self.keys.iter().position(|other| other == key) else { return };
+        self.keys.swap_remove(index);
+        let inner = &mut *self.debts.inner.lock();
+        if let Some(debts) = inner.by_key.get_mut(key) {
+            if !debts.is_doubtful {
+                debts.rates.iter_mut().for_each(|debt| debt.sent = 0);
+            }
+            inner.due.push_back(*key);
+        }
+    }
+
     /// Ends the charge of a key; further calls for other rates of the key do nothing.
     pub(super) fn finish_key(&mut self, key: &SharedKey, acknowledged: bool) {
         if let Some(index) = self.keys.iter().position(|other| other == key) {
@@ -326,7 +370,8 @@ impl Debt {
 impl DebtCharge {
     pub(super) fn to_item(&self) -> CallItem<'_> {
         let (rule, slot_count) = (&self.limit.rules[self.rate], SlotCount::default());
-        let cost = self.cost.min(rule.capacity());
+        let most = if rule.settles { rule.capacity().saturating_mul(2) } else { rule.capacity() };
+        let cost = self.cost.min(most);
         CallItem {
             rule,
             key: self.key,

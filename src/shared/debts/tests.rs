@@ -53,6 +53,26 @@ fn a_charge_is_sent_again_as_it_was_until_it_is_acknowledged() {
     assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, now)), (0, 0));
 }
 
+/// A charge that was not sent is corrected by responses; one that the store may have made is not.
+#[test]
+fn responses_correct_debts_that_are_not_sent() {
+    let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
+    admit(&debts, &limit, 3, now);
+    let cancel = || {
+        let charges = debts.take_due(10, now);
+        let mut in_flight = debts.hold_charges(&charges);
+        charges.iter().for_each(|one| in_flight.cancel_key(&one.key));
+    };
+    cancel();
+    debts.settle_debt(&limit, 0, KEY, &units(3), (3, 1));
+    assert_eq!(debts.owed_units(&limit, 0, &KEY, now), 1);
+    assert_eq!(charge(&debts, now, false), [(2, 1)]);
+    cancel();
+    debts.settle_debt(&limit, 0, KEY, &units(1), (1, 0));
+    assert_eq!((charge(&debts, now, true), limit.lost_count()), (vec![(2, 1)], 1), "it may have been made");
+    assert_eq!(debts.key_count(), 0);
+}
+
 #[test]
 fn units_that_left_their_window_are_not_owed() {
     let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());

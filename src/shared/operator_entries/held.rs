@@ -117,7 +117,7 @@ impl HeldEntries {
         }
     }
 
-    fn living_count(&self, now: Now) -> usize {
+    pub fn living_count(&self, now: Now) -> usize {
         self.by_name.values().filter(|entry| entry.is_living(now)).count()
     }
 

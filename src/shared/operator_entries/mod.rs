@@ -86,6 +86,10 @@ impl OperatorEntries {
         self.held.lock().list_living(Now::read_clock())
     }
 
+    pub fn living_count(&self) -> usize {
+        self.held.lock().living_count(Now::read_clock())
+    }
+
     /// The number of changes that the store has not acknowledged.
     pub fn pending_count(&self) -> usize {
         self.held.lock().pending_count()

@@ -23,6 +23,8 @@ pub enum ScriptOp {
     /// Charge units that were admitted without the store, even beyond the limit. It may be sent again: the store
     /// charges each sequence number once.
     Charge,
+    /// Correct charges by what responses used. It may be sent again, as [`ScriptOp::Charge`].
+    Settle,
 }
 
 /// One rate and one key of a call. Items of one limit stand together.
@@ -84,16 +86,21 @@ pub struct RateAnswer {
     pub skipped: bool,
     /// For a fixed window: nanoseconds until it ends.
     pub window_ns: Option<u64>,
+    /// Requests in flight hold reservations that may be given back before a rejection's retry time.
+    pub has_reserved: bool,
 }
 
 /// The class of the key that holds a rule's counters, in the order in which the script receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum CounterClass {
+pub(super) enum CounterClass {
     Entry,
     Log,
+    Settled,
     Slots,
     /// No counters, but the last charge of this gateway.
     Charge,
+    /// No counters, but the last settlement of this worker.
+    Settlement,
 }
 
 const DRY_RUN: u8 = 1;
@@ -121,6 +128,7 @@ impl PackedCall {
             ScriptOp::Refund => 3,
             ScriptOp::ReportSlots => 4,
             ScriptOp::Charge => 5,
+            ScriptOp::Settle => 6,
         });
         let mut order = script_order(items);
         if op == ScriptOp::Charge {
@@ -153,22 +161,34 @@ impl PackedCall {
         packed
     }
 
-    fn push_group(&mut self, key: Vec<u8>, class: CounterClass, items: usize) {
+    pub(super) fn push_group(&mut self, key: Vec<u8>, class: CounterClass, items: usize) {
         self.keys.push(key);
-        self.body.push(class as u8);
+        self.body.push(class.code());
         self.body.extend((self.keys.len() as u16).to_le_bytes());
         self.body.extend((items as u16).to_le_bytes());
     }
 
     /// Announces a charge of all items with the key of `item`.
     fn push_charge(&mut self, prefix: &str, node: u64, items: &[CallItem<'_>], item: &CallItem<'_>) {
-        let mut key = key_name(prefix, item, CounterClass::Entry);
-        key.extend(format!(":N:{node:016x}").bytes());
-        self.push_group(key, CounterClass::Charge, 0);
         let own = items.iter().filter(|other| other.key == item.key);
         let recovery_us = own.map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
-        // A minute longer, for charges that are still on their way.
-        self.push_number(item.mark as f64);
+        self.push_sequence(prefix, CounterClass::Charge, node, &item.key, (item.mark, recovery_us));
+    }
+
+    /// Names a call that the script runs once; its number is kept as long as what it charges counts.
+    pub(super) fn push_sequence(
+        &mut self,
+        prefix: &str,
+        class: CounterClass,
+        node: u64,
+        key: &SharedKey,
+        (sequence, recovery_us): (u64, u64),
+    ) {
+        let mut name = name_counters(prefix, key, 0, class);
+        name.extend(format!("{node:016x}").bytes());
+        self.push_group(name, class, 0);
+        // A minute longer, for calls that are still on their way.
+        self.push_number(sequence as f64);
         self.push_number((recovery_us / 1_000).saturating_add(60_000) as f64);
     }
 
@@ -176,6 +196,9 @@ impl PackedCall {
         let item = &items[index];
         let is_first = index == 0 || items[index - 1].limit_index != item.limit_index;
         let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
+        if item.rule.settles {
+            return self.push_settled_item(op, item, flags);
+        }
         let cost = item.cost;
         let ends = |most: u64, taken: u64| match op {
             ScriptOp::Refund => item.mark as f64,
@@ -243,11 +266,11 @@ impl PackedCall {
         self.push_numbers(numbers);
     }
 
-    fn push_numbers(&mut self, numbers: [f64; 3]) {
+    pub(super) fn push_numbers<const N: usize>(&mut self, numbers: [f64; N]) {
         numbers.iter().for_each(|number| self.push_number(*number));
     }
 
-    fn push_number(&mut self, number: f64) {
+    pub(super) fn push_number(&mut self, number: f64) {
         self.body.extend(number.to_le_bytes());
     }
 }
@@ -262,6 +285,7 @@ pub(crate) fn script_order(items: &[CallItem<'_>]) -> SmallVec<[usize; 8]> {
 
 fn class_of(item: &CallItem<'_>) -> CounterClass {
     match item.rule.shape {
+        _ if item.rule.settles => CounterClass::Settled,
         RuleShape::SlidingLog { .. } => CounterClass::Log,
         RuleShape::Concurrency { .. } => CounterClass::Slots,
         _ => CounterClass::Entry,
@@ -272,9 +296,10 @@ fn key_name(prefix: &str, item: &CallItem<'_>, class: CounterClass) -> Vec<u8> {
     name_counters(prefix, &item.key, item.rule.id, class)
 }
 
-/// The name of the packed string of a key, or of the list of `log`.
-pub(super) fn rule_key_name(prefix: &str, key: &SharedKey, log: Option<&RateRule>) -> Vec<u8> {
-    match log {
+/// The name of the packed string of a key, or of the key that `rule` has for itself.
+pub(super) fn rule_key_name(prefix: &str, key: &SharedKey, rule: Option<&RateRule>) -> Vec<u8> {
+    match rule {
+        Some(rule) if rule.settles => name_counters(prefix, key, rule.id, CounterClass::Settled),
         Some(rule) => name_counters(prefix, key, rule.id, CounterClass::Log),
         None => name_counters(prefix, key, 0, CounterClass::Entry),
     }
@@ -290,9 +315,27 @@ fn name_counters(prefix: &str, key: &SharedKey, rule: u32, class: CounterClass) 
     name.extend(id);
     name.push(b'}');
     match class {
-        CounterClass::Entry | CounterClass::Charge => {}
+        CounterClass::Entry => {}
         CounterClass::Log => name.extend(format!(":L:{rule:08x}").bytes()),
         CounterClass::Slots => name.extend(format!(":C:{rule:08x}").bytes()),
+        CounterClass::Settled => name.extend(format!(":S:{rule:08x}").bytes()),
+        CounterClass::Charge => name.extend(b":N:"),
+        CounterClass::Settlement => name.extend(b":M:"),
     }
     name
+}
+
+// === impl CounterClass ===
+
+impl CounterClass {
+    /// Its number in a call.
+    fn code(self) -> u8 {
+        match self {
+            CounterClass::Entry => 0,
+            CounterClass::Log => 1,
+            CounterClass::Slots => 2,
+            CounterClass::Charge | CounterClass::Settlement => 3,
+            CounterClass::Settled => 4,
+        }
+    }
 }

@@ -2,10 +2,12 @@
 
 pub mod bans;
 pub(crate) mod call;
+mod numbers;
 pub mod operator;
 pub(crate) mod reply;
 pub mod reset;
 pub(crate) mod rule;
+pub(crate) mod settle;
 
 use std::sync::LazyLock;
 
@@ -17,7 +19,11 @@ pub struct LuaScript {
     pub sha: String,
 }
 
-static TAKE_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(include_str!("take.lua")));
+static TAKE_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| {
+    let settled = include_str!("settled.lua");
+    let code = include_str!("take.lua").replacen("-- settled.lua stands here.", settled, 1);
+    LuaScript::new(code.leak())
+});
 
 // === impl LuaScript ===
 

@@ -4,7 +4,12 @@
 use smallvec::SmallVec;
 
 use super::call::script_order;
+use super::numbers::{
+    EXACT_MAX, RateRemainder, RateVerdict, bucket_remainder, read_double, read_number, take_bytes,
+    ticks_to_us,
+};
 use super::rule::RuleShape;
+use super::settle::SettledState;
 use crate::config::WindowAlign;
 use crate::limit::{Decision, LimitOutcome};
 use crate::shared::{CallItem, RateAnswer, ScriptOp, ScriptReply};
@@ -25,26 +30,8 @@ enum FoundState {
     },
     /// Slots of other nodes; `None`: not judged.
     Slots(Option<u64>),
+    Settled(SettledState),
 }
-
-/// The verdict of a rate; waits and retries are in microseconds, not in ticks.
-struct RateVerdict {
-    outcome: LimitOutcome,
-    retry_us: u64,
-    wait_us: u64,
-}
-
-/// The remainder of a rate, after the charge or without one.
-struct RateRemainder {
-    remaining: u64,
-    reset_us: u64,
-    mark: u64,
-    /// Microseconds until a fixed window ends.
-    window_us: Option<u64>,
-}
-
-/// Below this, a double holds all whole numbers exactly.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 // === impl FoundState ===
 
@@ -80,7 +67,7 @@ impl ScriptReply {
         let order = script_order(items);
         let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
         for index in order {
-            found.push((index, read_state(items[index].rule.shape, &mut bytes)?.add_owed(&items[index])));
+            found.push((index, read_state(&items[index], &mut bytes)?.add_owed(&items[index])));
         }
         found.sort_unstable_by_key(|(index, _)| *index);
         let verdicts: SmallVec<[RateVerdict; 4]> =
@@ -100,23 +87,10 @@ impl ScriptReply {
     }
 }
 
-fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = bytes.split_first_chunk::<N>()?;
-    *bytes = rest;
-    Some(*first)
-}
-
-fn read_double(bytes: &mut &[u8]) -> Option<f64> {
-    take_bytes(bytes).map(f64::from_le_bytes)
-}
-
-/// A non-negative number; a fraction, which only foreign state has, is rounded up.
-fn read_number(bytes: &mut &[u8]) -> Option<u64> {
-    read_double(bytes).filter(|number| (0.0..EXACT_MAX).contains(number)).map(|number| number.ceil() as u64)
-}
-
-fn read_state(shape: RuleShape, bytes: &mut &[u8]) -> Option<FoundState> {
+fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
+    let shape = item.rule.shape;
     Some(match shape {
+        _ if item.rule.settles => FoundState::Settled(SettledState::read_from(item, bytes)?),
         RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => {
             FoundState::Level(read_number(bytes)?)
         }
@@ -143,16 +117,15 @@ fn read_state(shape: RuleShape, bytes: &mut &[u8]) -> Option<FoundState> {
     })
 }
 
-/// Ticks in microseconds, rounded up.
-fn ticks_to_us(ticks: u64, num: u64) -> u64 {
-    ticks.div_ceil(num)
-}
-
 fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> RateVerdict {
     let cost = item.cost;
     let admit = RateVerdict { outcome: LimitOutcome::Admit, retry_us: 0, wait_us: 0 };
     let reject = |retry_us| RateVerdict { outcome: LimitOutcome::Reject, retry_us, wait_us: 0 };
     match (item.rule.shape, found) {
+        (_, FoundState::Settled(found)) => match found.retry_us(item, now) {
+            None => admit,
+            Some(retry_us) => reject(retry_us),
+        },
         (RuleShape::TokenBucket { num, unit, burst }, FoundState::Level(level)) => {
             let excess =
                 level.saturating_add(cost.saturating_mul(unit)).saturating_sub(burst.saturating_mul(unit));
@@ -214,13 +187,16 @@ fn build_answer(
         wait_ns: verdict.wait_us.saturating_mul(1_000),
     };
     let skipped = matches!(found, FoundState::Slots(None));
+    let has_reserved = matches!(found, FoundState::Settled(found) if found.has_reserved);
     let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
-    RateAnswer { decision, mark: if charged && !skipped { rest.mark } else { 0 }, skipped, window_ns }
+    let mark = if charged && !skipped { rest.mark } else { 0 };
+    RateAnswer { decision, mark, skipped, window_ns, has_reserved }
 }
 
 fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged: bool) -> RateRemainder {
     let cost = if charged { item.cost } else { 0 };
     match (item.rule.shape, found) {
+        (_, FoundState::Settled(found)) => found.compute_remainder(item, cost, now),
         (RuleShape::TokenBucket { num, unit, burst }, FoundState::Level(level)) => {
             let level = level.saturating_add(cost.saturating_mul(unit));
             RateRemainder { mark: now, ..bucket_remainder(num, unit, burst.saturating_mul(unit), level) }
@@ -270,15 +246,6 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
         }
         _ => RateRemainder { remaining: 0, reset_us: 0, mark: 0, window_us: None },
     }
-}
-
-fn bucket_remainder(num: u64, unit: u64, depth: u64, level: u64) -> RateRemainder {
-    let remaining = depth.saturating_sub(level) / unit;
-    let reset_us = match remaining {
-        0 => ticks_to_us(level.saturating_add(unit).saturating_sub(depth), num),
-        _ => 0,
-    };
-    RateRemainder { remaining, reset_us, mark: 0, window_us: None }
 }
 
 fn sum_live(counts: &[u64], live: usize) -> u64 {

@@ -1,6 +1,6 @@
 -- Forgets what one limit counts for one key.
 --
--- KEYS     the packed string of the key's rates (see take.lua), then the lists of its sliding logs.
+-- KEYS     the packed string of the key's rates (see take.lua), then the keys of rates that have one of their own.
 -- ARGV[1]  little endian, for each rate in the string: u32 id, f64 units that a leaky bucket lets go at once; 0 for
 --          other algorithms.
 -- ARGV[2]  the time in microseconds since 1970; in tests only.
@@ -59,7 +59,8 @@ if type(old) == 'string' and #old <= 32768 then
   end
 end
 for n = 2, #KEYS do
-  if call('TYPE', KEYS[n]).ok == 'list' then
+  local kind = call('TYPE', KEYS[n]).ok
+  if kind == 'list' or kind == 'string' then
     call('DEL', KEYS[n])
     forgotten = forgotten + 1
   end

@@ -35,12 +35,12 @@ impl StoreReset {
         let mut packed =
             PackedCall { keys: [rule_key_name(prefix, key, None)].into_iter().collect(), body: Vec::new() };
         for rule in rules {
+            if rule.settles || matches!(rule.shape, RuleShape::SlidingLog { .. }) {
+                packed.keys.push(rule_key_name(prefix, key, Some(rule)));
+                continue;
+            }
             let at_once = match rule.shape {
                 RuleShape::Concurrency { .. } => continue,
-                RuleShape::SlidingLog { .. } => {
-                    packed.keys.push(rule_key_name(prefix, key, Some(rule)));
-                    continue;
-                }
                 RuleShape::LeakyBucket { unit, queue, .. } => queue.ahead / unit.max(1) + 1,
                 _ => 0,
             };

@@ -10,12 +10,14 @@ use crate::config::{
 };
 
 /// The numbers of one rate, or of the slots of a concurrency limit, in the store's units.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateRule {
     /// Distinguishes the entries of one key: 26 bits of a hash of the limit's name, the tier, the rate's index and
     /// its shape, and 6 bits that encode the length of the entry.
     pub id: u32,
     pub(crate) shape: RuleShape,
+    /// Charges are settled by responses, and the entry has a key of its own.
+    pub(crate) settles: bool,
 }
 
 /// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
@@ -42,6 +44,8 @@ pub(crate) struct QueueTicks {
     pub capacity: u64,
 }
 
+/// Marks the kind of an entry whose charges are settled by responses.
+const SETTLED_KIND: u8 = 0x80;
 /// The length of an entry is encoded in 6 bits, as words beyond this minimum.
 const WORDS_LEAST: u32 = 4;
 
@@ -52,14 +56,15 @@ impl RateRule {
     /// [`config::check_redis_range`] accepts.
     pub fn rules_of(limit: &config::LimitConfig) -> Vec<RateRule> {
         let mut rules: Vec<RateRule> = Vec::new();
+        let settles = limit.charge.is_some();
         for (variant, numbers) in limit.algorithm_variants().enumerate() {
             for (rate, shape) in shapes_of(numbers).into_iter().enumerate() {
                 let words = shape.entry_words() - WORDS_LEAST;
-                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape);
+                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, settles);
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
-                rules.push(RateRule { id: hash << 6 | words, shape });
+                rules.push(RateRule { id: hash << 6 | words, shape, settles });
             }
         }
         rules
@@ -107,7 +112,7 @@ impl RateRule {
 
 /// A hash that all gateways agree on. It covers the meaning of an entry, not the allowed amount, so that used units
 /// survive changed numbers.
-fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape) -> u32 {
+fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, settles: bool) -> u32 {
     let mut text = Vec::from(b"sluicegate rule 1".as_slice());
     for part in [Some(name), tier] {
         // An impossible length distinguishes an absent text from an empty one.
@@ -124,7 +129,7 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape) -> u
     };
     text.extend((rate as u64).to_le_bytes());
     text.extend(period.to_le_bytes());
-    text.extend([kind, buckets]);
+    text.extend([if settles { kind | SETTLED_KIND } else { kind }, buckets]);
     let digest = digest::digest(&digest::SHA256, &text);
     digest.as_ref().iter().take(4).fold(0, |hash, byte| hash << 8 | u32::from(*byte)) >> 6
 }

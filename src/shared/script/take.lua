@@ -1,7 +1,7 @@
 -- Judges the shared limits of one request: all accept and are charged, or none is charged.
 --
 -- KEYS     the names of all counters in the body.
--- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 refund, 4 report slots, 5 charge), then groups.
+-- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 refund, 4 report slots, 5 charge, 6 settle), then groups.
 -- ARGV[2]  the time in microseconds since 1970; in tests only.
 --
 -- A group: u8 class, u16 index in KEYS, u16 items, then the items. Flag 1: a dry run; flag 2: first rate of its limit.
@@ -12,11 +12,12 @@
 --     kind 3 sliding_window  x width of a sub-window, y units to charge, then f64 period
 --   class 1, one rate of a sliding_log, in a list: u8 flags, f64 x period, f64 y units, f64 z
 --   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
---   class 3, of op 5, the last charge of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
--- An item is accepted if it finds a level of at most z. For op 3, z is the mark of the charge. Classes come in this
--- order, because a request that has to wait takes its slots afterwards. For op 5, a class 3 precedes the groups of its
--- key: they are charged, whatever their state, unless that charge or a later one of the node was made before; z bounds
--- a bucket's level.
+--   class 3, of op 5 and 6, the last call of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
+--   class 4, one rate of a limit that responses settle: see settled.lua
+-- An item is accepted if it finds a level of at most z. For op 3, z is the mark of the charge. Slots come last, because
+-- a request that has to wait takes them afterwards. For op 5 and 6, a class 3 precedes the groups of its key: they are
+-- charged or settled, whatever their state, unless that call or a later one of the node was made before; z bounds a
+-- bucket's level.
 --
 -- The packed string: entries of u32 id and (4 + id % 64) words of 32 bits; the first two are an f64 time after which
 -- the entry is idle.
@@ -328,14 +329,7 @@ for pass = 1, 2 do
           writes[#writes + 1] = { 1, key, anew, gone, units, pack('<d', present), ttl - ttl % 1 }
         end
       end
-    elseif class == 3 then
-      local sequence, keep
-      sequence, keep, p = unpack('<dd', body, p)
-      local last = pcall('GET', key)
-      last = type(last) == 'string' and tonumber(last)
-      known = last and last >= sequence
-      if not known then writes[#writes + 1] = { 0, key, string.format('%.0f', sequence), keep } end
-    else
+    elseif class == 2 then
       local flags, node, high, low, slots, z
       flags, node, high, low, slots, z, p = unpack('<Bc8I4I4dd', body, p)
       local others = -1
@@ -376,6 +370,15 @@ for pass = 1, 2 do
       end
       outs = outs + 1
       out[outs] = pack('<d', others)
+    elseif class == 3 then
+      local sequence, keep
+      sequence, keep, p = unpack('<dd', body, p)
+      local last = pcall('GET', key)
+      last = type(last) == 'string' and tonumber(last)
+      known = last and last >= sequence
+      if not known then writes[#writes + 1] = { 0, key, string.format('%.0f', sequence), keep } end
+    else
+      -- settled.lua stands here.
     end
   end
   answer = answer or table.concat(out)
@@ -409,4 +412,4 @@ if op ~= 2 and not (op == 1 and refused and not healed) then
   end
 end
 
-return pack('<dB', now, refused and 0 or 1) .. (op < 3 and answer or '')
+return pack('<dB', now, refused and 0 or 1) .. ((op < 3 or op == 6) and answer or '')

@@ -56,6 +56,7 @@ impl SharedLimit {
             },
             // Slots are named by rule and key, whatever else changes.
             in_flight: named.map(|before| before.in_flight.clone()).unwrap_or_default(),
+            slot_queue: named.map(|before| before.slot_queue.clone()).unwrap_or_default(),
             // Other gateways do not know of grants, which are no difference of the numbers.
             fleet: Fleet::adopt_from(
                 named.map(|before| &before.fleet),

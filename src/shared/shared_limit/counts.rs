@@ -12,8 +12,10 @@ pub(super) struct LimitCounts {
     fallbacks: [AtomicU64; 3],
     /// Rejections without asking the store.
     cache_hits: AtomicU64,
-    /// Lost refunds and debts.
+    /// Lost refunds, settlements and debts.
     lost: AtomicU64,
+    /// Units that responses used beyond a whole debt.
+    overrun: AtomicU64,
 }
 
 // === impl SharedLimit ===
@@ -38,7 +40,17 @@ impl SharedLimit {
         self.counts.cache_hits.load(Relaxed)
     }
 
-    /// Counts a lost refund or debt.
+    /// Counts units that the store forgave when it settled a charge.
+    pub(in crate::shared) fn count_overrun(&self, units: u64) {
+        self.counts.overrun.fetch_add(units, Relaxed);
+    }
+
+    /// The units that the store forgave.
+    pub fn overrun_units(&self) -> u64 {
+        self.counts.overrun.load(Relaxed)
+    }
+
+    /// Counts a lost refund, settlement or debt.
     pub fn count_lost(&self) {
         self.counts.lost.fetch_add(1, Relaxed);
     }

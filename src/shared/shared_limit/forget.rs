@@ -7,6 +7,7 @@ use super::super::Debts;
 use super::super::SharedKey;
 use super::SharedLimit;
 use crate::base::clock::Now;
+use crate::limit::table::CounterKey;
 
 /// When a key of the limit was last reset, as far as this process knows.
 #[derive(Default)]
@@ -29,6 +30,15 @@ impl SharedLimit {
     /// The rates that count in entries of the store; of a concurrency limit none.
     pub fn counted_rates(&self) -> Range<usize> {
         0..self.last_answers.len()
+    }
+
+    /// A response has made room for a key: forgets the rejections that are repeated here.
+    pub fn forget_rejection(&self, rate: usize, key: &CounterKey) {
+        if let Some(table) = self.last_answers.get(rate) {
+            table.update_existing(key, false, |last, (), ()| {
+                (last.rejected_until, last.rejected_at, last.rejected_cost) = (0, 0, 0);
+            });
+        }
     }
 
     /// A key was reset in the store, by this gateway or by another one: forgets its debts, and every rejection of this

@@ -16,6 +16,7 @@ use super::fleet::Fleet;
 use super::last_answer::LastAnswer;
 use super::local_share::LocalShare;
 use super::process_slots::ProcessSlots;
+use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{RateAnswer, RateRule, SharedKey, SlotKey};
 use crate::base::clock::Now;
 use crate::config::LimitId;
@@ -40,6 +41,8 @@ pub struct SharedLimit {
     pub fleet: Arc<Fleet>,
     /// For a concurrency limit: slots that this process holds or asks for.
     pub(super) in_flight: Arc<ProcessSlots>,
+    /// For a concurrency limit: requests that wait here for slots.
+    pub slot_queue: Arc<SharedSlotQueue>,
     config: config::LimitConfig,
     id: LimitId,
     max_keys: usize,
@@ -125,7 +128,9 @@ impl SharedLimit {
             if decision.outcome != LimitOutcome::Reject {
                 return;
             }
+            // What is reserved may come back at any time.
             if decision.retry_after_ns != u64::MAX
+                && !answer.has_reserved
                 && let Ok(cost) = u32::try_from(units.cost)
             {
                 last.rejected_until = sent.0.saturating_add(decision.retry_after_ns);
@@ -236,9 +241,15 @@ impl SharedLimit {
         }
     }
 
-    /// Units of a key that the local share counts now, those seeded from the store's answers included.
+    /// Units of a key that the local share counts now, those seeded from the store's answers included; with debt, the
+    /// greatest number.
     pub(super) fn used_locally(&self, rate: usize, units: &Units, now: Now) -> u64 {
         self.local_share.used_units(rate, units, now)
+    }
+
+    /// Whether responses settle its charges.
+    pub fn settles(&self) -> bool {
+        self.config.charge.is_some()
     }
 
     /// Seeds the local share with the last answer about a key, once per answer: it then leaves no more than the store
@@ -293,9 +304,20 @@ impl SharedLimit {
         Arc::new(limit)
     }
 
-    /// The number of requests that wait for departures here.
+    /// The number of requests that wait here for departures or slots.
     pub fn waiting_count(&self) -> usize {
-        self.departures.iter().map(|own| own.waiting_count()).max().unwrap_or(0)
+        let departures = self.departures.iter().map(|own| own.waiting_count()).max().unwrap_or(0);
+        departures + self.slot_queue.waiting_count()
+    }
+
+    /// How requests may wait for the slots of a rate; `None` = none waits.
+    pub fn slot_terms(&self, rate: usize) -> Option<SlotTerms> {
+        let (_, numbers, _) = self.config.locate_rate(rate).filter(|_| !self.config.dry_run)?;
+        let config::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else {
+            return None;
+        };
+        let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+        Some(SlotTerms { queue: *queue, max_wait_ns, is_fair: !self.config.fair_by.is_empty() })
     }
 
     /// The number of keys with a last answer, for the rate that has most.

@@ -75,6 +75,19 @@ fn an_older_answer_does_not_overrule_a_newer_one() {
     assert!(limit.known_rejection(0, &units(1, 1), Now(5 * SECOND)).is_some());
 }
 
+/// What other requests have reserved may come back before the retry time.
+#[test]
+fn a_rejection_beside_reservations_is_not_repeated() {
+    let limit = limit(100);
+    let rejected = RateAnswer { has_reserved: true, ..answer(rejection(SECOND)) };
+    limit.record_answer(0, &units(1, 1), Now(SECOND), &rejected);
+    assert!(limit.known_rejection(0, &units(1, 1), Now(SECOND)).is_none());
+    limit.record_answer(0, &units(1, 1), Now(SECOND), &answer(rejection(SECOND)));
+    assert!(limit.known_rejection(0, &units(1, 1), Now(SECOND)).is_some());
+    limit.forget_rejection(0, &units(1, 1).key);
+    assert!(limit.known_rejection(0, &units(1, 1), Now(SECOND)).is_none());
+}
+
 #[test]
 fn without_room_no_key_answers_for_a_neighbour() {
     let limit = limit(1);
@@ -87,7 +100,7 @@ fn without_room_no_key_answers_for_a_neighbour() {
 
 /// An answer with this decision, as the store gives it to a bucket.
 fn answer(decision: Decision) -> RateAnswer {
-    RateAnswer { decision, mark: 0, skipped: false, window_ns: None }
+    RateAnswer { decision, mark: 0, skipped: false, window_ns: None, has_reserved: false }
 }
 
 /// The share of one of so many gateways.

@@ -88,8 +88,9 @@ impl Balancer {
     ) -> ServerChoice<'a> {
         if let ([only], []) = (servers, tried) {
             return match only.check_availability() {
-                Availability::Available | Availability::Ejected => ServerChoice::Server(only),
-                Availability::Full => ServerChoice::Full,
+                Availability::Available => ServerChoice::Server(only),
+                Availability::Ejected if only.has_capacity() => ServerChoice::Server(only),
+                Availability::Ejected | Availability::Full => ServerChoice::Full,
                 Availability::Unavailable => ServerChoice::Down,
             };
         }
@@ -123,8 +124,11 @@ impl Balancer {
         if !servers.iter().any(|s| s.is_up()) {
             let ejected =
                 |s: &Server| s.check_availability() == Availability::Ejected && !tried.contains(&s.position);
-            if let Some(server) = self.pick_among(servers, ejected, hash) {
+            if let Some(server) = self.pick_among(servers, |s| ejected(s) && s.has_capacity(), hash) {
                 return ServerChoice::Server(server);
+            }
+            if servers.iter().any(|s| ejected(s)) {
+                return ServerChoice::Full;
             }
         }
         if tried.is_empty() { ServerChoice::Down } else { ServerChoice::Exhausted }

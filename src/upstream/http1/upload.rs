@@ -41,14 +41,14 @@ pub(super) struct Upload {
     framing: RequestFraming,
     /// The body was read to its end.
     is_body_done: bool,
-    /// The server accepted no byte, and there is no body: the request can be sent again.
+    /// The server accepted no byte, and the body is at hand: the request can be sent again.
     is_untouched: bool,
 }
 
 impl Upload {
     /// `write_buffer` contains the head.
     pub(super) fn new(write_buffer: Vec<u8>, framing: RequestFraming, body: RequestBody) -> Upload {
-        let is_untouched = body.is_empty();
+        let is_untouched = body.is_at_hand();
         let is_body_done = framing == RequestFraming::Length(0);
         let body = if is_body_done { RequestBody::Empty } else { body };
         Upload { write_buffer, written: 0, piece: Bytes::new(), body, framing, is_body_done, is_untouched }

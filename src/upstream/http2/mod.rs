@@ -167,7 +167,7 @@ impl Http2Connection {
         ticks: &SweepCounter,
     ) -> SendOutcome {
         let Some(mut outgoing) = request.take() else { return SendOutcome::Unsent };
-        let copy = outgoing.body().is_empty().then(|| copy_without_body(&outgoing));
+        let copy = outgoing.body().copy_at_hand().map(|body| copy_with_body(&outgoing, body));
         if !to_http2(&mut outgoing, &self.scheme) {
             *request = Some(outgoing);
             return SendOutcome::Unsent;
@@ -210,9 +210,9 @@ fn unprocessed_cause(error: &hyper::Error) -> Option<UnprocessedCause> {
     }
 }
 
-/// A copy of a request without its body.
-fn copy_without_body(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::Empty);
+/// A copy of a request, with a copy of its body.
+fn copy_with_body(request: &Request<RequestBody>, body: RequestBody) -> Request<RequestBody> {
+    let mut copy = Request::new(body);
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();

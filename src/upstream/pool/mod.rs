@@ -77,36 +77,40 @@ impl Pools {
         }
     }
 
-    /// Leases an idle HTTP/1 connection, if there is one and the server is not full. Most requests get one, and need no
-    /// future for it.
-    #[inline]
-    pub fn lease_idle(self: &Rc<Self>, server: &Arc<Server>) -> Option<Lease> {
-        if server.protocol == ServerProtocol::Http2 {
-            return None;
-        }
-        let in_flight = server.begin_request()?;
-        Some(self.build_lease(self.take_idle(server)?, in_flight))
-    }
-
-    /// Leases a connection to `server`: an idle or shared one if possible, else a new one.
+    /// Leases an idle HTTP/1 connection for a request that is counted in. Most requests get one, and need no future for
+    /// it.
     ///
     /// # Errors
-    /// The server is full, cannot be resolved or reached, or does not accept within its connect timeout.
-    pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        if let Some(lease) = self.lease_idle(server) {
-            return Ok(lease);
+    /// There is none: the same place again.
+    #[inline]
+    pub fn lease_idle(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ServerInFlight> {
+        let server = in_flight.server();
+        if server.protocol == ServerProtocol::Http2 {
+            return Err(in_flight);
         }
-        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
-        self.lease_non_idle(in_flight).await
+        match self.take_idle(server) {
+            Some(idle) => Ok(self.build_lease(idle, in_flight)),
+            None => Err(in_flight),
+        }
+    }
+
+    /// Leases a connection for a request that is counted in: an idle or shared one if possible, else a new one.
+    ///
+    /// # Errors
+    /// The server cannot be resolved or reached, or does not accept within its connect timeout.
+    pub async fn lease(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
+        match self.lease_idle(in_flight) {
+            Ok(lease) => Ok(lease),
+            Err(in_flight) => self.lease_non_idle(in_flight).await,
+        }
     }
 
     /// Leases a new HTTP/1 connection, for a request that may switch protocols.
     ///
     /// # Errors
     /// As [`Pools::lease`]; and if the server accepts only HTTP/2.
-    pub async fn lease_exclusive(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
-        match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
+    pub async fn lease_exclusive(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
+        match Box::pin(open_connection(in_flight.server(), ServerProtocol::Http1)).await? {
             NewConnection::Http1(connection, address) => {
                 Ok(self.build_lease(AcquiredConnection::from_http1(connection, address), in_flight))
             }
@@ -118,8 +122,8 @@ impl Pools {
     ///
     /// # Errors
     /// As [`Pools::lease`].
-    pub async fn lease_fresh(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
+    pub async fn lease_fresh(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
+        let server = in_flight.server();
         if server.protocol == ServerProtocol::Negotiated {
             self.forget_idle(server);
         }
@@ -314,6 +318,11 @@ impl Lease {
                 }
             });
         }
+    }
+
+    /// Closes the connection, or leaves a shared one, and keeps the place at the server.
+    pub fn into_place(self) -> ServerInFlight {
+        self.in_flight
     }
 
     /// Turns the connection into a raw socket for another protocol, with the bytes already read and the in-flight

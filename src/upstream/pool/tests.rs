@@ -20,15 +20,19 @@ fn pools(upstream: &Upstream) -> Rc<Pools> {
     Rc::new(Pools::new(Rc::default(), &upstream.servers))
 }
 
+fn place(server: &Arc<Server>) -> ServerInFlight {
+    server.begin_request().expect("a place")
+}
+
 /// A connection to a server, and the server's end of it.
 async fn connected(pools: &Rc<Pools>, server: &Arc<Server>, listener: &TcpListener) -> (Lease, TcpStream) {
-    let lease = pools.lease(server).await.unwrap();
+    let lease = pools.lease(place(server)).await.unwrap();
     (lease, listener.accept().await.unwrap().0)
 }
 
 /// Whether a request now gets a connection that has served before.
 async fn reuses(pools: &Rc<Pools>, server: &Arc<Server>) -> bool {
-    pools.lease(server).await.unwrap().may_be_closing()
+    pools.lease(place(server)).await.unwrap().may_be_closing()
 }
 
 #[tokio::test(flavor = "local")]
@@ -91,9 +95,9 @@ async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their
     let old = upstream(&format!("servers: [\"a.test:1\", \"{b}\"], protocol: http2"));
     old.servers[0].state.dns_name.as_ref().unwrap().record_addresses(vec![a]);
     let pools = pools(&old);
-    let (lease, mut kept) = tokio::join!(pools.lease(&old.servers[0]), accepted(&stays));
+    let (lease, mut kept) = tokio::join!(pools.lease(place(&old.servers[0])), accepted(&stays));
     lease.unwrap().finish();
-    let (lease, mut closed) = tokio::join!(pools.lease(&old.servers[1]), accepted(&goes));
+    let (lease, mut closed) = tokio::join!(pools.lease(place(&old.servers[1])), accepted(&goes));
     let busy = lease.unwrap();
     let new = reloaded(&old, "servers: [c:1, \"a.test:1\"], protocol: http2");
     pools.update_servers(&new.servers);
@@ -103,7 +107,7 @@ async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their
     // No new connection is accepted here: both gateways share the existing one.
     let limit = Duration::from_secs(1);
     for server in [&new.servers[1], &old.servers[0]] {
-        let lease = tokio::time::timeout(limit, pools.lease(server)).await;
+        let lease = tokio::time::timeout(limit, pools.lease(place(server))).await;
         lease.expect("no other connection").unwrap().finish();
     }
     // The sweep still reaches it.

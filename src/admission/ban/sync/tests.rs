@@ -20,6 +20,7 @@ fn bans() -> Bans {
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
         key: BanKey::Ip,
+        strikes: config::StrikeRules::default(),
     };
     Bans::new_shared(&config, 100_000)
 }

@@ -5,6 +5,7 @@ use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cli::top::reading::TopServerQueue;
 use crate::cli::top::rows::render_text;
 
 fn limit(name: &str, rejected: f64) -> Value {
@@ -129,6 +130,14 @@ fn colours_can_be_left_out() {
     };
     assert!(colors(true) > 0);
     assert_eq!(colors(false), 0);
+}
+
+#[test]
+fn a_queue_in_front_of_servers_is_shown() {
+    let mut screen = sample();
+    screen.reading.status.upstreams[0].queue = Some(TopServerQueue { size: 1000, waiting: 3 });
+    assert!(draw(&screen, 100, 24).join("\n").contains("1          app, 3 of 1000 wait  timeout\n"));
+    assert!(render_text(&screen.reading).contains("1          app, 3 of 1000 wait  timeout\n"));
 }
 
 #[test]

@@ -1,20 +1,24 @@
 //! Describes a limit in one sentence, the same for `check`, the banner and `explain`.
 
+use std::time::Duration;
+
 use http::{Method, StatusCode};
 
 use super::access::list_networks;
+use super::charge::{charged_noun, describe_charge, format_amount};
 use super::state::describe_store;
 use super::{
     describe_optional_key, describe_part, format_count, format_full_period, format_key, format_rate,
 };
 use crate::config::LimitId;
 use crate::config::model::access::NetworkList;
+use crate::config::model::charge::Reserve;
 use crate::config::model::limit::{
     Algorithm, Cost, InvalidCost, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign,
 };
 use crate::config::model::reject::{Degrade, OnReject};
 use crate::config::model::{Config, LocationConfig};
-use crate::config::value::scalars::Rate;
+use crate::config::value::scalars::{Rate, split_size};
 
 /// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
 /// 10 requests per second per client IP, 20 at once; the 21st is rejected with 429 and told when to return".
@@ -24,10 +28,15 @@ pub fn describe_limit(config: &Config, id: LimitId, location: Option<&LocationCo
     if let Some(location) = location {
         on_reject = on_reject.merge_patch(&location.on_reject);
     }
-    compose_sentence(config, limit, &on_reject)
+    compose_sentence(config, limit, &on_reject, location)
 }
 
-fn compose_sentence(config: &Config, limit: &LimitConfig, on_reject: &OnReject) -> String {
+fn compose_sentence(
+    config: &Config,
+    limit: &LimitConfig,
+    on_reject: &OnReject,
+    location: Option<&LocationConfig>,
+) -> String {
     let words = SentenceWriter { config, limit, on_reject };
     let mut parts =
         vec![words.describe_numbers(&limit.algorithm, &format_key(&limit.key)), words.describe_consequence()];
@@ -40,7 +49,9 @@ fn compose_sentence(config: &Config, limit: &LimitConfig, on_reject: &OnReject) 
         Some(own) => format!("tier {tier}: {}", words.describe_numbers(own, "")),
         None => format!("tier {tier}: no limit"),
     }));
+    parts.extend(describe_charge(limit));
     parts.extend(words.describe_missing_key());
+    parts.extend(describe_body_reading(limit, location));
     parts.extend(describe_bypass(config, &limit.bypass));
     parts.extend(describe_store(config, limit));
     let dry_run = if limit.dry_run { " (dry run: counted, never rejected)" } else { "" };
@@ -59,6 +70,7 @@ impl SentenceWriter<'_> {
         match algorithm {
             Algorithm::TokenBucket { rates } => {
                 let one = |rate: &Rate, burst: u64, key: &str| {
+                    let burst = format_amount(self.limit, burst);
                     format!("{}{key}, {burst} at once", self.render_rate(rate))
                 };
                 let rates = rates.iter().enumerate();
@@ -70,20 +82,7 @@ impl SentenceWriter<'_> {
                 let paced =
                     rates.iter().enumerate().map(|(at, it)| self.describe_paced(it, key_of_first(at, key)));
                 let mut text = self.append_cost(paced.collect());
-                let queues: Vec<String> =
-                    rates.iter().filter(|one| one.queue > 0).map(|one| one.queue.to_string()).collect();
-                if !queues.is_empty() {
-                    let wait = match max_wait {
-                        Some(wait) => format!("at most {}", format_full_period(*wait)),
-                        None => "as long as it takes".to_owned(),
-                    };
-                    let queue = if queues.len() > 1 { "queues" } else { "a queue" };
-                    text += &format!(
-                        "; up to {} wait in {queue}{}, {wait}",
-                        queues.join(" and "),
-                        self.describe_turns()
-                    );
-                }
+                text += &self.describe_queues(rates.iter().map(|one| one.queue), *max_wait);
                 text
             }
             Algorithm::FixedWindow { rates, align: WindowAlign::First } => {
@@ -95,14 +94,31 @@ impl SentenceWriter<'_> {
             Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
                 self.describe_windows(rates, key, "in any such span")
             }
-            Algorithm::Concurrency { min: None, max } => {
-                format!("{} in flight{key}", format_count(u64::from(*max), &self.counted_noun()))
-            }
-            Algorithm::Concurrency { min: Some(min), max } => {
+            Algorithm::Concurrency { min, max, queue, max_wait } => {
                 let most = format_count(u64::from(*max), &self.counted_noun());
-                format!("{min} to {most} in flight{key}, as many as the upstream's latency allows")
+                let slots = match min {
+                    None => format!("{most} in flight{key}"),
+                    Some(min) => {
+                        format!("{min} to {most} in flight{key}, as many as the upstream's latency allows")
+                    }
+                };
+                slots + &self.describe_queues(std::iter::once(*queue), *max_wait)
             }
         }
+    }
+
+    /// "; up to 10 wait in a queue, at most 30 seconds"; empty without a queue.
+    fn describe_queues(&self, queues: impl Iterator<Item = u64>, max_wait: Option<Duration>) -> String {
+        let queues: Vec<String> = queues.filter(|queue| *queue > 0).map(|queue| queue.to_string()).collect();
+        if queues.is_empty() {
+            return String::new();
+        }
+        let wait = match max_wait {
+            Some(wait) => format!("at most {}", format_full_period(wait)),
+            None => "as long as it takes".to_owned(),
+        };
+        let queue = if queues.len() > 1 { "queues" } else { "a queue" };
+        format!("; up to {} wait in {queue}{}, {wait}", queues.join(" and "), self.describe_turns())
     }
 
     fn describe_windows(&self, rates: &[Rate], key: &str, when: &str) -> String {
@@ -174,6 +190,11 @@ impl SentenceWriter<'_> {
 
     /// The number of the first simultaneous request to be rejected, if it is fixed.
     fn first_rejected(&self) -> Option<u64> {
+        if charged_noun(self.limit).is_some()
+            || self.limit.charge.as_ref().is_some_and(|own| own.reserve != Reserve::Cost)
+        {
+            return None;
+        }
         let size = match &self.limit.algorithm {
             Algorithm::TokenBucket { rates } => match rates.as_slice() {
                 [one] => one.burst,
@@ -186,18 +207,19 @@ impl SentenceWriter<'_> {
                 _ => return None,
             },
             Algorithm::LeakyBucket { .. } => return None,
-            Algorithm::Concurrency { min: Some(_), .. } => return None,
-            Algorithm::Concurrency { min: None, max } => u64::from(*max),
+            Algorithm::Concurrency { min: None, max, queue: 0, .. } => u64::from(*max),
+            Algorithm::Concurrency { .. } => return None,
         };
         match self.limit.cost {
             Cost::Units(cost) => Some((size / cost.max(1)).saturating_add(1)),
-            Cost::Header { .. } => None,
+            Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc => None,
         }
     }
 
     fn has_queue(&self) -> bool {
         match &self.limit.algorithm {
             Algorithm::LeakyBucket { rates, .. } => rates.iter().any(|one| one.queue > 0),
+            Algorithm::Concurrency { queue, .. } => *queue > 0,
             _ => false,
         }
     }
@@ -213,7 +235,7 @@ impl SentenceWriter<'_> {
 
     /// "10 GET or HEAD requests per second".
     fn render_rate(&self, rate: &Rate) -> String {
-        format_rate(rate, &self.counted_noun())
+        format_rate(self.limit, rate, &self.counted_noun())
     }
 
     /// The noun for the counted things.
@@ -228,18 +250,28 @@ impl SentenceWriter<'_> {
 
     fn append_cost(&self, rates: Vec<String>) -> String {
         let (rates, request) = (rates.join(", and "), self.request_noun());
+        if charged_noun(self.limit).is_some() {
+            // The sentence about the charge says what a request takes.
+            return rates;
+        }
+        let refused = |invalid: &InvalidCost| match invalid {
+            InvalidCost::One => "",
+            InvalidCost::Reject => ", and gets 400 if that is not a number",
+        };
         match &self.limit.cost {
             Cost::Units(1) => rates,
             Cost::Units(cost) => format!("{rates}; each {request} takes {cost}"),
             Cost::Header { name, invalid } => {
-                let refused = match invalid {
-                    InvalidCost::One => "",
-                    InvalidCost::Reject => ", and gets 400 if that is not a number",
-                };
+                let refused = refused(invalid);
                 format!(
                     "{rates}; each {request} takes the number in header {name} of a trusted proxy, else 1{refused}"
                 )
             }
+            Cost::Json { pointer, invalid } => {
+                let (pointer, refused) = (pointer.as_str(), refused(invalid));
+                format!("{rates}; each {request} takes the number of JSON value {pointer}, else 1{refused}")
+            }
+            Cost::JsonRpc => format!("{rates}; each {request} takes 1, a JSON-RPC batch 1 for each call"),
         }
     }
 
@@ -252,6 +284,15 @@ impl SentenceWriter<'_> {
 /// The key, which only the first rate mentions.
 fn key_of_first(index: usize, key: &str) -> &str {
     if index == 0 { key } else { "" }
+}
+
+/// How much of the bodies of requests the limit reads.
+fn describe_body_reading(limit: &LimitConfig, location: Option<&LocationConfig>) -> Option<String> {
+    let refused = location.map(|location| {
+        let (number, unit) = split_size(location.body_peek_bytes());
+        format!(", and one of more than {number} {unit} gets 413")
+    });
+    limit.reads_body().then(|| format!("it reads request bodies{}", refused.unwrap_or_default()))
 }
 
 fn describe_bypass(config: &Config, networks: &NetworkList) -> Option<String> {

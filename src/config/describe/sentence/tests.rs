@@ -65,6 +65,13 @@ fn slots_and_dry_runs() {
         "100 requests in flight for all clients together; the 101st is rejected with 503"
     );
     assert_eq!(
+        describe_only_limit(
+            "{ algorithm: concurrency, key: global, max_concurrent: 9, queue: 7, max_wait: 5s, fair_by: account }"
+        ),
+        "9 requests in flight for all clients together; up to 7 wait in a queue, taking turns by account, at most \
+         5 seconds; beyond that rejected with 503"
+    );
+    assert_eq!(
         describe_only_limit("{ algorithm: concurrency, key: global, max_concurrent: { min: 2, max: 50 } }"),
         "2 to 50 requests in flight for all clients together, as many as the upstream's latency allows; one more is \
          rejected with 503"
@@ -95,6 +102,19 @@ fn costs_methods_keys_and_exemptions() {
     assert!(describe_only_limit("{ rate: 10/s, cost: header:X-Cost, invalid_cost: reject }").contains(
         " of a trusted proxy, else 1, and gets 400 if that is not a number; anything above it is rejected"
     ));
+    let of_body =
+        describe_only_limit("{ rate: 10/s, key: json:/model, cost: json:/n, invalid_cost: reject }");
+    assert!(
+        of_body.starts_with("10 units per second per JSON value /model, 10 at once; each request takes"),
+        "{of_body}"
+    );
+    assert!(
+        of_body.contains(" the number of JSON value /n, else 1, and gets 400 if that is not a number; "),
+        "{of_body}"
+    );
+    assert!(of_body.ends_with(" told when to return; it reads request bodies"), "{of_body}");
+    let batches = describe_only_limit("{ rate: 10/s, cost: json-rpc }");
+    assert!(batches.contains("; each request takes 1, a JSON-RPC batch 1 for each call; "), "{batches}");
     let window = describe_only_limit("{ algorithm: sliding_log, rate: [3/10s, 9/m], cost: header:X-Cost }");
     assert!(
         window.starts_with(

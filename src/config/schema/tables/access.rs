@@ -3,8 +3,8 @@
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::access::BanKey;
-use crate::config::schema::field::{Shape, section};
-use crate::config::schema::kinds::{NONZERO_TIME, OrWord, Special, Text, Words, text};
+use crate::config::schema::field::{OneOrMore, Shape, section};
+use crate::config::schema::kinds::{NONZERO_TIME, OrWord, Special, StatusRange, Text, Words, text};
 use crate::config::value::scalars::{self, Parsed, Rate};
 use std::time::Duration;
 
@@ -37,10 +37,15 @@ section! {
 }
 
 section! {
-    /// Bans of clients that limits reject too often: 429, with the rest of the ban as Retry-After.
+    /// Bans of clients that are rejected, or refused otherwise, too often: 429, with the rest of the ban as
+    /// Retry-After.
     mod bans = "bans";
-    /// The number of rejections within a period that starts a ban.
+    /// The number of strikes within a period that starts a ban.
     AFTER: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", parse_strikes)), "after", "none", "20/1m";
+    /// What is a strike: `reject` is a rejection by a rate or a queue; a status, a class or a range stands for the
+    /// responses of upstreams, and for those of the gateway that the client caused. A response counts once.
+    STRIKES: OneOrMore<OrWord<StatusRange>> = OneOrMore(OrWord("reject", StatusRange)),
+        "strikes", "[reject]", "[reject, 401, 403, 404]";
     /// The length of the first ban. Each repetition doubles it.
     FOR: Text<Duration> = NONZERO_TIME, "for", "10m", "1h";
     /// The length of the longest ban.

@@ -5,7 +5,7 @@ use jsonwebtoken::Algorithm;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::limit::ValueSource;
+use crate::config::model::key::ValueSource;
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{Nested, OneOrMoreOrWord, OrWord, Special, Text, text};
 use crate::config::value::names;
@@ -86,7 +86,7 @@ fn parse_account_source(text: &str) -> Parsed<ValueSource> {
     names::parse_source(text).unwrap_or_else(|| {
         Err(ValueError::new(codes::WORD, format!("`{text}` is not a source"))
             .with_optional_help(names::suggest_source(text))
-            .with_default_help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
+            .with_default_help("write header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or json:/POINTER"))
     })
 }
 

@@ -7,18 +7,22 @@ use std::time::Duration;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::StoreConfig;
+use crate::config::model::key::KeyPart;
 use crate::config::model::limit::{
-    AlgorithmKind, BUCKETS_MAX, Cost, InvalidCost, KeyPart, MissingKey, OnFailure, WindowAlign,
+    AlgorithmKind, BUCKETS_MAX, Cost, InvalidCost, MissingKey, OnFailure, WindowAlign,
 };
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{
-    Count32, NONZERO_TIME, Nested, Number, OneOrMoreOrWord, OrWord, RATE_TEXT, Special, Switch, Text, Words,
+    Count32, NONZERO_TIME, Nested, NestedOrNone, Number, NumberOrSize, OneOrMoreOrWord, OrWord, RATE_TEXT,
+    Special, Switch, Text, Words,
 };
+use crate::config::value::json_pointer::JsonPointer;
 use crate::config::value::names;
 use crate::config::value::scalars::{self, Parsed};
 use crate::config::value::words::parse_word;
 
 use super::access::networks;
+use super::charge::charge;
 use super::reject::on_reject;
 
 section! {
@@ -34,16 +38,18 @@ section! {
     MISSING_KEY: Special = Special(missing_key_shape), "missing_key", "ip", "reject";
     /// How requests are counted; see [algorithms](algorithms.md).
     ALGORITHM: Words<AlgorithmKind> = Words(&AlgorithmKind::WORDS), "algorithm", "token_bucket", "sliding_window";
-    /// Units and their period; of several rates all must hold. Every algorithm but concurrency needs it.
+    /// Units and their period; of several rates all must hold. Every algorithm but concurrency needs it. With
+    /// `charge: { units: bytes }` it may be a size, such as `50GiB/1d`, which counts in KiB.
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "[10/s, 300/m]";
     /// token_bucket: the size of the bucket, `auto` the number of the rate. leaky_bucket: the requests that leave at
     /// once, `auto` 1.
-    BURST: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(1, u64::MAX))), "burst", "auto", "20";
-    /// leaky_bucket: the requests that may wait; `auto` is what leaves within a second, at least 1.
+    BURST: OneOrMore<OrWord<NumberOrSize>> = OneOrMore(OrWord("auto", NumberOrSize)), "burst", "auto", "20";
+    /// The requests that may wait. leaky_bucket: `auto` is what leaves within a second, at least 1. concurrency: they
+    /// wait for a free slot, and `auto` is 0.
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
-    /// leaky_bucket: the longest wait.
+    /// leaky_bucket, concurrency: the longest wait.
     MAX_WAIT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "max_wait", "30s", "5s";
-    /// leaky_bucket: the waiting requests take turns by this key.
+    /// leaky_bucket, concurrency: the waiting requests take turns by this key.
     FAIR_BY: OneOrMoreOrWord<Text<KeyPart>> = OneOrMoreOrWord("none", KEY_PART), "fair_by", "none", "account";
     /// concurrency: the requests in flight. `auto`, or a mapping, follows the latency of the upstream.
     MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
@@ -54,9 +60,13 @@ section! {
         "align", "first", "clock";
     /// sliding_window: the sub-windows of a period; more are more exact.
     BUCKETS: Number = Number(1, BUCKETS_MAX as u64), "buckets", "10", "20";
-    /// The units that a request takes: a number, or a header that trusted proxies set.
-    COST: Text<Cost> = Text::new("a number from 1, or header:NAME", parse_cost), "cost", "1", "header:X-Cost";
-    /// What a cost header that is not a number means: a cost of 1, or 400.
+    /// The units that a request takes: a number, a header that trusted proxies set, a number in the JSON of the body
+    /// (below 1 it counts as 1, fractions are rounded up), or `json-rpc`: the calls of a JSON-RPC batch.
+    COST: Text<Cost> = Text::new("a number from 1, header:NAME, json:/POINTER or json-rpc", parse_cost),
+        "cost", "1", "header:X-Cost";
+    /// The response settles what a request costs: failed logins, bytes, tokens of a language model.
+    CHARGE: NestedOrNone = NestedOrNone(&charge::SECTION), "charge", "none", "{ units: bytes }";
+    /// What a cost that is not a number means, in a header or in the body: a cost of 1, or 400.
     INVALID_COST: Words<InvalidCost> = Words(&[("one", InvalidCost::One), ("reject", InvalidCost::Reject)]),
         "invalid_cost", "one", "reject";
     /// The only methods that are limited.
@@ -99,7 +109,7 @@ section! {
     /// As in the limit.
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "100/s";
     /// As in the limit.
-    BURST: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(1, u64::MAX))), "burst", "auto", "200";
+    BURST: OneOrMore<OrWord<NumberOrSize>> = OneOrMore(OrWord("auto", NumberOrSize)), "burst", "auto", "200";
     /// As in the limit.
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
     /// As in the limit.
@@ -110,7 +120,8 @@ section! {
 
 /// A part of a key.
 pub(crate) const KEY_PART: Text<KeyPart> = Text::new(
-    "ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME or jwt:CLAIM",
+    "ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or \
+     json:/POINTER",
     parse_key_part,
 );
 
@@ -179,10 +190,11 @@ fn parse_key_part(text: &str) -> Parsed<KeyPart> {
 }
 
 fn parse_cost(text: &str) -> Parsed<Cost> {
-    match text.strip_prefix("header:") {
-        Some(name) => {
-            names::parse_header_name(name).map(|name| Cost::Header { name, invalid: InvalidCost::One })
-        }
-        None => scalars::parse_number(text, 1, u64::MAX).map(Cost::Units),
+    let invalid = InvalidCost::One;
+    match text.split_once(':') {
+        Some(("header", name)) => names::parse_header_name(name).map(|name| Cost::Header { name, invalid }),
+        Some(("json", pointer)) => JsonPointer::parse(pointer).map(|pointer| Cost::Json { pointer, invalid }),
+        _ if text == "json-rpc" => Ok(Cost::JsonRpc),
+        _ => scalars::parse_number(text, 1, u64::MAX).map(Cost::Units),
     }
 }

@@ -6,12 +6,13 @@ use http::{Method, StatusCode};
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::limit::KeyPart;
+use crate::config::model::key::KeyPart;
 use crate::config::model::listen::Scheme;
 use crate::config::model::{HostHeader, HostRule};
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{
-    NONZERO_TIME, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Span, Special, Switch, Text, Words, text,
+    NONZERO_TIME, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Size, Span, Special, Switch, Text, Words,
+    text,
 };
 use crate::config::value::names;
 use crate::config::value::scalars::Parsed;
@@ -20,6 +21,9 @@ use super::access::access;
 use super::headers::edits;
 use super::limits::{KEY_PART, METHODS_OR_ANY, limit, parse_name};
 use super::reject::{on_reject, response};
+
+/// The most that `body_peek` may hold of each request.
+const BODY_PEEK_MAX: u64 = 64 << 20;
 
 section! {
     /// A location: which requests it takes, and what happens to them. The rules are those of nginx: an exact path, then
@@ -68,6 +72,10 @@ section! {
     BANDWIDTH: NestedOrNone = NestedOrNone(&bandwidth::SECTION), "bandwidth", "none", "{ rate: 1MiB/s }";
     /// The time of a whole request, queues included: then 504, or 503 while it still waits.
     TIMEOUT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "timeout", "none", "30s";
+    /// The bytes of a request body that are read before the limits are judged, where a key, a cost, the account or the
+    /// tier is a value in the body (`json:/POINTER`); a longer body then gets 413. `auto` is 64KiB. The body goes on to
+    /// the upstream as it is, and nothing is read where nothing asks for it.
+    BODY_PEEK: OrWord<Size> = OrWord("auto", Size(1, BODY_PEEK_MAX)), "body_peek", "auto", "1MiB";
     /// Lets scripts of other origins use this location (the CORS protocol of the Fetch standard). Preflights are
     /// answered here and never limited, and rejections carry what a script needs to read them.
     CORS: NestedOrNone = NestedOrNone(&cors::SECTION), "cors", "none", "{ origins: https://app.example.com }";

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod account;
+pub(crate) mod charge;
 pub(crate) mod headers;
 pub(crate) mod limits;
 pub(crate) mod listen;

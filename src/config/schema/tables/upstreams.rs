@@ -8,6 +8,7 @@ use rustls::pki_types::ServerName;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::key::KeyPart;
 use crate::config::model::tls::UpstreamProtocol;
 use crate::config::model::upstream::RetryReason;
 use crate::config::model::{BalancePolicy, UpstreamServerConfig};
@@ -21,6 +22,8 @@ use crate::config::value::scalars::{self, Parsed};
 use crate::config::value::server_url::parse_server;
 use crate::config::value::statuses::parse_status_range;
 use crate::config::value::words::parse_word;
+
+use super::limits::KEY_PART;
 
 const SERVER_FORMS: &str = "`HOST:PORT`, `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:/PATH`";
 
@@ -42,8 +45,11 @@ section! {
     ]), "protocol", "auto", "http2";
     /// Idle connections that each worker keeps to each server.
     KEEPALIVE: Count = Count(0, 1_000_000), "keepalive", "128", "32";
-    /// Connections to each server; while all servers have that many, requests get 503.
+    /// Requests that each server gets at once, over all workers; while all servers have that many, further ones wait in
+    /// the `queue` or get 503.
     MAX_CONNECTIONS: OrWord<Count32> = OrWord("none", Count32), "max_connections", "none", "100";
+    /// The queue of requests that wait until a server is below `max_connections`; without it they get 503 at once.
+    QUEUE: NestedOrNone = NestedOrNone(&server_queue::SECTION), "queue", "none", "{ size: 500, max_wait: 5s }";
     /// The interval at which host names are resolved again.
     DNS_REFRESH: Text<Duration> = NONZERO_TIME, "dns_refresh", "30s", "5s";
     /// The times that a server may take.
@@ -56,6 +62,9 @@ section! {
     HEALTH: NestedOrNone = NestedOrNone(&health::SECTION), "health", "none", "{ path: /healthz }";
     /// Ejection of a server after errors in a row.
     EJECT: NestedOrNone = NestedOrNone(&eject::SECTION), "eject", "{}", "{ errors: 3, for: 30s }";
+    /// Stops when the upstream says that it has had enough: requests wait where a leaky bucket lets them, and are
+    /// rejected otherwise.
+    OBEY: NestedOrNone = NestedOrNone(&obey::SECTION), "obey", "none", "{ status: [429, 503], at_most: 30s }";
     /// TLS to the servers, all of which are then `https://`.
     TLS: NestedOrNone = NestedOrNone(&tls::SECTION), "tls", "{}", "{ ca: authority.pem }";
 }
@@ -70,6 +79,15 @@ section! {
     WEIGHT: Number = Number(1, 65_535), "weight", "1", "2";
     /// Whether the server gets requests only while no other one is available.
     BACKUP: Switch = Switch, "backup", "false", "true";
+}
+
+section! {
+    /// The queue in front of all servers of the upstream: first in, first out, over all workers.
+    mod server_queue = "upstreams.NAME.queue";
+    /// Requests that may wait at once; further ones get 503 at once.
+    SIZE: Count = Count(1, 1_000_000), "size", "1000", "500";
+    /// The time that a request waits at most; then it gets 503.
+    MAX_WAIT: Text<Duration> = NONZERO_TIME, "max_wait", "10s", "5s";
 }
 
 section! {
@@ -132,6 +150,18 @@ section! {
     MAX: Text<f64> = Text::new("a percentage above 0%", parse_eject_share).matching(SHARE), "max", "50%", "30%";
     /// Responses that count as errors.
     STATUS: OneOrMore<StatusRange> = OneOrMore(StatusRange), "status", "[]", "[502-504]";
+}
+
+section! {
+    /// Stops that the upstream asks for: by one of these statuses, for the time in `Retry-After`, or by `RateLimit`
+    /// fields of any response that say that nothing is left.
+    mod obey = "upstreams.NAME.obey";
+    /// Responses that begin a stop, of 400 to 599; without a time it lasts a second.
+    STATUS: OneOrMore<StatusRange> = OneOrMore(StatusRange), "status", "[429]", "[429, 503]";
+    /// The longest stop.
+    AT_MOST: Text<Duration> = NONZERO_TIME, "at_most", "60s", "10s";
+    /// What is stopped apart from the rest; `global` stops all requests to the upstream.
+    KEY: OneOrMore<Text<KeyPart>> = OneOrMore(KEY_PART), "key", "global", "account";
 }
 
 section! {

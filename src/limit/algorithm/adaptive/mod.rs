@@ -102,25 +102,23 @@ impl Adaptive {
         }
     }
 
-    /// Records the outcome of a request.
+    /// Records the outcome of a request. Returns whether more slots are allowed because of it.
     #[inline]
-    pub(crate) fn record_outcome(&self, outcome: SlotOutcome, now: Now) {
+    pub(crate) fn record_outcome(&self, outcome: SlotOutcome, now: Now) -> bool {
         let from = self.counts_from.load(Relaxed);
         if now.0 < from {
-            return;
+            return false;
         }
         match outcome {
             SlotOutcome::Answered(ns) => self.add_latency(&self.answers, ns),
             // A client that leaves sooner is no evidence.
-            SlotOutcome::Abandoned(ns) if ns / 1_000 <= self.tolerated_us.load(Relaxed) => return,
+            SlotOutcome::Abandoned(ns) if ns / 1_000 <= self.tolerated_us.load(Relaxed) => return false,
             SlotOutcome::Abandoned(ns) => self.add_latency(&self.abandoned, ns),
             SlotOutcome::Failed => {
                 self.failures.fetch_add(1, Relaxed);
             }
         }
-        if now.0 - from >= WINDOW_NS {
-            self.close_window(now);
-        }
+        now.0 - from >= WINDOW_NS && self.close_window(now)
     }
 
     #[inline]
@@ -129,17 +127,17 @@ impl Adaptive {
         latencies.fetch_add(1 << COUNT_SHIFT | us, Relaxed);
     }
 
-    /// Closes the window if it is over and no other thread is doing so.
+    /// Closes the window if it is over and no other thread is doing so. Returns whether more slots are allowed then.
     #[cold]
-    fn close_window(&self, now: Now) {
-        let Some(mut window) = self.window.try_lock() else { return };
+    fn close_window(&self, now: Now) -> bool {
+        let Some(mut window) = self.window.try_lock() else { return false };
         let from = self.counts_from.load(Relaxed);
         let counted_ns = now.0.saturating_sub(from);
         let timed = [&self.answers, &self.abandoned].map(|latencies| latencies.load(Relaxed) >> COUNT_SHIFT);
         let ended = timed[0] + timed[1] + self.failures.load(Relaxed);
         let enough = if window.gradient.is_measuring() { SAMPLES_TO_MEASURE } else { SAMPLES_MIN };
         if counted_ns < WINDOW_NS || from != 0 && ended < enough && counted_ns < WINDOW_MAX_NS {
-            return;
+            return false;
         }
         let (answers, mean_us) = take_mean(&self.answers);
         let (abandoned, abandoned_us) = take_mean(&self.abandoned);
@@ -156,7 +154,8 @@ impl Adaptive {
             window.gradient = window.gradient.apply_sample(self.bounds, &sample);
         }
         let gradient = window.gradient;
-        self.allowed.store(gradient.allowed_requests(self.bounds), Relaxed);
+        let allowed = gradient.allowed_requests(self.bounds);
+        let before = self.allowed.swap(allowed, Relaxed);
         if gradient.minimum_us() != 0 {
             let longest = gradient.minimum_us().saturating_mul(LATENCY_MAX_TIMES);
             self.longest_us.store(longest.min(LATENCY_MAX_US), Relaxed);
@@ -167,6 +166,7 @@ impl Adaptive {
         let settle_ns = sample.latency_us().saturating_mul(times).min(SETTLE_MAX_NS);
         window.opened = now;
         self.counts_from.store(now.0 + settle_ns, Relaxed);
+        allowed > before
     }
 }
 

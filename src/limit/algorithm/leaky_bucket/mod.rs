@@ -157,7 +157,7 @@ impl<S: Schedule> LeakyBucket<S> {
                 }
             };
             let (since, span) = params.schedule.charge_usage(&mut entry.used, present, cost);
-            let epoch = queues.resets.charge_epoch(params.epoch);
+            let epoch = queues.charges.charge_epoch(params.epoch);
             let displaces = position.undisturbed > 0;
             let mut charge = ChargeRecord { since, node: NO_NODE, shared, displaces, epoch };
             if position.wait > 0 && !params.dry_run {
@@ -237,7 +237,7 @@ impl<S: Schedule> LeakyBucket<S> {
                     Some((WaiterState::Displaced, _)) | None => return,
                 }
             }
-            if epoch != queues.resets.charge_epoch(params.epoch) {
+            if epoch != queues.charges.charge_epoch(params.epoch) {
                 return;
             }
             let tick_rate = params.schedule.tick_rate();
@@ -331,7 +331,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
                 return;
             }
             let since = entry.used.level_mut().record_departure(tick_rate.ticks_to_ns(due), self.ahead_ns);
-            let epoch = queues.resets.charge_epoch(self.epoch);
+            let epoch = queues.charges.charge_epoch(self.epoch);
             queues.depart_head(&mut entry.queue, (since, epoch), wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
@@ -386,7 +386,7 @@ impl<U: BucketUsage> TableEntry for LeakyBucketEntry<U> {
 /// more than the rate.
 impl<U: BucketUsage + PersistentEntry> PersistentEntry for LeakyBucketEntry<U> {
     fn encode_entry(&self, queues: &ShardQueues, out: &mut Vec<u8>) {
-        self.used.encode_entry(&queues.resets, out);
+        self.used.encode_entry(&queues.charges, out);
     }
 
     fn decode_entry(
@@ -394,6 +394,6 @@ impl<U: BucketUsage + PersistentEntry> PersistentEntry for LeakyBucketEntry<U> {
         shift: ClockShift,
         queues: &mut ShardQueues,
     ) -> Option<LeakyBucketEntry<U>> {
-        Some(LeakyBucketEntry { used: U::decode_entry(bytes, shift, &mut queues.resets)?, queue: NO_NODE })
+        Some(LeakyBucketEntry { used: U::decode_entry(bytes, shift, &mut queues.charges)?, queue: NO_NODE })
     }
 }

@@ -23,7 +23,7 @@ impl<S: Schedule> LeakyBucket<S> {
             if entry.queue == NO_NODE {
                 let present = entry.used.level().clamp_now(now);
                 params.schedule.reset_usage(&mut entry.used, present);
-                queues.resets.count_reset();
+                queues.charges.count_reset(key);
             }
             queues.queued_units(entry.queue)
         });

@@ -24,9 +24,43 @@ pub(crate) struct NewestWaiter {
     pub before: bool,
 }
 
+/// A position in a queue that is bounded by units.
+pub(crate) struct FoundPosition {
+    /// Units that go before it.
+    pub before: u64,
+    /// The waiter that has to make room; [`NO_NODE`] = none.
+    pub displaced: u32,
+}
+
 // === impl ShardQueues ===
 
 impl ShardQueues {
+    /// The position of one more waiter where `units_max` may wait, and spans are costs; `None` = the queue is full.
+    /// With a `fair` value, a newcomer whose value has fewer waiters than another's takes the place of the newest
+    /// waiter of the value with most.
+    pub(crate) fn find_position(
+        &self,
+        queue: u32,
+        units_max: u64,
+        fair: Option<u64>,
+    ) -> Option<FoundPosition> {
+        let waiting = self.queued_units(queue);
+        let is_full = waiting >= units_max;
+        let Some(fair) = fair else {
+            return (!is_full).then_some(FoundPosition { before: waiting, displaced: NO_NODE });
+        };
+        let forecast = self.forecast_waiter(queue, self.find_fair_queue(queue, fair));
+        let before = u64::try_from(forecast.before).unwrap_or(u64::MAX);
+        if !is_full {
+            return Some(FoundPosition { before, displaced: NO_NODE });
+        }
+        let newest = forecast.newest;
+        let frees_enough = waiting.saturating_sub(newest.cost) < units_max;
+        let displaces = newest.node != NO_NODE && forecast.own < forecast.fullest && frees_enough;
+        let before = before - if newest.before { newest.cost } else { 0 };
+        displaces.then_some(FoundPosition { before, displaced: newest.node })
+    }
+
     /// The forecast for one more waiter of a fair queue (`NO_NODE` = a new one) if no request came after it.
     pub(crate) fn forecast_waiter(&self, queue: u32, own_queue: u32) -> QueueForecast {
         let own = self.fair_queues.get(own_queue).map_or(0, |fair_queue| fair_queue.waiters);

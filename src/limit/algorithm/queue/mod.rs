@@ -1,5 +1,5 @@
-//! The waiters of a leaky bucket: per key a ring of fair queues that take turns, each first in, first out; a waiter
-//! can leave from any position. Without `fair_by` there is one fair queue.
+//! The waiters of a leaky bucket or for concurrency slots: per key a ring of fair queues that take turns, each first
+//! in, first out; a waiter can leave from any position. Without `fair_by` there is one fair queue.
 
 mod forecast;
 
@@ -8,11 +8,11 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use super::rate::ChargeMark;
-use super::resets::ResetCount;
+use super::shard_charges::ShardCharges;
 use super::slab::Slab;
 use crate::base::clock::Now;
 use crate::limit::Epoch;
-pub(crate) use forecast::NewestWaiter;
+pub(crate) use forecast::{FoundPosition, NewestWaiter};
 
 /// Wakers collected under a lock, to be woken (or dropped) once it is released.
 pub(crate) type Wakers = SmallVec<[Waker; 2]>;
@@ -29,7 +29,7 @@ pub(crate) struct ShardQueues {
     queues: Slab<WaitQueue>,
     fair_queues: Slab<FairQueue>,
     waiters: Slab<QueuedWaiter>,
-    pub(crate) resets: ResetCount,
+    pub(crate) charges: ShardCharges,
 }
 
 /// All waiters of one key; removed with the last of them.
@@ -103,6 +103,12 @@ impl ShardQueues {
         self.waiters.get(self.head_node(queue)).map_or(0, |waiter| waiter.own.cost)
     }
 
+    /// The span of the waiter that departs next, if it fits.
+    pub(crate) fn head_span(&self, queue: u32) -> u64 {
+        let head = self.waiters.get(self.head_node(queue));
+        head.and_then(|waiter| u64::try_from(waiter.own.span).ok()).unwrap_or(u64::MAX)
+    }
+
     /// Appends a waiter to the fair queue of its value, which comes last in the ring if it is new; makes the queue if
     /// it is `NO_NODE`. Returns the waiter's node.
     pub(crate) fn push_waiter(&mut self, queue: &mut u32, own: NewWaiter) -> u32 {
@@ -141,16 +147,25 @@ impl ShardQueues {
         node
     }
 
-    /// The head of `queue` departs, and the next fair queue has its turn.
+    /// The head of `queue` departs, and the next fair queue has its turn. The new head takes over the timer.
     pub(crate) fn depart_head(&mut self, queue: &mut u32, since: (ChargeMark, Epoch), wakers: &mut Wakers) {
+        self.unlink_head(queue, WaiterState::Departed(since.0, since.1), wakers);
+        self.wake_head(*queue, wakers);
+    }
+
+    /// The head of `queue` departs with nothing to refund, where no head has a timer.
+    pub(crate) fn release_head(&mut self, queue: &mut u32, wakers: &mut Wakers) {
+        self.unlink_head(queue, WaiterState::Departed(ChargeMark::default(), 0), wakers);
+    }
+
+    fn unlink_head(&mut self, queue: &mut u32, state: WaiterState, wakers: &mut Wakers) {
         let front = self.queues.get(*queue).map_or(NO_NODE, |queue| queue.front);
         let next = self.fair_queues.get(front).map_or(NO_NODE, |fair_queue| fair_queue.next);
         let head = self.head_node(*queue);
         if let Some(queue) = self.queues.get_mut(*queue) {
             queue.front = next;
         }
-        self.unlink_waiter(queue, head, WaiterState::Departed(since.0, since.1), wakers);
-        self.wake_head(*queue, wakers);
+        self.unlink_waiter(queue, head, state, wakers);
     }
 
     /// The first waiter in turn with this cost departs: usually the head.
@@ -216,7 +231,7 @@ impl ShardQueues {
         is_head
     }
 
-    fn head_node(&self, queue: u32) -> u32 {
+    pub(crate) fn head_node(&self, queue: u32) -> u32 {
         let front = self.queues.get(queue).and_then(|queue| self.fair_queues.get(queue.front));
         front.map_or(NO_NODE, |fair_queue| fair_queue.head)
     }
@@ -251,6 +266,16 @@ impl ShardQueues {
     /// Wakes the head, which has to take over the timer.
     pub(crate) fn wake_head(&self, queue: u32, wakers: &mut Wakers) {
         wakers.extend(self.waiters.get(self.head_node(queue)).and_then(|waiter| waiter.waker.clone()));
+    }
+
+    /// Wakes every waiter, because their waits may end at other moments now.
+    pub(crate) fn wake_all_waiters(&self, queue: u32, wakers: &mut Wakers) {
+        for fair_queue in self.fair_queues(queue).filter_map(|index| self.fair_queues.get(index)) {
+            let waiters = std::iter::successors(self.waiters.get(fair_queue.head), |waiter| {
+                self.waiters.get(waiter.behind)
+            });
+            wakers.extend(waiters.filter_map(|waiter| waiter.waker.clone()));
+        }
     }
 
     /// The fair queues of `queue` in the order of their turns.

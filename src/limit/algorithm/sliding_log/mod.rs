@@ -3,21 +3,24 @@
 //! A key charged at one moment needs only its entry; more moments are a ring of runs beside the table. The rings hold
 //! about 8 × keys + N runs of 12 bytes at most, each shard an equal share. A ring that may not grow becomes coarser:
 //! runs are merged into the last of their sub-window, so a unit leaves late by at most two periods ÷ the ring's runs
-//! (half a period at worst), and never early.
+//! (half a period at worst), and never early. Units beyond N, a debt, are the newest; when older ones leave, the debt
+//! counts in their place.
+
+mod settle_log;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::Waker;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::resets::ResetCount;
+use super::settle::{self, SettleTerms};
+use super::shard_charges::ShardCharges;
 use super::slab::Slab;
 use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
-use crate::limit::table::{CounterKey, OwnEntry, Table, TableCapacity, TableEntry, TableParams};
+use crate::limit::table::{CounterKey, OwnEntry, Table, TableCapacity, TableEntry};
 use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding log with its counters.
@@ -33,6 +36,7 @@ pub(crate) struct SlidingLogParams {
     /// Runs by which the rings of one shard may grow beyond [`RING_FIRST`].
     growth_max: usize,
     epoch: Epoch,
+    settle_terms: SettleTerms,
 }
 
 /// The log of one key: 16 bytes, packed so that a slot of the table is 28.
@@ -53,7 +57,7 @@ pub(crate) struct LogRings {
     slab: Slab<VecDeque<ChargeRun>>,
     /// Capacity of all rings beyond [`RING_FIRST`], in runs.
     growth: usize,
-    resets: ResetCount,
+    charges: ShardCharges,
 }
 
 /// Units charged at the same moment; oldest first in a ring.
@@ -77,8 +81,10 @@ impl SlidingLog {
         let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
         let shards =
             spec.previous.map_or(TableCapacity::shards_for(spec.keys_max), |meter| meter.table.shard_count());
+        let settle_terms = spec.settle_terms;
         let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
-        let params = Arc::new(SlidingLogParams { max, period, growth_max: growth.div_ceil(shards), epoch });
+        let growth_max = growth.div_ceil(shards);
+        let params = Arc::new(SlidingLogParams { max, period, growth_max, epoch, settle_terms });
         let table = spec.build_table(&params, |before| &before.table);
         SlidingLog { params, table }
     }
@@ -96,6 +102,7 @@ impl SlidingLog {
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         let cost = units.cost;
         self.table.update_entry(&units.key, now, |log, rings, params, shared| {
+            params.carry_runs(log, rings, now);
             let present = params.clamp_now(log, now);
             let (runs, left) = params.expired_runs(log, rings, present);
             let used = u64::from(log.used - left);
@@ -106,17 +113,22 @@ impl SlidingLog {
             // The rings of shared counters never grow.
             let growth_max = if shared { 0 } else { params.growth_max };
             params.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
-            let epoch = rings.resets.charge_epoch(params.epoch);
+            let epoch = rings.charges.charge_epoch(params.epoch);
             let since = ChargeMark::at_moment(present);
             let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+            if params.settle_terms.clears && !shared {
+                rings.charges.open_charge(&units.key, cost, &charge);
+            }
             (params.build_decision(log, rings, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table
-            .peek_entry(&units.key, |log, rings, params| params.build_decision(log, rings, units.cost, now))
+        self.table.peek_entry(&units.key, |log, rings, params| {
+            params.carry_runs(log, rings, now);
+            params.build_decision(log, rings, units.cost, now)
+        })
     }
 
     /// Gives a charge back, unless it no longer counts.
@@ -125,15 +137,9 @@ impl SlidingLog {
         key: &CounterKey,
         cost: u64,
         charge: &ChargeRecord,
-        _: impl FnOnce() -> Now,
+        now: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |log, rings, params| {
-            let (at, newest) = (charge.since.at_ns(), params.newest_charge(log));
-            let epoch = rings.resets.charge_epoch(params.epoch);
-            if charge.epoch == epoch && at <= newest && newest - at < params.period {
-                rings.refund_units(log, at, cost.min(u32::MAX.into()) as u32);
-            }
-        });
+        settle::settle_charge(&self.table, key, (cost, 0), charge, now());
     }
 
     /// Forgets what the key has used; its counter is then as that of a newcomer.
@@ -141,7 +147,7 @@ impl SlidingLog {
         self.table.update_own(key, now, |log, rings, _| {
             rings.drop_ring(log);
             *log = SlidingLogEntry::default();
-            rings.resets.count_reset();
+            rings.charges.count_reset(key);
             0
         })
     }
@@ -200,7 +206,7 @@ impl SlidingLogParams {
         if ring.len() == ring.capacity() {
             let capacity = ring.capacity();
             // No ring needs more runs than the units it may hold.
-            let useful = (self.max as usize).saturating_sub(capacity).min(capacity);
+            let useful = (self.units_max() as usize).saturating_sub(capacity).min(capacity);
             let step = useful.min(growth_max.saturating_sub(rings.growth));
             if step == useful || step >= capacity / 4 {
                 ring.reserve_exact(step);
@@ -215,12 +221,21 @@ impl SlidingLogParams {
     #[inline]
     fn build_decision(&self, log: &SlidingLogEntry, rings: &LogRings, cost: u64, now: Now) -> Decision {
         let (runs, left) = self.expired_runs(log, rings, self.clamp_now(log, now));
-        let remaining = self.max.saturating_sub(u64::from(log.used - left));
-        let (outcome, retry_after_ns) = match cost.checked_sub(remaining) {
-            None | Some(0) => (LimitOutcome::Admit, 0),
-            Some(missing) => (LimitOutcome::Reject, self.wait_ns(log, rings, runs, missing, now)),
+        let used = u64::from(log.used - left);
+        let remaining = self.max.saturating_sub(used);
+        let wait_ns = |cost: u64| {
+            let missing = used.saturating_add(cost) - self.max;
+            match missing.checked_sub(self.max).filter(|again| *again > 0 && self.settle_terms.settles) {
+                // More than ever fits: those that leave first count once more as debt.
+                Some(again) => self.wait_ns(log, rings, runs, again, now).saturating_add(self.period),
+                None => self.wait_ns(log, rings, runs, missing, now),
+            }
         };
-        let reset_ns = if remaining == 0 { self.wait_ns(log, rings, runs, 1, now) } else { 0 };
+        let (outcome, retry_after_ns) = match cost <= remaining {
+            true => (LimitOutcome::Admit, 0),
+            false => (LimitOutcome::Reject, wait_ns(cost)),
+        };
+        let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
     }
 
@@ -232,30 +247,6 @@ impl SlidingLogParams {
             (left >= missing).then(|| { run.at }.saturating_add(self.period))
         });
         until.unwrap_or(log.until).saturating_sub(now.0)
-    }
-}
-
-impl TableParams<SlidingLogEntry> for SlidingLogParams {
-    /// For a new period, the units that count now count as charged now.
-    fn convert_entry(
-        &self,
-        log: &mut SlidingLogEntry,
-        rings: &mut LogRings,
-        before: &SlidingLogParams,
-        now: Now,
-        _: &mut Vec<Waker>,
-    ) {
-        if self.period == before.period {
-            return;
-        }
-        let present = before.clamp_now(log, now).min(u64::MAX - self.period);
-        let (_, left) = before.expired_runs(log, rings, present);
-        let used = log.used - left;
-        rings.drop_ring(log);
-        *log = SlidingLogEntry::default();
-        if used > 0 {
-            (log.until, log.used) = (present + self.period, used);
-        }
     }
 }
 
@@ -306,10 +297,7 @@ impl LogRings {
     fn refund_units(&mut self, log: &mut SlidingLogEntry, at: u64, units: u32) {
         let Some(ring) = self.slab.get_mut(log.ring) else {
             log.used = log.used.saturating_sub(units);
-            if log.used == 0 {
-                *log = SlidingLogEntry::default();
-            }
-            return;
+            return self.release_if_empty(log);
         };
         // Runs are merged into later ones only, so the first run not before `at` holds it.
         let index = ring.partition_point(|run| run.at < at);
@@ -320,10 +308,7 @@ impl LogRings {
         if run.units == 0 {
             ring.remove(index);
         }
-        if log.used == 0 {
-            self.drop_ring(log);
-            *log = SlidingLogEntry::default();
-        }
+        self.release_if_empty(log);
     }
 
     fn drop_ring(&mut self, log: &mut SlidingLogEntry) {

@@ -72,8 +72,8 @@ impl<E: PersistentEntry, N: TableParams<E>> PersistentTable for Table<E, N> {
             Some(shard) => {
                 out.push(OVERFLOW_MARK);
                 let overflow = self.overflow[shard].0.lock();
-                for (index, entry) in overflow.entries.iter().enumerate().filter(|(_, one)| !one.is_idle(now))
-                {
+                let entries = overflow.entries.iter().enumerate();
+                for (index, entry) in entries.filter(|(_, one)| !overflow.params.is_idle(one, now)) {
                     out.extend(((shard * OVERFLOW_PER_SHARD + index) as u32).to_le_bytes());
                     write_record(entry, &overflow.extra, out);
                 }
@@ -104,7 +104,11 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
                 return None;
             }
             let entry = E::decode_entry(encoded, shift, &mut shard.extra)?;
-            let claim = if entry.is_idle(now) { None } else { Some(self.claim_slot(shard, &hash, now)) };
+            let claim = if shard.params.is_idle(&entry, now) {
+                None
+            } else {
+                Some(self.claim_slot(shard, &hash, now))
+            };
             match claim {
                 Some(Some(index)) => shard.store_entry(index, &hash, entry),
                 _ => {
@@ -122,8 +126,8 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
             let encoded = take_record(&mut bytes)?;
             let mut guard = self.overflow.get(index / OVERFLOW_PER_SHARD)?.0.lock();
             let entry = E::decode_entry(encoded, shift, &mut guard.extra)?;
-            let (slot, extra, _) = guard.entry_at(index % OVERFLOW_PER_SHARD);
-            if entry.is_idle(now) {
+            let (slot, extra, params) = guard.entry_at(index % OVERFLOW_PER_SHARD);
+            if params.is_idle(&entry, now) {
                 entry.release_extra(extra);
                 continue;
             }
@@ -134,11 +138,11 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
     }
 }
 
-fn encode_slots<E: PersistentEntry, N>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
+fn encode_slots<E: PersistentEntry, N: TableParams<E>>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
     for (set, tags) in shard.tags.iter().enumerate() {
         for way in (0..WAYS).filter(|way| tags.to_le_bytes()[*way] != 0) {
             let slot = &shard.slots[set * WAYS + way];
-            if !slot.entry.is_idle(now) {
+            if !shard.params.is_idle(&slot.entry, now) {
                 out.extend(slot.id_low().to_le_bytes());
                 out.extend(slot.high.to_le_bytes());
                 write_record(&slot.entry, &shard.extra, out);

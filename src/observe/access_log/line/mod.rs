@@ -48,6 +48,8 @@ pub struct AccessRecord<'a> {
     /// The name of its key by that limit.
     pub key: Option<&'a str>,
     pub retry_after_ns: Option<u64>,
+    /// Of the first limit of the chain that charges by the response.
+    pub charge: Option<RecordedCharge>,
     /// The decisions of dry-run limits, e.g. `per-ip=reject`.
     pub dry_run: Option<&'a str>,
     // The fields that the configuration adds; `None` = not configured, or without a value.
@@ -60,6 +62,15 @@ pub struct AccessRecord<'a> {
     pub proto: Option<&'a str>,
     /// The request header fields that the configuration names.
     pub headers: &'a [(HeaderName, HeaderValue)],
+}
+
+/// What a limit charged for a response.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordedCharge {
+    pub reserved: u64,
+    pub charged: u64,
+    /// `usage`, `estimate`, `reserve` or `nothing`.
+    pub source: &'static str,
 }
 
 /// Formats records; each worker has its own.
@@ -128,6 +139,12 @@ impl LineFormat {
             let ms = ns.div_ceil(1_000_000);
             write_number(out, b",\"retry_after\":", ms / 1_000);
             write_fraction(out, ms % 1_000);
+        }
+        if let Some(charge) = &record.charge {
+            write_number(out, b",\"reserved\":", charge.reserved);
+            write_number(out, b",\"charged\":", charge.charged);
+            write_text(out, b",\"charged_by\":\"", charge.source, VALUE_MAX);
+            out.push(b'"');
         }
         write_optional(out, b",\"dry_run\":\"", record.dry_run);
         write_added_fields(out, record);

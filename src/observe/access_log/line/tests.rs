@@ -26,6 +26,7 @@ fn record<'a>() -> AccessRecord<'a> {
         limit: Some("per-ip"),
         key: Some("account=#00ff,uri=/a"),
         retry_after_ns: Some(100_000_001),
+        charge: None,
         dry_run: None,
         user_agent: None,
         referer: None,

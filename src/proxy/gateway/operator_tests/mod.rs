@@ -69,11 +69,11 @@ fn ask(gateway: &Gateway, ip: &str, account: &str, now: Now) -> Judged {
     let judged = judge::judge(gateway, &mut facts, &mut Charging, &mut decisions, &mut verdict);
     match (judged, verdict) {
         (Err(Rejection::Banned { left_ns, .. }), _) => Banned(left_ns / SECOND),
-        (Ok(()), Some(ChainVerdict::Admit(mut permit))) => {
+        (Ok(_), Some(ChainVerdict::Admit(mut permit))) => {
             permit.keep_charges();
             Admitted
         }
-        (Ok(()), None) => Admitted,
+        (Ok(_), None) => Admitted,
         _ => Rejected,
     }
 }

@@ -31,7 +31,7 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
         ValueSource::Header(name) => names.push(name.clone()),
         ValueSource::Cookie(_) => names.push(http::header::COOKIE),
         // The header of the token is protected below.
-        ValueSource::Query(_) | ValueSource::Jwt(_) => {}
+        ValueSource::Query(_) | ValueSource::Jwt(_) | ValueSource::Json(_) => {}
     };
     let account = &config.account;
     account.from.iter().chain(&account.tier.from).for_each(&mut protect);

@@ -118,6 +118,7 @@ impl NamedRequest {
             method: &self.method,
             headers: &headers,
             token: None,
+            body: None,
         })
     }
 }

@@ -53,6 +53,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
         on_reject: OnRejectPatch::default(),
         timeout: None,
         bandwidth: None,
+        body_peek: None,
         cors: None,
     }
 }

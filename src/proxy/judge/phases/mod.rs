@@ -3,31 +3,37 @@
 //! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::Poll;
+mod waiting;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
 
-use super::facts::{RequestFacts, RequestHead};
+use super::body_reading;
+use super::facts::{BodyView, RequestFacts, RequestHead};
+use super::gate;
+use super::gate::HeldPlace;
 use super::head;
+use super::head::Judgement;
 use super::mode::ChargeRequest;
 use super::rejected;
 use super::rejected::Conclusion;
 use crate::admission::chain::{
-    ChainRejection, ChainVerdict, Charge, PendingStore, Queued, TurnTaken, UndecidedLimit, WaitingRequest,
+    ChainVerdict, Charge, PendingStore, Queued, UndecidedLimit, WaitingPlace, WaitingRequest,
 };
 use crate::base::clock::Now;
-use crate::config::{LimitId, LocationId};
-use crate::net::deadline::GatewayDeadline;
+use crate::config::LocationId;
 use crate::proxy::gateway::Action;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::limit_report;
-use crate::proxy::reject::{LimitCause, LimitRejection, Rejection};
+use crate::proxy::reject::{Fault, Rejection};
 use crate::proxy::rejection_response::RequestTexts;
 use crate::proxy::request_state::{RequestState, Verdict};
+use crate::request::body::RequestBody;
+use crate::request::headers::hop_by_hop;
+use crate::request::source::{BodyPlan, BodyValues};
 
 /// A request with its state, in every phase before it is admitted or rejected.
 pub struct Received {
@@ -38,8 +44,10 @@ pub struct Received {
 /// The next phase of a request.
 pub enum Judged {
     Admit(Admitted),
+    ReadBody(Box<ReadingBody>),
     AskStore(Box<AskingStore>),
     Wait(Box<Waiting>),
+    Hold(Box<Held>),
     Reject(Rejected),
 }
 
@@ -57,6 +65,12 @@ pub struct Rejected {
     pub state: Box<RequestState>,
 }
 
+/// A request that cannot be judged without its body.
+pub struct ReadingBody {
+    received: Received,
+    plan: Arc<BodyPlan>,
+}
+
 /// A request that the local limits accepted; the store is still to be asked.
 pub struct AskingStore {
     received: Received,
@@ -71,21 +85,45 @@ pub struct Waiting {
     route: Result<LocationId, Rejection>,
 }
 
+/// A request that its limits admitted, just before its upstream stopped it.
+pub struct Held {
+    received: Received,
+    gate: HeldPlace,
+    /// Counted out when it no longer waits.
+    _place: WaitingPlace,
+    route: LocationId,
+}
+
 // === impl Received ===
 
 impl Received {
     /// Judges the request by its head.
     #[inline]
     pub fn judge(self) -> Judged {
+        self.judge_with(None)
+    }
+
+    /// Judges the request again, by what was found in its body too.
+    #[inline(never)]
+    fn judge_body(self, values: &BodyValues) -> Judged {
+        self.judge_with(Some(values))
+    }
+
+    /// Judges the request by its head and what was found in its body; `None` = it was not read yet. A copy for each of
+    /// both, because the first one must not pay for the second.
+    #[inline(always)]
+    fn judge_with(self, values: Option<&BodyValues>) -> Judged {
         let Received { mut inbound, mut state } = self;
         let worker = state.worker.clone();
-        let token = worker.read_token(inbound.request.headers(), state.started);
+        let token = worker.read_token(inbound.request.headers(), state.judged);
         let selects_listeners = worker.gateway.locations.selects_listeners();
         let listener = if selects_listeners { state.connection.listener_name() } else { None };
         let listener = listener.as_ref().map(|name| name.as_str());
         let scheme = state.connection.scheme;
-        let head = RequestHead::of_inbound(&inbound, state.client, scheme, listener, state.started);
-        let mut facts = RequestFacts::new(head, inbound.request.body().size_hint(), token.as_ref());
+        let head = RequestHead::of_inbound(&inbound, state.client, scheme, listener, state.judged);
+        let body = inbound.request.body().size_hint();
+        let mut facts = RequestFacts::new(head, body, token.as_ref());
+        facts.body_view = values.map_or(BodyView::Unread, BodyView::Read);
         let mut verdict = None;
         worker.heavy_keys.begin_request();
         let judged = {
@@ -95,25 +133,32 @@ impl Received {
         };
         facts.record_in(&mut state);
         let (summary, target) = (facts.summary, facts.target.take());
+        // The timeout runs while the body is read.
+        let starts_timeout = values.is_none();
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
-            (Ok(()), Some(ChainVerdict::Reject(rejection))) => {
+            (Ok(Judgement::AwaitsBody), _) => {
+                return Received { inbound, state }.start_reading();
+            }
+            (Ok(Judgement::Complete), Some(ChainVerdict::Reject(rejection))) => {
                 // The rates had accepted it, so the timeout runs.
-                if rejection.late {
+                if rejection.late && starts_timeout {
                     state.start_timeout();
                 }
                 rejected::translate_counted(&state, rejection)
             }
-            (Ok(()), _) => {
+            (Ok(Judgement::Complete), _) => {
                 let route = facts.route_or_rejection();
                 (inbound.summary, inbound.target) = (summary, target);
-                state.start_timeout();
+                if starts_timeout {
+                    state.start_timeout();
+                }
                 let mut received = Received { inbound, state };
                 return match verdict {
                     None => received.admit(route),
                     // Moved once, because each move of a permit copies it.
                     Some(ChainVerdict::Admit(permit)) => {
-                        received.state.chain_permit = Some(permit);
+                        received.state.hold_permit(permit);
                         received.admit_by_limits(route)
                     }
                     Some(verdict) => received.apply_verdict(verdict, route),
@@ -125,6 +170,18 @@ impl Received {
         Received { inbound, state }.apply_conclusion(conclusion)
     }
 
+    /// The next phase of a request that awaits its body.
+    #[cold]
+    fn start_reading(self) -> Judged {
+        let state = &self.state;
+        state.start_timeout();
+        match state.worker.gateway.body_plan_for(state.route).cloned() {
+            Some(plan) => Judged::ReadBody(Box::new(ReadingBody { received: self, plan })),
+            // Cannot fail: without a plan, no request awaits its body.
+            None => unreachable!("a body is read by a plan"),
+        }
+    }
+
     /// The next phase by the verdict of the chain.
     #[inline]
     fn apply_verdict<P: Into<PendingStore<Charge>>>(
@@ -134,7 +191,7 @@ impl Received {
     ) -> Judged {
         match verdict {
             ChainVerdict::Admit(permit) => {
-                self.state.chain_permit = Some(permit);
+                self.state.hold_permit(permit);
                 self.admit_by_limits(route)
             }
             ChainVerdict::AskStore(pending) => {
@@ -167,6 +224,7 @@ impl Received {
     #[inline]
     fn admit(mut self, route: Result<LocationId, Rejection>) -> Judged {
         match route {
+            Ok(route) if self.state.stop.is_some() => self.pass_gate(route),
             Ok(route) => Judged::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
             Err(rejection) => {
                 // The charges stay: probing for locations costs as much as using one.
@@ -175,6 +233,27 @@ impl Received {
                 }
                 self.reject(&rejection)
             }
+        }
+    }
+
+    /// Lets the request pass to an upstream that is obeyed, unless that stops it.
+    #[cold]
+    fn pass_gate(self, route: LocationId) -> Judged {
+        let Received { inbound, state } = self;
+        match gate::enter_gate(&state, route) {
+            Ok(None) => Judged::Admit(Admitted { inbound, state, route }),
+            Ok(Some(gate)) => {
+                let gateway = &state.worker.gateway;
+                let waiting_size = || inbound.waiting_bytes();
+                match WaitingRequest::new(&gateway.waiting, &waiting_size).try_wait() {
+                    Some(place) => {
+                        let received = Received { inbound, state };
+                        Judged::Hold(Box::new(Held { received, gate, _place: place, route }))
+                    }
+                    None => Received { inbound, state }.reject(&Fault::TooManyWaiting.into()),
+                }
+            }
+            Err(rejection) => Received { inbound, state }.reject(&rejection),
         }
     }
 
@@ -193,7 +272,11 @@ impl Received {
         let Received { inbound, state } = self;
         match conclusion {
             Conclusion::Respond(response) => Judged::Reject(Rejected { response, inbound, state }),
-            Conclusion::Degrade(route) => Judged::Admit(Admitted { inbound, state, route }),
+            Conclusion::Degrade(route) => {
+                let mut received = Received { inbound, state };
+                gate::redirect_to_degraded(&mut received.state);
+                received.admit(Ok(route))
+            }
         }
     }
 }
@@ -229,6 +312,30 @@ impl Admitted {
     }
 }
 
+// === impl ReadingBody ===
+
+impl ReadingBody {
+    /// Reads the beginning of the body, and judges the request again.
+    pub async fn read_body(self) -> Judged {
+        let ReadingBody { mut received, plan } = self;
+        let read = body_reading::read_values(&received.state, &mut received.inbound, &plan).await;
+        received.state.judged = Now::read_clock();
+        match read {
+            Ok(values) => received.judge_body(&values),
+            Err(fault) => {
+                let mut judged = received.reject(&fault.into());
+                if let Judged::Reject(Rejected { response, inbound, .. }) = &mut judged
+                    && matches!(inbound.request.body(), RequestBody::Consumed)
+                {
+                    // The rest of the body would be read as the next request.
+                    hop_by_hop::set_connection_close(response.headers_mut());
+                }
+                judged
+            }
+        }
+    }
+}
+
 // === impl AskingStore ===
 
 impl AskingStore {
@@ -240,7 +347,8 @@ impl AskingStore {
         let verdict = match &worker.session {
             Some(session) => {
                 let waiting_size = || received.inbound.waiting_bytes();
-                let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size);
+                let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
+                let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_hold(hold_ns);
                 pending.ask(session, waiter, &mut received.state.decisions, &mut undecided).await
             }
             // Cannot fail: a gateway with shared limits has a store, and its workers a session with it.
@@ -251,85 +359,7 @@ impl AskingStore {
     }
 }
 
-// === impl Waiting ===
-
-/// Why a request leaves its queue, unless its client hangs up.
-#[expect(clippy::large_enum_variant, reason = "one value, taken apart where it is made")]
-enum WaitEnd {
-    Turn(TurnTaken),
-    /// The queue rejected it.
-    Rejected(ChainRejection),
-    TimedOut,
-}
-
-impl Waiting {
-    /// Waits for the request's turn in every queue, then takes its slots. The body is not read meanwhile. If the
-    /// client hangs up, the future never ends.
-    pub async fn wait_for_turn(self) -> Judged {
-        let Waiting { mut received, queued, route } = self;
-        let limit = queued.limit().id;
-        let end = wait_in_queue(&received.state, queued).await;
-        let state = &mut *received.state;
-        let Some(end) = end else {
-            // This ends the task at its next await; until then the request must have no response.
-            state.watch.abort_now();
-            return std::future::pending().await;
-        };
-        let now = Now::read_clock();
-        state.wait_ns = now.ns_since(state.started);
-        state.worker.gateway.metrics.observe_wait(state.worker.id, limit, state.wait_ns);
-        let turn = match end {
-            WaitEnd::Turn(turn) => turn,
-            WaitEnd::Rejected(rejection) => {
-                limit_report::mark_rejected(state, &rejection);
-                let rejection = rejected::translate_rejection(&rejection);
-                return received.reject(&rejection);
-            }
-            WaitEnd::TimedOut => return received.reject(&queued_too_long(limit)),
-        };
-        if let Err(rejection) = route {
-            turn.keep_charges();
-            return received.reject(&rejection);
-        }
-        let mut undecided = Vec::new();
-        let worker = state.worker.clone();
-        let taken = turn.take_slots(now, worker.session.as_deref(), &mut undecided).await;
-        note_fallbacks(state, &undecided);
-        match taken {
-            Ok(permit) => {
-                received.state.chain_permit = Some(permit);
-                limit_report::count_slots(&mut received.state);
-                received.admit(route)
-            }
-            Err(rejection) => received.reject(&rejected::translate_rejection(&rejection)),
-        }
-    }
-}
-
-/// Waits for the turn or the timeout of the location, which the sweep of deadlines tells this task. `None`: the client
-/// hung up.
-async fn wait_in_queue(state: &RequestState, queued: Queued) -> Option<WaitEnd> {
-    let mut turn = pin!(queued.wait_turn());
-    let mut hangup = pin!(state.connection.wait_for_hangup());
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(turn) = turn.as_mut().poll(cx) {
-            return Poll::Ready(Some(turn.map_or_else(WaitEnd::Rejected, WaitEnd::Turn)));
-        }
-        if state.watch.fired_deadline() == Some(GatewayDeadline::Request) {
-            return Poll::Ready(Some(WaitEnd::TimedOut));
-        }
-        hangup.as_mut().poll(cx).map(|()| None)
-    })
-    .await
-}
-
 /// Remembers that a fallback judged in the store's place.
 fn note_fallbacks(state: &mut RequestState, undecided: &[UndecidedLimit]) {
     state.used_fallback |= undecided.iter().any(|one| one.fallback.is_some());
-}
-
-/// The rejection after the location's timeout passed in a queue.
-fn queued_too_long(limit: LimitId) -> Rejection {
-    let cause = LimitCause::QueuedTooLong;
-    Rejection::Limit(LimitRejection { limit, rate: 0, cause, retry_after_ns: None })
 }

@@ -1,4 +1,10 @@
 //! Request bodies: streamed to the upstream with bounds and deadlines, or discarded when the request is answered here.
+//!
+//! Where a limit reads the body, its beginning is read first (`peek`): a body that is complete by then is kept as a
+//! [`WholeBody`], a longer one goes on to stream behind what was read.
+
+mod peek;
+mod whole;
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -15,6 +21,8 @@ use hyper::body::Incoming;
 
 use crate::base::clock::Now;
 use crate::net::deadline::{ConnectionWatch, RequestWatch};
+use peek::PeekedBody;
+use whole::WholeBody;
 
 /// Bytes that an HTTP/2 client may send on a stream before the gateway reads them.
 pub const STREAM_WINDOW: u32 = 256 * 1024;
@@ -56,6 +64,7 @@ pub struct BodyOutcome {
     ended_at: Cell<Option<Now>>,
     /// The client had sent nothing for a while when the body was dropped.
     was_idle: Cell<bool>,
+    bytes_read: Cell<u64>,
 }
 
 impl BodyOutcome {
@@ -72,6 +81,11 @@ impl BodyOutcome {
         self.was_idle.get() || watch.is_body_idle()
     }
 
+    /// Bytes that were read for the upstream.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.get()
+    }
+
     /// When the last byte was read for the upstream, if it was.
     pub fn ended_at(&self) -> Option<Now> {
         self.ended_at.get()
@@ -83,6 +97,10 @@ pub enum RequestBody {
     Empty,
     /// No byte of it was read yet.
     Unread(Box<Incoming>),
+    /// Its beginning was read before judging.
+    Peeked(Box<PeekedBody>),
+    /// All of it was read before judging.
+    Whole(Box<WholeBody>),
     /// Being forwarded to an upstream.
     Client(Box<ClientBody>),
     /// Moved out by [`RequestBody::take_body`].
@@ -93,6 +111,8 @@ pub enum RequestBody {
 
 /// A body that is being forwarded while the client sends it.
 pub struct ClientBody {
+    /// What was read of it before judging.
+    beginning: Bytes,
     incoming: Incoming,
     watch: Rc<RequestWatch>,
     outcome: BodyOutcomeCell,
@@ -114,16 +134,22 @@ impl From<Incoming> for RequestBody {
 }
 
 impl RequestBody {
-    /// Prepares an unread body for forwarding, with at most `max` bytes and the filter from `trailers`. `None` if the
-    /// body is empty: it has no outcome.
+    /// Prepares an unread body for forwarding, with at most `max` bytes and the filter from `trailers`. `None` if
+    /// nothing of it is still to come: it has no outcome.
     pub fn start_forwarding(
         &mut self,
         watch: &Rc<RequestWatch>,
         max: Option<u64>,
         trailers: impl FnOnce() -> Option<TrailerFilter>,
     ) -> Option<BodyOutcomeCell> {
-        let incoming = match std::mem::replace(self, RequestBody::Empty) {
-            RequestBody::Unread(incoming) => incoming,
+        let (beginning, incoming) = match std::mem::replace(self, RequestBody::Empty) {
+            RequestBody::Unread(incoming) => (Bytes::new(), *incoming),
+            RequestBody::Peeked(peeked) => (peeked.beginning, peeked.rest),
+            RequestBody::Whole(mut body) => {
+                body.filter_trailers(trailers());
+                *self = RequestBody::Whole(body);
+                return None;
+            }
             other => {
                 *self = other;
                 return None;
@@ -135,7 +161,8 @@ impl RequestBody {
         }
         let outcome = BodyOutcomeCell::default();
         let body = ClientBody {
-            incoming: *incoming,
+            beginning,
+            incoming,
             watch: watch.clone(),
             outcome: outcome.clone(),
             left: max.unwrap_or(u64::MAX),
@@ -146,10 +173,26 @@ impl RequestBody {
         Some(outcome)
     }
 
-    /// Takes the body out of its request. An empty one stays empty; any other is marked as consumed, so that the
-    /// request cannot be sent again without it.
+    /// Takes the body out of its request. One that is at hand stays there; any other is marked as consumed, so that
+    /// the request cannot be sent again without it.
     pub fn take_body(&mut self) -> RequestBody {
-        if self.is_empty() { RequestBody::Empty } else { std::mem::replace(self, RequestBody::Consumed) }
+        self.copy_at_hand().unwrap_or_else(|| std::mem::replace(self, RequestBody::Consumed))
+    }
+
+    /// A copy of a body that can be sent again.
+    #[inline]
+    pub fn copy_at_hand(&self) -> Option<RequestBody> {
+        match self {
+            RequestBody::Empty => Some(RequestBody::Empty),
+            RequestBody::Whole(body) => Some(RequestBody::Whole(body.clone())),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing of it is still to come from the client, so that it can be sent again.
+    #[inline]
+    pub fn is_at_hand(&self) -> bool {
+        matches!(self, RequestBody::Empty | RequestBody::Whole(_))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -164,34 +207,21 @@ impl ClientBody {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        if !self.beginning.is_empty() {
+            let beginning = std::mem::take(&mut self.beginning);
+            return self.pass_data(beginning);
+        }
         loop {
-            let polled = Pin::new(&mut self.incoming).poll_frame(cx);
-            if polled.is_pending() {
-                if self.watch.body_expired() {
-                    return self.fail_with(BodyFault::Stalled);
+            let frame = match ready!(poll_client(&mut self.incoming, &self.watch, cx)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(fault)) => return self.fail_with(fault),
+                None => {
+                    self.has_ended = true;
+                    return Poll::Ready(None);
                 }
-                self.watch.mark_body_blocked();
-                return Poll::Pending;
-            }
-            self.watch.clear_body_blocked();
-            let Some(frame) = ready!(polled) else {
-                // A stream that is reset without an error ends, but its body is incomplete.
-                if self.watch.connection.is_multiplexed() && !self.incoming.is_end_stream() {
-                    return self.fail_with(BodyFault::Malformed);
-                }
-                self.has_ended = true;
-                return Poll::Ready(None);
             };
-            let Ok(frame) = frame else { return self.fail_with(BodyFault::Malformed) };
             match frame.into_data() {
-                Ok(data) => {
-                    let Some(left) = self.left.checked_sub(data.len() as u64) else {
-                        return self.fail_with(BodyFault::TooLarge);
-                    };
-                    self.left = left;
-                    self.watch.restart_upstream_span();
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
-                }
+                Ok(data) => return self.pass_data(data),
                 Err(trailers) => {
                     if let (Some(filter), Ok(mut trailers)) = (&self.trailers, trailers.into_trailers()) {
                         filter(&mut trailers);
@@ -201,6 +231,55 @@ impl ClientBody {
             }
         }
     }
+
+    fn pass_data(&mut self, data: Bytes) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        let Some(left) = self.left.checked_sub(data.len() as u64) else {
+            return self.fail_with(BodyFault::TooLarge);
+        };
+        self.left = left;
+        self.outcome.bytes_read.set(self.outcome.bytes_read.get() + data.len() as u64);
+        self.watch.restart_upstream_span();
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.beginning.is_empty() && self.incoming.is_end_stream()
+    }
+}
+
+/// The next frame that the client sends of a body; `None` at its end.
+fn poll_client(
+    incoming: &mut Incoming,
+    watch: &RequestWatch,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+    let polled = Pin::new(&mut *incoming).poll_frame(cx);
+    if polled.is_pending() {
+        if watch.body_expired() {
+            return Poll::Ready(Some(Err(BodyFault::Stalled)));
+        }
+        watch.mark_body_blocked();
+        return Poll::Pending;
+    }
+    watch.clear_body_blocked();
+    Poll::Ready(match ready!(polled) {
+        Some(frame) => Some(frame.map_err(|_| BodyFault::Malformed)),
+        // A stream that is reset without an error ends, but its body is incomplete.
+        None if watch.connection.is_multiplexed() && !incoming.is_end_stream() => {
+            Some(Err(BodyFault::Malformed))
+        }
+        None => None,
+    })
+}
+
+/// The size of a body of which some bytes were read already.
+fn add_read(rest: SizeHint, read: u64) -> SizeHint {
+    let mut whole = SizeHint::new();
+    whole.set_lower(rest.lower().saturating_add(read));
+    if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
+        whole.set_upper(upper);
+    }
+    whole
 }
 
 impl Body for RequestBody {
@@ -214,7 +293,10 @@ impl Body for RequestBody {
         match self.get_mut() {
             RequestBody::Empty | RequestBody::Announced(_) => Poll::Ready(None),
             // A body is readable only once `start_forwarding` has bound it to a watch and a limit.
-            RequestBody::Unread(_) | RequestBody::Consumed => Poll::Ready(Some(Err(BodyFault::Malformed))),
+            RequestBody::Unread(_) | RequestBody::Peeked(_) | RequestBody::Consumed => {
+                Poll::Ready(Some(Err(BodyFault::Malformed)))
+            }
+            RequestBody::Whole(body) => Poll::Ready(body.next_frame().map(Ok)),
             RequestBody::Client(body) => body.poll_frame(cx),
         }
     }
@@ -222,9 +304,10 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty | RequestBody::Announced(_) => true,
-            RequestBody::Consumed => false,
+            RequestBody::Consumed | RequestBody::Peeked(_) => false,
             RequestBody::Unread(incoming) => incoming.is_end_stream(),
-            RequestBody::Client(body) => body.incoming.is_end_stream(),
+            RequestBody::Whole(body) => body.is_end_stream(),
+            RequestBody::Client(body) => body.is_end_stream(),
         }
     }
 
@@ -234,7 +317,9 @@ impl Body for RequestBody {
             RequestBody::Consumed => SizeHint::default(),
             RequestBody::Announced(bytes) => SizeHint::with_exact(*bytes),
             RequestBody::Unread(incoming) => incoming.size_hint(),
-            RequestBody::Client(body) => body.incoming.size_hint(),
+            RequestBody::Peeked(body) => add_read(body.rest.size_hint(), body.beginning.len() as u64),
+            RequestBody::Whole(body) => body.size_hint(),
+            RequestBody::Client(body) => add_read(body.incoming.size_hint(), body.beginning.len() as u64),
         }
     }
 }
@@ -257,18 +342,20 @@ impl Drop for ClientBody {
 /// long one is left to a lingering close.
 #[inline]
 pub fn discard_body(watch: &Rc<ConnectionWatch>, request: &mut Request<RequestBody>) {
-    if request.body().is_empty() {
+    if request.body().is_at_hand() {
         return;
     }
     watch.mark_request_body_unread();
     let is_small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
     // A client that waits for 100 Continue sends nothing yet, and reading would send it.
     let awaits_continue = request.headers().contains_key(EXPECT);
-    if let RequestBody::Unread(body) = std::mem::replace(request.body_mut(), RequestBody::Consumed)
-        && is_small
-        && !awaits_continue
-    {
-        tokio::task::spawn_local(drain_body(*body, watch.clone()));
+    let rest = match std::mem::replace(request.body_mut(), RequestBody::Consumed) {
+        RequestBody::Unread(body) if !awaits_continue => *body,
+        RequestBody::Peeked(body) => body.rest,
+        _ => return,
+    };
+    if is_small {
+        tokio::task::spawn_local(drain_body(rest, watch.clone()));
     }
 }
 
@@ -291,3 +378,6 @@ pub async fn read_and_discard(body: &mut (impl Body<Data = Bytes> + Unpin), most
     }
     Some(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,19 +2,21 @@
 //!
 //! Time is cut into sub-windows of width w = ⌈period/buckets⌉, and a unit counts until a period after the end of its
 //! sub-window. So no unit leaves too early, and none more than w too late. `buckets` + 1 counts are enough: older
-//! ones have left.
+//! ones have left. Units beyond N, a debt, are the newest; when older ones leave, the debt counts in their place.
+
+mod settle_window;
 
 use std::sync::Arc;
-use std::task::Waker;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::resets::ResetCount;
+use super::settle::{self, SettleTerms};
+use super::shard_charges::ShardCharges;
 use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
-use crate::limit::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
+use crate::limit::table::{CounterKey, OwnEntry, Table, TableEntry};
 use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
@@ -31,6 +33,7 @@ pub(crate) struct SlidingWindowParams {
     /// The latest moment; later ones count as this one, so that no sum overflows.
     last: u64,
     epoch: Epoch,
+    settle_terms: SettleTerms,
 }
 
 /// The counts of one key, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
@@ -52,9 +55,10 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         let period = period_ns(rate);
         let width = period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
         let max = rate.units.get().min(u32::MAX.into());
+        let settle_terms = spec.settle_terms;
         let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
-        let params =
-            Arc::new(SlidingWindowParams { max, period, width, last: u64::MAX - period - 2 * width, epoch });
+        let last = u64::MAX - period - 2 * width;
+        let params = Arc::new(SlidingWindowParams { max, period, width, last, epoch, settle_terms });
         let table = spec.build_table(&params, |before| &before.table);
         SlidingWindow { params, table }
     }
@@ -71,23 +75,30 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         let cost = units.cost;
-        self.table.update_entry(&units.key, now, |entry, resets, params, shared| {
+        self.table.update_entry(&units.key, now, |entry, charges, params, shared| {
+            params.carry_counts(entry, now);
             if entry.sum_units(params.live_windows(entry, now)).saturating_add(cost) > params.max {
                 return (params.build_decision(entry, cost, now), None);
             }
             params.advance_window(entry, now);
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
             entry.units[0] += cost as u32;
-            let epoch = resets.charge_epoch(params.epoch);
+            let epoch = charges.charge_epoch(params.epoch);
             let since = ChargeMark::at_moment(entry.until_ns());
             let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+            if params.settle_terms.clears && !shared {
+                charges.open_charge(&units.key, cost, &charge);
+            }
             (params.build_decision(entry, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |entry, _, params| params.build_decision(entry, units.cost, now))
+        self.table.peek_entry(&units.key, |entry, _, params| {
+            params.carry_counts(entry, now);
+            params.build_decision(entry, units.cost, now)
+        })
     }
 
     /// Gives a charge back, unless it has already left.
@@ -96,26 +107,16 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         key: &CounterKey,
         cost: u64,
         charge: &ChargeRecord,
-        _: impl FnOnce() -> Now,
+        now: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |entry, resets, params| {
-            let epoch = resets.charge_epoch(params.epoch);
-            let later = entry.until_ns().checked_sub(charge.since.at_ns());
-            let Some(later) = later.filter(|_| charge.epoch == epoch) else { return };
-            let age = usize::try_from(later / params.width).unwrap_or(SLOTS);
-            let Some(units) = entry.units.get_mut(age) else { return };
-            *units = units.saturating_sub(cost.min(u32::MAX.into()) as u32);
-            if entry.sum_units(SLOTS) == 0 {
-                *entry = SlidingWindowEntry::default();
-            }
-        });
+        settle::settle_charge(&self.table, key, (cost, 0), charge, now());
     }
 
     /// Forgets what the key has used; its counter is then as that of a newcomer.
     pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
-        self.table.update_own(key, now, |entry, resets, _| {
+        self.table.update_own(key, now, |entry, charges, _| {
             *entry = SlidingWindowEntry::default();
-            resets.count_reset();
+            charges.count_reset(key);
             0
         })
     }
@@ -138,10 +139,8 @@ impl SlidingWindowParams {
         entry.units[live..].fill(0);
         let until = (now.0.min(self.last) / self.width + 1) * self.width + self.period;
         let Some(later) = until.checked_sub(entry.until_ns()).filter(|later| *later > 0) else { return };
-        let shift = usize::try_from(later / self.width).unwrap_or(SLOTS).min(SLOTS);
-        entry.units.copy_within(..SLOTS - shift, shift);
-        entry.units[..shift].fill(0);
-        entry.until = [until as u32, (until >> 32) as u32];
+        entry.shift_counts(usize::try_from(later / self.width).unwrap_or(SLOTS).min(SLOTS));
+        entry.set_until(until);
     }
 
     #[inline]
@@ -152,12 +151,21 @@ impl SlidingWindowParams {
         now: Now,
     ) -> Decision {
         let live = self.live_windows(entry, now);
-        let remaining = self.max.saturating_sub(entry.sum_units(live));
-        let (outcome, retry_after_ns) = match cost.checked_sub(remaining) {
-            None | Some(0) => (LimitOutcome::Admit, 0),
-            Some(missing) => (LimitOutcome::Reject, self.wait_ns(entry, live, missing, now)),
+        let used = entry.sum_units(live);
+        let remaining = self.max.saturating_sub(used);
+        let wait_ns = |cost: u64| {
+            let missing = used.saturating_add(cost) - self.max;
+            match missing.checked_sub(self.max).filter(|again| *again > 0 && self.settle_terms.settles) {
+                // More than ever fits: those that leave first count once more as debt.
+                Some(again) => self.wait_ns(entry, live, again, now).saturating_add(self.carry_ns()),
+                None => self.wait_ns(entry, live, missing, now),
+            }
         };
-        let reset_ns = if remaining == 0 { self.wait_ns(entry, live, 1, now) } else { 0 };
+        let (outcome, retry_after_ns) = match cost <= remaining {
+            true => (LimitOutcome::Admit, 0),
+            false => (LimitOutcome::Reject, wait_ns(cost)),
+        };
+        let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
     }
 
@@ -178,35 +186,39 @@ impl SlidingWindowParams {
     }
 }
 
-impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams {
-    /// For a new period or width, the units that count now count as charged now.
-    fn convert_entry(
-        &self,
-        entry: &mut SlidingWindowEntry<SLOTS>,
-        _: &mut ResetCount,
-        before: &SlidingWindowParams,
-        now: Now,
-        _: &mut Vec<Waker>,
-    ) {
-        if (self.period, self.width) == (before.period, before.width) {
-            return;
-        }
-        let used = entry.sum_units(before.live_windows(entry, now));
-        *entry = SlidingWindowEntry::default();
-        if used > 0 {
-            self.advance_window(entry, now);
-            // Never more units were admitted than 32 bits hold.
-            entry.units[0] = used.min(u32::MAX.into()) as u32;
-        }
-    }
-}
-
 // === impl SlidingWindowEntry ===
 
 impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
     #[inline]
     fn until_ns(&self) -> u64 {
         u64::from(self.until[0]) | u64::from(self.until[1]) << 32
+    }
+
+    /// The age of the sub-window that leaves at `until`, if it has a count.
+    fn age_of(&self, until: u64, width: u64) -> Option<usize> {
+        let age = usize::try_from(self.until_ns().checked_sub(until)? / width).ok()?;
+        Some(age).filter(|age| *age < SLOTS)
+    }
+
+    #[inline]
+    fn set_until(&mut self, until: u64) {
+        self.until = [until as u32, (until >> 32) as u32];
+    }
+
+    /// Makes all sub-windows older by `shift`.
+    #[inline]
+    fn shift_counts(&mut self, shift: usize) {
+        self.units.copy_within(..SLOTS - shift, shift);
+        self.units[..shift].fill(0);
+    }
+
+    /// Takes the newest `units` of the sub-windows younger than `age`.
+    fn take_newest(&mut self, age: usize, mut units: u64) {
+        for count in &mut self.units[..age] {
+            let taken = u64::from(*count).min(units);
+            *count -= taken as u32;
+            units -= taken;
+        }
     }
 
     #[inline]
@@ -222,7 +234,7 @@ impl<const SLOTS: usize> Default for SlidingWindowEntry<SLOTS> {
 }
 
 impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
-    type Extra = ResetCount;
+    type Extra = ShardCharges;
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
@@ -236,7 +248,7 @@ impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
 
 /// On another clock the sub-windows have other edges, so restored units leave up to one width later.
 impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
-    fn encode_entry(&self, _: &ResetCount, out: &mut Vec<u8>) {
+    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
         out.extend(self.until_ns().to_le_bytes());
         self.units.iter().for_each(|units| out.extend(units.to_le_bytes()));
     }
@@ -244,7 +256,7 @@ impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
     fn decode_entry(
         mut bytes: &[u8],
         shift: ClockShift,
-        _: &mut ResetCount,
+        _: &mut ShardCharges,
     ) -> Option<SlidingWindowEntry<SLOTS>> {
         let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
         let mut units = [0; SLOTS];

@@ -1,0 +1,224 @@
+//! Takes the concurrency slots that are counted here, and waits in the queues for them. [`super::store_slot_wait`]
+//! waits for those in the store.
+//!
+//! A request takes all its slots or none, and stands, holding none, in the queue of the first limit in its chain that
+//! has too few. A slot that it is handed there goes on to the next waiter if another limit is full. From then on it
+//! takes slots in one order, the same for all requests ([`Limit::slot_order`]), and keeps those that come before the
+//! one it waits for. So it waits at most once more for each limit (nobody starves), and no two requests wait for each
+//! other's slots (nobody is stuck).
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use smallvec::SmallVec;
+
+use super::claim::ClaimKind;
+use super::claim_set::ClaimSet;
+use super::{ChainCause, ChainRejection};
+use crate::base::clock::Now;
+use crate::limit::table::CounterKey;
+use crate::limit::{Limit, SlotGrant, SlotStep, SlotTurn, SlotWaiter, Units};
+
+/// The place of a request in the queue of a concurrency limit. Dropping it leaves the queue.
+pub(super) struct SlotPlace {
+    limit: Arc<Limit>,
+    pub limit_index: u16,
+    claim_index: usize,
+    rate: usize,
+    key: CounterKey,
+    cost: u64,
+    shared: bool,
+    /// `None` once it has left.
+    waiter: Option<SlotWaiter>,
+}
+
+/// The wait of a request for slots.
+#[derive(Default)]
+pub(super) struct SlotWait {
+    place: Option<SlotPlace>,
+    /// It was handed slots and gave them on.
+    is_ordered: bool,
+}
+
+// === impl SlotPlace ===
+
+impl SlotPlace {
+    fn check_turn(&mut self, cx: &Context<'_>) -> SlotTurn {
+        let Some(waiter) = &self.waiter else { return SlotTurn::Taken };
+        let turn = self.limit.check_slots(self.rate, &self.key, waiter, Now::read_clock(), cx.waker());
+        if !matches!(turn, SlotTurn::Wait(_)) {
+            self.waiter = None;
+        }
+        turn
+    }
+}
+
+impl Drop for SlotPlace {
+    fn drop(&mut self) {
+        if let Some(waiter) = &self.waiter {
+            self.limit.leave_slot_queue(self.rate, &self.key, self.cost, waiter, Now::read_clock);
+        }
+    }
+}
+
+// === impl SlotWait ===
+
+impl SlotWait {
+    pub(super) fn in_place(place: SlotPlace) -> SlotWait {
+        SlotWait { place: Some(place), is_ordered: false }
+    }
+
+    /// Gives the slots that are counted here back while the request waits for others in the store, unless it takes
+    /// them in order: those in the store come last.
+    pub(super) fn put_back_unless_ordered(&self, held: &mut ClaimSet) {
+        if !self.is_ordered {
+            held.put_slots_back(None);
+        }
+    }
+
+    /// Takes them again; false: they are gone, and the request takes slots in order from now on.
+    pub(super) fn take_again(&mut self, held: &mut ClaimSet) -> bool {
+        let has_all = self.is_ordered || held.take_local_slots(Now::read_clock()).is_ok();
+        self.is_ordered |= !has_all;
+        has_all
+    }
+
+    /// Takes all slots that are wanted here. `note_place` is called for each queue that the request joins, `set_timer`
+    /// with the end of its wait there.
+    pub(super) fn poll_slots(
+        &mut self,
+        held: &mut ClaimSet,
+        cx: &mut Context<'_>,
+        mut note_place: impl FnMut(u16),
+        mut set_timer: impl FnMut(&mut Context<'_>, Option<Now>) -> Poll<()>,
+    ) -> Poll<Result<(), ChainRejection>> {
+        loop {
+            if let Some(place) = &mut self.place {
+                match place.check_turn(cx) {
+                    SlotTurn::Wait(until) if set_timer(cx, until).is_pending() => return Poll::Pending,
+                    SlotTurn::Wait(_) => continue,
+                    SlotTurn::Taken => {
+                        held.take_handed(place);
+                        self.place = None;
+                        self.is_ordered |= held.take_local_slots(Now::read_clock()).is_err();
+                    }
+                    SlotTurn::Reject(wait_ns) => {
+                        let claim_index = place.claim_index;
+                        self.place = None;
+                        return Poll::Ready(Err(held.reject_for_slots(claim_index, Some(wait_ns))));
+                    }
+                }
+            }
+            let now = Now::read_clock();
+            let taken = match self.is_ordered {
+                true => held.take_slots_in_order(now),
+                false => held.take_local_slots(now),
+            };
+            let Err(index) = taken else { return Poll::Ready(Ok(())) };
+            match held.join_slot_queue(index, now) {
+                Ok(Some(place)) => {
+                    held.put_slots_back(self.is_ordered.then_some(index));
+                    note_place(place.limit_index);
+                    self.place = Some(place);
+                }
+                Ok(None) => {}
+                Err(rejection) => return Poll::Ready(Err(rejection)),
+            }
+        }
+    }
+}
+
+// === impl ClaimSet ===
+
+impl ClaimSet {
+    /// Joins the queue of a claim whose limit has too few slots; `None`: they are free by now, and taken.
+    ///
+    /// # Errors
+    /// There is no queue, or it is full. Everything except departures is then given back.
+    #[cold]
+    pub(super) fn join_slot_queue(
+        &mut self,
+        index: usize,
+        now: Now,
+    ) -> Result<Option<SlotPlace>, ChainRejection> {
+        let claim = &mut self.claims[index];
+        let ClaimKind::WantedSlots { fair } = claim.kind else { return Ok(None) };
+        let (limit, rate) = (&self.limits[usize::from(claim.limit_index)], usize::from(claim.rate));
+        if !limit.has_slot_queue(rate) {
+            return Err(self.reject_for_slots(index, None));
+        }
+        let units = Units { fair_hash: fair, ..claim.to_units() };
+        match limit.take_or_wait(rate, &units, now) {
+            SlotStep::Taken(grant) => {
+                claim.kind = ClaimKind::Slots { grant, fair };
+                Ok(None)
+            }
+            SlotStep::Waits(waiter) => Ok(Some(SlotPlace {
+                limit: Arc::clone(limit),
+                limit_index: claim.limit_index,
+                claim_index: index,
+                rate,
+                key: units.key,
+                cost: claim.cost,
+                shared: waiter.shared,
+                waiter: Some(waiter),
+            })),
+            SlotStep::Full(wait_ns) => Err(self.reject_for_slots(index, Some(wait_ns))),
+        }
+    }
+
+    /// Gives slots back while the request waits for others: all of them, or those that do not come before the slots
+    /// of the claim `except_before` in the order of all limits.
+    #[cold]
+    pub(super) fn put_slots_back(&mut self, except_before: Option<usize>) {
+        let order_of = |index: usize| {
+            let claim = &self.claims[index];
+            self.limits[usize::from(claim.limit_index)].slot_order(claim.rate.into())
+        };
+        let order = except_before.map(order_of);
+        for claim in &mut self.claims {
+            let (limit, rate) = (&self.limits[usize::from(claim.limit_index)], usize::from(claim.rate));
+            match claim.kind {
+                ClaimKind::Slots { grant, fair }
+                    if order.is_none_or(|order| limit.slot_order(rate) >= order) =>
+                {
+                    let key = claim.table_key();
+                    limit.release_slots(rate, &key, claim.cost, grant.shared, Now::read_clock);
+                    claim.kind = ClaimKind::WantedSlots { fair };
+                }
+                ClaimKind::LackedSlots => claim.kind = ClaimKind::WantedSlots { fair: 0 },
+                _ => {}
+            }
+        }
+    }
+
+    /// As [`ClaimSet::take_local_slots`], in the order of all limits.
+    fn take_slots_in_order(&mut self, now: Now) -> Result<(), usize> {
+        let mut indices: SmallVec<[usize; 4]> = (0..self.claims.len()).collect();
+        indices.sort_by_key(|index| {
+            let claim = &self.claims[*index];
+            self.limits[usize::from(claim.limit_index)].slot_order(claim.rate.into())
+        });
+        indices.into_iter().try_for_each(|index| self.take_slots_of(index, now))
+    }
+
+    /// The request holds the slots that it was handed.
+    fn take_handed(&mut self, place: &SlotPlace) {
+        let claim = &mut self.claims[place.claim_index];
+        if let ClaimKind::WantedSlots { fair } = claim.kind {
+            let grant = SlotGrant { shared: place.shared, waits: true };
+            claim.kind = ClaimKind::Slots { grant, fair };
+        }
+    }
+
+    /// Gives everything except departures back, and rejects the request for lack of slots. `wait_ns`: the wait that
+    /// another request has to expect.
+    #[cold]
+    pub(super) fn reject_for_slots(&mut self, index: usize, wait_ns: Option<u64>) -> ChainRejection {
+        let claim = &self.claims[index];
+        let limit = &self.limits[usize::from(claim.limit_index)];
+        let rejected = ChainRejection::outright(ChainCause::Concurrency, limit, claim.rate.into());
+        self.keep_departures();
+        ChainRejection { retry_after_ns: wait_ns, late: true, ..rejected }
+    }
+}

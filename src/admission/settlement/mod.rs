@@ -1,0 +1,162 @@
+//! Settles the charges that depend on a response: a request reserves units when it is judged, and when its response is
+//! over, whatever ended it, the reservation is corrected to what the response used.
+//!
+//! `reading` collects what the limits of a chain need of a response while it passes; this module computes the units.
+
+mod reading;
+
+use crate::config::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
+
+pub use reading::{ReadingPlan, ResponseReading};
+
+/// What one limit charged for a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settlement {
+    pub limit: LimitId,
+    /// Units taken when the request was judged.
+    pub reserved: u64,
+    pub charged: u64,
+    pub source: ChargeSource,
+    /// Units beyond the debt that a key may have; they are not charged.
+    pub overrun: u64,
+}
+
+/// How the units of a response were found; a greater one says less of the response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChargeSource {
+    /// The response says them.
+    Usage,
+    /// Estimated from what was delivered.
+    Estimate,
+    /// They are what was reserved.
+    Reserve,
+    /// The response costs nothing, or never reached a server.
+    Nothing,
+}
+
+/// The cost of a response, while its summands are added.
+#[derive(Default)]
+struct ChargeSum {
+    millionths: u128,
+    /// `None`: nothing was added.
+    source: Option<ChargeSource>,
+    /// A summand is unknown, and the reservation stands for the whole.
+    is_incomplete: bool,
+}
+
+/// The bytes of a KiB, which sizes are counted in.
+const KIB: u64 = 1_024;
+
+// === impl ChargeSource ===
+
+impl ChargeSource {
+    /// The word of the access log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ChargeSource::Usage => "usage",
+            ChargeSource::Estimate => "estimate",
+            ChargeSource::Reserve => "reserve",
+            ChargeSource::Nothing => "nothing",
+        }
+    }
+}
+
+/// The units of a response to a request that reserved `reserved`. `bytes` of its body were delivered.
+pub(crate) fn compute_charge(
+    limit: &LimitConfig,
+    charge: &ChargeConfig,
+    reserved: u64,
+    reading: &ResponseReading,
+    bytes: u64,
+) -> (u64, ChargeSource) {
+    if !reading.reached_server() || !is_met(charge, reading) {
+        return (0, ChargeSource::Nothing);
+    }
+    // Without a response, the bytes are those of an error of the gateway itself.
+    let bytes = reading.status().map_or(0, |_| bytes);
+    let mut sum = ChargeSum::default();
+    for summand in &charge.units {
+        match summand {
+            ChargedUnits::Request => {
+                sum.add(millionths(request_cost(limit, reserved)), ChargeSource::Reserve)
+            }
+            ChargedUnits::Bytes if charge.counts_kib => {
+                sum.add(millionths(bytes.div_ceil(KIB)), ChargeSource::Usage)
+            }
+            ChargedUnits::Bytes => sum.add(millionths(bytes), ChargeSource::Usage),
+            ChargedUnits::Header(name) => sum.add_said(reading.header_number(name).map(u128::from), charge),
+            ChargedUnits::Json(pointer) => sum.add_said(reading.json_number(pointer), charge),
+            ChargedUnits::Llm(weights) => sum.add_tokens(reading, weights, charge),
+        }
+    }
+    sum.finish(reserved)
+}
+
+// === impl ChargeSum ===
+
+impl ChargeSum {
+    fn add(&mut self, millionths: u128, source: ChargeSource) {
+        self.millionths = self.millionths.saturating_add(millionths);
+        self.source = Some(self.source.map_or(source, |known| known.max(source)));
+    }
+
+    /// Adds a number that cannot be estimated, if the response does not say it.
+    fn add_said(&mut self, said: Option<u128>, charge: &ChargeConfig) {
+        match (said, charge.missing) {
+            (Some(said), _) => self.add(said, ChargeSource::Usage),
+            (None, MissingUnits::Nothing) => {}
+            (None, MissingUnits::Estimate | MissingUnits::Reserved) => self.is_incomplete = true,
+        }
+    }
+
+    fn add_tokens(&mut self, reading: &ResponseReading, weights: &LlmWeights, charge: &ChargeConfig) {
+        let tokens = reading.count_tokens();
+        match (tokens.is_said, charge.missing) {
+            (true, _) => self.add(tokens.usage.units(weights), ChargeSource::Usage),
+            (false, MissingUnits::Estimate) => self.add(tokens.usage.units(weights), ChargeSource::Estimate),
+            (false, missing) => {
+                let said = reading.said_tokens();
+                self.is_incomplete |= missing == MissingUnits::Reserved;
+                if said.is_said() {
+                    self.add(said.units(weights), ChargeSource::Usage);
+                }
+            }
+        }
+    }
+
+    /// The units, rounded up once, and at least what was reserved where a summand is unknown.
+    fn finish(self, reserved: u64) -> (u64, ChargeSource) {
+        let units = u64::try_from(self.millionths.div_ceil(LlmWeights::ONE.into())).unwrap_or(u64::MAX);
+        match (self.is_incomplete, self.source) {
+            (true, _) => (units.max(reserved), ChargeSource::Reserve),
+            (false, Some(source)) => (units, source),
+            (false, None) => (0, ChargeSource::Nothing),
+        }
+    }
+}
+
+/// Whether `when` covers the response. One without a final status is charged, or hanging up would be free.
+fn is_met(charge: &ChargeConfig, reading: &ResponseReading) -> bool {
+    match (&charge.when, reading.status()) {
+        (Some(when), Some(status)) => {
+            let is_open = !when.grpc_codes.is_empty() && reading.lacks_grpc_code();
+            is_open || when.contains(status.as_u16(), reading.grpc_code())
+        }
+        _ => true,
+    }
+}
+
+/// The cost of the request itself, if it is not what was reserved.
+fn request_cost(limit: &LimitConfig, reserved: u64) -> u64 {
+    match limit.cost {
+        Cost::Units(units) => units,
+        Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc => reserved,
+    }
+}
+
+fn millionths(units: u64) -> u128 {
+    u128::from(units) * u128::from(LlmWeights::ONE)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! What the limits of a chain need to know of a response, collected while it passes.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use smallvec::SmallVec;
+
+use crate::config::{
+    ChargeConfig, ChargedUnits, JsonPointer, LimitConfig, LlmWeights, OverrunAction, ResponseSet,
+};
+use crate::request::body::BodyOutcomeCell;
+use crate::request::headers::grpc;
+use crate::response::{LlmUsage, METER_POINTERS_MAX, MeterPlan, MeterReading, ResponseMeter};
+
+/// What the limits of a chain read from responses; made once per chain.
+pub struct ReadingPlan {
+    headers: Vec<HeaderName>,
+    /// What is read from bodies; `None` = nothing.
+    meter: Option<Arc<MeterPlan>>,
+    cuts: bool,
+}
+
+/// What is known so far of one response, and of the request before it.
+pub struct ResponseReading {
+    plan: Arc<ReadingPlan>,
+    /// A server may have seen the request, or the gateway answered it itself.
+    reached_server: Cell<bool>,
+    /// `None`: no head, or a fault in its place.
+    status: Option<StatusCode>,
+    is_grpc: bool,
+    grpc_code: Cell<Option<u8>>,
+    /// In millionths, by [`ReadingPlan::headers`].
+    header_numbers: RefCell<SmallVec<[Option<u64>; 1]>>,
+    /// `None` before the head, and if nothing is read from bodies.
+    meter: RefCell<Option<ResponseMeter>>,
+    /// `None` = the body was read whole, before it was judged, or there is none.
+    request_body: Option<BodyOutcomeCell>,
+    read_before: u64,
+    /// The client took the last byte.
+    is_complete: bool,
+}
+
+/// The tokens of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TokenCount {
+    pub usage: LlmUsage,
+    /// The response says all of them.
+    pub is_said: bool,
+}
+
+/// Bytes of text that a token stands for, on average.
+const BYTES_PER_TOKEN: u64 = 4;
+
+// === impl ReadingPlan ===
+
+impl ReadingPlan {
+    /// The plan for a chain of these limits; `None`: none of them listens to responses.
+    pub fn for_limits<'a>(limits: impl Iterator<Item = &'a LimitConfig>) -> Option<Arc<ReadingPlan>> {
+        let charges: Vec<&ChargeConfig> = limits.filter_map(|limit| limit.charge.as_ref()).collect();
+        let units = || charges.iter().flat_map(|charge| &charge.units);
+        let header = |units: &ChargedUnits| match units {
+            ChargedUnits::Header(name) => Some(name.clone()),
+            _ => None,
+        };
+        let mut pointers: Vec<JsonPointer> = Vec::new();
+        for units in units() {
+            match units {
+                ChargedUnits::Json(pointer) if !pointers.contains(pointer) => pointers.push(pointer.clone()),
+                _ => {}
+            }
+        }
+        // The file has no more in one chain.
+        pointers.truncate(METER_POINTERS_MAX);
+        let reads_llm = units().any(|units| matches!(units, ChargedUnits::Llm(_)));
+        let meter = (reads_llm || !pointers.is_empty()).then(|| MeterPlan::new(reads_llm, &pointers));
+        let plan = ReadingPlan {
+            headers: units().filter_map(header).collect(),
+            meter: meter.flatten().map(Arc::new),
+            cuts: charges.iter().any(|charge| charge.over == OverrunAction::Cut),
+        };
+        (!charges.is_empty()).then(|| Arc::new(plan))
+    }
+}
+
+// === impl ResponseReading ===
+
+impl ResponseReading {
+    pub fn new(plan: Arc<ReadingPlan>, is_grpc: bool) -> ResponseReading {
+        ResponseReading {
+            plan,
+            reached_server: Cell::new(false),
+            status: None,
+            is_grpc,
+            grpc_code: Cell::new(None),
+            header_numbers: RefCell::default(),
+            meter: RefCell::default(),
+            request_body: None,
+            read_before: 0,
+            is_complete: false,
+        }
+    }
+
+    /// Whether bodies are read, so that servers must not compress them.
+    pub fn reads_body(&self) -> bool {
+        self.plan.meter.is_some()
+    }
+
+    /// Whether a response may be cut when nothing is left.
+    pub fn may_cut(&self) -> bool {
+        self.plan.cuts
+    }
+
+    /// Keeps the counter of the request's bytes; `read_before` of them were read to judge it.
+    pub fn watch_request(&mut self, body: Option<BodyOutcomeCell>, read_before: u64) {
+        (self.request_body, self.read_before) = (body, read_before);
+    }
+
+    /// Begins an attempt: from now on a server may have seen the request. Returns whether one may have before.
+    pub fn begin_attempt(&self) -> bool {
+        self.header_numbers.borrow_mut().clear();
+        self.meter.replace(None);
+        self.grpc_code.set(None);
+        self.reached_server.replace(true)
+    }
+
+    /// The server certainly saw nothing of the attempt; `before` as of [`ResponseReading::begin_attempt`].
+    pub fn cancel_attempt(&self, before: bool) {
+        self.reached_server.set(before);
+    }
+
+    pub fn reached_server(&self) -> bool {
+        self.reached_server.get()
+    }
+
+    /// Reads the head of a response as the server sent it. Another attempt may follow.
+    pub fn read_head(&self, headers: &HeaderMap) {
+        let numbers = self.plan.headers.iter().map(|name| single_number(headers, name));
+        *self.header_numbers.borrow_mut() = numbers.collect();
+        let begin_meter = |plan: &Arc<MeterPlan>| {
+            ResponseMeter::new(plan.clone(), headers.get(CONTENT_TYPE), headers.get(CONTENT_ENCODING))
+        };
+        self.meter.replace(self.plan.meter.as_ref().map(begin_meter));
+        self.read_grpc_code(headers);
+    }
+
+    /// Sets the status of the final response, of a server or of the gateway itself.
+    pub fn set_status(&mut self, status: StatusCode) {
+        self.reached_server.set(true);
+        self.status = Some(status);
+    }
+
+    /// Reads a piece of the body that is passed on.
+    #[inline]
+    pub fn read_data(&mut self, data: &[u8]) {
+        if let Some(meter) = self.meter.get_mut() {
+            meter.scan(data);
+        }
+    }
+
+    pub fn read_trailers(&self, trailers: &HeaderMap) {
+        self.read_grpc_code(trailers);
+    }
+
+    /// The whole response was passed on.
+    pub fn mark_complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// Whether nothing that follows the head changes what the response costs.
+    pub fn head_decides(&self, charge: &ChargeConfig) -> bool {
+        let needs_code = |set: &ResponseSet| !set.grpc_codes.is_empty();
+        let awaits_code = self.lacks_grpc_code()
+            && (needs_code(&charge.clear) || charge.when.as_ref().is_some_and(needs_code));
+        let is_in_head =
+            |units: &ChargedUnits| matches!(units, ChargedUnits::Request | ChargedUnits::Header(_));
+        !awaits_code && charge.units.iter().all(is_in_head)
+    }
+
+    fn read_grpc_code(&self, headers: &HeaderMap) {
+        if self.is_grpc
+            && let Some(code) = grpc::response_code(headers)
+        {
+            self.grpc_code.set(Some(code));
+        }
+    }
+
+    /// The final status; `None` if the client left before it, or a fault came in its place.
+    pub fn status(&self) -> Option<StatusCode> {
+        self.status
+    }
+
+    pub fn grpc_code(&self) -> Option<u8> {
+        self.grpc_code.get()
+    }
+
+    /// Whether the call ended before its code was known.
+    pub fn lacks_grpc_code(&self) -> bool {
+        self.is_grpc && self.grpc_code.get().is_none()
+    }
+
+    /// The number in a header, in millionths.
+    pub(super) fn header_number(&self, name: &HeaderName) -> Option<u64> {
+        let index = self.plan.headers.iter().position(|other| other == name)?;
+        *self.header_numbers.borrow().get(index)?
+    }
+
+    /// The number in the JSON of the body, in millionths.
+    pub(super) fn json_number(&self, pointer: &JsonPointer) -> Option<u128> {
+        let index = self.plan.meter.as_ref()?.find_pointer(pointer)?;
+        self.meter.borrow().as_ref()?.read_number(index)
+    }
+
+    /// The tokens that the response says.
+    pub(super) fn said_tokens(&self) -> LlmUsage {
+        self.read_meter().map(|reading| reading.usage).unwrap_or_default()
+    }
+
+    /// The tokens of the request and of what was delivered: as the response says, and estimated where it does not.
+    pub(super) fn count_tokens(&self) -> TokenCount {
+        let reading = self.read_meter();
+        let said = reading.map(|reading| reading.usage).unwrap_or_default();
+        let (text, text_after) =
+            reading.map_or((0, 0), |reading| (reading.text_bytes, reading.text_bytes_after_usage));
+        let request_bytes = self.request_body.as_ref().map_or(self.read_before, |body| body.bytes_read());
+        let unsaid_text = match said.output {
+            Some(_) if self.is_complete => 0,
+            Some(_) => text_after,
+            None => text,
+        };
+        let output = said.output.unwrap_or(0).saturating_add(unsaid_text.div_ceil(BYTES_PER_TOKEN));
+        let input = said.input.unwrap_or_else(|| request_bytes.div_ceil(BYTES_PER_TOKEN));
+        TokenCount {
+            usage: LlmUsage { input: Some(input), output: Some(output), cached: said.cached },
+            is_said: said.input.is_some() && said.output.is_some() && unsaid_text == 0,
+        }
+    }
+
+    fn read_meter(&self) -> Option<MeterReading> {
+        self.meter.borrow().as_ref().map(ResponseMeter::read)
+    }
+}
+
+/// The number of a header that occurs once, in millionths.
+fn single_number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => parse_millionths(value),
+        _ => None,
+    }
+}
+
+/// A decimal number without a sign or an exponent, in millionths, rounded up.
+fn parse_millionths(value: &HeaderValue) -> Option<u64> {
+    let text = value.to_str().ok()?.trim();
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_digits = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
+    if whole.is_empty() || !is_digits(whole) || !is_digits(fraction) || text.ends_with('.') {
+        return None;
+    }
+    let kept = &fraction[..fraction.len().min(6)];
+    let exact: u64 = format!("{kept:0<6}").parse().ok()?;
+    let rounds_up = fraction[kept.len()..].bytes().any(|digit| digit != b'0');
+    let whole: u64 = whole.parse().ok()?;
+    whole.checked_mul(LlmWeights::ONE)?.checked_add(exact)?.checked_add(rounds_up.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &'static str) -> Option<u64> {
+        parse_millionths(&HeaderValue::from_static(text))
+    }
+
+    #[test]
+    fn numbers_in_headers_are_decimals() {
+        for (text, number) in [
+            ("0", 0),
+            ("7", 7_000_000),
+            (" 12.5 ", 12_500_000),
+            ("0.000001", 1),
+            ("0.0000001", 1),
+            ("1.0000000", 1_000_000),
+            ("18446744073709", 18_446_744_073_709_000_000),
+        ] {
+            assert_eq!(parsed(text), Some(number), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_numbers() {
+        for text in ["", "-1", "+1", "1e3", "1.", ".5", "0x1", "1,5", "1 2", "NaN", "18446744073710", "1.-1"]
+        {
+            assert_eq!(parsed(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Finds out what is read of the bodies of a location's requests.
+
+use std::sync::Arc;
+
+use crate::config::{BODY_PEEK_AUTO, BandwidthConfig, Config, LimitConfig, LocationConfig};
+use crate::request::source::BodyPlan;
+
+/// The plan for the requests of a location, or for those without one; `None` = nothing is read.
+pub fn build_body_plan(config: &Config, location: Option<&LocationConfig>) -> Option<Arc<BodyPlan>> {
+    let own = location.map_or(&[][..], |location| &location.limits);
+    let limits = || config.server.limits.iter().chain(own).map(|&limit| &config.limits[limit]);
+    let bandwidth = location.and_then(|location| location.bandwidth.as_ref());
+    let of_caller = || config.account.body_pointers();
+    let of_limits = limits().flat_map(LimitConfig::body_pointers);
+    let of_bandwidth = bandwidth.into_iter().flat_map(BandwidthConfig::body_pointers);
+    let mut pointers = of_caller().chain(of_limits).chain(of_bandwidth).peekable();
+    // What a request reserves may be a guess; its key and its cost may not.
+    let must_fit = pointers.peek().is_some() || limits().any(LimitConfig::reads_body);
+    let mut claims = limits().filter_map(LimitConfig::body_reserve).peekable();
+    if !must_fit && claims.peek().is_none() {
+        return None;
+    }
+    let peek_bytes = location.map_or(BODY_PEEK_AUTO, LocationConfig::body_peek_bytes);
+    let mut plan = BodyPlan::new(peek_bytes, must_fit, of_caller().next().is_some());
+    pointers.chain(claims.flat_map(|claim| &claim.from)).for_each(|pointer| plan.add_pointer(pointer));
+    Some(Arc::new(plan))
+}

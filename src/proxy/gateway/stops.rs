@@ -1,0 +1,36 @@
+//! The stops that upstreams ask for, shared with the other gateways of the store.
+
+use std::sync::Arc;
+
+use super::Gateway;
+use crate::base::clock::Now;
+use crate::config::Config;
+use crate::shared::{SharedStops, ToldStop};
+use crate::upstream::{Upstream, UpstreamStop};
+
+/// `None` = there is no store, or no upstream is obeyed.
+pub(super) fn build_stops(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {
+    config.state.redis.as_ref()?;
+    config.upstreams.iter().find(|upstream| upstream.obey.is_some())?;
+    Some(previous.and_then(|previous| previous.stops.clone()).unwrap_or_default())
+}
+
+impl Gateway {
+    /// Tells the other gateways of a stop.
+    #[cold]
+    pub fn tell_stop(&self, upstream: &Upstream, stop: UpstreamStop) {
+        if let Some(stops) = &self.stops {
+            stops.tell_stop(ToldStop { upstream: upstream.name.clone(), stop });
+        }
+    }
+
+    /// Obeys the stops that any gateway told, as far as they are new.
+    pub fn use_stops(&self, stops: &[ToldStop]) {
+        let now = Now::read_clock();
+        for told in stops {
+            if let Some(upstream) = self.upstreams.iter().find(|upstream| upstream.name == told.upstream) {
+                upstream.adopt_stop(&told.stop, now);
+            }
+        }
+    }
+}

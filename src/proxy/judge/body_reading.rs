@@ -1,0 +1,100 @@
+//! Reads the beginning of a request's body, where a limit, the account or the tier is made of values in it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use http::header::{CONTENT_ENCODING, EXPECT};
+
+use super::facts::{BodyView, RequestFacts};
+use crate::admission::chain::{Charge, WaitingRequest};
+use crate::net::deadline::GatewayDeadline;
+use crate::proxy::forward::ForwardFault;
+use crate::proxy::gateway::Gateway;
+use crate::proxy::inbound::InboundRequest;
+use crate::proxy::reject::Fault;
+use crate::proxy::request_state::RequestState;
+use crate::request::access::AccessDecision;
+use crate::request::body::RequestBody;
+use crate::request::source::{BodyPlan, BodyValues, NOT_JSON};
+
+/// Whether the body must be read before the request can be judged further.
+///
+/// # Errors
+/// The body is longer than what may be read of it.
+pub fn awaits_body(gateway: &Gateway, plan: &BodyPlan, facts: &mut RequestFacts<'_>) -> Result<bool, Fault> {
+    if facts.access == Some(AccessDecision::Bypassed) && !plan.identifies_caller() {
+        return Ok(false);
+    }
+    match facts.body_view {
+        BodyView::Unread => {}
+        BodyView::Read(values) if values.is_too_long() && plan.must_fit() => {
+            return Err(Fault::BodyBeyondPeek);
+        }
+        BodyView::Read(_) | BodyView::Absent => return Ok(false),
+    }
+    if facts.body.exact() == Some(0) {
+        return Ok(false);
+    }
+    // A call of gRPC may wait for an answer before it goes on.
+    if is_encoded(facts) || facts.is_grpc() {
+        facts.body_view = BodyView::Read(&NOT_JSON);
+        return Ok(false);
+    }
+    if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) {
+        return Err(Fault::BodyTooLarge);
+    }
+    if plan.must_fit() && facts.body.lower() > plan.peek_bytes() {
+        return Err(Fault::BodyBeyondPeek);
+    }
+    Ok(true)
+}
+
+fn is_encoded(facts: &RequestFacts<'_>) -> bool {
+    let mut encodings = facts.head.headers.get_all(CONTENT_ENCODING).iter();
+    encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Reads the beginning of the body, and finds the values of the plan in it. The request counts as a waiting one
+/// meanwhile, with all that may be read. If the client hangs up, its connection ends this future.
+///
+/// # Errors
+/// The client sends no whole body in time, or too many requests are waiting.
+pub async fn read_values(
+    state: &RequestState,
+    inbound: &mut InboundRequest,
+    plan: &Arc<BodyPlan>,
+) -> Result<BodyValues, Fault> {
+    let gateway = &state.worker.gateway;
+    let held_bytes = || inbound.reading_bytes(plan.peek_bytes());
+    let waiter = WaitingRequest::new(&gateway.waiting, &held_bytes);
+    let _place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
+    // Reading answers the client that waits for a 100 Continue, so that the upstream need not.
+    inbound.request.headers_mut().remove(EXPECT);
+    let max = gateway.server.max_body.unwrap_or(u64::MAX);
+    read_in_time(state, inbound.request.body_mut(), plan.peek_bytes(), max).await?;
+    let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
+    Ok(BodyValues::read(plan, bytes, is_whole))
+}
+
+/// Reads until the body ends, is longer than `peek_bytes`, or the location's timeout passes, which the sweep of
+/// deadlines tells this task.
+async fn read_in_time(
+    state: &RequestState,
+    body: &mut RequestBody,
+    peek_bytes: u64,
+    max: u64,
+) -> Result<(), Fault> {
+    let mut reading = pin!(body.peek_beginning(&state.watch, peek_bytes, max));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(read) = reading.as_mut().poll(cx) {
+            return Poll::Ready(read.map_err(|fault| ForwardFault::Client(fault).into()));
+        }
+        match state.watch.fired_deadline() {
+            Some(GatewayDeadline::Request) => Poll::Ready(Err(Fault::LocationTimeout)),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}

@@ -1,0 +1,88 @@
+//! Settles the charges of a request that depend on its response, as soon as the response decides them.
+
+use http::StatusCode;
+
+use crate::admission::chain::{ChainPermit, Settlements};
+use crate::admission::settlement::{ResponseReading, Settlement};
+use crate::base::clock::Now;
+use crate::proxy::reject::status;
+use crate::proxy::request_state::RequestState;
+
+impl RequestState {
+    /// Keeps the permit of the limits, and prepares to read the response if one of them charges by it.
+    #[inline(always)]
+    pub fn hold_permit(&mut self, permit: ChainPermit) {
+        // First, because each further move of a permit copies it.
+        self.chain_permit = Some(permit);
+        if self.worker.gateway.chain_for(self.route).reading_plan.is_some() {
+            self.start_reading();
+        }
+    }
+
+    #[cold]
+    fn start_reading(&mut self) {
+        let plan = self.worker.gateway.chain_for(self.route).reading_plan.clone();
+        if let (Some(plan), Some(permit)) = (plan, &self.chain_permit) {
+            permit.count_reservations();
+            self.reading = Some(Box::new(ResponseReading::new(plan, self.is_grpc)));
+        }
+    }
+
+    /// The status of the final response is known: settles the charges that it decides.
+    #[inline(always)]
+    pub fn read_final_status(&mut self, status: StatusCode) {
+        if self.reading.is_some() {
+            self.settle_by_status(status);
+        }
+    }
+
+    #[cold]
+    fn settle_by_status(&mut self, status: StatusCode) {
+        if let (Some(reading), Some(permit)) = (&mut self.reading, &mut self.chain_permit) {
+            reading.set_status(status);
+            let settlements = permit.settle_by_head(reading, Now::read_clock());
+            self.count_settlements(&settlements);
+        }
+    }
+
+    /// The last piece of the response is about to be passed on: settles all other charges that depend on it.
+    #[inline(always)]
+    pub fn settle_complete(&mut self) {
+        if self.reading.is_some() {
+            self.settle_whole();
+        }
+    }
+
+    #[cold]
+    fn settle_whole(&mut self) {
+        if let (Some(reading), Some(permit)) = (&mut self.reading, &mut self.chain_permit) {
+            reading.mark_complete();
+            let settlements = permit.settle_charges(reading, self.bytes_sent, Now::read_clock());
+            self.count_settlements(&settlements);
+        }
+    }
+
+    /// Settles the charges that still depend on the response, and releases the slots.
+    pub(super) fn end_permit(&mut self) {
+        let Some(mut permit) = self.chain_permit.take() else { return };
+        let has_response = self.status != status::CLIENT_GONE && !std::thread::panicking();
+        permit.end_response(has_response);
+        if let Some(reading) = &self.reading {
+            let settlements = permit.settle_charges(reading, self.bytes_sent, Now::read_clock());
+            self.count_settlements(&settlements);
+        }
+    }
+
+    fn count_settlements(&mut self, settlements: &Settlements) {
+        if !settlements.is_empty() {
+            let metrics = &self.worker.gateway.metrics;
+            for settled in settlements {
+                let Settlement { limit, charged, source, overrun, .. } = *settled;
+                metrics.count_charge(self.worker.id, limit, source as usize, charged, overrun);
+            }
+            if self.settlement.is_none() {
+                self.settlement = settlements.first().copied().map(Box::new);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Values in the JSON of a request body, read before the request is judged.
+
+use std::sync::Arc;
+
+use crate::base::json::{JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
+use crate::config::JsonPointer;
+
+/// What is read of the bodies of a location's requests.
+#[derive(Debug)]
+pub struct BodyPlan {
+    peek_bytes: u64,
+    /// The values to find, each once.
+    pointers: Vec<JsonPointer>,
+    /// The same, [`PATHS_MAX`] in each set; at least one set.
+    path_sets: Vec<JsonPaths>,
+    must_fit: bool,
+    identifies_caller: bool,
+}
+
+/// What was found in the body of one request.
+#[derive(Debug)]
+pub struct BodyValues {
+    /// `None` = nothing was looked for.
+    plan: Option<Arc<BodyPlan>>,
+    /// One for each pointer of the plan.
+    values: Vec<BodyValue>,
+    /// Elements of the array that the document is; `None`: it is another value.
+    elements: Option<u64>,
+    bytes: u64,
+    form: BodyForm,
+}
+
+/// A body, as far as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BodyForm {
+    Json,
+    NotJson,
+    /// Longer than what is read of it.
+    TooLong,
+}
+
+/// The value at one pointer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum BodyValue {
+    /// Not there, or null.
+    #[default]
+    Absent,
+    /// A member on its way is there twice: the gateway and the upstream might read different ones.
+    Repeated,
+    Text(Box<str>),
+    Number {
+        /// As written; `None` = too long to be kept.
+        text: Option<Box<str>>,
+        /// `None` of a negative number, or of one above the largest `u64`.
+        millionths: Option<u128>,
+        is_negative: bool,
+    },
+    Bool(bool),
+    /// An object, an array, or a text that is too long to be kept.
+    Other,
+}
+
+/// A cost that is no number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotANumber;
+
+/// The values of a body that is certainly no JSON.
+pub static NOT_JSON: BodyValues = BodyValues::without_values(BodyForm::NotJson, 0);
+
+const MILLION: u128 = 1_000_000;
+
+// === impl BodyPlan ===
+
+impl BodyPlan {
+    /// A plan that reads bodies of at most `peek_bytes` bytes. `must_fit`: longer ones are refused.
+    /// `identifies_caller`: the account or the tier is a value in the body.
+    pub fn new(peek_bytes: u64, must_fit: bool, identifies_caller: bool) -> BodyPlan {
+        let path_sets = vec![JsonPaths::default()];
+        BodyPlan { peek_bytes, pointers: Vec::new(), path_sets, must_fit, identifies_caller }
+    }
+
+    /// Adds a value to find.
+    pub fn add_pointer(&mut self, pointer: &JsonPointer) {
+        if self.pointers.contains(pointer) {
+            return;
+        }
+        if self.pointers.len() == self.path_sets.len() * PATHS_MAX {
+            self.path_sets.push(JsonPaths::default());
+        }
+        let added = self.path_sets.last_mut().and_then(|paths| paths.add_pointer(pointer));
+        if added.is_some() {
+            self.pointers.push(pointer.clone());
+        }
+    }
+
+    /// The bytes that are read of a body.
+    pub fn peek_bytes(&self) -> u64 {
+        self.peek_bytes
+    }
+
+    /// Whether a request with a longer body is refused.
+    pub fn must_fit(&self) -> bool {
+        self.must_fit
+    }
+
+    /// Whether the account or the tier is a value in the body.
+    pub fn identifies_caller(&self) -> bool {
+        self.identifies_caller
+    }
+}
+
+// === impl BodyValues ===
+
+impl BodyValues {
+    /// Without values.
+    const fn without_values(form: BodyForm, bytes: u64) -> BodyValues {
+        BodyValues { plan: None, values: Vec::new(), elements: None, bytes, form }
+    }
+
+    /// Finds the values of `plan` in a body, of which `bytes` are the beginning if it is not `is_whole`.
+    pub fn read(plan: &Arc<BodyPlan>, bytes: &[u8], is_whole: bool) -> BodyValues {
+        let length = bytes.len() as u64;
+        if !is_whole || length > plan.peek_bytes {
+            return BodyValues::without_values(BodyForm::TooLong, length);
+        }
+        let mut values = Vec::with_capacity(plan.pointers.len());
+        let mut elements = None;
+        for paths in &plan.path_sets {
+            let (mut scanner, mut found) = (JsonScanner::default(), PointedValues::new(paths.len()));
+            scanner.scan(paths, bytes, &mut found);
+            if !scanner.is_whole() {
+                return BodyValues::without_values(BodyForm::NotJson, length);
+            }
+            elements = scanner.count_elements();
+            values.append(&mut found.values);
+        }
+        BodyValues { plan: Some(plan.clone()), values, elements, bytes: length, form: BodyForm::Json }
+    }
+
+    /// The value at a pointer of the plan.
+    pub fn find(&self, pointer: &JsonPointer) -> &BodyValue {
+        const ABSENT: &BodyValue = &BodyValue::Absent;
+        let Some(plan) = &self.plan else { return ABSENT };
+        let index = plan.pointers.iter().position(|known| known == pointer);
+        index.and_then(|index| self.values.get(index)).unwrap_or(ABSENT)
+    }
+
+    /// The cost that the number at `pointer` says: at least 1, and fractions rounded up. Without a value it is 1.
+    ///
+    /// # Errors
+    /// There is another value, or no value can be read because the body is no JSON.
+    pub fn read_cost(&self, pointer: &JsonPointer) -> Result<u64, NotANumber> {
+        match (self.form, self.find(pointer)) {
+            (BodyForm::Json, BodyValue::Absent) => Ok(1),
+            (_, BodyValue::Number { millionths: Some(millionths), .. }) => {
+                Ok(u64::try_from(millionths.div_ceil(MILLION)).unwrap_or(u64::MAX).max(1))
+            }
+            (_, BodyValue::Number { is_negative: true, .. }) => Ok(1),
+            // A number that overflows is the highest cost.
+            (_, BodyValue::Number { .. }) => Ok(u64::MAX),
+            _ => Err(NotANumber),
+        }
+    }
+
+    /// The calls of a JSON-RPC batch; 1 of any other body.
+    pub fn count_calls(&self) -> u64 {
+        self.elements.unwrap_or(1).max(1)
+    }
+
+    /// Whether the body is longer than what is read of it.
+    pub fn is_too_long(&self) -> bool {
+        self.form == BodyForm::TooLong
+    }
+
+    /// The bytes that were read of the body.
+    pub fn read_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The bytes of a body that is JSON; `None` of any other.
+    pub fn json_bytes(&self) -> Option<u64> {
+        (self.form == BodyForm::Json).then_some(self.bytes)
+    }
+}
+
+impl BodyValue {
+    /// The bytes that a key is made of: texts as they are, numbers and booleans as they are written. `None`, also for
+    /// an empty text, counts as absent.
+    pub fn key_text(&self) -> Option<&[u8]> {
+        let text = match self {
+            BodyValue::Text(text) => text,
+            BodyValue::Number { text, .. } => text.as_deref()?,
+            BodyValue::Bool(true) => "true",
+            BodyValue::Bool(false) => "false",
+            BodyValue::Absent | BodyValue::Repeated | BodyValue::Other => return None,
+        };
+        (!text.is_empty()).then_some(text.as_bytes())
+    }
+
+    /// The number in millionths, rounded up, if it is one from 0 to the largest `u64`.
+    pub fn millionths(&self) -> Option<u128> {
+        match self {
+            BodyValue::Number { millionths, .. } => *millionths,
+            _ => None,
+        }
+    }
+}
+
+// === PointedValues ===
+
+/// Keeps the values that a scanner finds.
+struct PointedValues {
+    values: Vec<BodyValue>,
+    /// For each path, as bits, how far its way has been found.
+    found_segments: Vec<u64>,
+}
+
+impl PointedValues {
+    fn new(paths: usize) -> PointedValues {
+        PointedValues { values: vec![BodyValue::Absent; paths], found_segments: vec![0; paths] }
+    }
+}
+
+impl JsonVisitor for PointedValues {
+    fn begin_member(&mut self, paths: PathSet, segments: usize) {
+        for path in paths.iter() {
+            let bit = 1 << segments;
+            if self.found_segments[path] & bit != 0 {
+                self.values[path] = BodyValue::Repeated;
+            }
+            self.found_segments[path] |= bit;
+        }
+    }
+
+    fn find_value(&mut self, paths: PathSet, value: JsonValue<'_>) {
+        for path in paths.iter() {
+            if self.values[path] != BodyValue::Repeated {
+                self.values[path] = value.into();
+            }
+        }
+    }
+}
+
+impl From<JsonValue<'_>> for BodyValue {
+    fn from(value: JsonValue<'_>) -> BodyValue {
+        match value {
+            JsonValue::Text(text) => BodyValue::Text(text.into()),
+            JsonValue::Number(number) => BodyValue::Number {
+                text: number.text.map(Into::into),
+                millionths: number.millionths,
+                is_negative: number.text.is_some_and(|text| text.starts_with('-')),
+            },
+            JsonValue::Bool(value) => BodyValue::Bool(value),
+            JsonValue::Null => BodyValue::Absent,
+            JsonValue::LongText | JsonValue::Container => BodyValue::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

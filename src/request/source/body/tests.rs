@@ -1,0 +1,201 @@
+//! Values in whole bodies: those that a key or a cost may be made of, and those that count as absent.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn pointer(text: &str) -> JsonPointer {
+    JsonPointer::parse(text).unwrap()
+}
+
+fn plan(pointers: &[&str]) -> Arc<BodyPlan> {
+    let mut plan = BodyPlan::new(1 << 20, true, false);
+    pointers.iter().for_each(|text| plan.add_pointer(&pointer(text)));
+    Arc::new(plan)
+}
+
+fn read(body: &str, pointers: &[&str]) -> BodyValues {
+    BodyValues::read(&plan(pointers), body.as_bytes(), true)
+}
+
+/// What a key is made of.
+fn key(body: &str, at: &str) -> Option<String> {
+    let values = read(body, &[at]);
+    values.find(&pointer(at)).key_text().map(|text| String::from_utf8_lossy(text).into_owned())
+}
+
+#[track_caller]
+fn assert_key(body: &str, at: &str, expected: Option<&str>) {
+    assert_eq!(key(body, at).as_deref(), expected, "{body} {at}");
+}
+
+#[test]
+fn keys_are_texts_numbers_and_booleans() {
+    assert_key(r#"{"model":"gpt","n":1}"#, "/model", Some("gpt"));
+    assert_key(r#"{"a":{"b":["x",{"c":"deep"}]}}"#, "/a/b/1/c", Some("deep"));
+    assert_key(r#" { "n" : 1.50e2 } "#, "/n", Some("1.50e2"));
+    assert_key(r#"{"n":-0}"#, "/n", Some("-0"));
+    assert_key(r#"{"b":true,"c":false}"#, "/c", Some("false"));
+    assert_key(r#"{"model":"é\u00e9\ud83d\ude00\n"}"#, "/model", Some("éé😀\n"));
+    assert_key(r#"{"\u006dodel":"gpt"}"#, "/model", Some("gpt"));
+    assert_key(r#"{"a/b":{"m~n":"x"}}"#, "/a~1b/m~0n", Some("x"));
+}
+
+#[test]
+fn other_values_are_absent() {
+    for body in [
+        r#"{"other":1}"#,
+        r#"{"model":null}"#,
+        r#"{"model":{}}"#,
+        r#"{"model":{"model":"x"}}"#,
+        r#"{"model":["x"]}"#,
+        r#"{"model":""}"#,
+        r#"[{"model":"x"}]"#,
+        r#""model""#,
+        "",
+        "{",
+        r#"{"model":"x""#,
+        r#"{"model":"x"} x"#,
+        r#"{'model':'x'}"#,
+        r#"{"model":"x",}"#,
+        "model=x",
+        "{\"model\":\"\u{1}\"}",
+        r#"{"model":"\ud800"}"#,
+        "\u{feff}{\"model\":\"x\"}",
+    ] {
+        assert_key(body, "/model", None);
+    }
+    let invalid_utf8 = b"{\"model\":\"\xff\"}";
+    assert_eq!(BodyValues::read(&plan(&["/model"]), invalid_utf8, true).json_bytes(), None);
+    let long = format!(r#"{{"model":"{}"}}"#, "x".repeat(1 << 16));
+    assert_key(&long, "/model", None);
+}
+
+/// An upstream may read the first or the last of two members, so neither counts.
+#[test]
+fn a_repeated_member_is_neither() {
+    for (body, at) in [
+        (r#"{"model":"a","model":"b"}"#, "/model"),
+        (r#"{"model":"a","x":1,"mod\u0065l":"a"}"#, "/model"),
+        (r#"{"params":{"name":"a"},"params":{"name":"b"}}"#, "/params/name"),
+        (r#"{"params":{"name":"a"},"params":{}}"#, "/params/name"),
+        (r#"{"params":1,"params":{"name":"a"}}"#, "/params/name"),
+        (r#"{"params":{"name":"a","name":null}}"#, "/params/name"),
+        (r#"{"a":[{"b":1,"b":2}]}"#, "/a/0/b"),
+    ] {
+        assert_eq!(*read(body, &[at]).find(&pointer(at)), BodyValue::Repeated, "{body}");
+    }
+    for (body, at) in [
+        (r#"{"x":1,"x":2,"model":"a"}"#, "/model"),
+        (r#"{"a":[{"b":"a"},{"b":2}]}"#, "/a/0/b"),
+        (r#"{"name":"x","params":{"name":"a","x":{"name":"y"}},"z":{"params":{"name":1}}}"#, "/params/name"),
+    ] {
+        assert_key(body, at, Some("a"));
+    }
+}
+
+#[test]
+fn costs_are_numbers_from_one() {
+    let cost = |body: &str| read(body, &["/n"]).read_cost(&pointer("/n"));
+    for (number, expected) in [
+        ("7", 7),
+        ("1", 1),
+        ("0", 1),
+        ("-3", 1),
+        ("-1e300", 1),
+        ("0.2", 1),
+        ("1.0", 1),
+        ("1.01", 2),
+        ("2.5e1", 25),
+        ("1e-400", 1),
+        ("9007199254740993", 9_007_199_254_740_993),
+        ("18446744073709551615", u64::MAX),
+        ("18446744073709551616", u64::MAX),
+        ("1e300", u64::MAX),
+        ("null", 1),
+    ] {
+        assert_eq!(cost(&format!(r#"{{"n":{number}}}"#)), Ok(expected), "{number}");
+    }
+    assert_eq!(cost("{}"), Ok(1));
+    let digits = format!(r#"{{"n":1{}}}"#, "0".repeat(300));
+    assert_eq!(cost(&digits), Ok(u64::MAX));
+    let digits = format!(r#"{{"n":0.{}1}}"#, "0".repeat(5_000));
+    assert_eq!(cost(&digits), Ok(1));
+    for wrong in [
+        r#"{"n":"7"}"#,
+        r#"{"n":true}"#,
+        r#"{"n":[7]}"#,
+        r#"{"n":{}}"#,
+        r#"{"n":7,"n":7}"#,
+        r#"{"n":1e400}"#,
+        "x",
+        "",
+    ] {
+        assert_eq!(cost(wrong), Err(NotANumber), "{wrong}");
+    }
+    assert_eq!(NOT_JSON.read_cost(&pointer("/n")), Err(NotANumber));
+}
+
+#[test]
+fn the_calls_of_a_batch_are_counted() {
+    let batch = r#"[{"jsonrpc":"2.0","method":"a","id":1}, {"params":[1,2,[3]]},[1,2],{}]"#;
+    for (body, calls) in [
+        (batch, 4),
+        ("[]", 1),
+        ("[[1,2,3]]", 1),
+        (r#"{"method":"a","params":[1,2]}"#, 1),
+        ("7", 1),
+        ("[1,2", 1),
+    ] {
+        assert_eq!(read(body, &[]).count_calls(), calls, "{body}");
+        assert_eq!(read(body, &["/x"]).count_calls(), calls, "{body}");
+    }
+}
+
+#[test]
+fn many_pointers_are_found_at_once() {
+    let names: Vec<String> = (0..3 * PATHS_MAX + 1).map(|n| format!("/m{n}")).collect();
+    let members: Vec<String> = (0..names.len()).map(|n| format!(r#""m{n}":{n}"#)).collect();
+    let refs: Vec<&str> = names.iter().chain(&names).map(String::as_str).collect();
+    let values = read(&format!("{{{}}}", members.join(",")), &refs);
+    for (n, name) in names.iter().enumerate() {
+        assert_eq!(values.find(&pointer(name)).key_text(), Some(n.to_string().as_bytes()));
+    }
+    assert_eq!(*values.find(&pointer("/unknown")), BodyValue::Absent);
+}
+
+#[test]
+fn a_body_beyond_the_peek_has_no_values() {
+    let body = br#"{"model":"gpt"}"#;
+    let length = body.len() as u64;
+    for (peek_bytes, is_whole, is_found) in
+        [(length, true, true), (length - 1, true, false), (length, false, false)]
+    {
+        let mut plan = BodyPlan::new(peek_bytes, true, false);
+        plan.add_pointer(&pointer("/model"));
+        let values = BodyValues::read(&Arc::new(plan), body, is_whole);
+        assert_eq!(values.find(&pointer("/model")).key_text().is_some(), is_found);
+        assert_eq!(values.is_too_long(), !is_found);
+        assert_eq!(values.json_bytes(), is_found.then_some(length));
+    }
+}
+
+proptest! {
+    /// No body does more than have no values.
+    #[test]
+    fn any_bytes_can_be_read(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let values = BodyValues::read(&plan(&["/a", "/0/b"]), &body, true);
+        prop_assert!(values.count_calls() >= 1);
+        prop_assert_eq!(values.json_bytes().is_some(), serde_json::from_slice::<serde_json::Value>(&body).is_ok());
+    }
+
+    /// A text is found as it was written.
+    #[test]
+    fn any_text_is_found(text in ".{1,100}", at in "[a-z]{1,8}") {
+        let body = serde_json::json!({ "x": [1, { at.clone(): 1 }], at.clone(): text }).to_string();
+        prop_assume!(at != "x");
+        prop_assert_eq!(key(&body, &format!("/{at}")), Some(text));
+    }
+}

@@ -1,0 +1,64 @@
+//! The usage of a language model, put together from the documents of a response.
+
+use super::llm_fields::{USAGE_FIELDS, UsageField};
+use crate::config::LlmWeights;
+
+/// Tokens that a response said; `None`: it has not said it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LlmUsage {
+    /// Input that was not read from a cache.
+    pub input: Option<u64>,
+    pub output: Option<u64>,
+    /// Input that was read from a cache.
+    pub cached: Option<u64>,
+}
+
+/// The last number of each field that a response said.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SaidUsage([Option<u64>; USAGE_FIELDS]);
+
+// === impl LlmUsage ===
+
+impl LlmUsage {
+    /// Whether the response said anything.
+    pub fn is_said(&self) -> bool {
+        self.input.is_some() || self.output.is_some() || self.cached.is_some()
+    }
+
+    /// Units of these tokens, in millionths; what was not said counts nothing.
+    pub fn units(&self, weights: &LlmWeights) -> u128 {
+        let weighed = |tokens: Option<u64>, weight: u64| u128::from(tokens.unwrap_or(0)) * u128::from(weight);
+        weighed(self.input, weights.input)
+            .saturating_add(weighed(self.output, weights.output))
+            .saturating_add(weighed(self.cached, weights.cached))
+    }
+}
+
+// === impl SaidUsage ===
+
+impl SaidUsage {
+    pub(super) fn set(&mut self, field: UsageField, tokens: u64) {
+        self.0[field as usize] = Some(tokens);
+    }
+
+    pub(super) fn usage(&self) -> LlmUsage {
+        let said = |field: UsageField| self.0[field as usize];
+        let (part, read) = (said(UsageField::CachedPart), said(UsageField::CacheRead));
+        let output = said(UsageField::Output);
+        if let Some(prompt) = said(UsageField::Prompt) {
+            // Gateways say the cached tokens by the names of OpenAI, of Anthropic, or both; `prompt` holds them.
+            let cached = part.max(read).map(|cached| cached.min(prompt));
+            return LlmUsage { input: Some(prompt - cached.unwrap_or(0)), output, cached };
+        }
+        let whole = said(UsageField::Input).map(|input| input.saturating_sub(part.unwrap_or(0)));
+        let part = said(UsageField::Input).map_or(part, |input| part.map(|part| part.min(input)));
+        LlmUsage { input: sum(whole, said(UsageField::CacheWrite)), output, cached: sum(part, read) }
+    }
+}
+
+fn sum(first: Option<u64>, second: Option<u64>) -> Option<u64> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(first.saturating_add(second)),
+        _ => first.or(second),
+    }
+}

@@ -1,0 +1,82 @@
+//! What the meters of a location read.
+
+use super::llm_fields::{DOCUMENT_TEXTS, STREAM_TEXTS, USAGE_PATHS};
+use crate::base::json::{JsonPaths, PATHS_MAX};
+use crate::config::JsonPointer;
+
+/// The most numbers that a meter reads.
+pub const METER_POINTERS_MAX: usize = 24;
+
+// All paths of a plan fit: usage, numbers, texts.
+const _: () = assert!(USAGE_PATHS.len() + METER_POINTERS_MAX + DOCUMENT_TEXTS.len() <= PATHS_MAX);
+const _: () = assert!(USAGE_PATHS.len() + METER_POINTERS_MAX + STREAM_TEXTS.len() <= PATHS_MAX);
+
+/// What is read from the responses of a location, for all of its limits.
+#[derive(Debug, Clone)]
+pub struct MeterPlan {
+    reads_llm: bool,
+    pointers: Vec<JsonPointer>,
+    /// Paths of a body that is one document, and of the documents of a stream: usage, then numbers, then texts.
+    document_paths: JsonPaths,
+    stream_paths: JsonPaths,
+}
+
+// === impl MeterPlan ===
+
+impl MeterPlan {
+    /// A plan for the usage of language models and the numbers at these pointers; equal ones count once. `None`: there
+    /// are more than [`METER_POINTERS_MAX`].
+    pub fn new(reads_llm: bool, pointers: &[JsonPointer]) -> Option<MeterPlan> {
+        let mut own: Vec<JsonPointer> = Vec::new();
+        for pointer in pointers {
+            if !own.contains(pointer) {
+                own.push(pointer.clone());
+            }
+        }
+        if own.len() > METER_POINTERS_MAX {
+            return None;
+        }
+        let compile = |texts: &[&str]| {
+            let mut paths = JsonPaths::default();
+            for (way, _) in USAGE_PATHS.iter().filter(|_| reads_llm) {
+                paths.add_member(way)?;
+            }
+            for pointer in &own {
+                paths.add_pointer(pointer)?;
+            }
+            for way in texts.iter().filter(|_| reads_llm) {
+                paths.add_text(way)?;
+            }
+            Some(paths)
+        };
+        let (document_paths, stream_paths) = (compile(&DOCUMENT_TEXTS)?, compile(&STREAM_TEXTS)?);
+        Some(MeterPlan { reads_llm, pointers: own, document_paths, stream_paths })
+    }
+
+    /// The number by which a meter knows a pointer.
+    pub fn find_pointer(&self, pointer: &JsonPointer) -> Option<usize> {
+        self.pointers.iter().position(|own| own == pointer)
+    }
+
+    pub fn reads_llm(&self) -> bool {
+        self.reads_llm
+    }
+
+    pub(super) fn paths(&self, is_stream: bool) -> &JsonPaths {
+        if is_stream { &self.stream_paths } else { &self.document_paths }
+    }
+
+    /// The path of the first pointer.
+    pub(super) fn first_pointer(&self) -> usize {
+        if self.reads_llm { USAGE_PATHS.len() } else { 0 }
+    }
+
+    pub(super) fn count_pointers(&self) -> usize {
+        self.pointers.len()
+    }
+
+    /// The path of the first text.
+    pub(super) fn first_text(&self) -> usize {
+        self.first_pointer() + self.pointers.len()
+    }
+}

@@ -1,0 +1,320 @@
+//! Requests that wait here for concurrency slots that the store counts.
+//!
+//! Nobody hands a slot over: the store tells no gateway of the slots that others free. So of each key the next waiter
+//! in turn asks, alone, and only when a slot may be free: the store has noted slots that this gateway freed, the
+//! answer to the waiter before it says that more are free, or a poll found some. Until it has them it keeps its place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
+
+use parking_lot::Mutex;
+
+use super::{RateRule, SlotKey};
+use crate::base::clock::Now;
+use crate::limit::algorithm::concurrency::freed_rate::FreedRate;
+use crate::limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
+
+/// The waiters of one concurrency limit.
+#[derive(Default)]
+pub struct SharedSlotQueue {
+    /// Bounded by the cap on waiting requests of the process.
+    lines: Mutex<SlotLines>,
+    waiting: AtomicUsize,
+}
+
+#[derive(Default)]
+struct SlotLines {
+    by_key: HashMap<SlotKey, SlotLine>,
+    /// The keys in the order in which they are polled.
+    by_turn: BTreeMap<u64, SlotKey>,
+    turns: u64,
+    queues: ShardQueues,
+    is_polled: bool,
+}
+
+/// The waiters of one key; kept as long as a request waits.
+struct SlotLine {
+    queue: u32,
+    /// The newest numbers.
+    rule: RateRule,
+    turn: u64,
+    /// The waiter that asks the store now; [`NO_NODE`] = none.
+    asking: u32,
+    may_be_free: bool,
+    freed: FreedRate,
+}
+
+/// How requests may wait for the slots of a rate.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotTerms {
+    /// Units that may wait.
+    pub queue: u64,
+    pub max_wait_ns: Option<u64>,
+    /// The values of `fair_by` take turns.
+    pub is_fair: bool,
+}
+
+/// A request that is about to wait.
+pub struct SlotNewcomer<'a> {
+    pub slot_key: SlotKey,
+    pub rule: &'a RateRule,
+    pub cost: u64,
+    /// Hash of its `fair_by` value.
+    pub fair: u64,
+}
+
+/// The place of a request in the queue of its key.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotTicket {
+    node: u32,
+    cost: u64,
+    until: Option<Now>,
+}
+
+/// The state of a waiter's turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskTurn {
+    /// It has to ask the store now, and then to say how that ended.
+    Ask,
+    /// The waiter is woken when its state changes; at this moment its wait ends.
+    Wait(Option<Now>),
+    /// The waiter has left the queue: another displaced it, or its wait is over. Another wait would last about so many
+    /// nanoseconds.
+    Reject(u64),
+}
+
+/// A key to poll.
+pub struct PolledLine {
+    pub slot_key: SlotKey,
+    pub rule: RateRule,
+    /// Of the waiter that is next in turn.
+    pub cost: u64,
+}
+
+// === impl SharedSlotQueue ===
+
+impl SharedSlotQueue {
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    pub fn has_waiters(&self, slot_key: &SlotKey) -> bool {
+        self.waiting_count() > 0 && self.lines.lock().by_key.contains_key(slot_key)
+    }
+
+    /// The position of one more request, from 1.
+    ///
+    /// # Errors
+    /// The queue is full; the wait would be about so many nanoseconds.
+    pub fn find_position(
+        &self,
+        slot_key: &SlotKey,
+        terms: &SlotTerms,
+        fair: u64,
+        now: Now,
+    ) -> Result<u64, u64> {
+        let lines = self.lines.lock();
+        let Some(line) = lines.by_key.get(slot_key) else { return Ok(1) };
+        let found = lines.queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair));
+        found.map(|found| found.before + 1).ok_or_else(|| line.estimate_wait(&lines.queues, now))
+    }
+
+    /// Joins the queue of a key. True: nobody polls the store for this limit yet, and the caller has to see to it.
+    ///
+    /// # Errors
+    /// The queue is full; the wait would be about so many nanoseconds.
+    pub fn join_queue(
+        &self,
+        newcomer: SlotNewcomer<'_>,
+        terms: &SlotTerms,
+        now: Now,
+    ) -> Result<(SlotTicket, bool), u64> {
+        let SlotNewcomer { slot_key, rule, cost, fair } = newcomer;
+        let fair = if terms.is_fair { fair } else { 0 };
+        let mut wakers = Wakers::new();
+        let mut lines = self.lines.lock();
+        let SlotLines { by_key, by_turn, turns, queues, is_polled } = &mut *lines;
+        let line = by_key.entry(slot_key).or_insert_with(|| {
+            *turns += 1;
+            by_turn.insert(*turns, slot_key);
+            SlotLine::new(rule, *turns, now)
+        });
+        let Some(found) = queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair)) else {
+            return Err(line.estimate_wait(queues, now));
+        };
+        if found.displaced != NO_NODE {
+            queues.displace_waiter(&mut line.queue, found.displaced, &mut wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+        line.rule = *rule;
+        let until = terms.max_wait_ns.map(|ns| Now(now.0.saturating_add(ns)));
+        let node =
+            queues.push_waiter(&mut line.queue, NewWaiter { fair, cost, span: cost.into(), until: None });
+        self.waiting.fetch_add(1, Relaxed);
+        let starts_polls = !std::mem::replace(is_polled, true);
+        drop(lines);
+        wake_all(wakers);
+        Ok((SlotTicket { node, cost, until }, starts_polls))
+    }
+
+    /// Checks whether a waiter has to ask the store. While it has to wait, its waker stays in the queue.
+    pub fn poll_turn(&self, slot_key: &SlotKey, ticket: &SlotTicket, now: Now, waker: &Waker) -> AskTurn {
+        self.update_line(slot_key, |line, queues, wakers| {
+            let is_waiting = matches!(queues.waiter_state(ticket.node), Some(WaiterState::Waiting));
+            let line = line.filter(|_| is_waiting && ticket.until.is_none_or(|until| now < until))?;
+            let is_next = queues.set_waker(line.queue, ticket.node, waker, wakers);
+            if !is_next || !line.may_be_free || line.asking != NO_NODE {
+                return Some(AskTurn::Wait(ticket.until));
+            }
+            (line.may_be_free, line.asking) = (false, ticket.node);
+            Some(AskTurn::Ask)
+        })
+        .unwrap_or_else(|| AskTurn::Reject(self.remove_waiter(slot_key, ticket, now)))
+    }
+
+    /// The store has given the waiter its slots. `more_free`: others may be free as well.
+    pub fn end_served(&self, slot_key: &SlotKey, ticket: &SlotTicket, more_free: bool, now: Now) {
+        self.update_line(slot_key, |line, queues, wakers| {
+            let Some(line) = line else { return };
+            line.end_asking(ticket);
+            line.may_be_free |= more_free;
+            line.freed.count_slots(ticket.cost, now);
+            // The next value has its turn then.
+            if queues.head_node(line.queue) == ticket.node {
+                queues.release_head(&mut line.queue, wakers);
+                self.waiting.fetch_sub(1, Relaxed);
+            }
+        });
+        self.remove_waiter(slot_key, ticket, now);
+    }
+
+    /// The store has too few slots; the waiter keeps its place.
+    pub fn end_refused(&self, slot_key: &SlotKey, ticket: &SlotTicket) {
+        self.update_line(slot_key, |line, queues, wakers| {
+            if let Some(line) = line {
+                line.end_asking(ticket);
+                line.wake_next(queues, wakers);
+            }
+        });
+    }
+
+    /// A waiter leaves. If it was asking, nobody knows what is free.
+    pub fn leave_queue(&self, slot_key: &SlotKey, ticket: &SlotTicket, now: Now) {
+        self.update_line(slot_key, |line, _, _| {
+            if let Some(line) = line {
+                line.may_be_free |= line.end_asking(ticket);
+            }
+        });
+        self.remove_waiter(slot_key, ticket, now);
+    }
+
+    /// Slots of a key may be free.
+    pub fn note_freed(&self, slot_key: &SlotKey) {
+        if self.waiting_count() == 0 {
+            return;
+        }
+        self.update_line(slot_key, |line, queues, wakers| {
+            if let Some(line) = line {
+                line.may_be_free = true;
+                line.wake_next(queues, wakers);
+            }
+        });
+    }
+
+    /// At most `max` keys whose waiters do not ask yet, those first that were not polled for longest. `None` = nobody
+    /// waits; then the polls end.
+    pub fn take_polled(&self, max: usize) -> Option<Vec<PolledLine>> {
+        let mut lines = self.lines.lock();
+        let SlotLines { by_key, by_turn, turns, queues, is_polled } = &mut *lines;
+        if by_key.is_empty() {
+            *is_polled = false;
+            return None;
+        }
+        let first: Vec<u64> = by_turn.keys().take(max).copied().collect();
+        let mut polled = Vec::with_capacity(first.len());
+        for turn in first {
+            let Some(slot_key) = by_turn.remove(&turn) else { continue };
+            let Some(line) = by_key.get_mut(&slot_key) else { continue };
+            *turns += 1;
+            line.turn = *turns;
+            by_turn.insert(*turns, slot_key);
+            if line.asking == NO_NODE && !line.may_be_free {
+                polled.push(PolledLine { slot_key, rule: line.rule, cost: queues.head_cost(line.queue) });
+            }
+        }
+        Some(polled)
+    }
+
+    /// The polls have ended, although requests wait.
+    pub fn abandon_polls(&self) {
+        self.lines.lock().is_polled = false;
+    }
+
+    /// Removes a waiter in any state. Returns the wait that another request has to expect.
+    fn remove_waiter(&self, slot_key: &SlotKey, ticket: &SlotTicket, now: Now) -> u64 {
+        self.update_line(slot_key, |line, queues, wakers| {
+            let Some(line) = line else {
+                queues.remove_waiter(&mut { NO_NODE }, ticket.node, wakers);
+                return 1;
+            };
+            let left = queues.remove_waiter(&mut line.queue, ticket.node, wakers);
+            if let Some((WaiterState::Waiting, _)) = left {
+                self.waiting.fetch_sub(1, Relaxed);
+            }
+            line.wake_next(queues, wakers);
+            line.estimate_wait(queues, now)
+        })
+    }
+
+    /// Runs `update` on the line of a key, and drops the line if nobody waits any more.
+    fn update_line<R>(
+        &self,
+        slot_key: &SlotKey,
+        update: impl FnOnce(Option<&mut SlotLine>, &mut ShardQueues, &mut Wakers) -> R,
+    ) -> R {
+        let mut wakers = Wakers::new();
+        let mut lines = self.lines.lock();
+        let SlotLines { by_key, by_turn, queues, .. } = &mut *lines;
+        let result = update(by_key.get_mut(slot_key), queues, &mut wakers);
+        if let Some(line) = by_key.get_mut(slot_key).filter(|line| line.queue == NO_NODE) {
+            by_turn.remove(&line.turn);
+            by_key.remove(slot_key);
+        }
+        drop(lines);
+        wake_all(wakers);
+        result
+    }
+}
+
+// === impl SlotLine ===
+
+impl SlotLine {
+    fn new(rule: &RateRule, turn: u64, now: Now) -> SlotLine {
+        let freed = FreedRate::starting(now);
+        SlotLine { queue: NO_NODE, rule: *rule, turn, asking: NO_NODE, may_be_free: false, freed }
+    }
+
+    /// Returns whether this waiter was asking.
+    fn end_asking(&mut self, ticket: &SlotTicket) -> bool {
+        let was_asking = self.asking == ticket.node;
+        if was_asking {
+            self.asking = NO_NODE;
+        }
+        was_asking
+    }
+
+    /// Wakes the next waiter in turn if it has to ask.
+    fn wake_next(&self, queues: &ShardQueues, wakers: &mut Wakers) {
+        if self.may_be_free && self.asking == NO_NODE {
+            queues.wake_head(self.queue, wakers);
+        }
+    }
+
+    fn estimate_wait(&self, queues: &ShardQueues, now: Now) -> u64 {
+        self.freed.estimate_wait(queues.queued_units(self.queue).saturating_add(1), now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Obeying the upstream: a response that refuses, or that says that nothing is left, stops the requests behind it.
+//!
+//! [`stop_time`] reads how long; the gate of [`crate::limit::pushback`] holds the requests and paces them afterwards.
+//! The response itself goes to its client as it is. Gateways of one store tell each other their stops; each of them
+//! resumes at a third of its own pace, and so all of them at a third of theirs together.
+
+mod stop_time;
+
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use http::{HeaderMap, StatusCode};
+use serde::Serialize;
+use siphasher::sip::SipHasher13;
+
+use super::Upstream;
+use crate::base::clock::Now;
+use crate::config::{KeyPart, MissingKey, ObeyConfig, StatusRanges};
+use crate::limit::pushback::PushbackGate;
+use crate::limit::table::CounterKey;
+use crate::limit::table::persistent::SnapshotTable;
+use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
+
+/// The shortest time between two warnings of stops, in nanoseconds.
+const WARNING_INTERVAL_NS: u64 = 60_000_000_000;
+/// A stop that grows by less is not told to other gateways again.
+const TOLD_GAIN_NS: u64 = 100_000_000;
+/// The key of all requests together, and of those that come here in place of a rejection.
+pub const WHOLE_UPSTREAM: CounterKey = CounterKey { id: 0, prefix: 0 };
+
+/// The stops of one upstream, and the responses that begin them.
+pub struct Obey {
+    status: StatusRanges,
+    at_most_ns: u64,
+    /// `None` = all requests stop together.
+    key: Option<KeySpec>,
+    /// Other gateways know the same keys.
+    is_shared: bool,
+    /// Tells whether another process stops the same keys.
+    fingerprint: u64,
+    state: Arc<ObeyState>,
+}
+
+/// A stop as gateways tell each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpstreamStop {
+    /// [`CounterKey::id`] of its key.
+    pub key_id: u128,
+    pub began: Now,
+    pub until: Now,
+    /// The status that began it; 0 = a field about rates.
+    pub status: u16,
+}
+
+/// The part that survives a reload.
+pub(super) struct ObeyState {
+    gate: Arc<PushbackGate>,
+    warned_at: AtomicU64,
+}
+
+/// The stops of an upstream for the operator.
+#[derive(Debug, Serialize)]
+pub struct StopStatus {
+    /// The rest of the longest stop now, in seconds; 0 = nothing is stopped.
+    pub stopped_s: f64,
+    pub stops: u64,
+    pub held: u64,
+    pub rejected: u64,
+}
+
+// === impl ObeyState ===
+
+impl ObeyState {
+    /// At most `keys_max` keys stop apart.
+    pub(super) fn new(keys_max: usize, upstream: &str) -> ObeyState {
+        let owner = format!("upstreams.{upstream}.obey");
+        ObeyState { gate: Arc::new(PushbackGate::new(keys_max, owner.into())), warned_at: AtomicU64::new(0) }
+    }
+}
+
+// === impl Obey ===
+
+impl Obey {
+    /// `is_shared`: other gateways learn the stops.
+    pub(super) fn new(config: &ObeyConfig, is_shared: bool, state: &Arc<ObeyState>) -> Obey {
+        let is_whole = config.key == [KeyPart::Global];
+        let mut fingerprint = SipHasher13::new();
+        fingerprint.write(format!("obey {:?} {}", config.key, is_shared && !is_whole).as_bytes());
+        Obey {
+            status: config.status.clone(),
+            at_most_ns: u64::try_from(config.at_most.as_nanos()).unwrap_or(u64::MAX),
+            key: (!is_whole).then(|| KeySpec::new(&config.key, MissingKey::Ip)),
+            is_shared,
+            fingerprint: fingerprint.finish(),
+            state: state.clone(),
+        }
+    }
+
+    pub fn gate(&self) -> &Arc<PushbackGate> {
+        &self.state.gate
+    }
+
+    /// The key that a request stops with. A missing part falls back to the ip.
+    pub fn hash_key(&self, keys: &KeyHasher, subject: &KeyInput<'_>) -> KeyOutcome {
+        match &self.key {
+            None => KeyOutcome::Key(WHOLE_UPSTREAM),
+            Some(key) if self.is_shared => keys.hash_agreed_key(key, subject),
+            Some(key) => keys.hash_key(key, subject),
+        }
+    }
+
+    /// Whether to warn of a stop that begins now.
+    fn is_warning_due(&self, now: Now) -> bool {
+        let warned_at = self.state.warned_at.load(Relaxed);
+        let is_due = warned_at == 0 || now.ns_since(Now(warned_at)) >= WARNING_INTERVAL_NS;
+        if is_due {
+            self.state.warned_at.store(now.0, Relaxed);
+        }
+        is_due
+    }
+
+    pub fn status_at(&self, now: Now) -> StopStatus {
+        let counts = self.state.gate.counts();
+        let left_ms = self.state.gate.stop_left_ns(now) / 1_000_000;
+        StopStatus {
+            stopped_s: left_ms as f64 / 1_000.0,
+            stops: counts.stops,
+            held: counts.held,
+            rejected: counts.refused,
+        }
+    }
+}
+
+impl Upstream {
+    /// The stops that another process takes over.
+    pub fn saved_stops(&self) -> Option<SnapshotTable<'_>> {
+        self.obey.as_ref().map(|obey| obey.state.gate.saved_table(&self.name, obey.fingerprint))
+    }
+
+    /// Whether a response with this status stops the requests behind it.
+    #[cold]
+    pub fn obeys(&self, status: StatusCode) -> bool {
+        self.obey.as_ref().is_some_and(|obey| obey.status.contains(status.as_u16()))
+    }
+
+    /// Stops the requests of `key` if a response, whose request was `sent` then, asks for it. `unix_s` is the time of
+    /// day. Returns a stop that other gateways have to know.
+    pub fn obey_response(
+        &self,
+        key: &CounterKey,
+        sent: Now,
+        (status, headers): (StatusCode, &HeaderMap),
+        unix_s: impl FnOnce() -> u64,
+    ) -> Option<UpstreamStop> {
+        let obey = self.obey.as_ref()?;
+        let refuses = obey.status.contains(status.as_u16());
+        let span_ns = match refuses {
+            true => Some(stop_time::read_refusal(headers, unix_s())),
+            false if stop_time::mentions_rates(status, headers) => {
+                stop_time::read_exhausted(headers, unix_s())
+            }
+            false => None,
+        };
+        let span_ns = span_ns?.min(obey.at_most_ns);
+        let now = Now::read_clock();
+        let code = if refuses { status.as_u16() } else { 0 };
+        let change = obey.state.gate.record_stop(key, sent, now, span_ns, code);
+        if change.began && obey.is_warning_due(now) {
+            let (upstream, seconds) = (&*self.name, span_ns as f64 / 1e9);
+            match refuses {
+                true => tracing::warn!(
+                    upstream,
+                    status = code,
+                    seconds,
+                    "the upstream refuses requests and is obeyed"
+                ),
+                false => tracing::warn!(upstream, seconds, "the upstream has no requests left and is obeyed"),
+            }
+        }
+        let until = Now(now.0.saturating_add(span_ns));
+        let stop = UpstreamStop { key_id: key.id, began: now, until, status: code };
+        (obey.is_shared && (change.began || change.gained_ns >= TOLD_GAIN_NS)).then_some(stop)
+    }
+
+    /// Stops the requests of a key because another gateway says so; it may be told again and again.
+    pub fn adopt_stop(&self, stop: &UpstreamStop, now: Now) {
+        let Some(obey) = &self.obey else { return };
+        let until = stop.until.min(Now(stop.began.0.saturating_add(obey.at_most_ns)));
+        if until <= now {
+            return;
+        }
+        // The prefix of a told key is unknown, and only keys without an entry of their own have a use for it.
+        let key = CounterKey { id: stop.key_id, prefix: stop.key_id as u64 };
+        let change = obey.state.gate.adopt_stop(&key, stop.began, now, until, stop.status);
+        if change.began && obey.is_warning_due(now) {
+            let (upstream, seconds) = (&*self.name, until.ns_since(now) as f64 / 1e9);
+            tracing::warn!(
+                upstream,
+                seconds,
+                "the upstream stops the requests of another gateway and is obeyed"
+            );
+        }
+    }
+}
