@@ -6,6 +6,8 @@ mod access;
 mod accounts;
 #[path = "config/adaptive.rs"]
 mod adaptive;
+#[path = "config/charges.rs"]
+mod charges;
 #[path = "config/files.rs"]
 mod files;
 #[path = "config/limits.rs"]

@@ -71,6 +71,7 @@ fn prefix(path: &str) -> config::LocationConfig {
         on_reject: config::OnRejectPatch::default(),
         timeout: None,
         bandwidth: None,
+        body_peek: None,
         cors: None,
     }
 }
@@ -128,6 +129,7 @@ impl Facts {
             method: &Method::GET,
             headers: &headers,
             token: None,
+            body: None,
         };
         match self.keys.hash_key(&KeySpec::new(&[part], MissingKey::Reject), &subject) {
             KeyOutcome::Key(key) => Ok((key, location.0)),
@@ -239,8 +241,9 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
         grants: vec![],
         fair_by: vec![],
         warm_up: None,
-        algorithm: config::Algorithm::Concurrency { min: None, max: 1 },
+        algorithm: config::Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None },
         cost,
+        charge: None,
         methods: Vec::new(),
         bypass: Default::default(),
         dry_run: false,

@@ -1,4 +1,4 @@
-//! Admitting allocates nothing: one request through the chain, for a known key.
+//! Admitting allocates nothing: one request through the chain, for a known key. Reading a response allocates once.
 
 #![allow(unsafe_code, reason = "a counting allocator is the only way to see allocations")]
 
@@ -30,6 +30,7 @@ use sluicegate::proxy::reject::LimitCause;
 use sluicegate::request::access::AccessDecision;
 use sluicegate::request::client::Client;
 use sluicegate::request::key::KeyInput;
+use sluicegate::response::{MeterPlan, ResponseMeter};
 use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey, Store, StoreFault};
 
 thread_local! {
@@ -72,6 +73,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         fair_by: vec![],
         warm_up,
         cost: Cost::Units(1),
+        charge: None,
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
@@ -90,10 +92,11 @@ fn the_admitting_path_allocates_nothing() {
             rates: vec![LeakyBucketRate { rate, burst: 100, queue: 10 }],
             max_wait: None,
         }),
-        limit(Algorithm::Concurrency { min: None, max: 10 }),
+        limit(Algorithm::Concurrency { min: None, max: 10, queue: 0, max_wait: None }),
     ]);
     allocates_nothing(&chain, 1);
-    let adaptive = Chain::new(vec![limit(Algorithm::Concurrency { min: Some(1), max: 10 })]);
+    let adaptive =
+        Chain::new(vec![limit(Algorithm::Concurrency { min: Some(1), max: 10, queue: 0, max_wait: None })]);
     allocates_nothing(&adaptive, 1);
 }
 
@@ -232,7 +235,7 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
         let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), None);
         let (mut decisions, mut verdict) = (Decisions::new(), None);
         let judged = judge::judge(&gateway, &mut facts, &mut ChargeMode, &mut decisions, &mut verdict);
-        let (Ok(()), Some(ChainVerdict::Admit(mut permit))) = (judged, verdict) else { return false };
+        let (Ok(_), Some(ChainVerdict::Admit(mut permit))) = (judged, verdict) else { return false };
         permit.keep_charges();
         facts.access == Some(AccessDecision::Ordinary) && facts.tier_name() == "gold"
     });
@@ -265,6 +268,7 @@ access_log: { output: none }
             method: &Method::GET,
             headers: &headers,
             token: None,
+            body: None,
         };
         // A minute each time, so that the weight is renewed and begins again.
         let now = Now((1 << 40) + turn * 60_000_000_000);
@@ -323,4 +327,25 @@ fn skipping_a_store_that_is_down_allocates_nothing() {
         }
         assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
     });
+}
+
+/// A mebibyte of events, in the pieces in which it may come.
+#[test]
+fn reading_what_a_response_used_allocates_once() {
+    let plan = Arc::new(MeterPlan::new(true, &[]).unwrap());
+    let chunk = "data: {\"id\":\"chatcmpl-1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" a \\u00fc\\n w\u{f6}rd\"}}],\
+        \"usage\":{\"prompt_tokens\":19,\"completion_tokens\":10}}\r\n\r\n: comment\r\n\r\ndata: [DONE]\r\n\r\n";
+    let body = chunk.repeat((1 << 20) / chunk.len() + 1);
+    for length in [1 << 20, 16_384, 1_000, 7] {
+        let content_type = HeaderValue::from_static("text/event-stream");
+        let before = ALLOCATIONS.with(Cell::get);
+        let mut meter = ResponseMeter::new(plan.clone(), Some(&content_type), None);
+        assert!(ALLOCATIONS.with(Cell::get) - before <= 1);
+        let before = ALLOCATIONS.with(Cell::get);
+        body.as_bytes().chunks(length).for_each(|piece| meter.scan(piece));
+        let reading = meter.read();
+        assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+        assert_eq!((reading.usage.input, reading.usage.output), (Some(19), Some(10)));
+        assert!(reading.text_bytes > 1 << 14);
+    }
 }

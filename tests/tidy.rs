@@ -26,7 +26,7 @@ const FLOORS: floors::Floors = &[
     /* 0 */ &["config"],
     /* 1 */ &["base", "net"],
     /* 2 */ &["limit"],
-    /* 3 */ &["request"],
+    /* 3 */ &["request", "response"],
     /* 4 */ &["upstream", "observe"],
     /* 5 */ &["shared"],
     /* 6 */ &["admission"],

@@ -36,6 +36,11 @@ fn bans() {
     };
     let plain = read("{ after: 5/1h }").expect("on");
     assert_eq!((plain.first, plain.longest, plain.key), (seconds(600), seconds(86_400), BanKey::Ip));
+    assert_eq!(plain.strikes, StrikeRules { rejections: true, statuses: StatusRanges::default() });
+    let strikes = read("{ after: 5/1h, strikes: [404, reject, 5xx] }").expect("on").strikes;
+    assert!(strikes.rejections && strikes.statuses == StatusRanges(vec![(404, 404), (500, 599)]));
+    let strikes = read("{ after: 5/1h, strikes: 400-403 }").expect("on").strikes;
+    assert!(!strikes.rejections && strikes.statuses == StatusRanges(vec![(400, 403)]));
     for off in ["none", "{}", "{ after: none }", "{ for: 5m }"] {
         assert!(read(off).is_none(), "{off}");
     }

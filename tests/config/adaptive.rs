@@ -9,7 +9,7 @@ fn adaptive_slots() {
     let config = read("all_limit_fields");
     let values_of = |name: &str| -> Vec<(Option<u32>, u32)> {
         let slots = |algorithm: &Algorithm| match algorithm {
-            Algorithm::Concurrency { min, max } => (*min, *max),
+            Algorithm::Concurrency { min, max, .. } => (*min, *max),
             other => panic!("{other:?}"),
         };
         limit(&config, name).algorithm_variants().map(slots).collect()

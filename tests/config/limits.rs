@@ -32,7 +32,8 @@ fn limit_fields() {
     assert_eq!((plain.missing_key, &plain.cost, plain.dry_run), (MissingKey::Ip, &Cost::Units(1), false));
     let token = limit(&config, "token");
     assert_eq!(token_bursts(token), [(10, 20), (1000, 1000)]);
-    assert_eq!(token.key.len(), 9);
+    assert_eq!(token.key.len(), 10);
+    assert_eq!(token.key[9].words(), ("json:", "/params/name"));
     assert_eq!(token.key[7], KeyPart::Source(ValueSource::Cookie("sid".to_owned())));
     assert_eq!((token.missing_key, &token.cost, token.dry_run), (MissingKey::Shared, &Cost::Units(5), true));
     assert_eq!((token.methods.len(), token.bypass.written.len()), (2, 2));
@@ -43,7 +44,7 @@ fn limit_fields() {
     let fair = limit(&config, "leaky-auto");
     assert_eq!((fair.warm_up, &fair.fair_by[..]), (Some(seconds(10)), &[KeyPart::Account, KeyPart::Ip][..]));
     assert_eq!(leaky(limit(&config, "leaky-auto")), (vec![(1, 10), (1, 1)], Some(seconds(30))));
-    assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { min: None, max: 100 }));
+    assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { min: None, max: 100, .. }));
     let cost = |name: &str| limit(&config, name).cost.clone();
     let by = |invalid| Cost::Header { name: http::HeaderName::from_static("x-cost"), invalid };
     assert_eq!(cost("priced"), by(InvalidCost::One));

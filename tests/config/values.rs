@@ -127,6 +127,13 @@ fn upstream_fields() {
     assert_eq!(servers(full), ["10.0.0.1:9000 1 false", "10.0.0.2:9000 2 true"]);
     assert!(matches!(&full.balance, BalancePolicy::HashHeader(name) if name == "x-user"));
     assert_eq!((full.keepalive, full.max_connections, full.dns_refresh), (16, Some(100), seconds(60)));
+    let waits =
+        |upstream: &config::UpstreamConfig| upstream.queue.as_ref().map(|queue| (queue.size, queue.max_wait));
+    assert_eq!(waits(full), Some((7, Duration::from_millis(500))));
+    assert_eq!(
+        (waits(&config.upstreams[9]), waits(&config.upstreams[0])),
+        (Some((1_000, seconds(10))), None)
+    );
     let times = &full.timeouts;
     assert_eq!(
         [times.connect, times.response, times.body, times.idle],
@@ -150,6 +157,21 @@ fn upstream_fields() {
     );
     let ActionConfig::Upstream(first) = config.locations[3].action else { panic!("no upstream") };
     assert!(matches!(config.locations[4].action, ActionConfig::Upstream(second) if second == first));
+}
+
+#[test]
+fn fields_of_obey() {
+    let config = read("obey");
+    let obey = |name: &str| config.upstreams.iter().find(|one| one.name == name).expect(name).obey.clone();
+    let written = obey("written").expect("obey");
+    assert_eq!(written.status, StatusRanges(vec![(429, 429), (503, 504)]));
+    let tenant = KeyPart::Source(ValueSource::Header(http::HeaderName::from_static("x-tenant")));
+    assert_eq!((written.at_most, written.key), (seconds(300), vec![KeyPart::Ip, tenant]));
+    let defaults = obey("defaults").expect("obey");
+    assert_eq!((defaults.status, defaults.at_most), (StatusRanges(vec![(429, 429)]), seconds(60)));
+    assert_eq!(defaults.key, [KeyPart::Global]);
+    assert_eq!(obey("off"), None);
+    assert_eq!(obey("fields").expect("obey").status, StatusRanges(Vec::new()));
 }
 
 #[test]

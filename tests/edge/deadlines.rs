@@ -82,7 +82,8 @@ fn an_idle_connection_is_closed() {
     // Frames other than requests do not keep it open.
     for _ in 0..3 {
         thread::sleep(ms(250));
-        assert!(h2.is_alive());
+        // A busy machine may be so late that the connection was rightly closed.
+        assert!(h2.is_alive() || start.elapsed() > ms(950));
     }
     h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));

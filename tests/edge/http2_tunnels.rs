@@ -68,6 +68,21 @@ async fn echoes(stream: &mut SendStream<Bytes>, incoming: &mut RecvStream, text:
     assert_eq!(&got[4..], text);
 }
 
+/// The frames behind a WebSocket's request are no body that a limit could read.
+#[test]
+fn a_limit_that_reads_bodies_leaves_a_websocket_alone() {
+    let reading = "limits: { model: { key: json:/model, rate: 100/s } }\nserver: { limits: model }";
+    let gateway = before(websocket_echo(), reading);
+    call(gateway.addr(), async |sender| {
+        let (response, mut stream) = begin(&sender, connect("/chat"), false).await;
+        let response = response.await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK);
+        let mut incoming = response.into_body();
+        echoes(&mut stream, &mut incoming, &[b'w'; 300]).await;
+        stream.send_reset(h2::Reason::CANCEL);
+    });
+}
+
 /// WebSocket frames pass over a stream, both ways and beside other streams.
 #[test]
 fn a_websocket_passes_over_a_stream() {

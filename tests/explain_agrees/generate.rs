@@ -229,6 +229,7 @@ pub fn arrival() -> impl Strategy<Value = Arrival> {
                 ip: ip.to_owned(),
                 headers: one_length(headers),
                 listener: None,
+                data: None,
             },
             hold_ms,
         })

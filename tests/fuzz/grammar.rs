@@ -57,12 +57,12 @@ fn rate(text: &str) -> Option<(u64, Duration)> {
     (units >= 1 && u128::from(units) <= period).then(|| (units, Duration::from_nanos(period as u64)))
 }
 
-/// The value read from the field; `None` if the text itself was rejected.
-fn read<T>(yaml: &str, code: &str, take: impl Fn(&Config) -> T) -> Result<Option<T>, TestCaseError> {
+/// The value read from the field; `None` if the text itself was rejected, with one of these codes.
+fn read<T>(yaml: &str, codes: &[&str], take: impl Fn(&Config) -> T) -> Result<Option<T>, TestCaseError> {
     match config::parse(yaml, "gateway.yaml") {
         Ok(loaded) => Ok(Some(take(&loaded.config))),
         Err(report) => {
-            let own = report.problems.iter().any(|problem| problem.code == code);
+            let own = report.problems.iter().any(|problem| codes.contains(&problem.code));
             prop_assert!(own, "{yaml}: {report}");
             Ok(None)
         }
@@ -109,7 +109,7 @@ const PLACE: &str = "locations: [{ path: /, upstream: demo }]\n";
 fn durations_are_the_plain_grammar() {
     fuzz(any_amount(), |text| {
         let yaml = format!("server: {{ timeouts: {{ header: {} }} }}\n{PLACE}", quoted(&text));
-        let found = read(&yaml, codes::DURATION, |config| config.server.timeouts.header)?;
+        let found = read(&yaml, &[codes::DURATION], |config| config.server.timeouts.header)?;
         prop_assert_eq!(found, span(&text), "{}", text);
         Ok(())
     });
@@ -119,7 +119,7 @@ fn durations_are_the_plain_grammar() {
 fn sizes_are_the_plain_grammar() {
     fuzz(any_amount(), |text| {
         let yaml = format!("server: {{ max_body: {} }}\n{PLACE}", quoted(&text));
-        let found = read(&yaml, codes::SIZE, |config| config.server.max_body)?;
+        let found = read(&yaml, &[codes::SIZE], |config| config.server.max_body)?;
         let model = amount(&text, &SIZES, None).filter(|bytes| *bytes <= i64::MAX as u128);
         prop_assert_eq!(found, model.map(|bytes| Some(bytes as u64)), "{}", text);
         Ok(())
@@ -134,10 +134,11 @@ fn rates_are_the_plain_grammar() {
              locations: [{{ path: /, upstream: demo, limits: [x] }}]\n",
             quoted(&text)
         );
-        let found = read(&yaml, codes::RATE, |config| match &config.limits[0].algorithm {
-            Algorithm::FixedWindow { rates, .. } => (rates[0].units.get(), rates[0].period),
-            other => panic!("{other:?}"),
-        })?;
+        let found =
+            read(&yaml, &[codes::RATE, codes::LIMIT_NUMBERS], |config| match &config.limits[0].algorithm {
+                Algorithm::FixedWindow { rates, .. } => (rates[0].units.get(), rates[0].period),
+                other => panic!("{other:?}"),
+            })?;
         prop_assert_eq!(found, rate(&text), "{}", text);
         Ok(())
     });

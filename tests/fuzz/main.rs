@@ -22,10 +22,12 @@ mod files;
 mod grammar;
 mod heads;
 mod hops;
+mod json;
 mod mangled_heads;
 mod paths;
 mod proxy_header;
 mod requests;
+mod response_bodies;
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};

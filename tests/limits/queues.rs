@@ -38,7 +38,7 @@ impl Scene {
         let (left, start) = (self.left.clone(), self.start);
         Some(spawn_local(async move {
             permit.wait_turn().await.unwrap();
-            permit.take_slots(Now::read_clock()).await.unwrap();
+            permit.take_slots().await.unwrap();
             permit.keep_charges();
             left.borrow_mut().push((start.elapsed().as_millis() as u64, number));
         }))

@@ -7,7 +7,10 @@ use proptest::prelude::*;
 use sluicegate::admission::chain::{Chain, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm, KeyPart, LeakyBucketRate, TokenBucketRate, WindowAlign};
+use sluicegate::config::{
+    self, Algorithm, ChargeConfig, ChargedUnits, KeyPart, LeakyBucketRate, MissingUnits, OverrunAction,
+    Reserve, ResponseSet, TokenBucketRate, WindowAlign,
+};
 use sluicegate::limit::Limit;
 
 use crate::support::*;
@@ -179,6 +182,28 @@ fn slots_are_released_to_the_current_counters() {
     assert!(enter(&two).is_some());
 }
 
+/// Five units a day, settled in these.
+fn charging(units: &[ChargedUnits], counts_kib: bool) -> config::LimitConfig {
+    let charge = ChargeConfig {
+        when: None,
+        clear: ResponseSet::default(),
+        units: units.to_vec(),
+        reserve: Reserve::Cost,
+        missing: MissingUnits::Estimate,
+        over: OverrunAction::Finish,
+        counts_kib,
+    };
+    config::LimitConfig { charge: Some(charge), ..config(token(5, DAY, 5)) }
+}
+
+#[test]
+fn a_charge_in_the_same_units_keeps_the_used_ones() {
+    let plain = config(token(5, DAY, 5));
+    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &plain, 1000))]);
+    assert_eq!(gate.take(0, 3), 3);
+    assert_eq!(gate.reloaded(0, &charging(&[ChargedUnits::Request], false), 1000).take(0, 9), 2);
+}
+
 #[test]
 fn another_limit_starts_fresh() {
     let leaky = config(leaky(1, DAY, 5, 0));
@@ -193,6 +218,9 @@ fn another_limit_starts_fresh() {
         (fixed, config(crate::support::fixed(5, DAY, WindowAlign::Clock))),
         (sliding_10.clone(), config(sliding(5, DAY, 20))),
         (sliding_10, config(sliding(5, DAY, 5))),
+        (config(token(5, DAY, 5)), charging(&[ChargedUnits::Bytes], false)),
+        (charging(&[ChargedUnits::Bytes], false), charging(&[ChargedUnits::Bytes], true)),
+        (charging(&[ChargedUnits::Bytes], false), charging(&[ChargedUnits::Request], false)),
     ];
     for (before, after) in others {
         let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &before, 1000))]);

@@ -61,7 +61,7 @@ impl Scene {
             if permit.wait_turn().await.is_err() {
                 return;
             }
-            permit.take_slots(Now::read_clock()).await.unwrap();
+            permit.take_slots().await.unwrap();
             permit.keep_charges();
             left.borrow_mut().push((start.elapsed().as_millis() as u64, number));
         }))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluicegate::admission::chain::{
     Chain, ChainMode, ChainPermit, ChainRejection, ChainVerdict, Charge, Decisions, LimitDemand, Look,
-    Queued, TurnTaken, WaitingCap, WaitingRequest,
+    Queued, WaitingCap, WaitingRequest,
 };
 use sluicegate::base::clock::Now;
 use sluicegate::config::LimitId;
@@ -70,7 +70,12 @@ pub fn all_windows(units: u64, period_ns: u64) -> Vec<Algorithm> {
 }
 
 pub fn concurrency(max: u32) -> Algorithm {
-    Algorithm::Concurrency { min: None, max }
+    slots(max, 0, None)
+}
+
+/// Slots with a queue.
+pub fn slots(max: u32, queue: u64, max_wait: Option<Duration>) -> Algorithm {
+    Algorithm::Concurrency { min: None, max, queue, max_wait }
 }
 
 pub fn config(algorithm: Algorithm) -> config::LimitConfig {
@@ -88,6 +93,7 @@ pub fn config(algorithm: Algorithm) -> config::LimitConfig {
             name: http::HeaderName::from_static("cost"),
             invalid: sluicegate::config::InvalidCost::One,
         },
+        charge: None,
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
@@ -143,7 +149,7 @@ pub enum Verdict {
 pub enum Accepted {
     Passing(ChainPermit),
     Queued(Queued),
-    TurnTaken(TurnTaken),
+    TurnTaken(Queued),
     /// Everything that it still holds is left to the counters.
     Gone,
 }
@@ -208,17 +214,21 @@ impl Accepted {
     /// Waits for its turn, if it has to.
     pub async fn wait_turn(&mut self) -> Result<(), ChainRejection> {
         match std::mem::replace(self, Accepted::Gone) {
-            Accepted::Queued(queued) => *self = Accepted::TurnTaken(queued.wait_turn().await?),
+            Accepted::Queued(mut queued) => {
+                queued.wait_turn().await?;
+                *self = Accepted::TurnTaken(queued);
+            }
             other => *self = other,
         }
         Ok(())
     }
 
     /// Takes its slots after its turn; a request that did not wait has them already.
-    pub async fn take_slots(&mut self, now: Now) -> Result<(), ChainRejection> {
+    pub async fn take_slots(&mut self) -> Result<(), ChainRejection> {
         match std::mem::replace(self, Accepted::Gone) {
-            Accepted::TurnTaken(turn) => {
-                *self = Accepted::Passing(turn.take_slots(now, None, &mut Vec::new()).await?);
+            Accepted::TurnTaken(mut turn) => {
+                turn.take_slots(None, &mut Vec::new()).await?;
+                *self = Accepted::Passing(turn.into_permit());
             }
             other => *self = other,
         }
@@ -295,6 +305,13 @@ impl Gate {
     pub fn passes(&self, at: u64) -> bool {
         self.send(at, 1, 1).is_ok()
     }
+}
+
+/// The slots of key 1 that are free, as a look finds them; 0 while requests wait.
+pub fn free_slots(limit: &Arc<Limit>) -> u64 {
+    let gate = Gate::new(vec![limit.clone()]);
+    let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
+    gate.chain.look(Now::read_clock(), &gate.waiting, ask).decisions[0].decision.remaining
 }
 
 /// The permit of an accepted request.

@@ -45,6 +45,30 @@ fn counters_and_bans_are_handed_over() {
     assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.3", "cid")), [200, 200, 429]);
 }
 
+/// A stop that an upstream asked for lasts in the new process as long as in the old one, each key apart.
+#[test]
+fn stops_of_upstreams_are_handed_over() {
+    let upstream = Upstream::new(|request| match request.header("x-user").as_deref() {
+        Some("ann") => Reply::with(429, &[("Retry-After", "20")], "had enough"),
+        _ => Reply::text("well"),
+    });
+    let mut gateway = Gateway::start(&format!(
+        "account: {{ from: header:x-user }}\n\
+         upstreams: {{ app: {{ servers: \"{}\", obey: {{ key: account }} }} }}\n\
+         locations: [{{ path: /, upstream: app }}]\n",
+        upstream.addr()
+    ));
+    let start = Instant::now();
+    assert_eq!([ask(&gateway, "192.0.2.1", "ann"), ask(&gateway, "192.0.2.1", "bob")], [429, 200]);
+    let _successor = gateway.upgrade();
+    assert_eq!(gateway.metric("sluicegate_upstream_stopped", &["upstream=\"app\""]), 1.0);
+    let rejected = gateway.ask(&get("/").header("x-user", "ann")).expect(429);
+    assert!(rejected.text().contains("takes no requests now") && upstream.count() == 2);
+    let end = start.elapsed() + ms(rejected.retry_after_ms());
+    assert!((ms(19_900)..ms(21_000)).contains(&end), "{end:?}");
+    assert_eq!(ask(&gateway, "192.0.2.1", "bob"), 200);
+}
+
 /// The old process answers a request in flight, then ends; an idle connection is closed, or its next answer says that
 /// it is the last.
 #[test]

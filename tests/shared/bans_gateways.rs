@@ -140,6 +140,7 @@ fn two(redis: &Redis, bans: &str) -> Fleet {
             "{head}account: {{ from: \"header:x-user\" }}\nbans: {{ after: 4/1h, for: 10m{bans} }}\n\
              limits: {{ login: {{ key: ip, rate: 1/h, state: local }} }}\n\
              locations:\n  - {{ path: /login, respond: {{ body: ok }}, limits: login }}\n  \
+             - {{ path: /gone, respond: {{ status: 404 }} }}\n  \
              - {{ path: /, respond: {{ body: ok }} }}\n"
         )
     });
@@ -177,6 +178,25 @@ fn a_client_rejected_by_several_gateways_is_banned_by_all() {
     let before = sum("sluicegate_strikes_total");
     (0..20).for_each(|_| assert_eq!(from("127.0.0.5", 0, "/login"), 429));
     assert_eq!(sum("sluicegate_strikes_total"), before);
+}
+
+/// Responses on both gateways add up.
+#[test]
+fn a_scanner_of_several_gateways_is_banned_by_all() {
+    let redis = Redis::start();
+    let fleet = two(&redis, ", strikes: [reject, 404]");
+    let from = |ip: &str, index: usize, target: &str| {
+        Client::connect_from(ip, fleet.gateways[index].addr()).ask(&get(target)).status
+    };
+    for index in [0, 1, 0, 1] {
+        assert_eq!([from("127.0.0.5", index, "/"), from("127.0.0.5", index, "/gone")], [200, 404]);
+    }
+    for index in [0, 1] {
+        eventually("a ban that both know of", || from("127.0.0.5", index, "/") == 429);
+        assert_eq!([from("127.0.0.6", index, "/"), from("127.0.0.6", index, "/gone")], [200, 404]);
+    }
+    let sum = |name: &str| fleet.metric(name, &[]);
+    assert_eq!([sum("sluicegate_strikes_total"), sum("sluicegate_bans_total")], [6.0, 1.0]);
 }
 
 #[test]

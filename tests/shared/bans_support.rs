@@ -53,6 +53,7 @@ pub fn config(rules: &BanRules) -> config::BansConfig {
         first: Duration::from_micros(rules.first_us),
         longest: Duration::from_micros(rules.longest_us),
         key: BanKey::Ip,
+        strikes: config::StrikeRules::default(),
     }
 }
 

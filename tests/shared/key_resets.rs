@@ -16,6 +16,7 @@ use sluicegate::shared::{
 use crate::limits;
 use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
 use crate::link_support::{settled, single, until};
+use crate::script_settle::charging;
 use crate::script_support::*;
 use crate::support::Redis;
 
@@ -71,6 +72,19 @@ fn a_reset_forgets_one_limit_of_one_key_and_nothing_else() {
     let items = shared.items(&[key(1)], 10);
     counters.call(ScriptOp::Refund, &items, START_US);
     assert_eq!(remaining(&mut counters, &shared, 1, START_US)[0], before[0]);
+}
+
+#[test]
+fn a_reset_forgets_what_responses_settle() {
+    let mut counters = Counters::start();
+    let kinds = [token(10, SECOND_NS, 10), fixed(10, SECOND_NS, WindowAlign::First), log(10, SECOND_NS)];
+    let shared = Shared::new(kinds.into_iter().map(charging).collect());
+    assert!(shared.take(&mut counters, &[key(1)], 10, START_US).admitted);
+    for index in 0..3 {
+        assert_eq!(reset(&mut counters, &shared, index, START_US), (1, 0), "limit {index}");
+        let expected: Vec<u64> = (0..3).map(|n| if n <= index { 10 } else { 0 }).collect();
+        assert_eq!(remaining(&mut counters, &shared, 1, START_US), expected);
+    }
 }
 
 #[test]

@@ -38,7 +38,13 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
         let fresh = shared.take(counters, &[SharedKey([*key | 128; 16])], *cost, now);
         assert_eq!(fresh, without, "request {turn}");
         for (rate, decision) in fresh.decisions.iter().enumerate() {
-            let answer = RateAnswer { decision: *decision, mark: 0, skipped: false, window_ns: None };
+            let answer = RateAnswer {
+                decision: *decision,
+                mark: 0,
+                skipped: false,
+                window_ns: None,
+                has_reserved: false,
+            };
             gateway.record_answer(rate, &units, at, &answer);
         }
     }

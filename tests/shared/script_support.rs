@@ -8,7 +8,8 @@ use sluicegate::config;
 use sluicegate::config::LimitId;
 use sluicegate::limit::{Decision, Limit, LimitOutcome};
 use sluicegate::shared::{
-    CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SharedKey, SlotCount,
+    CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SettledKey, SharedKey,
+    SlotCount,
 };
 
 use crate::limits;
@@ -95,7 +96,11 @@ impl Counters {
     /// The script's answer to `items` by its own clock, or at `now_us`.
     #[track_caller]
     pub fn raw(&mut self, op: ScriptOp, items: &[CallItem<'_>], now_us: Option<u64>) -> Vec<u8> {
-        let packed = PackedCall::new(op, "sg", self.node, items);
+        self.send(&PackedCall::new(op, "sg", self.node, items), now_us)
+    }
+
+    #[track_caller]
+    fn send(&mut self, packed: &PackedCall, now_us: Option<u64>) -> Vec<u8> {
         let mut pipe = redis::pipe();
         pipe.cmd("EVALSHA").arg(&LuaScript::take_script().sha).arg(packed.keys.len());
         packed.keys.iter().for_each(|key| {
@@ -112,6 +117,12 @@ impl Counters {
         }
         let (bytes,): (Vec<u8>,) = pipe.query(&mut self.connection).unwrap();
         bytes
+    }
+
+    /// The script's answer to settlements at `now_us`.
+    #[track_caller]
+    pub fn settle(&mut self, keys: &[SettledKey<'_>], now_us: u64) -> Vec<u8> {
+        self.send(&PackedCall::settle("sg", self.node, keys), Some(now_us))
     }
 
     #[track_caller]

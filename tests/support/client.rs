@@ -215,6 +215,20 @@ impl Client {
         self.wire.exactly(length, Instant::now() + PATIENCE).bytes
     }
 
+    /// The next chunks, which together have exactly `length` bytes.
+    pub fn take_chunks(&mut self, length: usize) -> Vec<u8> {
+        let (mut taken, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+        while taken.len() < length {
+            let Ok(line) = self.wire.until(b"\r\n", deadline) else { break };
+            let size = String::from_utf8_lossy(&line[..line.len() - 2]).into_owned();
+            let Ok(size) = usize::from_str_radix(&size, 16) else { break };
+            let mut chunk = self.wire.exactly(size + 2, deadline).bytes;
+            chunk.truncate(size);
+            taken.extend(chunk);
+        }
+        taken
+    }
+
     /// Reads and discards `length` bytes, if they come.
     pub fn skip(&mut self, length: usize, timeout: Duration) -> Option<End> {
         self.wire.exactly(length, Instant::now() + timeout).end

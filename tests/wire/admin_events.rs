@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::json_schema::find_misfits;
 use crate::support::*;
 
-const FILE: &str = "limits: { tight: { rate: 1/h } }\nupstreams: { app: [127.0.0.1:1, 127.0.0.1:2] }\n\
+const FILE: &str = "limits: { tight: { rate: 1/h } }\nupstreams: { app: { servers: [127.0.0.1:1, 127.0.0.1:2], queue: {} } }\n\
                     locations:\n  - { path: /, respond: { body: ok }, limits: tight }\n  \
                     - { path: /app, upstream: app }\n";
 

@@ -7,21 +7,21 @@ use crate::support::*;
 
 /// The gateway of an example, with more top-level lines for the test.
 #[track_caller]
-fn example(name: &str, more: &str) -> Gateway {
+pub fn example(name: &str, more: &str) -> Gateway {
     let path = format!("{}/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     Gateway::start(&format!("{more}\n{}", moved(&text)))
 }
 
 /// An example with addresses and files that suit any machine and parallel runs.
-fn moved(text: &str) -> String {
+pub fn moved(text: &str) -> String {
     // No Redis listens there, and no file of the user is written.
     let text = text.replace("${REDIS_URL:-redis://127.0.0.1:6379}", "redis://127.0.0.1:9");
     let text = text.replace("../tests/", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/"));
     text.replace("\":8443\"", "127.0.0.1:0").replace("\":8080\"", "127.0.0.1:0")
 }
 
-fn from_account(target: &str, account: &str) -> Ask {
+pub fn from_account(target: &str, account: &str) -> Ask {
     get(target).header("X-Account-Id", account)
 }
 
@@ -33,7 +33,7 @@ const TRUSTING: &str = "server: { trusted_proxies: 127.0.0.1 }";
 
 #[test]
 fn every_example_is_tried_here() {
-    let source = include_str!("examples.rs");
+    let source = concat!(include_str!("examples.rs"), include_str!("examples_charge.rs"));
     let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).expect("the examples");
     let files = folder.map(|file| file.expect("a readable folder").file_name());
     for file in files.filter_map(|file| file.to_str().map(str::to_owned)) {
@@ -99,6 +99,17 @@ fn login_guard() {
     let left: u64 = banned.header("retry-after").expect("Retry-After").parse().expect("seconds");
     assert!((880..=900).contains(&left), "banned for {left} s");
     gateway.ask(&from_client("/login", "203.0.113.2")).expect(200);
+    // Wrong passwords count too, wherever they are tried.
+    let upstream = Upstream::new(|seen| match seen.header("x-password").as_deref() {
+        Some("right") => Reply::text("welcome"),
+        _ => Reply::with(401, &[], "no"),
+    });
+    let text = std::fs::read_to_string("examples/login_guard.yaml").expect("the example");
+    let text = text.replace("upstream: demo", &format!("upstream: \"{}\"", upstream.url()));
+    let gateway = Gateway::start(&format!("{TRUSTING}\n{}", moved(&text)));
+    let login = |password: &str| from_client("/api/session", "203.0.113.3").header("X-Password", password);
+    (0..10).for_each(|_| drop(gateway.ask(&login("wrong")).expect(401)));
+    gateway.ask(&login("right")).expect(429);
 }
 
 #[test]
@@ -204,6 +215,24 @@ fn weighted_api() {
 }
 
 #[test]
+fn mcp_tools() {
+    let gateway = example("mcp_tools", "");
+    let call = |name: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}"}}}}"#)
+    };
+    let ask = |body: &str| gateway.ask(&post("/mcp", body.as_bytes()));
+    let passed = (0..15).filter(|_| ask(&call("search")).status == 200).count();
+    assert!((10..=11).contains(&passed), "{passed} passed");
+    assert!(ask(&call("search")).expect(429).text().contains("limit tool"));
+    ask(&call("read")).expect(200);
+    ask(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#).expect(200);
+    let batch = |calls: usize| format!("[{}]", vec![call("search"); calls].join(","));
+    ask(&batch(40)).expect(200);
+    assert!(ask(&batch(40)).expect(429).text().contains("limit calls"));
+    ask(&batch(61)).expect(413);
+}
+
+#[test]
 fn behind_a_proxy() {
     let gateway = example("behind_a_proxy", "");
     let shots = volley(gateway.addr(), (0..30).map(|_| from_client("/", "203.0.113.1")));
@@ -227,6 +256,29 @@ fn load_balancing() {
     let gateway = example("load_balancing", "");
     thread::sleep(ms(10));
     assert!([502, 503].contains(&gateway.get("/").status));
+}
+
+/// Four requests are at each server, the others wait.
+#[test]
+fn job_queue() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/job_queue.yaml");
+    let text = std::fs::read_to_string(path).expect("an example");
+    let gate = Gate::default();
+    let servers = [Upstream::held_by(&gate), Upstream::held_by(&gate)];
+    let places = [9001, 9002].into_iter().zip(&servers);
+    let text = places.fold(text, |text, (port, server)| {
+        text.replace(&format!("127.0.0.1:{port}"), &server.addr().to_string())
+    });
+    let gateway = Gateway::start(&moved(&text));
+    let mut clients: Vec<Client> = (0..20).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(get("/").bytes()));
+    eventually("12 wait", || gateway.metric("sluicegate_upstream_queue_depth", &[]) == 12.0);
+    assert!(servers.iter().all(|server| server.wait_for(4).len() == 4));
+    gate.open();
+    clients.iter_mut().for_each(|client| drop(client.response().expect(200)));
+    // The unchanged file, without any server.
+    let alone = example("job_queue", "");
+    alone.get("/").expect(502);
 }
 
 #[test]
@@ -295,6 +347,25 @@ fn health_and_retries() {
     // The unchanged file, without any server.
     let alone = example("health_and_retries", "");
     assert!([502, 503].contains(&alone.get("/").status));
+}
+
+/// A refused request stops the others, which wait until the provider takes requests again.
+#[test]
+fn provider_pushback() {
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    let provider = Upstream::new(move |_| match is_first.swap(false, std::sync::atomic::Ordering::Relaxed) {
+        true => Reply::with(429, &[("Retry-After", "1")], "no"),
+        false => Reply::text("sent"),
+    });
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/provider_pushback.yaml");
+    let text = std::fs::read_to_string(path).expect("an example");
+    let gateway = Gateway::start(&text.replace("127.0.0.1:9000", &provider.addr().to_string()));
+    gateway.get("/").expect(429);
+    let shots = volley(gateway.addr(), (0..5).map(|_| get("/")));
+    assert_eq!(count(&shots, 200), 5);
+    assert!(shots.iter().all(|shot| shot.answered >= ms(500)), "they waited");
+    // The unchanged file, without any provider.
+    example("provider_pushback", "").get("/").expect(502);
 }
 
 #[test]
