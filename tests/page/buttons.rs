@@ -54,7 +54,7 @@ fn reset_admits_the_next_request() {
     browser.confirm("ip=192.0.2.1 was reset");
     assert_eq!(ask(&gateway, CLIENT), 200);
     assert_eq!(use_up(&gateway), 1);
-    eventually("the audit line", || gateway.stderr().contains("a false alarm"));
+    gateway.wait_stderr("a false alarm");
     assert_eq!(browser.console_errors(), [""; 0]);
 }
 

@@ -62,7 +62,7 @@ fn the_log_level_follows() {
     gateway.change(&format!("log: {{ level: error }}\nbans: {{ after: 9/1m }}\n{HELLO}"));
     assert!(!gateway.stderr().contains("reloaded"), "{}", gateway.stderr());
     gateway.change(&format!("log: {{ level: debug }}\n{HELLO}"));
-    eventually("a log line", || gateway.stderr().contains("reloaded"));
+    gateway.wait_stderr("reloaded");
 }
 
 /// The access log moves to another file, with the lines of requests that end after the reload.

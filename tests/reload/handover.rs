@@ -111,7 +111,7 @@ fn begin(gateway: &Gateway) -> (Client, Successor) {
     let mut slow = gateway.client();
     slow.send("GET / HT");
     gateway.signal(Signal::USR2);
-    eventually("a new process", || gateway.stderr().contains("the new process is ready"));
+    gateway.wait_stderr("the new process is ready");
     let log = gateway.stderr();
     let line = log.lines().find(|line| line.contains("the new process is ready")).expect("it is there");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -128,7 +128,7 @@ fn a_reload_during_an_upgrade_is_handed_on() {
     gateway.signal(Signal::HUP);
     assert_eq!(gateway.wait_left(), 0);
     eventually("the new file", || gateway.get("/").expect(200).text() == "two");
-    assert!(gateway.stderr().contains("handed on to the new process"), "{}", gateway.stderr());
+    gateway.wait_stderr("handed on to the new process");
 }
 
 /// A new process that hangs while everything waits for it is given up soon.
@@ -138,7 +138,7 @@ fn a_new_process_that_hangs_is_given_up() {
     gateway.get("/").expect(200);
     let (_slow, successor) = begin(&gateway);
     kill_process(Pid::from_raw(successor.0).expect("a process"), Signal::STOP).expect("it lives");
-    eventually("a log line", || gateway.stderr().contains("said nothing for 5 seconds"));
+    gateway.wait_stderr("said nothing for 5 seconds");
     // The old process judges as before.
     assert_eq!(admitted(&gateway), 4);
     let mut h2 = H2::open(gateway.addr());

@@ -111,7 +111,7 @@ fn an_ended_grant_is_removed_and_a_restart_forgets_what_has_ended() {
     let kept = Kept::new(Duration::from_secs(6));
     let mut gateway = Gateway::start(&kept.yaml("2/h"));
     assert_eq!((admitted(&gateway, "192.0.2.1"), ask(&gateway, "192.0.2.66")), (5, 429));
-    eventually("the grant to end", || gateway.stderr().contains("grants have ended"));
+    gateway.wait_stderr("grants have ended");
     assert_eq!((admitted(&gateway, "192.0.2.1"), ask(&gateway, "192.0.2.66")), (2, 200));
     gateway.term();
     assert_eq!(gateway.wait_exit(), 0);

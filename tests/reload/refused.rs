@@ -74,8 +74,8 @@ fn hup_reports_to_the_log() {
     let gateway = Gateway::start(GOOD);
     gateway.write("locations:\n  - { path: /, respond: { body: 1 }\n");
     gateway.signal(Signal::HUP);
-    eventually("a log line", || gateway.stderr().contains("the old configuration stays"));
-    assert!(gateway.stderr().contains("gateway.yaml:"), "{}", gateway.stderr());
+    gateway.wait_stderr("the old configuration stays");
+    gateway.wait_stderr("gateway.yaml:");
     let status = gateway.admin_get("/status").expect(200).text();
     assert!(status.contains("last reload failed: "), "{status}");
     assert_unharmed(&gateway, 1.0);

@@ -17,7 +17,7 @@ fn hup_takes_the_file_over_on_open_connections() {
     gateway.write(&saying("two"));
     gateway.signal(Signal::HUP);
     eventually("the new answer", || client.ask(&get("/")).expect(200).text() == "two");
-    eventually("a log line", || gateway.stderr().contains("reloaded: locations: changed /"));
+    gateway.wait_stderr("reloaded: locations: changed /");
     assert_eq!(gateway.metric("sluicegate_reloads_total", &["result=\"ok\""]), 1.0);
     assert_eq!(gateway.metric("sluicegate_config_generation", &[]), 2.0);
 }

@@ -162,7 +162,7 @@ fn no_signal_ends_a_successor_that_starts() {
             thread::sleep(ms(1));
         }
         assert_eq!(gateway.wait_left(), 0, "{signal:?}: {}", gateway.stderr());
-        assert!(gateway.stderr().contains("the new process serves"), "{signal:?}: {}", gateway.stderr());
+        gateway.wait_stderr("the new process serves");
         gateway.get("/").expect(200);
         if signal == Signal::USR2 {
             eventually("a third process", || gateway.process() != successor.as_raw_nonzero().get() as u32);

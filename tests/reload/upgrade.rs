@@ -28,7 +28,8 @@ fn counters_and_bans_are_handed_over() {
     let (first, addr) = (gateway.pid(), gateway.addr());
     let successor = gateway.upgrade();
     assert_ne!(successor.0 as u32, first);
-    assert_eq!(gateway.stderr().matches(&format!("listening http://{addr}\"")).count(), 2);
+    let listening = format!("listening http://{addr}\"");
+    eventually("its own line", || gateway.stderr().matches(&listening).count() == 2);
     assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 429);
     assert_eq!(ask(&gateway, "192.0.2.66", "bob"), 429);
     assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 1.0);
@@ -181,8 +182,8 @@ fn a_broken_file_stops_the_upgrade() {
     open.ask(&get("/").header("x-user", "zoe")).expect(200);
     gateway.write("locations: [\n");
     gateway.signal(Signal::USR2);
-    eventually("a log line", || gateway.stderr().contains("the upgrade failed, and this process goes on"));
-    assert!(gateway.stderr().contains("exit status: 3"), "{}", gateway.stderr());
+    gateway.wait_stderr("the upgrade failed, and this process goes on");
+    gateway.wait_stderr("exit status: 3");
     assert!(gateway.is_running());
     open.ask(&get("/").header("x-user", "zoe")).expect(200);
     assert_eq!([(); 2].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 429]);
@@ -191,7 +192,7 @@ fn a_broken_file_stops_the_upgrade() {
     let taken = taken.local_addr().expect("an address");
     gateway.write(&format!("listen: [127.0.0.1:0, \"{taken}\"]\n{COUNTED}"));
     gateway.signal(Signal::USR2);
-    eventually("a log line", || gateway.stderr().contains("exit status: 4"));
+    gateway.wait_stderr("exit status: 4");
     assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 429);
     gateway.write(COUNTED);
     let _successor = gateway.upgrade();
@@ -254,7 +255,7 @@ fn an_upgrade_that_fails_leaves_the_unix_socket() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     gateway.write(&file(&format!(", \"{}\"", taken.local_addr().expect("an address"))));
     gateway.signal(Signal::USR2);
-    eventually("a log line", || gateway.stderr().contains("exit status: 4"));
+    gateway.wait_stderr("exit status: 4");
     Client::connect_unix(&path).ask(&get("/")).expect(200);
 }
 

@@ -115,7 +115,7 @@ fn a_pipe_does_not_end_the_watch() {
         mkfifo(&file);
         let failures = gateway.metric("sluicegate_reloads_total", &["failed"]);
         eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == failures + 1.0);
-        eventually("its reason", || gateway.stderr().contains("is not a regular file"));
+        gateway.wait_stderr("is not a regular file");
         std::fs::remove_file(&file).expect("removed");
         std::fs::write(&file, text.map_or(kept, |text| text.into())).expect("a file");
     }

@@ -80,7 +80,7 @@ fn a_stop_that_one_gateway_heard_holds_on_the_other() {
     assert_eq!(rejected.json()["detail"], "upstream app takes no requests now");
     let left = rejected.retry_after_ms();
     assert!((1_000..=4_100).contains(&left), "{left}");
-    assert!(other.stderr().contains("the upstream stops the requests of another gateway and is obeyed"));
+    other.wait_stderr("the upstream stops the requests of another gateway and is obeyed");
     eventually("the end of the stop", || status_of(other, "other") == 200);
     assert!(start.elapsed() >= ms(4_000), "{:?}", start.elapsed());
     let stops = |gateway: &Gateway| gateway.metric("sluicegate_upstream_stops_total", &["upstream=\"app\""]);

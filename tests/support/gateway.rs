@@ -229,6 +229,16 @@ impl Gateway {
         self.stderr.text()
     }
 
+    /// Waits for a text on stderr: a line may come after the response that belongs to it.
+    #[track_caller]
+    pub fn wait_stderr(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.stderr().contains(text) {
+            assert!(Instant::now() < deadline, "no `{text}` on stderr:\n{}", self.stderr());
+            thread::sleep(ms(3));
+        }
+    }
+
     /// Sends TERM.
     pub fn term(&self) {
         self.signal(Signal::TERM);

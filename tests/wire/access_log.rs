@@ -294,7 +294,7 @@ fn usr1_reopens_a_moved_log() {
     std::fs::remove_file(&log).expect("a file can be removed");
     std::fs::create_dir(&log).expect("a folder");
     gateway.signal(rustix::process::Signal::USR1);
-    eventually("a warning", || gateway.stderr().contains("the access log stays in its old file"));
+    gateway.wait_stderr("the access log stays in its old file");
     gateway.get("/").expect(200);
     assert!(gateway.is_running());
 }

@@ -218,7 +218,7 @@ fn json_logs_are_json_from_the_first_line() {
 #[test]
 fn pretty_logs_begin_with_the_banner() {
     let gateway = Run::default().under("ulimit -n 256").start(&format!("log: {{ format: pretty }}\n{HELLO}"));
-    eventually("a warning", || gateway.stderr().contains("descriptor limit"));
+    gateway.wait_stderr("descriptor limit");
     let stderr = gateway.stderr();
     assert!(
         stderr.starts_with("sluicegate ") && stderr.contains("\nlistening http://127.0.0.1:"),

@@ -178,7 +178,7 @@ fn an_overflowing_limit_is_counted_and_logged_once() {
     (0..5).for_each(|user| drop(ask(user)));
     assert_eq!(overflow(), 3.0);
     assert_eq!(gateway.metric("sluicegate_keys", &[]), 2.0);
-    eventually("a warning", || gateway.stderr().contains("the table is full"));
+    gateway.wait_stderr("the table is full");
     assert_eq!(gateway.stderr().matches("the table is full").count(), 1);
 }
 

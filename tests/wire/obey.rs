@@ -70,7 +70,7 @@ fn a_refusal_stops_the_requests_behind_it() {
     let lines = gateway.wait_log(2);
     let line = lines.iter().find(|line| line["verdict"] == "reject").expect("a rejection");
     assert_eq!(line["error"], "stopped by the upstream");
-    assert!(gateway.stderr().contains("the upstream refuses requests and is obeyed"));
+    gateway.wait_stderr("the upstream refuses requests and is obeyed");
     thread::sleep((asked + ms(left + 20)).saturating_duration_since(Instant::now()));
     assert_eq!(gateway.get("/").expect(200).text(), "well");
     assert_eq!(stops(&gateway, "stopped"), 0.0);
@@ -279,7 +279,7 @@ fn obeyed_statuses_neither_eject_nor_are_retried() {
     assert!(upstream.count() + other.count() <= 4);
     assert_eq!(gateway.metric("sluicegate_upstream_ejections_total", &[]), 0.0);
     assert_eq!(gateway.metric("sluicegate_upstream_retries_total", &[]), 0.0);
-    assert!(gateway.stderr().contains("W009"), "{}", gateway.stderr());
+    gateway.wait_stderr("W009");
 }
 
 /// A stop applies to requests that come in place of a rejection as well.

@@ -30,7 +30,7 @@ fn a_running_gateway_shows_no_secret() {
         for _ in 0..5 {
             assert_shows_no_secret("an answer", &gateway.get("/").text());
         }
-        assert!(gateway.stderr().contains("127.0.0.1:9"), "the servers are named:\n{}", gateway.stderr());
+        gateway.wait_stderr("127.0.0.1:9");
         assert_shows_no_secret("stderr", &gateway.stderr());
         assert_shows_no_secret("the access log", &format!("{:?}", gateway.wait_log(5)));
         assert_shows_no_secret("the metrics", &gateway.metrics());

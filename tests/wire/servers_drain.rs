@@ -64,7 +64,7 @@ fn a_server_is_drained_and_comes_back() {
     ask(&gateway, "POST", &path(&one, "undrain")).expect(200);
     assert_eq!(gateway.get("/").expect(200).text(), "one");
     assert_eq!((one.count(), other.count()), (3, 5));
-    eventually("the log", || gateway.stderr().contains("a server is no longer draining"));
+    gateway.wait_stderr("a server is no longer draining");
 }
 
 /// The last server that is up is drained only by force; then no server gets requests.

@@ -38,7 +38,7 @@ fn errors_in_a_row_eject() {
     assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 3, "{statuses:?}");
     assert_eq!((flaky.count(), ejections(&gateway)), (3, 1.0));
     assert_eq!(gateway.metric("sluicegate_upstream_ejected", &[]), 1.0);
-    eventually("the log", || gateway.stderr().contains("a server is ejected: 3 errors in a row"));
+    gateway.wait_stderr("a server is ejected: 3 errors in a row");
     ill.store(false, Relaxed);
     eventually("its return", || gateway.get("/").expect(200).text() == "flaky");
     assert_eq!(gateway.metric("sluicegate_upstream_ejected", &[]), 0.0);

@@ -59,7 +59,7 @@ fn a_snapshot_that_cannot_be_written_is_reported() {
     let yaml = "state: { snapshot: /proc/counters.bin }\nlocations: [{ path: /, respond: { body: ok } }]\n";
     let gateway = Gateway::start(yaml);
     let message = "the snapshot `/proc/counters.bin` cannot be written";
-    assert!(gateway.stderr().contains(message), "{}", gateway.stderr());
+    gateway.wait_stderr(message);
     let file = gateway.file().display().to_string();
     let checked = Run::default().args(&["check", "-c", &file]).finish(gateway.dir());
     assert!(checked.code == Some(0) && checked.stderr.contains(message), "{checked:?}");
@@ -173,8 +173,8 @@ fn a_damaged_file_is_logged_and_ignored() {
     std::fs::write(kept.file(), bytes).expect("the snapshot can be written");
     let gateway = kept.start();
     assert_eq!(ask(&gateway, "ann"), 200);
-    eventually("a warning", || gateway.stderr().contains("the snapshot is ignored"));
-    assert!(gateway.stderr().contains("damaged"), "{}", gateway.stderr());
+    gateway.wait_stderr("the snapshot is ignored");
+    gateway.wait_stderr("damaged");
     stop(gateway);
     let gateway = kept.start();
     assert_eq!([(); 3].map(|()| ask(&gateway, "ann")), [200, 200, 429]);
@@ -191,8 +191,8 @@ fn a_changed_limit_starts_fresh() {
     let gateway = kept.start_with("rate: 4/h, burst: 1");
     assert_eq!([(); 2].map(|()| ask(&gateway, "ann")), [200, 429]);
     assert_eq!(gateway.get("/other").status, 429);
-    eventually("a warning", || gateway.stderr().contains("start fresh"));
-    assert!(gateway.stderr().contains("per-user"), "{}", gateway.stderr());
+    gateway.wait_stderr("start fresh");
+    gateway.wait_stderr("per-user");
 }
 
 /// A snapshot that cannot be written is a metric, also of a later configuration, until one is written again.
@@ -221,5 +221,5 @@ fn a_folder_that_vanished_is_reported() {
     std::fs::remove_dir(kept.dir.path()).expect("the folder is empty");
     gateway.term();
     assert_eq!(gateway.wait_exit(), 0);
-    eventually("a warning", || gateway.stderr().contains("the snapshot cannot be written"));
+    gateway.wait_stderr("the snapshot cannot be written");
 }

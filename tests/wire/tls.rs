@@ -26,7 +26,7 @@ fn one_host() -> (Authority, Gateway) {
 #[test]
 fn curl_speaks_http_1_and_http_2() {
     let (authority, gateway) = one_host();
-    assert!(gateway.stderr().contains(&format!("listening https://{}", gateway.addr())));
+    gateway.wait_stderr(&format!("listening https://{}", gateway.addr()));
     for (version, expected) in [("--http1.1", "200 1.1"), ("--http2", "200 2"), ("--tls-max=1.2", "200 2")] {
         let version: Vec<&str> = version.split('=').collect();
         let arguments = [&version[..], &["https://a.test/x", "-H", "X-Forwarded-Proto: gopher"]].concat();

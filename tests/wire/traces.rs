@@ -203,9 +203,9 @@ fn a_collector_may_recover() {
     let gateway = Gateway::start(&exporting(&collector, "sample: 100%", &Upstream::ok()));
     let mut client = gateway.client();
     client.ask(&get("/lost")).expect(200);
-    eventually("the fault", || gateway.stderr().contains("does not take spans"));
+    gateway.wait_stderr("does not take spans");
     client.ask(&get("/sent")).expect(200);
-    eventually("the recovery", || gateway.stderr().contains("takes spans again"));
+    gateway.wait_stderr("takes spans again");
     eventually("a counted span", || gateway.metric("sluicegate_spans_exported_total", &[]) == 1.0);
     assert_eq!(collector.0.connections(), 1);
 }
@@ -229,7 +229,7 @@ fn a_silent_collector_leaves_requests_alone() {
     }
     assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
     eventually("dropped spans", || gateway.metric("sluicegate_spans_dropped_total", &[]) >= 400.0);
-    eventually("the timeout", || gateway.stderr().contains("no answer in time"));
+    gateway.wait_stderr("no answer in time");
 }
 
 /// The last spans are sent before the process ends, and a silent collector does not hold it up.
@@ -286,7 +286,7 @@ fn a_collector_may_have_tls() {
     };
     let distrusting = run(&others);
     distrusting.get("/").expect(200);
-    eventually("a reason", || distrusting.stderr().contains("does not take spans: cannot connect"));
+    distrusting.wait_stderr("does not take spans: cannot connect");
     assert_eq!(collector.0.count(), 0);
     let gateway = run(&ours);
     gateway.get("/").expect(200);
