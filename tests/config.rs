@@ -24,6 +24,8 @@ mod reach;
 mod redis;
 #[path = "config/values.rs"]
 mod values;
+#[path = "config/views.rs"]
+mod views;
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,8 @@
 //! The gateway beside a real nginx: the same seeded arrivals, the same decisions, the same release times.
 //!
 //! nginx's `burst=N` is a leaky_bucket with a queue of N, `burst=N nodelay` a token_bucket of N+1, `burst=N
-//! delay=M` a leaky_bucket with a burst of M+1 and a queue of N−M. Traces keep every arrival [`MARGIN_MS`]
+//! delay=M` a leaky_bucket with a burst of M+1 and a queue of N−M. A zone that several locations use with other bursts
+//! is one limit and `{ use: NAME, burst: N+1 }`. Traces keep every arrival [`MARGIN_MS`]
 //! away from the moment at which its decision would change, so that decisions must agree exactly. A stalled
 //! machine, or two arrivals that overtook each other, can make them differ once but not every time: a trace on which
 //! they differ is replayed on both, and must agree within [`ROUNDS`].
@@ -270,5 +271,123 @@ fn the_gateway_decides_as_nginx_does() {
         open = again;
     }
     let seeds: Vec<_> = open.iter().map(|t| (t.seed, t.kind.path)).collect();
+    panic!("in {ROUNDS} rounds these never agreed: {seeds:?}");
+}
+
+/// The bursts with which the locations `/0`, `/1` and `/2` use one zone, all with `nodelay`.
+const BURSTS: [u64; 3] = [1, 3, 6];
+const ZONE_PER_SECOND: u64 = 8;
+
+/// The arrivals of one key at the three locations: milliseconds, location, and whether it passes.
+fn roll_places(seed: u64) -> Vec<(u64, usize, bool)> {
+    let mut dice = Dice(seed * 7919 + 1);
+    let interval = 1000 / ZONE_PER_SECOND;
+    let (mut now, mut next) = (dice.below(400), 0u64);
+    let mut arrivals = Vec::new();
+    while arrivals.len() < ARRIVALS {
+        let place = dice.below(3) as usize;
+        let limit = BURSTS[place] * interval;
+        while next.saturating_sub(now).abs_diff(limit) < MARGIN_MS {
+            now += 5;
+        }
+        let passes = next.saturating_sub(now) <= limit;
+        arrivals.push((now, place, passes));
+        if passes {
+            next = next.max(now) + interval;
+        }
+        now += match dice.below(10) {
+            0..=5 => 4 + dice.below(10),
+            6..=8 => 20 + dice.below(180),
+            _ => 300 + dice.below(400),
+        };
+    }
+    arrivals
+}
+
+/// Replays the arrivals of all seeds at once.
+fn replay_places(
+    traces: &[(u64, Vec<(u64, usize, bool)>)],
+    addr: SocketAddr,
+    round: usize,
+) -> Vec<Vec<Fate>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let (pool, start) = (Pool::default(), Instant::now() + ms(100));
+        let mut tasks = Vec::new();
+        for (seed, arrivals) in traces {
+            for &(due, place, _) in arrivals {
+                let head = format!("GET /{place} HTTP/1.1\r\nHost: a\r\nX-Key: {round}-{seed}\r\n\r\n");
+                tasks.push(tokio::spawn(ask(addr, pool.clone(), start, ms(due), head)));
+            }
+        }
+        let mut fates = Vec::new();
+        for task in tasks {
+            fates.push(task.await.expect("every arrival is answered"));
+        }
+        fates.chunks(ARRIVALS).map(<[Fate]>::to_vec).collect()
+    })
+}
+
+/// One zone with three bursts in nginx, one limit with two further places here: the same decisions.
+#[test]
+fn one_zone_with_several_bursts_is_one_limit_at_several_places() {
+    raise_descriptors();
+    let locations: String = BURSTS
+        .iter()
+        .enumerate()
+        .map(|(place, burst)| {
+            format!(
+                "location /{place} {{ limit_req zone=one burst={burst} nodelay; proxy_pass http://@1@; }}\n"
+            )
+        })
+        .collect();
+    let nginx = Nginx::start(
+        &format!(
+            "limit_req_status 429; server {{ listen @1@; return 200 ok; }}\n\
+             limit_req_zone $http_x_key zone=one:4m rate={ZONE_PER_SECOND}r/s;\n\
+             server {{ listen @0@; keepalive_requests 1000000; {locations} }}"
+        ),
+        2,
+    );
+    let upstream = nginx.addr(1);
+    let [first, second, third] = BURSTS.map(|burst| burst + 1);
+    let gateway = Gateway::start(&format!(
+        "access_log: {{ output: none }}\n\
+         limits: {{ one: {{ key: header:x-key, rate: {ZONE_PER_SECOND}/s, burst: {first} }} }}\nlocations:\n  \
+           - {{ path: /0, upstream: \"http://{upstream}\", limits: one }}\n  \
+           - {{ path: /1, upstream: \"http://{upstream}\", limits: {{ use: one, burst: {second} }} }}\n  \
+           - {{ path: /2, upstream: \"http://{upstream}\", limits: {{ use: one, burst: {third} }} }}\n"
+    ));
+    let mut open: Vec<_> = (0..SEEDS).map(|seed| (seed, roll_places(seed))).collect();
+    let arrivals = || open.iter().flat_map(|(_, arrivals)| arrivals);
+    for place in 0..3 {
+        let own = || arrivals().filter(|(_, at, _)| *at == place);
+        let share = own().filter(|(.., passes)| *passes).count() * 100 / own().count();
+        assert!((10..=95).contains(&share), "{share} % pass at /{place}: the traces are too tame");
+    }
+    for round in 0..ROUNDS {
+        let theirs = replay_places(&open, nginx.addr(0), round);
+        let ours = replay_places(&open, gateway.addr(), round);
+        let mut again = Vec::new();
+        for (((seed, arrivals), theirs), ours) in open.into_iter().zip(theirs).zip(ours) {
+            let differs = |index: &usize| {
+                let planned = if arrivals[*index].2 { 200 } else { 429 };
+                theirs[*index].status != planned || ours[*index].status != planned
+            };
+            if let Some(index) = (0..ARRIVALS).find(differs) {
+                let (at, place, passes) = arrivals[index];
+                let (nginx, ours) = (theirs[index].status, ours[index].status);
+                eprintln!(
+                    "round {round}, seed {seed}: at {at} ms, /{place}: {passes}, nginx {nginx}, the gateway {ours}"
+                );
+                again.push((seed, arrivals));
+            }
+        }
+        if again.is_empty() {
+            return;
+        }
+        open = again;
+    }
+    let seeds: Vec<_> = open.iter().map(|(seed, _)| seed).collect();
     panic!("in {ROUNDS} rounds these never agreed: {seeds:?}");
 }

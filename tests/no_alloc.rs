@@ -69,6 +69,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm,
         tiers: vec![],
+        views: vec![],
         grants: vec![],
         fair_by: vec![],
         warm_up,

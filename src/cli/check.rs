@@ -12,8 +12,9 @@ use super::server_names::find_unresolved;
 use super::{CONFIG_INVALID, load_noted, print_error, print_output, use_colors, warning_text};
 use crate::config::LimitId;
 use crate::config::describe::{
-    advise_on_state, describe_access, describe_action, describe_bans, describe_cors, describe_header_edits,
-    describe_hosts, describe_limit, describe_listen, describe_location, describe_state, describe_upstream,
+    advise_on_state, describe_access, describe_action, describe_bans, describe_chain_limit, describe_cors,
+    describe_header_edits, describe_hosts, describe_limit, describe_listen, describe_location,
+    describe_state, describe_upstream,
 };
 use crate::config::{Config, LocationConfig, Problem, UpstreamConfig};
 
@@ -173,7 +174,10 @@ pub(super) fn render_overview(config: &Config) -> String {
     write_list(&mut out, "listen", describe_listen(config));
     write_list(&mut out, "upstreams", upstreams);
     write_list(&mut out, "limits", limits);
-    let server_limits = join_limit_names(config, &config.server.limits);
+    let mut server_limits = join_limit_names(config, &config.server.limits);
+    for &(limit, _) in &config.server.views {
+        server_limits += &format!("\n  {}", describe_chain_limit(config, limit, None));
+    }
     let sections = [
         ("every request", (!server_limits.is_empty()).then_some(server_limits)),
         ("every response", describe_header_edits(&config.server.headers)),

@@ -58,7 +58,7 @@ impl Limit {
     /// lock.
     pub fn apply_params(&self, clock: &dyn Fn() -> Now) {
         each!(&self.meters, meters => {
-            for (rate, meter) in meters.iter().enumerate() {
+            for (rate, meter) in meters.iter().enumerate().filter(|(rate, _)| !self.is_viewed_rate(*rate)) {
                 meter.apply_params(keys_max(&self.config, self.max_keys, rate), clock);
             }
         });
@@ -96,7 +96,8 @@ fn previous_rates(
     let mut previous = Vec::new();
     for (variant, span) in spans.iter().enumerate() {
         let tier = config.variant_tier(variant);
-        let same_tier = before.and_then(|before| {
+        // A view has no counters of its own.
+        let same_tier = before.filter(|_| !config.is_view(variant)).and_then(|before| {
             let variant = (0..before.spans.len()).find(|other| before.config.variant_tier(*other) == tier)?;
             Some((before, before.spans[variant].clone()))
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::algorithm::concurrency::{Concurrency, SlotNumbers};
 use super::algorithm::fixed_window::FixedWindow;
-use super::algorithm::leaky_bucket::LeakyBucket;
+use super::algorithm::leaky_bucket::{LeakyBucket, QueueNumbers};
 use super::algorithm::rate::TickRate;
 use super::algorithm::settle::SettleTerms;
 use super::algorithm::sliding_log::SlidingLog;
@@ -79,8 +79,10 @@ macro_rules! meters {
         for (rate, ($one, previous)) in $rates.into_iter().zip(spec.previous).enumerate() {
             let previous = previous.and_then(|rate| old_meters.get(rate));
             let (keys_max, settle_terms) = (spec.keys_max(rate), spec.settle_terms());
-            let $table_spec = &TableSpec { keys_max, owner: spec.owner, settle_terms, previous };
-            list.push($new);
+            let counted_by = spec.counted_by(rate).and_then(|rate| list.get(rate));
+            let $table_spec = &TableSpec { keys_max, owner: spec.owner, settle_terms, previous, counted_by };
+            let meter = $new;
+            list.push(meter);
         }
         Meters::$algorithm(list)
     }};
@@ -100,6 +102,11 @@ pub(super) struct MeterSpec<'a> {
 impl MeterSpec<'_> {
     fn keys_max(&self, rate: usize) -> usize {
         keys_max(self.config, self.max_keys, rate)
+    }
+
+    /// For the rate of a view: the rate whose counters it uses.
+    fn counted_by(&self, rate: usize) -> Option<usize> {
+        Some(self.config.counter_rate(rate)).filter(|counted_by| *counted_by != rate)
     }
 
     fn settle_terms(&self) -> SettleTerms {
@@ -162,32 +169,30 @@ impl Meters {
             Algorithm::TokenBucket { rates } => rates.as_slice(),
             _ => &[],
         });
+        let deepest = |rate: usize| config.deepest_bucket(rate);
+        let tokens = tokens.enumerate().map(|(rate, one)| (one, deepest(rate)));
         let flows = config.algorithm_variants().flat_map(|numbers| match numbers {
             Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
             _ => Vec::new(),
         });
+        let flows =
+            flows.enumerate().map(|(rate, one)| (one.0, QueueNumbers::new(one, deepest(rate), config)));
         match (&config.algorithm, warm_up_ns) {
             (Algorithm::TokenBucket { .. }, None) => {
                 meters!(TokenBucket, before, spec, tokens, |one, table_spec| {
-                    TokenBucket::new(one, TickRate::new(one.rate), table_spec)
+                    TokenBucket::new(one, TickRate::new(one.0.rate), table_spec)
                 })
             }
             (Algorithm::TokenBucket { .. }, Some(ns)) => {
                 meters!(WarmTokenBucket, before, spec, tokens, |one, table_spec| {
-                    TokenBucket::new(one, WarmUpRate::new(TickRate::new(one.rate), ns), table_spec)
+                    TokenBucket::new(one, WarmUpRate::new(TickRate::new(one.0.rate), ns), table_spec)
                 })
             }
             (_, None) => meters!(LeakyBucket, before, spec, flows, |one, table_spec| {
-                LeakyBucket::new(one.0, TickRate::new(one.0.rate), one.1, config, table_spec)
+                LeakyBucket::new(one.1, TickRate::new(one.0.rate), table_spec)
             }),
             (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, table_spec| {
-                LeakyBucket::new(
-                    one.0,
-                    WarmUpRate::new(TickRate::new(one.0.rate), ns),
-                    one.1,
-                    config,
-                    table_spec,
-                )
+                LeakyBucket::new(one.1, WarmUpRate::new(TickRate::new(one.0.rate), ns), table_spec)
             }),
         }
     }
@@ -210,6 +215,12 @@ impl<M> TableSpec<'_, M> {
     /// The spec of a meter without a predecessor.
     pub(super) fn without_previous(keys_max: usize) -> TableSpec<'static, M> {
         static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
-        TableSpec { keys_max, owner: &OWNER, settle_terms: SettleTerms::default(), previous: None }
+        TableSpec {
+            keys_max,
+            owner: &OWNER,
+            settle_terms: SettleTerms::default(),
+            previous: None,
+            counted_by: None,
+        }
     }
 }

@@ -147,8 +147,14 @@ impl Limit {
     pub fn overflow_count(&self) -> u64 {
         each!(&self.meters, meters => {
             let updates = |rate: usize| meters[rate].table.overflow_updates();
-            self.spans.iter().filter_map(|span| span.clone().map(updates).max()).sum()
+            let counted = self.spans.iter().filter(|span| !self.is_viewed_rate(span.start));
+            counted.filter_map(|span| span.clone().map(updates).max()).sum()
         })
+    }
+
+    /// Whether a rate counts in the counters of another one, because it belongs to a view.
+    pub(crate) fn is_viewed_rate(&self, rate: usize) -> bool {
+        self.config.counter_rate(rate) != rate
     }
 
     /// Requests that wait in the queues of this limit, of the rate with most.

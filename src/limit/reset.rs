@@ -66,7 +66,7 @@ impl Limit {
             return Err(ResetFault::SharedCounter);
         }
         let mut reset = KeyReset::default();
-        for rate in rates {
+        for rate in rates.filter(|rate| !self.is_viewed_rate(*rate)) {
             match rated!(&self.meters, rate, meter => meter.reset_key(key, now)) {
                 OwnEntry::Updated(waiting) => {
                     reset.counters += 1;

@@ -17,7 +17,7 @@ macro_rules! tables {
 }
 
 impl Limit {
-    /// The tables of its rates, all variants in a row. Concurrency has none: nothing is in flight after a restart.
+    /// The tables of its rates, all variants with counters in a row. Concurrency has none: nothing is in flight after a restart.
     pub fn rate_tables(&self) -> Vec<SnapshotTable<'_>> {
         let tables: Vec<&dyn PersistentTable> = match &self.meters {
             Meters::TokenBucket(rates) => tables!(rates),
@@ -35,7 +35,8 @@ impl Limit {
             fingerprint: self.rate_fingerprint(rate),
             table,
         };
-        tables.into_iter().enumerate().map(to_snapshot).collect()
+        let counted = tables.into_iter().enumerate().filter(|(rate, _)| !self.is_viewed_rate(*rate));
+        counted.map(to_snapshot).collect()
     }
 
     /// The same for a limit that is the local share of a shared one; its fingerprints differ.

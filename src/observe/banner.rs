@@ -6,7 +6,7 @@ use super::logging;
 use super::stderr_line::StderrLine;
 use crate::config::LimitId;
 use crate::config::describe::{
-    describe_access, describe_bans, describe_limit, describe_location, describe_state,
+    describe_access, describe_bans, describe_chain_limit, describe_location, describe_state,
 };
 use crate::config::{Config, LocationConfig};
 
@@ -79,7 +79,7 @@ fn banner_lines(config: &Config, source: &str, listening: &[String], admin: Opti
 }
 
 fn describe_limits(config: &Config, limits: &[LimitId], location: Option<&LocationConfig>) -> Vec<String> {
-    limits.iter().map(|&limit| describe_limit(config, limit, location)).collect()
+    limits.iter().map(|&limit| describe_chain_limit(config, limit, location)).collect()
 }
 
 #[cfg(test)]

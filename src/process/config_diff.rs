@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use crate::config::LimitId;
 use crate::config::UpstreamId;
+use crate::config::ViewId;
 use crate::config::{
     ActionConfig, Config, LimitConfig, LocationConfig, Secret, UpstreamConfig, UpstreamTlsConfig,
 };
@@ -85,8 +86,9 @@ fn named_listeners(config: &Config) -> NamedTexts {
 }
 
 fn named_limits(config: &Config) -> NamedTexts {
-    // A grant is no change of the file.
-    let in_file = |limit: &LimitConfig| LimitConfig { grants: Vec::new(), ..limit.clone() };
+    // A grant is no change of the file, and a view belongs to its location.
+    let in_file =
+        |limit: &LimitConfig| LimitConfig { views: Vec::new(), grants: Vec::new(), ..limit.clone() };
     config.limits.iter().map(|limit| (limit.name.clone(), debug_text(&in_file(limit)))).collect()
 }
 
@@ -108,8 +110,9 @@ fn hash_roots(tls: &UpstreamTlsConfig) -> Option<u64> {
 /// Indices into other sections are replaced by names, which do not change with the order.
 fn named_locations(config: &Config) -> NamedTexts {
     let bare = |location: &LocationConfig| {
-        let mut bare = LocationConfig { limits: Vec::new(), ..location.clone() };
+        let mut bare = LocationConfig { limits: Vec::new(), views: Vec::new(), ..location.clone() };
         let mut references = limit_names(config, &location.limits);
+        let views = view_texts(config, &location.views);
         if let ActionConfig::Upstream(index) = &mut bare.action {
             let upstream = config.upstreams.get(std::mem::replace(index, UpstreamId(0)).0);
             references.push(upstream.map_or("", |upstream| &upstream.name));
@@ -118,7 +121,7 @@ fn named_locations(config: &Config) -> NamedTexts {
             true => location.name.clone(),
             false => format!("{} of {:?}", location.name, location.hosts),
         };
-        (display_name, debug_text(&(bare, references)))
+        (display_name, debug_text(&(bare, references, views)))
     };
     config.locations.iter().map(bare).collect()
 }
@@ -127,10 +130,19 @@ fn limit_names<'a>(config: &'a Config, limits: &[LimitId]) -> Vec<&'a str> {
     limits.iter().map(|&limit| config.limits.get(limit.0).map_or("", |limit| &limit.name)).collect()
 }
 
+/// The limits that a chain uses with other numbers, and these numbers.
+fn view_texts(config: &Config, views: &[(LimitId, ViewId)]) -> Vec<String> {
+    let numbers = |(limit, view): &(LimitId, ViewId)| {
+        let limit = config.limits.get(limit.0)?;
+        Some(debug_text(&(&limit.name, limit.views.get(view.0)?)))
+    };
+    views.iter().filter_map(numbers).collect()
+}
+
 fn server_text(config: &Config) -> String {
     let mut bare = config.server.clone();
-    let limits = std::mem::take(&mut bare.limits);
-    debug_text(&(bare, limit_names(config, &limits)))
+    let (limits, views) = (std::mem::take(&mut bare.limits), std::mem::take(&mut bare.views));
+    debug_text(&(bare, limit_names(config, &limits), view_texts(config, &views)))
 }
 
 /// Names that only one side has, and names whose texts differ.

@@ -146,7 +146,13 @@ impl LimitAnnouncement {
         let mut shape: Vec<u8> = config.key.iter().flat_map(key_part_text).collect();
         // All variants and rates have the same algorithm.
         shape.extend(rules.first().map(RateRule::algorithm_code));
-        let numbers: Vec<u8> = rules.iter().flat_map(RateRule::encode_numbers).collect();
+        let (own, mut viewed): (Vec<usize>, Vec<usize>) =
+            (0..rules.len()).partition(|rate| config.counter_rate(*rate) == *rate);
+        // The order of the places in the file does not matter.
+        viewed
+            .sort_by_key(|rate| (rules[*rate].id, rules[*rate].capacity(), rules[*rate].shape.recovery_us()));
+        let numbers = own.iter().chain(&viewed).flat_map(|rate| rules[*rate].encode_numbers());
+        let numbers: Vec<u8> = numbers.collect();
         LimitAnnouncement {
             limit: config.name.clone(),
             name: hash_text(config.name.as_bytes()),

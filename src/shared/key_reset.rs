@@ -63,8 +63,13 @@ impl Link {
 
 impl ResetEntry {
     pub fn new(limit: &SharedLimit, rates: Range<usize>, key: SharedKey) -> ResetEntry {
-        let rules = limit.rules.get(rates).unwrap_or_default().iter().map(|rule| rule.id);
-        ResetEntry { limit: limit.name().to_owned(), key, rules: rules.collect() }
+        let mut rules: Vec<u32> = Vec::new();
+        for rule in limit.rules.get(rates).unwrap_or_default() {
+            if !rules.contains(&rule.id) {
+                rules.push(rule.id);
+            }
+        }
+        ResetEntry { limit: limit.name().to_owned(), key, rules }
     }
 
     /// Tells the other gateways. `id` distinguishes this reset from others of the key, e.g. a random number.

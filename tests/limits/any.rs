@@ -33,7 +33,7 @@ impl RandomRequest {
 
 pub fn any_traffic() -> impl Strategy<Value = Vec<RandomRequest>> {
     let gap = prop_oneof![Just(0), 0..20 * MS, 0..300 * MS];
-    let request = (gap, 1..3u128, prop_oneof![3 => Just(1), 1 => 1..5u64], 0..4u64, 0..2usize, 0..5u8);
+    let request = (gap, 1..3u128, prop_oneof![3 => Just(1), 1 => 1..5u64], 0..4u64, 0..3usize, 0..5u8);
     let request = request.prop_map(|(gap, id, cost, fair, variant, fate)| RandomRequest {
         gap,
         id,
@@ -86,23 +86,51 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// Half of the buckets warm up, half of the queues have `fair_by`, half of all limits have a tier.
+/// The same rates with other bursts, or other queues: the numbers of a view.
+fn with_other_sizes(algorithm: &Algorithm, sizes: u64) -> Option<Algorithm> {
+    match algorithm {
+        Algorithm::TokenBucket { rates } => {
+            let other = |one: &TokenBucketRate| TokenBucketRate { burst: one.burst.max(1) + sizes, ..*one };
+            let smaller =
+                |one: &TokenBucketRate| TokenBucketRate { burst: one.burst.div_ceil(sizes), ..*one };
+            let rates = rates.iter().map(|one| if sizes % 2 == 0 { other(one) } else { smaller(one) });
+            Some(Algorithm::TokenBucket { rates: rates.collect() })
+        }
+        Algorithm::LeakyBucket { rates, max_wait } => {
+            let other = |one: &LeakyBucketRate| LeakyBucketRate { queue: sizes, ..*one };
+            let max_wait = if sizes % 3 == 0 { None } else { *max_wait };
+            Some(Algorithm::LeakyBucket { rates: rates.iter().map(other).collect(), max_wait })
+        }
+        _ => None,
+    }
+}
+
+/// Half of the buckets warm up, half of the queues have `fair_by`, half of all limits have a tier, and half of the
+/// buckets a view.
 pub fn any_limit() -> impl Strategy<Value = config::LimitConfig> {
     let warm_up = proptest::option::of((1..5000u64).prop_map(Duration::from_millis));
     let tier = proptest::option::of(any_rates());
     let flags = (any::<bool>(), proptest::bool::weighted(0.15));
-    (any_algorithm(), warm_up, tier, flags).prop_map(|(algorithm, warm_up, tier, (fair, dry_run))| {
-        let is_queue = matches!(algorithm, Algorithm::LeakyBucket { .. });
-        let is_bucket = is_queue || matches!(algorithm, Algorithm::TokenBucket { .. });
-        let tier = tier.map(|rates| ("other".to_owned(), Some(with_rates(&algorithm, rates))));
-        config::LimitConfig {
-            warm_up: warm_up.filter(|_| is_bucket),
-            fair_by: if is_queue && fair { vec![KeyPart::Account] } else { vec![] },
-            tiers: tier.into_iter().collect(),
-            dry_run,
-            ..config(algorithm)
-        }
-    })
+    let view = proptest::option::of(1..9u64);
+    (any_algorithm(), warm_up, tier, flags, view).prop_map(
+        |(algorithm, warm_up, tier, (fair, dry_run), view)| {
+            let is_queue = matches!(algorithm, Algorithm::LeakyBucket { .. });
+            let is_bucket = is_queue || matches!(algorithm, Algorithm::TokenBucket { .. });
+            let tier = tier.map(|rates| ("other".to_owned(), Some(with_rates(&algorithm, rates))));
+            config::LimitConfig {
+                warm_up: warm_up.filter(|_| is_bucket),
+                fair_by: if is_queue && fair { vec![KeyPart::Account] } else { vec![] },
+                tiers: tier.into_iter().collect(),
+                views: view
+                    .filter(|_| !fair)
+                    .and_then(|sizes| with_other_sizes(&algorithm, sizes))
+                    .into_iter()
+                    .collect(),
+                dry_run,
+                ..config(algorithm)
+            }
+        },
+    )
 }
 
 pub fn gate_of(configs: &[config::LimitConfig]) -> Gate {

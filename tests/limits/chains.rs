@@ -20,7 +20,7 @@ fn judge(gate: &Gate, at: u64, request: &RandomRequest) -> Judgement {
 /// numbers of waiters.
 fn visible_state(gate: &Gate, at: u64) -> (Vec<RateDecision>, Vec<usize>, usize) {
     let of =
-        |id| (0..2).map(move |variant| RandomRequest { gap: 0, id, cost: 1000, fair: 0, variant, fate: 0 });
+        |id| (0..3).map(move |variant| RandomRequest { gap: 0, id, cost: 1000, fair: 0, variant, fate: 0 });
     let decisions = (1..3).flat_map(of).flat_map(|request| judge(gate, at, &request).decisions).collect();
     let waiting = gate.chain.limits().iter().map(|limit| limit.waiter_count()).collect();
     (decisions, waiting, gate.waiting.count_waiting())

@@ -22,6 +22,7 @@ mod slot_reloads;
 mod support;
 mod threads;
 mod vectors;
+mod views;
 mod warm;
 mod windows;
 mod windows_vectors;

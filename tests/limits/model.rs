@@ -81,6 +81,14 @@ impl QueueModel {
         fits
     }
 
+    /// The same at a place with a queue of another length.
+    pub fn arrive_at(&mut self, at: u64, request: u64, queue: usize) -> bool {
+        let own = std::mem::replace(&mut self.queue, queue);
+        let fits = self.arrive(at, request);
+        self.queue = own;
+        fits
+    }
+
     pub fn leave(&mut self, at: u64, request: u64) {
         self.run(at);
         self.waiters.retain(|&waiter| waiter != request);

@@ -86,6 +86,7 @@ pub fn config(algorithm: Algorithm) -> config::LimitConfig {
         missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm,
         tiers: vec![],
+        views: vec![],
         grants: vec![],
         fair_by: vec![],
         warm_up: None,

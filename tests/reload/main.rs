@@ -18,4 +18,5 @@ mod requests;
 mod signals;
 mod stops;
 mod upgrade;
+mod views;
 mod watched;

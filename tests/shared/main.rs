@@ -59,3 +59,4 @@ mod settled_charges;
 mod settled_state;
 mod slot_queues;
 mod upstream_stops;
+mod views;

@@ -80,4 +80,5 @@ mod upstream_http2;
 mod upstream_refusals;
 mod upstream_tls;
 mod upstream_unix;
+mod views;
 mod wall_clock;

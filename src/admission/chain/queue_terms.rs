@@ -40,9 +40,10 @@ impl QueueTerms {
     }
 }
 
-/// The longest wait that any queue of a limit allows, ns; 0 without a queue.
-pub fn longest_wait_ns(limit: &LimitConfig) -> u64 {
-    let waits = limit.algorithm_variants().filter_map(|numbers| match numbers {
+/// The longest wait that any queue of a limit allows where the variant `own` stands for its own numbers, ns; 0 without
+/// a queue.
+pub fn longest_wait_ns(limit: &LimitConfig, own: usize) -> u64 {
+    let waits = limit.variants_at(own).filter_map(|numbers| match numbers {
         Algorithm::LeakyBucket { rates, max_wait } if rates.iter().all(|own| own.queue > 0) => {
             Some(wait_ns(*max_wait))
         }

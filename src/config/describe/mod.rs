@@ -22,7 +22,7 @@ pub use access::{describe_access, describe_bans};
 pub use headers::describe_header_edits;
 pub use listen::describe_listen;
 pub use location::{describe_action, describe_bandwidth, describe_cors, describe_hosts, describe_location};
-pub use sentence::describe_limit;
+pub use sentence::{describe_chain_limit, describe_limit};
 pub use state::{advise_on_state, describe_state};
 pub use upstream::describe_upstream;
 

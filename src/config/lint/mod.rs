@@ -80,10 +80,17 @@ impl<'a> LintContext<'a> {
             let limit = FieldValue { node, path, named_at: key.position, sink: defined.sink };
             return resolve_path(limit, fields);
         }
-        let (chain, position) = match self.inline_limits.get(&index) {
-            Some(&(Some(location), position)) => (self.location_value(location, &["limits"]), position),
-            Some(&(None, position)) => (self.value_at(&["server", "limits"]), position),
-            None => return defined,
+        match self.inline_limits.get(&index) {
+            Some(&(location, position)) => self.chain_value(location, position, fields),
+            None => defined,
+        }
+    }
+
+    /// The value of a field of an entry of a chain: that of a location, or `server.limits`.
+    fn chain_value(&self, location: Option<usize>, position: usize, fields: &[&str]) -> FieldValue<'a> {
+        let chain = match location {
+            Some(location) => self.location_value(location, &["limits"]),
+            None => self.value_at(&["server", "limits"]),
         };
         resolve_path(list_item(chain, position), fields)
     }

@@ -8,8 +8,9 @@ use crate::config::describe::format_full_period;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::ActionConfig;
-use crate::config::model::limit::{Algorithm, LeakyBucketRate, TokenBucketRate};
+use crate::config::model::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
 use crate::config::value::scalars::Rate;
+use crate::config::yaml::field_value::FieldValue;
 
 /// The wait after which a client is assumed to give up, if no `max_wait` is set.
 const ASSUMED_MAX_WAIT: Duration = Duration::from_secs(30);
@@ -17,33 +18,59 @@ const ASSUMED_MAX_WAIT: Duration = Duration::from_secs(30);
 pub(super) fn lint_queues(file: &LintContext<'_>) {
     for limit in (0..file.config.limits.len()).map(LimitId) {
         let numbers = &file.config.limits[limit];
-        for (variant, algorithm) in numbers.algorithm_variants().enumerate() {
+        let variants = numbers.algorithm_variants().enumerate();
+        for (variant, algorithm) in variants.filter(|(variant, _)| !numbers.is_view(*variant)) {
             // The numbers of a tier have a section of their own.
             let tier = numbers.variant_tier(variant);
             let field = |name: &'static str| match tier {
                 Some(tier) => file.limit_value(limit, &["tiers", tier, name]),
                 None => file.limit_value(limit, &[name]),
             };
-            match algorithm {
-                // What a response costs is more than what comes at once.
-                Algorithm::TokenBucket { .. } if numbers.charge.is_some() => {}
-                Algorithm::TokenBucket { rates } => {
-                    let small = rates.iter().filter_map(check_burst);
-                    small.for_each(|error| warn_at(&field("burst"), error));
-                }
-                Algorithm::LeakyBucket { rates, max_wait } => {
-                    let long = rates.iter().filter_map(|one| check_queue(one, *max_wait));
-                    long.for_each(|error| warn_at(&field("queue"), error));
-                }
-                _ => {}
-            }
+            check_numbers(numbers, algorithm, field);
         }
     }
+    lint_views(file);
     for location in 0..file.config.locations.len() {
         warn_of_timeout(file, location);
         warn_of_server_wait(file, location);
     }
     file.used_limits().into_iter().for_each(|limit| warn_of_no_queue(file, limit));
+}
+
+/// Warns of numbers of a limit at the values of their fields, which `field` finds.
+fn check_numbers<'a>(
+    limit: &LimitConfig,
+    numbers: &Algorithm,
+    field: impl Fn(&'static str) -> FieldValue<'a>,
+) {
+    match numbers {
+        // What a response costs is more than what comes at once.
+        Algorithm::TokenBucket { .. } if limit.charge.is_some() => {}
+        Algorithm::TokenBucket { rates } => {
+            let small = rates.iter().filter_map(check_burst);
+            small.for_each(|error| warn_at(&field("burst"), error));
+        }
+        Algorithm::LeakyBucket { rates, max_wait } => {
+            let long = rates.iter().filter_map(|one| check_queue(one, *max_wait));
+            long.for_each(|error| warn_at(&field("queue"), error));
+        }
+        _ => {}
+    }
+}
+
+/// Warns of the numbers that places of chains have for themselves.
+fn lint_views(file: &LintContext<'_>) {
+    let server = std::iter::once((None, &file.config.server.limits, &file.config.server.views));
+    let locations = file.config.locations.iter().enumerate();
+    let locations = locations.map(|(index, location)| (Some(index), &location.limits, &location.views));
+    for (location, chain, views) in server.chain(locations) {
+        for (id, view) in views {
+            let limit = &file.config.limits[*id];
+            let position = chain.iter().position(|other| other == id);
+            let (Some(numbers), Some(position)) = (limit.views.get(view.0), position) else { continue };
+            check_numbers(limit, numbers, |name| file.chain_value(location, position, &[name]));
+        }
+    }
 }
 
 /// Waits and turns of a concurrency limit without a queue.
@@ -120,7 +147,9 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
     let chain = file.config.server.limits.iter().chain(&location.limits);
     for (limit, numbers) in chain.map(|&limit| (limit, &file.config.limits[limit])) {
         let is_written = || file.limit_value(limit, &["max_wait"]).path != file.limit_value(limit, &[]).path;
-        let longest = numbers.algorithm_variants().filter_map(|algorithm| match algorithm {
+        let view = file.config.view_at(Some(location), limit);
+        let own = view.map_or(0, |view| numbers.view_variant(view));
+        let longest = numbers.variants_at(own).filter_map(|algorithm| match algorithm {
             Algorithm::LeakyBucket { rates, max_wait } => {
                 let drained =
                     rates.iter().map(|one| drain_time(one.rate, one.queue)).max().unwrap_or_default();

@@ -4,6 +4,10 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitId(pub usize);
 
+/// The position of other numbers for a limit in [`LimitConfig::views`](super::limit::LimitConfig::views).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ViewId(pub usize);
+
 /// The position of a location in [`Config::locations`](super::Config::locations).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocationId(pub usize);

@@ -23,6 +23,9 @@ pub struct LimitConfig {
     pub algorithm: Algorithm,
     /// Tiers with other numbers for the same algorithm; `None` = the tier is not limited.
     pub tiers: Vec<(String, Option<Algorithm>)>,
+    /// The numbers at places of the chains that use other ones than the limit's own, each once. They count in the
+    /// limit's own counters, and have the same rates.
+    pub views: Vec<Algorithm>,
     /// Other numbers for single keys; the file has none.
     pub grants: Vec<GrantConfig>,
     /// Waiters of a queue take turns by this key; empty = arrival order.
@@ -47,6 +50,8 @@ pub struct LimitNumbers {
     algorithm: Algorithm,
     tiers: Vec<(String, Option<Algorithm>)>,
     warm_up: Option<Duration>,
+    #[serde(default)]
+    views: Vec<Algorithm>,
     /// By their names.
     #[serde(default)]
     grants: Vec<(String, Algorithm)>,
@@ -153,16 +158,22 @@ pub enum WindowAlign {
 
 impl LimitConfig {
     pub fn numbers(&self) -> LimitNumbers {
-        let (algorithm, tiers) = (self.algorithm.clone(), self.tiers.clone());
+        let (algorithm, tiers, views) = (self.algorithm.clone(), self.tiers.clone(), self.views.clone());
         let grants = self.grants.iter().map(|grant| (grant.name.clone(), grant.numbers.clone()));
-        LimitNumbers { algorithm, tiers, warm_up: self.warm_up, grants: grants.collect() }
+        LimitNumbers { algorithm, tiers, warm_up: self.warm_up, views, grants: grants.collect() }
     }
 
     /// The same limit with other numbers.
     pub fn with_numbers(&self, numbers: &LimitNumbers) -> LimitConfig {
-        let LimitNumbers { algorithm, tiers, warm_up, grants } = numbers.clone();
+        let LimitNumbers { algorithm, tiers, warm_up, views, grants } = numbers.clone();
         let grants = grants.iter().map(|(name, own)| GrantConfig::from_numbers(name, own)).collect();
-        LimitConfig { algorithm, tiers, warm_up, grants, ..self.clone() }
+        LimitConfig { algorithm, tiers, warm_up, views, grants, ..self.clone() }
+    }
+
+    /// The same limit with these numbers for everybody and everywhere.
+    pub fn with_numbers_alone(&self, numbers: &Algorithm) -> LimitConfig {
+        let (tiers, views, grants) = (Vec::new(), Vec::new(), Vec::new());
+        LimitConfig { algorithm: numbers.clone(), tiers, views, grants, ..self.clone() }
     }
 
     /// Whether the rates are written as sizes, and count in KiB.
@@ -177,14 +188,16 @@ impl LimitConfig {
         self.key.iter().filter(is_optional)
     }
 
-    /// The limit's own numbers, then those of each tier that has others, then those of each grant.
+    /// The limit's own numbers, then those of each tier that has others, of each view, and of each grant.
     pub fn algorithm_variants(&self) -> impl Iterator<Item = &Algorithm> {
         self.file_variants().chain(self.grants.iter().map(|grant| &grant.numbers))
     }
 
     /// The variants without those of grants.
     pub fn file_variants(&self) -> impl Iterator<Item = &Algorithm> {
-        std::iter::once(&self.algorithm).chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
+        std::iter::once(&self.algorithm)
+            .chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
+            .chain(&self.views)
     }
 
     /// The number of rates that the file has; those of grants come after them.
@@ -199,15 +212,25 @@ impl LimitConfig {
 
     /// The index into [`LimitConfig::algorithm_variants`] for callers of `tier`; `None` = they are not limited.
     pub fn variant_for_tier(&self, tier: Option<&str>) -> Option<usize> {
-        let Some(index) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else { return Some(0) };
+        self.variant_at(0, tier)
+    }
+
+    /// The same at the place of a chain where the variant `own` stands for the limit's own numbers.
+    #[inline]
+    pub fn variant_at(&self, own: usize, tier: Option<&str>) -> Option<usize> {
+        let Some(index) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else {
+            return Some(own);
+        };
         self.tiers[index].1.as_ref()?;
         Some(1 + self.tiers[..index].iter().filter(|(_, own)| own.is_some()).count())
     }
 
-    /// The tier of a variant, or the name of its grant; `None` = the limit's own numbers.
+    /// The tier of a variant, or the name of its grant; `None` = the limit's own numbers, or a view.
     pub fn variant_tier(&self, variant: usize) -> Option<&str> {
-        let own = self.tiers.iter().filter(|(_, own)| own.is_some()).map(|(name, _)| name.as_str());
-        own.chain(self.grants.iter().map(|grant| grant.name.as_str())).nth(variant.checked_sub(1)?)
+        let tiers = self.tiers.iter().filter(|(_, own)| own.is_some()).map(|(name, _)| Some(name.as_str()));
+        let views = self.views.iter().map(|_| None);
+        let grants = self.grants.iter().map(|grant| Some(grant.name.as_str()));
+        tiers.chain(views).chain(grants).nth(variant.checked_sub(1)?)?
     }
 
     /// The variant, and the index of the rate in it, for an index that counts the rates of all variants: meters and

@@ -18,6 +18,7 @@ pub(crate) mod template;
 pub(crate) mod tls;
 pub(crate) mod traces;
 pub(crate) mod upstream;
+pub(crate) mod view;
 
 use std::ops::Index;
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ use admin::AdminConfig;
 use bandwidth::BandwidthConfig;
 use cors::CorsConfig;
 use headers::HeaderEdits;
-use id::{LimitId, LocationId, UpstreamId};
+use id::{LimitId, LocationId, UpstreamId, ViewId};
 use limit::LimitConfig;
 use listen::{ListenConfig, Scheme};
 use log_field::LogField;
@@ -84,6 +85,8 @@ pub struct ServerConfig {
     pub ipv4_prefix: u8,
     /// Indices into [`Config::limits`]; these limits come before those of the location.
     pub limits: Vec<LimitId>,
+    /// The limits of this chain that are used with other numbers.
+    pub views: Vec<(LimitId, ViewId)>,
     pub max_connections: usize,
     pub connections_per_ip: Option<u32>,
     pub keepalive_requests: u64,
@@ -200,6 +203,8 @@ pub struct LocationConfig {
     pub action: ActionConfig,
     /// Indices into [`Config::limits`], in the order of evaluation.
     pub limits: Vec<LimitId>,
+    /// The limits of this chain that are used with other numbers.
+    pub views: Vec<(LimitId, ViewId)>,
     pub strip: Option<String>,
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,

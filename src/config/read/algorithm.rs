@@ -237,7 +237,7 @@ const DRAIN_MAX_NS: u128 = 1 << 62;
 /// The longest warm-up, in ticks: the fractions of a nanosecond that the rate is computed in.
 const WARM_TICKS_MAX: u128 = 1 << 61;
 
-fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64, form: RateForm) -> bool {
+pub(crate) fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64, form: RateForm) -> bool {
     let drain =
         (u128::from(bucket) + 1).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     let fits = drain < DRAIN_MAX_NS;
@@ -252,7 +252,7 @@ fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64, form: RateF
     fits
 }
 
-fn check_cost(cost: &Cost, cost_value: Option<&FieldValue<'_>>, bucket: u64, what: &str) -> bool {
+pub(crate) fn check_cost(cost: &Cost, cost_value: Option<&FieldValue<'_>>, bucket: u64, what: &str) -> bool {
     let (Cost::Units(units), Some(value)) = (cost, cost_value) else {
         return true;
     };

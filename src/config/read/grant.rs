@@ -61,8 +61,7 @@ fn check_shared(limit: &LimitConfig, numbers: &Algorithm, sink: &ProblemSink) {
     if limit.shared.is_none() {
         return;
     }
-    let (tiers, grants) = (Vec::new(), Vec::new());
-    let alone = LimitConfig { algorithm: numbers.clone(), tiers, grants, ..limit.clone() };
+    let alone = limit.with_numbers_alone(numbers);
     if let Err(reason) = check_redis_range(&alone) {
         let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write smaller numbers"));
         let error = ValueError::new(codes::SHARED, message).with_help(help);

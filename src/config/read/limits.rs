@@ -12,20 +12,28 @@ use super::reject;
 use super::state::StateReader;
 use super::tiers;
 use super::upstreams::UpstreamReader;
-use crate::config::LimitId;
+use super::views;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
+use crate::config::model::id::{LimitId, ViewId};
 use crate::config::model::limit::{Algorithm, Cost, InvalidCost, LimitConfig};
 use crate::config::schema::field::Field;
 use crate::config::schema::kinds::{OneOrMoreOrWord, Text};
-use crate::config::schema::tables::limits::limit;
+use crate::config::schema::tables::limits::{chain_view, limit};
 use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
 
-/// The limits read so far; chains add inline limits.
+/// A chain: its limits, and those of them that it uses with other numbers.
+#[derive(Default)]
+pub(crate) struct ReadChain {
+    pub limits: Vec<LimitId>,
+    pub views: Vec<(LimitId, ViewId)>,
+}
+
+/// The limits read so far; chains add inline limits and views.
 pub(crate) struct LimitReader<'a> {
     list: Vec<LimitConfig>,
     by_name: HashMap<String, LimitId>,
@@ -70,20 +78,21 @@ impl<'a> LimitReader<'a> {
         limits
     }
 
-    /// A chain of names, inline limits and short rates, in the order of evaluation.
+    /// A chain of names, views, inline limits and short rates, in the order of evaluation.
     pub fn read_chain(
         &mut self,
         value: &FieldValue<'_>,
         owner: &str,
         upstreams: &mut UpstreamReader<'_>,
-    ) -> Vec<LimitId> {
-        let mut chain = Vec::new();
+    ) -> ReadChain {
+        let mut chain = ReadChain::default();
         if value.is_word("none") {
             return chain;
         }
         for (index, item) in value.one_or_more().into_iter().enumerate() {
             let inline_name = format!("{owner}#{}", index + 1);
             let index = match item.node.content {
+                NodeContent::Map(_) if views::is_view(&item) => self.read_view(&item, &mut chain),
                 NodeContent::Map(_) => {
                     let limit = self.read_inline(inline_name, &item, upstreams);
                     Some(self.add_limit(limit))
@@ -95,15 +104,45 @@ impl<'a> LimitReader<'a> {
                 _ => self.resolve_name(&item),
             };
             let Some(index) = index else { continue };
-            if chain.contains(&index) {
-                item.report_at_value(ValueError::new(
-                    codes::NAME,
-                    format!("the limit `{}` is in this chain twice", item.written_text()),
-                ));
+            if chain.limits.contains(&index) {
+                let message = format!("the limit `{}` is in this chain twice", self.list[index].name);
+                item.report_at_value(ValueError::new(codes::NAME, message));
             }
-            chain.push(index);
+            chain.limits.push(index);
         }
         chain
+    }
+
+    /// A limit of the top with other numbers, which are added to the views of `chain`.
+    fn read_view(&mut self, item: &FieldValue<'_>, chain: &mut ReadChain) -> Option<LimitId> {
+        let fields = item.open_section(&chain_view::SECTION);
+        if views::report_limit_fields(&fields) {
+            fields.report_unknown();
+        }
+        let name = fields.find_required(&chain_view::USE)?;
+        let id = self.resolve_name(&name)?;
+        let config = &self.list[id];
+        if !self.has_numbers(id) || !views::check_viewed_limit(&name, config) {
+            return Some(id);
+        }
+        if let Some(numbers) = views::read_view_numbers(&fields, config) {
+            self.state.check_shared_limit(&config.with_numbers_alone(&numbers), item, None);
+            let added = views::add_view(item, &mut self.list[id.0], numbers);
+            chain.views.extend(added.map(|view| (id, view)));
+        }
+        Some(id)
+    }
+
+    /// Whether the numbers of a named limit were read: placeholders stand for wrong ones.
+    fn has_numbers(&self, id: LimitId) -> bool {
+        let is_slots = |value: &FieldValue<'_>| {
+            value.is_map() && {
+                let fields = value.entries();
+                fields.iter().any(|(key, _)| key.name == limit::MAX_CONCURRENT.name)
+            }
+        };
+        let defined = self.defined.iter().find(|(defined, _)| *defined == id);
+        self.list[id].algorithm != PLACEHOLDER || defined.is_some_and(|(_, value)| is_slots(value))
     }
 
     /// `10/s` is short for `{ rate: 10/s }`.
@@ -203,6 +242,7 @@ impl<'a> LimitReader<'a> {
             missing_key_status,
             algorithm: PLACEHOLDER,
             tiers: Vec::new(),
+            views: Vec::new(),
             grants: Vec::new(),
             fair_by: fair_by.map(|value| keys::read_key_parts(&value, "fair_by")).unwrap_or_default(),
             warm_up: None,

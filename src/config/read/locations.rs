@@ -116,7 +116,7 @@ fn read_location(
         None => owner_name(&written_path, &hosts, &methods, scheme, &listeners),
     };
     let chain = fields.find(&location::LIMITS);
-    let limits_of_chain = chain.map(|value| limits.read_chain(&value, &owner, upstreams));
+    let chain = chain.map(|value| limits.read_chain(&value, &owner, upstreams)).unwrap_or_default();
     let location = LocationConfig {
         name: given_name.unwrap_or_else(|| written_path.clone()),
         written_path,
@@ -124,7 +124,8 @@ fn read_location(
         methods,
         scheme,
         listeners,
-        limits: limits_of_chain.unwrap_or_default(),
+        limits: chain.limits,
+        views: chain.views,
         strip: read_strip(fields, path.as_ref()),
         host_header: fields.read(&location::HOST_HEADER),
         request_headers: headers::read_edits(fields, &location::REQUEST_HEADERS),

@@ -35,4 +35,5 @@ pub(crate) mod tiers;
 pub(crate) mod token_keys;
 pub(crate) mod upstream_tls;
 pub(crate) mod upstreams;
+pub(crate) mod views;
 pub(crate) mod windows;

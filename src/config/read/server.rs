@@ -19,6 +19,7 @@ pub(crate) fn read_server(
             (keep.read(&keepalive::REQUESTS), keep.read(&keepalive::AGE))
         });
         let chain = fields.find(&server::LIMITS);
+        let chain = chain.map(|chain| limits.read_chain(&chain, "server", upstreams)).unwrap_or_default();
         ServerConfig {
             workers: fields.read(&server::WORKERS).unwrap_or_else(count_cores),
             trusted_proxies: fields.read_list(&server::TRUSTED_PROXIES),
@@ -26,7 +27,8 @@ pub(crate) fn read_server(
             // The table bounds both by 128.
             ipv6_prefix: fields.read(&server::IPV6_PREFIX) as u8,
             ipv4_prefix: fields.read(&server::IPV4_PREFIX) as u8,
-            limits: chain.map(|chain| limits.read_chain(&chain, "server", upstreams)).unwrap_or_default(),
+            limits: chain.limits,
+            views: chain.views,
             max_connections: fields.read(&server::MAX_CONNECTIONS),
             connections_per_ip: fields.read(&server::CONNECTIONS_PER_IP),
             keepalive_requests,

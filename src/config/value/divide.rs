@@ -19,6 +19,7 @@ impl LimitConfig {
         LimitConfig {
             algorithm: divide_algorithm(&self.algorithm, nodes),
             tiers: self.tiers.iter().map(tier).collect(),
+            views: self.views.iter().map(|numbers| divide_algorithm(numbers, nodes)).collect(),
             grants: self.grants.iter().map(grant).collect(),
             shared: None,
             ..self.clone()

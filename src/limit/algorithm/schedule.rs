@@ -8,7 +8,7 @@ use crate::limit::table::persistent::PersistentEntry;
 
 /// The spacing of a key's units: even ([`TickRate`]), or slower while the key is cold
 /// ([`WarmUpRate`](super::warm_up::WarmUpRate)).
-pub(crate) trait Schedule: PartialEq {
+pub(crate) trait Schedule: PartialEq + Clone {
     type Used: BucketUsage;
     /// The most time a unit takes, as a multiple of its time at the full rate.
     const SLOWEST: u64;

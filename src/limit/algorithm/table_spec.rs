@@ -14,23 +14,31 @@ pub(crate) struct TableSpec<'a, M> {
     pub settle_terms: SettleTerms,
     /// The meter of the same rate before a reload, which the new one continues.
     pub previous: Option<&'a M>,
+    /// For the rate of a view: the meter of the limit's own rate, in whose table it counts.
+    pub counted_by: Option<&'a M>,
 }
 
 // === impl TableSpec ===
 
 impl<M> TableSpec<'_, M> {
-    /// The table of the previous meter, or a new one.
+    /// The table that the meter counts in: that of the limit's own rate, of the previous meter, or a new one.
     pub(crate) fn build_table<E: TableEntry, N: TableParams<E>>(
         &self,
         params: &Arc<N>,
         of: impl FnOnce(&M) -> &Arc<Table<E, N>>,
     ) -> Arc<Table<E, N>> {
         let fresh = || Arc::new(Table::with_params(params.clone(), self.keys_max, self.owner.clone()));
-        self.previous.map_or_else(fresh, |previous| of(previous).clone())
+        self.counted_by.or(self.previous).map_or_else(fresh, |known| of(known).clone())
     }
 
-    /// The epoch of new parameters; `of` returns the previous epoch and whether its charges can still be refunded.
+    /// The epoch of new parameters, which a view has from the limit's own rate. `of` returns the epoch of a meter, and
+    /// whether its charges can still be refunded.
     pub(crate) fn next_epoch(&self, of: impl FnOnce(&M) -> (Epoch, bool)) -> Epoch {
-        self.previous.map(of).map_or(0, |(epoch, same)| epoch.wrapping_add((!same).into()))
+        match (self.counted_by, self.previous) {
+            (Some(counted_by), _) => of(counted_by).0,
+            (None, previous) => {
+                previous.map(of).map_or(0, |(epoch, same)| epoch.wrapping_add((!same).into()))
+            }
+        }
     }
 }

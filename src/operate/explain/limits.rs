@@ -13,7 +13,7 @@ use crate::admission::chain::{
 use crate::base::clock::Now;
 use crate::config::LocationId;
 use crate::config::MissingKey;
-use crate::config::describe::{describe_limit, describe_rate};
+use crate::config::describe::{describe_chain_limit, describe_rate};
 use crate::limit::{Limit, LimitOutcome};
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::judge;
@@ -203,7 +203,7 @@ fn explain_limit(
     let key = describe::describe_key(gateway, config, &caller.subject, route);
     let mut explanation = LimitExplanation {
         name: limit.name.to_string(),
-        does: describe_limit(&gateway.config, limit.id, location),
+        does: describe_chain_limit(&gateway.config, limit.id, location),
         dry_run: config.dry_run,
         skipped: None,
         problem: None,
@@ -230,7 +230,7 @@ fn explain_limit(
             }
         }
         Ok(LimitDemand::Skip) => {
-            explanation.skipped = Some(match caller.select_variant(limit).err() {
+            explanation.skipped = Some(match caller.select_variant(limit, 0).err() {
                 Some(Exemption::Methods) => {
                     let methods: Vec<&str> = config.methods.iter().map(http::Method::as_str).collect();
                     format!("it limits {} only", methods.join(" and "))

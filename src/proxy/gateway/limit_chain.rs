@@ -1,11 +1,10 @@
 //! The live chain of a location.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::admission::chain::{Chain, longest_wait_ns};
+use crate::admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use crate::admission::settlement::ReadingPlan;
-use crate::config::LimitId;
+use crate::config::{Config, LocationConfig};
 use crate::limit::Limit;
 use crate::request::key::LimitKeys;
 use crate::shared::SharedLimit;
@@ -13,28 +12,45 @@ use crate::shared::SharedLimit;
 /// The limits of a location, in the order they are judged.
 pub struct LimitChain {
     pub chain: Chain,
-    /// How each limit of the chain makes its keys.
-    pub keys: Vec<LimitKeys>,
+    /// One for each limit of the chain.
+    pub places: Vec<ChainPlace>,
     /// What its limits read from responses; `None`: none of them charges by the response.
     pub reading_plan: Option<Arc<ReadingPlan>>,
     /// The longest time for which its queues can hold a request that its upstream stops, ns.
     pub max_hold_ns: u64,
 }
 
+/// A limit at its place in a chain.
+pub struct ChainPlace {
+    /// How it makes its keys.
+    pub keys: LimitKeys,
+    /// The variant that judges here in place of the limit's own numbers: 0, or that of a view.
+    pub own_variant: usize,
+}
+
 impl LimitChain {
+    /// `location`: that of the chain; `None` = it is for requests that no location serves.
     pub(super) fn new(
-        ids: &[LimitId],
+        config: &Config,
+        location: Option<&LocationConfig>,
         limits: &[Arc<Limit>],
         shared: &[Option<Arc<SharedLimit>>],
-        timeout: Option<Duration>,
     ) -> LimitChain {
+        let timeout = location.and_then(|location| location.timeout);
         let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
+        let own = location.map_or(&[][..], |location| &location.limits);
+        let ids = config.server.limits.iter().chain(own);
+        let chain = Chain::new(ids.map(|id| limits[id.0].clone()).collect());
         let chain = chain.with_max_wait(max_wait).with_shared(shared);
-        let keys = chain.limits().iter().map(|limit| LimitKeys::from_limit(&limit.config)).collect();
+        let place = |limit: &ChainedLimit| ChainPlace {
+            keys: LimitKeys::from_limit(&limit.config),
+            own_variant: config.view_at(location, limit.id).map_or(0, |view| limit.config.view_variant(view)),
+        };
+        let places: Vec<ChainPlace> = chain.limits().iter().map(place).collect();
         let reading_plan = ReadingPlan::for_limits(chain.limits().iter().map(|limit| &limit.config));
-        let waits = chain.limits().iter().map(|limit| longest_wait_ns(&limit.config));
+        let placed = chain.limits().iter().zip(&places);
+        let waits = placed.map(|(limit, place)| longest_wait_ns(&limit.config, place.own_variant));
         let max_hold_ns = waits.max().unwrap_or(0).min(max_wait);
-        LimitChain { chain, keys, reading_plan, max_hold_ns }
+        LimitChain { chain, places, reading_plan, max_hold_ns }
     }
 }

@@ -59,7 +59,7 @@ pub use bans::{ActiveBan, BanOrigin, EndedBans};
 pub use grants::{ActiveGrant, GrantFault, NewGrant};
 pub use handover::{HandoverCounters, SavedNumbers};
 pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault, SharedRates};
-pub use limit_chain::LimitChain;
+pub use limit_chain::{ChainPlace, LimitChain};
 use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limits, watch_upstreams};
 pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
 pub use operator_entries::{ban_entry_name, grant_entry_name, write_grant};
@@ -201,7 +201,7 @@ impl Gateway {
             locations: Locations::new(&config.locations),
             answers_preflights: routes.iter().any(|route| route.cors.is_some()),
             routes,
-            default_chain: LimitChain::new(&config.server.limits, &limits, &shared, None),
+            default_chain: LimitChain::new(config, None, &limits, &shared),
             default_body_plan: body_plans::build_body_plan(config, None),
             access: access_cache.get_or_build(&config.access),
             bans,
@@ -315,11 +315,10 @@ impl Route {
                 Action::Redirect { to: CompiledTemplate::for_url(to), status: *status }
             }
         };
-        let own: Vec<LimitId> = config.server.limits.iter().chain(&location.limits).copied().collect();
         Route {
             name: location.name.as_str().into(),
             action,
-            chain: LimitChain::new(&own, limits, shared, location.timeout),
+            chain: LimitChain::new(config, Some(location), limits, shared),
             body_plan: body_plans::build_body_plan(config, Some(location)),
             access: access_cache.get_or_build(&location.access),
             strip: location.strip.clone(),

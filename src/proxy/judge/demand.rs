@@ -11,11 +11,11 @@ use crate::base::clock::Now;
 use crate::config::{BodyReserve, Cost, InvalidCost, LlmWeights, Reserve};
 use crate::limit::table::CounterKey;
 use crate::limit::{Limit, Units};
-use crate::proxy::gateway::Gateway;
+use crate::proxy::gateway::{ChainPlace, Gateway};
 use crate::proxy::reject::Fault;
 use crate::request::client::Client;
 use crate::request::key;
-use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec, LimitKeys};
+use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use crate::request::source::{BodyValues, NotANumber};
 use crate::shared::SharedKey;
 
@@ -77,15 +77,16 @@ impl<'a> Caller<'a> {
         Caller { client: head.client, now: head.received, subject }
     }
 
-    /// The demand on `limit`, which makes its keys with `limit_keys`.
+    /// The demand on `limit` at its place in the chain.
     #[inline]
     pub fn build_demand(
         &self,
         keys: &KeyHasher,
         limit: &Limit,
-        limit_keys: &LimitKeys,
+        place: &ChainPlace,
     ) -> Result<LimitDemand, ChargeFault> {
-        let Ok(variant) = self.select_variant(limit) else { return Ok(LimitDemand::Skip) };
+        let ChainPlace { keys: limit_keys, own_variant } = place;
+        let Ok(variant) = self.select_variant(limit, *own_variant) else { return Ok(LimitDemand::Skip) };
         match keys.hash_key(&limit_keys.count_key, &self.subject) {
             KeyOutcome::Key(key) => {
                 let fair = match &limit_keys.turn_key {
@@ -129,9 +130,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The variant of `limit` for the caller's tier, or the reason why the limit does not apply.
+    /// The variant of `limit` for the caller's tier, or the reason why the limit does not apply. The variant `own`
+    /// stands for the limit's own numbers.
     #[inline]
-    pub fn select_variant(&self, limit: &Limit) -> Result<usize, Exemption> {
+    pub fn select_variant(&self, limit: &Limit, own: usize) -> Result<usize, Exemption> {
         let config = &limit.config;
         if !config.methods.is_empty() && !self.matches_method(&config.methods) {
             return Err(Exemption::Methods);
@@ -139,7 +141,7 @@ impl<'a> Caller<'a> {
         if limit.bypass.contain_ip(self.client.ip) {
             return Err(Exemption::Bypass);
         }
-        config.variant_for_tier(Some(self.subject.tier)).ok_or(Exemption::Tier)
+        config.variant_at(own, Some(self.subject.tier)).ok_or(Exemption::Tier)
     }
 
     /// A limit of GET also limits HEAD, which costs the upstream the same and is served in the same places.

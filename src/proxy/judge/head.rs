@@ -291,15 +291,15 @@ fn judge_limits<'r, M: JudgeMode<'r>>(
     verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
 ) -> Result<(), Fault> {
     let limits: &LimitChain = gateway.chain_for(facts.route());
-    if limits.keys.is_empty() {
+    if limits.places.is_empty() {
         return Ok(());
     }
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
-    let mut keys = limits.keys.iter();
+    let mut places = limits.places.iter();
     let mut fault: Option<ChargeFault> = None;
     let demand_of = |limit: &Limit| {
-        let Some(limit_keys) = keys.next() else { return LimitDemand::Skip };
-        let demand = caller.build_demand(&gateway.keys, limit, limit_keys);
+        let Some(place) = places.next() else { return LimitDemand::Skip };
+        let demand = caller.build_demand(&gateway.keys, limit, place);
         mode.observe_demand(gateway, facts, &caller, limit, &demand);
         demand.unwrap_or_else(|charge_fault| {
             fault = Some(charge_fault);

@@ -17,6 +17,7 @@ fn server(trusted: &[&str], client_ip: config::ClientIpConfig) -> config::Server
         ipv6_prefix: 64,
         ipv4_prefix: 32,
         limits: Vec::new(),
+        views: Vec::new(),
         max_connections: 1,
         connections_per_ip: None,
         keepalive_requests: 1,

@@ -102,6 +102,7 @@ impl Debts {
 
     /// Adds units that were admitted here and that the store does not count.
     pub fn add_debt(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
+        let rate = limit.widest_rate(rate);
         let inner = &mut *self.inner.lock();
         if inner.by_key.len() >= KEYS_MAX && !inner.by_key.contains_key(&key) {
             return limit.count_lost();
@@ -136,6 +137,7 @@ impl Debts {
         if used > reserved {
             return self.add_debt(limit, rate, key, &Units { cost: used - reserved, ..*units });
         }
+        let rate = limit.widest_rate(rate);
         let inner = &mut *self.inner.lock();
         let rates = inner.by_key.get_mut(&key).map(|debts| &mut debts.rates);
         let debt = rates.and_then(|rates| rates.iter_mut().find(|debt| debt.matches_rate(limit, rate)));
@@ -155,6 +157,7 @@ impl Debts {
         if self.key_count() == 0 {
             return 0;
         }
+        let rate = limit.widest_rate(rate);
         let inner = self.inner.lock();
         let debt =
             inner.by_key.get(key).and_then(|debts| debts.rates.iter().find(|d| d.matches_rate(limit, rate)));

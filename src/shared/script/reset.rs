@@ -34,7 +34,13 @@ impl StoreReset {
     ) -> PackedCall {
         let mut packed =
             PackedCall { keys: [rule_key_name(prefix, key, None)].into_iter().collect(), body: Vec::new() };
+        let mut seen: Vec<u32> = Vec::new();
         for rule in rules {
+            // Views have the entry of the limit's own rate.
+            if seen.contains(&rule.id) {
+                continue;
+            }
+            seen.push(rule.id);
             if rule.settles || matches!(rule.shape, RuleShape::SlidingLog { .. }) {
                 packed.keys.push(rule_key_name(prefix, key, Some(rule)));
                 continue;

@@ -18,6 +18,8 @@ pub struct RateRule {
     pub(crate) shape: RuleShape,
     /// Charges are settled by responses, and the entry has a key of its own.
     pub(crate) settles: bool,
+    /// The greatest cost that any rule of the entry can accept: views share that of the limit's own rate.
+    pub(crate) capacity_max: u64,
 }
 
 /// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
@@ -59,13 +61,21 @@ impl RateRule {
         let settles = limit.charge.is_some();
         for (variant, numbers) in limit.algorithm_variants().enumerate() {
             for (rate, shape) in shapes_of(numbers).into_iter().enumerate() {
+                if let Some(own) = rules.get(rate).filter(|_| limit.is_view(variant)) {
+                    rules.push(RateRule { shape, ..*own });
+                    continue;
+                }
                 let words = shape.entry_words() - WORDS_LEAST;
                 let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), rate, shape, settles);
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
-                rules.push(RateRule { id: hash << 6 | words, shape, settles });
+                rules.push(RateRule { id: hash << 6 | words, shape, settles, capacity_max: 0 });
             }
+        }
+        for rate in 0..rules.len() {
+            let of_entry = rules.iter().filter(|rule| rule.id == rules[rate].id);
+            rules[rate].capacity_max = of_entry.map(RateRule::capacity).max().unwrap_or(0);
         }
         rules
     }

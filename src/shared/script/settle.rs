@@ -59,7 +59,7 @@ impl PackedCall {
                 packed.push_shape(rule, 0);
                 for index in order {
                     let SettleItem { mark, reserved, used, forgets, .. } = settled.items[index];
-                    let most = reserved.saturating_add(rule.capacity().saturating_mul(2));
+                    let most = reserved.saturating_add(rule.capacity_max.saturating_mul(2));
                     let numbers =
                         [reserved, used.min(most)].map(|units| rule.shape.scale_units(units) as f64);
                     packed.push_numbers([mark as f64, numbers[0], numbers[1]]);
@@ -99,7 +99,7 @@ impl PackedCall {
             RuleShape::Concurrency { .. } => (4, 1.0, 0.0),
         };
         self.body.extend([kind, flags]);
-        self.push_numbers([x, w, rule.shape.scale_units(rule.capacity()) as f64, unit as f64]);
+        self.push_numbers([x, w, rule.shape.scale_units(rule.capacity_max) as f64, unit as f64]);
     }
 }
 

@@ -6,6 +6,7 @@ use super::{RateRule, SharedLimit};
 use crate::config::{self, LimitId, OnFailure};
 use crate::limit::keys_max;
 use crate::limit::table::Table;
+use crate::shared::departures::Departures;
 use crate::shared::fleet::Fleet;
 
 // === impl SharedLimit ===
@@ -36,6 +37,12 @@ impl SharedLimit {
         let departures = |rule: &RateRule| {
             same.and_then(|before| Some(before.departures[before.rate_of_rule(rule.id)?].clone()))
         };
+        // Views wait in the queue of the limit's own rate.
+        let mut own_departures: Vec<Arc<Departures>> = Vec::with_capacity(rules.len());
+        for (rate, rule) in rules.iter().enumerate() {
+            let counted_by = own_departures.get(config.counter_rate(rate)).cloned();
+            own_departures.push(counted_by.or_else(|| departures(rule)).unwrap_or_default());
+        }
         let last_answers = |rate: usize| {
             let before = unchanged?;
             let found = before.rules.iter().position(|rule| *rule == rules[rate])?;
@@ -45,7 +52,7 @@ impl SharedLimit {
         let same_numbers = unchanged.filter(|before| before.config.numbers() == config.numbers());
         SharedLimit {
             on_failure,
-            departures: rules.iter().map(|rule| departures(rule).unwrap_or_default()).collect(),
+            departures: own_departures.into(),
             last_answers: (0..rate_count)
                 .map(|rate| last_answers(rate).unwrap_or_else(|| fresh_answers(rate)))
                 .collect(),
@@ -78,9 +85,10 @@ impl SharedLimit {
     }
 }
 
-/// The ids of the rules that the file has.
+/// The ids of the rules that the file has, each once.
 fn rule_ids(config: &config::LimitConfig, rules: &[RateRule]) -> Vec<u32> {
-    rules[..config.file_rate_count()].iter().map(|rule| rule.id).collect()
+    let counted = (0..config.file_rate_count()).filter(|rate| config.counter_rate(*rate) == *rate);
+    counted.map(|rate| rules[rate].id).collect()
 }
 
 /// The longest time that each rate of `numbers` takes to recover fully, ns.

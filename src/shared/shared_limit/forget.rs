@@ -34,7 +34,7 @@ impl SharedLimit {
 
     /// A response has made room for a key: forgets the rejections that are repeated here.
     pub fn forget_rejection(&self, rate: usize, key: &CounterKey) {
-        if let Some(table) = self.last_answers.get(rate) {
+        for table in self.places_of(rate).filter_map(|rate| self.last_answers.get(rate)) {
             table.update_existing(key, false, |last, (), ()| {
                 (last.rejected_until, last.rejected_at, last.rejected_cost) = (0, 0, 0);
             });

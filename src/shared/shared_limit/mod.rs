@@ -180,9 +180,21 @@ impl SharedLimit {
         self.in_flight.held_for(slot_key)
     }
 
-    /// The rate with this [`RateRule::id`].
+    /// The rate with this [`RateRule::id`]; of views, the one that accepts most.
     pub(super) fn rate_of_rule(&self, id: u32) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.id == id)
+        self.rules.iter().position(|rule| rule.id == id && rule.capacity() == rule.capacity_max)
+    }
+
+    /// The rate under which the local share and the debts count what is charged to a rate: the one that accepts most
+    /// of those that share its counters.
+    pub(super) fn widest_rate(&self, rate: usize) -> usize {
+        self.rate_of_rule(self.rules[rate].id).unwrap_or(rate)
+    }
+
+    /// The rates that share the counters of a rate, itself included.
+    fn places_of(&self, rate: usize) -> impl Iterator<Item = usize> {
+        let id = self.rules[rate].id;
+        (0..self.rules.len()).filter(move |other| self.rules[*other].id == id)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -255,13 +267,15 @@ impl SharedLimit {
     /// Seeds the local share with the last answer about a key, once per answer: it then leaves no more than the store
     /// did.
     pub fn seed_share(&self, share: &Limit, rate: usize, units: &Units) {
-        let Some(table) = self.last_answers.get(rate) else { return };
-        let fresh = table.update_existing(&units.key, false, |last, (), ()| {
-            let is_seeded = std::mem::replace(&mut last.seeded, true);
-            (last.at > 0 && !is_seeded).then_some(*last)
-        });
-        if let Some(last) = fresh.flatten() {
-            self.spend_last_answer(last, share, rate, units);
+        for rate in self.places_of(rate) {
+            let Some(table) = self.last_answers.get(rate) else { return };
+            let fresh = table.update_existing(&units.key, false, |last, (), ()| {
+                let is_seeded = std::mem::replace(&mut last.seeded, true);
+                (last.at > 0 && !is_seeded).then_some(*last)
+            });
+            if let Some(last) = fresh.flatten() {
+                self.spend_last_answer(last, share, rate, units);
+            }
         }
     }
 
@@ -283,22 +297,25 @@ impl SharedLimit {
         let unseeded =
             |rate: usize| self.find_last_answer(rate, &units.key).filter(|last| last.at > 0 && !last.seeded);
         let share = self.local_share();
-        if !share.rate_range(units.variant).any(|rate| unseeded(rate).is_some()) {
+        let mut places = share.rate_range(units.variant).flat_map(|rate| self.places_of(rate));
+        if !places.any(|rate| unseeded(rate).is_some()) {
             return share;
         }
         let nodes = self.fleet.nodes();
         let limit = Limit::new(self.id, &self.config.divide_among(nodes), 1);
         for rate in limit.rate_range(units.variant) {
-            let (now, one) = (Now::read_clock(), Units { cost: 1, ..*units });
+            let (now, one, widest) = (Now::read_clock(), Units { cost: 1, ..*units }, self.widest_rate(rate));
             let used = limit
-                .peek_units(rate, &one, now)
+                .peek_units(widest, &one, now)
                 .remaining
-                .saturating_sub(share.peek_units(rate, &one, now).remaining);
+                .saturating_sub(share.peek_units(widest, &one, now).remaining);
             if used > 0 {
-                limit.spend_units(rate, &Units { cost: used, ..one }, now);
+                limit.spend_units(widest, &Units { cost: used, ..one }, now);
             }
-            if let Some(last) = unseeded(rate) {
-                self.spend_last_answer(last, &limit, rate, units);
+            for rate in self.places_of(rate) {
+                if let Some(last) = unseeded(rate) {
+                    self.spend_last_answer(last, &limit, rate, units);
+                }
             }
         }
         Arc::new(limit)

@@ -10,9 +10,9 @@ use super::state::describe_store;
 use super::{
     describe_optional_key, describe_part, format_count, format_full_period, format_key, format_rate,
 };
-use crate::config::LimitId;
 use crate::config::model::access::NetworkList;
 use crate::config::model::charge::Reserve;
+use crate::config::model::id::{LimitId, ViewId};
 use crate::config::model::limit::{
     Algorithm, Cost, InvalidCost, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign,
 };
@@ -23,12 +23,34 @@ use crate::config::value::scalars::{Rate, split_size};
 /// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
 /// 10 requests per second per client IP, 20 at once; the 21st is rejected with 429 and told when to return".
 pub fn describe_limit(config: &Config, id: LimitId, location: Option<&LocationConfig>) -> String {
+    let view = location.and_then(|location| config.view_at(Some(location), id));
+    describe_with_view(config, id, location, view)
+}
+
+/// The same as the chain of `location` judges it, or without one the chain of requests that no location serves.
+pub fn describe_chain_limit(config: &Config, id: LimitId, location: Option<&LocationConfig>) -> String {
+    describe_with_view(config, id, location, config.view_at(location, id))
+}
+
+fn describe_with_view(
+    config: &Config,
+    id: LimitId,
+    location: Option<&LocationConfig>,
+    view: Option<ViewId>,
+) -> String {
     let Some(limit) = config.limits.get(id.0) else { return String::new() };
     let mut on_reject = config.on_reject.merge_patch(&limit.on_reject);
     if let Some(location) = location {
         on_reject = on_reject.merge_patch(&location.on_reject);
     }
-    compose_sentence(config, limit, &on_reject, location)
+    match view.and_then(|view| limit.views.get(view.0)) {
+        None => compose_sentence(config, limit, &on_reject, location),
+        Some(numbers) => {
+            let here = LimitConfig { algorithm: numbers.clone(), ..limit.clone() };
+            let sentence = compose_sentence(config, &here, &on_reject, location);
+            format!("{sentence}; it counts together with its other places")
+        }
+    }
 }
 
 fn compose_sentence(

@@ -118,6 +118,20 @@ section! {
     MAX_CONCURRENT: Special = Special(max_concurrent), "max_concurrent", "none", "100";
 }
 
+section! {
+    /// A limit of the top with other numbers at this place. It counts in the limit's own counters: one state for each
+    /// key, judged here by these numbers. Those that are missing are the limit's own.
+    mod chain_view = "locations[].limits[]";
+    /// The limit: a token bucket or a leaky bucket.
+    USE: Text<String> = Text::new("the name of a limit", parse_name), "use", required, "per-ip";
+    /// token_bucket: the size of the bucket at this place; with several rates a list. `auto` is the limit's own.
+    BURST: OneOrMore<OrWord<NumberOrSize>> = OneOrMore(OrWord("auto", NumberOrSize)), "burst", "auto", "5";
+    /// leaky_bucket: the requests that may wait when one comes to this place. `auto` is the limit's own.
+    QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "10";
+    /// leaky_bucket: the longest wait of requests to this place. `auto` is the limit's own.
+    MAX_WAIT: OrWord<OrWord<Text<Duration>>> = OrWord("auto", OrWord("none", NONZERO_TIME)), "max_wait", "auto", "5s";
+}
+
 /// A part of a key.
 pub(crate) const KEY_PART: Text<KeyPart> = Text::new(
     "ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or \

@@ -19,7 +19,7 @@ use crate::config::value::scalars::Parsed;
 
 use super::access::access;
 use super::headers::edits;
-use super::limits::{KEY_PART, METHODS_OR_ANY, limit, parse_name};
+use super::limits::{KEY_PART, METHODS_OR_ANY, chain_view, limit, parse_name};
 use super::reject::{on_reject, response};
 
 /// The most that `body_peek` may hold of each request.
@@ -52,7 +52,8 @@ section! {
     /// Redirects.
     REDIRECT: Special = Special(|| Shape::Section(&redirect::SECTION)),
         "redirect", "none", "{ to: \"https://${host}${request_uri}\" }";
-    /// The chain of limits, judged in this order as one transaction: names of limits, rates, and limits written here.
+    /// The chain of limits, judged in this order as one transaction: names of limits, rates, limits written here, and
+    /// `{ use: NAME, burst: 5 }`: a limit of the top with other numbers at this place.
     LIMITS: Special = Special(chain), "limits", "[]", "[per-ip, 100/s]";
     /// A prefix of the path that is removed before forwarding.
     STRIP: OrWord<Text<String>> = OrWord("none", Text::new("a path", parse_plain_path)), "strip", "none", "/api";
@@ -124,7 +125,11 @@ section! {
 
 /// A chain of limits.
 pub(crate) fn chain() -> Shape {
-    let item = Shape::Either(vec![text("the name of a limit, or a rate"), Shape::Section(&limit::SECTION)]);
+    let item = Shape::Either(vec![
+        text("the name of a limit, or a rate"),
+        Shape::Section(&chain_view::SECTION),
+        Shape::Section(&limit::SECTION),
+    ]);
     Shape::OneOrMore(Box::new(item))
 }
 

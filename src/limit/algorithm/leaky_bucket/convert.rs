@@ -33,7 +33,7 @@ impl<S: Schedule> TableParams<LeakyBucketEntry<S::Used>> for LeakyBucketParams<S
             let departed =
                 before.backlog_ticks(entry, present).saturating_sub(queues.queued_ticks(entry.queue));
             // More than a burst is ahead only where requests passed as if they had waited.
-            let depth_used = if departed > before.burst_span() { self.depth } else { 0 };
+            let depth_used = if departed > before.burst_span() { self.deepest } else { 0 };
             let departed = tick_rate.convert_ticks(departed, before.schedule.tick_rate());
             self.schedule.convert_usage(&mut entry.used, &before.schedule, present);
             queues.convert_spans(entry.queue, |span| {

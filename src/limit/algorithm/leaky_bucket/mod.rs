@@ -4,37 +4,43 @@
 //! has fewer waiters than another's, and the newest waiter of the value with most is displaced. As others may come in
 //! between, each waiter has its own time at which it gives up.
 //!
+//! A view has a queue and a longest wait of its own, which decide whether a request to its place joins the one queue of
+//! the key. The burst is the same everywhere, because it spaces the departures of all waiters.
+//!
 //! The TAT of a key runs to the end of its queue. The head is due when the TAT, less the units that wait, is no more
 //! than burst − 1 units ahead; a waiter that leaves reduces the TAT by its cost, which moves up everyone behind it.
 
 mod convert;
+mod params;
 mod position;
 mod reset;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
-use std::time::Duration;
 
-use super::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
+use super::queue::{NO_NODE, ShardQueues, WaiterState, Wakers, wake_all};
 use super::rate::{RemainingUnits, TickRate};
 use super::schedule::{BucketUsage, Schedule};
 use crate::base::clock::{ClockShift, Now};
-use crate::config::{self, LeakyBucketRate};
 use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::persistent::PersistentEntry;
 use crate::limit::table::{CounterKey, Table, TableEntry};
 use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
+pub(crate) use params::QueueNumbers;
 
 /// One rate of a leaky bucket with its counters and queues.
 pub(crate) struct LeakyBucket<S: Schedule = TickRate> {
     params: Arc<LeakyBucketParams<S>>,
+    /// It judges by its own queue and longest wait, and counts in the table of the limit's own rate.
+    is_view: bool,
     pub(crate) table: Arc<Table<LeakyBucketEntry<S::Used>, LeakyBucketParams<S>>>,
 }
 
 /// The parameters of a leaky bucket.
 pub(crate) struct LeakyBucketParams<S> {
     schedule: S,
+    numbers: QueueNumbers,
     capacity: u64,
     /// Units that may wait.
     queue: u64,
@@ -50,6 +56,8 @@ pub(crate) struct LeakyBucketParams<S> {
     give_up_ns: Option<u64>,
     /// The backlog at which no further unit is accepted, in ticks.
     depth: u128,
+    /// A bound of the same at all places.
+    deepest: u128,
     /// With `fair_by`, the values of its key take turns.
     is_fair: bool,
     /// A dry run never waits, but counts as if departures followed the schedule.
@@ -84,42 +92,18 @@ pub(crate) enum Turn {
 
 impl<S: Schedule> LeakyBucket<S> {
     pub(crate) fn new(
-        rate: &LeakyBucketRate,
+        numbers: QueueNumbers,
         schedule: S,
-        max_wait: Option<Duration>,
-        config: &config::LimitConfig,
         spec: &TableSpec<'_, LeakyBucket<S>>,
     ) -> LeakyBucket<S> {
-        let tick_rate = *schedule.tick_rate();
-        let bucket = rate.burst.saturating_add(rate.queue);
-        let capacity = tick_rate.units_within_reach(bucket.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
-        let burst = rate.burst.clamp(1, capacity);
-        let in_queue = u128::from(S::SLOWEST) * tick_rate.units_to_ticks(capacity - burst);
-        let max_wait_ns = max_wait.map(duration_ns);
-        let in_time = max_wait_ns.map_or(u128::MAX, |ns| tick_rate.ns_to_ticks(ns));
-        let fair = !config.fair_by.is_empty();
-        let wait_max = if fair { in_queue } else { in_queue.min(in_time) };
-        let ahead = tick_rate.units_to_ticks(burst - 1);
-        let epoch = spec.next_epoch(|LeakyBucket { params: before, .. }| {
-            (before.epoch, before.schedule == schedule && before.ahead == ahead)
+        let waiting = spec.counted_by.or(spec.previous).map(|known| known.params.waiting.clone());
+        let mut params = LeakyBucketParams::new(numbers, schedule, waiting.unwrap_or_default(), 0);
+        params.epoch = spec.next_epoch(|LeakyBucket { params: before, .. }| {
+            (before.epoch, before.schedule == params.schedule && before.ahead == params.ahead)
         });
-        let params = Arc::new(LeakyBucketParams {
-            schedule,
-            capacity,
-            queue: capacity - burst,
-            ahead,
-            ahead_ns: tick_rate.ticks_to_ns(ahead).saturating_sub(1),
-            queue_wait_max: wait_max,
-            fair_wait_max: in_time,
-            give_up_ns: max_wait_ns.filter(|_| fair),
-            depth: tick_rate.units_to_ticks(burst) + wait_max,
-            is_fair: fair,
-            dry_run: config.dry_run,
-            waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
-            epoch,
-        });
+        let params = Arc::new(params);
         let table = spec.build_table(&params, |before| &before.table);
-        LeakyBucket { params, table }
+        LeakyBucket { params, is_view: spec.counted_by.is_some(), table }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
@@ -144,30 +128,14 @@ impl<S: Schedule> LeakyBucket<S> {
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         let mut wakers = Wakers::new();
-        let cost = units.cost;
         let result = self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
-            params.depart_due_waiters(entry, queues, now, &mut wakers);
-            let present = entry.used.level().clamp_now(now);
-            let backlog = params.backlog_ticks(entry, present);
-            let position = match params.find_position(entry, queues, backlog, units.fair_hash) {
-                Ok(position) => position,
-                Err(ticks) => {
-                    let room = params.remaining_units(entry, queues, present, backlog);
-                    return (params.build_decision(Err(ticks), room, present.ns_since(now)), None);
-                }
-            };
-            let (since, span) = params.schedule.charge_usage(&mut entry.used, present, cost);
-            let epoch = queues.charges.charge_epoch(params.epoch);
-            let displaces = position.undisturbed > 0;
-            let mut charge = ChargeRecord { since, node: NO_NODE, shared, displaces, epoch };
-            if position.wait > 0 && !params.dry_run {
-                let until = params.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
-                let fair = if params.is_fair { units.fair_hash } else { 0 };
-                charge.node = queues.push_waiter(&mut entry.queue, NewWaiter { fair, cost, span, until });
-                params.waiting.fetch_add(1, Relaxed);
+            let wakers = &mut wakers;
+            match self.is_view {
+                false => params.charge_entry(entry, queues, units, now, shared, wakers),
+                true => self.with_view(params, |params| {
+                    params.charge_entry(entry, queues, units, now, shared, wakers)
+                }),
             }
-            let room = params.remaining_units(entry, queues, present, params.backlog_ticks(entry, present));
-            (params.build_decision(Ok(position.wait), room, present.ns_since(now)), Some(charge))
         });
         wake_all(wakers);
         result
@@ -186,14 +154,30 @@ impl<S: Schedule> LeakyBucket<S> {
         let mut wakers = Wakers::new();
         let decision = self.table.peek_entry(&units.key, |entry, queues, params| {
             params.depart_due_waiters(entry, queues, now, &mut wakers);
-            let present = entry.used.level().clamp_now(now);
-            let backlog = params.backlog_ticks(entry, present);
-            let room = params.remaining_units(entry, queues, present, backlog);
-            let position = params.find_position(entry, queues, backlog, units.fair_hash);
-            params.build_decision(position.map(|position| position.wait), room, present.ns_since(now))
+            match self.is_view {
+                false => params.peek_queue(entry, queues, units, now),
+                true => self.with_view(params, |params| params.peek_queue(entry, queues, units, now)),
+            }
         });
         wake_all(wakers);
         decision
+    }
+
+    /// Judges by the parameters of a view, at the pace that is in force in the table: a request may come from before a
+    /// reload that has changed it.
+    #[cold]
+    fn with_view<R>(
+        &self,
+        in_force: &LeakyBucketParams<S>,
+        judge: impl FnOnce(&LeakyBucketParams<S>) -> R,
+    ) -> R {
+        let own = &*self.params;
+        if own.epoch == in_force.epoch {
+            return judge(own);
+        }
+        let numbers = own.numbers.with_burst_of(&in_force.numbers);
+        let LeakyBucketParams { schedule, waiting, epoch, .. } = in_force;
+        judge(&LeakyBucketParams::new(numbers, schedule.clone(), waiting.clone(), *epoch))
     }
 
     /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value with most makes
@@ -354,10 +338,6 @@ impl<S: Schedule> LeakyBucketParams<S> {
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns }
     }
-}
-
-fn duration_ns(wait: Duration) -> u64 {
-    u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
 }
 
 // === impl LeakyBucketEntry ===

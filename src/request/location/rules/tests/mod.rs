@@ -46,6 +46,7 @@ fn location(path: &str, hosts: &str, conditions: &str) -> LocationConfig {
             content_type: HeaderValue::from_static("text/plain"),
         },
         limits: Vec::new(),
+        views: Vec::new(),
         strip: None,
         host_header: HostHeader::Client,
         request_headers: HeaderEdits::default(),

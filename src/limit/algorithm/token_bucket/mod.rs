@@ -5,6 +5,11 @@
 //! bucket take longer than 1/rate; the largest backlog stays the same.
 //!
 //! Units that a response used beyond its reservation take the backlog up to one depth further: a debt.
+//!
+//! A view compares the same backlog with a burst of its own. An entry is idle once its TAT has passed, whatever the
+//! burst, so it is kept as long as any place needs it.
+
+mod settlement;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -20,8 +25,8 @@ use governor::{Quota, RateLimiter};
 use super::queue::NO_NODE;
 use super::rate::TickRate;
 use super::schedule::{BucketUsage, Schedule};
-use super::settle::{self, ForcedUnits, GivenBack, SettleParams, SettleTerms};
-use super::shard_charges::{ChargedSpan, OpenUnits, ShardCharges};
+use super::settle::{self, SettleTerms};
+use super::shard_charges::{ChargedSpan, ShardCharges};
 use crate::base::clock::Now;
 use crate::config::TokenBucketRate;
 use crate::limit::algorithm::table_spec::TableSpec;
@@ -34,15 +39,21 @@ const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
 /// One rate of a token bucket with its counters.
 pub(crate) struct TokenBucket<S: Schedule = TickRate> {
     params: Arc<TokenBucketParams<S>>,
+    /// It judges by its own burst, and counts in the table of the limit's own rate.
+    is_view: bool,
     pub(crate) table: Arc<Table<S::Used, TokenBucketParams<S>>>,
 }
 
 /// The parameters of a token bucket.
 pub(crate) struct TokenBucketParams<S> {
     schedule: S,
+    /// As configured: the burst of the place, and the greatest of all places.
+    bursts: (u64, u64),
     burst: u64,
     /// Ticks that `burst` units take.
     depth: u128,
+    /// The same of the place with the greatest burst: it bounds what an entry may hold.
+    deepest: u128,
     governor: Governor,
     /// Ticks of the bucket beyond the reach of governor's 32-bit burst; 0 for all but huge buckets.
     beyond: u128,
@@ -68,33 +79,18 @@ struct ZeroClock;
 
 impl<S: Schedule> TokenBucket<S> {
     pub(crate) fn new(
-        rate: &TokenBucketRate,
+        (rate, burst_max): (&TokenBucketRate, u64),
         schedule: S,
         spec: &TableSpec<'_, TokenBucket<S>>,
     ) -> TokenBucket<S> {
-        let tick_rate = *schedule.tick_rate();
-        let burst = tick_rate.units_within_reach(rate.burst.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
-        let burst_governor =
-            burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / tick_rate.unit_ticks()).max(1) as u32;
-        let quota = Quota::with_period(Duration::from_nanos(tick_rate.unit_ticks()))
-            // Cannot fail: a unit lasts at least one tick.
-            .expect("a unit lasts at least one tick")
-            // Cannot fail: `max(1)` above.
-            .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
+        let bursts = (rate.burst, burst_max);
         let epoch = spec.next_epoch(|TokenBucket { params: before, .. }| {
-            (before.epoch, before.schedule == schedule && before.burst == burst)
+            let same_bursts = before.bursts == bursts;
+            (before.epoch, before.schedule == schedule && same_bursts)
         });
-        let params = Arc::new(TokenBucketParams {
-            schedule,
-            burst,
-            depth: tick_rate.units_to_ticks(burst),
-            governor: RateLimiter::new(quota, BacklogStore, ZeroClock),
-            beyond: tick_rate.units_to_ticks(burst - u64::from(burst_governor)),
-            epoch,
-            settle_terms: spec.settle_terms,
-        });
+        let params = Arc::new(TokenBucketParams::new(bursts, schedule, epoch, spec.settle_terms));
         let table = spec.build_table(&params, |before| &before.table);
-        TokenBucket { params, table }
+        TokenBucket { params, is_view: spec.counted_by.is_some(), table }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
@@ -108,35 +104,35 @@ impl<S: Schedule> TokenBucket<S> {
     /// Judges units and takes them if they fit.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |used, charges, params, shared| {
-            let present = used.level().clamp_now(now);
-            let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
-            match params.ticks_until_fit(used, present, backlog, units.cost) {
-                Ok(()) => {
-                    let (since, span) = params.schedule.charge_usage(used, present, units.cost);
-                    let decision = params.build_decision(Ok(()), used, present, backlog + span, 0);
-                    let epoch = charges.charge_epoch(params.epoch);
-                    let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
-                    if params.settle_terms.settles && !shared {
-                        params.open_charge(charges, units, present, span, &charge);
-                    }
-                    (decision, Some(charge))
-                }
-                Err(ticks) => {
-                    (params.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
-                }
-            }
+        self.table.update_entry(&units.key, now, |used, charges, params, shared| match self.is_view {
+            false => params.charge_entry((used, charges), units, now, shared),
+            true => self.with_view(params, |params| params.charge_entry((used, charges), units, now, shared)),
         })
     }
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |used, _, params| {
-            let present = used.level().clamp_now(now);
-            let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
-            let step = params.ticks_until_fit(used, present, backlog, units.cost);
-            params.build_decision(step, used, present, backlog, present.ns_since(now))
+        self.table.peek_entry(&units.key, |used, _, params| match self.is_view {
+            false => params.peek_used(used, units, now),
+            true => self.with_view(params, |params| params.peek_used(used, units, now)),
         })
+    }
+
+    /// Judges by the parameters of a view, at the pace that is in force in the table: a request may come from before a
+    /// reload that has changed it.
+    #[cold]
+    fn with_view<R>(
+        &self,
+        in_force: &TokenBucketParams<S>,
+        judge: impl FnOnce(&TokenBucketParams<S>) -> R,
+    ) -> R {
+        let own = &*self.params;
+        if own.epoch == in_force.epoch {
+            return judge(own);
+        }
+        let bursts = (own.bursts.0, own.bursts.0.max(in_force.bursts.1));
+        let TokenBucketParams { schedule, epoch, settle_terms, .. } = in_force;
+        judge(&TokenBucketParams::new(bursts, schedule.clone(), *epoch, *settle_terms))
     }
 
     /// Gives a charge back.
@@ -164,6 +160,67 @@ impl<S: Schedule> TokenBucket<S> {
 // === impl TokenBucketParams ===
 
 impl<S: Schedule> TokenBucketParams<S> {
+    /// `bursts`: that of the place, and the greatest of all places.
+    fn new(bursts: (u64, u64), schedule: S, epoch: Epoch, settle_terms: SettleTerms) -> TokenBucketParams<S> {
+        let tick_rate = *schedule.tick_rate();
+        let within_reach =
+            |units: u64| tick_rate.units_within_reach(units.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
+        let (burst, burst_max) = (within_reach(bursts.0), within_reach(bursts.1));
+        let burst_governor =
+            burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / tick_rate.unit_ticks()).max(1) as u32;
+        let quota = Quota::with_period(Duration::from_nanos(tick_rate.unit_ticks()))
+            // Cannot fail: a unit lasts at least one tick.
+            .expect("a unit lasts at least one tick")
+            // Cannot fail: `max(1)` above.
+            .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
+        TokenBucketParams {
+            schedule,
+            bursts,
+            burst,
+            depth: tick_rate.units_to_ticks(burst),
+            deepest: tick_rate.units_to_ticks(burst_max),
+            governor: RateLimiter::new(quota, BacklogStore, ZeroClock),
+            beyond: tick_rate.units_to_ticks(burst - u64::from(burst_governor)),
+            epoch,
+            settle_terms,
+        }
+    }
+
+    /// Judges units and takes them from an entry if they fit.
+    #[inline]
+    fn charge_entry(
+        &self,
+        (used, charges): (&mut S::Used, &mut ShardCharges),
+        units: &Units,
+        now: Now,
+        shared: bool,
+    ) -> (Decision, Option<ChargeRecord>) {
+        let present = used.level().clamp_now(now);
+        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
+        match self.ticks_until_fit(used, present, backlog, units.cost) {
+            Ok(()) => {
+                let (since, span) = self.schedule.charge_usage(used, present, units.cost);
+                let decision = self.build_decision(Ok(()), used, present, backlog + span, 0);
+                let epoch = charges.charge_epoch(self.epoch);
+                let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+                if self.settle_terms.settles && !shared {
+                    self.open_charge(charges, units, present, span, &charge);
+                }
+                (decision, Some(charge))
+            }
+            Err(ticks) => {
+                (self.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
+            }
+        }
+    }
+
+    fn peek_used(&self, used: &S::Used, units: &Units, now: Now) -> Decision {
+        let present = used.level().clamp_now(now);
+        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
+        let step = self.ticks_until_fit(used, present, backlog, units.cost);
+        self.build_decision(step, used, present, backlog, present.ns_since(now))
+    }
+
     /// The pure step, in ticks: how long until `cost` units fit, if they do not.
     #[inline]
     fn ticks_until_fit(&self, used: &S::Used, now: Now, backlog: u128, cost: u64) -> Result<(), u128> {
@@ -183,7 +240,7 @@ impl<S: Schedule> TokenBucketParams<S> {
 
     /// The greatest backlog without debt.
     fn backlog_max(&self) -> u128 {
-        u128::from(S::SLOWEST) * self.depth
+        u128::from(S::SLOWEST) * self.deepest
     }
 
     /// Remembers a charge that the response settles.
@@ -227,7 +284,7 @@ impl<S: Schedule> TokenBucketParams<S> {
 }
 
 impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
-    /// Keeps the number of used units, up to the depth of the bucket, and the debt beyond it, as much again; each unit
+    /// Keeps the number of used units, up to the greatest depth of the bucket, and the debt beyond it, as much again; each unit
     /// now lasts as long as the new rate says.
     fn convert_entry(
         &self,
@@ -250,93 +307,9 @@ impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
         let convert = |ticks: u128| tick_rate.convert_ticks(ticks, before.schedule.tick_rate());
         let (within, debt) = (convert(within), convert(backlog - within));
         self.schedule.convert_usage(used, &before.schedule, present);
-        let backlog = within.min(self.backlog_max()) + debt.min(self.depth);
+        let backlog = within.min(self.backlog_max()) + debt.min(self.deepest);
         tick_rate.set_backlog(used.level_mut(), present, backlog);
     }
-}
-
-impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
-    fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    fn settle_terms(&self) -> SettleTerms {
-        self.settle_terms
-    }
-
-    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
-        charges
-    }
-
-    /// Time alone pays it back.
-    fn carry_debt(&self, _: &mut S::Used, _: &mut ShardCharges, _: Now) {}
-
-    fn give_back(&self, used: &mut S::Used, charges: &mut ShardCharges, given: &GivenBack<'_>, _: Now) {
-        let GivenBack { key, charge, units } = *given;
-        match charges.charged_since(key, charge).filter(|_| !charge.shared) {
-            Some(later) => {
-                self.schedule.give_back_usage(used, units, later.tat);
-                charges.shorten_charge(key, charge, self.schedule.tick_rate().units_to_ticks(units));
-            }
-            // A shared counter, whose open charges are not known.
-            None => self.schedule.refund_usage(used, units, charge.since),
-        }
-    }
-
-    /// The units follow all others, as every charge does.
-    fn force_units(
-        &self,
-        used: &mut S::Used,
-        charges: &mut ShardCharges,
-        forced: &ForcedUnits<'_>,
-        now: Now,
-    ) -> u64 {
-        let present = used.level().clamp_now(now);
-        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
-        let debt_max = if self.settle_terms.settles { self.depth } else { 0 };
-        let room = (self.backlog_max() + debt_max).saturating_sub(backlog);
-        let fits = |units: u64| self.schedule.next_ticks(used, present, units) <= room;
-        let taken = if fits(forced.units) { forced.units } else { greatest_where(forced.units, fits) };
-        if taken > 0 {
-            let (_, span) = self.schedule.charge_usage(used, present, taken);
-            if self.settle_terms.settles && !forced.shared {
-                charges.add_to_span(forced.key, present.0, self.charged_span(present, span));
-            }
-        }
-        forced.units - taken
-    }
-
-    /// As if nothing else had been charged; never more than what was.
-    fn keep_open_units(
-        &self,
-        used: &mut S::Used,
-        charges: &mut ShardCharges,
-        key: &CounterKey,
-        open: &[OpenUnits],
-        now: Now,
-    ) {
-        let present = used.level().clamp_now(now);
-        let span = |units: u64| self.schedule.last_ticks(used, units);
-        let kept = open.iter().fold(ChargedSpan::default(), |kept, open| {
-            let at = open.at_ns.map_or(present, Now);
-            kept.followed_by(self.charged_span(at, span(open.units)))
-        });
-        charges.forget_closed(key, |at_ns, units| self.charged_span(Now(at_ns), span(units)));
-        self.schedule.forget_usage(used, kept.tat);
-    }
-}
-
-/// The greatest number below `end` that holds; 0 holds, and so does every number below one that does.
-fn greatest_where(end: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut greatest, mut end) = (0, end);
-    while end - greatest > 1 {
-        let middle = greatest + (end - greatest) / 2;
-        match holds(middle) {
-            true => greatest = middle,
-            false => end = middle,
-        }
-    }
-    greatest
 }
 
 // === impl BacklogStore ===

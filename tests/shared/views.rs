@@ -1,0 +1,242 @@
+//! Places that use a limit with other numbers, counted in Redis: one entry, judged by each place's own burst.
+
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
+use sluicegate::base::clock::Now;
+use sluicegate::config::{self, Algorithm, LimitId};
+use sluicegate::limit::{Decision, Limit, LimitOutcome, Units};
+use sluicegate::shared::{CallItem, RateRule, ScriptOp, SlotCount};
+
+use crate::limits::{config as limit, leaky, token, units};
+use crate::script_model::any_requests;
+use crate::script_settle::charging;
+use crate::script_support::*;
+use crate::support::fleet::{counting_on, with_status};
+use crate::support::*;
+
+/// A limit with its own numbers and those of further places.
+fn config_of(places: &[Algorithm]) -> config::LimitConfig {
+    config::LimitConfig { views: places[1..].to_vec(), ..limit(places[0].clone()) }
+}
+
+fn item<'a>(rules: &'a [RateRule], place: usize, id: u8, cost: u64) -> CallItem<'a> {
+    let slot_count = SlotCount::default();
+    CallItem {
+        rule: &rules[place],
+        key: key(id),
+        cost,
+        limit_index: 0,
+        dry_run: false,
+        slot_count,
+        mark: 0,
+        owed: 0,
+    }
+}
+
+/// The decision of the local engine, in whole microseconds.
+fn judge_locally(
+    chain: &Chain,
+    waiting: &std::sync::Arc<WaitingCap>,
+    place: usize,
+    id: u8,
+    cost: u64,
+    now: u64,
+) -> Decision {
+    let mut found = Decisions::new();
+    let ask = |_: &Limit| {
+        LimitDemand::Units(Units { variant: place, ..units(u128::from_le_bytes(key(id).0), cost) })
+    };
+    match chain.judge::<Charge>(Now(now * 1_000), waiting, true, ask, &mut found) {
+        ChainVerdict::Admit(mut permit) => permit.keep_charges(),
+        // It stays in its queue.
+        ChainVerdict::Wait(queued) => std::mem::forget(queued),
+        ChainVerdict::Reject(_) => {}
+        ChainVerdict::AskStore(_) => panic!("a local limit"),
+    }
+    let up = |ns: u64| ns.div_ceil(1_000) * 1_000;
+    let decision = found[0].decision;
+    Decision {
+        reset_ns: up(decision.reset_ns),
+        retry_after_ns: up(decision.retry_after_ns),
+        wait_ns: up(decision.wait_ns),
+        ..decision
+    }
+}
+
+fn check(places: impl Strategy<Value = Vec<Algorithm>>) {
+    let counters = std::cell::RefCell::new(Counters::start());
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
+    let places_of = proptest::collection::vec(0..3usize, 60);
+    proptest!(config, |(places in places, requests in any_requests(SECOND_US), asked in places_of)| {
+        let counters = &mut *counters.borrow_mut();
+        counters.flush();
+        let config = config_of(&places);
+        let rules = RateRule::rules_of(&config);
+        prop_assert!(rules.iter().all(|rule| rule.id == rules[0].id), "one entry");
+        let chain = Chain::new(vec![std::sync::Arc::new(Limit::new(LimitId(0), &config, 1000))]);
+        let waiting = std::sync::Arc::new(WaitingCap::new(100_000));
+        let mut now = START_US;
+        for ((gap, id, cost), place) in requests.into_iter().zip(asked) {
+            now += gap;
+            let place = place % places.len();
+            let cost = cost.min(rules[place].capacity());
+            let items = [item(&rules, place, id, cost)];
+            let ours = counters.call(ScriptOp::Take, &items, now).answers[0].decision;
+            prop_assert_eq!(ours, judge_locally(&chain, &waiting, place, id, cost, now));
+        }
+    });
+}
+
+fn period() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(50 * MS_US), Just(SECOND_US), 1..2_000_000u64].prop_map(|period| period * 1_000)
+}
+
+#[test]
+fn the_script_judges_buckets_of_several_places_as_the_local_engine_does() {
+    let bursts = proptest::collection::vec(1..30u64, 2..4);
+    let places = |(units, period, bursts): (u64, u64, Vec<u64>)| {
+        bursts.into_iter().map(|burst| token(units, period, burst)).collect::<Vec<_>>()
+    };
+    check((1..20u64, period(), bursts).prop_map(places));
+}
+
+#[test]
+fn the_script_judges_queues_of_several_places_as_the_local_engine_does() {
+    let queues = proptest::collection::vec(0..8u64, 2..4);
+    let places = |(units, period, burst, queues): (u64, u64, u64, Vec<u64>)| {
+        queues.into_iter().map(|queue| leaky(units, period, burst, queue)).collect::<Vec<_>>()
+    };
+    check((1..20u64, period(), 1..5u64, queues).prop_map(places));
+}
+
+/// A settled charge may leave a debt of one burst of the widest place.
+#[test]
+fn charges_of_several_places_are_settled_in_one_entry() {
+    let mut counters = Counters::start();
+    let config = config::LimitConfig {
+        views: vec![token(10, 1_000_000_000, 20)],
+        ..charging(token(10, 1_000_000_000, 5))
+    };
+    let rules = RateRule::rules_of(&config);
+    let mut take = |place, cost, now| {
+        let items = [item(&rules, place, 1, cost)];
+        counters.call(ScriptOp::Take, &items, now).answers[0].decision
+    };
+    assert_eq!(take(1, 12, START_US).remaining, 8);
+    let narrow = take(0, 1, START_US);
+    assert_eq!((narrow.outcome, narrow.retry_after_ns), (LimitOutcome::Reject, 800_000_000));
+    assert_eq!(take(1, 8, START_US).remaining, 0);
+    assert_eq!(take(0, 1, START_US + 1_600_000).remaining, 0);
+}
+
+/// The file of a gateway: `/narrow` lets four pass at once, `/wide` twenty, `/` ten.
+fn file(url: &str, timeout: &str, upstream: &str) -> String {
+    let head = counting_on(url, timeout);
+    format!(
+        "{head}limits: {{ all: {{ key: global, rate: 10/h }} }}\nlocations:\n  \
+           - {{ path: /narrow, upstream: \"{upstream}\", limits: {{ use: all, burst: 4 }} }}\n  \
+           - {{ path: /wide, upstream: \"{upstream}\", limits: {{ use: all, burst: 20 }} }}\n  \
+           - {{ path: /, upstream: \"{upstream}\", limits: all }}\n"
+    )
+}
+
+#[track_caller]
+fn start(count: usize, url: &str) -> Fleet {
+    let fleet = Fleet::start(count, |_, upstream| file(url, "200ms", upstream));
+    fleet.wait_enforcing();
+    fleet.wait_nodes(count);
+    fleet
+}
+
+fn passed(gateway: &Gateway, path: &str, times: usize) -> usize {
+    let mut client = gateway.client();
+    (0..times).filter(|_| client.ask(&get(path)).status == 200).count()
+}
+
+#[test]
+fn two_gateways_share_one_counter_for_all_places() {
+    let redis = Redis::start();
+    let fleet = start(2, &redis.url());
+    let [one, two] = [&fleet.gateways[0], &fleet.gateways[1]];
+    assert_eq!((passed(one, "/narrow", 3), passed(two, "/narrow", 3)), (3, 1));
+    assert_eq!((passed(one, "/", 3), passed(two, "/", 9)), (3, 3));
+    // A rejection that one place remembers is none of another.
+    assert_eq!((passed(one, "/narrow", 3), passed(one, "/wide", 5), passed(two, "/wide", 9)), (0, 5, 5));
+    // A gateway repeats a rejection for a second at most.
+    thread::sleep(Duration::from_millis(1100));
+    let rejected = two.get("/narrow").expect(429);
+    assert_eq!(rejected.json()["detail"], "limit all: 10 requests per hour, burst 4");
+    let seconds = rejected.retry_after_ms() / 1000;
+    assert!((17 * 360 - 20..=17 * 360).contains(&seconds), "{seconds}");
+    let fired = fleet.fire(4, Until::Count(5), |_, _, _| get("/wide"));
+    assert_eq!(with_status(&fired, 200), 0);
+    for gateway in &fleet.gateways {
+        assert_eq!(gateway.metric("sluicegate_limit_numbers_differ", &["limit=\"all\""]), 0.0);
+    }
+    // An operator resets the key for all places.
+    let reset = Ask::new("POST", "/limits/all/keys/global/reset")
+        .header("Content-Type", "application/json")
+        .body(b"{ \"reason\": \"test\" }");
+    one.ask_admin(&reset).expect(200);
+    eventually("the other gateway forgets its rejections", || two.get("/narrow").status == 200);
+    assert_eq!(passed(one, "/narrow", 9), 3);
+}
+
+/// What places admitted in an outage is charged to Redis afterwards, beyond the burst of the limit itself.
+#[test]
+fn an_outage_costs_no_more_than_the_widest_burst() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let fleet = start(1, &proxy.url());
+    let gateway = &fleet.gateways[0];
+    assert_eq!((passed(gateway, "/wide", 6), passed(gateway, "/narrow", 1)), (6, 0));
+    proxy.refuse();
+    fleet.wait_degraded();
+    // What was seen at one place counts at the others.
+    assert_eq!(passed(gateway, "/narrow", 3), 0);
+    assert_eq!((passed(gateway, "/", 9), passed(gateway, "/wide", 30)), (4, 10));
+    proxy.forward();
+    fleet.wait_enforcing();
+    eventually("the debts are charged", || gateway.metric("sluicegate_redis_debt_keys", &[]) == 0.0);
+    thread::sleep(Duration::from_millis(1100));
+    assert_eq!(
+        (passed(gateway, "/wide", 5), passed(gateway, "/", 3), passed(gateway, "/narrow", 3)),
+        (0, 0, 0)
+    );
+}
+
+/// A waiter that leaves gives its departure to the next, whichever place it came to.
+#[test]
+fn waiters_of_all_places_share_the_departures() {
+    let redis = Redis::start();
+    let head = |upstream: &str| {
+        format!(
+            "{}limits: {{ line: {{ key: global, algorithm: leaky_bucket, rate: 2/s, queue: 1 }} }}\nlocations:\n  \
+               - {{ path: /long, upstream: \"{upstream}\", limits: {{ use: line, queue: 4 }} }}\n  \
+               - {{ path: /, upstream: \"{upstream}\", limits: line }}\n",
+            counting_on(&redis.url(), "200ms")
+        )
+    };
+    let fleet = Fleet::start(1, |_, upstream| head(upstream));
+    fleet.wait_enforcing();
+    let gateway = &fleet.gateways[0];
+    let waiting = |count: u32| {
+        let depth = || gateway.metric("sluicegate_queue_depth", &["limit=\"line\""]);
+        eventually(&format!("{count} that wait"), || depth() == f64::from(count));
+    };
+    gateway.get("/first").expect(200);
+    let mut clients: Vec<_> = (0..3).map(|_| gateway.client()).collect();
+    for (place, client) in clients.iter_mut().enumerate() {
+        client.send(get(&format!("/long?{place}")).bytes());
+        waiting(place as u32 + 1);
+    }
+    gateway.get("/").expect(429);
+    drop(clients.remove(0));
+    for client in &mut clients {
+        client.response().expect(200);
+    }
+    assert_eq!(fleet.upstream.targets(), ["/first", "/long?1", "/long?2"]);
+}
