@@ -43,6 +43,9 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
+        enforce: None,
+        shadow: None,
+        shadow_of: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     };
@@ -59,7 +62,8 @@ fn token(per_second: u64, burst: u64) -> Arc<Limit> {
 
 /// One whole request: judged, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<WaitingCap>, now: Now, key: CounterKey) -> bool {
-    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
+    let ask =
+        |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false });
     let mut decisions = Decisions::new();
     let verdict = chain.judge::<Charge>(now, waiting, true, ask, &mut decisions);
     black_box(&decisions);

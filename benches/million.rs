@@ -58,6 +58,9 @@ impl Ours {
             methods: vec![],
             bypass: config::NetworkList::default(),
             dry_run: false,
+            enforce: None,
+            shadow: None,
+            shadow_of: None,
             shared: None,
             on_reject: OnRejectPatch::default(),
         };
@@ -72,7 +75,9 @@ impl Ours {
     /// One whole request: judged, forwarded, dropped.
     #[inline]
     fn admits(&self, now: u64, key: CounterKey) -> bool {
-        let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
+        let ask = |_: &Limit| {
+            LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false })
+        };
         let mut decisions = Decisions::new();
         let verdict = self.chain.judge::<Charge>(Now(now), &self.waiting, true, ask, &mut decisions);
         black_box(&decisions);

@@ -22,6 +22,8 @@ mod origins;
 mod reach;
 #[path = "config/redis.rs"]
 mod redis;
+#[path = "config/shadows.rs"]
+mod shadows;
 #[path = "config/values.rs"]
 mod values;
 #[path = "config/views.rs"]

@@ -250,6 +250,9 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
         methods: Vec::new(),
         bypass: Default::default(),
         dry_run: false,
+        enforce: None,
+        shadow: None,
+        shadow_of: None,
         shared: None,
         on_reject: config::OnRejectPatch::default(),
     }

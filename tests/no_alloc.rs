@@ -78,6 +78,9 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
+        enforce: None,
+        shadow: None,
+        shadow_of: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     };
@@ -135,7 +138,8 @@ fn warming_buckets_admit_without_allocating() {
 fn allocates_nothing(chain: &Chain, first: u64) {
     let waiting = Arc::new(WaitingCap::new(10));
     let key = CounterKey { id: 7, prefix: 7 };
-    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
+    let ask =
+        |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false });
     requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
 }
 
@@ -274,7 +278,8 @@ access_log: { output: none }
         // A minute each time, so that the weight is renewed and begins again.
         let now = Now((1 << 40) + turn * 60_000_000_000);
         let id = u128::from(turn % 3 * turn).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let units = Units { key: CounterKey { id, prefix: 7 }, cost: 1, variant: 0, fair_hash: 0 };
+        let units =
+            Units { key: CounterKey { id, prefix: 7 }, cost: 1, variant: 0, fair_hash: 0, unenforced: false };
         counted.begin_request();
         counted.count_asked(LimitId(0), &LimitDemand::Units(units), &subject, now);
         let facts = RefusalFacts {

@@ -44,7 +44,9 @@ impl Judge {
     #[inline]
     fn admits(&mut self, number: u64) -> bool {
         let key = key(number);
-        let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0 });
+        let ask = |_: &Limit| {
+            LimitDemand::Units(Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false })
+        };
         let mut decisions = Decisions::new();
         let verdict = self.chain.judge::<Charge>(Now(self.now), &self.waiting, true, ask, &mut decisions);
         black_box(&decisions);
@@ -90,6 +92,9 @@ fn token_bucket() -> LimitConfig {
         methods: vec![],
         bypass: NetworkList::default(),
         dry_run: false,
+        enforce: None,
+        shadow: None,
+        shadow_of: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     }

@@ -122,10 +122,7 @@ fn summarize_config(config: &Config) -> ConfigSummary<'_> {
     ConfigSummary {
         listen: describe_listen(config),
         upstreams: config.upstreams.iter().map(summarize_upstream).collect(),
-        limits: (0..config.limits.len())
-            .map(LimitId)
-            .map(|limit| summarize_limit(config, limit, None))
-            .collect(),
+        limits: list_limits(config).into_iter().map(|limit| summarize_limit(config, limit, None)).collect(),
         server_limits: config.server.limits.iter().map(|&limit| limit_name(config, limit)).collect(),
         state: describe_state(config),
         advice: advise_on_state(config),
@@ -162,6 +159,12 @@ fn summarize_limit<'a>(
     NamedSummary { name: limit_name(config, limit), does: describe_limit(config, limit, location) }
 }
 
+/// All limits in file order, each with its shadow behind it.
+fn list_limits(config: &Config) -> Vec<LimitId> {
+    let own = (0..config.limits.len()).map(LimitId).filter(|limit| config.limits[*limit].shadow_of.is_none());
+    config.with_shadows(&own.collect::<Vec<_>>()).collect()
+}
+
 fn limit_name(config: &Config, limit: LimitId) -> &str {
     config.limits.get(limit.0).map_or("", |limit| &limit.name)
 }
@@ -169,7 +172,7 @@ fn limit_name(config: &Config, limit: LimitId) -> &str {
 /// Every listener, upstream and limit as a sentence, then every location.
 pub(super) fn render_overview(config: &Config) -> String {
     let upstreams = config.upstreams.iter().map(|one| format!("{}: {}", one.name, describe_upstream(one)));
-    let limits = (0..config.limits.len()).map(|limit| describe_limit(config, LimitId(limit), None));
+    let limits = list_limits(config).into_iter().map(|limit| describe_limit(config, limit, None));
     let mut out = String::new();
     write_list(&mut out, "listen", describe_listen(config));
     write_list(&mut out, "upstreams", upstreams);

@@ -28,6 +28,7 @@ pub use model::bandwidth::*;
 pub use model::body_reading::BODY_PEEK_AUTO;
 pub use model::charge::*;
 pub use model::cors::*;
+pub use model::enforce::*;
 pub use model::headers::*;
 pub use model::id::*;
 pub use model::key::*;

@@ -100,6 +100,8 @@ pub struct Units {
     pub variant: usize,
     /// Hash of its `fair_by` value, which takes turns with others in a queue; else unused.
     pub fair_hash: u64,
+    /// The limit does not act on this key: it judges as a dry run.
+    pub unenforced: bool,
 }
 
 /// A record of taken units: everything a refund needs.
@@ -138,6 +140,12 @@ impl Decision {
 // === impl Limit ===
 
 impl Limit {
+    /// Whether it judges without acting: always, or for this key.
+    #[inline]
+    pub(crate) fn is_dry_run(&self, unenforced: bool) -> bool {
+        self.config.dry_run || unenforced
+    }
+
     /// Keys that hold counters now, of the rate with most.
     pub fn key_count(&self) -> usize {
         each!(&self.meters, meters => meters.iter().map(|meter| meter.table.key_count()).max().unwrap_or(0))

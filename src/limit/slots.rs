@@ -20,10 +20,11 @@ impl Limit {
         rate: usize,
         key: &CounterKey,
         slots: u64,
+        unenforced: bool,
         now: Now,
     ) -> Option<SlotGrant> {
         match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].acquire_slots(key, slots, now),
+            Meters::Concurrency(variants) => variants[rate].acquire_slots(key, slots, unenforced, now),
             _ => Some(SlotGrant { shared: false, waits: false }),
         }
     }

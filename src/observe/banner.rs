@@ -79,7 +79,7 @@ fn banner_lines(config: &Config, source: &str, listening: &[String], admin: Opti
 }
 
 fn describe_limits(config: &Config, limits: &[LimitId], location: Option<&LocationConfig>) -> Vec<String> {
-    limits.iter().map(|&limit| describe_chain_limit(config, limit, location)).collect()
+    config.with_shadows(limits).map(|limit| describe_chain_limit(config, limit, location)).collect()
 }
 
 #[cfg(test)]

@@ -86,9 +86,15 @@ fn named_listeners(config: &Config) -> NamedTexts {
 }
 
 fn named_limits(config: &Config) -> NamedTexts {
-    // A grant is no change of the file, and a view belongs to its location.
-    let in_file =
-        |limit: &LimitConfig| LimitConfig { views: Vec::new(), grants: Vec::new(), ..limit.clone() };
+    // A grant is no change of the file, a view belongs to its location, and a shadow is a limit of its own, which may
+    // only have moved.
+    let in_file = |limit: &LimitConfig| LimitConfig {
+        views: Vec::new(),
+        grants: Vec::new(),
+        shadow: None,
+        shadow_of: None,
+        ..limit.clone()
+    };
     config.limits.iter().map(|limit| (limit.name.clone(), debug_text(&in_file(limit)))).collect()
 }
 

@@ -7,7 +7,7 @@ use crate::admission::chain;
 use crate::admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
 use crate::base::clock::Now;
 use crate::config::{LimitId, LocationId};
-use crate::limit::{Decision, LimitOutcome};
+use crate::limit::{Decision, Limit, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::request_state::RequestState;
@@ -15,27 +15,29 @@ use crate::proxy::request_state::RequestState;
 /// Counts the decisions of limits that accepted the request. Rejections are counted where they are final.
 #[inline]
 pub fn count_accepted(state: &RequestState) {
-    count_kinds(state, |kind| kind != DecisionKind::Reject);
+    count_kinds(state, |kind, _| kind != DecisionKind::Reject);
 }
 
-/// Counts what took effect of a rejected request besides the rejection: those of dry runs. The rest was refunded or
-/// only peeked at.
+/// Counts what took effect of a rejected request besides the rejection: those of dry runs, and all decisions of the
+/// shadow of the limit that rejected. The rest was refunded or only peeked at.
 #[inline]
-pub fn count_dry_run_rejections(state: &RequestState) {
+pub fn count_dry_run_rejections(state: &RequestState, rejected_by: Option<LimitId>) {
     if state.decisions.iter().any(|judged| judged.dry_run) {
-        count_kinds(state, |kind| kind == DecisionKind::DryRunReject);
+        count_kinds(state, |kind, limit| {
+            kind.is_dry_rejection() || rejected_by.is_some() && limit.config.shadow_of == rejected_by
+        });
     }
 }
 
-fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind) -> bool) {
-    let limits = state.worker.gateway.chain_for(state.route);
+fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bool) {
+    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
     for judged in chain::strictest_by_limit(&state.decisions) {
-        let kind = decision_kind(&judged);
-        if counts(kind) {
-            let limit = limits.chain.limits()[usize::from(judged.limit_index)].id;
-            state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
-            if kind == DecisionKind::DryRunReject {
-                state.count_refused(limit);
+        let limit = &limits[usize::from(judged.limit_index)];
+        let kind = decision_kind(&judged, limit);
+        if counts(kind, limit) {
+            state.worker.gateway.metrics.count_decision(state.worker.id, limit.id, kind);
+            if kind.is_dry_rejection() {
+                state.count_refused(limit.id);
             }
         }
     }
@@ -51,11 +53,11 @@ pub fn count_slots(state: &mut RequestState) {
     let slots: SmallVec<[RateDecision; 4]> = slots.collect();
     let gateway = &state.worker.gateway;
     for judged in slots {
-        let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].id;
-        let kind = decision_kind(&judged);
-        gateway.metrics.count_decision(state.worker.id, limit, kind);
-        if kind == DecisionKind::DryRunReject {
-            state.count_refused(limit);
+        let limit = &gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)];
+        let kind = decision_kind(&judged, limit);
+        gateway.metrics.count_decision(state.worker.id, limit.id, kind);
+        if kind.is_dry_rejection() {
+            state.count_refused(limit.id);
         }
         if judged.dry_run {
             state.decisions.push(judged);
@@ -110,13 +112,14 @@ pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
 
 /// The metric that a decision is counted under.
 #[inline]
-fn decision_kind(judged: &RateDecision) -> DecisionKind {
+fn decision_kind(judged: &RateDecision, limit: &Limit) -> DecisionKind {
+    let either = |dry_run, unenforced| if limit.config.dry_run { dry_run } else { unenforced };
     match (judged.decision.outcome, judged.dry_run) {
         (LimitOutcome::Admit, _) => DecisionKind::Admit,
         (LimitOutcome::Wait, false) => DecisionKind::Wait,
         (LimitOutcome::Reject, false) => DecisionKind::Reject,
-        (LimitOutcome::Wait, true) => DecisionKind::DryRunWait,
-        (LimitOutcome::Reject, true) => DecisionKind::DryRunReject,
+        (LimitOutcome::Wait, true) => either(DecisionKind::DryRunWait, DecisionKind::UnenforcedWait),
+        (LimitOutcome::Reject, true) => either(DecisionKind::DryRunReject, DecisionKind::UnenforcedReject),
     }
 }
 
@@ -170,6 +173,7 @@ pub fn log_dry_runs(state: &mut RequestState) {
     let (gateway, route) = (&state.worker.gateway, state.route);
     let rejecter = gateway.rejecters.for_location(route);
     if let Some(fields) = state.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
-        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &state.decisions));
+        fields.dry_run =
+            rejecter.dry_run_summary(dry_run_decisions(gateway, route, &state.decisions), state.limit);
     }
 }

@@ -6,7 +6,7 @@ use sluicegate::config::*;
 
 use super::values::{limit, read, seconds};
 
-fn token_bursts(limit: &LimitConfig) -> Vec<(u64, u64)> {
+pub fn token_bursts(limit: &LimitConfig) -> Vec<(u64, u64)> {
     match &limit.algorithm {
         Algorithm::TokenBucket { rates } => {
             rates.iter().map(|one| (one.rate.units.get(), one.burst)).collect()

@@ -66,19 +66,27 @@ fn limit() -> impl Strategy<Value = String> {
         0..3,
     );
     let missing = select(vec!["", ", missing_key: shared", ", missing_key: skip"]);
+    let trial = select(vec!["", "", ", enforce: 50%", ", shadow: true", ", enforce: 50%, shadow: true"]);
     let degrade = prop_oneof![
         6 => Just(""),
         1 => Just(", on_reject: { degrade: { status: 203, body: calm } }"),
         1 => Just(", on_reject: { degrade: spare }"),
     ];
-    (key(), algorithm(), extras, missing, degrade).prop_map(|(key, algorithm, extras, missing, degrade)| {
-        let names = |field: &str| extras.iter().any(|extra: &&str| extra.starts_with(field));
-        let missing = if names("missing_key") { "" } else { missing };
-        let degrade = if names("on_reject") { "" } else { degrade };
-        let fits = |extra: &&&str| !(extra.starts_with("cost") && algorithm.contains("concurrency"));
-        let extras: String = extras.iter().filter(fits).map(|extra| format!(", {extra}")).collect();
-        format!("{{ key: {key}, {algorithm}{extras}{missing}{degrade} }}")
-    })
+    (key(), algorithm(), extras, missing, degrade, trial).prop_map(
+        |(key, algorithm, extras, missing, degrade, trial)| {
+            let names = |field: &str| extras.iter().any(|extra: &&str| extra.starts_with(field));
+            let missing = if names("missing_key") { "" } else { missing };
+            let degrade = if names("on_reject") { "" } else { degrade };
+            let fits = |extra: &&&str| !(extra.starts_with("cost") && algorithm.contains("concurrency"));
+            let extras: String = extras.iter().filter(fits).map(|extra| format!(", {extra}")).collect();
+            let numbers = if algorithm.contains("concurrency") { "max_concurrent: 2" } else { "rate: 3/s" };
+            let mut trial = trial.replace("shadow: true", &format!("shadow: {{ {numbers} }}"));
+            if key == "global" || extras.contains("dry_run") {
+                trial = trial.replace(", enforce: 50%", "");
+            }
+            format!("{{ key: {key}, {algorithm}{extras}{missing}{degrade}{trial} }}")
+        },
+    )
 }
 
 fn location() -> impl Strategy<Value = String> {

@@ -27,7 +27,7 @@ pub struct RandomRequest {
 impl RandomRequest {
     pub fn units(&self, limit: &Limit) -> Units {
         let variant = self.variant % limit.config.algorithm_variants().count();
-        Units { key: key(self.id), cost: self.cost, variant, fair_hash: self.fair }
+        Units { key: key(self.id), cost: self.cost, variant, fair_hash: self.fair, unenforced: false }
     }
 }
 
@@ -46,7 +46,7 @@ pub fn any_traffic() -> impl Strategy<Value = Vec<RandomRequest>> {
 }
 
 /// One to three rates, from a handful in 50 ms to dozens in 10 s.
-fn any_rates() -> impl Strategy<Value = Vec<Rate>> {
+pub fn any_rates() -> impl Strategy<Value = Vec<Rate>> {
     let period = prop_oneof![Just(50 * MS), Just(SECOND), Just(10 * SECOND), 1..2000 * MS];
     proptest::collection::vec((1..30u64, period).prop_map(|(units, period)| rate(units, period)), 1..4)
 }
@@ -62,7 +62,7 @@ fn queue(rates: Vec<Rate>, max_wait: Option<Duration>) -> Algorithm {
 }
 
 /// The same algorithm with other rates.
-fn with_rates(algorithm: &Algorithm, rates: Vec<Rate>) -> Algorithm {
+pub fn with_rates(algorithm: &Algorithm, rates: Vec<Rate>) -> Algorithm {
     match *algorithm {
         Algorithm::TokenBucket { .. } => tokens(rates),
         Algorithm::LeakyBucket { max_wait, .. } => queue(rates, max_wait),

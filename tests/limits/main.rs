@@ -15,6 +15,8 @@ mod queues;
 mod reload;
 mod reload_queues;
 mod resets;
+mod shadows;
+mod shares;
 mod slot_chains;
 mod slot_model;
 mod slot_queues;

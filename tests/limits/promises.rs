@@ -148,7 +148,13 @@ fn extremes_do_not_panic() {
                 let gate = gate_of(&[limit]);
                 for now in [0, 1, START, u64::MAX, START, u64::MAX] {
                     for (fair, cost) in [0, 1, 2, units, u64::MAX].into_iter().enumerate() {
-                        let units = Units { key: key(1), cost, variant: 0, fair_hash: fair as u64 % 2 };
+                        let units = Units {
+                            key: key(1),
+                            cost,
+                            variant: 0,
+                            fair_hash: fair as u64 % 2,
+                            unenforced: false,
+                        };
                         drop(gate.chain.look(Now(now), &gate.waiting, |_| LimitDemand::Units(units)));
                         let verdict = gate
                             .chain

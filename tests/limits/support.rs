@@ -98,6 +98,9 @@ pub fn config(algorithm: Algorithm) -> config::LimitConfig {
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
+        enforce: None,
+        shadow: None,
+        shadow_of: None,
         shared: None,
         on_reject: OnRejectPatch::default(),
     }
@@ -127,7 +130,7 @@ pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 pub fn units(id: u128, cost: u64) -> Units {
-    Units { key: key(id), cost, variant: 0, fair_hash: 0 }
+    Units { key: key(id), cost, variant: 0, fair_hash: 0, unenforced: false }
 }
 
 pub fn key(id: u128) -> CounterKey {

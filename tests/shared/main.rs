@@ -58,5 +58,6 @@ mod server;
 mod settled_charges;
 mod settled_state;
 mod slot_queues;
+mod trials;
 mod upstream_stops;
 mod views;

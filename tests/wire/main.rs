@@ -75,6 +75,7 @@ mod timeouts;
 mod tls;
 mod tls_adversity;
 mod traces;
+mod trials;
 mod underscores;
 mod upstream_http2;
 mod upstream_refusals;

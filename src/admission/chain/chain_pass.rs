@@ -6,16 +6,10 @@ use std::sync::Arc;
 use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::findings::{PassFindings, PassRejection};
-use super::lacking_slots::wait_for_store_slots;
 use super::mode::ChainMode;
-use super::queued::Queued;
 use super::shared_demand::SharedDemand;
-use super::slot_wait::SlotWait;
 use super::store_query::{PendingStore, StoreQuery};
-use super::{
-    Chain, ChainCause, ChainPermit, ChainRejection, ChainVerdict, ChainedLimit, Decisions, QueueTerms,
-    RateDecision, WaitingRequest,
-};
+use super::{Chain, ChainCause, ChainVerdict, ChainedLimit, Decisions, RateDecision, WaitingRequest};
 use crate::base::clock::Now;
 use crate::limit::{Decision, Limit, LimitOutcome, SlotOutlook, Units};
 use crate::shared::{SharedKey, SharedLimit};
@@ -46,6 +40,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             lacking: None,
             slot_wait: None,
             lacking_slots: None,
+            several_reject: false,
         };
         ChainPass::resume(&chain.limits, ClaimSet::new(&chain.limits, now), findings, decisions)
     }
@@ -67,6 +62,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             return self.judge_slots(limit_index, limit, &units);
         }
         let now = self.held.judged_at;
+        let dry_run = limit.is_dry_run(units.unenforced);
         let before = self.held.claims.len();
         // A dry run is a transaction of its own: if one rate would reject, the others would not have counted the
         // request.
@@ -76,7 +72,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             let decision = if units.cost > limit.max_units(rate) {
                 cause = ChainCause::TooCostly;
                 limit.peek_units(rate, &units, now).reject_forever()
-            } else if !M::CHARGES || would_reject || self.findings.rejection.is_some() {
+            } else if !M::CHARGES || would_reject || self.is_rejected_for(limit_index, limit) {
                 limit.peek_units(rate, &units, now)
             } else {
                 let (decision, charge) = limit.charge_units(rate, &units, now);
@@ -87,11 +83,11 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
                 }
                 decision
             };
-            self.push_decision(limit_index, rate, limit, decision, cause);
+            self.push_decision(limit_index, rate, dry_run, decision, cause);
             match decision.outcome {
                 LimitOutcome::Admit => {}
-                LimitOutcome::Wait if !limit.config.dry_run => self.note_wait(decision.wait_ns, limit_index),
-                LimitOutcome::Reject if limit.config.dry_run && !would_reject => {
+                LimitOutcome::Wait if !dry_run => self.note_wait(decision.wait_ns, limit_index),
+                LimitOutcome::Reject if dry_run && !would_reject => {
                     would_reject = true;
                     self.held.undo_claims(before, self.decisions);
                 }
@@ -115,9 +111,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         units: Units,
         key: SharedKey,
     ) {
+        let dry_run = limit.is_dry_run(units.unenforced);
         let too_costly = |rate: &usize| units.cost > limit.max_units(*rate);
         if let Some(rate) = limit.rate_range(units.variant).find(too_costly) {
-            return self.reject_outright(limit_index, rate, limit, ChainCause::TooCostly);
+            return self.reject_outright(limit_index, rate, dry_run, ChainCause::TooCostly);
         }
         if limit.is_concurrency() && !self.findings.takes_slots {
             return;
@@ -126,7 +123,9 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let rejects = |rate: usize| shared_limit.known_rejection(rate, &units, now).is_some();
         let demand =
             SharedDemand { limit: shared_limit.clone(), limit_index: limit_index as u16, units, key };
-        if !limit.config.dry_run
+        // A shadow must be asked about although its limit rejects.
+        if !dry_run
+            && limit.config.shadow.is_none()
             && limit.rate_range(units.variant).any(rejects)
             && shared_limit.admitting_share(&units, now).is_none()
         {
@@ -142,8 +141,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     fn push_last_answers(&mut self, limit: &Limit, demand: &SharedDemand) {
         for rate in limit.rate_range(demand.units.variant) {
             if let Some(decision) = demand.limit.last_decision(rate, &demand.units, self.held.judged_at) {
-                let cause = rejection_cause(limit);
-                self.push_decision(demand.limit_index.into(), rate, limit, decision, cause);
+                let (cause, dry_run) = (rejection_cause(limit), limit.is_dry_run(demand.units.unenforced));
+                self.push_decision(demand.limit_index.into(), rate, dry_run, decision, cause);
             }
         }
     }
@@ -163,7 +162,8 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         let rate = limit.rate_range(units.variant).start;
         let capacity = limit.max_units(rate);
         if units.cost > capacity {
-            self.reject_outright(limit_index, rate, limit, ChainCause::TooCostly);
+            let dry_run = limit.is_dry_run(units.unenforced);
+            self.reject_outright(limit_index, rate, dry_run, ChainCause::TooCostly);
         } else if M::CHARGES && self.findings.takes_slots {
             self.findings.wants_slots = true;
             let kind = ClaimKind::WantedSlots { fair: units.fair_hash };
@@ -171,15 +171,21 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         if !M::CHARGES && self.findings.takes_slots {
             let outlook = limit.peek_slots(rate, units, self.held.judged_at);
-            self.push_slots((limit_index, rate), limit, outlook);
+            self.push_slots((limit_index, rate), limit, units.unenforced, outlook);
         }
     }
 
     /// Adds the decision of a concurrency limit to a look.
-    pub fn push_slots(&mut self, (limit_index, rate): (usize, usize), limit: &Limit, outlook: SlotOutlook) {
+    pub fn push_slots(
+        &mut self,
+        (limit_index, rate): (usize, usize),
+        limit: &Limit,
+        unenforced: bool,
+        outlook: SlotOutlook,
+    ) {
         let SlotOutlook { outcome, free, position, wait_ns } = outlook;
         let decision = Decision { remaining: free, retry_after_ns: 0, ..Decision::without_numbers(outcome) };
-        let dry_run = limit.config.dry_run;
+        let dry_run = limit.is_dry_run(unenforced);
         self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
         match outcome {
             LimitOutcome::Reject if !dry_run => {
@@ -204,16 +210,18 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
 
     #[cold]
     pub fn reject_missing_key(&mut self, limit_index: usize, limit: &Limit) {
-        self.reject_outright(limit_index, 0, limit, ChainCause::MissingKey);
+        // Without a key, the request is in no share of them.
+        let dry_run = limit.is_dry_run(limit.config.enforce.is_some());
+        self.reject_outright(limit_index, 0, dry_run, ChainCause::MissingKey);
     }
 
     /// Records a rejection without numbers; a look has nothing to show of a dry run then.
-    pub fn reject_outright(&mut self, limit_index: usize, rate: usize, limit: &Limit, cause: ChainCause) {
-        if !limit.config.dry_run {
+    pub fn reject_outright(&mut self, limit_index: usize, rate: usize, dry_run: bool, cause: ChainCause) {
+        if !dry_run {
             self.record_rejection(PassRejection::new(cause, limit_index, rate, None));
         } else if M::CHARGES {
             let decision = Decision::without_numbers(LimitOutcome::Reject);
-            self.push_decision(limit_index, rate, limit, decision, cause);
+            self.push_decision(limit_index, rate, dry_run, decision, cause);
         }
     }
 
@@ -222,11 +230,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         &mut self,
         limit_index: usize,
         rate: usize,
-        limit: &Limit,
+        dry_run: bool,
         decision: Decision,
         cause: ChainCause,
     ) {
-        let dry_run = limit.config.dry_run;
         self.decisions.push(RateDecision::new(limit_index, rate, dry_run, decision));
         if decision.outcome == LimitOutcome::Reject && !dry_run {
             let retry_after_ns = (decision.retry_after_ns != u64::MAX).then_some(decision.retry_after_ns);
@@ -234,21 +241,31 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
     }
 
-    /// Keeps the rejection with the longest retry. The first one undoes all charges, those of dry runs too: they
-    /// count only the units that they would have counted if enforced.
+    /// Keeps the rejection with the longest retry. The first one, and the first one of another limit, undo all
+    /// charges, those of dry runs too: they count only the units that they would have counted if enforced.
     fn record_rejection(&mut self, rejection: PassRejection) {
         let longest = |rejection: &PassRejection| rejection.retry_after_ns.unwrap_or(u64::MAX);
-        match &self.findings.rejection {
+        let is_kept = match self.findings.rejection {
             None => {
-                if !self.held.claims.is_empty() {
-                    self.held.undo_claims(0, self.decisions);
+                self.undo_all();
+                true
+            }
+            Some(known) => {
+                if known.limit_index != rejection.limit_index && !self.findings.several_reject {
+                    self.findings.several_reject = true;
+                    self.undo_all();
                 }
-                self.findings.rejection = Some(rejection);
+                longest(&known) < longest(&rejection)
             }
-            Some(known) if longest(known) < longest(&rejection) => {
-                self.findings.rejection = Some(rejection);
-            }
-            Some(_) => {}
+        };
+        if is_kept {
+            self.findings.rejection = Some(rejection);
+        }
+    }
+
+    fn undo_all(&mut self) {
+        if !self.held.claims.is_empty() {
+            self.held.undo_claims(0, self.decisions);
         }
     }
 
@@ -274,117 +291,6 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     fn suspend(self) -> PendingStore<M> {
         let ChainPass { held, shared_demands, findings, .. } = self;
         PendingStore { held, query: Box::new(StoreQuery { shared_demands, findings }), mode: PhantomData }
-    }
-
-    /// The verdict on a request that all limits have judged.
-    #[cold]
-    pub fn conclude<P>(mut self, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
-        if let Some(rejection) = self.findings.rejection {
-            return ChainVerdict::Reject(self.build_rejection(rejection));
-        }
-        if waiter.hold_ns > 0 {
-            self.note_hold(waiter.hold_ns);
-        }
-        if let Some(longest) = self.findings.longest_wait {
-            return self.begin_wait(longest, waiter);
-        }
-        if let Some(lacking) = self.findings.lacking {
-            return ChainVerdict::Reject(self.build_rejection(lacking));
-        }
-        if self.findings.displaces {
-            self.held.displace_waiters();
-        }
-        if let Some(slot_wait) = self.findings.slot_wait {
-            return match waiter.take_place::<M>() {
-                Some(place) => ChainVerdict::Wait(Queued::for_slots(
-                    self.held,
-                    Some(place),
-                    SlotWait::default(),
-                    slot_wait,
-                )),
-                None => ChainVerdict::Reject(ChainRejection::from_overload()),
-            };
-        }
-        if let Some(lacking) = self.findings.lacking_slots {
-            return wait_for_store_slots(self.held, lacking, waiter, self.decisions);
-        }
-        if self.findings.wants_slots
-            && let Err(index) = self.held.take_local_slots(self.held.judged_at)
-        {
-            return self.wait_for_slots(index, waiter);
-        }
-        ChainVerdict::Admit(ChainPermit::new(self.held))
-    }
-
-    /// Makes a request wait that its upstream stops, if a queue allows that; otherwise it is rejected later.
-    #[cold]
-    fn note_hold(&mut self, hold_ns: u64) {
-        let terms = QueueTerms::find(self.limits, self.decisions);
-        if let Some(terms) = terms.filter(|terms| hold_ns <= terms.max_wait_ns) {
-            self.note_wait(hold_ns, terms.limit_index.into());
-        }
-    }
-
-    /// Adds the request to those that wait for slots; `index` is the claim whose limit has too few.
-    #[cold]
-    fn wait_for_slots<P>(mut self, mut index: usize, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
-        let now = self.held.judged_at;
-        let mut place = None;
-        loop {
-            let claim = &self.held.claims[index];
-            let (rate, limit_index) = (usize::from(claim.rate), claim.limit_index);
-            if place.is_none() && self.limits[usize::from(limit_index)].has_slot_queue(rate) {
-                place = waiter.take_place::<M>();
-                if place.is_none() {
-                    self.held.undo_claims(0, self.decisions);
-                    return ChainVerdict::Reject(ChainRejection::from_overload());
-                }
-            }
-            match self.held.join_slot_queue(index, now) {
-                Ok(Some(slot_place)) => {
-                    self.held.put_slots_back(None);
-                    if let Some(lease) = &mut self.held.store_lease {
-                        lease.postpone_slots();
-                    }
-                    let slots = SlotWait::in_place(slot_place);
-                    return ChainVerdict::Wait(Queued::for_slots(self.held, place, slots, (0, limit_index)));
-                }
-                Ok(None) => match self.held.take_local_slots(now) {
-                    Ok(()) => return ChainVerdict::Admit(ChainPermit::new(self.held)),
-                    Err(next) => index = next,
-                },
-                Err(rejection) => return ChainVerdict::Reject(rejection),
-            }
-        }
-    }
-
-    pub fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
-        let PassRejection { cause, limit_index, rate, retry_after_ns } = rejection;
-        let limit = &self.limits[usize::from(limit_index)];
-        let rejected = ChainRejection::outright(cause, limit, rate.into());
-        ChainRejection { retry_after_ns, ..rejected }
-    }
-
-    /// Adds the request to the waiting ones, unless it may not wait although all limits have accepted it.
-    #[cold]
-    fn begin_wait<P>(
-        mut self,
-        (wait_ns, limit_index): (u64, u16),
-        waiter: WaitingRequest<'_>,
-    ) -> ChainVerdict<P> {
-        let rejection = if wait_ns > self.findings.max_wait_ns {
-            let limit = &self.limits[usize::from(limit_index)];
-            ChainRejection::outright(ChainCause::WaitTooLong, limit, 0)
-        } else if let Some(place) = waiter.take_place::<M>() {
-            if self.findings.displaces {
-                self.held.displace_waiters();
-            }
-            return ChainVerdict::Wait(Queued::new(self.held, place, (wait_ns, limit_index)));
-        } else {
-            ChainRejection::from_overload()
-        };
-        self.held.undo_claims(0, self.decisions);
-        ChainVerdict::Reject(rejection)
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) struct Claim {
     pub kind: ClaimKind,
     pub limit_index: u16,
     pub rate: u16,
+    /// The limit does not act on its key.
+    pub unenforced: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -37,7 +39,7 @@ pub(super) enum ClaimKind {
 impl Claim {
     #[inline]
     pub(super) fn new(units: &Units, limit_index: usize, rate: usize, kind: ClaimKind) -> Claim {
-        let Units { key, cost, .. } = *units;
+        let Units { key, cost, unenforced, .. } = *units;
         Claim {
             id: key.id,
             prefix: key.prefix,
@@ -45,12 +47,19 @@ impl Claim {
             kind,
             limit_index: limit_index as u16,
             rate: rate as u16,
+            unenforced,
         }
     }
 
     /// The units to peek with: the rate is known already, and no turn in a fair queue depends on them.
     pub(super) fn to_units(&self) -> Units {
-        Units { key: self.table_key(), cost: self.cost, variant: 0, fair_hash: 0 }
+        Units {
+            key: self.table_key(),
+            cost: self.cost,
+            variant: 0,
+            fair_hash: 0,
+            unenforced: self.unenforced,
+        }
     }
 
     #[inline]

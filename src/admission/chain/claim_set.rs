@@ -98,9 +98,11 @@ impl ClaimSet {
         let claim = &mut self.claims[index];
         let ClaimKind::WantedSlots { fair } = claim.kind else { return Ok(()) };
         let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
-        claim.kind = match limit.acquire_slots(claim.rate.into(), &claim.table_key(), claim.cost, now) {
+        let unenforced = claim.unenforced;
+        let grant = limit.acquire_slots(claim.rate.into(), &claim.table_key(), claim.cost, unenforced, now);
+        claim.kind = match grant {
             Some(grant) => ClaimKind::Slots { grant, fair },
-            None if limit.config.dry_run => ClaimKind::LackedSlots,
+            None if limit.is_dry_run(unenforced) => ClaimKind::LackedSlots,
             None => return Err(index),
         };
         Ok(())

@@ -22,6 +22,8 @@ pub(super) struct PassFindings {
     /// The longest wait so far, ns, and the index of its limit.
     pub longest_wait: Option<(u64, u16)>,
     pub rejection: Option<PassRejection>,
+    /// More than one limit rejects.
+    pub several_reject: bool,
     /// Of a look: the slots that are not free. They matter only if the request does not have to wait first.
     pub lacking: Option<PassRejection>,
     /// Of a look: the position in the first queue for slots, and the index of its limit; only if `lacking` is not set.

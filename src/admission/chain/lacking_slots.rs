@@ -35,7 +35,9 @@ pub(super) fn wait_for_store_slots<P>(
 pub(super) fn find_outlook(question: &StoreQuestion<'_>, fair: u64, free: u64, admits: bool) -> SlotOutlook {
     let (limit, rate) = (question.limit, question.rate);
     let (slot_key, queue) = (limit.slot_key(rate, question.key), &limit.slot_queue);
-    let Some(terms) = limit.slot_terms(rate).filter(|_| !admits || queue.has_waiters(&slot_key)) else {
+    let Some(terms) =
+        limit.slot_terms(rate).filter(|_| !question.dry_run && (!admits || queue.has_waiters(&slot_key)))
+    else {
         return SlotOutlook::at_once(free, admits);
     };
     match queue.find_position(&slot_key, &terms, fair, Now::read_clock()) {
@@ -85,7 +87,8 @@ impl StoreQuery {
 /// The slots of a demand for which requests may wait.
 fn queued_rates(demand: &SharedDemand, held: &ClaimSet) -> impl Iterator<Item = (usize, SlotTerms)> {
     let limit = &held.limits[usize::from(demand.limit_index)];
-    let rates = limit.is_concurrency().then(|| limit.rate_range(demand.units.variant));
+    let waits = limit.is_concurrency() && !demand.units.unenforced;
+    let rates = waits.then(|| limit.rate_range(demand.units.variant));
     rates.into_iter().flatten().filter_map(|rate| Some((rate, demand.limit.slot_terms(rate)?)))
 }
 

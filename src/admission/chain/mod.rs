@@ -5,7 +5,8 @@
 //! Concurrency slots come last, so a request that waits for its turn holds none. Dropping the [`ChainPermit`] gives
 //! everything back; there is no release function.
 //!
-//! `chain_pass` judges the local limits and collects the questions to the store; `store_round` asks them and applies
+//! `chain_pass` judges the local limits and collects the questions to the store, and `conclusion` ends the pass, with
+//! what `shadow` says of limits that judge beside others; `store_round` asks them and applies
 //! the answers, `store_fallback` judges where none came, and `store_slots` takes slots there after a wait. `queued`
 //! waits for turns, `slot_wait` and `store_slot_wait` for slots, and `settle` corrects charges that depend on the
 //! response. `claim_set` is everything that a request holds in any phase, `store_lease` the part in the store.
@@ -13,6 +14,7 @@
 mod chain_pass;
 mod claim;
 mod claim_set;
+mod conclusion;
 mod findings;
 mod lacking_slots;
 mod mode;
@@ -22,6 +24,7 @@ mod queue_terms;
 mod queued;
 mod rejection;
 mod settle;
+mod shadow;
 mod shared_demand;
 mod slot_wait;
 mod store_fallback;
@@ -230,7 +233,9 @@ impl Chain {
         // The two usual ends are written in place, because each move of a pass copies it.
         match pass.findings.rejection {
             _ if !pass.shared_demands.is_empty() => pass.finish_limits(waiter, verdict),
-            Some(rejection) => *verdict = Some(ChainVerdict::Reject(pass.build_rejection(rejection))),
+            Some(rejection) => {
+                *verdict = Some(ChainVerdict::Reject(pass.conclude_rejection(rejection)));
+            }
             None if pass.findings.is_plain_admission() && waiter.hold_ns == 0 => {
                 *verdict = Some(ChainVerdict::Admit(ChainPermit::new(pass.held)));
             }

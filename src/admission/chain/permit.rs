@@ -41,7 +41,7 @@ impl ChainPermit {
                 (ClaimKind::Shared(lease_index), Some(lease)) => lease.slots_outcome(lease_index)?,
                 _ => return None,
             };
-            let dry_run = limits[usize::from(claim.limit_index)].config.dry_run;
+            let dry_run = limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
             let decision = Decision::without_numbers(outcome);
             Some(RateDecision { limit_index: claim.limit_index, rate: claim.rate, dry_run, decision })
         })

@@ -58,7 +58,7 @@ impl ClaimSet {
             limit.add_reserved(rate, used);
             claim.cost = used;
             let one = Units { cost: 1, ..claim.to_units() };
-            if limit.peek_units(rate, &one, now).remaining == 0 && !limit.config.dry_run {
+            if limit.peek_units(rate, &one, now).remaining == 0 && !limit.is_dry_run(claim.unenforced) {
                 used_up = Some(limit.id);
             }
         }

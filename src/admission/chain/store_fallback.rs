@@ -78,7 +78,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
             match demand.limit.on_failure {
                 OnFailure::Allow => return,
                 OnFailure::Reject => {
-                    return self.reject_outright(limit_index, 0, limit, ChainCause::Unavailable);
+                    let dry_run = limit.is_dry_run(demand.units.unenforced);
+                    return self.reject_outright(limit_index, 0, dry_run, ChainCause::Unavailable);
                 }
                 OnFailure::Local => {}
             }
@@ -114,7 +115,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
                 cause @ ChainCause::Unavailable => self.note_lacking(cause, limit_index, question.rate, None),
                 _ => {
                     let outlook = find_outlook(question, demand.units.fair_hash, remaining, admits);
-                    self.push_slots((limit_index, question.rate), limit, outlook)
+                    self.push_slots((limit_index, question.rate), limit, demand.units.unenforced, outlook)
                 }
             };
         }
@@ -130,7 +131,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
             self.claim_in_store(demand, question.rate, LeaseState::SlotsWanted, pending);
             self.findings.lacking_slots.get_or_insert(lacking);
         } else {
-            self.reject_outright(limit_index, question.rate, limit, ChainCause::without_store(shared_limit));
+            self.reject_outright(limit_index, question.rate, false, ChainCause::without_store(shared_limit));
         }
     }
 }

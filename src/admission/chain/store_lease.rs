@@ -268,7 +268,7 @@ impl RateLease {
             cost: demand.units.cost,
             fair: demand.units.fair_hash,
             limit_index: demand.limit_index,
-            dry_run: demand.limit.is_dry_run(),
+            dry_run: demand.limit.is_dry_run() || demand.units.unenforced,
             state,
         }
     }

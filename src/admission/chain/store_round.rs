@@ -81,6 +81,9 @@ impl<M: ChainMode> PendingStore<M> {
                 continue;
             }
             if newly_admitted.is_empty() {
+                if M::CHARGES {
+                    round.charge_shadow(&held, session).await;
+                }
                 let verdict = query.settle_answers::<M>(held, &round, pending, waiter, decisions, undecided);
                 return take_wanted_slots(verdict, session, waiter, (decisions, undecided)).await;
             }
@@ -172,7 +175,7 @@ impl StoreQuery {
                     key: *key,
                     cost: units.cost,
                     limit_index: *limit_index,
-                    dry_run: limit.config.dry_run,
+                    dry_run: limit.is_dry_run(units.unenforced),
                     slot_count,
                     in_process,
                     owed: store.debts().owed_units(shared_limit, rate, key, now),
@@ -205,7 +208,7 @@ impl StoreQuery {
         }
         if !passes && pass.findings.rejection.is_none() {
             // No limit rejected, yet nothing was charged: our script gives no such answer.
-            pass.reject_outright(0, 0, &limits[0], ChainCause::Unavailable);
+            pass.reject_outright(0, 0, limits[0].config.dry_run, ChainCause::Unavailable);
         }
         if passes {
             // Slots that are asked for after the wait.
@@ -225,7 +228,7 @@ impl StoreQuery {
         pass.findings.lacking = pass.findings.lacking.or(self.findings.lacking);
         if pass.findings.rejection.is_some() {
             // Slots may have failed after a rate was charged.
-            pass.held.undo_claims(0, pass.decisions);
+            pass.undo_rejected_charges();
         }
         let mut verdict = pass.conclude(waiter);
         if let ChainVerdict::Wait(queued) = &mut verdict
@@ -275,7 +278,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
             self.note_wait(waited_ns.saturating_add(decision.wait_ns), limit_index);
         }
         // In a dry run, if one rate would reject, the others have not counted the request.
-        if call_charged && answer.mark != 0 {
+        let stays = !passes && call_charged && self.overrules_rejection(limit_index, limit);
+        if call_charged && answer.mark != 0 && !stays {
             let rate_lease = RateLease::new(demand, question.rate, LeaseState::Charged(Some(answer.mark)));
             let lease = self.held.lease_mut(pending.outbox);
             if passes {
@@ -287,7 +291,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
                 uncharge_decision(&mut decision, demand.units.cost, limit.max_units(question.rate));
             }
         }
-        self.push_decision(limit_index, question.rate, limit, decision, rejection_cause(limit));
+        self.push_decision(limit_index, question.rate, question.dry_run, decision, rejection_cause(limit));
     }
 
     fn apply_slots_answer(
@@ -305,7 +309,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
             let is_free = admits && question.in_process <= limit.max_units(question.rate);
             let remaining = if is_free { answer.decision.remaining } else { 0 };
             let outlook = find_outlook(question, demand.units.fair_hash, remaining, is_free);
-            return self.push_slots((limit_index, question.rate), limit, outlook);
+            return self.push_slots((limit_index, question.rate), limit, demand.units.unenforced, outlook);
         }
         if answer.skipped && passes {
             pending.mark_rejected(question);
@@ -319,7 +323,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
         } else {
             pending.mark_rejected(question);
             if !admits && !answer.skipped && !question.dry_run {
-                self.reject_outright(limit_index, question.rate, limit, ChainCause::Concurrency);
+                self.reject_outright(limit_index, question.rate, false, ChainCause::Concurrency);
             }
         }
     }

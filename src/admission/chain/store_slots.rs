@@ -141,6 +141,7 @@ impl StoreLease {
     fn find_waited_slots(&self) -> Option<usize> {
         self.rate_leases.iter().position(|lease| {
             matches!(lease.state, LeaseState::SlotsWanted)
+                && !lease.dry_run
                 && lease.limit.slot_terms(lease.rate).is_some()
                 && lease.limit.slot_queue.has_waiters(&lease.slot_key())
         })

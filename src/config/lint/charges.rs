@@ -13,7 +13,7 @@ const SWITCHING_PROTOCOLS: u16 = 101;
 
 pub(super) fn lint_charges(file: &LintContext<'_>) {
     for (index, limit) in file.config.limits.iter().enumerate() {
-        let Some(charge) = &limit.charge else { continue };
+        let Some(charge) = limit.charge.as_ref().filter(|_| limit.shadow_of.is_none()) else { continue };
         let id = LimitId(index);
         warn_of_responses(file, id, charge);
         warn_of_claims(file, id, charge);

@@ -11,6 +11,7 @@ mod misread;
 mod obeyed;
 mod queues;
 mod redirects;
+mod shadows;
 mod shared;
 mod variables;
 
@@ -30,6 +31,7 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     charges::lint_charges(&file);
     locations::lint_locations(&file);
     redirects::lint_redirects(&file);
+    shadows::lint_shadows(&file);
     shared::lint_shared(&file);
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);

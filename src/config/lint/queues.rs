@@ -20,11 +20,12 @@ pub(super) fn lint_queues(file: &LintContext<'_>) {
         let numbers = &file.config.limits[limit];
         let variants = numbers.algorithm_variants().enumerate();
         for (variant, algorithm) in variants.filter(|(variant, _)| !numbers.is_view(*variant)) {
-            // The numbers of a tier have a section of their own.
+            // The numbers of a shadow or a tier have a section of their own.
             let tier = numbers.variant_tier(variant);
-            let field = |name: &'static str| match tier {
-                Some(tier) => file.limit_value(limit, &["tiers", tier, name]),
-                None => file.limit_value(limit, &[name]),
+            let field = |name: &'static str| match (numbers.shadow_of, tier) {
+                (Some(live), _) => file.limit_value(live, &["shadow", name]),
+                (None, Some(tier)) => file.limit_value(limit, &["tiers", tier, name]),
+                (None, None) => file.limit_value(limit, &[name]),
             };
             check_numbers(numbers, algorithm, field);
         }

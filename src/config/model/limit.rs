@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::access::NetworkList;
 use super::charge::ChargeConfig;
+use super::enforce::EnforcedShare;
+use super::id::LimitId;
 use super::key::KeyPart;
 use super::reject::OnRejectPatch;
 use crate::config::value::json_pointer::JsonPointer;
@@ -39,6 +41,12 @@ pub struct LimitConfig {
     pub methods: Vec<Method>,
     pub bypass: NetworkList,
     pub dry_run: bool,
+    /// The share of the keys on which it acts; for the others it is a dry run. `None` = all.
+    pub enforce: Option<EnforcedShare>,
+    /// Its shadow: a limit of its own in [`super::Config::limits`], judged right behind it.
+    pub shadow: Option<LimitId>,
+    /// The limit that this one is the shadow of. It is a dry run.
+    pub shadow_of: Option<LimitId>,
     /// The behaviour while Redis fails, if the counters are shared there; `None` = local counters.
     pub shared: Option<OnFailure>,
     pub on_reject: OnRejectPatch,
@@ -82,6 +90,9 @@ pub struct GrantKey {
     /// The key of shared counters.
     pub shared: [u8; 16],
 }
+
+/// Ends the name of a shadow. No limit of the file has a colon in its name.
+const SHADOW_SUFFIX: &str = ":shadow";
 
 /// No tier has a space in its name.
 const NAME_PREFIX: &str = "grant ";
@@ -174,6 +185,21 @@ impl LimitConfig {
     pub fn with_numbers_alone(&self, numbers: &Algorithm) -> LimitConfig {
         let (tiers, views, grants) = (Vec::new(), Vec::new(), Vec::new());
         LimitConfig { algorithm: numbers.clone(), tiers, views, grants, ..self.clone() }
+    }
+
+    /// The shadow of this limit, which has the position `live` in the configuration, with these numbers. It judges
+    /// the same requests by the same key; a tier that is not limited is not limited there either.
+    pub(crate) fn to_shadow(&self, live: LimitId, numbers: Algorithm) -> LimitConfig {
+        LimitConfig {
+            name: format!("{}{SHADOW_SUFFIX}", self.name),
+            algorithm: numbers,
+            tiers: self.tiers.iter().filter(|(_, own)| own.is_none()).cloned().collect(),
+            dry_run: true,
+            enforce: None,
+            shadow: None,
+            shadow_of: Some(live),
+            ..self.clone()
+        }
     }
 
     /// Whether the rates are written as sizes, and count in KiB.

@@ -7,6 +7,7 @@ pub(crate) mod bandwidth;
 pub(crate) mod body_reading;
 pub(crate) mod charge;
 pub(crate) mod cors;
+pub(crate) mod enforce;
 pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod key;
@@ -56,7 +57,7 @@ pub struct Config {
     /// In file order, followed by the URLs written inline in locations, named by their text.
     pub upstreams: Vec<UpstreamConfig>,
     /// In file order, followed by inline limits, named `LOCATION#POSITION` (counted from 1) unless they have a
-    /// name.
+    /// name, and by the shadows of all of them.
     pub limits: Vec<LimitConfig>,
     pub locations: Vec<LocationConfig>,
     pub ip_sets: Vec<IpSetConfig>,
@@ -361,6 +362,16 @@ pub enum AccessLogOutput {
     Stdout,
     None,
     File(PathBuf),
+}
+
+impl Config {
+    /// The limits that judge the requests of a chain: each is followed by its shadow.
+    pub fn with_shadows<'a>(
+        &self,
+        chain: impl IntoIterator<Item = &'a LimitId>,
+    ) -> impl Iterator<Item = LimitId> {
+        chain.into_iter().flat_map(|&limit| std::iter::once(limit).chain(self.limits[limit].shadow))
+    }
 }
 
 impl LocationConfig {

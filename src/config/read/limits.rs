@@ -9,6 +9,7 @@ use super::keys;
 use super::missing_key;
 use super::rates::RateForm;
 use super::reject;
+use super::shadow;
 use super::state::StateReader;
 use super::tiers;
 use super::upstreams::UpstreamReader;
@@ -36,6 +37,8 @@ pub(crate) struct ReadChain {
 /// The limits read so far; chains add inline limits and views.
 pub(crate) struct LimitReader<'a> {
     list: Vec<LimitConfig>,
+    /// The limits with a shadow, and its numbers.
+    shadows: Vec<(LimitId, Algorithm)>,
     by_name: HashMap<String, LimitId>,
     /// Names that inline limits were given.
     inline_names: HashSet<String>,
@@ -55,6 +58,7 @@ impl<'a> LimitReader<'a> {
         let (list, defined, used) = (Vec::new(), Vec::new(), HashSet::new());
         let mut limits = LimitReader {
             list,
+            shadows: Vec::new(),
             by_name: HashMap::new(),
             inline_names: HashSet::new(),
             defined,
@@ -160,7 +164,7 @@ impl<'a> LimitReader<'a> {
     }
 
     fn read_named(
-        &self,
+        &mut self,
         name: &str,
         value: &FieldValue<'_>,
         upstreams: &mut UpstreamReader<'_>,
@@ -204,8 +208,9 @@ impl<'a> LimitReader<'a> {
         Some(name)
     }
 
+    /// Reads the limit that comes next in the list.
     fn read_limit(
-        &self,
+        &mut self,
         name: &str,
         fields: &FieldReader<'_>,
         upstreams: &mut UpstreamReader<'_>,
@@ -215,13 +220,20 @@ impl<'a> LimitReader<'a> {
         let numbers =
             algorithm::read_algorithm(fields, &config.cost, fields.find(&limit::COST).as_ref(), form);
         let tiers = tiers::read_tiers(fields, &config.cost, form, numbers.is_some());
-        let variants = || numbers.iter().chain(tiers.iter().filter_map(|(_, own)| own.as_ref()));
-        let charge = charge::read_charge(fields, &config.cost, form, variants());
-        let algorithm = numbers.unwrap_or(PLACEHOLDER);
-        let tiers_numbers = tiers.iter().filter_map(|(_, own)| own.as_ref());
-        let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(tiers_numbers));
-        let config = LimitConfig { algorithm, tiers, warm_up, charge, ..config };
-        self.state.check_shared_limit(&config, &fields.whole, fields.find(&limit::WARM_UP).as_ref());
+        let shadow = shadow::read_shadow(fields, &config.cost, form, numbers.is_some());
+        let others = || tiers.iter().filter_map(|(_, own)| own.as_ref()).chain(&shadow);
+        let charge = charge::read_charge(fields, &config.cost, form, numbers.iter().chain(others()));
+        let algorithm = numbers.clone().unwrap_or(PLACEHOLDER);
+        let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(others()));
+        let enforce = shadow::read_enforce(fields, &config.key);
+        let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, ..config };
+        let warm_up = fields.find(&limit::WARM_UP);
+        self.state.check_shared_limit(&config, &fields.whole, warm_up.as_ref());
+        if let (Some(numbers), Some(value)) = (shadow, fields.find(&limit::SHADOW)) {
+            let id = LimitId(self.list.len());
+            self.state.check_shared_limit(&config.to_shadow(id, numbers.clone()), &value, warm_up.as_ref());
+            self.shadows.push((id, numbers));
+        }
         config
     }
 
@@ -251,6 +263,9 @@ impl<'a> LimitReader<'a> {
             methods: read_methods(fields, &limit::METHODS),
             bypass: bypass.map(|value| self.sets.read_networks(&value)).unwrap_or_default(),
             dry_run: fields.read(&limit::DRY_RUN),
+            enforce: None,
+            shadow: None,
+            shadow_of: None,
             shared: self.state.read_shared(fields),
             on_reject: reject::read_patch(fields.find(&limit::ON_REJECT).as_ref(), upstreams),
         }
@@ -286,8 +301,8 @@ impl<'a> LimitReader<'a> {
         None
     }
 
-    /// All limits; unused ones get a warning.
-    pub fn into_limits(self) -> Vec<LimitConfig> {
+    /// All limits, followed by the shadows; unused ones get a warning.
+    pub fn into_limits(mut self) -> Vec<LimitConfig> {
         for (index, value) in &self.defined {
             if !self.used.contains(index) {
                 let name = &self.list[*index].name;
@@ -296,6 +311,11 @@ impl<'a> LimitReader<'a> {
                 let help = format!("write limits: {name} in a location or under server, or remove it");
                 value.sink.add_warning(value.named_at, &value.path, error.with_help(help));
             }
+        }
+        for (live, numbers) in self.shadows {
+            let shadow = self.list[live].to_shadow(live, numbers);
+            self.list[live.0].shadow = Some(LimitId(self.list.len()));
+            self.list.push(shadow);
         }
         self.list
     }

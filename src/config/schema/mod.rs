@@ -12,14 +12,6 @@ pub(crate) mod tables;
 use field::{FieldDescription, Section, Shape};
 use tables::root::root;
 
-/// Fields that a later version will have, with the paths of their sections.
-const PLANNED: [(&str, &str); 2] = [("limits.NAME", "enforce"), ("limits.NAME", "shadow")];
-
-/// Whether a later version will have this field.
-pub(crate) fn is_planned(section: &Section, name: &str) -> bool {
-    PLANNED.contains(&(section.path, name))
-}
-
 /// All sections, each once: those within a section follow it.
 pub(crate) fn all_sections() -> Vec<&'static Section> {
     let mut sections = Vec::new();

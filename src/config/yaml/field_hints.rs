@@ -34,6 +34,8 @@ const INNER: [Inner; 7] = [
             "buckets",
             "align",
             "dry_run",
+            "enforce",
+            "shadow",
             "bypass",
             "tiers",
         ],

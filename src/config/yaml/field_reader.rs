@@ -12,7 +12,7 @@ use crate::config::diagnostics::problem::{ProblemSink, ValueError, did_you_mean,
 use crate::config::schema::field::{Field, FieldDefault, OneOrMore, ParseScalar, Section};
 use crate::config::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
 use crate::config::schema::tables::root::root;
-use crate::config::schema::{is_planned, sections_with, show_nested};
+use crate::config::schema::{sections_with, show_nested};
 use crate::config::value::scalars::Parsed;
 
 /// The fields of one mapping. [`FieldReader::report_unknown`] reports those that the section does not have.
@@ -189,9 +189,7 @@ impl<'a> FieldReader<'a> {
             [format!("`{name}`"), format!("write {name}: ")].iter().any(|mention| help.contains(mention))
         };
         let is_meant = |(key, node): &(&MapKey, &Node)| {
-            !is_planned(self.section, &key.name)
-                && (is_typo(&key.name)
-                    || self.explain_unknown(key, node, &unknown).is_none_or(|help| names_it(&help)))
+            is_typo(&key.name) || self.explain_unknown(key, node, &unknown).is_none_or(|help| names_it(&help))
         };
         let found = unknown.iter().any(is_meant);
         if found {
@@ -219,11 +217,6 @@ impl<'a> FieldReader<'a> {
         let unknown = self.unknown_fields();
         for (key, value) in &self.entries {
             if self.section.has_field(&key.name) || value.sink.is_full() {
-                continue;
-            }
-            if is_planned(self.section, &key.name) {
-                let message = format!("the field `{}` is not supported yet", key.name);
-                value.report_at_name(ValueError::new(codes::UNSUPPORTED, message).with_help("remove it"));
                 continue;
             }
             let is_first =

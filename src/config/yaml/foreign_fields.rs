@@ -115,6 +115,9 @@ impl<'a> ForeignField<'a> {
                 "write on_reject: { body: { template: \"…\", content_type: text/plain } }".to_owned()
             }
             "mode" | "shadow_mode" | "dryrun" => "write dry_run: true to count without rejecting".to_owned(),
+            "filter_enforced" | "canary" | "percentage" => {
+                "write enforce: 10% to act on a share of the keys, and only count the others".to_owned()
+            }
             "enabled" | "enable" | "disabled" => {
                 "remove it: a limit works where a location names it; dry_run: true only counts".to_owned()
             }

@@ -74,7 +74,13 @@ fn limits_of(text: &str, max_keys: usize) -> Vec<Arc<Limit>> {
 
 fn units(id: u64) -> Units {
     let id = u128::from(id).wrapping_mul(0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F);
-    Units { key: CounterKey { id, prefix: (id >> 32) as u64 }, cost: 1, variant: 0, fair_hash: 0 }
+    Units {
+        key: CounterKey { id, prefix: (id >> 32) as u64 },
+        cost: 1,
+        variant: 0,
+        fair_hash: 0,
+        unenforced: false,
+    }
 }
 
 /// Charges one unit; returns whether it was admitted.
@@ -95,7 +101,10 @@ fn used_limits() -> Vec<Arc<Limit>> {
             assert!(charge(&limits[limit], rate, id, now));
         }
     }
-    assert_eq!(limits[2].acquire_slots(0, &units(1).key, 1, now).map(|grant| grant.shared), Some(false));
+    assert_eq!(
+        limits[2].acquire_slots(0, &units(1).key, 1, false, now).map(|grant| grant.shared),
+        Some(false)
+    );
     limits
 }
 
@@ -122,7 +131,7 @@ fn counters_are_restored() {
     assert_eq!((seen(1), remaining_units(&limits[1], 0, 1, now)), ([1, 3, 1, 7], 2));
     assert_eq!((seen(2), remaining_units(&limits[1], 0, 2, now)), ([2, 4, 2, 8], 3));
     assert_eq!((seen(3), remaining_units(&limits[1], 0, 3, now)), ([3, 5, 3, 9], 4));
-    let grant = limits[2].acquire_slots(0, &units(1).key, 1, now);
+    let grant = limits[2].acquire_slots(0, &units(1).key, 1, false, now);
     assert_eq!(grant.map(|grant| grant.shared), Some(false), "nothing is in flight");
 }
 

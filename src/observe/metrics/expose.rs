@@ -9,9 +9,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, HistogramReading};
+use super::decision::DECISION_NAMES;
 use super::{
-    BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, DECISION_NAMES, FAULT_OUTCOMES, HANDSHAKE_RESULTS,
-    Metrics, PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
+    BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, FAULT_OUTCOMES, HANDSHAKE_RESULTS, Metrics,
+    PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
 };
 
 /// The content type of [`Metrics::render`].

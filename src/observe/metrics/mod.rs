@@ -4,6 +4,7 @@
 pub mod cells;
 mod charges;
 mod count;
+mod decision;
 mod expose;
 mod labels;
 mod servers;
@@ -21,6 +22,8 @@ use parking_lot::Mutex;
 use cells::{Counters, Histogram};
 
 pub use charges::CHARGE_NAMES;
+use decision::DECISION_NAMES;
+pub use decision::DecisionKind;
 pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
 pub use servers::{ServerMetric, StopMetric};
@@ -79,25 +82,6 @@ pub struct Metrics {
 
 /// Classes of status codes, by their first digit.
 const STATUS_CLASSES: usize = 5;
-
-/// The decision of a limit on one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DecisionKind {
-    Admit,
-    Wait,
-    Reject,
-    /// Rejected, but another response was sent instead.
-    Degrade,
-    /// A dry run that would have made the request wait.
-    DryRunWait,
-    /// A dry run that would have rejected the request.
-    DryRunReject,
-    /// The request lacks the limit's key.
-    MissingKey,
-}
-
-const DECISION_NAMES: [&str; 7] =
-    ["admit", "wait", "reject", "degrade", "dry_run_wait", "dry_run_reject", "missing_key"];
 
 /// An event of strikes and bans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

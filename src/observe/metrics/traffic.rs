@@ -51,7 +51,7 @@ impl Metrics {
             admitted: sum(DecisionKind::Admit),
             waited: sum(DecisionKind::Wait),
             rejected: sum(DecisionKind::Reject) + sum(DecisionKind::Degrade),
-            dry_run_rejected: sum(DecisionKind::DryRunReject),
+            dry_run_rejected: sum(DecisionKind::DryRunReject) + sum(DecisionKind::UnenforcedReject),
         }
     }
 

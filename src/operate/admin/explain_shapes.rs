@@ -123,6 +123,7 @@ static LIMIT: JsonObject = JsonObject {
         always("name", Text, "Its name."),
         always("does", Text, "The limit as a sentence."),
         always("dry_run", Flag, "Whether it only counts."),
+        maybe("unenforced", Flag, "True if it is a dry run for this key, which is not in its share."),
         maybe("skipped", Text, "Why it does not count the request."),
         maybe("problem", Text, "Why it cannot count the request."),
         maybe("body", Text, "What is missing for a limit that reads the body."),

@@ -94,7 +94,7 @@ impl KeyUsage {
         let variant = granted.or_else(|| limit.config.variant_for_tier(tier));
         let Some(variant) = variant else { return KeyUsage::default() };
         let rates = limit.rate_range(variant);
-        let units = Units { key: key.key, cost: 1, variant, fair_hash: 0 };
+        let units = Units { key: key.key, cost: 1, variant, fair_hash: 0, unenforced: false };
         if let Some(shared) = &gateway.shared[id.0] {
             let answers: Option<Vec<Decision>> =
                 rates.map(|rate| shared.last_decision(rate, &units, now)).collect();

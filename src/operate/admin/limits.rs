@@ -30,6 +30,10 @@ struct LimitStatus {
     max_concurrent: Option<u32>,
     tiers: Vec<TierNumbers>,
     dry_run: bool,
+    /// The share of its keys on which it acts.
+    enforce: Option<String>,
+    /// The limit that this one is the shadow of.
+    shadow_of: Option<String>,
     shared: bool,
     keys: Option<usize>,
     waiting: usize,
@@ -103,6 +107,8 @@ impl LimitStatus {
             },
             tiers: list_tiers(config),
             dry_run: config.dry_run,
+            enforce: config.enforce.map(|share| share.to_string()),
+            shadow_of: config.shadow_of.map(|live| gateway.config.limits[live].name.clone()),
             shared: config.shared.is_some(),
             keys,
             waiting,

@@ -218,13 +218,23 @@ static LIMIT: JsonObject = JsonObject {
         always("max_concurrent", Nullable(&Count), "The most slots; null for rates."),
         always("tiers", List(&Object(&TIER)), "Tiers with other numbers."),
         always("dry_run", Flag, "Whether it only counts."),
+        always("enforce", Nullable(&Text), "The share of its keys on which it acts; null: all."),
+        always(
+            "shadow_of",
+            Nullable(&Text),
+            "The limit that it judges beside with other numbers; null: none.",
+        ),
         always("shared", Flag, "Whether it is counted in Redis."),
         always("keys", Nullable(&Count), "Keys with counters; null if only the store knows them."),
         always("waiting", Count, "Requests in its queues."),
         always("admitted", Object(&TRAFFIC), "Requests that it admitted at once."),
         always("waited", Object(&TRAFFIC), "Requests that it made wait."),
         always("rejected", Object(&TRAFFIC), "Requests that it rejected."),
-        always("dry_run_rejected", Object(&TRAFFIC), "Requests that it would have rejected, as a dry run."),
+        always(
+            "dry_run_rejected",
+            Object(&TRAFFIC),
+            "Requests that it would have rejected, in a dry run or for keys it does not act on.",
+        ),
     ],
 };
 

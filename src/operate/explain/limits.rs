@@ -28,6 +28,9 @@ pub struct LimitExplanation {
     /// The limit as a sentence.
     pub does: String,
     pub dry_run: bool,
+    /// The limit does not act on this key: it is a dry run for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unenforced: bool,
     /// Why the limit does not count the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
@@ -205,6 +208,7 @@ fn explain_limit(
         name: limit.name.to_string(),
         does: describe_chain_limit(&gateway.config, limit.id, location),
         dry_run: config.dry_run,
+        unenforced: false,
         skipped: None,
         problem: None,
         body: (config.reads_body() && matches!(facts.body_view, BodyView::Absent)).then_some(BODY_MISSING),
@@ -219,6 +223,7 @@ fn explain_limit(
     match demand {
         Ok(LimitDemand::Units(units) | LimitDemand::Shared(units, _)) => {
             explanation.counts_by = Some(key.text);
+            explanation.unenforced = units.unenforced;
             explanation.grant = config.variant_grant(units.variant).map(|grant| GrantExplanation {
                 left_ms: Now(grant.until_ns).ns_since(facts.head.received).div_ceil(1_000_000),
                 by: describe::escape_bytes(grant.by.as_bytes()),
@@ -230,22 +235,11 @@ fn explain_limit(
             }
         }
         Ok(LimitDemand::Skip) => {
-            explanation.skipped = Some(match caller.select_variant(limit, 0).err() {
-                Some(Exemption::Methods) => {
-                    let methods: Vec<&str> = config.methods.iter().map(http::Method::as_str).collect();
-                    format!("it limits {} only", methods.join(" and "))
-                }
-                Some(Exemption::Tier) => format!("tier {} has no limit here", caller.subject.tier),
-                Some(Exemption::Bypass) => format!("{} is in its bypass", caller.client.ip),
-                None => {
-                    format!(
-                        "the request has no {missing}, and missing_key is {}",
-                        missing_key_word(config.missing_key)
-                    )
-                }
-            });
+            explanation.skipped = Some(explain_skip(caller, limit, &missing));
         }
         Ok(LimitDemand::MissingKey) => {
+            // Without a key, it is in no share of them.
+            explanation.unenforced = config.enforce.is_some();
             let problem = format!(
                 "the request has no {missing}, and missing_key is {}",
                 missing_key_word(config.missing_key)
@@ -260,6 +254,25 @@ fn explain_limit(
         }
     }
     explanation
+}
+
+/// Why a limit does not count a request. `missing`: the parts of the key that it lacks.
+fn explain_skip(caller: &Caller<'_>, limit: &Limit, missing: &str) -> String {
+    let config = &limit.config;
+    match caller.select_variant(limit, 0).err() {
+        Some(Exemption::Methods) => {
+            let methods: Vec<&str> = config.methods.iter().map(http::Method::as_str).collect();
+            format!("it limits {} only", methods.join(" and "))
+        }
+        Some(Exemption::Tier) => format!("tier {} has no limit here", caller.subject.tier),
+        Some(Exemption::Bypass) => format!("{} is in its bypass", caller.client.ip),
+        None => {
+            format!(
+                "the request has no {missing}, and missing_key is {}",
+                missing_key_word(config.missing_key)
+            )
+        }
+    }
 }
 
 fn missing_key_word(missing: MissingKey) -> &'static str {

@@ -86,7 +86,7 @@ impl fmt::Display for LimitExplanation {
             writeln!(f, "    skipped: {why}")?;
         }
         if let Some(problem) = &self.problem {
-            let outcome = if self.dry_run { "would be refused" } else { "refused" };
+            let outcome = if self.dry_run || self.unenforced { "would be refused" } else { "refused" };
             writeln!(f, "    {outcome}: {problem}")?;
         }
         if let Some(missing) = self.body {
@@ -100,11 +100,14 @@ impl fmt::Display for LimitExplanation {
             };
             writeln!(f, "    counts by {by}{units}")?;
         }
+        if self.unenforced && self.counts_by.is_some() {
+            writeln!(f, "    unenforced: this key is not in the share that the limit acts on")?;
+        }
         if let Some(GrantExplanation { left_ms, by, reason }) = &self.grant {
             writeln!(f, "    by other numbers for {}, granted by {by}: {reason}", format_ns(left_ms * MS))?;
         }
         if let Some(without) = self.without_redis {
-            writeln!(f, "    {}", without_redis(without, self.dry_run))?;
+            writeln!(f, "    {}", without_redis(without, self.dry_run || self.unenforced))?;
         }
         for counter in &self.counters {
             let rate = counter.rate.as_ref().filter(|_| self.counters.len() > 1);

@@ -39,7 +39,7 @@ impl LimitChain {
         let timeout = location.and_then(|location| location.timeout);
         let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let own = location.map_or(&[][..], |location| &location.limits);
-        let ids = config.server.limits.iter().chain(own);
+        let ids = config.with_shadows(config.server.limits.iter().chain(own));
         let chain = Chain::new(ids.map(|id| limits[id.0].clone()).collect());
         let chain = chain.with_max_wait(max_wait).with_shared(shared);
         let place = |limit: &ChainedLimit| ChainPlace {

@@ -8,7 +8,7 @@ use http::header::{HeaderMap, HeaderName};
 use super::facts::RequestFacts;
 use crate::admission::chain::LimitDemand;
 use crate::base::clock::Now;
-use crate::config::{BodyReserve, Cost, InvalidCost, LlmWeights, Reserve};
+use crate::config::{BodyReserve, Cost, EnforcedShare, InvalidCost, LlmWeights, Reserve};
 use crate::limit::table::CounterKey;
 use crate::limit::{Limit, Units};
 use crate::proxy::gateway::{ChainPlace, Gateway};
@@ -93,7 +93,12 @@ impl<'a> Caller<'a> {
                     Some(turn_key) => self.fair_queue_id(keys, turn_key)?,
                     None => 0,
                 };
-                let units = Units { key, cost: self.read_units(limit, variant)?, variant, fair_hash: fair };
+                let unenforced = match limit_keys.enforced {
+                    None => false,
+                    Some(share) => !self.is_in_share(share, &limit_keys.count_key),
+                };
+                let cost = self.read_units(limit, variant, unenforced)?;
+                let units = Units { key, cost, variant, fair_hash: fair, unenforced };
                 Ok(match limit.config.shared {
                     None => LimitDemand::Units(self.use_grant(units, limit, key.id)),
                     Some(_) => self.shared_demand(units, limit, &limit_keys.count_key),
@@ -103,6 +108,12 @@ impl<'a> Caller<'a> {
             KeyOutcome::Missing => Ok(LimitDemand::MissingKey),
             KeyOutcome::Duplicate => Err(ChargeFault::RepeatedKey),
         }
+    }
+
+    /// Whether a limit acts on the key of this request, as all gateways agree.
+    #[cold]
+    fn is_in_share(&self, share: EnforcedShare, count_key: &KeySpec) -> bool {
+        key::hash_shared(count_key, &self.subject).is_some_and(|hash| share.contains(hash))
     }
 
     /// The demand under the key that all gateways compute alike.
@@ -153,11 +164,11 @@ impl<'a> Caller<'a> {
     /// The units that the request takes when it is judged: its cost, or what a limit reserves that charges by the
     /// response.
     #[inline]
-    fn read_units(&self, limit: &Limit, variant: usize) -> Result<u64, ChargeFault> {
+    fn read_units(&self, limit: &Limit, variant: usize, unenforced: bool) -> Result<u64, ChargeFault> {
         match &limit.config.charge {
-            None => self.read_cost(limit),
+            None => self.read_cost(limit, unenforced),
             Some(charge) => match &charge.reserve {
-                Reserve::Cost => self.read_cost(limit),
+                Reserve::Cost => self.read_cost(limit, unenforced),
                 Reserve::Units(units) => Ok(*units),
                 Reserve::Body(claim) => Ok(self.claim_units(claim, limit, variant)),
             },
@@ -183,13 +194,15 @@ impl<'a> Caller<'a> {
 
     /// The cost of the request.
     #[inline]
-    fn read_cost(&self, limit: &Limit) -> Result<u64, ChargeFault> {
+    fn read_cost(&self, limit: &Limit, unenforced: bool) -> Result<u64, ChargeFault> {
         let (Cost::Header { invalid, .. } | Cost::Json { invalid, .. }) = &limit.config.cost else {
             return Ok(self.tell_cost(limit).unwrap_or(1));
         };
         match (self.tell_cost(limit), invalid) {
             (Ok(cost), _) => Ok(cost),
-            (Err(NotANumber), InvalidCost::Reject) if !limit.config.dry_run => Err(ChargeFault::InvalidCost),
+            (Err(NotANumber), InvalidCost::Reject) if !limit.is_dry_run(unenforced) => {
+                Err(ChargeFault::InvalidCost)
+            }
             (Err(NotANumber), _) => Ok(1),
         }
     }

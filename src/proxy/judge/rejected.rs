@@ -26,7 +26,9 @@ pub enum Conclusion {
 pub fn translate_counted(state: &RequestState, rejection: &chain::ChainRejection) -> Rejection {
     match rejection.late {
         true => limit_report::count_accepted(state),
-        false => limit_report::count_dry_run_rejections(state),
+        false => {
+            limit_report::count_dry_run_rejections(state, rejection.limit.as_ref().map(|limit| limit.id))
+        }
     }
     translate_rejection(rejection)
 }

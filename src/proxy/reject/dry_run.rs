@@ -1,4 +1,5 @@
-//! The decisions of dry-run limits, as the `Sluicegate-Dry-Run` field and as text for the access log.
+//! The decisions that are not enforced, as the `Sluicegate-Dry-Run` field and as text for the access log: of limits in
+//! a dry run, of shadows, and about keys that a limit does not act on.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -8,7 +9,7 @@ use crate::config::Config;
 use crate::config::LimitId;
 use crate::limit::{Decision, LimitOutcome};
 
-/// The dry-run limits of one chain.
+/// The limits of one chain whose decisions may not be enforced.
 pub(super) struct DryRuns(Box<[DryRun]>);
 
 struct DryRun {
@@ -16,17 +17,35 @@ struct DryRun {
     name: Box<str>,
     /// `"per-ip"`
     quoted: Box<[u8]>,
+    kind: DryRunKind,
+}
+
+/// Why a decision is not enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DryRunKind {
+    DryRun,
+    /// The limit is the shadow of this one.
+    ShadowOf(LimitId),
+    /// The limit does not act on the key.
+    Unenforced,
 }
 
 const DRY_RUN: HeaderName = HeaderName::from_static("sluicegate-dry-run");
 
 impl DryRuns {
     pub(super) fn new(config: &Config, chain: &[LimitId]) -> DryRuns {
-        let dry_run = |&limit: &LimitId| {
-            let name = config.limits[limit].name.as_str();
-            DryRun { limit, name: name.into(), quoted: quote_name(name).into() }
+        let dry_run = |limit: LimitId| {
+            let own = &config.limits[limit];
+            let kind = match own.shadow_of {
+                Some(live) => DryRunKind::ShadowOf(live),
+                None if own.dry_run => DryRunKind::DryRun,
+                None if own.enforce.is_some() => DryRunKind::Unenforced,
+                None => return None,
+            };
+            let quoted = quote_name(&own.name).into();
+            Some(DryRun { limit, name: own.name.as_str().into(), quoted, kind })
         };
-        DryRuns(chain.iter().filter(|&&limit| config.limits[limit].dry_run).map(dry_run).collect())
+        DryRuns(config.with_shadows(chain).filter_map(dry_run).collect())
     }
 
     #[inline]
@@ -34,7 +53,7 @@ impl DryRuns {
         self.0.is_empty()
     }
 
-    /// Writes `"per-ip";would=admit, "line";would=wait;ms=120`: an RFC 9651 list with one item per decision.
+    /// Writes `"per-ip";would=admit, "line";would=wait;ms=120;unenforced`: an RFC 9651 list with one item per decision.
     pub(super) fn write_header(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
@@ -56,28 +75,37 @@ impl DryRuns {
                 }
                 LimitOutcome::Admit | LimitOutcome::Reject => {}
             }
+            if dry_run.kind == DryRunKind::Unenforced {
+                line.extend_from_slice(b";unenforced");
+            }
         }
         if let (false, Ok(line)) = (line.is_empty(), HeaderValue::from_maybe_shared(Bytes::from(line))) {
             headers.insert(DRY_RUN, line);
         }
     }
 
-    /// `per-ip=reject`, for the limits that would have acted; `None` if none would.
+    /// `per-ip=reject,line=unenforced_wait`, for the limits that would have acted, and for the shadow of the limit that
+    /// has acted; `None` if there is neither.
     pub(super) fn log_summary(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
+        acted: Option<LimitId>,
     ) -> Option<String> {
         let mut summary = String::new();
         for (limit, decision) in decisions {
-            let Some(dry_run) = self.find_limit(limit).filter(|_| decision.outcome != LimitOutcome::Admit)
-            else {
+            let Some(dry_run) = self.find_limit(limit) else { continue };
+            let differs = acted.is_some_and(|acted| dry_run.kind == DryRunKind::ShadowOf(acted));
+            if decision.outcome == LimitOutcome::Admit && !differs {
                 continue;
-            };
+            }
             if !summary.is_empty() {
                 summary.push(',');
             }
             summary.push_str(&dry_run.name);
             summary.push('=');
+            if dry_run.kind == DryRunKind::Unenforced {
+                summary.push_str("unenforced_");
+            }
             summary.push_str(outcome_word(decision.outcome));
         }
         (!summary.is_empty()).then_some(summary)

@@ -286,12 +286,13 @@ impl Rejecter {
         self.dry_runs.write_header(decisions, headers);
     }
 
-    /// The same as text for the access log, for limits that would have acted.
+    /// The same as text for the access log, for limits that would have acted. `acted`: the limit that did.
     pub fn dry_run_summary(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
+        acted: Option<LimitId>,
     ) -> Option<String> {
-        self.dry_runs.log_summary(decisions)
+        self.dry_runs.log_summary(decisions, acted)
     }
 
     fn limit_responses(&self, limit_rejection: &LimitRejection) -> Option<&LimitResponses> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, Method};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::config::{KeyPart, LimitConfig, MissingKey};
+use crate::config::{EnforcedShare, KeyPart, LimitConfig, MissingKey};
 use crate::limit::table::CounterKey;
 use crate::request::source::{BodyValues, SourceInput, SourceValue, Token, read_source};
 
@@ -37,12 +37,14 @@ pub struct KeySpec {
 }
 
 /// The keys of one limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LimitKeys {
     /// The key it counts by.
     pub count_key: KeySpec,
     /// The key by which waiting requests take turns, where a missing part falls back to the ip; `None` = arrival order.
     pub turn_key: Option<KeySpec>,
+    /// The share of the keys on which the limit acts; `None` = all.
+    pub enforced: Option<EnforcedShare>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +201,8 @@ impl KeyHasher {
 impl LimitKeys {
     pub fn from_limit(limit: &LimitConfig) -> LimitKeys {
         let turn_key = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
-        LimitKeys { count_key: KeySpec::new(&limit.key, limit.missing_key), turn_key }
+        let count_key = KeySpec::new(&limit.key, limit.missing_key);
+        LimitKeys { count_key, turn_key, enforced: limit.enforce }
     }
 }
 

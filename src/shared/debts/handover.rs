@@ -40,7 +40,7 @@ impl DebtHandover {
     pub(in crate::shared) fn to_units(&self) -> Units {
         let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
         let key = CounterKey { id, prefix: self.prefix };
-        Units { key, cost: 1, variant: self.variant, fair_hash: 0 }
+        Units { key, cost: 1, variant: self.variant, fair_hash: 0, unenforced: false }
     }
 
     /// Splits the id of a local key into its high and low half.

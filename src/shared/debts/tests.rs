@@ -21,7 +21,13 @@ fn limit_named(name: &str) -> Arc<SharedLimit> {
 }
 
 fn units(cost: u64) -> Units {
-    Units { key: crate::limit::table::CounterKey { id: 1, prefix: 0 }, cost, variant: 0, fair_hash: 0 }
+    Units {
+        key: crate::limit::table::CounterKey { id: 1, prefix: 0 },
+        cost,
+        variant: 0,
+        fair_hash: 0,
+        unenforced: false,
+    }
 }
 
 /// Admits units by the local share, as a forwarded request does.

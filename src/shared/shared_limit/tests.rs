@@ -24,7 +24,7 @@ fn left(remaining: u64) -> Decision {
 }
 
 fn units(key: u128, cost: u64) -> Units {
-    Units { key: CounterKey { id: key, prefix: 0 }, cost, variant: 0, fair_hash: 0 }
+    Units { key: CounterKey { id: key, prefix: 0 }, cost, variant: 0, fair_hash: 0, unenforced: false }
 }
 
 fn rejection(retry_after_ns: u64) -> Decision {

@@ -76,7 +76,14 @@ fn compose_sentence(
     parts.extend(describe_body_reading(limit, location));
     parts.extend(describe_bypass(config, &limit.bypass));
     parts.extend(describe_store(config, limit));
-    let dry_run = if limit.dry_run { " (dry run: counted, never rejected)" } else { "" };
+    parts.extend(
+        limit.enforce.map(|share| format!("acts on {share} of its keys, and is a dry run for the others")),
+    );
+    let dry_run = match limit.shadow_of.and_then(|live| config.limits.get(live.0)) {
+        Some(live) => format!(" (shadow of {}: judged beside it, never rejected)", live.name),
+        None if limit.dry_run => " (dry run: counted, never rejected)".to_owned(),
+        None => String::new(),
+    };
     format!("{}: {}{dry_run}", limit.name, parts.join("; "))
 }
 

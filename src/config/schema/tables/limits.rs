@@ -13,8 +13,8 @@ use crate::config::model::limit::{
 };
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{
-    Count32, NONZERO_TIME, Nested, NestedOrNone, Number, NumberOrSize, OneOrMoreOrWord, OrWord, RATE_TEXT,
-    Special, Switch, Text, Words,
+    Count32, NONZERO_TIME, Nested, NestedOrNone, Number, NumberOrSize, OneOrMoreOrWord, OrWord, PERCENTAGE,
+    RATE_TEXT, Special, Switch, Text, Words,
 };
 use crate::config::value::json_pointer::JsonPointer;
 use crate::config::value::names;
@@ -77,6 +77,11 @@ section! {
     TIERS: Special = Special(tiers), "tiers", "{}", "{ gold: { rate: 100/s }, staff: none }";
     /// Judges and counts, but never acts.
     DRY_RUN: Switch = Switch, "dry_run", "false", "true";
+    /// Acts on this share of its keys, always the same ones; for the others it is a dry run. A greater share keeps
+    /// those of a smaller one.
+    ENFORCE: Text<f64> = PERCENTAGE, "enforce", "100%", "10%";
+    /// Other numbers on counters of their own, which judge each request beside those of the limit and never act.
+    SHADOW: NestedOrNone = NestedOrNone(&tier_numbers::SECTION), "shadow", "none", "{ rate: 5/s, burst: 10 }";
     /// The response to requests that this limit rejects.
     ON_REJECT: Nested = Nested(&on_reject::SECTION), "on_reject", "{}", "{ status: 503 }";
     /// Where it counts; `auto` is `state.store`.
@@ -104,7 +109,7 @@ section! {
 }
 
 section! {
-    /// Numbers for the callers of a tier. Those that are missing are the limit's own.
+    /// Numbers for the callers of a tier, or of a shadow. Those that are missing are the limit's own.
     mod tier_numbers = "limits.NAME.tiers.TIER";
     /// As in the limit.
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "100/s";

@@ -36,8 +36,8 @@ pub(crate) struct ConcurrencyParams {
     max_wait_ns: Option<u64>,
     /// With `fair_by`, the values of its key take turns.
     is_fair: bool,
-    /// A dry run never waits: so many more requests in flight count as waiting.
-    dry_queue: u64,
+    /// A dry run never waits: as many more requests in flight as the queue has room for count as waiting.
+    dry_run: bool,
     /// The waiters of all keys.
     waiting: Arc<AtomicUsize>,
 }
@@ -98,7 +98,7 @@ impl Concurrency {
             queue,
             max_wait_ns,
             is_fair: !config.fair_by.is_empty(),
-            dry_queue: if config.dry_run { queue } else { 0 },
+            dry_run: config.dry_run,
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
         });
         let table = spec.build_table(&params, |before| &before.table);
@@ -153,10 +153,19 @@ impl Concurrency {
         }
     }
 
-    /// Takes `slots` if they are free, else returns `None`.
+    /// Takes `slots` if they are free, else returns `None`. An unenforced key also takes those that it would have to
+    /// wait for.
     #[inline]
-    pub(crate) fn acquire_slots(&self, key: &CounterKey, slots: u64, now: Now) -> Option<SlotGrant> {
-        self.table.update_entry(key, now, |entry, _, params, shared| params.take_slots(entry, slots, shared))
+    pub(crate) fn acquire_slots(
+        &self,
+        key: &CounterKey,
+        slots: u64,
+        unenforced: bool,
+        now: Now,
+    ) -> Option<SlotGrant> {
+        self.table.update_entry(key, now, |entry, _, params, shared| {
+            params.take_slots(entry, slots, params.dry_queue(unenforced), shared)
+        })
     }
 
     pub(crate) fn slots_in_use(&self, key: &CounterKey) -> u64 {
@@ -186,12 +195,24 @@ impl Concurrency {
 // === impl ConcurrencyParams ===
 
 impl ConcurrencyParams {
+    /// The requests beyond the limit that count as waiting, because the limit does not make them wait.
     #[inline]
-    fn take_slots(&self, entry: &mut ConcurrencyEntry, slots: u64, shared: bool) -> Option<SlotGrant> {
+    fn dry_queue(&self, unenforced: bool) -> u64 {
+        if self.dry_run || unenforced { self.queue } else { 0 }
+    }
+
+    #[inline]
+    fn take_slots(
+        &self,
+        entry: &mut ConcurrencyEntry,
+        slots: u64,
+        dry_queue: u64,
+        shared: bool,
+    ) -> Option<SlotGrant> {
         // With waiters it reads as more than any limit allows.
         let used = u64::from(entry.0).saturating_add(slots);
         let allowed = self.max.allowed_slots();
-        if used > allowed.saturating_add(self.dry_queue).min(SLOTS_MAX.into()) {
+        if used > allowed.saturating_add(dry_queue).min(SLOTS_MAX.into()) {
             return None;
         }
         // Cannot overflow: it is at most `SLOTS_MAX`.

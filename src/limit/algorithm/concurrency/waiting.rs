@@ -71,7 +71,7 @@ impl Concurrency {
         let mut wakers = Wakers::new();
         let step = self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
             params.hand_over(entry, queues, now, &mut wakers);
-            match params.take_slots(entry, units.cost, shared) {
+            match params.take_slots(entry, units.cost, params.dry_queue(units.unenforced), shared) {
                 Some(grant) => SlotStep::Taken(grant),
                 None => params.join_queue(entry, queues, units, shared, now, &mut wakers),
             }
@@ -180,9 +180,10 @@ impl Concurrency {
             if units.cost <= free {
                 return SlotOutlook { wait_ns: 0, ..outlook(LimitOutcome::Admit, 0) };
             }
-            if params.dry_queue > 0 {
+            let dry_queue = params.dry_queue(units.unenforced);
+            if dry_queue > 0 {
                 let beyond = (in_flight + units.cost).saturating_sub(allowed);
-                return match beyond <= params.dry_queue {
+                return match beyond <= dry_queue {
                     true => outlook(LimitOutcome::Wait, beyond),
                     false => outlook(LimitOutcome::Reject, 0),
                 };

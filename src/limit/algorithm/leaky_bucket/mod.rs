@@ -83,8 +83,7 @@ pub(crate) enum Turn {
     Due(Now),
     /// The waiter is woken when it becomes the head or its state changes.
     Wait,
-    /// The waiter has left the queue: another displaced it, or its wait is over. The same request is accepted after so
-    /// many nanoseconds if no other comes.
+    /// The waiter was displaced, or waited too long. A retry is accepted after so many ns if no other request comes.
     Reject(u64),
 }
 

@@ -101,13 +101,14 @@ impl<S: Schedule> LeakyBucketParams<S> {
         shared: bool,
         wakers: &mut Wakers,
     ) -> (Decision, Option<ChargeRecord>) {
+        let dry_run = self.dry_run || units.unenforced;
         self.depart_due_waiters(entry, queues, now, wakers);
         let present = entry.used.level().clamp_now(now);
         let backlog = self.backlog_ticks(entry, present);
-        let position = match self.find_position(entry, queues, backlog, units.fair_hash) {
+        let position = match self.find_position(entry, queues, backlog, units.fair_hash, dry_run) {
             Ok(position) => position,
             Err(ticks) => {
-                let room = self.remaining_units(entry, queues, present, backlog);
+                let room = self.remaining_units(entry, queues, present, backlog, dry_run);
                 return (self.build_decision(Err(ticks), room, present.ns_since(now)), None);
             }
         };
@@ -115,14 +116,15 @@ impl<S: Schedule> LeakyBucketParams<S> {
         let epoch = queues.charges.charge_epoch(self.epoch);
         let displaces = position.undisturbed > 0;
         let mut charge = ChargeRecord { since, node: NO_NODE, shared, displaces, epoch };
-        if position.wait > 0 && !self.dry_run {
+        if position.wait > 0 && !dry_run {
             let until = self.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
             let fair = if self.is_fair { units.fair_hash } else { 0 };
             charge.node =
                 queues.push_waiter(&mut entry.queue, NewWaiter { fair, cost: units.cost, span, until });
             self.waiting.fetch_add(1, Relaxed);
         }
-        let room = self.remaining_units(entry, queues, present, self.backlog_ticks(entry, present));
+        let backlog = self.backlog_ticks(entry, present);
+        let room = self.remaining_units(entry, queues, present, backlog, dry_run);
         (self.build_decision(Ok(position.wait), room, present.ns_since(now)), Some(charge))
     }
 
@@ -136,8 +138,9 @@ impl<S: Schedule> LeakyBucketParams<S> {
     ) -> Decision {
         let present = entry.used.level().clamp_now(now);
         let backlog = self.backlog_ticks(entry, present);
-        let room = self.remaining_units(entry, queues, present, backlog);
-        let position = self.find_position(entry, queues, backlog, units.fair_hash);
+        let dry_run = self.dry_run || units.unenforced;
+        let room = self.remaining_units(entry, queues, present, backlog, dry_run);
+        let position = self.find_position(entry, queues, backlog, units.fair_hash, dry_run);
         self.build_decision(position.map(|position| position.wait), room, present.ns_since(now))
     }
 }

@@ -26,8 +26,9 @@ impl<S: Schedule> LeakyBucketParams<S> {
         queues: &ShardQueues,
         backlog: u128,
         fair: u64,
+        dry_run: bool,
     ) -> Result<QueuePosition, u128> {
-        let step = self.wait_behind_all(entry, queues, backlog);
+        let step = self.wait_behind_all(entry, queues, backlog, dry_run);
         match step {
             Ok(wait) if !self.is_fair || wait == 0 => Ok(QueuePosition { wait, undisturbed: 0 }),
             Err(excess) if !self.is_fair => Err(excess),
@@ -43,7 +44,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
         backlog: u128,
         fair: u64,
     ) -> u128 {
-        self.find_position(entry, queues, backlog, fair)
+        self.find_position(entry, queues, backlog, fair, self.dry_run)
             .map_or_else(|ticks| ticks, |position| position.undisturbed)
     }
 
@@ -111,11 +112,12 @@ impl<S: Schedule> LeakyBucketParams<S> {
         entry: &LeakyBucketEntry<S::Used>,
         queues: &ShardQueues,
         backlog: u128,
+        dry_run: bool,
     ) -> Result<u128, u128> {
         let wait = backlog.saturating_sub(self.ahead);
         let mut excess = wait.saturating_sub(self.queue_wait_max);
         if S::SLOWEST > 1 && wait > 0 {
-            excess = excess.max(self.ticks_until_room(entry, queues, wait));
+            excess = excess.max(self.ticks_until_room(entry, queues, wait, dry_run));
         }
         if excess > 0 { Err(excess) } else { Ok(wait) }
     }
@@ -123,8 +125,14 @@ impl<S: Schedule> LeakyBucketParams<S> {
     /// Ticks until the queue has room for one more unit, when a request that came now would wait `wait` ticks. With
     /// `warm_up` units differ in length, so the backlog in ticks does not tell the number of units; a dry run has no
     /// queue and counts by the schedule alone.
-    fn ticks_until_room(&self, entry: &LeakyBucketEntry<S::Used>, queues: &ShardQueues, wait: u128) -> u128 {
-        if self.dry_run {
+    fn ticks_until_room(
+        &self,
+        entry: &LeakyBucketEntry<S::Used>,
+        queues: &ShardQueues,
+        wait: u128,
+        dry_run: bool,
+    ) -> u128 {
+        if dry_run {
             return wait.saturating_sub(self.schedule.last_ticks(&entry.used, self.queue));
         }
         let units = queues.queued_units(entry.queue);
@@ -146,6 +154,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
         queues: &ShardQueues,
         now: Now,
         backlog: u128,
+        dry_run: bool,
     ) -> RemainingUnits {
         let in_time = self.schedule.remaining_units(&entry.used, now, self.depth, backlog);
         if S::SLOWEST == 1 {
@@ -155,17 +164,26 @@ impl<S: Schedule> LeakyBucketParams<S> {
             .schedule
             .remaining_units(&entry.used, now, self.depth - self.queue_wait_max, backlog)
             .remaining;
-        let queue_room = self.queue.saturating_sub(self.units_waiting(entry, queues, backlog));
+        let queue_room = self.queue.saturating_sub(self.units_waiting(entry, queues, backlog, dry_run));
         let remaining = in_time.remaining.min(at_once.saturating_add(queue_room));
-        let reset =
-            self.wait_behind_all(entry, queues, backlog).err().filter(|_| remaining == 0).unwrap_or_default();
+        let reset = self
+            .wait_behind_all(entry, queues, backlog, dry_run)
+            .err()
+            .filter(|_| remaining == 0)
+            .unwrap_or_default();
         RemainingUnits { remaining, reset_ns: self.schedule.tick_rate().ticks_to_ns(reset) }
     }
 
     /// Units that wait; in a dry run, units that would wait.
-    fn units_waiting(&self, entry: &LeakyBucketEntry<S::Used>, queues: &ShardQueues, backlog: u128) -> u64 {
+    fn units_waiting(
+        &self,
+        entry: &LeakyBucketEntry<S::Used>,
+        queues: &ShardQueues,
+        backlog: u128,
+        dry_run: bool,
+    ) -> u64 {
         let wait = backlog.saturating_sub(self.ahead);
-        if !self.dry_run {
+        if !dry_run {
             return queues.queued_units(entry.queue);
         }
         let (mut fewer, mut enough) = (0, self.queue.saturating_add(1));

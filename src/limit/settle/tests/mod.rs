@@ -54,13 +54,17 @@ fn key(id: u128) -> CounterKey {
 }
 
 fn reserve(limit: &Limit, at: u64, cost: u64) -> Result<ChargeRecord, Decision> {
-    let units = Units { key: key(1), cost, variant: 0, fair_hash: 0 };
+    let units = Units { key: key(1), cost, variant: 0, fair_hash: 0, unenforced: false };
     let (decision, charge) = limit.charge_units(0, &units, Now(START + at));
     charge.ok_or(decision)
 }
 
 fn peek(limit: &Limit, at: u64, cost: u64) -> Decision {
-    limit.peek_units(0, &Units { key: key(1), cost, variant: 0, fair_hash: 0 }, Now(START + at))
+    limit.peek_units(
+        0,
+        &Units { key: key(1), cost, variant: 0, fair_hash: 0, unenforced: false },
+        Now(START + at),
+    )
 }
 
 fn settle(limit: &Limit, at: u64, units: (u64, u64), charge: &ChargeRecord) -> u64 {

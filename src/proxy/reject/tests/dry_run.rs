@@ -26,7 +26,10 @@ fn render_both(decisions: &[(usize, Decision)]) -> (Option<String>, Option<Strin
     rejecter
         .write_dry_runs(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision)), &mut headers);
     let field = headers.get("sluicegate-dry-run").map(|value| value.to_str().unwrap().to_owned());
-    (field, rejecter.dry_run_summary(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision))))
+    (
+        field,
+        rejecter.dry_run_summary(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision)), None),
+    )
 }
 
 #[test]
