@@ -23,12 +23,13 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The YAML files of a folder, sorted.
+/// The configurations of a folder, sorted; scenario files have tests of their own.
 fn yaml_files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
     let paths = entries.map(|entry| entry.expect("a readable folder").path());
     let mut found: Vec<PathBuf> =
         paths.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect();
+    found.retain(|path| !path.to_str().is_some_and(|path| path.ends_with("_test.yaml")));
     found.sort();
     found
 }

@@ -1,6 +1,7 @@
 //! The time of day: read from the system once a second, and counted on by the gateway's clock in between.
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderValue;
@@ -118,8 +119,21 @@ fn http_date(unix_s: u64) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("{weekday}, {day} {month} {year} {time} GMT")).ok()
 }
 
-/// Nanoseconds since 1970, read from the system.
+/// The time of day follows the gateway's clock, and not the system's.
+static IS_SIMULATED: AtomicBool = AtomicBool::new(false);
+
+/// Sets the time of day to `unix_ns` at this moment of the gateway's clock. From now on it follows that clock, in the
+/// whole process: only for a process that serves no clients, with a clock that does not run by itself.
+pub fn simulate_from(unix_ns: u64) {
+    IS_SIMULATED.store(true, Relaxed);
+    clock::set_unix_time(Now::read_clock(), unix_ns);
+}
+
+/// Nanoseconds since 1970, read from the system unless the time of day is simulated.
 pub fn unix_ns() -> u64 {
+    if IS_SIMULATED.load(Relaxed) {
+        return Now::read_clock().to_unix_ns();
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX >> 1)
 }

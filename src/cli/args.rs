@@ -31,6 +31,8 @@ pub(super) enum Verb {
     Check(CheckArgs),
     /// Explain the decision on a request
     Explain(ExplainArgs),
+    /// Run scenario files: traffic on a virtual clock, and what the limits must do with it
+    Test(TestArgs),
     /// Make the running gateway reload its file
     Reload,
     /// Show the status of the running gateway
@@ -101,6 +103,22 @@ pub(super) struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TestArgs {
+    /// Scenario files; without one every *_test.yaml beside gateway.yaml, or beside the file of -c
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+    /// Run only the scenarios with this text in their names
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub filter: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write a report in the form of JUnit as well
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub junit: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -27,7 +27,7 @@ pub(super) struct CommandHelp {
 }
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 21] = [
+const ALL: [CommandHelp; 22] = [
     CommandHelp {
         command: "sluicegate",
         examples: &[
@@ -62,6 +62,15 @@ const ALL: [CommandHelp; 21] = [
             ("sluicegate explain GET /api/ -H 'X-Account-Id: acme' --live", "with the running counters"),
         ],
         codes: &[0, 1, 2, 3, 5],
+    },
+    CommandHelp {
+        command: "test",
+        examples: &[
+            ("sluicegate test", "run every *_test.yaml beside ./gateway.yaml"),
+            ("sluicegate test limits_test.yaml --filter office", "some scenarios of one file"),
+            ("sluicegate test --junit report.xml", "with a report for continuous integration"),
+        ],
+        codes: &[0, 1, 2, 3],
     },
     CommandHelp {
         command: "reload",

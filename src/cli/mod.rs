@@ -15,6 +15,7 @@ mod remote;
 mod serve;
 mod server_names;
 mod shown_text;
+mod test;
 mod top;
 
 use std::ffi::OsString;
@@ -69,6 +70,7 @@ fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
         }
         Some(Verb::Check(mut how)) => check::run_check(&ConfigInput::choose(config, how.file.take())?, &how),
         Some(Verb::Explain(how)) => explain::run_explain(&ConfigInput::choose(config, None)?, how),
+        Some(Verb::Test(how)) => test::run_test(config.as_deref(), &how),
         Some(Verb::Reload) => remote::run_reload(&file("reload", running)?),
         Some(Verb::Status(how)) => remote::run_status(&file("status", running)?, how.json),
         Some(Verb::Top(how)) => top::run_top(&file("top", running)?, &how),

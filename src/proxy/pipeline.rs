@@ -4,36 +4,61 @@
 //! The clock is tokio's, so on a paused runtime a day of traffic passes in seconds. All counters are those of the
 //! gateway that the pipeline is made with.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
-use tower::Service;
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::time::{Instant, Sleep};
 
-use crate::base::clock::Now;
 use crate::config::{LimitId, Scheme};
-use crate::limit::SlotOutcome;
-use crate::net::deadline::{ClientSpans, TICK};
-use crate::proxy::forward;
-use crate::proxy::forward::{ForwardFault, ForwardOutcome};
-use crate::proxy::gateway::{Action, Gateway};
+use crate::net::deadline::{ClientSpans, ListenerTerms, TICK};
+use crate::proxy::forward::{ResponseBody, scripted};
+use crate::proxy::gateway::Gateway;
 use crate::proxy::inbound::InboundRequest;
-use crate::proxy::judge::Admitted;
 use crate::proxy::request_state::Verdict;
 use crate::proxy::service;
+use crate::proxy::service::ResponseFuture;
 use crate::proxy::worker::{ClientConnection, Worker, WorkerThread};
 use crate::request::body::RequestBody;
 
 /// A worker that serves requests in process.
 pub struct Pipeline {
-    thread: Rc<WorkerThread>,
+    thread: WorkerThread,
+    /// A location has a timeout, so deadlines are checked.
+    has_timeouts: bool,
+    next_sweep: Cell<Instant>,
+    /// Requests since the last sweep.
+    unswept: Cell<usize>,
+    /// As many of them that a sweep costs each of them little.
+    sweep_after: Cell<usize>,
+}
+
+/// The fewest requests between sweeps that only forget.
+const UNSWEPT_MIN: usize = 1024;
+
+/// The connection that a request arrives on.
+pub struct ArrivingConnection {
+    /// `None` = a unix socket.
+    pub peer: Option<IpAddr>,
+    pub scheme: Scheme,
+    pub listener: Option<Arc<ListenerTerms>>,
+}
+
+/// A request whose head was judged.
+pub struct BegunRequest {
+    served: ResponseFuture,
+    connection: Rc<ClientConnection>,
 }
 
 /// The answer of the scripted upstream to one request.
@@ -54,11 +79,17 @@ pub struct PipelineOutcome {
     pub retry_after_ns: Option<u64>,
     /// From its judgement to its turn; 0 = it did not wait.
     pub wait_ns: u64,
+    /// It was sent to an upstream.
+    pub is_forwarded: bool,
 }
 
 impl Pipeline {
     pub fn new(gateway: Arc<Gateway>) -> Pipeline {
-        Pipeline { thread: Rc::new(WorkerThread::new(0, gateway)) }
+        let has_timeouts = gateway.routes.iter().any(|route| route.timeout.is_some());
+        let thread = WorkerThread::new(0, gateway);
+        let next_sweep = Cell::new(Instant::now() + TICK);
+        let (unswept, sweep_after) = (Cell::new(0), Cell::new(UNSWEPT_MIN));
+        Pipeline { thread, has_timeouts, next_sweep, unswept, sweep_after }
     }
 
     /// The worker of its next request.
@@ -77,67 +108,127 @@ impl Pipeline {
     ) -> PipelineOutcome {
         let respond = move || {
             on_forward();
-            let mut head = Response::new(());
-            *head.status_mut() = answer.status;
-            head
+            let mut response = Response::new(Bytes::new());
+            *response.status_mut() = answer.status;
+            response
         };
         self.serve_from(request, peer, answer.hold, respond).await
     }
 
-    /// As [`Pipeline::serve`], but the upstream decides about the head of its response when the request is sent to it.
+    /// As [`Pipeline::serve`], but the upstream decides about its response when the request is sent to it.
     pub async fn serve_from(
         &self,
         request: Request<RequestBody>,
         peer: IpAddr,
         hold: Duration,
-        respond: impl Fn() -> Response<()> + Clone + 'static,
+        respond: impl Fn() -> Response<Bytes> + Clone + 'static,
     ) -> PipelineOutcome {
+        let arrival = ArrivingConnection { peer: Some(peer), scheme: Scheme::Http, listener: None };
+        self.begin(request, arrival, hold, respond).finish(self).await
+    }
+
+    /// Judges a request that arrives as the only one of its connection.
+    pub fn begin(
+        &self,
+        request: Request<RequestBody>,
+        arrival: ArrivingConnection,
+        hold: Duration,
+        respond: impl Fn() -> Response<Bytes> + Clone + 'static,
+    ) -> BegunRequest {
+        self.forget_ended();
+        if self.has_timeouts {
+            // Its deadline is counted from the last sweep, which may be long ago.
+            self.sweep_if_due();
+        }
+        let ArrivingConnection { peer, scheme, listener } = arrival;
         let watch = self.thread.watches.watch_connection();
-        let connection =
-            Rc::new(ClientConnection::new(&self.thread, None, watch, Some(peer), Scheme::Http, None));
+        let connection = Rc::new(ClientConnection::new(&self.thread, None, watch, peer, scheme, listener));
         let request_watch = connection.open_request_watch(&self.thread);
         let worker = self.thread.current_worker();
         let upstream = tower::service_fn(move |admitted| {
             let respond = respond.clone();
-            async move { Ok::<_, Infallible>(answer_admitted(admitted, hold, respond).await) }
+            async move { Ok::<_, Infallible>(scripted::answer_admitted(admitted, hold, respond).await) }
         });
-        let served = service::serve_request(
-            &worker,
-            &connection,
-            request_watch,
-            InboundRequest::new(request),
-            upstream,
-        );
-        let Ok(response) = self.run_with_deadlines(&connection, served).await;
-        // Cannot fail: only a tunnel takes the state out of a response, and the scripted upstream opens none.
-        let state = response.body().state().expect("a response without a tunnel holds its state");
-        PipelineOutcome {
-            verdict: state.verdict,
-            status: response.status(),
-            limit: state.limit,
-            retry_after_ns: state.retry_after_ns,
-            wait_ns: state.wait_ns,
+        let inbound = InboundRequest::new(request);
+        let served = service::serve_request(&worker, &connection, request_watch, inbound, upstream);
+        BegunRequest { served, connection }
+    }
+
+    /// Forgets the watches of requests that have ended, at a constant cost for each.
+    fn forget_ended(&self) {
+        let unswept = self.unswept.get() + 1;
+        self.unswept.set(unswept);
+        if unswept >= self.sweep_after.get() {
+            self.sweep();
+            self.sweep_after.set(self.thread.watches.open_count().max(UNSWEPT_MIN));
         }
     }
 
-    /// Runs a request to its end, and checks its deadlines as a worker does.
-    async fn run_with_deadlines<F: Future>(&self, connection: &ClientConnection, served: F) -> F::Output {
-        let mut served = pin!(served);
-        let mut tick = pin!(tokio::time::sleep(TICK));
+    /// Checks the deadlines at a moment of [`Pipeline::next_sweep`], once for all requests.
+    fn sweep_if_due(&self) {
+        let now = Instant::now();
+        if now >= self.next_sweep.get() {
+            self.sweep();
+            let missed = now.duration_since(self.next_sweep.get()).as_nanos() / TICK.as_nanos();
+            let ticks = u32::try_from(missed + 1).unwrap_or(u32::MAX);
+            self.next_sweep.set(self.next_sweep.get() + TICK * ticks);
+        }
+    }
+
+    fn sweep(&self) {
+        self.unswept.set(0);
+        self.thread.watches.sweep_deadlines(&NO_CLIENT_SPANS, |_| {});
+    }
+}
+
+impl BegunRequest {
+    /// The outcome, if it does not depend on time any more.
+    pub fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<PipelineOutcome> {
+        self.connection.watch.set_waker(cx.waker());
+        let Ok(response) = ready!(Pin::new(&mut self.served).poll(cx));
+        Poll::Ready(end_response(response))
+    }
+
+    /// Runs the request to its end, and checks its deadlines as a worker does.
+    pub async fn finish(mut self, pipeline: &Pipeline) -> PipelineOutcome {
+        if !pipeline.has_timeouts {
+            return std::future::poll_fn(|cx| self.poll_outcome(cx)).await;
+        }
+        let mut tick: Pin<&mut Option<Sleep>> = pin!(None);
         std::future::poll_fn(|cx| {
-            connection.watch.set_waker(cx.waker());
             loop {
-                if let Poll::Ready(output) = served.as_mut().poll(cx) {
-                    return Poll::Ready(output);
+                if let Poll::Ready(outcome) = self.poll_outcome(cx) {
+                    return Poll::Ready(outcome);
                 }
-                if tick.as_mut().poll(cx).is_pending() {
+                let due = || tokio::time::sleep_until(pipeline.next_sweep.get().max(Instant::now()));
+                if tick.is_none() {
+                    tick.set(Some(due()));
+                }
+                if tick.as_mut().as_pin_mut().is_some_and(|tick| tick.poll(cx).is_pending()) {
                     return Poll::Pending;
                 }
-                self.thread.watches.sweep_deadlines(&NO_CLIENT_SPANS, |_| {});
-                tick.as_mut().reset(tokio::time::Instant::now() + TICK);
+                pipeline.sweep_if_due();
+                tick.set(None);
             }
         })
         .await
+    }
+}
+
+/// Takes the response as its client does, to its last byte.
+fn end_response(mut response: Response<ResponseBody>) -> PipelineOutcome {
+    while !response.body().is_end_stream()
+        && let Some(Some(Ok(_))) = response.body_mut().frame().now_or_never()
+    {}
+    // Cannot fail: only a tunnel takes the state out of a response, and the scripted upstream opens none.
+    let state = response.body().state().expect("a response without a tunnel holds its state");
+    PipelineOutcome {
+        verdict: state.verdict,
+        status: response.status(),
+        limit: state.limit,
+        retry_after_ns: state.retry_after_ns,
+        wait_ns: state.wait_ns,
+        is_forwarded: state.upstream_ns.is_some(),
     }
 }
 
@@ -150,49 +241,6 @@ const NO_CLIENT_SPANS: ClientSpans = ClientSpans {
     write: u64::MAX,
     handshake: u64::MAX,
 };
-
-/// Answers in the upstream's place; a location that responds by itself does so.
-async fn answer_admitted(
-    admitted: Admitted,
-    hold: Duration,
-    respond: impl Fn() -> Response<()>,
-) -> ForwardOutcome {
-    if !admitted.targets_upstream() {
-        let Ok(outcome) = forward::forward_service().call(admitted).await;
-        return outcome;
-    }
-    let (_, mut state, route) = admitted.into_parts();
-    if let Some(permit) = &mut state.chain_permit {
-        permit.keep_charges();
-    }
-    let head = respond();
-    let sent = Now::read_clock();
-    let mut hold = pin!(tokio::time::sleep(hold));
-    let is_answered = std::future::poll_fn(|cx| match hold.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(true),
-        Poll::Pending if state.watch.fired_deadline().is_some() => Poll::Ready(false),
-        Poll::Pending => Poll::Pending,
-    });
-    if !is_answered.await {
-        return ForwardOutcome::Faulted(ForwardFault::LocationTimeout, state);
-    }
-    if let Some(permit) = state.chain_permit.as_ref().filter(|_| state.degraded.is_none()) {
-        let now = Now::read_clock();
-        permit.report_outcome(SlotOutcome::Answered(now.ns_since(sent)), now);
-    }
-    if let (Some(key), Action::Upstream(upstream)) =
-        (state.stop_key(), &state.worker.gateway.routes[route.0].action)
-    {
-        let unix_s = || state.worker.wall_clock.unix_ms(Now::read_clock()) / 1_000;
-        let stop = upstream.obey_response(key, sent, (head.status(), head.headers()), unix_s);
-        if let Some(stop) = stop {
-            state.worker.gateway.tell_stop(upstream, stop);
-        }
-    }
-    state.read_final_status(head.status());
-    let response = head.map(|()| Bytes::new());
-    ForwardOutcome::Responded(forward::local_response(response, state))
-}
 
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,11 @@ use serde_json::Value;
 use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: ok } }\n";
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "run",
     "check",
     "explain",
+    "test",
     "reload",
     "status",
     "top",

@@ -276,6 +276,16 @@ impl<'a> FieldReader<'a> {
         }
     }
 
+    /// As [`FieldReader::report_unknown`], for a file of another kind: only its own fields are suggested.
+    pub fn report_unknown_here(&self) {
+        for (key, value) in self.entries.iter().filter(|(key, _)| !self.section.has_field(&key.name)) {
+            let own = self.section.fields.iter().map(|field| field.name());
+            let help = did_you_mean(&key.name, own).unwrap_or_else(|| self.list_fields());
+            let error = ValueError::new(codes::UNKNOWN_FIELD, format!("unknown field `{}`", key.name));
+            value.report_at_name(error.with_help(help));
+        }
+    }
+
     fn list_fields(&self) -> String {
         let own: Vec<&str> = self.section.fields.iter().map(|field| field.name()).collect();
         match self.missing.borrow().first() {

@@ -27,9 +27,9 @@ use crate::request::location::{Arrival, LocationCandidate};
 use crate::request::source::{BodyValues, Token, TokenVerifier};
 use crate::shared::Session;
 use limits::{AdmittedPlan, LookMode};
-use query::ParsedQuery;
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};
+pub(super) use query::ParsedQuery;
 pub use query::Query;
 pub use verdict::VerdictExplanation;
 

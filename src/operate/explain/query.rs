@@ -38,7 +38,7 @@ pub struct Query {
 
 /// The parsed query: a request as it would arrive.
 #[derive(Debug)]
-pub(super) struct ParsedQuery {
+pub(in crate::operate) struct ParsedQuery {
     pub method: Method,
     /// In origin form: a path, or the `*` of OPTIONS.
     pub uri: Uri,
@@ -58,7 +58,10 @@ fn loopback() -> String {
 
 impl ParsedQuery {
     /// The host is that of the URL, else of the header, else `localhost`. The listener is one of `listen`.
-    pub(super) fn parse_query(query: &Query, listen: &[ListenConfig]) -> Result<ParsedQuery, String> {
+    pub(in crate::operate) fn parse_query(
+        query: &Query,
+        listen: &[ListenConfig],
+    ) -> Result<ParsedQuery, String> {
         let (uri, scheme, host) = parse_target(&query.url)?;
         let listener = find_listener(query.listener.as_deref(), scheme, listen)?;
         let scheme = scheme.or(listener.map(ListenConfig::scheme)).unwrap_or(Scheme::Http);

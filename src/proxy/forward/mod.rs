@@ -15,6 +15,7 @@ mod next_try;
 mod response_body;
 mod retry;
 mod rewrite;
+pub mod scripted;
 mod server_wait;
 mod tunnel;
 mod upgrade;

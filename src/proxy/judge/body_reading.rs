@@ -75,7 +75,8 @@ pub async fn read_values(
     let max = gateway.server.max_body.unwrap_or(u64::MAX);
     read_in_time(state, inbound.request.body_mut(), plan.peek_bytes(), max).await?;
     let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
-    Ok(BodyValues::read(plan, bytes, is_whole))
+    // A body that did not come over a connection is at hand, however long it is.
+    Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes()))
 }
 
 /// Reads until the body ends, is longer than `peek_bytes`, or the location's timeout passes, which the sweep of

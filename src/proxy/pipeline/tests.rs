@@ -5,6 +5,8 @@ use std::cell::{Cell, RefCell};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Method};
 
+use crate::base::clock::Now;
+
 use super::*;
 
 /// A provider that refuses what its bucket of one second does not hold, with `Retry-After` in whole seconds.
@@ -24,7 +26,7 @@ impl Provider {
         Rc::new(Provider { start, phases, bucket, counts: Default::default() })
     }
 
-    fn respond(&self) -> Response<()> {
+    fn respond(&self) -> Response<Bytes> {
         let now = Now::read_clock();
         let second = now.ns_since(self.start) / 1_000_000_000;
         let phase = self.phases.iter().position(|(end, _)| second < *end).unwrap_or(2);
@@ -35,7 +37,7 @@ impl Provider {
         let is_refused = *tokens < 1.0;
         let count = &self.counts[phase][usize::from(is_refused)];
         count.set(count.get() + 1);
-        let mut head = Response::new(());
+        let mut head = Response::new(Bytes::new());
         if is_refused {
             *head.status_mut() = StatusCode::TOO_MANY_REQUESTS;
             head.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

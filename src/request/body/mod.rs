@@ -134,6 +134,14 @@ impl From<Incoming> for RequestBody {
 }
 
 impl RequestBody {
+    /// The body of a request that did not come over a connection.
+    pub fn at_hand(data: Bytes) -> RequestBody {
+        match data.is_empty() {
+            true => RequestBody::Empty,
+            false => RequestBody::Whole(Box::new(WholeBody::new(data, None, true))),
+        }
+    }
+
     /// Prepares an unread body for forwarding, with at most `max` bytes and the filter from `trailers`. `None` if
     /// nothing of it is still to come: it has no outcome.
     pub fn start_forwarding(

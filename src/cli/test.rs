@@ -1,0 +1,114 @@
+//! `test`: runs scenario files against their configurations, on a virtual clock.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::args::TestArgs;
+use super::{CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors};
+use crate::operate::scenario::{
+    FileReport, ScenarioFile, ScenarioRunner, TestReport, load_file, render_junit,
+};
+
+/// The end of the names of scenario files.
+const SUFFIX: &str = "_test.yaml";
+const DEFAULT_CONFIG: &str = "gateway.yaml";
+
+/// Runs the named files, or all beside the configuration.
+pub(super) fn run_test(config: Option<&Path>, args: &TestArgs) -> ExitCode {
+    let files = match find_files(config, &args.files) {
+        Ok(files) => files,
+        Err(why) => {
+            print_error(&format!("error: {why}\n"));
+            return ExitCode::from(WRONG_COMMAND_LINE);
+        }
+    };
+    // Every file is checked before the first one runs.
+    let Some(loaded) = load_all(&files) else { return ExitCode::from(CONFIG_INVALID) };
+    let report = match run_all(&loaded, args.filter.as_deref()) {
+        Ok(report) => report,
+        Err(error) => return fail(&format!("the scenarios cannot be run: {error}")),
+    };
+    if let Some(filter) = args.filter.as_ref().filter(|_| report.passed + report.failed == 0) {
+        print_error(&format!("error: no scenario has `{}` in its name\n", filter.escape_debug()));
+        return ExitCode::from(WRONG_COMMAND_LINE);
+    }
+    if let Some(path) = &args.junit
+        && let Err(error) = std::fs::write(path, render_junit(&report))
+    {
+        return fail(&format!("cannot write `{}`: {error}", path.display()));
+    }
+    if args.json {
+        // Only maps with odd keys fail to serialize, and there are none.
+        print_output(&(serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"));
+    } else {
+        print_output(&report.to_string());
+    }
+    if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+fn fail(why: &str) -> ExitCode {
+    print_error(&format!("error: {why}\n"));
+    ExitCode::from(FAILED)
+}
+
+/// The files to run: those named, or all beside the configuration by name.
+fn find_files(config: Option<&Path>, named: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    if !named.is_empty() {
+        return match config {
+            Some(_) => {
+                Err("each scenario file names its configuration: leave -c out, or name no file".to_owned())
+            }
+            None => Ok(named.to_vec()),
+        };
+    }
+    let folder = config.unwrap_or(Path::new(DEFAULT_CONFIG)).parent().unwrap_or(Path::new(""));
+    let shown = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let unreadable = |error: io::Error| format!("cannot list the folder `{}`: {error}", shown.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(shown).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        if name.to_str().is_some_and(|name| name.ends_with(SUFFIX)) {
+            found.push(folder.join(name));
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        return Err(format!(
+            "no file in `{}` ends with {SUFFIX}; name one, e.g. limits{SUFFIX}",
+            shown.display()
+        ));
+    }
+    Ok(found)
+}
+
+/// All files; `None` if one of them is wrong, which is reported.
+fn load_all(files: &[PathBuf]) -> Option<Vec<ScenarioFile>> {
+    let mut loaded = Vec::new();
+    let mut is_wrong = false;
+    for file in files {
+        match load_file(file) {
+            Ok(file) => loaded.push(file),
+            Err(report) => {
+                is_wrong = true;
+                print_error(&format!("{}\n", report.render(use_colors())));
+            }
+        }
+    }
+    (!is_wrong).then_some(loaded)
+}
+
+fn run_all(files: &[ScenarioFile], filter: Option<&str>) -> io::Result<TestReport> {
+    let runner = ScenarioRunner::new()?;
+    let mut report = TestReport::default();
+    for file in files {
+        let is_chosen = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+        let chosen = file.scenarios.iter().filter(|scenario| is_chosen(&scenario.name));
+        let scenarios: Vec<_> = chosen.map(|scenario| runner.run_scenario(file, scenario)).collect();
+        if filter.is_none() || !scenarios.is_empty() {
+            let config = file.config_path.display().to_string();
+            report.add_file(FileReport { file: file.name.clone(), config, scenarios });
+        }
+    }
+    Ok(report)
+}

@@ -1,0 +1,112 @@
+//! The typed model of a scenario file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode};
+use ipnet::IpNet;
+
+use crate::config::Config;
+use crate::operate::explain::Query;
+
+/// One checked scenario file with the configuration that it tests.
+#[derive(Debug)]
+pub struct ScenarioFile {
+    /// Its name as it was given.
+    pub name: String,
+    pub config_path: PathBuf,
+    pub config: Config,
+    /// Of each scenario, since 1970.
+    pub start: Duration,
+    pub scenarios: Vec<Scenario>,
+}
+
+/// Traffic, and what the gateway is expected to do with it.
+#[derive(Debug)]
+pub struct Scenario {
+    pub name: String,
+    /// Counted from 1.
+    pub line: usize,
+    pub steps: Vec<ScenarioStep>,
+}
+
+/// Equal requests of a scenario.
+#[derive(Debug)]
+pub struct ScenarioStep {
+    /// Counted from 1.
+    pub line: usize,
+    /// Since the start of the scenario.
+    pub at: Duration,
+    /// At least one.
+    pub send: u64,
+    /// Zero = all at once.
+    pub every: Duration,
+    /// The first of its requests.
+    pub query: Query,
+    /// At least one; each request comes from the next address.
+    pub from: Vec<IpNet>,
+    pub hold: Duration,
+    pub answer: Arc<StepAnswer>,
+    pub expect: StepExpectation,
+}
+
+/// The response of the scripted upstream.
+#[derive(Debug, Default)]
+pub struct StepAnswer {
+    pub status: StatusCode,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub body: Bytes,
+}
+
+/// What the gateway must do with the requests of a step; `None` = anything.
+#[derive(Debug, Default)]
+pub struct StepExpectation {
+    pub admitted: Option<ExpectedRange>,
+    pub rejected: Option<ExpectedRange>,
+    pub waited: Option<ExpectedRange>,
+    pub degraded: Option<ExpectedRange>,
+    /// Limits, or causes of the access log; empty = anything.
+    pub by: Vec<String>,
+    /// In nanoseconds.
+    pub retry_after: Option<ExpectedRange>,
+    /// In nanoseconds.
+    pub waited_max: Option<ExpectedRange>,
+    pub status: Option<ExpectedStatus>,
+}
+
+/// From `least` to `most`, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpectedRange {
+    pub least: u64,
+    pub most: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExpectedStatus {
+    /// Of every rejected request, or of every request if none was rejected.
+    Every(u16),
+    /// How many requests got each status; no request got another one.
+    Counts(Vec<(u16, ExpectedRange)>),
+}
+
+impl StepExpectation {
+    pub fn is_empty(&self) -> bool {
+        let ranges = [self.admitted, self.rejected, self.waited, self.degraded];
+        ranges.iter().chain([&self.retry_after, &self.waited_max]).all(Option::is_none)
+            && self.by.is_empty()
+            && self.status.is_none()
+    }
+}
+
+impl ExpectedRange {
+    pub fn contains(self, value: u64) -> bool {
+        (self.least..=self.most).contains(&value)
+    }
+
+    /// Whether a time fits when it is rounded up to milliseconds, as responses show it.
+    pub fn contains_span(self, ns: u64) -> bool {
+        self.least <= ns.div_ceil(1_000_000).saturating_mul(1_000_000) && ns <= self.most
+    }
+}

@@ -1,0 +1,212 @@
+//! The outcome of scenarios, as text and as JSON.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::Serialize;
+
+use super::compare::{Mismatch, show_ns};
+use super::model::{Scenario, ScenarioStep};
+use super::tally::{EndKind, RequestEnd};
+use crate::config::value::scalars::show_duration;
+use crate::operate::explain::Explanation;
+use crate::proxy::gateway::Gateway;
+
+/// The outcome of all files. `Display` renders it for people.
+#[derive(Debug, Default, Serialize)]
+pub struct TestReport {
+    pub passed: usize,
+    pub failed: usize,
+    pub files: Vec<FileReport>,
+}
+
+/// The outcome of one scenario file.
+#[derive(Debug, Serialize)]
+pub struct FileReport {
+    pub file: String,
+    pub config: String,
+    pub scenarios: Vec<ScenarioReport>,
+}
+
+/// The outcome of one scenario.
+#[derive(Debug, Serialize)]
+pub struct ScenarioReport {
+    pub name: String,
+    /// In the file, counted from 1.
+    pub line: usize,
+    pub requests: u64,
+    /// From its start to the end of its last request, on the virtual clock.
+    pub virtual_ms: u64,
+    pub failures: Vec<StepFailure>,
+    /// Why it could not be run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A step that was not as expected.
+#[derive(Debug, Serialize)]
+pub struct StepFailure {
+    /// Counted from 1.
+    pub step: usize,
+    pub line: usize,
+    /// What was sent, in words.
+    pub sent: String,
+    pub mismatches: Vec<Mismatch>,
+    /// Of the first step that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_difference: Option<DifferingRequest>,
+}
+
+/// The first request that was not as expected.
+#[derive(Debug, Serialize)]
+pub struct DifferingRequest {
+    /// Counted from 1, in its step.
+    pub number: u64,
+    /// Since the start of the scenario, as it is written in the file.
+    pub at: String,
+    pub from: String,
+    /// What became of it, in words.
+    pub outcome: String,
+    /// As `explain` explains it at that moment.
+    pub explanation: Box<Explanation>,
+}
+
+impl TestReport {
+    pub fn add_file(&mut self, file: FileReport) {
+        let failed = file.scenarios.iter().filter(|scenario| !scenario.has_passed()).count();
+        self.failed += failed;
+        self.passed += file.scenarios.len() - failed;
+        self.files.push(file);
+    }
+}
+
+impl ScenarioReport {
+    pub(super) fn new(scenario: &Scenario) -> ScenarioReport {
+        ScenarioReport {
+            name: scenario.name.clone(),
+            line: scenario.line,
+            requests: scenario.steps.iter().map(|step| step.send).sum(),
+            virtual_ms: 0,
+            failures: Vec::new(),
+            error: None,
+        }
+    }
+
+    pub fn has_passed(&self) -> bool {
+        self.failures.is_empty() && self.error.is_none()
+    }
+
+    /// Why it failed, in lines without indentation. `file` names the scenario file.
+    pub(super) fn explain_failure(&self, file: &str) -> String {
+        let mut out = String::new();
+        for failure in &self.failures {
+            let StepFailure { step, line, sent, .. } = failure;
+            // Writing into a String cannot fail.
+            let _ = writeln!(out, "step {step}, {file}:{line}: {sent}");
+            for Mismatch { field, expected, seen } in &failure.mismatches {
+                let _ = writeln!(out, "  {field:<12} expected {expected}; seen {seen}");
+            }
+            if let Some(first) = &failure.first_difference {
+                let DifferingRequest { number, at, from, outcome, explanation } = first;
+                let _ = writeln!(
+                    out,
+                    "  first request that differs: number {number}, at {at}, from {from}: {outcome}"
+                );
+                let _ = writeln!(out, "  explain, before it is sent:");
+                for line in explanation.to_string().lines() {
+                    let _ = writeln!(out, "    {line}");
+                }
+            }
+        }
+        if let Some(error) = &self.error {
+            let _ = writeln!(out, "cannot be run: {error}");
+        }
+        out
+    }
+}
+
+impl StepFailure {
+    pub(super) fn new(index: usize, step: &ScenarioStep, mismatches: Vec<Mismatch>) -> StepFailure {
+        StepFailure {
+            step: index + 1,
+            line: step.line,
+            sent: describe_step(step),
+            mismatches,
+            first_difference: None,
+        }
+    }
+}
+
+/// E.g. "60 times GET /api/ from 203.0.113.7 at 5s, every 50ms".
+fn describe_step(step: &ScenarioStep) -> String {
+    let show_network = |network: &IpNet| match network.prefix_len() == network.max_prefix_len() {
+        true => network.addr().to_string(),
+        false => network.to_string(),
+    };
+    let from: Vec<String> = step.from.iter().map(show_network).collect();
+    let (method, url, at) = (&step.query.method, &step.query.url, show_duration(step.at));
+    let times = if step.send == 1 { String::new() } else { format!("{} times ", step.send) };
+    let mut text = format!("{times}{method} {url} from {} at {at}", from.join(", "));
+    if !step.every.is_zero() {
+        let _ = write!(text, ", every {}", show_duration(step.every));
+    }
+    text
+}
+
+impl DifferingRequest {
+    pub(super) fn new(
+        index: u64,
+        at: Duration,
+        from: String,
+        end: &RequestEnd,
+        gateway: &Gateway,
+        explanation: Explanation,
+    ) -> DifferingRequest {
+        let status = end.status;
+        let outcome = match end.kind {
+            EndKind::Admitted if end.wait_ns > 0 => {
+                format!("admitted after {}, {status}", show_ns(end.wait_ns))
+            }
+            EndKind::Admitted => format!("admitted, {status}"),
+            EndKind::Rejected(cause) | EndKind::Degraded(cause) => {
+                let word = if matches!(end.kind, EndKind::Degraded(_)) { "degraded" } else { "rejected" };
+                let retry = end.retry_after_ns.map(|ns| format!(", retry after {}", show_ns(ns)));
+                format!("{word} by {}, {status}{}", cause.name(gateway), retry.unwrap_or_default())
+            }
+        };
+        let at = show_duration(at);
+        DifferingRequest { number: index + 1, at, from, outcome, explanation: Box::new(explanation) }
+    }
+}
+
+/// A time for people, without fractions that do not matter to them.
+fn show_span(ms: u64) -> String {
+    let coarse_ms = match ms {
+        0..10_000 => ms,
+        10_000..600_000 => ms / 100 * 100,
+        _ => ms / 1_000 * 1_000,
+    };
+    humantime::format_duration(Duration::from_millis(coarse_ms)).to_string()
+}
+
+impl fmt::Display for TestReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for FileReport { file, scenarios, .. } in &self.files {
+            writeln!(f, "{file}")?;
+            for scenario in scenarios {
+                let ScenarioReport { name, requests, virtual_ms, .. } = scenario;
+                let word = if scenario.has_passed() { "ok    " } else { "FAILED" };
+                let requests =
+                    if *requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") };
+                let span = show_span(*virtual_ms);
+                writeln!(f, "  {word}  {name} ({requests}, {span})")?;
+                for line in scenario.explain_failure(file).lines() {
+                    writeln!(f, "    {line}")?;
+                }
+            }
+        }
+        writeln!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}

@@ -1,0 +1,131 @@
+//! What happened to the requests of a step, counted as they end.
+
+use crate::config::LimitId;
+use crate::proxy::gateway::Gateway;
+use crate::proxy::pipeline::PipelineOutcome;
+use crate::proxy::reject::Fault;
+use crate::proxy::request_state::Verdict;
+
+/// The names of rejections that neither a limit nor a fault caused.
+pub(super) const BAN: &str = "ban";
+pub(super) const UPSTREAM_STOP: &str = "upstream_stop";
+
+/// The end of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RequestEnd {
+    pub kind: EndKind,
+    pub status: u16,
+    /// Of a rejection, if it is known.
+    pub retry_after_ns: Option<u64>,
+    pub wait_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndKind {
+    Admitted,
+    Rejected(RejectionCause),
+    /// Rejected, and answered by `on_reject.degrade`.
+    Degraded(RejectionCause),
+}
+
+/// Who rejected a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RejectionCause {
+    Limit(LimitId),
+    Fault(Fault),
+    Ban,
+    UpstreamStop,
+}
+
+/// The sums over the requests of a step. Its size depends on neither their number nor that of their addresses.
+#[derive(Debug, Default)]
+pub(super) struct StepTally {
+    pub admitted: u64,
+    pub rejected: u64,
+    pub degraded: u64,
+    pub waited: u64,
+    pub waited_max_ns: u64,
+    pub causes: Vec<(RejectionCause, u64)>,
+    /// The first rejected request, and what it was told.
+    pub first_rejection: Option<(u64, Option<u64>)>,
+    pub statuses: Vec<(u16, u64)>,
+    pub rejected_statuses: Vec<(u16, u64)>,
+}
+
+// === impl RequestEnd ===
+
+impl RequestEnd {
+    pub fn new(outcome: &PipelineOutcome) -> RequestEnd {
+        let by_limit = outcome.limit.map_or(RejectionCause::UpstreamStop, RejectionCause::Limit);
+        let kind = match outcome.verdict {
+            Verdict::Admit | Verdict::Wait => EndKind::Admitted,
+            Verdict::Reject | Verdict::MissingKey => EndKind::Rejected(by_limit),
+            Verdict::Degrade => EndKind::Degraded(by_limit),
+            Verdict::Ban => EndKind::Rejected(RejectionCause::Ban),
+            Verdict::Fault(_) if outcome.is_forwarded => EndKind::Admitted,
+            Verdict::Fault(fault) => EndKind::Rejected(RejectionCause::Fault(fault)),
+        };
+        RequestEnd {
+            kind,
+            status: outcome.status.as_u16(),
+            retry_after_ns: outcome.retry_after_ns,
+            wait_ns: outcome.wait_ns,
+        }
+    }
+
+    pub fn cause(&self) -> Option<RejectionCause> {
+        match self.kind {
+            EndKind::Admitted => None,
+            EndKind::Rejected(cause) | EndKind::Degraded(cause) => Some(cause),
+        }
+    }
+
+    pub fn has_waited(&self) -> bool {
+        self.kind == EndKind::Admitted && self.wait_ns > 0
+    }
+}
+
+// === impl RejectionCause ===
+
+impl RejectionCause {
+    pub fn name(self, gateway: &Gateway) -> &str {
+        match self {
+            RejectionCause::Limit(limit) => &gateway.limits[limit.0].name,
+            RejectionCause::Fault(fault) => fault.cause(),
+            RejectionCause::Ban => BAN,
+            RejectionCause::UpstreamStop => UPSTREAM_STOP,
+        }
+    }
+}
+
+// === impl StepTally ===
+
+impl StepTally {
+    /// Counts the end of the request at `index`.
+    pub fn count(&mut self, index: u64, end: &RequestEnd) {
+        increment(&mut self.statuses, end.status);
+        let Some(cause) = end.cause() else {
+            self.admitted += 1;
+            if end.wait_ns > 0 {
+                self.waited += 1;
+                self.waited_max_ns = self.waited_max_ns.max(end.wait_ns);
+            }
+            return;
+        };
+        self.rejected += 1;
+        self.degraded += u64::from(matches!(end.kind, EndKind::Degraded(_)));
+        increment(&mut self.causes, cause);
+        increment(&mut self.rejected_statuses, end.status);
+        if self.first_rejection.is_none_or(|(first, _)| index < first) {
+            self.first_rejection = Some((index, end.retry_after_ns));
+        }
+    }
+}
+
+/// There are few kinds, and nearly always the last one is met again.
+fn increment<K: PartialEq>(counts: &mut Vec<(K, u64)>, kind: K) {
+    match counts.iter_mut().find(|(known, _)| *known == kind) {
+        Some((_, count)) => *count += 1,
+        None => counts.push((kind, 1)),
+    }
+}

@@ -1,0 +1,131 @@
+//! The requests of the steps, in the order in which they are sent.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use ipnet::IpNet;
+
+use super::model::{Scenario, ScenarioStep, StepAnswer};
+use crate::config::{ListenConfig, Scheme};
+use crate::net::deadline::ListenerTerms;
+use crate::operate::explain::ParsedQuery;
+use crate::proxy::pipeline::ArrivingConnection;
+use crate::request::body::RequestBody;
+
+/// The requests of all steps by time; of the same moment, by step.
+pub(super) struct StepSchedule<'s> {
+    steps: &'s [ScenarioStep],
+    /// The next request of each step: its moment, its step and its index.
+    next: BinaryHeap<Reverse<(u64, usize, u64)>>,
+}
+
+/// A request to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ScheduledRequest {
+    /// Since the start of the scenario.
+    pub at_ns: u64,
+    pub step: usize,
+    pub index: u64,
+}
+
+/// What all requests of a step have in common.
+pub(super) struct RequestTemplate {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    scheme: Scheme,
+    listener: Option<Arc<ListenerTerms>>,
+    body: Bytes,
+    from: Vec<IpNet>,
+}
+
+// === impl StepSchedule ===
+
+impl<'s> StepSchedule<'s> {
+    pub fn new(scenario: &'s Scenario) -> StepSchedule<'s> {
+        let first = |(step, of): (usize, &ScenarioStep)| Reverse((as_ns(of.at), step, 0));
+        StepSchedule { steps: &scenario.steps, next: scenario.steps.iter().enumerate().map(first).collect() }
+    }
+}
+
+impl Iterator for StepSchedule<'_> {
+    type Item = ScheduledRequest;
+
+    fn next(&mut self) -> Option<ScheduledRequest> {
+        let mut first = self.next.peek_mut()?;
+        let Reverse((at_ns, step, index)) = *first;
+        let of = &self.steps[step];
+        if index + 1 < of.send {
+            *first = Reverse((at_ns + as_ns(of.every), step, index + 1));
+        } else {
+            std::collections::binary_heap::PeekMut::pop(first);
+        }
+        Some(ScheduledRequest { at_ns, step, index })
+    }
+}
+
+/// The file has no time beyond 64 bits.
+fn as_ns(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+// === impl RequestTemplate ===
+
+impl RequestTemplate {
+    /// # Errors
+    /// As [`ParsedQuery::parse_query`].
+    pub fn new(step: &ScenarioStep, listen: &[ListenConfig]) -> Result<RequestTemplate, String> {
+        let parsed = ParsedQuery::parse_query(&step.query, listen)?;
+        let ParsedQuery { method, uri, mut headers, scheme, listener, data, .. } = parsed;
+        let body = Bytes::from(data.unwrap_or_default());
+        if !body.is_empty() {
+            headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(body.len()));
+        }
+        let listener = listener.map(|name| {
+            let terms = ListenerTerms::default();
+            terms.set_name(Some(Arc::new(name)));
+            Arc::new(terms)
+        });
+        Ok(RequestTemplate { method, uri, headers, scheme, listener, body, from: step.from.clone() })
+    }
+
+    /// The request at `index` of the step.
+    pub fn make_request(&self, index: u64) -> (Request<RequestBody>, ArrivingConnection) {
+        let mut request = Request::new(RequestBody::at_hand(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let peer = Some(self.address(index));
+        (request, ArrivingConnection { peer, scheme: self.scheme, listener: self.listener.clone() })
+    }
+
+    /// The networks take turns, and in each of them the addresses.
+    pub fn address(&self, index: u64) -> IpAddr {
+        let networks = self.from.len() as u64;
+        let (turn, network) = (index / networks, &self.from[(index % networks) as usize]);
+        let bits = network.max_prefix_len() - network.prefix_len();
+        let offset = if bits >= 64 { turn } else { turn % (1 << bits) };
+        match network.addr() {
+            IpAddr::V4(first) => IpAddr::V4((u32::from(first) | offset as u32).into()),
+            IpAddr::V6(first) => IpAddr::V6((u128::from(first) | u128::from(offset)).into()),
+        }
+    }
+}
+
+// === impl StepAnswer ===
+
+impl StepAnswer {
+    pub(super) fn to_response(&self) -> Response<Bytes> {
+        let mut response = Response::new(self.body.clone());
+        *response.status_mut() = self.status;
+        for (name, value) in &self.headers {
+            response.headers_mut().append(name.clone(), value.clone());
+        }
+        response
+    }
+}
