@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-queue bench-scaling bench-streams audit fmt tools components \
+.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-proof bench-queue bench-scaling bench-streams audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -81,6 +81,9 @@ bench-queue: tools gateway ## measure the queue in front of servers beside HAPro
 
 bench-operators: gateway ## measure reads of operators with a million keys under load, and what decisions notice
 	cargo test --locked --bench operators -- $(MEASURED) $(OPTIONS)
+
+bench-proof: gateway ## measure replay and recommend on a log of ten million lines; OPTIONS=--quick as well
+	cargo test --locked --bench proof -- $(MEASURED) $(OPTIONS)
 
 bench-scaling: gateway ## measure cost against size: locations, limits, keys, connections; OPTIONS=--quick as well
 	cargo bench --locked --bench scaling -- $(MEASURED) $(OPTIONS)

@@ -18,6 +18,9 @@ pub mod downstream;
 // The tools of an operator: the admin listener and `explain`.
 pub mod operate;
 
+// Logs of the past against limits of the future: `replay` and `recommend`.
+pub mod proof;
+
 // A request from its head to its last byte: judged, queued, then rejected or forwarded.
 pub mod proxy;
 

@@ -32,7 +32,7 @@ const FLOORS: floors::Floors = &[
     /* 6 */ &["admission"],
     /* 7 */ &["proxy"],
     /* 8 */ &["operate", "downstream"],
-    /* 9 */ &["process"],
+    /* 9 */ &["process", "proof"],
     /* 10 */ &["cli"],
     /* 11: opens `cli`, the only room it needs */ &["main"],
 ];

@@ -85,6 +85,7 @@ fn token_bucket() -> LimitConfig {
         algorithm: Algorithm::TokenBucket { rates },
         tiers: vec![],
         grants: vec![],
+        views: vec![],
         fair_by: vec![],
         warm_up: None,
         cost: Cost::Units(1),

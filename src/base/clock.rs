@@ -1,5 +1,6 @@
 //! The one clock of the gateway: tokio's, so that a paused runtime drives every limit in tests.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -21,6 +22,17 @@ pub struct ClockShift(i128);
 static START: OnceLock<Instant> = OnceLock::new();
 static UNIX_AT_ZERO: AtomicU64 = AtomicU64::new(0);
 
+thread_local! {
+    /// The moment that this thread's clock shows; `None` = it runs.
+    static HELD_AT: Cell<Option<Now>> = const { Cell::new(None) };
+}
+
+/// Holds the clock of this thread at `moment` until the next call, for a replay of the past; `None` lets it run again.
+/// Timers are not affected.
+pub fn hold_clock(moment: Option<Now>) {
+    HELD_AT.set(moment);
+}
+
 /// Nanoseconds from 1970 to `Now(0)`, by the last [`set_unix_time`]; 0 before the first.
 #[inline]
 pub fn unix_at_zero() -> u64 {
@@ -37,7 +49,10 @@ impl Now {
     /// Reads the clock; a request does so once and passes the moment on.
     #[inline]
     pub fn read_clock() -> Now {
-        Now::from_instant(Instant::now())
+        match HELD_AT.get() {
+            None => Now::from_instant(Instant::now()),
+            Some(moment) => moment,
+        }
     }
 
     #[inline]
@@ -100,6 +115,14 @@ mod tests {
     fn a_shift_saturates() {
         assert_eq!(ClockShift::new(Now(0), u64::MAX, Now(7)).translate_ns(3), 0);
         assert_eq!(ClockShift::new(Now(0), 0, Now(u64::MAX)).translate_ns(3), u64::MAX);
+    }
+
+    #[test]
+    fn a_held_clock_shows_its_moment() {
+        hold_clock(Some(Now(5)));
+        assert_eq!(Now::read_clock(), Now(5));
+        hold_clock(None);
+        assert!(Now::read_clock() > Now(HEAD_START_NS - 1));
     }
 
     #[test]

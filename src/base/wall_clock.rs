@@ -30,16 +30,26 @@ impl WallClock {
         self.unix_ns(now) / 1_000_000
     }
 
-    /// Nanoseconds since 1970 at `now`. The system's clock is read once a second, so that its corrections show.
+    /// Nanoseconds since 1970 at `now`, which may be in the past. The system's clock is read once a second, so that its
+    /// corrections show.
     #[inline]
     pub fn unix_ns(&self, now: Now) -> u64 {
         let (read_at, unix) = self.last_reading.get();
+        if now < read_at {
+            return unix.saturating_sub(read_at.ns_since(now));
+        }
         if now.ns_since(read_at) < REREAD_AFTER_NS {
             return unix + now.ns_since(read_at);
         }
-        let unix = unix_ns();
-        self.last_reading.set((now, unix));
-        unix
+        self.read_again(now)
+    }
+
+    /// The reading belongs to the present: `now` may be the start of a request that ends only now.
+    #[cold]
+    fn read_again(&self, now: Now) -> u64 {
+        let (present, unix) = (Now::read_clock().max(now), unix_ns());
+        self.last_reading.set((present, unix));
+        unix.saturating_sub(present.ns_since(now))
     }
 }
 
@@ -144,10 +154,24 @@ mod tests {
 
     #[test]
     fn counts_on_between_two_readings() {
-        let wall = WallClock::new(Now(5_000_000_000));
-        let start = wall.unix_ms(Now(5_000_000_000));
-        assert_eq!(wall.unix_ms(Now(5_250_000_000)), start + 250);
-        assert!(wall.unix_ms(Now(9_000_000_000)).abs_diff(start) < 10_000);
+        let now = Now::read_clock();
+        let wall = WallClock::new(now);
+        let start = wall.unix_ms(now);
+        assert_eq!(wall.unix_ms(Now(now.0 + 250_000_000)), start + 250);
+        assert!(wall.unix_ms(Now(now.0 + 4_000_000_000)).abs_diff(start + 4_000) < 4_500);
+    }
+
+    #[test]
+    fn the_start_of_a_long_request_is_told_after_later_readings() {
+        let now = Now::read_clock();
+        let wall = WallClock::new(Now(now.0 - 30_000_000_000));
+        let present = wall.unix_ms(now);
+        let start = wall.unix_ms(Now(now.0 - 20_000_000_000));
+        assert_eq!(start, present - 20_000);
+        let again = WallClock::new(Now(now.0 - 30_000_000_000));
+        // The reading itself is made for a moment in the past.
+        let start = again.unix_ms(Now(now.0 - 20_000_000_000));
+        assert!(start.abs_diff(present - 20_000) < 5_000, "{start} {present}");
     }
 
     #[test]

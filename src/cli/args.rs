@@ -7,6 +7,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use super::log_args::{RecommendArgs, ReplayArgs};
 use super::operator_args::OperatorVerb;
 
 /// A reverse-proxy gateway with built-in throttling.
@@ -33,6 +34,10 @@ pub(super) enum Verb {
     Explain(ExplainArgs),
     /// Run scenario files: traffic on a virtual clock, and what the limits must do with it
     Test(TestArgs),
+    /// Judge the requests of a log by the file
+    Replay(ReplayArgs),
+    /// Recommend a limit by a log
+    Recommend(RecommendArgs),
     /// Make the running gateway reload its file
     Reload,
     /// Show the status of the running gateway
@@ -212,6 +217,3 @@ impl TypedValueParser for MethodParser {
         Some(Box::new(methods.into_iter().map(PossibleValue::new)))
     }
 }
-
-/// Planned verbs that do not work yet.
-pub(super) const PLANNED_VERBS: [&str; 1] = ["replay"];

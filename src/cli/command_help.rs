@@ -27,7 +27,7 @@ pub(super) struct CommandHelp {
 }
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 22] = [
+const ALL: [CommandHelp; 24] = [
     CommandHelp {
         command: "sluicegate",
         examples: &[
@@ -71,6 +71,30 @@ const ALL: [CommandHelp; 22] = [
             ("sluicegate test --junit report.xml", "with a report for continuous integration"),
         ],
         codes: &[0, 1, 2, 3],
+    },
+    CommandHelp {
+        command: "replay",
+        examples: &[
+            ("sluicegate replay access.log", "what ./gateway.yaml would have done with these requests"),
+            ("sluicegate replay *.log.gz -c new.yaml --against gateway.yaml", "what a new file changes"),
+            ("sluicegate replay access.log --html report.html", "a page with plots"),
+            (
+                "sluicegate replay nginx.log --format '$msec $request_time $remote_addr \"$request\" $status'",
+                "a log of nginx with exact times",
+            ),
+        ],
+        codes: &[0, 1, 2, 3],
+    },
+    CommandHelp {
+        command: "recommend",
+        examples: &[
+            ("sluicegate recommend access.log", "a limit per client address that spares 99.9% of them"),
+            (
+                "sluicegate recommend access.log --key account --spare 99% --period 1m",
+                "per account and minute",
+            ),
+        ],
+        codes: &[0, 1, 2],
     },
     CommandHelp {
         command: "reload",

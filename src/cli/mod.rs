@@ -7,6 +7,8 @@ mod command_help;
 mod explain;
 mod file_argument;
 mod init;
+mod log_args;
+mod log_verbs;
 mod man;
 mod operator_args;
 mod operator_verbs;
@@ -28,7 +30,7 @@ use tokio::time::Instant;
 
 use crate::config;
 use crate::config::{LoadedConfig, Problem, ProblemReport};
-use args::{CheckArgs, CommandLine, PLANNED_VERBS, SchemaFormat, Verb};
+use args::{CheckArgs, CommandLine, SchemaFormat, Verb};
 use command_help::build_command;
 use file_argument::ConfigInput;
 
@@ -71,6 +73,11 @@ fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
         Some(Verb::Check(mut how)) => check::run_check(&ConfigInput::choose(config, how.file.take())?, &how),
         Some(Verb::Explain(how)) => explain::run_explain(&ConfigInput::choose(config, None)?, how),
         Some(Verb::Test(how)) => test::run_test(config.as_deref(), &how),
+        Some(Verb::Replay(how)) => log_verbs::run_replay(&ConfigInput::choose(config, None)?, &how),
+        Some(Verb::Recommend(_)) if config.is_some() => {
+            return Err("`recommend` works without a file: leave -c out".to_owned());
+        }
+        Some(Verb::Recommend(how)) => log_verbs::run_recommend(&how),
         Some(Verb::Reload) => remote::run_reload(&file("reload", running)?),
         Some(Verb::Status(how)) => remote::run_status(&file("status", running)?, how.json),
         Some(Verb::Top(how)) => top::run_top(&file("top", running)?, &how),
@@ -97,12 +104,9 @@ fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
     })
 }
 
-/// The rejection of a planned or unknown verb.
+/// The rejection of an unknown verb.
 fn reject_verb(words: &[OsString]) -> String {
     let verb = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    if PLANNED_VERBS.contains(&verb.as_str()) {
-        return format!("`{verb}` is not supported yet");
-    }
     let command = command_help::build_command();
     let mut known = command.get_subcommands().map(clap::Command::get_name).chain(["help"]);
     match known.find(|known| strsim::osa_distance(known, &verb) <= 2) {

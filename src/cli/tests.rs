@@ -66,9 +66,15 @@ fn arguments_of_proxy_cannot_become_yaml() {
 }
 
 #[test]
-fn planned_verbs_and_wrong_arguments_are_exit_2() {
+fn wrong_arguments_are_exit_2() {
     for args in [
         &["replay"][..],
+        &["replay", "x", "--json", "--csv"],
+        &["replay", "x", "--format", "apache"],
+        &["recommend"],
+        &["recommend", "x", "--key", "colour"],
+        &["recommend", "x", "--spare", "all"],
+        &["-c", "x", "recommend", "y"],
         &["explain", "GET"],
         &["explain", "GET", "x"],
         &["chekc"],

@@ -25,7 +25,7 @@ impl RequestState {
         let was_sent = self.tries > 0;
         let key = self.limit_key();
         self.worker.log.write_record(&AccessRecord {
-            unix_ms: self.worker.wall_clock.unix_ms(self.started),
+            unix_us: self.worker.wall_clock.unix_ns(self.started) / 1_000,
             id: self.request_id.as_str(),
             ip: fields.ip,
             method: fields.method.as_str(),

@@ -23,6 +23,7 @@ mod grammar;
 mod heads;
 mod hops;
 mod json;
+mod log_lines;
 mod mangled_heads;
 mod paths;
 mod proxy_header;

@@ -50,6 +50,15 @@ pub struct QueueStay {
     pub for_slots: bool,
 }
 
+/// Whether the turn of a request has come by all rates.
+enum TurnCheck {
+    Come,
+    /// It has to check again at that moment.
+    Due(Now),
+    /// Its waker is called.
+    Waits,
+}
+
 // === impl Queued ===
 
 impl Queued {
@@ -169,6 +178,39 @@ impl Queued {
         Ok(())
     }
 
+    /// Checks its turn and then takes its slots, at the present of a held clock and without a runtime: for replays.
+    /// `next` is set to the moment at which it has to be polled again, unless its waker is called before.
+    ///
+    /// # Errors
+    /// As [`Queued::wait_turn`] and [`Queued::take_slots`].
+    pub fn poll_held_clock(
+        &mut self,
+        cx: &mut Context<'_>,
+        next: &mut Option<Now>,
+    ) -> Poll<Result<(), ChainRejection>> {
+        let Queued { held, wait } = self;
+        match held.check_turns(cx, Now::read_clock())? {
+            TurnCheck::Come => {}
+            TurnCheck::Waits => return Poll::Pending,
+            TurnCheck::Due(due) => {
+                *next = Some(due);
+                return Poll::Pending;
+            }
+        }
+        wait.slots.poll_slots(
+            held,
+            cx,
+            |_| {},
+            |_, until| {
+                *next = until;
+                match until {
+                    Some(until) if until <= Now::read_clock() => Poll::Ready(()),
+                    _ => Poll::Pending,
+                }
+            },
+        )
+    }
+
     /// The permit, once it has its turn and its slots.
     pub fn into_permit(self) -> ChainPermit {
         ChainPermit::new(self.held)
@@ -197,44 +239,54 @@ impl ClaimSet {
         mut sleep: Pin<&mut Sleep>,
     ) -> Poll<Result<(), ChainRejection>> {
         loop {
-            let now = Now::read_clock();
-            let mut waits = false;
-            let mut due: Option<Now> = None;
-            for index in 0..self.claims.len() {
-                let claim = &mut self.claims[index];
-                let (key, rate) = (claim.table_key(), usize::from(claim.rate));
-                let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
-                let turn = match (&mut claim.kind, &mut self.store_lease) {
-                    (ClaimKind::Charge(charge), _) => limit.check_turn(rate, &key, charge, now, cx.waker()),
-                    (ClaimKind::Shared(lease_index), Some(lease)) => {
-                        lease.poll_turn(*lease_index, now, cx.waker())
-                    }
-                    _ => continue,
-                };
-                match turn {
-                    Turn::Go => {}
-                    Turn::Wait => waits = true,
-                    Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
-                    Turn::Reject(retry_ns) => {
-                        let rejection = ChainRejection {
-                            retry_after_ns: Some(retry_ns),
-                            late: true,
-                            ..ChainRejection::outright(ChainCause::Queue, limit, rate)
-                        };
-                        // Its charge was refunded when it lost its position, so nothing is left to give back.
-                        self.claims.remove(index);
-                        return Poll::Ready(Err(rejection));
-                    }
+            match self.check_turns(cx, Now::read_clock())? {
+                TurnCheck::Come => return Poll::Ready(Ok(())),
+                TurnCheck::Waits => return Poll::Pending,
+                // Only the head of a queue has a timer, so there is one timer per queue; with `fair_by` every waiter
+                // has one.
+                TurnCheck::Due(due) if poll_timer(sleep.as_mut(), due, cx).is_pending() => {
+                    return Poll::Pending;
                 }
-            }
-            let Some(due) = due else {
-                return if waits { Poll::Pending } else { Poll::Ready(Ok(())) };
-            };
-            // Only the head of a queue has a timer, so there is one timer per queue; with `fair_by` every waiter has
-            // one.
-            if poll_timer(sleep.as_mut(), due, cx).is_pending() {
-                return Poll::Pending;
+                TurnCheck::Due(_) => {}
             }
         }
+    }
+
+    /// Checks the turns of all rates at `now`.
+    fn check_turns(&mut self, cx: &Context<'_>, now: Now) -> Result<TurnCheck, ChainRejection> {
+        let mut waits = false;
+        let mut due: Option<Now> = None;
+        for index in 0..self.claims.len() {
+            let claim = &mut self.claims[index];
+            let (key, rate) = (claim.table_key(), usize::from(claim.rate));
+            let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
+            let turn = match (&mut claim.kind, &mut self.store_lease) {
+                (ClaimKind::Charge(charge), _) => limit.check_turn(rate, &key, charge, now, cx.waker()),
+                (ClaimKind::Shared(lease_index), Some(lease)) => {
+                    lease.poll_turn(*lease_index, now, cx.waker())
+                }
+                _ => continue,
+            };
+            match turn {
+                Turn::Go => {}
+                Turn::Wait => waits = true,
+                Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
+                Turn::Reject(retry_ns) => {
+                    let rejection = ChainRejection {
+                        retry_after_ns: Some(retry_ns),
+                        late: true,
+                        ..ChainRejection::outright(ChainCause::Queue, limit, rate)
+                    };
+                    // Its charge was refunded when it lost its position, so nothing is left to give back.
+                    self.claims.remove(index);
+                    return Err(rejection);
+                }
+            }
+        }
+        Ok(match due {
+            Some(due) => TurnCheck::Due(due),
+            None if waits => TurnCheck::Waits,
+            None => TurnCheck::Come,
+        })
     }
 }

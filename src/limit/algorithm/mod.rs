@@ -1,6 +1,7 @@
 //! The algorithms, one file or folder each, and the parts that several of them use.
 
 pub(crate) mod adaptive;
+pub mod burst_need;
 pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
 pub(crate) mod gradient;

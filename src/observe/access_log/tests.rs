@@ -22,7 +22,7 @@ fn config() -> config::AccessLogConfig {
 
 fn record(path: &str) -> AccessRecord<'_> {
     AccessRecord {
-        unix_ms: 0,
+        unix_us: 0,
         id: "id",
         ip: None,
         method: "GET",

@@ -16,8 +16,8 @@ use crate::request::headers::forwarded::write_address;
 /// The fields of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessRecord<'a> {
-    /// When the request arrived, in milliseconds since 1970.
-    pub unix_ms: u64,
+    /// When the request arrived, in microseconds since 1970: exact enough to judge the log again.
+    pub unix_us: u64,
     pub id: &'a str,
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
@@ -106,7 +106,7 @@ impl LineFormat {
     /// Appends one line with its line end.
     pub fn write_line(&self, record: &AccessRecord<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"ts\":\"");
-        self.timestamp.borrow_mut().write_timestamp(record.unix_ms, out);
+        self.timestamp.borrow_mut().write_timestamp(record.unix_us, out);
         write_text(out, b"\",\"id\":\"", record.id, VALUE_MAX);
         if let Some(ip) = record.ip {
             out.extend_from_slice(b"\",\"ip\":\"");
@@ -175,8 +175,8 @@ impl LineFormat {
 }
 
 impl TimestampCache {
-    fn write_timestamp(&mut self, unix_ms: u64, out: &mut Vec<u8>) {
-        let (second, ms) = (unix_ms / 1_000, unix_ms % 1_000);
+    fn write_timestamp(&mut self, unix_us: u64, out: &mut Vec<u8>) {
+        let (second, us) = (unix_us / 1_000_000, unix_us % 1_000_000);
         if self.second != second {
             self.second = second;
             // The format ends with the year 9999.
@@ -187,7 +187,8 @@ impl TimestampCache {
             }
         }
         out.extend_from_slice(&self.text);
-        write_fraction(out, ms);
+        write_fraction(out, us / 1_000);
+        out.extend_from_slice(&three_digits(us));
         out.push(b'Z');
     }
 }
@@ -269,8 +270,14 @@ fn write_milliseconds(out: &mut Vec<u8>, label: &[u8], ns: u64) {
 
 /// Writes `.` and three digits.
 fn write_fraction(out: &mut Vec<u8>, thousandths: u64) {
+    out.push(b'.');
+    out.extend_from_slice(&three_digits(thousandths));
+}
+
+/// The last three digits.
+fn three_digits(number: u64) -> [u8; 3] {
     let digit = |n: u64| b'0' + (n % 10) as u8;
-    out.extend_from_slice(&[b'.', digit(thousandths / 100), digit(thousandths / 10), digit(thousandths)]);
+    [digit(number / 100), digit(number / 10), digit(number)]
 }
 
 #[cfg(test)]

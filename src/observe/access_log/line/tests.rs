@@ -6,7 +6,7 @@ use super::*;
 
 fn record<'a>() -> AccessRecord<'a> {
     AccessRecord {
-        unix_ms: 1_763_670_131_045,
+        unix_us: 1_763_670_131_045_007,
         id: "01JD3Z0V7Q",
         ip: Some(IpAddr::from([192, 0, 2, 17])),
         method: "GET",
@@ -53,7 +53,7 @@ fn parse_line(record: &AccessRecord<'_>) -> Value {
 #[test]
 fn a_line_has_every_field_of_a_request() {
     let expected = concat!(
-        r#"{"ts":"2025-11-20T20:22:11.045Z","id":"01JD3Z0V7Q","ip":"192.0.2.17","method":"GET","#,
+        r#"{"ts":"2025-11-20T20:22:11.045007Z","id":"01JD3Z0V7Q","ip":"192.0.2.17","method":"GET","#,
         r#""host":"example.com","path":"/a/b","status":429,"bytes":285,"dur_ms":1.234,"wait_ms":0.000,"#,
         r#""verdict":"reject","location":"/a/","account":"alice","tier":"gold","limit":"per-ip","#,
         r#""key":"account=#00ff,uri=/a","retry_after":0.101}"#,
@@ -198,13 +198,13 @@ fn accounts_are_hashed_with_one_key() {
 #[test]
 fn the_stamp_follows_the_second() {
     let format = LineFormat::new(None);
-    for (ms, told) in [
-        (0, "1970-01-01T00:00:00.000Z"),
-        (1_999, "1970-01-01T00:00:01.999Z"),
-        (951_826_154_007, "2000-02-29T12:09:14.007Z"),
+    for (us, told) in [
+        (0, "1970-01-01T00:00:00.000000Z"),
+        (1_999_999, "1970-01-01T00:00:01.999999Z"),
+        (951_826_154_007_080, "2000-02-29T12:09:14.007080Z"),
     ] {
         let mut out = Vec::new();
-        format.write_line(&AccessRecord { unix_ms: ms, ..record() }, &mut out);
+        format.write_line(&AccessRecord { unix_us: us, ..record() }, &mut out);
         let value: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["ts"], told);
     }

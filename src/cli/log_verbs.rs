@@ -1,0 +1,215 @@
+//! `replay` and `recommend`: logs of the past against limits of the future.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::file_argument::ConfigInput;
+use super::log_args::{RecommendArgs, ReplayArgs};
+use super::{CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors};
+use crate::config;
+use crate::config::Config;
+use crate::proof::log::LogStream;
+use crate::proof::log::line_format::LogFormat;
+use crate::proof::recommend::recommended_key::RecommendedKey;
+use crate::proof::recommend::{self, RecommendTask};
+use crate::proof::{page, replay};
+
+/// An exit code and the message before it.
+type Failure = (u8, String);
+
+/// The most periods of one recommendation.
+const PERIODS_MAX: usize = 4;
+
+/// Judges the requests of logs by the configuration.
+pub(super) fn run_replay(input: &ConfigInput, args: &ReplayArgs) -> ExitCode {
+    conclude(try_replay(input, args))
+}
+
+/// Recommends limits by logs.
+pub(super) fn run_recommend(args: &RecommendArgs) -> ExitCode {
+    conclude(try_recommend(args))
+}
+
+fn conclude(done: Result<String, Failure>) -> ExitCode {
+    match done {
+        Ok(text) => {
+            print_output(&text);
+            ExitCode::SUCCESS
+        }
+        Err((code, why)) => {
+            print_error(&format!("{}\n", why.trim_end()));
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn try_replay(input: &ConfigInput, args: &ReplayArgs) -> Result<String, Failure> {
+    check_stdin(&args.logs, *input == ConfigInput::Stdin)?;
+    let format = read_format(args.format.as_deref())?;
+    let config = load_config(input)?;
+    let against =
+        args.against.as_deref().map(|path| load_config(&ConfigInput::File(path.to_owned()))).transpose()?;
+    let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
+    let mut progress = ProgressLine::default();
+    let report = replay::replay_log(
+        &mut stream,
+        config,
+        against,
+        |_, _| {},
+        |count, share| progress.show(count, share),
+    );
+    progress.clear();
+    let report = report.map_err(failed)?;
+    write_page(args.html.as_deref(), || page::render_replay(&report))?;
+    Ok(if args.json {
+        // Only maps with odd keys fail to serialize, and there are none.
+        serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
+    } else if args.csv {
+        report.render_csv()
+    } else {
+        report.to_string()
+    })
+}
+
+fn try_recommend(args: &RecommendArgs) -> Result<String, Failure> {
+    check_stdin(&args.logs, false)?;
+    let format = read_format(args.format.as_deref())?;
+    let task = RecommendTask {
+        key: RecommendedKey::named(&args.key).map_err(wrong)?,
+        spare: read_share(&args.spare).map_err(wrong)?,
+        periods: read_periods(&args.period).map_err(wrong)?,
+    };
+    let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
+    let mut progress = ProgressLine::default();
+    let found = recommend::recommend_limit(&mut stream, &task, |count, share| progress.show(count, share));
+    progress.clear();
+    let found = found.map_err(failed)?;
+    write_page(args.html.as_deref(), || page::render_recommendation(&found))?;
+    Ok(match args.json {
+        true => serde_json::to_string_pretty(&found).unwrap_or_default() + "\n",
+        false => found.to_string(),
+    })
+}
+
+fn failed(why: String) -> Failure {
+    (FAILED, format!("error: {why}"))
+}
+
+fn wrong(why: String) -> Failure {
+    (WRONG_COMMAND_LINE, format!("error: {why}"))
+}
+
+/// Stdin can be read once.
+fn check_stdin(logs: &[PathBuf], is_taken: bool) -> Result<(), Failure> {
+    let named = logs.iter().filter(|path| path.as_path() == Path::new("-")).count();
+    match named + usize::from(is_taken) > 1 {
+        true => Err(wrong("stdin is named twice".to_owned())),
+        false => Ok(()),
+    }
+}
+
+fn read_format(text: Option<&str>) -> Result<Option<LogFormat>, Failure> {
+    text.map(LogFormat::named).transpose().map_err(wrong)
+}
+
+fn load_config(input: &ConfigInput) -> Result<Config, Failure> {
+    let loaded = input.load().map_err(|report| (CONFIG_INVALID, report.render(use_colors())))?;
+    Ok(loaded.config)
+}
+
+/// `99.9%` or `99.9`, as a share from 0 to 1.
+fn read_share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let valid = percent.filter(|percent| (0.0..=100.0).contains(percent) && *percent > 0.0);
+    valid.map(|percent| percent / 100.0).ok_or_else(|| {
+        format!("`{}` is not a share of the keys; write e.g. --spare 99.9%", text.escape_debug())
+    })
+}
+
+fn read_periods(text: &str) -> Result<Vec<(String, Duration)>, String> {
+    let mut periods: Vec<(String, Duration)> = Vec::new();
+    for one in text.split(',').map(str::trim) {
+        let period = config::read_duration(one)?;
+        if period.is_zero() || periods.iter().any(|(_, known)| *known == period) {
+            return Err(format!("`{}` is given twice, or is no time", one.escape_debug()));
+        }
+        periods.push((one.to_owned(), period));
+    }
+    match periods.len() > PERIODS_MAX {
+        true => Err(format!("--period has more than {PERIODS_MAX} periods")),
+        false => Ok(periods),
+    }
+}
+
+fn write_page(path: Option<&Path>, render: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    let written = std::fs::write(path, render());
+    written.map_err(|error| failed(format!("{} cannot be written: {error}", path.display())))
+}
+
+/// The progress of a long log, on a terminal alone.
+#[derive(Default)]
+struct ProgressLine {
+    is_shown: bool,
+}
+
+impl ProgressLine {
+    /// Short logs are over before anybody could read it.
+    const AFTER: u64 = 500_000;
+    const WIDTH: usize = 30;
+
+    fn show(&mut self, requests: u64, share: Option<f64>) {
+        if requests < ProgressLine::AFTER || !io::stderr().is_terminal() {
+            return;
+        }
+        self.is_shown = true;
+        let text = match share {
+            Some(share) => {
+                let filled = (share * ProgressLine::WIDTH as f64) as usize;
+                let bar = "#".repeat(filled) + &"-".repeat(ProgressLine::WIDTH.saturating_sub(filled));
+                format!("\r[{bar}] {:3.0}%  {requests} requests", share * 100.0)
+            }
+            None => format!("\r{requests} requests"),
+        };
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+
+    fn clear(&self) {
+        if self.is_shown {
+            // Erases the line.
+            let _ = io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_periods_are_read_as_written() {
+        assert_eq!(read_share("99.9%"), Ok(0.999));
+        assert_eq!(read_share("100"), Ok(1.0));
+        for wrong in ["", "%", "0", "101%", "-1", "nan", "most"] {
+            assert!(read_share(wrong).is_err(), "{wrong}");
+        }
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            read_periods("1s, 1m").unwrap(),
+            [("1s".to_owned(), second), ("1m".to_owned(), second * 60)]
+        );
+        for wrong in ["", "1", "1s,1s", "1s,1000ms", "0s", "1s,2s,3s,4s,5s"] {
+            assert!(read_periods(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn stdin_is_read_once() {
+        let logs = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert!(check_stdin(&logs(&["-", "a"]), false).is_ok());
+        assert!(check_stdin(&logs(&["-", "-"]), false).is_err());
+        assert!(check_stdin(&logs(&["-"]), true).is_err());
+    }
+}

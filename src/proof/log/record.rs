@@ -1,0 +1,172 @@
+//! One line of a log as facts about a request. A record is filled again for each line, so that no line allocates.
+
+use std::net::IpAddr;
+
+use http::HeaderName;
+
+/// A part of [`LogRecord::text`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct TextSpan {
+    start: u32,
+    len: u32,
+    is_set: bool,
+}
+
+/// What a line says in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextField {
+    Method,
+    /// The target as sent.
+    Target,
+    Host,
+    Account,
+    Tier,
+    /// `http` or `https`.
+    Scheme,
+    /// The text after the question mark, where the log has it apart.
+    Query,
+}
+
+/// The number of [`TextField`]s.
+const TEXT_FIELDS: usize = 7;
+/// The most request headers that a line is read for.
+const HEADERS_MAX: usize = 32;
+
+/// How the log says that a request was judged; a stricter one is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LoggedVerdict {
+    Admit,
+    Wait,
+    Reject,
+}
+
+/// The facts of one line.
+#[derive(Debug, Clone, Default)]
+pub struct LogRecord {
+    /// When the request arrived, in nanoseconds since 1970.
+    pub arrival_ns: u64,
+    /// Time of the request from its arrival to its end, ns; `None` = the log does not tell.
+    pub duration_ns: Option<u64>,
+    /// The part of it that it waited in queues.
+    pub waited_ns: u64,
+    /// The arrival is known to the second only.
+    pub is_whole_second: bool,
+    pub ip: Option<IpAddr>,
+    pub status: Option<u16>,
+    pub verdict: Option<LoggedVerdict>,
+    text: Vec<u8>,
+    fields: [TextSpan; TEXT_FIELDS],
+    headers: Vec<(u16, TextSpan)>,
+}
+
+/// The names of the request headers that a log contains; records refer to them by their index.
+#[derive(Debug, Clone, Default)]
+pub struct HeaderNames(Vec<HeaderName>);
+
+// === impl LogRecord ===
+
+impl LogRecord {
+    /// Forgets the line before; its memory stays.
+    pub fn clear(&mut self) {
+        let LogRecord { text, headers, .. } = self;
+        let (mut text, mut headers) = (std::mem::take(text), std::mem::take(headers));
+        text.clear();
+        headers.clear();
+        *self = LogRecord { text, headers, ..LogRecord::default() };
+    }
+
+    pub fn set_text(&mut self, field: TextField, value: &[u8]) {
+        let span = self.push(value);
+        self.fields[field as usize] = span;
+    }
+
+    pub fn text(&self, field: TextField) -> Option<&[u8]> {
+        let span = self.fields[field as usize];
+        span.is_set.then(|| self.slice(span))
+    }
+
+    /// Adds a request header; those beyond the maximum are left out.
+    pub fn push_header(&mut self, name: u16, value: &[u8]) {
+        if self.headers.len() < HEADERS_MAX {
+            let span = self.push(value);
+            self.headers.push((name, span));
+        }
+    }
+
+    /// The request headers of the line, by the index of their names.
+    pub fn headers(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        self.headers.iter().map(|(name, span)| (*name, self.slice(*span)))
+    }
+
+    /// The end of the request, at which its line was written, in nanoseconds since 1970.
+    pub fn end_ns(&self) -> u64 {
+        self.arrival_ns.saturating_add(self.duration_ns.unwrap_or(0))
+    }
+
+    fn push(&mut self, value: &[u8]) -> TextSpan {
+        // Cannot overflow: a line has at most `LINE_MAX` bytes, and nothing of it is written more than twice.
+        let span = TextSpan { start: self.text.len() as u32, len: value.len() as u32, is_set: true };
+        self.text.extend_from_slice(value);
+        span
+    }
+
+    fn slice(&self, span: TextSpan) -> &[u8] {
+        let start = span.start as usize;
+        self.text.get(start..start + span.len as usize).unwrap_or_default()
+    }
+}
+
+// === impl HeaderNames ===
+
+impl HeaderNames {
+    /// More names than any sane log has are not kept.
+    pub const MAX: usize = 256;
+
+    /// The index of a name, which is added if it is new; `None`: it is no name, or there are too many.
+    pub fn index_of(&mut self, name: &[u8]) -> Option<u16> {
+        let known = |known: &HeaderName| known.as_str().as_bytes().eq_ignore_ascii_case(name);
+        if let Some(index) = self.0.iter().position(known) {
+            return Some(index as u16);
+        }
+        if self.0.len() >= HeaderNames::MAX {
+            return None;
+        }
+        self.0.push(HeaderName::from_bytes(name).ok()?);
+        Some((self.0.len() - 1) as u16)
+    }
+
+    pub fn get(&self, index: u16) -> Option<&HeaderName> {
+        self.0.get(usize::from(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cleared_record_knows_nothing_of_the_line_before() {
+        let mut names = HeaderNames::default();
+        let name = names.index_of(b"X-A").unwrap();
+        let mut record = LogRecord { arrival_ns: 7, status: Some(200), ..LogRecord::default() };
+        record.set_text(TextField::Method, b"GET");
+        record.push_header(name, b"one");
+        assert_eq!(record.text(TextField::Method), Some(&b"GET"[..]));
+        assert_eq!(record.headers().collect::<Vec<_>>(), [(name, &b"one"[..])]);
+        record.clear();
+        assert_eq!(record.text(TextField::Method), None);
+        assert_eq!((record.headers().count(), record.status, record.arrival_ns), (0, None, 0));
+    }
+
+    #[test]
+    fn names_of_headers_are_bounded_and_known_again() {
+        let mut names = HeaderNames::default();
+        assert_eq!(names.index_of(b"x-a"), names.index_of(b"X-A"));
+        assert_eq!(names.index_of(b"not a name"), None);
+        for index in 0..1_000 {
+            names.index_of(format!("x-{index}").as_bytes());
+        }
+        assert_eq!(names.0.len(), HeaderNames::MAX);
+        assert_eq!(names.get(0).map(HeaderName::as_str), Some("x-a"));
+    }
+}

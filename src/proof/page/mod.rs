@@ -1,0 +1,197 @@
+//! Reports as one self-contained page: no script, no font, no request to anywhere; plots are inline SVG.
+
+mod plots;
+mod style;
+
+use std::fmt::Write as _;
+
+use crate::proof::recommend::recommendation::{CurvePoint, Recommendation};
+use crate::proof::replay::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
+use plots::{BarRow, escape_html};
+use style::STYLE;
+
+/// The page of a replay.
+pub fn render_replay(report: &ReplayReport) -> String {
+    let mut out = begin_page("Replay");
+    let rejected = match &report.range {
+        Some(range) => format!("{} to {}", range.rejected[0], range.rejected[1]),
+        None => report.rejected.to_string(),
+    };
+    let share = |part: u64| format!("{:.2}%", share_of(part, report.requests) * 100.0);
+    write_figures(
+        &mut out,
+        &[
+            ("requests", report.requests.to_string(), String::new()),
+            ("admitted", report.admitted.to_string(), share(report.admitted)),
+            ("waited", report.waited.to_string(), share(report.waited)),
+            ("rejected", rejected, share(report.rejected)),
+            ("rejected in the log", report.logged.rejected.to_string(), share(report.logged.rejected)),
+        ],
+    );
+    out.push_str("<section><h2>Requests over time</h2>");
+    plots::draw_timeline(&mut out, &report.timeline);
+    out.push_str("</section>");
+    write_limits(&mut out, &report.limit_lines);
+    write_keys(&mut out, &report.keys);
+    let shares = report.key_shares.iter().map(|class| BarRow {
+        label: if class.up_to == 0 { "none rejected".to_owned() } else { format!("up to {}%", class.up_to) },
+        value: class.keys,
+        color: if class.up_to == 0 { "admit" } else { "reject" },
+    });
+    write_bars(&mut out, "Keys by the rejected share of their requests", shares.collect());
+    let waits = report.waits.iter().map(|class| BarRow {
+        label: class.up_to_ms.map_or_else(|| "longer".to_owned(), |ms| format!("up to {ms} ms")),
+        value: class.requests,
+        color: "wait",
+    });
+    write_bars(&mut out, "Waits", waits.collect());
+    if let Some(change) = &report.against {
+        write_change(&mut out, change);
+    }
+    let mut notes = report.notes.clone();
+    notes.extend(report.log.first_unreadable.as_ref().map(|first| {
+        format!(
+            "{} of {} lines cannot be read; the first is {first}",
+            report.log.unreadable, report.log.lines
+        )
+    }));
+    end_page(out, &notes)
+}
+
+/// The page of a recommendation.
+pub fn render_recommendation(recommendation: &Recommendation) -> String {
+    let Recommendation { key, spare, keys, spared, requests, curve, suggested, .. } = recommendation;
+    let mut out = begin_page("Recommended limit");
+    write_figures(
+        &mut out,
+        &[
+            ("requests", requests.to_string(), String::new()),
+            ("keys", keys.to_string(), key.clone()),
+            ("spared keys", spared.to_string(), spare.clone()),
+            ("suggested rate", suggested.rate.clone(), String::new()),
+            ("burst", suggested.burst.to_string(), String::new()),
+        ],
+    );
+    out.push_str("<section><h2>Smallest burst by rate</h2>");
+    plots::draw_curve(&mut out, curve, &suggested.rate);
+    out.push_str(
+        "<div class=scroll><table><tr><th>rate<th class=n>requests per second<th class=n>smallest burst",
+    );
+    for CurvePoint { rate, burst, per_s } in curve {
+        let class = if *rate == suggested.rate { " class=chosen" } else { "" };
+        // Writing into a String cannot fail.
+        let _ = write!(out, "<tr{class}><td>{}<td class=n>{per_s:.4}<td class=n>{burst}", escape_html(rate));
+    }
+    out.push_str("</table></div></section>");
+    if let Some(heavy) = &recommendation.ten_times {
+        let _ = write!(
+            out,
+            "<section><h2>Ten times the heaviest spared client</h2><p>It sends {} requests in {:.0} s; at most {} get \
+             through the suggested limit.</p></section>",
+            heavy.sends, heavy.seconds, heavy.passes
+        );
+    }
+    let _ =
+        write!(out, "<section><h2>To paste</h2><pre>{}</pre></section>", escape_html(&recommendation.paste));
+    end_page(out, &recommendation.notes)
+}
+
+fn begin_page(title: &str) -> String {
+    format!(
+        "<!doctype html><html lang=en><head><meta charset=utf-8>\
+         <meta name=viewport content=\"width=device-width, initial-scale=1\">\
+         <meta name=color-scheme content=\"light dark\">\
+         <meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\
+         <link rel=icon href=\"data:,\"><title>{title} - Sluicegate</title><style>{STYLE}</style></head>\
+         <body><main><h1>{title}</h1>"
+    )
+}
+
+fn end_page(mut out: String, notes: &[String]) -> String {
+    if !notes.is_empty() {
+        out.push_str("<section><h2>Notes</h2><ul>");
+        for note in notes {
+            let _ = write!(out, "<li>{}", escape_html(note));
+        }
+        out.push_str("</ul></section>");
+    }
+    out.push_str("</main></body></html>\n");
+    out
+}
+
+/// Numbers with their names, and a remark each.
+fn write_figures(out: &mut String, figures: &[(&str, String, String)]) {
+    out.push_str("<dl class=figures>");
+    for (name, value, remark) in figures {
+        let (value, remark) = (escape_html(value), escape_html(remark));
+        let _ = write!(out, "<div><dt>{name}<dd>{value}<small>{remark}</small></div>");
+    }
+    out.push_str("</dl>");
+}
+
+fn write_limits(out: &mut String, limits: &[LimitLine]) {
+    out.push_str(
+        "<section><h2>Limits</h2><div class=scroll><table><tr><th>limit<th class=n>requests<th class=n>admitted\
+         <th class=n>waited<th class=n>rejected<th class=n>keys<th class=n>keys rejected",
+    );
+    for line in limits {
+        let name = escape_html(&line.name);
+        if let Some(reason) = &line.not_judged {
+            let _ = write!(out, "<tr><td>{name}<td colspan=6>not judged: {}", escape_html(reason));
+            continue;
+        }
+        let mode = if line.dry_run { " <small>dry run</small>" } else { "" };
+        let LimitLine { requests, admitted, waited, rejected, keys, keys_rejected, .. } = line;
+        let _ = write!(out, "<tr><td>{name}{mode}");
+        for number in [*requests, *admitted, *waited, *rejected, *keys as u64, *keys_rejected as u64] {
+            let _ = write!(out, "<td class=n>{number}");
+        }
+    }
+    out.push_str("</table></div></section>");
+}
+
+fn write_keys(out: &mut String, keys: &[KeyLine]) {
+    out.push_str("<section><h2>Keys that are hit first</h2>");
+    if keys.is_empty() {
+        out.push_str("<p>No key waits or is rejected.</p></section>");
+        return;
+    }
+    out.push_str(
+        "<div class=scroll><table><tr><th>key<th>limit<th class=n>requests<th class=n>waited<th class=n>rejected\
+         <th class=n>share<th>",
+    );
+    for KeyLine { limit, key, requests, waited, rejected, share } in keys {
+        let (limit, key) = (escape_html(limit), escape_html(key));
+        let _ = write!(out, "<tr><td>{key}<td>{limit}");
+        let _ = write!(out, "<td class=n>{requests}<td class=n>{waited}<td class=n>{rejected}");
+        let _ = write!(out, "<td class=n>{:.1}%<td class=bar>", share * 100.0);
+        plots::draw_bar(out, *share, "reject");
+    }
+    out.push_str("</table></div></section>");
+}
+
+/// A distribution; nothing if it is empty.
+fn write_bars(out: &mut String, title: &str, rows: Vec<BarRow>) {
+    if rows.iter().any(|row| row.value > 0) {
+        let _ = write!(out, "<section><h2>{title}</h2>");
+        plots::draw_bars(out, &rows);
+        out.push_str("</section>");
+    }
+}
+
+fn write_change(out: &mut String, change: &ConfigChange) {
+    let ConfigChange { newly_rejected, newly_admitted, newly_rejected_by, newly_admitted_by } = change;
+    let _ = write!(
+        out,
+        "<section><h2>Against the other file</h2><p>{newly_rejected} requests are newly rejected, {newly_admitted} \
+         newly admitted.</p><div class=scroll><table><tr><th>change<th>limit<th>key<th class=n>requests"
+    );
+    for (word, changed) in [("newly rejected", newly_rejected_by), ("newly admitted", newly_admitted_by)] {
+        for ChangedKey { limit, key, requests } in changed {
+            let key = if key.is_empty() { "all" } else { key };
+            let (limit, key) = (escape_html(limit), escape_html(key));
+            let _ = write!(out, "<tr><td>{word}<td>{limit}<td>{key}<td class=n>{requests}");
+        }
+    }
+    out.push_str("</table></div></section>");
+}

@@ -1,0 +1,270 @@
+//! `recommend`: for each rate the smallest burst that would have rejected no request of nearly all keys.
+//!
+//! One pass over the log. Each key has a virtual queue for each rate ([`crate::limit::algorithm::burst_need`]), in the
+//! arithmetic of token buckets; its largest level is the burst that the key needs. A share of the keys is spared: those
+//! that need least. Memory grows with keys, not with requests.
+
+pub mod recommendation;
+pub mod recommended_key;
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::config::Rate;
+use crate::limit::algorithm::burst_need::{BurstNeed, NeedRate};
+use crate::proof::log::LogStream;
+use recommendation::{CurvePoint, HeavyClient, Recommendation, SuggestedLimit};
+use recommended_key::RecommendedKey;
+
+/// Keys that are told apart; requests of further ones are counted, and told.
+const KEYS_MAX: usize = 1_000_000;
+/// Requests between two calls of the progress function.
+const PROGRESS_EVERY: u64 = 1 << 16;
+/// The units per period of the rates that are tried.
+const UNITS: [u64; 16] =
+    [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
+/// Points of a curve, at least.
+const POINTS_MIN: usize = 5;
+
+/// What to recommend.
+pub struct RecommendTask {
+    pub key: RecommendedKey,
+    /// The share of keys that is spared, from 0 to 1.
+    pub spare: f64,
+    /// The periods of the rates, as written and as time.
+    pub periods: Vec<(String, Duration)>,
+}
+
+/// A rate, as the file writes it.
+struct TriedRate {
+    text: String,
+    need: NeedRate,
+    /// Units per nanosecond.
+    per_ns: f64,
+    units: u64,
+    period: usize,
+}
+
+/// What is known of all keys.
+#[derive(Default)]
+struct KeyNeeds {
+    index: HashMap<Box<[u8]>, u32>,
+    /// Of each key the virtual queues by all rates.
+    needs: Vec<BurstNeed>,
+    /// Of each key its requests, and the moments of the first and the last one.
+    spans: Vec<KeySpan>,
+    requests: u64,
+    beyond: u64,
+    without_key: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KeySpan {
+    requests: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+/// Recommends a limit by a log. `progress` is called now and then with the requests so far and the share of the log
+/// that was read.
+///
+/// # Errors
+/// A sentence: the log has no such key, or cannot be read to its end.
+pub fn recommend_limit(
+    stream: &mut LogStream,
+    task: &RecommendTask,
+    mut progress: impl FnMut(u64, Option<f64>),
+) -> Result<Recommendation, String> {
+    task.key.check_fields(&stream.fields)?;
+    let rates = list_rates(&task.periods);
+    let mut keys = KeyNeeds::default();
+    let mut name = Vec::new();
+    while let Some(request) = stream.next_request()? {
+        name.clear();
+        keys.requests += 1;
+        if task.key.write_name(request.record, request.names, &mut name) {
+            keys.add_request(&name, request.arrival_ns, &rates);
+        } else {
+            keys.without_key += 1;
+        }
+        if keys.requests.is_multiple_of(PROGRESS_EVERY) {
+            progress(keys.requests, stream.share_read());
+        }
+    }
+    if keys.spans.is_empty() {
+        return Err(format!("no request of the log has the key {}", task.key));
+    }
+    Ok(build_recommendation(stream, task, &rates, &keys))
+}
+
+/// All rates that are tried, by period and then by their units.
+fn list_rates(periods: &[(String, Duration)]) -> Vec<TriedRate> {
+    let of_period = |(index, (text, period)): (usize, &(String, Duration))| {
+        let text =
+            text.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(text);
+        UNITS.map(|units| {
+            // Cannot be zero: none of them is.
+            let rate = Rate { units: NonZeroU64::new(units).unwrap_or(NonZeroU64::MIN), period: *period };
+            TriedRate {
+                text: format!("{units}/{text}"),
+                need: NeedRate::new(rate),
+                per_ns: units as f64 / period.as_nanos().max(1) as f64,
+                units,
+                period: index,
+            }
+        })
+    };
+    periods.iter().enumerate().flat_map(of_period).collect()
+}
+
+impl KeyNeeds {
+    #[inline]
+    fn add_request(&mut self, name: &[u8], now_ns: u64, rates: &[TriedRate]) {
+        let index = match self.index.get(name) {
+            Some(index) => *index as usize,
+            None if self.spans.len() >= KEYS_MAX => {
+                self.beyond += 1;
+                return;
+            }
+            None => {
+                let index = self.spans.len();
+                self.index.insert(name.into(), index as u32);
+                self.spans.push(KeySpan { requests: 0, first_ns: now_ns, last_ns: now_ns });
+                self.needs.resize(self.needs.len() + rates.len(), BurstNeed::default());
+                index
+            }
+        };
+        let span = &mut self.spans[index];
+        (span.requests, span.last_ns) = (span.requests + 1, now_ns);
+        let needs = &mut self.needs[index * rates.len()..][..rates.len()];
+        for (need, rate) in needs.iter_mut().zip(rates) {
+            need.add_unit(&rate.need, now_ns);
+        }
+    }
+
+    /// The keys by the burst that they need at a rate, those that need least first.
+    fn by_need(&self, rates: &[TriedRate], rate: usize) -> Vec<(u64, usize)> {
+        let need = |key: usize| self.needs[key * rates.len() + rate].burst(&rates[rate].need);
+        let mut all: Vec<_> = (0..self.spans.len()).map(|key| (need(key), key)).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// The number of keys that are spared: at least the share.
+fn count_spared(keys: usize, spare: f64) -> usize {
+    // A share such as 99.9 % has no exact binary form, so a whole number may come out a little too large.
+    let exact = keys as f64 * spare;
+    let nearest = exact.round();
+    let spared = if (exact - nearest).abs() < 1e-6 { nearest } else { exact.ceil() };
+    (spared as usize).clamp(1, keys)
+}
+
+fn build_recommendation(
+    stream: &LogStream,
+    task: &RecommendTask,
+    rates: &[TriedRate],
+    keys: &KeyNeeds,
+) -> Recommendation {
+    let spared = count_spared(keys.spans.len(), task.spare);
+    let mut bursts = Vec::with_capacity(rates.len());
+    for rate in 0..rates.len() {
+        bursts.push(keys.by_need(rates, rate)[spared - 1].0);
+    }
+    let shown = choose_rates(rates, &bursts, task.periods.len());
+    let suggested = suggest_rate(rates, &bursts, &shown);
+    let order = keys.by_need(rates, suggested);
+    let heaviest = order[..spared].iter().map(|(_, key)| keys.spans[*key]).max_by_key(|span| span.requests);
+    let heavy = heaviest.map(|span| {
+        let sends = span.requests.saturating_mul(10);
+        let lasts_ns = span.last_ns.saturating_sub(span.first_ns);
+        let most = bursts[suggested] + (rates[suggested].per_ns * lasts_ns as f64) as u64;
+        HeavyClient { sends, passes: sends.min(most), seconds: lasts_ns as f64 / 1e9 }
+    });
+    Recommendation {
+        key: task.key.to_string(),
+        spare: format!("{}%", task.spare * 100.0),
+        keys: keys.spans.len() as u64,
+        spared: spared as u64,
+        requests: keys.requests,
+        curve: shown
+            .iter()
+            .map(|rate| CurvePoint {
+                rate: rates[*rate].text.clone(),
+                burst: bursts[*rate],
+                per_s: rates[*rate].per_ns * 1e9,
+            })
+            .collect(),
+        suggested: SuggestedLimit { rate: rates[suggested].text.clone(), burst: bursts[suggested] },
+        ten_times: heavy,
+        paste: task.key.write_limit(&rates[suggested].text, bursts[suggested]),
+        notes: list_notes(stream, keys),
+    }
+}
+
+/// The rates around the data, of each period: from where the burst no longer depends on the rate much to where it is
+/// smallest; at least five.
+fn choose_rates(rates: &[TriedRate], bursts: &[u64], periods: usize) -> Vec<usize> {
+    let mut shown = Vec::new();
+    for period in 0..periods {
+        let of_period: Vec<usize> = (0..rates.len()).filter(|rate| rates[*rate].period == period).collect();
+        let smallest = of_period.iter().map(|rate| bursts[*rate]).min().unwrap_or(1);
+        let largest = bursts[of_period[0]];
+        let last = of_period.iter().position(|rate| bursts[*rate] == smallest).unwrap_or(0);
+        let first = of_period.iter().rposition(|rate| bursts[*rate] * 10 >= largest * 9).unwrap_or(0);
+        let first = first.min(last);
+        let missing = POINTS_MIN.saturating_sub(last - first + 1);
+        let last = (last + missing).min(of_period.len() - 1);
+        let first =
+            first.min(of_period.len().saturating_sub(POINTS_MIN)).min(last + 1 - POINTS_MIN.min(last + 1));
+        shown.extend_from_slice(&of_period[first..=last]);
+    }
+    shown
+}
+
+/// The rate by which a client could send least in a minute: its burst and what a minute adds. Of equals, the slower.
+fn suggest_rate(rates: &[TriedRate], bursts: &[u64], shown: &[usize]) -> usize {
+    const MINUTE_NS: f64 = 60e9;
+    let in_a_minute = |rate: usize| bursts[rate] as f64 + rates[rate].per_ns * MINUTE_NS;
+    let better = |one: &usize, other: &usize| {
+        in_a_minute(*one)
+            .total_cmp(&in_a_minute(*other))
+            .then(rates[*one].per_ns.total_cmp(&rates[*other].per_ns))
+            .then(rates[*one].units.cmp(&rates[*other].units))
+    };
+    shown.iter().copied().min_by(better).unwrap_or(0)
+}
+
+fn list_notes(stream: &LogStream, keys: &KeyNeeds) -> Vec<String> {
+    let mut notes = Vec::new();
+    if stream.fields.whole_seconds {
+        notes.push(
+            "the log tells seconds only: requests are spread evenly inside each, so real bursts may be larger"
+                .to_owned(),
+        );
+    }
+    if keys.without_key > 0 {
+        notes.push(format!("{} requests lack the key", keys.without_key));
+    }
+    if keys.beyond > 0 {
+        notes.push(format!(
+            "{} requests belong to keys beyond the first {KEYS_MAX}; they are not counted",
+            keys.beyond
+        ));
+    }
+    if stream.counts.late > 0 {
+        notes.push(format!("{} requests came later than the window of 100,000 lines", stream.counts.late));
+    }
+    let log = &stream.counts;
+    if let Some((name, number, text)) = &log.first_unreadable {
+        let (unreadable, lines) = (log.unreadable, log.lines);
+        notes.push(format!(
+            "{unreadable} of {lines} lines cannot be read; the first is {name}:{number}: {text}"
+        ));
+    }
+    if stream.counts.may_be_sampled {
+        notes.push("if access_log.sample of the gateway is below 100%, real clients need more".to_owned());
+    }
+    notes
+}

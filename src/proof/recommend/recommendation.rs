@@ -1,0 +1,79 @@
+//! A recommendation: for programs as JSON, for people as text.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::operate::text_table;
+
+/// The recommended limits for a key.
+#[derive(Debug, Clone, Serialize)]
+pub struct Recommendation {
+    pub key: String,
+    /// "99.9%"
+    pub spare: String,
+    pub keys: u64,
+    /// Keys that are spared: never rejected by any point of the curve.
+    pub spared: u64,
+    pub requests: u64,
+    pub curve: Vec<CurvePoint>,
+    pub suggested: SuggestedLimit,
+    /// A client that sends ten times what the heaviest spared one has sent, in the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ten_times: Option<HeavyClient>,
+    /// The suggested limit as YAML.
+    pub paste: String,
+    pub notes: Vec<String>,
+}
+
+/// The smallest burst at a rate.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// "10/s"
+    pub rate: String,
+    pub burst: u64,
+    /// The rate in requests per second.
+    #[serde(skip)]
+    pub per_s: f64,
+}
+
+/// The point of the curve by which a client can send least in a minute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SuggestedLimit {
+    pub rate: String,
+    pub burst: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HeavyClient {
+    pub sends: u64,
+    /// At most so many get through the suggested limit.
+    pub passes: u64,
+    pub seconds: f64,
+}
+
+impl fmt::Display for Recommendation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Recommendation { key, spare, keys, spared, requests, curve, suggested, .. } = self;
+        writeln!(f, "requests  {requests}, by {keys} keys ({key})")?;
+        writeln!(f, "spared    {spared} keys, at least {spare}: none of their requests is rejected")?;
+        let rows = curve.iter().map(|point| {
+            let mark = if point.rate == suggested.rate { "suggested" } else { "" };
+            [point.rate.clone(), point.burst.to_string(), mark.to_owned()]
+        });
+        let rows: Vec<_> = rows.collect();
+        f.write_str(&text_table::render_table(["rate", "smallest burst", ""], rows.into_iter(), usize::MAX))?;
+        if let Some(HeavyClient { sends, passes, seconds }) = self.ten_times {
+            writeln!(
+                f,
+                "\na client ten times the heaviest spared one: {sends} requests in {seconds:.0} s, of which at most \
+                 {passes} get through the suggested limit"
+            )?;
+        }
+        writeln!(f, "\n{}", self.paste)?;
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
+        Ok(())
+    }
+}

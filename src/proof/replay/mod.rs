@@ -1,0 +1,107 @@
+//! `replay`: the requests of a log, judged by a configuration that did not serve them.
+//!
+//! [`scope`] takes out what the log cannot judge, [`simulator`] calls the function of production for each request, in
+//! the order of arrivals, with counters of its own and a held clock; [`waits`] lets waiting requests go when their turn
+//! comes. [`tally`] counts, and [`report`] is what is told. Where arrivals are known to the second only, a second
+//! simulator takes all requests of a second as arriving at its start: the truth is between both.
+
+pub mod report;
+mod report_text;
+pub mod scope;
+pub mod simulator;
+pub mod tally;
+pub mod timeline;
+mod waits;
+
+use crate::base::clock;
+use crate::config::Config;
+use crate::limit::LimitOutcome;
+use crate::proof::log::record::LoggedVerdict;
+use crate::proof::log::{LogFields, LogStream};
+use report::{ConfigChange, LoggedComparison, ReplayReport};
+use scope::ReplayScope;
+use simulator::{ReplayedVerdict, Simulator};
+
+/// Requests between two calls of the progress function.
+const PROGRESS_EVERY: u64 = 1 << 16;
+
+/// Lets the clock of this thread run again when it is dropped.
+struct HeldClock;
+
+impl Drop for HeldClock {
+    fn drop(&mut self) {
+        clock::hold_clock(None);
+    }
+}
+
+/// Replays a log with `config`, and with `against` beside it. `observe` sees each request's verdict by the log and by
+/// `config`; `progress` is called now and then with the requests so far and the share of the log that was read.
+///
+/// # Errors
+/// A sentence: the log cannot be read to its end, or a gateway of the configuration cannot be built.
+pub fn replay_log(
+    stream: &mut LogStream,
+    config: Config,
+    against: Option<Config>,
+    mut observe: impl FnMut(Option<LoggedVerdict>, &ReplayedVerdict),
+    mut progress: impl FnMut(u64, Option<f64>),
+) -> Result<ReplayReport, String> {
+    let _held = HeldClock;
+    let (fields, may_be_sampled) = (stream.fields.clone(), stream.counts.may_be_sampled);
+    let build = |config| build_simulator(config, &fields, may_be_sampled);
+    // Where only seconds are known: as if all requests of a second came at its start.
+    let mut clumped = fields.whole_seconds.then(|| build(config.clone())).transpose()?;
+    let mut before = against.map(build).transpose()?;
+    let mut simulator = build(config)?;
+    let (mut logged, mut change) = (LoggedComparison::default(), ConfigChange::default());
+    let mut count = 0_u64;
+    while let Some(request) = stream.next_request()? {
+        let verdict = simulator.judge_request(&request, request.arrival_ns);
+        if let Some(clumped) = &mut clumped {
+            clumped.judge_request(&request, request.earliest_ns);
+        }
+        if let Some(before) = &mut before {
+            let old = before.judge_request(&request, request.arrival_ns);
+            note_change(&mut change, (&mut simulator, &verdict), (before, &old));
+        }
+        logged.count(request.record, &verdict);
+        observe(request.record.verdict, &verdict);
+        count += 1;
+        if count.is_multiple_of(PROGRESS_EVERY) {
+            progress(count, stream.share_read());
+        }
+    }
+    for one in [Some(&mut simulator), clumped.as_mut(), before.as_mut()].into_iter().flatten() {
+        one.finish();
+    }
+    let change = before.as_ref().map(|before| change.conclude(&simulator, before));
+    Ok(ReplayReport::new(stream, &simulator, clumped.as_ref(), logged, change))
+}
+
+fn build_simulator(config: Config, fields: &LogFields, may_be_sampled: bool) -> Result<Simulator, String> {
+    let scope = ReplayScope::new(config, fields, may_be_sampled);
+    Simulator::new(scope).map_err(|error| format!("the configuration cannot be replayed: {error}"))
+}
+
+/// Counts a verdict that differs between the new configuration and the old one.
+fn note_change(
+    change: &mut ConfigChange,
+    (new, verdict): (&mut Simulator, &ReplayedVerdict),
+    (old, before): (&mut Simulator, &ReplayedVerdict),
+) {
+    let is_rejected = |verdict: &ReplayedVerdict| verdict.outcome == Some(LimitOutcome::Reject);
+    let (simulator, by) = match (is_rejected(before), is_rejected(verdict)) {
+        (false, true) => {
+            change.newly_rejected += 1;
+            (new, verdict.by)
+        }
+        (true, false) => {
+            change.newly_admitted += 1;
+            (old, before.by)
+        }
+        _ => return,
+    };
+    if let Some((limit, key)) = by {
+        simulator.tally.limits[limit.0].change(key, |tally| tally.changed += 1);
+    }
+}

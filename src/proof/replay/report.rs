@@ -1,0 +1,387 @@
+//! The result of a replay: what programs read as JSON, and what the texts and the page are written from.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::simulator::{ReplayedVerdict, Simulator};
+use super::tally::{KeyTally, LimitTally};
+use super::timeline::RequestTimeline;
+use crate::config::LimitId;
+use crate::limit::LimitOutcome;
+use crate::proof::log::record::{LogRecord, LoggedVerdict};
+use crate::proof::log::{LogCounts, LogStream};
+
+/// Keys that are listed.
+const TOP_KEYS: usize = 20;
+
+/// The result of a replay.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReplayReport {
+    pub requests: u64,
+    /// Those that wait included.
+    pub admitted: u64,
+    pub waited: u64,
+    /// By limits that are enforced.
+    pub rejected: u64,
+    /// Rejected for other reasons than limits.
+    pub faults: u64,
+    /// Where arrivals are known to the second only: from spread evenly to all at its start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<CountRange>,
+    pub limits: Map<String, Value>,
+    /// Those that are hit most, of all limits.
+    pub keys: Vec<KeyLine>,
+    /// What the log itself says.
+    pub logged: LoggedComparison,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<ConfigChange>,
+    /// What is not judged, and what else limits the result.
+    pub notes: Vec<String>,
+    pub log: LogLine,
+    pub timeline: RequestTimeline,
+    pub waits: Vec<WaitClass>,
+    pub longest_wait_ms: f64,
+    /// Keys of all limits by the share of their requests that is rejected.
+    pub key_shares: Vec<ShareClass>,
+    #[serde(skip)]
+    pub limit_lines: Vec<LimitLine>,
+    /// Every key, those that are rejected most first.
+    #[serde(skip)]
+    pub all_keys: Vec<KeyLine>,
+}
+
+/// Two numbers of which the truth lies between.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct CountRange {
+    pub waited: [u64; 2],
+    pub rejected: [u64; 2],
+}
+
+/// One limit.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LimitLine {
+    #[serde(skip)]
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_judged: Option<String>,
+    pub dry_run: bool,
+    /// Requests that it judged.
+    pub requests: u64,
+    pub admitted: u64,
+    pub waited: u64,
+    pub rejected: u64,
+    /// Keys that it counted apart.
+    pub keys: usize,
+    pub keys_rejected: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejected_range: Option<[u64; 2]>,
+}
+
+/// One key of a limit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KeyLine {
+    pub limit: String,
+    pub key: String,
+    pub requests: u64,
+    pub waited: u64,
+    pub rejected: u64,
+    /// The rejected share of its requests, from 0 to 1.
+    pub share: f64,
+}
+
+/// Waits up to a length.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct WaitClass {
+    /// `None` = any longer one.
+    pub up_to_ms: Option<u64>,
+    pub requests: u64,
+}
+
+/// Keys with a rejected share up to a bound.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ShareClass {
+    /// In percent; 0 = nothing of theirs is rejected.
+    pub up_to: u8,
+    pub keys: u64,
+}
+
+/// What the log says of its own requests, beside the replay.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LoggedComparison {
+    /// Requests that were answered with 429 or 503, or that the log calls rejected.
+    pub rejected: u64,
+    pub waited: u64,
+    /// Requests of which the log tells the verdict of limits, also by dry runs.
+    pub compared: u64,
+    /// Those that the replay judges alike.
+    pub agreed: u64,
+}
+
+/// What was read.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogLine {
+    pub lines: u64,
+    pub unreadable: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_unreadable: Option<String>,
+    pub without_request: u64,
+    /// Requests that came later than the window of the replay puts right.
+    pub late: u64,
+}
+
+/// What changes from one configuration to another.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ConfigChange {
+    pub newly_rejected: u64,
+    pub newly_admitted: u64,
+    /// By the limits of the new configuration.
+    pub newly_rejected_by: Vec<ChangedKey>,
+    /// By the limits of the old one, which rejected them.
+    pub newly_admitted_by: Vec<ChangedKey>,
+}
+
+/// Verdicts of one key that change.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChangedKey {
+    pub limit: String,
+    /// Empty: the whole limit.
+    pub key: String,
+    pub requests: u64,
+}
+
+impl LoggedComparison {
+    /// Adds a request.
+    pub fn count(&mut self, record: &LogRecord, verdict: &ReplayedVerdict) {
+        let is_refused = match (record.verdict, record.status) {
+            (Some(told), _) => told == LoggedVerdict::Reject,
+            (None, status) => matches!(status, Some(429)),
+        };
+        self.rejected += u64::from(is_refused);
+        self.waited += u64::from(record.verdict == Some(LoggedVerdict::Wait));
+        let (Some(told), Some(replayed)) = (record.verdict, verdict.with_dry_runs) else { return };
+        self.compared += 1;
+        let same = match told {
+            LoggedVerdict::Admit => LimitOutcome::Admit,
+            LoggedVerdict::Wait => LimitOutcome::Wait,
+            LoggedVerdict::Reject => LimitOutcome::Reject,
+        };
+        self.agreed += u64::from(same == replayed);
+    }
+}
+
+impl ConfigChange {
+    /// Adds the limits and keys whose verdicts change most.
+    pub fn conclude(self, new: &Simulator, old: &Simulator) -> ConfigChange {
+        ConfigChange { newly_rejected_by: list_changed(new), newly_admitted_by: list_changed(old), ..self }
+    }
+}
+
+fn list_changed(simulator: &Simulator) -> Vec<ChangedKey> {
+    let mut changed = Vec::new();
+    for (index, limit) in simulator.tally.limits.iter().enumerate() {
+        if limit.sum.changed == 0 {
+            continue;
+        }
+        let name = &simulator.gateway.limits[index].name;
+        let line = |key: String, tally: &KeyTally| ChangedKey {
+            limit: name.to_string(),
+            key,
+            requests: tally.changed,
+        };
+        changed.push(line(String::new(), &limit.sum));
+        let mut keys: Vec<usize> =
+            (0..limit.keys.len()).filter(|key| limit.keys[*key].1.changed > 0).collect();
+        keys.sort_by_key(|key| std::cmp::Reverse(limit.keys[*key].1.changed));
+        keys.truncate(TOP_KEYS);
+        changed.extend(keys.iter().map(|key| line(key_name(simulator, limit, *key), &limit.keys[*key].1)));
+    }
+    changed
+}
+
+fn key_name(simulator: &Simulator, limit: &LimitTally, key: usize) -> String {
+    simulator.gateway.key_naming().render_name(limit.spec(), &limit.keys[key].0)
+}
+
+impl ReplayReport {
+    /// From what the simulators have counted; `clumped` judged all requests of a second at its start.
+    pub fn new(
+        stream: &LogStream,
+        simulator: &Simulator,
+        clumped: Option<&Simulator>,
+        logged: LoggedComparison,
+        against: Option<ConfigChange>,
+    ) -> ReplayReport {
+        let tally = &simulator.tally;
+        let range = clumped.map(|other| CountRange {
+            waited: sorted(tally.waited, other.tally.waited),
+            rejected: sorted(tally.rejected, other.tally.rejected),
+        });
+        let limit_lines = list_limits(simulator, clumped);
+        let limits = limit_lines.iter().map(|line| {
+            let value = match &line.not_judged {
+                Some(reason) => json!({ "not_judged": reason }),
+                // Only maps with odd keys fail to serialize, and there are none.
+                None => serde_json::to_value(line).unwrap_or_default(),
+            };
+            (line.name.clone(), value)
+        });
+        let all_keys = list_keys(simulator);
+        let is_hit = |line: &&KeyLine| line.rejected > 0 || line.waited > 0;
+        ReplayReport {
+            requests: tally.requests,
+            admitted: tally.admitted,
+            waited: tally.waited,
+            rejected: tally.rejected,
+            faults: tally.faults,
+            range,
+            limits: limits.collect(),
+            keys: all_keys.iter().filter(is_hit).take(TOP_KEYS).cloned().collect(),
+            logged,
+            against,
+            notes: list_notes(stream, simulator),
+            log: LogLine::new(&stream.counts),
+            timeline: tally.timeline.clone(),
+            waits: tally
+                .waits
+                .classes()
+                .map(|(up_to_ms, requests)| WaitClass { up_to_ms, requests })
+                .collect(),
+            longest_wait_ms: tally.waits.longest_ns as f64 / 1e6,
+            key_shares: classify_shares(&all_keys),
+            limit_lines,
+            all_keys,
+        }
+    }
+
+    /// A table of all limits and keys: `limit,key,requests,admitted,waited,rejected,share`; without a key, the limit.
+    pub fn render_csv(&self) -> String {
+        let mut out = "limit,key,requests,waited,rejected,share\n".to_owned();
+        let limits = self.limit_lines.iter().filter(|line| line.not_judged.is_none()).map(|line| KeyLine {
+            limit: line.name.clone(),
+            key: String::new(),
+            requests: line.requests,
+            waited: line.waited,
+            rejected: line.rejected,
+            share: share_of(line.rejected, line.requests),
+        });
+        for KeyLine { limit, key, requests, waited, rejected, share } in
+            limits.chain(self.all_keys.iter().cloned())
+        {
+            // Writing into a String cannot fail.
+            let _ = writeln!(
+                out,
+                "{},{},{requests},{waited},{rejected},{share:.6}",
+                quote_csv(&limit),
+                quote_csv(&key)
+            );
+        }
+        out
+    }
+}
+
+impl LogLine {
+    fn new(counts: &LogCounts) -> LogLine {
+        let LogCounts { lines, unreadable, first_unreadable, without_request, late, .. } = counts.clone();
+        let first_unreadable =
+            first_unreadable.map(|(name, number, text)| format!("{name}:{number}: {text}"));
+        LogLine { lines, unreadable, first_unreadable, without_request, late }
+    }
+}
+
+/// A field of CSV (RFC 4180).
+fn quote_csv(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+fn sorted(one: u64, other: u64) -> [u64; 2] {
+    [one.min(other), one.max(other)]
+}
+
+/// From 0 to 1.
+pub fn share_of(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitLine> {
+    let of_limit = |(index, limit): (usize, &LimitTally)| {
+        let config = &simulator.gateway.config.limits[index];
+        let unjudged = simulator.not_judged.iter().find(|unjudged| unjudged.limit == LimitId(index));
+        LimitLine {
+            name: config.name.clone(),
+            not_judged: unjudged.map(|unjudged| unjudged.reason.clone()),
+            dry_run: config.dry_run,
+            requests: limit.sum.requests,
+            admitted: limit.sum.admitted,
+            waited: limit.sum.waited,
+            rejected: limit.sum.rejected,
+            keys: limit.keys.len(),
+            keys_rejected: limit.keys.iter().filter(|(_, tally)| tally.rejected > 0).count(),
+            rejected_range: clumped
+                .map(|other| sorted(limit.sum.rejected, other.tally.limits[index].sum.rejected)),
+        }
+    };
+    simulator.tally.limits.iter().enumerate().map(of_limit).collect()
+}
+
+/// All keys, by what is rejected of theirs, then by what waits.
+fn list_keys(simulator: &Simulator) -> Vec<KeyLine> {
+    let mut found: Vec<(usize, usize)> = Vec::new();
+    for (index, limit) in simulator.tally.limits.iter().enumerate() {
+        found.extend((0..limit.keys.len()).map(|key| (index, key)));
+    }
+    let tally = |(limit, key): (usize, usize)| simulator.tally.limits[limit].keys[key].1;
+    found.sort_by_key(|place| {
+        let KeyTally { rejected, waited, requests, .. } = tally(*place);
+        std::cmp::Reverse((rejected, waited, requests))
+    });
+    let line = |place: (usize, usize)| {
+        let KeyTally { requests, waited, rejected, .. } = tally(place);
+        KeyLine {
+            limit: simulator.gateway.limits[place.0].name.to_string(),
+            key: key_name(simulator, &simulator.tally.limits[place.0], place.1),
+            requests,
+            waited,
+            rejected,
+            share: share_of(rejected, requests),
+        }
+    };
+    found.into_iter().map(line).collect()
+}
+
+fn classify_shares(keys: &[KeyLine]) -> Vec<ShareClass> {
+    const BOUNDS: [u8; 8] = [0, 1, 5, 10, 25, 50, 75, 100];
+    let mut classes = BOUNDS.map(|up_to| ShareClass { up_to, keys: 0 });
+    for line in keys {
+        let percent = line.share * 100.0;
+        if let Some(class) = classes.iter_mut().find(|class| percent <= f64::from(class.up_to)) {
+            class.keys += 1;
+        }
+    }
+    classes.to_vec()
+}
+
+fn list_notes(stream: &LogStream, simulator: &Simulator) -> Vec<String> {
+    let mut notes = simulator.notes.clone();
+    if stream.fields.whole_seconds {
+        notes.push(
+            "the log tells seconds only: requests are spread evenly inside each, and ranges go to all at its start"
+                .to_owned(),
+        );
+    }
+    if stream.counts.late > 0 {
+        notes.push(format!(
+            "{} requests came later than the window of 100,000 lines; they count as arriving when their line was read",
+            stream.counts.late
+        ));
+    }
+    let beyond = simulator.tally.limits.iter().map(|limit| limit.beyond.requests).sum::<u64>();
+    if beyond > 0 {
+        notes.push(format!("{beyond} requests have no key of their own, or one beyond state.max_keys"));
+    }
+    notes
+}

@@ -1,0 +1,191 @@
+//! What of a configuration a log can judge. Limits whose facts are not in the log are taken out of their chains, each
+//! with the reason, because a guess would be worth nothing.
+
+use http::HeaderName;
+
+use crate::config::{
+    AccessLogConfig, Algorithm, Config, Cost, KeyPart, LimitConfig, LimitId, TierRules, ValueSource,
+};
+use crate::proof::log::LogFields;
+
+/// Carries the account of a line to where accounts are read.
+pub const ACCOUNT_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-account");
+/// As [`ACCOUNT_HEADER`], for the tier.
+pub const TIER_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-tier");
+
+/// A configuration, prepared for the requests of a log.
+pub struct ReplayScope {
+    pub config: Config,
+    pub not_judged: Vec<UnjudgedLimit>,
+    /// Sentences about what else is not judged.
+    pub notes: Vec<String>,
+}
+
+/// A limit that a replay does not judge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnjudgedLimit {
+    pub limit: LimitId,
+    pub reason: String,
+}
+
+impl ReplayScope {
+    /// Prepares `config` for requests with these fields. `may_be_sampled`: the log is one of a gateway.
+    pub fn new(mut config: Config, fields: &LogFields, may_be_sampled: bool) -> ReplayScope {
+        let known = KnownFacts::new(&config, fields);
+        let mut not_judged = Vec::new();
+        for (index, limit) in config.limits.iter().enumerate() {
+            if let Some(reason) = known.reason_against(limit) {
+                not_judged.push(UnjudgedLimit { limit: LimitId(index), reason });
+            }
+        }
+        let notes = list_notes(&config, fields, may_be_sampled);
+        let is_judged = |id: &LimitId| not_judged.iter().all(|unjudged| unjudged.limit != *id);
+        config.server.limits.retain(is_judged);
+        for location in &mut config.locations {
+            location.limits.retain(is_judged);
+            location.bandwidth = None;
+        }
+        for limit in &mut config.limits {
+            limit.shared = None;
+            limit.charge = None;
+        }
+        for upstream in &mut config.upstreams {
+            upstream.obey = None;
+        }
+        (config.bans, config.tracing.otlp, config.state.redis, config.state.snapshot) =
+            (None, None, None, None);
+        config.state.store = crate::config::StoreConfig::Local;
+        config.account.jwt = None;
+        if fields.account {
+            config.account.from = Some(ValueSource::Header(ACCOUNT_HEADER));
+        } else if !known.account {
+            config.account.from = None;
+        }
+        if fields.tier {
+            let from = Some(ValueSource::Header(TIER_HEADER));
+            let default = config.account.tier.default;
+            config.account.tier = TierRules { from, default, ..TierRules::default() };
+        }
+        ReplayScope { config, not_judged, notes }
+    }
+}
+
+/// The facts about requests that a log tells, in the words of a configuration.
+struct KnownFacts<'f> {
+    fields: &'f LogFields,
+    account: bool,
+    tier: bool,
+}
+
+impl<'f> KnownFacts<'f> {
+    fn new(config: &Config, fields: &'f LogFields) -> KnownFacts<'f> {
+        let mut known = KnownFacts { fields, account: false, tier: false };
+        let is_known =
+            |source: &Option<ValueSource>| source.as_ref().is_some_and(|own| known.has_source(own));
+        let account = fields.account || is_known(&config.account.from);
+        let rules = &config.account.tier;
+        let by_account = !rules.members.is_empty() || rules.file.is_some();
+        let tier = fields.tier
+            || (!by_account || account && !fields.accounts_are_hashes)
+                && (rules.from.is_none() || is_known(&rules.from));
+        (known.account, known.tier) = (account, tier);
+        known
+    }
+
+    fn has_source(&self, source: &ValueSource) -> bool {
+        match source {
+            ValueSource::Header(name) => self.fields.has_header(name),
+            ValueSource::Cookie(_) => self.fields.has_header(&http::header::COOKIE),
+            ValueSource::Query(_) => self.fields.query,
+            ValueSource::Jwt(_) | ValueSource::Json(_) => false,
+        }
+    }
+
+    fn has_part(&self, part: &KeyPart) -> bool {
+        match part {
+            KeyPart::Ip => self.fields.ip,
+            KeyPart::Account => self.account,
+            KeyPart::Tier => self.tier,
+            KeyPart::Host => self.fields.host,
+            KeyPart::Method => self.fields.method,
+            KeyPart::Uri | KeyPart::Location | KeyPart::Global => true,
+            KeyPart::Source(source) => self.has_source(source),
+        }
+    }
+
+    /// Why the log cannot judge a limit.
+    fn reason_against(&self, limit: &LimitConfig) -> Option<String> {
+        if let Some(part) = limit.key.iter().chain(&limit.fair_by).find(|part| !self.has_part(part)) {
+            let (kind, name) = part.words();
+            return Some(format!("the log has no {kind}{name}"));
+        }
+        if limit.charge.is_some() {
+            return Some("it is settled by responses, which the log does not hold".to_owned());
+        }
+        match &limit.cost {
+            Cost::Units(_) => {}
+            Cost::Header { name, .. } => {
+                return Some(format!("its cost is the header {name} of trusted proxies"));
+            }
+            Cost::Json { .. } | Cost::JsonRpc => {
+                return Some("its cost is in the body of requests".to_owned());
+            }
+        }
+        if !limit.tiers.is_empty() && !self.tier {
+            return Some("the log has no tiers".to_owned());
+        }
+        if !limit.methods.is_empty() && !self.fields.method {
+            return Some("the log has no methods".to_owned());
+        }
+        if !limit.bypass.is_empty() && !self.fields.ip {
+            return Some("the log has no ip, which its bypass needs".to_owned());
+        }
+        let is_concurrency = |own: &Algorithm| matches!(own, Algorithm::Concurrency { .. });
+        let is_adaptive = |own: &Algorithm| matches!(own, Algorithm::Concurrency { min: Some(_), .. });
+        if limit.algorithm_variants().any(is_adaptive) {
+            return Some("its slots follow the latency of the upstream".to_owned());
+        }
+        if limit.algorithm_variants().any(is_concurrency) && !self.fields.duration {
+            return Some("the log has no durations, so nobody knows who was in flight".to_owned());
+        }
+        None
+    }
+}
+
+/// What is not judged beside limits, where the configuration has it.
+fn list_notes(config: &Config, fields: &LogFields, may_be_sampled: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |is_present: bool, text: &str| {
+        if is_present {
+            notes.push(text.to_owned());
+        }
+    };
+    note(config.bans.is_some(), "bans are not judged: a banned client counts as any other");
+    let paced = config.locations.iter().any(|location| location.bandwidth.is_some());
+    note(paced, "bandwidth is not judged: responses take as long as in the log");
+    note(config.upstreams.iter().any(|own| own.obey.is_some()), "stops by upstreams (obey) are not judged");
+    note(config.server.max_in_flight.is_some(), "server.max_in_flight is not judged");
+    let shared = config.limits.iter().any(|limit| limit.shared.is_some());
+    note(shared, "shared limits count here as if one gateway served all requests");
+    let by_host = config.locations.iter().any(|location| !location.hosts.is_empty());
+    note(by_host && !fields.host, "the log has no hosts: locations with a host serve none of its requests");
+    let by_scheme = config.locations.iter().any(|location| location.scheme.is_some());
+    note(
+        by_scheme && !fields.scheme,
+        "the log has no schemes: every request counts as one to the first listener",
+    );
+    let by_listener = config.locations.iter().any(|location| !location.listeners.is_empty());
+    note(by_listener, "the log has no listeners: every request counts as one to the first listener");
+    note(
+        config.locations.iter().any(|own| own.cors.is_some()),
+        "preflights of cors count as ordinary requests",
+    );
+    let AccessLogConfig { sample, .. } = config.access_log;
+    if may_be_sampled && sample < 100.0 {
+        notes.push(format!(
+            "access_log.sample is {sample}%: if the log was written with it, requests are missing, and limits \
+             would reject far more than is told here"
+        ));
+    }
+    notes
+}
