@@ -36,6 +36,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         algorithm,
         tiers: vec![],
         grants: vec![],
+        views: vec![],
         fair_by: vec![],
         warm_up: None,
         cost: Cost::Units(1),

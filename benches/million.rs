@@ -51,6 +51,7 @@ impl Ours {
             algorithm: Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] },
             tiers: vec![],
             grants: vec![],
+            views: vec![],
             fair_by: vec![],
             warm_up: None,
             cost: Cost::Units(1),

@@ -21,7 +21,6 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use child::Result;
 use report::Table;
@@ -90,10 +89,10 @@ fn run(arguments: &[String]) -> Result<()> {
         ("replay --html", &["replay", "access.log", "--html", "report.html"]),
         ("recommend", &["recommend", "access.log", "--json"]),
     ] {
-        let started = Instant::now();
+        let started = facts::now();
         let mut command = Command::new(&plan.gateway);
         let status = command.args(words).current_dir(&folder).stdout(Stdio::null()).status()?;
-        let seconds = started.elapsed().as_secs_f64();
+        let seconds = (facts::now() - started) as f64 / 1e9;
         if !status.success() {
             return Err(format!("{name}: {status}").into());
         }
@@ -129,7 +128,7 @@ fn write_log(plan: &Plan, path: &Path) -> Result<()> {
         let client = roll(clients);
         let (second, us) = (arrival / 1_000_000, arrival % 1_000_000);
         let (minute, hour) = (second / 60 % 60, second / 3_600 % 24);
-        let path = if line % 3 == 0 { "/api/users/list" } else { "/static/site.css" };
+        let path = if line.is_multiple_of(3) { "/api/users/list" } else { "/static/site.css" };
         writeln!(
             out,
             "{{\"ts\":\"2026-01-{:02}T{hour:02}:{minute:02}:{:02}.{us:06}Z\",\"id\":\"01M83A7GNXYV7H1RS70{line:08}\",\

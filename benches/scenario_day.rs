@@ -4,8 +4,8 @@
 //! cargo bench --bench scenario_day -- --gateway target/release/sluicegate
 //! ```
 //!
-//! Half of the clients come evenly over the day, the others in bursts. Without `--gateway` the program that cargo built
-//! with the benchmark runs the scenario. The result must be right: the heavy client is held to its limit.
+//! Half of the clients come evenly over the day and must all be admitted, the others come in bursts. Without `--gateway`
+//! the program that cargo built with the benchmark runs the scenario.
 
 #![allow(clippy::disallowed_types, reason = "a benchmark is timed by the real clock")]
 

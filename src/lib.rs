@@ -48,6 +48,9 @@ pub mod limit;
 // Client sockets, TLS, the PROXY protocol, deadlines.
 pub mod net;
 
+// Configurations of other proxies, written as `gateway.yaml`.
+pub mod import;
+
 // The clock, the time of day, sets of networks, escaping.
 pub mod base;
 

@@ -275,11 +275,14 @@ fn the_gateway_decides_as_nginx_does() {
 }
 
 /// The bursts with which the locations `/0`, `/1` and `/2` use one zone, all with `nodelay`.
-const BURSTS: [u64; 3] = [1, 3, 6];
-const ZONE_PER_SECOND: u64 = 8;
+const BURSTS: [u64; 3] = [2, 4, 6];
+const ZONE_PER_SECOND: u64 = 4;
 
-/// The arrivals of one key at the three locations: milliseconds, location, and whether it passes.
-fn roll_places(seed: u64) -> Vec<(u64, usize, bool)> {
+/// An arrival at one of the three locations: milliseconds, location, and whether it passes.
+type Arrival = (u64, usize, bool);
+
+/// The arrivals of one key.
+fn roll_places(seed: u64) -> Vec<Arrival> {
     let mut dice = Dice(seed * 7919 + 1);
     let interval = 1000 / ZONE_PER_SECOND;
     let (mut now, mut next) = (dice.below(400), 0u64);
@@ -305,11 +308,7 @@ fn roll_places(seed: u64) -> Vec<(u64, usize, bool)> {
 }
 
 /// Replays the arrivals of all seeds at once.
-fn replay_places(
-    traces: &[(u64, Vec<(u64, usize, bool)>)],
-    addr: SocketAddr,
-    round: usize,
-) -> Vec<Vec<Fate>> {
+fn replay_places(traces: &[(u64, Vec<Arrival>)], addr: SocketAddr, round: usize) -> Vec<Vec<Fate>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let (pool, start) = (Pool::default(), Instant::now() + ms(100));

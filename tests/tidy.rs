@@ -24,7 +24,7 @@ use code::Source;
 /// A room imports only from lower floors, and rooms of one floor do not import each other.
 const FLOORS: floors::Floors = &[
     /* 0 */ &["config"],
-    /* 1 */ &["base", "net"],
+    /* 1 */ &["base", "net", "import"],
     /* 2 */ &["limit"],
     /* 3 */ &["request", "response"],
     /* 4 */ &["upstream", "observe"],

@@ -50,6 +50,8 @@ pub(super) enum Verb {
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
     Init(InitArgs),
+    /// Write a gateway.yaml from an nginx.conf, or from Ingress objects of ingress-nginx
+    Import(ImportArgs),
     /// Print the JSON Schema of gateway.yaml, or the reference of its fields
     Schema(SchemaArgs),
     /// Print the completions of a shell
@@ -167,6 +169,28 @@ pub(super) struct InitArgs {
     /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    /// An nginx.conf, whose includes are read too, or Ingress objects in a .yaml, .yml or .json file
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Write the gateway.yaml into this file instead of stdout
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Form of the report on stderr
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub report: ImportReportFormat,
+    /// Exit with 0 although something that limits or denies was lost
+    #[arg(long)]
+    pub partial: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ImportReportFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, Args)]

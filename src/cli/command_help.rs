@@ -27,7 +27,7 @@ pub(super) struct CommandHelp {
 }
 
 /// The program itself comes first.
-const ALL: [CommandHelp; 24] = [
+const ALL: [CommandHelp; 25] = [
     CommandHelp {
         command: "sluicegate",
         examples: &[
@@ -189,6 +189,21 @@ const ALL: [CommandHelp; 24] = [
             ("sluicegate init -c /etc/sluicegate/gateway.yaml", "write another file"),
         ],
         codes: &[0, 1, 2],
+    },
+    CommandHelp {
+        command: "import",
+        examples: &[
+            ("sluicegate import /etc/nginx/nginx.conf -o gateway.yaml", "the report goes to stderr"),
+            (
+                "sluicegate import ingress.yaml > gateway.yaml",
+                "Ingress objects with annotations of ingress-nginx",
+            ),
+            (
+                "sluicegate import nginx.conf --report json 2> report.json > gateway.yaml",
+                "for programs; exit code 1 says that something that limits or denies was lost",
+            ),
+        ],
+        codes: &[0, 1, 2, 3],
     },
     CommandHelp {
         command: "schema",

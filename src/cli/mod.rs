@@ -6,6 +6,7 @@ mod check;
 mod command_help;
 mod explain;
 mod file_argument;
+mod import;
 mod init;
 mod log_args;
 mod log_verbs;
@@ -87,6 +88,12 @@ fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
         }
         Some(Verb::Proxy(how)) => proxy::run_proxy(&how),
         Some(Verb::Init(how)) => init::run_init(&file("init", "it writes a file")?, how.force),
+        Some(Verb::Import(_)) if config.is_some() => {
+            return Err(
+                "`import` reads another proxy's file: name it, and the one to write with -o".to_owned()
+            );
+        }
+        Some(Verb::Import(how)) => import::run_import(&how),
         Some(Verb::Schema(how)) => {
             print_output(&match how.format {
                 SchemaFormat::Json => config::json_schema_text(),

@@ -24,7 +24,8 @@ pub(super) fn run_test(config: Option<&Path>, args: &TestArgs) -> ExitCode {
         }
     };
     // Every file is checked before the first one runs.
-    let Some(loaded) = load_all(&files) else { return ExitCode::from(CONFIG_INVALID) };
+    let in_place = config.filter(|_| !args.files.is_empty());
+    let Some(loaded) = load_all(&files, in_place) else { return ExitCode::from(CONFIG_INVALID) };
     let report = match run_all(&loaded, args.filter.as_deref()) {
         Ok(report) => report,
         Err(error) => return fail(&format!("the scenarios cannot be run: {error}")),
@@ -55,12 +56,7 @@ fn fail(why: &str) -> ExitCode {
 /// The files to run: those named, or all beside the configuration by name.
 fn find_files(config: Option<&Path>, named: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     if !named.is_empty() {
-        return match config {
-            Some(_) => {
-                Err("each scenario file names its configuration: leave -c out, or name no file".to_owned())
-            }
-            None => Ok(named.to_vec()),
-        };
+        return Ok(named.to_vec());
     }
     let folder = config.unwrap_or(Path::new(DEFAULT_CONFIG)).parent().unwrap_or(Path::new(""));
     let shown = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -82,12 +78,12 @@ fn find_files(config: Option<&Path>, named: &[PathBuf]) -> Result<Vec<PathBuf>, 
     Ok(found)
 }
 
-/// All files; `None` if one of them is wrong, which is reported.
-fn load_all(files: &[PathBuf]) -> Option<Vec<ScenarioFile>> {
+/// All files, with `config` in the place of the ones that they name; `None` if one is wrong, which is reported.
+fn load_all(files: &[PathBuf], config: Option<&Path>) -> Option<Vec<ScenarioFile>> {
     let mut loaded = Vec::new();
     let mut is_wrong = false;
     for file in files {
-        match load_file(file) {
+        match load_file(file, config) {
             Ok(file) => loaded.push(file),
             Err(report) => {
                 is_wrong = true;

@@ -17,7 +17,8 @@ macro_rules! tables {
 }
 
 impl Limit {
-    /// The tables of its rates, all variants with counters in a row. Concurrency has none: nothing is in flight after a restart.
+    /// The tables of its rates, all variants in a row; views have none of their own. Concurrency has none at all:
+    /// nothing is in flight after a restart.
     pub fn rate_tables(&self) -> Vec<SnapshotTable<'_>> {
         let tables: Vec<&dyn PersistentTable> = match &self.meters {
             Meters::TokenBucket(rates) => tables!(rates),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sluicegate::config;
 use sluicegate::proof::log::LogStream;
-use sluicegate::proof::log::line_format::LogFormat;
+use sluicegate::proof::log::line_format::LogLineFormat;
 use sluicegate::proof::log::record::{HeaderNames, LogRecord};
 use sluicegate::proof::replay::replay_log;
 
@@ -71,13 +71,13 @@ fn every_line_is_read_or_refused() {
     fuzz(any_line(), |line| {
         let mut record = LogRecord::default();
         for name in FORMATS {
-            let format = LogFormat::named(name).expect("a format");
+            let format = LogLineFormat::named(name).expect("a format");
             let mut names = HeaderNames::default();
             let is_read = format.parse_line(&line, &mut names, &mut record);
             prop_assert!(!is_read || record.headers().all(|(name, _)| names.get(name).is_some()));
         }
-        drop(LogFormat::guess(&line));
-        drop(LogFormat::named(&String::from_utf8_lossy(&line)));
+        drop(LogLineFormat::guess(&line));
+        drop(LogLineFormat::named(&String::from_utf8_lossy(&line)));
         Ok(())
     });
 }
@@ -91,7 +91,7 @@ fn whole_logs_are_replayed_or_refused() {
     let config = config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config;
     let logs = (proptest::collection::vec(any_line(), 0..20), proptest::sample::select(FORMATS.to_vec()));
     fuzz(logs, |(lines, name)| {
-        let format = LogFormat::named(name).expect("a format");
+        let format = LogLineFormat::named(name).expect("a format");
         let Ok(mut stream) = LogStream::from_bytes(lines.join(&b'\n'), Some(&format)) else { return Ok(()) };
         let report =
             replay_log(&mut stream, config.clone(), None, |_, _| {}, |_, _| {}).expect("memory is readable");

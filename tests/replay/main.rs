@@ -20,7 +20,7 @@ mod report_page;
 
 use sluicegate::config;
 use sluicegate::proof::log::LogStream;
-use sluicegate::proof::log::line_format::LogFormat;
+use sluicegate::proof::log::line_format::LogLineFormat;
 use sluicegate::proof::replay::replay_log;
 use sluicegate::proof::replay::report::ReplayReport;
 
@@ -41,7 +41,7 @@ pub fn load(yaml: &str) -> config::Config {
 }
 
 pub fn stream(log: &str, format: Option<&str>) -> LogStream {
-    let format = format.map(|name| LogFormat::named(name).expect("a format"));
+    let format = format.map(|name| LogLineFormat::named(name).expect("a format"));
     LogStream::from_bytes(log.as_bytes().to_vec(), format.as_ref()).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -16,8 +16,11 @@ return [...document.body.querySelectorAll('*')].filter(element => {
 /// Requests over ten minutes; the name of an account tries to be markup.
 fn busy_log() -> String {
     let one = |n: u64| {
-        let account =
-            if n % 7 == 0 { "<script>alert(1)</script>" } else { "a-rather-long-name-of-an-account" };
+        let account = if n.is_multiple_of(7) {
+            "<script>alert(1)</script>"
+        } else {
+            "a-rather-long-name-of-an-account"
+        };
         line(
             n * n * 37 % 600_000_000,
             &format!("192.0.2.{}", n % 40),

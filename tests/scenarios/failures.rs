@@ -93,6 +93,19 @@ fn each_scenario_begins_with_fresh_counters() {
     assert_eq!(chosen.stdout, "limits_test.yaml\n  ok      two (25 requests, 0s)\n1 passed, 0 failed\n");
 }
 
+/// A change can be tried before it takes the place of the file that is served.
+#[test]
+fn the_option_names_another_configuration() {
+    let scratch = Scratch::new();
+    scratch.file("gateway.yaml", &config(LIMIT));
+    scratch.file("next.yaml", &config("per-ip: { key: ip, rate: 10/s, burst: 40 }"));
+    scratch.file("limits_test.yaml", &scenario(&["send: 60, expect: { admitted: 20 }"]));
+    assert_eq!(run_in(&scratch, &["limits_test.yaml"]).code, Some(0));
+    let next = run_in(&scratch, &["-c", "next.yaml", "limits_test.yaml"]);
+    assert_eq!(next.code, Some(1), "{}", next.stderr);
+    assert!(next.stdout.contains("admitted     expected 20; seen 40"), "{}", next.stdout);
+}
+
 #[test]
 fn json_has_the_totals_first() {
     let run = run_file(&config(LIMIT), &scenario(&[STEP]), &["--json"]);

@@ -157,9 +157,6 @@ fn wrong_command_lines_say_why() {
     let filter = run_in(&scratch, &["--filter", "zebra"]);
     assert_eq!(filter.code, Some(2));
     assert!(filter.stderr.contains("no scenario has `zebra` in its name"), "{}", filter.stderr);
-    let both = run_in(&scratch, &["-c", "gateway.yaml", "a_test.yaml"]);
-    assert_eq!(both.code, Some(2));
-    assert!(both.stderr.contains("leave -c out"), "{}", both.stderr);
     let missing = run_in(&scratch, &["b_test.yaml"]);
     assert_eq!(missing.code, Some(3));
     assert!(missing.stderr.contains("the file `b_test.yaml` does not exist"), "{}", missing.stderr);

@@ -235,7 +235,7 @@ fn the_time_of_calls_is_a_histogram() {
     redis.pause();
     gateway.get("/all");
     redis.resume();
-    assert!(slow() > before && calls("sum", &[]) >= 0.2, "{} after {before}", slow());
+    assert!(slow() > before && calls("sum", &[]) > 0.1, "{} after {before}", slow());
 }
 
 /// An operator deletes a counter: its client is admitted at every gateway at once, however long it was to wait.

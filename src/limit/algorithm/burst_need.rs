@@ -88,7 +88,7 @@ mod tests {
     fn a_rate_without_whole_nanoseconds_does_not_drift() {
         // 3/s: a unit takes 333,333,333 and a third ns.
         let (start, third) = (1_800_000_000 * 1_000_000_000_u64, rate(3, 1));
-        let on_time: Vec<u64> = (0..3_000_u64).map(|n| start + (n * 1_000_000_000).div_ceil(3)).collect();
+        let on_time: Vec<u64> = (0..3_000_u64).map(|n| start + n * 333_333_334).collect();
         assert_eq!(need(&third, &on_time), 1);
         let early: Vec<u64> = (0..3_000_u64).map(|n| start + n * 1_000_000_000 / 3).collect();
         assert_eq!(need(&third, &early), 2);

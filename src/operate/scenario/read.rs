@@ -24,11 +24,11 @@ const FILE_MAX: u64 = 64 << 20;
 /// The most requests of one scenario.
 const REQUESTS_MAX: u64 = 50_000_000;
 
-/// Reads the scenario file at `path`, and the configuration that it names.
+/// Reads the scenario file at `path`, and `config` or else the configuration that the file names.
 ///
 /// # Errors
 /// All problems of the scenario file, or those of its configuration.
-pub fn load_file(path: &Path) -> Result<ScenarioFile, ProblemReport> {
+pub fn load_file(path: &Path, config: Option<&Path>) -> Result<ScenarioFile, ProblemReport> {
     let name = path.display().to_string();
     let unreadable = |reason: String| {
         ProblemReport::for_file(
@@ -54,15 +54,8 @@ pub fn load_file(path: &Path) -> Result<ScenarioFile, ProblemReport> {
     let sink = ProblemSink::default();
     let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &sink };
     let fields = whole.open_section(&file::SECTION);
-    let config_path =
-        fields.find(&file::CONFIG).map(|value| (value.parse_with(|text| Ok(PathBuf::from(text))), value));
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let config_path = match config_path {
-        Some((Some(named), value)) => match check_exists(&folder.join(&named), &value) {
-            Some(found) => found,
-            None => return Err(report(sink.into_sorted().0)),
-        },
-        _ => folder.join("gateway.yaml"),
+    let Some(config_path) = find_config(&fields, path, config) else {
+        return Err(report(sink.into_sorted().0));
     };
     let config = config::load(&config_path)?.config;
     let read = read_file(&fields, &config);
@@ -75,15 +68,24 @@ pub fn load_file(path: &Path) -> Result<ScenarioFile, ProblemReport> {
     }
 }
 
-/// A configuration that is not there is a mistake of the scenario file, and shown in it.
-fn check_exists(path: &Path, value: &FieldValue<'_>) -> Option<PathBuf> {
-    if path.is_file() {
-        return Some(path.to_owned());
+/// The path of the configuration. One that is not there is a mistake of the scenario file, and shown in it.
+fn find_config(fields: &FieldReader<'_>, path: &Path, given: Option<&Path>) -> Option<PathBuf> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let written = fields.find(&file::CONFIG);
+    let named = match &written {
+        Some(value) => value.parse_with(|text| Ok(folder.join(text)))?,
+        None => folder.join("gateway.yaml"),
+    };
+    if let Some(given) = given {
+        return Some(given.to_owned());
     }
-    let message = format!("the file `{}` does not exist", path.display());
-    let error = ValueError::new(codes::UNREADABLE, message);
-    value.report_at_value(error.with_help("the path starts at the folder of the scenario file"));
-    None
+    if let Some(value) = written.filter(|_| !named.is_file()) {
+        let message = format!("the file `{}` does not exist", named.display());
+        let error = ValueError::new(codes::UNREADABLE, message);
+        value.report_at_value(error.with_help("the path starts at the folder of the scenario file"));
+        return None;
+    }
+    Some(named)
 }
 
 fn read_file(fields: &FieldReader<'_>, config: &Config) -> (Duration, Vec<Scenario>) {

@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_bad_request_has_no_target() {
-        let line = "192.0.2.1:5 [06/Feb/2009:12:14:14.655] in in/<NOSRV> -1/-1/-1/-1/0 400 0 - - PR-- 1/1/0/0/0 0/0 \"<BADREQ>\"";
+        let line = "192.0.2.1:5 [06/Feb/2009:12:14:14.655] in in/<NOSRV> -1/-1/-1/-1/0 400 0 - - PR-- 1/1/0/0/0 0/0 \
+                    \"<BADREQ>\"";
         assert_eq!(parse(line).unwrap().text(TextField::Target), None);
     }
 }

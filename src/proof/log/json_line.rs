@@ -14,10 +14,10 @@ const DEPTH_MAX: usize = 16;
 pub fn parse_line(line: &[u8], names: &mut HeaderNames, record: &mut LogRecord) -> Option<()> {
     let mut cursor = Cursor { rest: line };
     let mut has_time = false;
-    cursor.expect(b'{')?;
+    cursor.take(b'{')?;
     loop {
         let key = cursor.string()?;
-        cursor.expect(b':')?;
+        cursor.take(b':')?;
         match key.raw {
             b"ts" => {
                 let (ns, is_exact) = time::parse_rfc3339(cursor.string()?.raw)?;
@@ -98,13 +98,13 @@ impl<'l> Cursor<'l> {
     }
 
     #[inline]
-    fn expect(&mut self, byte: u8) -> Option<()> {
+    fn take(&mut self, byte: u8) -> Option<()> {
         (self.next()? == byte).then_some(())
     }
 
     #[inline]
     fn string(&mut self) -> Option<JsonText<'l>> {
-        self.expect(b'"')?;
+        self.take(b'"')?;
         let (mut end, mut is_escaped) = (0, false);
         loop {
             end += memchr2(b'"', b'\\', self.rest.get(end..)?)?;
@@ -138,7 +138,7 @@ impl<'l> Cursor<'l> {
     }
 
     fn headers(&mut self, names: &mut HeaderNames, record: &mut LogRecord) -> Option<()> {
-        self.expect(b'{')?;
+        self.take(b'{')?;
         self.skip_space();
         if let [b'}', rest @ ..] = self.rest {
             self.rest = rest;
@@ -146,7 +146,7 @@ impl<'l> Cursor<'l> {
         }
         loop {
             let name = self.string()?.raw;
-            self.expect(b':')?;
+            self.take(b':')?;
             self.header(name, names, record)?;
             match self.next()? {
                 b',' => {}
@@ -176,7 +176,7 @@ impl<'l> Cursor<'l> {
         loop {
             if close == b'}' {
                 self.string()?;
-                self.expect(b':')?;
+                self.take(b':')?;
             }
             self.skip_value(depth + 1)?;
             match self.next()? {
@@ -275,7 +275,14 @@ mod tests {
     #[test]
     fn a_line_of_ours_is_read() {
         let (record, names) = parse(
-            r#"{"ts":"2025-11-20T20:22:11.045123Z","id":"01","ip":"192.0.2.17","method":"GET","host":"a.test","path":"/a\"b\u00fc","status":429,"bytes":282,"dur_ms":3.512,"wait_ms":1.500,"verdict":"admit","location":"/","account":"acme","tier":"gold","limit":"per-ip","retry_after":0.076,"dry_run":"one=wait,two=reject","user_agent":"curl","more":{"a":[1,{"b":null}],"c":"x"},"headers":{"x-team":"blue"}}"#,
+            &[
+                r#"{"ts":"2025-11-20T20:22:11.045123Z","id":"01","ip":"192.0.2.17","method":"GET","host":"a.test","#,
+                r#""path":"/a\"b\u00fc","status":429,"bytes":282,"dur_ms":3.512,"wait_ms":1.500,"verdict":"admit","#,
+                r#""location":"/","account":"acme","tier":"gold","limit":"per-ip","retry_after":0.076,"#,
+                r#""dry_run":"one=wait,two=reject","user_agent":"curl","more":{"a":[1,{"b":null}],"c":"x"},"#,
+                r#""headers":{"x-team":"blue"}}"#,
+            ]
+            .concat(),
         )
         .unwrap();
         assert_eq!(record.arrival_ns, 1_763_670_131_045_123_000);

@@ -7,7 +7,7 @@ use super::record::{HeaderNames, LogRecord};
 
 /// How lines are read.
 #[derive(Debug, Clone)]
-pub enum LogFormat {
+pub enum LogLineFormat {
     /// The gateway's own.
     Json,
     /// nginx's or Apache's.
@@ -16,20 +16,21 @@ pub enum LogFormat {
 }
 
 /// How `--format` is written, for messages.
-pub const FORMATS: &str = "json, combined, common, haproxy, or an nginx log_format such as '$msec $request_time $remote_addr \"$request\"'";
+pub const FORMATS: &str = "json, combined, common, haproxy, or an nginx log_format such as \
+                           '$msec $request_time $remote_addr \"$request\"'";
 
-impl LogFormat {
+impl LogLineFormat {
     /// The format that a user names.
     ///
     /// # Errors
     /// A sentence that names the formats, or says what the given one lacks.
-    pub fn named(text: &str) -> Result<LogFormat, String> {
+    pub fn named(text: &str) -> Result<LogLineFormat, String> {
         Ok(match text {
-            "json" => LogFormat::Json,
-            "combined" => LogFormat::Pattern(LinePattern::well_known(COMBINED)),
-            "common" => LogFormat::Pattern(LinePattern::well_known(COMMON)),
-            "haproxy" => LogFormat::HaProxy,
-            format if format.contains('$') => LogFormat::Pattern(LinePattern::compile(format)?),
+            "json" => LogLineFormat::Json,
+            "combined" => LogLineFormat::Pattern(LinePattern::well_known(COMBINED)),
+            "common" => LogLineFormat::Pattern(LinePattern::well_known(COMMON)),
+            "haproxy" => LogLineFormat::HaProxy,
+            format if format.contains('$') => LogLineFormat::Pattern(LinePattern::compile(format)?),
             other => {
                 return Err(format!(
                     "there is no format `{}`; the formats are: {FORMATS}",
@@ -40,11 +41,11 @@ impl LogFormat {
     }
 
     /// The well-known format that this line has.
-    pub fn guess(line: &[u8]) -> Option<LogFormat> {
+    pub fn guess(line: &[u8]) -> Option<LogLineFormat> {
         let mut known = ["json", "haproxy", "combined", "common"].into_iter();
         let mut record = LogRecord::default();
         known.find_map(|name| {
-            let format = LogFormat::named(name).ok()?;
+            let format = LogLineFormat::named(name).ok()?;
             format.parse_line(line, &mut HeaderNames::default(), &mut record).then_some(format)
         })
     }
@@ -54,16 +55,16 @@ impl LogFormat {
     pub fn parse_line(&self, line: &[u8], names: &mut HeaderNames, record: &mut LogRecord) -> bool {
         record.clear();
         match self {
-            LogFormat::Json => json_line::parse_line(line, names, record),
-            LogFormat::Pattern(pattern) => pattern.parse_line(line, names, record),
-            LogFormat::HaProxy => haproxy::parse_line(line, record),
+            LogLineFormat::Json => json_line::parse_line(line, names, record),
+            LogLineFormat::Pattern(pattern) => pattern.parse_line(line, names, record),
+            LogLineFormat::HaProxy => haproxy::parse_line(line, record),
         }
         .is_some()
     }
 
     /// Whether it is the gateway's own, which may hold a sample alone.
     pub fn may_be_sampled(&self) -> bool {
-        matches!(self, LogFormat::Json)
+        matches!(self, LogLineFormat::Json)
     }
 }
 
@@ -73,18 +74,18 @@ mod tests {
 
     #[test]
     fn an_unknown_format_names_the_known_ones() {
-        let error = LogFormat::named("apache").unwrap_err();
+        let error = LogLineFormat::named("apache").unwrap_err();
         assert!(error.contains("`apache`") && error.contains("combined"), "{error}");
-        assert!(LogFormat::named("$status").unwrap_err().contains("no time"));
+        assert!(LogLineFormat::named("$status").unwrap_err().contains("no time"));
     }
 
     #[test]
     fn formats_are_guessed_from_a_line() {
-        let guess = |line: &str| match LogFormat::guess(line.as_bytes()) {
+        let guess = |line: &str| match LogLineFormat::guess(line.as_bytes()) {
             None => "none",
-            Some(LogFormat::Json) => "json",
-            Some(LogFormat::HaProxy) => "haproxy",
-            Some(LogFormat::Pattern(_)) => "pattern",
+            Some(LogLineFormat::Json) => "json",
+            Some(LogLineFormat::HaProxy) => "haproxy",
+            Some(LogLineFormat::Pattern(_)) => "pattern",
         };
         let combined = "192.0.2.1 - - [20/Nov/2025:20:22:11 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"";
         assert_eq!(guess(combined), "pattern");
@@ -92,7 +93,8 @@ mod tests {
         assert_eq!(guess(r#"{"ts":"2025-11-20T20:22:11.5Z","verdict":"admit"}"#), "json");
         assert_eq!(
             guess(
-                "192.0.2.1:5 [06/Feb/2009:12:14:14.655] in in/a 0/0/0/0/0 200 0 - - ---- 1/1/0/0/0 0/0 \"GET / HTTP/1.1\""
+                "192.0.2.1:5 [06/Feb/2009:12:14:14.655] in in/a 0/0/0/0/0 200 0 - - ---- 1/1/0/0/0 0/0 \
+                 \"GET / HTTP/1.1\""
             ),
             "haproxy"
         );

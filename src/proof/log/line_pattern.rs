@@ -306,8 +306,12 @@ mod tests {
 
     #[test]
     fn combined_knows_the_second_alone() {
-        let line = br#"192.0.2.1 - bob [20/Nov/2025:20:22:11 +0000] "GET /a?b=1 HTTP/1.1" 200 5 "-" "curl \x22x\x22 \" y" "tail""#;
-        let record = parse(COMBINED, line).unwrap();
+        let line = [
+            &br#"192.0.2.1 - bob [20/Nov/2025:20:22:11 +0000] "GET /a?b=1 HTTP/1.1" 200 5 "-" "#[..],
+            br#""curl \x22x\x22 \" y" "tail""#,
+        ]
+        .concat();
+        let record = parse(COMBINED, &line).unwrap();
         assert_eq!(record.arrival_ns, 1_763_670_131_000_000_000);
         assert!(record.is_whole_second);
         assert_eq!(record.text(TextField::Method), Some(&b"GET"[..]));

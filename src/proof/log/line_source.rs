@@ -23,7 +23,7 @@ pub struct LineSource {
 
 /// What of all logs was read, in bytes of the files.
 #[derive(Debug, Clone, Default)]
-pub struct ReadBytes {
+pub struct LogBytes {
     read: Rc<Cell<u64>>,
     total: Rc<Cell<u64>>,
 }
@@ -39,7 +39,7 @@ pub enum NextLine {
 
 struct CountedRead<R> {
     inner: R,
-    bytes: ReadBytes,
+    bytes: LogBytes,
 }
 
 impl<R: Read> Read for CountedRead<R> {
@@ -50,7 +50,7 @@ impl<R: Read> Read for CountedRead<R> {
     }
 }
 
-impl ReadBytes {
+impl LogBytes {
     /// The share that was read, from 0 to 1; `None` where the size is not known, as on stdin.
     pub fn share(&self) -> Option<f64> {
         let total = self.total.get();
@@ -63,7 +63,7 @@ impl LineSource {
     ///
     /// # Errors
     /// It cannot be opened or read.
-    pub fn open(path: &Path, bytes: &ReadBytes) -> io::Result<LineSource> {
+    pub fn open(path: &Path, bytes: &LogBytes) -> io::Result<LineSource> {
         if path == Path::new("-") {
             return LineSource::from_reader(io::stdin().lock(), "stdin", bytes);
         }
@@ -80,7 +80,7 @@ impl LineSource {
     ///
     /// # Errors
     /// Its first bytes cannot be read.
-    pub fn from_reader(reader: impl Read + 'static, name: &str, bytes: &ReadBytes) -> io::Result<LineSource> {
+    pub fn from_reader(reader: impl Read + 'static, name: &str, bytes: &LogBytes) -> io::Result<LineSource> {
         let mut plain = BufReader::with_capacity(BUFFER, CountedRead { inner: reader, bytes: bytes.clone() });
         let is_packed = plain.fill_buf()?.starts_with(&GZIP_MAGIC);
         let reader: Box<dyn BufRead> = match is_packed {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     fn lines(bytes: Vec<u8>) -> io::Result<Vec<String>> {
-        let mut source = LineSource::from_reader(io::Cursor::new(bytes), "x", &ReadBytes::default())?;
+        let mut source = LineSource::from_reader(io::Cursor::new(bytes), "x", &LogBytes::default())?;
         let (mut line, mut all) = (Vec::new(), Vec::new());
         loop {
             match source.read_line(&mut line)? {

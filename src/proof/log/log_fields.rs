@@ -6,7 +6,7 @@ use super::record::{HeaderNames, LogRecord, TextField};
 
 /// The facts that at least one of the first lines has.
 #[derive(Debug, Clone, Default)]
-pub struct LogFields {
+pub struct KnownFields {
     pub ip: bool,
     pub method: bool,
     pub host: bool,
@@ -25,7 +25,7 @@ pub struct LogFields {
     names_seen: usize,
 }
 
-impl LogFields {
+impl KnownFields {
     pub(super) fn note_record(&mut self, record: &LogRecord, names: &HeaderNames) {
         let has = |field| record.text(field).is_some();
         self.ip |= record.ip.is_some();

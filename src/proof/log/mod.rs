@@ -19,9 +19,9 @@ use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
-use line_format::LogFormat;
-use line_source::{LineSource, NextLine, ReadBytes};
-pub use log_fields::LogFields;
+use line_format::LogLineFormat;
+use line_source::{LineSource, LogBytes, NextLine};
+pub use log_fields::KnownFields;
 use record::{HeaderNames, LogRecord, TextField};
 
 /// Requests that the window holds.
@@ -48,16 +48,16 @@ pub struct LogStream {
     current: Option<u32>,
     sequence: u64,
     latest_ns: u64,
-    bytes: ReadBytes,
+    bytes: LogBytes,
     pub counts: LogCounts,
     /// What the first lines tell, as many as the window holds.
-    pub fields: LogFields,
+    pub fields: KnownFields,
 }
 
 struct LogSource {
     lines: LineSource,
     /// `None` until it is guessed.
-    format: Option<LogFormat>,
+    format: Option<LogLineFormat>,
     /// The next request of this log.
     head: Option<u32>,
     line: Vec<u8>,
@@ -101,8 +101,8 @@ impl LogStream {
     ///
     /// # Errors
     /// A sentence: a log cannot be read, or its format is unknown.
-    pub fn open(paths: &[PathBuf], format: Option<&LogFormat>) -> Result<LogStream, String> {
-        let bytes = ReadBytes::default();
+    pub fn open(paths: &[PathBuf], format: Option<&LogLineFormat>) -> Result<LogStream, String> {
+        let bytes = LogBytes::default();
         let mut sources = Vec::with_capacity(paths.len());
         for path in paths {
             let lines = LineSource::open(path, &bytes)
@@ -116,8 +116,8 @@ impl LogStream {
     ///
     /// # Errors
     /// As [`LogStream::open`].
-    pub fn from_bytes(bytes: Vec<u8>, format: Option<&LogFormat>) -> Result<LogStream, String> {
-        let read = ReadBytes::default();
+    pub fn from_bytes(bytes: Vec<u8>, format: Option<&LogLineFormat>) -> Result<LogStream, String> {
+        let read = LogBytes::default();
         let lines = LineSource::from_reader(io::Cursor::new(bytes), "log", &read)
             .map_err(|error| format!("the log cannot be read: {error}"))?;
         LogStream::with_sources(vec![lines], format, read)
@@ -125,8 +125,8 @@ impl LogStream {
 
     fn with_sources(
         sources: Vec<LineSource>,
-        format: Option<&LogFormat>,
-        bytes: ReadBytes,
+        format: Option<&LogLineFormat>,
+        bytes: LogBytes,
     ) -> Result<LogStream, String> {
         let build = |lines| LogSource { lines, format: format.cloned(), head: None, line: Vec::new() };
         let mut stream = LogStream {
@@ -142,7 +142,7 @@ impl LogStream {
             latest_ns: 0,
             bytes,
             counts: LogCounts::default(),
-            fields: LogFields::default(),
+            fields: KnownFields::default(),
         };
         for index in 0..stream.sources.len() {
             stream.read_head(index)?;
@@ -243,8 +243,8 @@ impl LogStream {
             }
             counts.lines += 1;
             if source.format.is_none() && next == NextLine::Line {
-                source.format = LogFormat::guess(&source.line);
-                counts.may_be_sampled |= source.format.as_ref().is_some_and(LogFormat::may_be_sampled);
+                source.format = LogLineFormat::guess(&source.line);
+                counts.may_be_sampled |= source.format.as_ref().is_some_and(LogLineFormat::may_be_sampled);
             }
             let is_read = match &source.format {
                 Some(format) if next == NextLine::Line => format.parse_line(&source.line, names, record),

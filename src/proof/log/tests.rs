@@ -3,7 +3,7 @@
 use super::*;
 
 fn stream(lines: &[String], format: &str) -> LogStream {
-    let format = LogFormat::named(format).unwrap();
+    let format = LogLineFormat::named(format).unwrap();
     LogStream::from_bytes(lines.join("\n").into_bytes(), Some(&format)).unwrap()
 }
 
@@ -75,7 +75,7 @@ fn whole_seconds_are_spread_evenly() {
 #[test]
 fn logs_without_a_request_are_errors() {
     let error = |text: &str, format: Option<&str>| {
-        let format = format.map(|name| LogFormat::named(name).unwrap());
+        let format = format.map(|name| LogLineFormat::named(name).unwrap());
         LogStream::from_bytes(text.as_bytes().to_vec(), format.as_ref()).err().unwrap()
     };
     assert_eq!(error("", None), "the log is empty");

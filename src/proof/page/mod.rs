@@ -101,7 +101,8 @@ fn begin_page(title: &str) -> String {
         "<!doctype html><html lang=en><head><meta charset=utf-8>\
          <meta name=viewport content=\"width=device-width, initial-scale=1\">\
          <meta name=color-scheme content=\"light dark\">\
-         <meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\
+         <meta http-equiv=Content-Security-Policy \
+         content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\
          <link rel=icon href=\"data:,\"><title>{title} - Sluicegate</title><style>{STYLE}</style></head>\
          <body><main><h1>{title}</h1>"
     )

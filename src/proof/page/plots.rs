@@ -50,7 +50,8 @@ pub fn draw_timeline(out: &mut String, timeline: &RequestTimeline) {
                 base -= height;
                 let _ = write!(
                     out,
-                    "<rect class={color} x={place} y={base:.2} width=.9 height={height:.2}><title>{count}</title></rect>"
+                    "<rect class={color} x={place} y={base:.2} width=.9 \
+                     height={height:.2}><title>{count}</title></rect>"
                 );
             }
         }
@@ -82,7 +83,8 @@ pub fn draw_bars(out: &mut String, rows: &[BarRow]) {
 pub fn draw_bar(out: &mut String, share: f64, color: &str) {
     let _ = write!(
         out,
-        "<svg class=bar viewBox=\"0 0 100 1\" preserveAspectRatio=none aria-hidden=true><rect class={color} width={:.2} \
+        "<svg class=bar viewBox=\"0 0 100 1\" preserveAspectRatio=none aria-hidden=true>\
+         <rect class={color} width={:.2} \
          height=1></rect></svg>",
         share.clamp(0.0, 1.0) * 100.0
     );
@@ -105,7 +107,8 @@ pub fn draw_curve(out: &mut String, curve: &[CurvePoint], chosen: &str) {
     let mut sorted: Vec<&CurvePoint> = curve.iter().collect();
     sorted.sort_by(|one, other| one.per_s.total_cmp(&other.per_s));
     out.push_str(
-        "<svg class=plot viewBox=\"0 0 1000 300\" preserveAspectRatio=none role=img aria-label=\"smallest burst by rate\">\
+        "<svg class=plot viewBox=\"0 0 1000 300\" preserveAspectRatio=none role=img \
+         aria-label=\"smallest burst by rate\">\
          <polyline class=curve vector-effect=non-scaling-stroke points=\"",
     );
     for point in &sorted {
@@ -118,12 +121,16 @@ pub fn draw_curve(out: &mut String, curve: &[CurvePoint], chosen: &str) {
         let class = if point.rate == chosen { "\"dot chosen\"" } else { "dot" };
         let _ = write!(
             out,
-            "<path class={class} vector-effect=non-scaling-stroke d=\"M{x:.1} {y:.1}h.01\"><title>{}: {}</title></path>",
+            "<path class={class} vector-effect=non-scaling-stroke \
+             d=\"M{x:.1} {y:.1}h.01\"><title>{}: {}</title></path>",
             escape_html(&point.rate),
             point.burst
         );
     }
-    out.push_str("</svg><div class=axis><span>slower</span><span>rate, logarithmic; upwards the burst</span><span>faster</span></div>");
+    out.push_str(
+        "</svg><div class=axis><span>slower</span><span>rate, logarithmic; upwards the burst</span>\
+         <span>faster</span></div>",
+    );
 }
 
 fn write_time(second: u64) -> String {

@@ -19,7 +19,8 @@ th{color:var(--faint);font-weight:500;font-size:.85rem}.n{text-align:right;font-
 td.bar{width:100%;min-width:6rem}.chosen{font-weight:600}\
 svg{display:block;width:100%}svg.plot{height:14rem;border-bottom:1px solid var(--line)}svg.bar{height:.8rem}\
 .admit{fill:var(--admit)}.wait{fill:var(--wait)}.reject{fill:var(--reject)}\
-.curve{fill:none;stroke:var(--admit);stroke-width:2}.dot{fill:none;stroke:var(--admit);stroke-width:7;stroke-linecap:round}\
+.curve{fill:none;stroke:var(--admit);stroke-width:2}\
+.dot{fill:none;stroke:var(--admit);stroke-width:7;stroke-linecap:round}\
 .dot.chosen{stroke:var(--reject);stroke-width:11}\
 .axis{display:flex;justify-content:space-between;color:var(--faint);font-size:.8rem;gap:1rem;flex-wrap:wrap}\
 .legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.3rem}\

@@ -184,7 +184,8 @@ fn build_recommendation(
     });
     Recommendation {
         key: task.key.to_string(),
-        spare: format!("{}%", task.spare * 100.0),
+        // Without the digits that only the binary form has.
+        spare: format!("{}%", (task.spare * 1e6).round() / 1e4),
         keys: keys.spans.len() as u64,
         spared: spared as u64,
         requests: keys.requests,
@@ -213,11 +214,8 @@ fn choose_rates(rates: &[TriedRate], bursts: &[u64], periods: usize) -> Vec<usiz
         let largest = bursts[of_period[0]];
         let last = of_period.iter().position(|rate| bursts[*rate] == smallest).unwrap_or(0);
         let first = of_period.iter().rposition(|rate| bursts[*rate] * 10 >= largest * 9).unwrap_or(0);
-        let first = first.min(last);
-        let missing = POINTS_MIN.saturating_sub(last - first + 1);
-        let last = (last + missing).min(of_period.len() - 1);
-        let first =
-            first.min(of_period.len().saturating_sub(POINTS_MIN)).min(last + 1 - POINTS_MIN.min(last + 1));
+        let first = first.min(last).min((last + 1).saturating_sub(POINTS_MIN));
+        let last = last.max(first + POINTS_MIN - 1).min(of_period.len() - 1);
         shown.extend_from_slice(&of_period[first..=last]);
     }
     shown

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderName;
 
-use crate::proof::log::LogFields;
+use crate::proof::log::KnownFields;
 use crate::proof::log::record::{HeaderNames, LogRecord, TextField};
 
 /// A key with a single part.
@@ -57,7 +57,7 @@ impl RecommendedKey {
 
     /// # Errors
     /// The log has no such key: a sentence that names those it has.
-    pub fn check_fields(&self, fields: &LogFields) -> Result<(), String> {
+    pub fn check_fields(&self, fields: &KnownFields) -> Result<(), String> {
         let has = |key: &RecommendedKey| match key {
             RecommendedKey::Ip => fields.ip,
             RecommendedKey::Account => fields.account,

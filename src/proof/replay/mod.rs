@@ -17,7 +17,7 @@ use crate::base::clock;
 use crate::config::Config;
 use crate::limit::LimitOutcome;
 use crate::proof::log::record::LoggedVerdict;
-use crate::proof::log::{LogFields, LogStream};
+use crate::proof::log::{KnownFields, LogStream};
 use report::{ConfigChange, LoggedComparison, ReplayReport};
 use scope::ReplayScope;
 use simulator::{ReplayedVerdict, Simulator};
@@ -78,7 +78,7 @@ pub fn replay_log(
     Ok(ReplayReport::new(stream, &simulator, clumped.as_ref(), logged, change))
 }
 
-fn build_simulator(config: Config, fields: &LogFields, may_be_sampled: bool) -> Result<Simulator, String> {
+fn build_simulator(config: Config, fields: &KnownFields, may_be_sampled: bool) -> Result<Simulator, String> {
     let scope = ReplayScope::new(config, fields, may_be_sampled);
     Simulator::new(scope).map_err(|error| format!("the configuration cannot be replayed: {error}"))
 }

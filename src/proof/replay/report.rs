@@ -110,7 +110,7 @@ pub struct ShareClass {
 /// What the log says of its own requests, beside the replay.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LoggedComparison {
-    /// Requests that were answered with 429 or 503, or that the log calls rejected.
+    /// Requests that the log calls rejected, or where it tells no verdicts, those that were answered with 429.
     pub rejected: u64,
     pub waited: u64,
     /// Requests of which the log tells the verdict of limits, also by dry runs.

@@ -6,7 +6,7 @@ use http::HeaderName;
 use crate::config::{
     AccessLogConfig, Algorithm, Config, Cost, KeyPart, LimitConfig, LimitId, TierRules, ValueSource,
 };
-use crate::proof::log::LogFields;
+use crate::proof::log::KnownFields;
 
 /// Carries the account of a line to where accounts are read.
 pub const ACCOUNT_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-account");
@@ -30,7 +30,7 @@ pub struct UnjudgedLimit {
 
 impl ReplayScope {
     /// Prepares `config` for requests with these fields. `may_be_sampled`: the log is one of a gateway.
-    pub fn new(mut config: Config, fields: &LogFields, may_be_sampled: bool) -> ReplayScope {
+    pub fn new(mut config: Config, fields: &KnownFields, may_be_sampled: bool) -> ReplayScope {
         let known = KnownFacts::new(&config, fields);
         let mut not_judged = Vec::new();
         for (index, limit) in config.limits.iter().enumerate() {
@@ -72,13 +72,13 @@ impl ReplayScope {
 
 /// The facts about requests that a log tells, in the words of a configuration.
 struct KnownFacts<'f> {
-    fields: &'f LogFields,
+    fields: &'f KnownFields,
     account: bool,
     tier: bool,
 }
 
 impl<'f> KnownFacts<'f> {
-    fn new(config: &Config, fields: &'f LogFields) -> KnownFacts<'f> {
+    fn new(config: &Config, fields: &'f KnownFields) -> KnownFacts<'f> {
         let mut known = KnownFacts { fields, account: false, tier: false };
         let is_known =
             |source: &Option<ValueSource>| source.as_ref().is_some_and(|own| known.has_source(own));
@@ -153,7 +153,7 @@ impl<'f> KnownFacts<'f> {
 }
 
 /// What is not judged beside limits, where the configuration has it.
-fn list_notes(config: &Config, fields: &LogFields, may_be_sampled: bool) -> Vec<String> {
+fn list_notes(config: &Config, fields: &KnownFields, may_be_sampled: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |is_present: bool, text: &str| {
         if is_present {

@@ -284,8 +284,8 @@ impl<S: Schedule> TokenBucketParams<S> {
 }
 
 impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
-    /// Keeps the number of used units, up to the greatest depth of the bucket, and the debt beyond it, as much again; each unit
-    /// now lasts as long as the new rate says.
+    /// Keeps the number of used units, up to the depth of the bucket where it is greatest, and the debt beyond it, as
+    /// much again; each unit now lasts as long as the new rate says.
     fn convert_entry(
         &self,
         used: &mut S::Used,

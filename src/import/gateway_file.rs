@@ -1,0 +1,68 @@
+//! The configuration to write, as far as imports need it.
+
+use super::ImportedLine;
+
+/// A whole gateway.yaml. Values are written already, as YAML in flow style, unless a field says otherwise.
+#[derive(Debug, Default)]
+pub(super) struct GatewayFile {
+    pub listen: Vec<ListenPlan>,
+    /// Fields of `server`.
+    pub server: Vec<PlannedField>,
+    pub upstreams: Vec<UpstreamPlan>,
+    pub limits: Vec<NamedLimitPlan>,
+    pub locations: Vec<LocationPlan>,
+}
+
+/// A field and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PlannedField {
+    pub name: String,
+    pub value: String,
+    pub note: String,
+}
+
+impl PlannedField {
+    pub fn new(name: &str, value: impl Into<String>, note: impl Into<String>) -> PlannedField {
+        PlannedField { name: name.to_owned(), value: value.into(), note: note.into() }
+    }
+}
+
+/// One listener.
+#[derive(Debug, Default, Clone)]
+pub(super) struct ListenPlan {
+    pub address: String,
+    pub name: String,
+    pub fields: Vec<PlannedField>,
+    pub source: Option<ImportedLine>,
+}
+
+/// A named upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UpstreamPlan {
+    pub name: String,
+    /// Each one a scalar or a mapping.
+    pub servers: Vec<String>,
+    pub fields: Vec<PlannedField>,
+    pub source: ImportedLine,
+}
+
+/// A named limit.
+#[derive(Debug, Clone)]
+pub(super) struct NamedLimitPlan {
+    pub name: String,
+    pub fields: Vec<PlannedField>,
+    pub source: ImportedLine,
+}
+
+/// A location, its path as in the file.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LocationPlan {
+    /// Not written in YAML yet.
+    pub path: String,
+    pub hosts: Vec<String>,
+    pub methods: Vec<String>,
+    pub listeners: Vec<String>,
+    /// `upstream`, `respond` or `redirect` first, then the rest in the order of the reference.
+    pub fields: Vec<PlannedField>,
+    pub source: Option<ImportedLine>,
+}

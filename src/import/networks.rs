@@ -1,0 +1,116 @@
+//! Ordered rules of networks as sets: the first rule, or the longest prefix, decides about an address.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// More networks than this are not written.
+const NETWORKS_MAX: usize = 20_000;
+
+/// A rule of networks became too many networks.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooManyNetworks;
+
+/// All addresses of both families.
+pub(super) fn all_networks() -> [IpNet; 2] {
+    [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]
+}
+
+/// The addresses of `net` that are in none of `holes`.
+fn subtract_networks(net: IpNet, holes: &[IpNet], out: &mut Vec<IpNet>) -> Result<(), TooManyNetworks> {
+    if out.len() > NETWORKS_MAX {
+        return Err(TooManyNetworks);
+    }
+    let inside: Vec<IpNet> = holes.iter().filter(|hole| net.contains(*hole)).copied().collect();
+    if holes.iter().any(|hole| hole.contains(&net)) {
+        return Ok(());
+    }
+    if inside.is_empty() {
+        out.push(net);
+        return Ok(());
+    }
+    // A network with a hole inside is longer than one address, so it has two halves.
+    if let Ok(halves) = net.subnets(net.prefix_len() + 1) {
+        for half in halves {
+            subtract_networks(half, &inside, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// The networks for which the first matching rule says `wanted`.
+pub(super) fn first_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec<IpNet>, TooManyNetworks> {
+    let (mut out, mut before) = (Vec::new(), Vec::new());
+    for (net, says) in rules {
+        if *says == wanted {
+            subtract_networks(*net, &before, &mut out)?;
+        }
+        before.push(*net);
+    }
+    Ok(IpNet::aggregate(&out))
+}
+
+/// The networks for which the longest matching prefix says `wanted`.
+pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec<IpNet>, TooManyNetworks> {
+    let mut ordered = rules.to_vec();
+    ordered.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
+    first_match(&ordered, wanted)
+}
+
+/// An address, a network, or `FIRST-LAST`.
+pub(super) fn parse_range(text: &str) -> Option<Vec<IpNet>> {
+    if let Ok(net) = text.parse::<IpNet>() {
+        return Some(vec![net.trunc()]);
+    }
+    if let Ok(address) = text.parse::<std::net::IpAddr>() {
+        return Some(vec![IpNet::from(address)]);
+    }
+    let (first, last) = text.split_once('-')?;
+    match (first.parse().ok()?, last.parse().ok()?) {
+        (std::net::IpAddr::V4(first), std::net::IpAddr::V4(last)) if first <= last => {
+            Some(ipnet::Ipv4Subnets::new(first, last, 0).map(IpNet::V4).collect())
+        }
+        (std::net::IpAddr::V6(first), std::net::IpAddr::V6(last)) if first <= last => {
+            Some(ipnet::Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[(&str, bool)]) -> Vec<(IpNet, bool)> {
+        texts.iter().map(|(text, says)| (text.parse().unwrap(), *says)).collect()
+    }
+
+    fn text(nets: Result<Vec<IpNet>, TooManyNetworks>) -> Vec<String> {
+        nets.unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_first_rule_decides() {
+        let rules = nets(&[("10.1.0.0/16", false), ("10.0.0.0/8", true), ("10.2.0.0/16", false)]);
+        let allowed = text(first_match(&rules, true));
+        assert!(allowed.contains(&"10.0.0.0/16".to_owned()) && allowed.contains(&"10.128.0.0/9".to_owned()));
+        assert!(!allowed.iter().any(|net| net.starts_with("10.1.")));
+        assert_eq!(
+            text(first_match(&rules, false)),
+            ["10.1.0.0/16"],
+            "10.2/16 is allowed by the rule before"
+        );
+    }
+
+    #[test]
+    fn the_longest_prefix_decides() {
+        let rules = nets(&[("10.0.0.0/8", true), ("10.1.0.0/16", false), ("10.1.2.0/24", true)]);
+        let yes = text(longest_match(&rules, true));
+        assert!(yes.contains(&"10.1.2.0/24".to_owned()) && !yes.contains(&"10.1.0.0/16".to_owned()));
+    }
+
+    #[test]
+    fn ranges_become_networks() {
+        assert_eq!(text(Ok(parse_range("10.0.0.0-10.0.0.3").unwrap())), ["10.0.0.0/30"]);
+        assert_eq!(text(Ok(parse_range("::1").unwrap())), ["::1/128"]);
+        assert!(parse_range("10.0.0.9-10.0.0.3").is_none() && parse_range("x").is_none());
+    }
+}

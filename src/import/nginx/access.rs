@@ -1,0 +1,170 @@
+//! `allow` and `deny`, and conditions that deny by address.
+
+use ipnet::IpNet;
+
+use super::parser::Directive;
+use super::scope::{FindingLedger, Scope};
+use super::variables::{Variable, VariableTable};
+use crate::import::ImportFault;
+use crate::import::gateway_file::PlannedField;
+use crate::import::networks::{TooManyNetworks, all_networks, first_match};
+use crate::import::yaml_text::{flow_map, one_or_list, quote};
+
+/// The addresses that may come in.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct AccessPlan {
+    /// `None` = any.
+    pub allow: Option<Vec<IpNet>>,
+    pub deny: Vec<IpNet>,
+}
+
+impl AccessPlan {
+    pub fn into_field(self) -> Option<PlannedField> {
+        let list =
+            |nets: &[IpNet]| one_or_list(&nets.iter().map(|net| quote(&net.to_string())).collect::<Vec<_>>());
+        let mut fields = Vec::new();
+        if let Some(allow) = &self.allow {
+            fields.push(("allow".to_owned(), list(allow)));
+        }
+        if !self.deny.is_empty() {
+            fields.push(("deny".to_owned(), list(&self.deny)));
+        }
+        (!fields.is_empty()).then(|| PlannedField::new("access", flow_map(&fields), ""))
+    }
+
+    /// Nobody.
+    pub fn nobody() -> AccessPlan {
+        AccessPlan { allow: None, deny: all_networks().to_vec() }
+    }
+}
+
+/// The rules of `allow` and `deny` at a level; the first one that matches decides.
+pub(super) fn read_access(
+    rules: &[&Directive],
+    limited: bool,
+    ledger: &FindingLedger,
+) -> Result<AccessPlan, ImportFault> {
+    let mut ordered: Vec<(IpNet, bool)> = Vec::new();
+    for directive in rules {
+        let allowed = directive.name == "allow";
+        let nets = match directive.arg(0) {
+            "all" => all_networks().to_vec(),
+            "unix:" if allowed => {
+                ledger.skips(directive, "peers on unix sockets have no address here");
+                continue;
+            }
+            "unix:" => {
+                ledger.loses(directive, "peers on unix sockets have no address here");
+                continue;
+            }
+            text => crate::import::networks::parse_range(text).filter(|_| !text.contains('-')).ok_or_else(
+                || ImportFault::new(&directive.at, format!("`{text}` is not an address or network")),
+            )?,
+        };
+        ordered.extend(nets.into_iter().map(|net| (net, allowed)));
+        if limited {
+            let says = "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
+            ledger.differs(directive, says);
+        } else {
+            ledger.exact(directive, "access");
+        }
+    }
+    let too_many = |TooManyNetworks| {
+        let at = rules.first().map(|directive| directive.at.clone());
+        ImportFault {
+            at: at.unwrap_or(super::nowhere()),
+            message: "these rules become too many networks".to_owned(),
+        }
+    };
+    let denied = first_match(&ordered, false).map_err(too_many)?;
+    if denied.is_empty() {
+        return Ok(AccessPlan::default());
+    }
+    let closes = all_networks().iter().all(|all| ordered.iter().any(|(net, allowed)| net == all && !allowed));
+    if !closes {
+        return Ok(AccessPlan { allow: None, deny: denied });
+    }
+    let allowed = first_match(&ordered, true).map_err(too_many)?;
+    if allowed.is_empty() {
+        return Ok(AccessPlan::nobody());
+    }
+    Ok(AccessPlan { allow: Some(allowed), deny: Vec::new() })
+}
+
+/// The networks that `if ($variable) { return 403; }` of this level denies; other conditions get a finding.
+pub(super) fn read_conditions(
+    scope: &Scope<'_>,
+    variables: &VariableTable<'_>,
+    ledger: &FindingLedger,
+) -> Result<Vec<IpNet>, ImportFault> {
+    let mut denied = Vec::new();
+    for directive in scope.own_level().iter().filter(|directive| directive.name == "if") {
+        if ledger.is_told(directive) && denied_by(directive, variables).is_none() {
+            continue;
+        }
+        match denied_by(directive, variables) {
+            Some(Ok((nets, status))) => {
+                denied.extend(nets);
+                match status {
+                    403 => ledger.exact(directive, "access: { deny }"),
+                    status => ledger
+                        .differs(directive, format!("access: {{ deny }}: with 403 in place of {status}")),
+                }
+                directive.children().iter().for_each(|inner| ledger.mark(inner));
+            }
+            Some(Err(why)) => lose_condition(directive, &why, ledger),
+            None => {
+                let why = "the gateway has no conditions";
+                if directive.children().iter().any(super::location_tree::subtree_guards) {
+                    lose_condition(directive, why, ledger);
+                } else {
+                    ledger.skips(directive, why);
+                    ledger.skip_all(directive.children(), why);
+                }
+            }
+        }
+    }
+    Ok(denied)
+}
+
+fn lose_condition(directive: &Directive, why: &str, ledger: &FindingLedger) {
+    ledger.loses(directive, why);
+    ledger.skip_all(directive.children(), why);
+}
+
+type DeniedNetworks = Result<(Vec<IpNet>, u16), String>;
+
+/// The networks and the status of a condition on a `geo` variable whose block refuses.
+fn denied_by(directive: &Directive, variables: &VariableTable<'_>) -> Option<DeniedNetworks> {
+    let [only] = directive.children() else { return None };
+    let status = Some(only).filter(|only| only.name == "return")?.arg(0).parse::<u16>().ok()?;
+    if !(400..=599).contains(&status) {
+        return None;
+    }
+    let condition = directive.args.join(" ");
+    let inner = condition.strip_prefix('(')?.strip_suffix(')')?.trim();
+    let words: Vec<&str> = inner.split_whitespace().collect();
+    let (name, expected, equal) = match words.as_slice() {
+        [name] => (*name, None, true),
+        [name, "=", value] => (*name, Some(value.trim_matches(['"', '\''])), true),
+        [name, "!=", value] => (*name, Some(value.trim_matches(['"', '\''])), false),
+        _ => return None,
+    };
+    let name = name.strip_prefix('$')?;
+    let is_wanted = |value: &str| match expected {
+        None => !value.is_empty() && value != "0",
+        Some(expected) => (value == expected) == equal,
+    };
+    let found = match variables.find(name) {
+        Some(Variable::Geo(geo)) => geo.networks_with(is_wanted),
+        None if name == "remote_addr" => match expected {
+            Some(text) if equal => match text.parse::<std::net::IpAddr>() {
+                Ok(address) => Ok(vec![IpNet::from(address)]),
+                Err(_) => return None,
+            },
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(found.map(|nets| (nets, status)))
+}

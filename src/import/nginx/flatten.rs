@@ -1,0 +1,225 @@
+//! Nested locations as the flat list of gateway.yaml, in which the same location is found for every path.
+//!
+//! nginx looks for the longest prefix level by level; then it tries the regular expressions of the innermost level, and
+//! those of each level around it unless `^~` stands there. The gateway tries all expressions of a file in order. So an
+//! expression that holds below one prefix only is written with that prefix before it, those of longer prefixes first,
+//! and a prefix whose paths must not meet the expressions behind is closed by an expression of its own.
+
+use super::location_tree::{LocationMatch, LocationNode};
+use super::parser::Directive;
+use super::regex_scope::{RegexBelow, scope_regex};
+use super::scope::FindingLedger;
+
+/// A location of gateway.yaml.
+#[derive(Debug)]
+pub(super) struct FlatLocation<'n, 'd> {
+    /// As in the field `path`.
+    pub path: String,
+    pub node: &'n LocationNode<'d>,
+}
+
+/// A path without expressions, and the levels whose expressions are tried for it.
+struct Leaf<'n, 'd> {
+    path: &'n str,
+    exact: bool,
+    node: &'n LocationNode<'d>,
+    /// The nodes whose expressions are tried, in order.
+    tried: Vec<&'n LocationNode<'d>>,
+}
+
+/// The list of a server.
+pub(super) fn flatten_server<'n, 'd>(
+    root: &'n LocationNode<'d>,
+    ledger: &FindingLedger,
+) -> Vec<FlatLocation<'n, 'd>> {
+    let mut leaves = Vec::new();
+    let has_root = root.children.iter().any(|node| node.is_prefix() && node.static_path() == Some("/"));
+    let base = with_regexes(root, &[]);
+    if !has_root {
+        leaves.push(Leaf { path: "/", exact: false, node: root, tried: base.clone() });
+    }
+    collect_leaves(root, &base, &[], ledger, &mut leaves);
+    let mut flat = Vec::new();
+    let outer = |leaf: &Leaf<'_, '_>| leaf.tried.len() == base.len() && same_nodes(&leaf.tried, &base);
+    for leaf in &leaves {
+        let path = match (leaf.exact, leaf.tried.is_empty()) {
+            (true, _) => format!("= {}", leaf.path),
+            (false, true)
+                if root.regexes().next().is_some() || leaves.iter().any(|leaf| !leaf.tried.is_empty()) =>
+            {
+                format!("^~ {}", leaf.path)
+            }
+            _ => leaf.path.to_owned(),
+        };
+        flat.push(FlatLocation { path, node: leaf.node });
+    }
+    // The longest first, so that a longer prefix is closed before a shorter one's expressions are tried.
+    let mut open: Vec<&Leaf<'n, 'd>> =
+        leaves.iter().filter(|leaf| !leaf.exact && !leaf.tried.is_empty()).collect();
+    open.sort_by_key(|leaf| std::cmp::Reverse(leaf.path.len()));
+    for (index, leaf) in open.iter().enumerate() {
+        let shorter = |other: &&&Leaf<'_, '_>| leaf.path.starts_with(other.path) && !outer(other);
+        let above = open[index + 1..].iter().find(shorter);
+        let is_covered = match above {
+            Some(above) => same_nodes(&above.tried, &leaf.tried),
+            None => outer(leaf),
+        };
+        if !is_covered {
+            scope_leaf(leaf, root, above.is_some(), ledger, &mut flat);
+        }
+    }
+    flat.extend(root.regexes().map(|node| FlatLocation { path: regex_path(&node.matching), node }));
+    flat
+}
+
+fn same_nodes(one: &[&LocationNode<'_>], other: &[&LocationNode<'_>]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| std::ptr::eq(*one, *other))
+}
+
+/// The expressions of `node` before those of `behind`.
+fn with_regexes<'n, 'd>(
+    node: &'n LocationNode<'d>,
+    behind: &[&'n LocationNode<'d>],
+) -> Vec<&'n LocationNode<'d>> {
+    node.regexes().next().map(|_| node).into_iter().chain(behind.iter().copied()).collect()
+}
+
+/// `tried` are the levels that a child of `parent` tries, `hidden` the paths of outer levels that win over it.
+fn collect_leaves<'n, 'd>(
+    parent: &'n LocationNode<'d>,
+    tried: &[&'n LocationNode<'d>],
+    hidden: &[&'n str],
+    ledger: &FindingLedger,
+    leaves: &mut Vec<Leaf<'n, 'd>>,
+) {
+    let own_level = usize::from(parent.regexes().next().is_some());
+    for node in &parent.children {
+        let Some(path) = node.static_path() else { continue };
+        if hidden.iter().any(|outer| path.starts_with(outer)) {
+            if let Some(directive) = node.directive {
+                ledger.exact(directive, "nginx never reaches it: a location of an outer level is longer");
+                mark_unreached(directive, ledger);
+            }
+            continue;
+        }
+        let exact = !node.is_prefix();
+        let behind = match &node.matching {
+            LocationMatch::Exact(_) => Vec::new(),
+            LocationMatch::Prefix { no_regex: true, .. } => tried[own_level..].to_vec(),
+            _ => tried.to_vec(),
+        };
+        let inside = if exact { Vec::new() } else { with_regexes(node, &behind) };
+        leaves.push(Leaf { path, exact, node, tried: inside.clone() });
+        let siblings = parent.children.iter().filter_map(LocationNode::static_path);
+        let longer = siblings.filter(|other| *other != path && other.starts_with(path));
+        let hidden: Vec<&str> = hidden.iter().copied().chain(longer).collect();
+        collect_leaves(node, &inside, &hidden, ledger, leaves);
+    }
+}
+
+fn mark_unreached(directive: &Directive, ledger: &FindingLedger) {
+    super::parser::visit_all(directive.children(), &mut |inner| {
+        ledger.exact(inner, "nginx never reaches its location");
+    });
+}
+
+/// Writes the expressions of a leaf with its prefix before them, and closes it where others would follow.
+fn scope_leaf<'n, 'd>(
+    leaf: &Leaf<'n, 'd>,
+    root: &'n LocationNode<'d>,
+    is_below_scoped: bool,
+    ledger: &FindingLedger,
+    flat: &mut Vec<FlatLocation<'n, 'd>>,
+) {
+    let has_outer = root.regexes().next().is_some();
+    let tries_outer = leaf.tried.last().is_some_and(|last| std::ptr::eq(*last, root));
+    let close = is_below_scoped || (has_outer && !tries_outer);
+    for level in &leaf.tried {
+        if std::ptr::eq(*level, root) && !close {
+            continue;
+        }
+        for node in level.regexes() {
+            let LocationMatch::Regex { pattern, any_case } = &node.matching else { continue };
+            match scope_regex(leaf.path, pattern, *any_case) {
+                RegexBelow::Never => {}
+                RegexBelow::Path(path) => flat.push(FlatLocation { path, node }),
+                RegexBelow::Unknown => tell_unscoped(node, leaf.path, ledger),
+            }
+        }
+    }
+    if close {
+        let path = format!("~ ^{}", regex_syntax::escape(leaf.path));
+        flat.push(FlatLocation { path, node: leaf.node });
+    }
+}
+
+fn tell_unscoped(node: &LocationNode<'_>, path: &str, ledger: &FindingLedger) {
+    let Some(directive) = node.directive else { return };
+    let why = format!(
+        "below {path}, this expression cannot be told from the paths around it; write it with its folder"
+    );
+    ledger.loses(directive, why.clone());
+    ledger.skip_all(directive.children(), &why);
+}
+
+/// An expression as in the field `path`.
+pub(super) fn regex_path(matching: &LocationMatch) -> String {
+    match matching {
+        LocationMatch::Regex { pattern, any_case: true } => format!("~* {pattern}"),
+        LocationMatch::Regex { pattern, .. } => format!("~ {pattern}"),
+        LocationMatch::Exact(path) => format!("= {path}"),
+        LocationMatch::Prefix { path, .. } | LocationMatch::Named(path) => path.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::nginx::parser::ConfParser;
+    use crate::import::nginx::scope::Scope;
+
+    fn flat_paths(conf: &str) -> Vec<String> {
+        let directives = ConfParser::read_text(conf, "x").unwrap();
+        let ledger = FindingLedger::default();
+        let root = LocationNode::read_server(Scope::new(&directives), &ledger).unwrap();
+        flatten_server(&root, &ledger).into_iter().map(|flat| flat.path).collect()
+    }
+
+    #[test]
+    fn plain_locations_stay_as_they_are() {
+        let conf = "location /a {} location = /b {} location ^~ /c/ {} location ~ x$ {}";
+        assert_eq!(flat_paths(conf), ["/", "/a", "= /b", "^~ /c/", "~ x$"]);
+        assert_eq!(flat_paths("location / { location /a/ { location /a/b {} } }"), ["/", "/a/", "/a/b"]);
+    }
+
+    #[test]
+    fn an_expression_inside_a_prefix_stays_below_it() {
+        let conf = r"location /app/ { location ~ \.php$ {} } location ~ \.js$ {}";
+        assert_eq!(flat_paths(conf), ["/", "/app/", r"~ ^(?s-i:/app/.*)(?:\.php$)", r"~ \.js$"]);
+    }
+
+    #[test]
+    fn a_prefix_that_stops_outer_expressions_is_closed() {
+        let conf = r"location ^~ /app/ { location ~ \.php$ {} } location ~ \.js$ {}";
+        assert_eq!(flat_paths(conf), ["/", "/app/", r"~ ^(?s-i:/app/.*)(?:\.php$)", "~ ^/app/", r"~ \.js$"]);
+        // A longer prefix of the outer level never meets the expressions inside the shorter one.
+        let conf = r"location /app/ { location ~ \.php$ {} } location /app/x/ {} location ~ \.js$ {}";
+        assert_eq!(
+            flat_paths(conf),
+            [
+                "/",
+                "/app/",
+                "/app/x/",
+                r"~ ^(?s-i:/app/x/.*)(?:\.js$)",
+                "~ ^/app/x/",
+                r"~ ^(?s-i:/app/.*)(?:\.php$)",
+                r"~ \.js$"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_nested_location_behind_a_longer_outer_one_is_never_reached() {
+        assert_eq!(flat_paths("location /a { location /a/b/c {} } location /a/b {}"), ["/", "/a", "/a/b"]);
+    }
+}

@@ -1,0 +1,110 @@
+//! The patterns of `include`: `*`, `?` and `[…]` in the parts of a path.
+
+use std::path::{Component, Path, PathBuf};
+
+/// More files than this are not included.
+const FILES_MAX: usize = 2_000;
+
+/// Whether a name is a pattern.
+pub(super) fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
+/// The files that match, in the order of their names.
+pub(super) fn find_files(pattern: &Path) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::new()];
+    for part in pattern.components() {
+        let text = part.as_os_str().to_string_lossy();
+        if !matches!(part, Component::Normal(_)) || !is_pattern(&text) {
+            found.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        let pattern: Vec<char> = text.chars().collect();
+        let mut next = Vec::new();
+        for folder in &found {
+            let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder.as_path() };
+            let Ok(entries) = std::fs::read_dir(listed) else { continue };
+            let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+            let fits = |name: &String| {
+                let hidden = name.starts_with('.') && !text.starts_with('.');
+                !hidden && matches_glob(&pattern, &name.chars().collect::<Vec<_>>())
+            };
+            next.extend(names.filter(fits).map(|name| folder.join(name)));
+        }
+        next.sort();
+        next.truncate(FILES_MAX);
+        found = next;
+    }
+    found.retain(|path| path.is_file());
+    found
+}
+
+/// Whether one part of a path matches. Takes time in proportion to the product of both lengths.
+fn matches_glob(pattern: &[char], name: &[char]) -> bool {
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while n < name.len() {
+        let step = match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+                continue;
+            }
+            Some('?') => Some(p + 1),
+            Some('[') => match_class(pattern, p, name[n]),
+            Some(c) if *c == name[n] => Some(p + 1),
+            _ => None,
+        };
+        match (step, star) {
+            (Some(next), _) => (p, n) = (next, n + 1),
+            (None, Some((at, from))) => {
+                star = Some((at, from + 1));
+                (p, n) = (at + 1, from + 1);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[p.min(pattern.len())..].iter().all(|c| *c == '*')
+}
+
+/// The place behind the class at `start`, if `c` is in it. A class that is not closed is a plain bracket.
+fn match_class(pattern: &[char], start: usize, c: char) -> Option<usize> {
+    let negated = matches!(pattern.get(start + 1), Some('!' | '^'));
+    let first = start + 1 + usize::from(negated);
+    let Some(length) = pattern.get(first + 1..).and_then(|rest| rest.iter().position(|c| *c == ']')) else {
+        return (c == '[').then_some(start + 1);
+    };
+    let end = first + 1 + length;
+    let (mut at, mut inside) = (first, false);
+    while at < end {
+        if at + 2 < end && pattern[at + 1] == '-' {
+            inside |= (pattern[at]..=pattern[at + 2]).contains(&c);
+            at += 3;
+        } else {
+            inside |= pattern[at] == c;
+            at += 1;
+        }
+    }
+    (inside != negated).then_some(end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_path_match() {
+        let matches = |pattern: &str, name: &str| {
+            matches_glob(&pattern.chars().collect::<Vec<_>>(), &name.chars().collect::<Vec<_>>())
+        };
+        for (pattern, name) in
+            [("*.conf", "a.conf"), ("a?c", "abc"), ("[a-c]x", "bx"), ("[!a]x", "bx"), ("*a*b*", "xaxbx")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("*.conf", "a.conf~"), ("a?c", "ac"), ("[a-c]x", "dx"), ("[!a]x", "ax"), ("", "x")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What the gateway says once for all servers: the client's address, the size of bodies, times of clients.
+
+use super::parser::Directive;
+use super::scope::{FindingLedger, Scope};
+use super::values::{size_of, time_of, write_size, write_time};
+use crate::config::value::names::parse_header_name;
+use crate::import::gateway_file::PlannedField;
+use crate::import::networks::parse_range;
+use crate::import::yaml_text::{flow_map, one_or_list, quote};
+use crate::import::{ImportFault, ImportedLine};
+
+/// nginx's default of `client_max_body_size`.
+const BODY_MAX: u64 = 1 << 20;
+
+/// The fields of `server`; `scopes` are those of all servers, `locations` those of all locations.
+pub(super) fn read_server_fields(
+    scopes: &[Scope<'_>],
+    locations: &[Scope<'_>],
+    http: &Scope<'_>,
+    ledger: &FindingLedger,
+) -> Result<Vec<PlannedField>, ImportFault> {
+    let mut fields =
+        vec![PlannedField::new("ipv6_prefix", "128", "nginx counts each IPv6 address by itself")];
+    fields.extend(read_client_address(scopes, locations, ledger)?);
+    fields.extend(read_body_size(locations, ledger)?);
+    let mut times = Vec::new();
+    for (name, field) in [
+        ("keepalive_timeout", "idle"),
+        ("client_header_timeout", "header"),
+        ("client_body_timeout", "body"),
+        ("send_timeout", "write"),
+    ] {
+        let Some(directive) = http.value_of(name) else { continue };
+        let ms = time_of(directive)?;
+        if ms > 0 {
+            ledger.exact(directive, format!("server: {{ timeouts: {{ {field} }} }}"));
+            times.push((field.to_owned(), write_time(ms)));
+        }
+    }
+    if !times.is_empty() {
+        fields.push(PlannedField::new("timeouts", flow_map(&times), ""));
+    }
+    if http.is_on("underscores_in_headers") {
+        fields.push(PlannedField::new("underscore_headers", "pass", ""));
+    }
+    Ok(fields)
+}
+
+/// Where a place's `set_real_ip_from` and `real_ip_header` lead.
+fn trusted_of(scope: &Scope<'_>) -> (Vec<ImportedLine>, Option<ImportedLine>) {
+    let nets = scope.nearest("set_real_ip_from").iter().map(|directive| directive.at.clone()).collect();
+    (nets, scope.value_of("real_ip_header").map(|directive| directive.at.clone()))
+}
+
+/// `trusted_proxies` and `client_ip`, if all servers agree.
+fn read_client_address(
+    scopes: &[Scope<'_>],
+    locations: &[Scope<'_>],
+    ledger: &FindingLedger,
+) -> Result<Vec<PlannedField>, ImportFault> {
+    let Some(first) = scopes.first() else { return Ok(Vec::new()) };
+    let agreed = trusted_of(first);
+    if scopes.iter().chain(locations).any(|scope| trusted_of(scope) != agreed) {
+        for scope in scopes.iter().chain(locations) {
+            for directive in scope.nearest_of(&["set_real_ip_from", "real_ip_header"]) {
+                let why = "servers or locations trust different proxies; the gateway trusts the same ones everywhere. \
+                           Write server.trusted_proxies by hand";
+                ledger.loses(directive, why);
+            }
+        }
+        return Ok(Vec::new());
+    }
+    let mut nets = Vec::new();
+    for directive in first.nearest("set_real_ip_from") {
+        match parse_range(directive.arg(0)) {
+            Some(found) if !directive.arg(0).contains('-') => {
+                nets.extend(found.iter().map(|net| quote(&net.to_string())));
+                ledger.exact(directive, "server: { trusted_proxies }");
+            }
+            _ if directive.arg(0) == "unix:" => ledger.exact(directive, "peers on unix sockets are trusted"),
+            _ => {
+                let says = "names are not resolved: write the addresses into server.trusted_proxies";
+                ledger.loses(directive, says);
+            }
+        }
+    }
+    if nets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut fields = vec![PlannedField::new("trusted_proxies", one_or_list(&nets), "")];
+    let directive = first.value_of("real_ip_header");
+    let header = directive.map_or("X-Real-IP", |directive| directive.arg(0));
+    let source = match header.to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => "x-forwarded-for".to_owned(),
+        "proxy_protocol" => String::new(),
+        _ if parse_header_name(header).is_ok() => format!("header:{header}"),
+        _ => {
+            let at = directive.map(|directive| directive.at.clone()).unwrap_or(super::nowhere());
+            return Err(ImportFault::new(&at, format!("`{header}` is no header")));
+        }
+    };
+    if !source.is_empty() {
+        fields.push(PlannedField::new("client_ip", quote(&source), ""));
+    }
+    if let Some(directive) = directive {
+        match header.eq_ignore_ascii_case("x-forwarded-for") && !first.is_on("real_ip_recursive") {
+            true => ledger.differs(
+                directive,
+                "the right-most address that is not of a trusted proxy counts, as with `real_ip_recursive on`",
+            ),
+            false => ledger.exact(directive, "server: { client_ip }"),
+        }
+    }
+    if let Some(directive) = first.value_of("real_ip_recursive") {
+        ledger.exact(directive, "");
+    }
+    Ok(fields)
+}
+
+/// `max_body`: one size for the whole gateway.
+fn read_body_size(
+    locations: &[Scope<'_>],
+    ledger: &FindingLedger,
+) -> Result<Option<PlannedField>, ImportFault> {
+    let mut sizes: Vec<(Option<&Directive>, u64)> = Vec::new();
+    for scope in locations {
+        let directive = scope.value_of("client_max_body_size");
+        let size = directive.map_or(Ok(BODY_MAX), size_of)?;
+        sizes.push((directive, if size == 0 { u64::MAX } else { size }));
+    }
+    let most = sizes.iter().map(|(_, size)| *size).max().unwrap_or(BODY_MAX);
+    for (directive, size) in sizes {
+        let Some(directive) = directive else { continue };
+        match size == most {
+            true => ledger.exact(directive, "server: { max_body }"),
+            false => ledger.loses(directive, "the gateway has one size for all locations, the largest one"),
+        }
+    }
+    Ok((most != u64::MAX)
+        .then(|| PlannedField::new("max_body", write_size(most), "client_max_body_size, by default 1m")))
+}

@@ -1,0 +1,205 @@
+//! `listen` of all servers: the listeners, and which server is the default of each.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::parser::Directive;
+use super::scope::{FindingLedger, Scope};
+use crate::import::ImportFault;
+use crate::import::gateway_file::{ListenPlan, PlannedField};
+use crate::import::yaml_text::{flow_map, quote};
+
+/// The parameters that the gateway does not need.
+const IGNORED: [&str; 8] =
+    ["reuseport", "bind", "deferred", "ipv6only", "so_keepalive", "backlog", "rcvbuf", "sndbuf"];
+
+/// All addresses, each with the servers that serve it.
+#[derive(Debug, Default)]
+pub(super) struct ListenerTable {
+    listeners: BTreeMap<String, Listener>,
+}
+
+#[derive(Debug, Default)]
+struct Listener {
+    /// The number of each server, in the order of the file.
+    servers: Vec<usize>,
+    default: Option<usize>,
+    tls: bool,
+    proxy_protocol: bool,
+    certificates: Vec<Vec<(String, String)>>,
+    source: Option<crate::import::ImportedLine>,
+}
+
+impl ListenerTable {
+    /// Adds the listeners of a server; `scope` is that of its block.
+    pub fn add_server(
+        &mut self,
+        number: usize,
+        server: &Directive,
+        scope: &Scope<'_>,
+        folder: &Path,
+        ledger: &FindingLedger,
+    ) -> Result<(), ImportFault> {
+        let own: Vec<&Directive> =
+            scope.own_level().iter().filter(|directive| directive.name == "listen").collect();
+        if own.is_empty() {
+            ledger.differs_at(
+                &server.at,
+                "server",
+                "without `listen` it is *:80, as for nginx started by root",
+            );
+            let listener = self.listeners.entry("0.0.0.0:80".to_owned()).or_default();
+            listener.servers.push(number);
+            listener.source = Some(server.at.clone());
+        }
+        for directive in own {
+            let address = read_address(directive)?;
+            let listener = self.listeners.entry(address).or_default();
+            listener.source.get_or_insert_with(|| directive.at.clone());
+            if listener.servers.contains(&number) {
+                return Err(ImportFault::new(&directive.at, "the server listens on this address twice"));
+            }
+            listener.servers.push(number);
+            read_parameters(directive, number, listener, ledger)?;
+            if listener.tls {
+                listener.certificates.extend(read_certificate(scope, folder, ledger));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all servers listen on the same addresses, so that locations need not name them.
+    pub fn are_uniform(&self) -> bool {
+        let mut sets = self.listeners.values().map(|listener| &listener.servers);
+        let first = sets.next();
+        let same_default = |listener: &Listener| listener.default_server();
+        let mut defaults = self.listeners.values().map(same_default);
+        let default = defaults.next();
+        sets.all(|set| Some(set) == first) && defaults.all(|other| Some(other) == default)
+    }
+
+    /// The names of the listeners of a server: those where it is the default, and the others.
+    pub fn names_of(&self, number: usize) -> (Vec<String>, Vec<String>) {
+        let served = self.listeners.iter().enumerate();
+        let served = served.filter(|(_, (_, listener))| listener.servers.contains(&number));
+        let (default, others): (Vec<_>, Vec<_>) =
+            served.partition(|(_, (_, listener))| listener.default_server() == number);
+        let name = |(place, _): (usize, _)| listener_name(place);
+        (default.into_iter().map(name).collect(), others.into_iter().map(name).collect())
+    }
+
+    /// The listeners to write; they have names if locations need them.
+    pub fn into_plans(self, named: bool) -> Vec<ListenPlan> {
+        let plan = |(place, (address, listener)): (usize, (String, Listener))| {
+            let mut fields = Vec::new();
+            match listener.certificates.as_slice() {
+                _ if !listener.tls => {}
+                [] => {}
+                [one] => fields.push(PlannedField::new("tls", flow_map(one), "")),
+                several => {
+                    let list: Vec<String> = several.iter().map(|one| flow_map(one)).collect();
+                    fields.push(PlannedField::new("tls", format!("[{}]", list.join(", ")), ""));
+                }
+            }
+            if listener.proxy_protocol {
+                fields.push(PlannedField::new("proxy_protocol", "required", ""));
+            }
+            let name = if named { listener_name(place) } else { String::new() };
+            ListenPlan { address, name, fields, source: listener.source }
+        };
+        self.listeners.into_iter().enumerate().map(plan).collect()
+    }
+}
+
+fn listener_name(place: usize) -> String {
+    format!("listener-{}", place + 1)
+}
+
+impl Listener {
+    fn default_server(&self) -> usize {
+        self.default.or(self.servers.first().copied()).unwrap_or_default()
+    }
+}
+
+/// The address as in gateway.yaml.
+fn read_address(directive: &Directive) -> Result<String, ImportFault> {
+    let text = directive.arg(0);
+    let wrong = || ImportFault::new(&directive.at, format!("`{text}` is no address to listen on"));
+    if text.strip_prefix("unix:").is_some_and(|path| path.starts_with('/')) {
+        return Ok(text.to_owned());
+    }
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(format!("0.0.0.0:{port}"));
+    }
+    let text = text.strip_prefix("*:").map_or(text.to_owned(), |port| format!("0.0.0.0:{port}"));
+    let text = text.strip_prefix("localhost").map_or(text.clone(), |rest| format!("127.0.0.1{rest}"));
+    let with_port = |text: &str| format!("{text}:80").parse::<SocketAddr>().ok();
+    let address = text.parse::<SocketAddr>().ok().or_else(|| with_port(&text));
+    address.map(|address| address.to_string()).ok_or_else(wrong)
+}
+
+fn read_parameters(
+    directive: &Directive,
+    number: usize,
+    listener: &mut Listener,
+    ledger: &FindingLedger,
+) -> Result<(), ImportFault> {
+    for parameter in directive.args.iter().skip(1) {
+        let name = parameter.split_once('=').map_or(parameter.as_str(), |(name, _)| name);
+        match name {
+            "default_server" | "default" => listener.default = Some(number),
+            "ssl" => listener.tls = true,
+            "proxy_protocol" => listener.proxy_protocol = true,
+            "http2" | "spdy" => {}
+            name if IGNORED.contains(&name) => {}
+            "setfib" | "fastopen" | "accept_filter" => {}
+            "quic" | "http3" => {
+                ledger.skips(directive, "the gateway speaks HTTP/1.1 and HTTP/2 only");
+            }
+            _ => {
+                let message = format!("`{parameter}` is no parameter of `listen`");
+                return Err(ImportFault::new(&directive.at, message));
+            }
+        }
+    }
+    if !ledger.is_told(directive) {
+        ledger.exact(directive, "listen");
+    }
+    Ok(())
+}
+
+/// The certificate of a server, as the fields of `tls`.
+fn read_certificate(
+    scope: &Scope<'_>,
+    folder: &Path,
+    ledger: &FindingLedger,
+) -> Option<Vec<(String, String)>> {
+    let path = |directive: &Directive| quote(&folder.join(directive.arg(0)).display().to_string());
+    let (cert, key) = (scope.value_of("ssl_certificate")?, scope.value_of("ssl_certificate_key")?);
+    for directive in [cert, key] {
+        if directive.arg(0).contains('$') || directive.arg(0).contains(':') {
+            ledger.skips(directive, "the gateway chooses certificates by their names, from files");
+            return None;
+        }
+        ledger.exact(directive, "tls");
+    }
+    let mut fields = vec![("cert".to_owned(), path(cert)), ("key".to_owned(), path(key))];
+    let verify = scope.value_of("ssl_verify_client").filter(|directive| directive.arg(0) == "on");
+    if let (Some(verify), Some(ca)) = (verify, scope.value_of("ssl_client_certificate")) {
+        ledger.exact(ca, "tls: { client_ca }");
+        ledger.differs(verify, "tls: { client_ca }: the handshake fails, where nginx answers 400");
+        fields.push(("client_ca".to_owned(), path(ca)));
+    }
+    if let Some(protocols) = scope.value_of("ssl_protocols") {
+        let has = |version: &str| protocols.args.iter().any(|word| word == version);
+        if has("TLSv1.3") && !has("TLSv1.2") && !has("TLSv1.1") && !has("TLSv1") {
+            fields.push(("min_version".to_owned(), "\"1.3\"".to_owned()));
+        }
+        match has("TLSv1") || has("TLSv1.1") || has("SSLv3") {
+            true => ledger.differs(protocols, "tls: { min_version }: the oldest version is 1.2"),
+            false => ledger.exact(protocols, "tls: { min_version }"),
+        }
+    }
+    Some(fields)
+}

@@ -1,0 +1,147 @@
+//! The locations of a server as a tree, as nginx searches it.
+
+use super::parser::Directive;
+use super::scope::{FindingLedger, Scope, is_guard};
+use crate::import::ImportFault;
+
+/// How a location matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LocationMatch {
+    Exact(String),
+    Prefix { path: String, no_regex: bool },
+    Regex { pattern: String, any_case: bool },
+    Named(String),
+}
+
+/// A location and those inside it. The root stands for the server itself and is the prefix of everything.
+#[derive(Debug)]
+pub(super) struct LocationNode<'d> {
+    pub matching: LocationMatch,
+    pub scope: Scope<'d>,
+    /// `None` for the server.
+    pub directive: Option<&'d Directive>,
+    pub children: Vec<LocationNode<'d>>,
+}
+
+impl<'d> LocationNode<'d> {
+    /// The tree of a server.
+    pub fn read_server(scope: Scope<'d>, ledger: &FindingLedger) -> Result<LocationNode<'d>, ImportFault> {
+        let matching = LocationMatch::Prefix { path: "/".to_owned(), no_regex: false };
+        let children = read_children(&scope, None, ledger)?;
+        Ok(LocationNode { matching, scope, directive: None, children })
+    }
+
+    /// The path of a location that is no regular expression.
+    pub fn static_path(&self) -> Option<&str> {
+        match &self.matching {
+            LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
+    pub fn is_prefix(&self) -> bool {
+        matches!(self.matching, LocationMatch::Prefix { .. })
+    }
+
+    /// The regular expressions directly inside.
+    pub fn regexes(&self) -> impl Iterator<Item = &LocationNode<'d>> {
+        self.children.iter().filter(|node| matches!(node.matching, LocationMatch::Regex { .. }))
+    }
+
+    /// The named location of this name at the level of the server.
+    pub fn find_named(&self, name: &str) -> Option<&LocationNode<'d>> {
+        self.children.iter().find(|node| matches!(&node.matching, LocationMatch::Named(own) if own == name))
+    }
+}
+
+fn read_children<'d>(
+    scope: &Scope<'d>,
+    outer: Option<&LocationMatch>,
+    ledger: &FindingLedger,
+) -> Result<Vec<LocationNode<'d>>, ImportFault> {
+    let mut children: Vec<LocationNode<'d>> = Vec::new();
+    for directive in scope.own_level().iter().filter(|directive| directive.name == "location") {
+        let wrong = |message: String| Err(ImportFault::new(&directive.at, message));
+        let Some(block) = directive.block.as_deref() else {
+            return wrong("`location` has no block".to_owned());
+        };
+        let matching = read_match(directive)?;
+        match (outer, &matching) {
+            (_, LocationMatch::Named(_)) if outer.is_some() => {
+                return wrong("a named location can only be on the server's level".to_owned());
+            }
+            (Some(LocationMatch::Exact(_) | LocationMatch::Named(_)), _) => {
+                return wrong("a location cannot be inside an exact or a named one".to_owned());
+            }
+            (
+                Some(LocationMatch::Prefix { path: around, .. }),
+                LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. },
+            ) if !path.starts_with(around) => {
+                return wrong(format!("the location `{path}` is outside of `{around}`, which it stands in"));
+            }
+            _ => {}
+        }
+        let same = |node: &LocationNode<'_>| is_duplicate(&node.matching, &matching);
+        if children.iter().any(same) {
+            return wrong(format!("there are two locations `{}`", directive.args.join(" ")));
+        }
+        if let (Some(LocationMatch::Regex { .. }), true) = (outer, directive.block.is_some()) {
+            let why = "a location inside a regular expression is not translated; its requests get the outer location";
+            ledger.skips(directive, why);
+            if subtree_guards(directive) {
+                ledger.loses(directive, why);
+            }
+            ledger.skip_all(block, why);
+            continue;
+        }
+        if !matches!(matching, LocationMatch::Named(_)) {
+            ledger.mark(directive);
+        }
+        let inner = scope.enter(block);
+        let children_inside = read_children(&inner, Some(&matching), ledger)?;
+        children.push(LocationNode {
+            matching,
+            scope: inner,
+            directive: Some(directive),
+            children: children_inside,
+        });
+    }
+    Ok(children)
+}
+
+/// Whether something inside limits or denies.
+pub(super) fn subtree_guards(directive: &Directive) -> bool {
+    is_guard(directive) && directive.name != "location" || directive.children().iter().any(subtree_guards)
+}
+
+/// nginx allows the same regular expression twice; the first one matches.
+fn is_duplicate(one: &LocationMatch, other: &LocationMatch) -> bool {
+    match (one, other) {
+        (LocationMatch::Prefix { path: one, .. }, LocationMatch::Prefix { path: other, .. }) => one == other,
+        (LocationMatch::Regex { .. }, _) => false,
+        _ => one == other,
+    }
+}
+
+fn read_match(directive: &Directive) -> Result<LocationMatch, ImportFault> {
+    let prefix = |path: &str, no_regex| LocationMatch::Prefix { path: path.to_owned(), no_regex };
+    let regex = |pattern: &str, any_case| LocationMatch::Regex { pattern: pattern.to_owned(), any_case };
+    let words: Vec<&str> = directive.args.iter().map(String::as_str).collect();
+    Ok(match words.as_slice() {
+        ["=", path] => LocationMatch::Exact((*path).to_owned()),
+        ["^~", path] => prefix(path, true),
+        ["~", pattern] => regex(pattern, false),
+        ["~*", pattern] => regex(pattern, true),
+        // The mark may stand directly before the path.
+        [word] if word.starts_with('@') => LocationMatch::Named((*word).to_owned()),
+        [word] if word.starts_with("^~") => prefix(&word[2..], true),
+        [word] if word.starts_with("~*") => regex(&word[2..], true),
+        [word] if word.starts_with('~') => regex(&word[1..], false),
+        [word] if word.starts_with('=') => LocationMatch::Exact(word[1..].to_owned()),
+        [word] => prefix(word, false),
+        _ => {
+            let message = format!("`{}` is no location", directive.text());
+            return Err(ImportFault::new(&directive.at, message));
+        }
+    })
+}

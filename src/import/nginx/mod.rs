@@ -1,0 +1,255 @@
+//! nginx.conf: read with its includes, its inheritance and its order of phases, and written as gateway.yaml.
+
+mod access;
+mod balance;
+mod content;
+mod error_pages;
+mod flatten;
+mod glob;
+mod globals;
+mod headers;
+mod hosts;
+mod key;
+mod known;
+mod lexer;
+mod limits;
+mod listeners;
+mod location_tree;
+mod parser;
+mod pieces;
+mod regex_check;
+mod regex_scope;
+mod responses;
+mod scope;
+mod site;
+mod upstream_fields;
+mod upstreams;
+mod values;
+mod variables;
+mod zones;
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::gateway_file::{GatewayFile, LocationPlan};
+use super::{ImportFault, ImportReport, ImportedLine};
+use hosts::{ServerNames, is_covered, read_names};
+use limits::LimitBook;
+use listeners::ListenerTable;
+use location_tree::LocationNode;
+use parser::{ConfParser, Directive, visit_all};
+use scope::{FindingLedger, Scope, is_guard};
+use site::{SiteContext, SiteLocation, finish_location, read_site};
+use upstreams::UpstreamBook;
+use variables::VariableTable;
+use zones::ZoneTable;
+
+/// A place for what has none.
+fn nowhere() -> ImportedLine {
+    ImportedLine { file: "nginx.conf".to_owned(), line: 1 }
+}
+
+/// Imports the file at `path` and everything that it includes.
+pub(super) fn import_nginx(path: &Path) -> Result<(GatewayFile, ImportReport), ImportFault> {
+    let directives = ConfParser::read_file(path)?;
+    let ledger = FindingLedger::default();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+    // A file of conf.d is the inside of `http`.
+    let blocks: Vec<&Directive> = directives.iter().filter(|directive| directive.name == "http").collect();
+    let http = match blocks.as_slice() {
+        [] if directives.iter().any(|directive| directive.name == "server") => directives.as_slice(),
+        [one] => one.children(),
+        [] => return Err(ImportFault::new(&start_of(path), "there is no `http` and no `server` to import")),
+        [_, second, ..] => return Err(ImportFault::new(&second.at, "there are two blocks `http`")),
+    };
+    let file = translate_http(http, &folder, &ledger)?;
+    sweep(&directives, &ledger);
+    Ok((file, ledger.into_report()))
+}
+
+fn start_of(path: &Path) -> ImportedLine {
+    ImportedLine { file: path.display().to_string(), line: 1 }
+}
+
+/// A server with its names and its tree of locations.
+struct ServerPlan<'d> {
+    directive: &'d Directive,
+    names: ServerNames,
+    root: LocationNode<'d>,
+}
+
+fn translate_http<'d>(
+    http: &'d [Directive],
+    folder: &Path,
+    ledger: &FindingLedger,
+) -> Result<GatewayFile, ImportFault> {
+    let variables = VariableTable::read(http, ledger)?;
+    let zones = ZoneTable::read(http, &variables)?;
+    let scope = Scope::new(http);
+    let mut listeners = ListenerTable::default();
+    let servers: Vec<&'d Directive> = http.iter().filter(|directive| directive.name == "server").collect();
+    let Some(first) = servers.first() else {
+        let at = http.first().map_or(nowhere(), |directive| directive.at.clone());
+        return Err(ImportFault::new(&at, "`http` has no `server`"));
+    };
+    let scopes: Vec<Scope<'d>> = servers.iter().map(|server| scope.enter(server.children())).collect();
+    for (number, (server, inner)) in servers.iter().zip(&scopes).enumerate() {
+        listeners.add_server(number, server, inner, folder, ledger)?;
+    }
+    let (mut plans, mut taken) = (Vec::new(), HashSet::new());
+    for (number, (server, inner)) in servers.iter().zip(&scopes).enumerate() {
+        let (default, others) = listeners.names_of(number);
+        let all = [default, others].concat();
+        let names = read_names(server, inner, &all, &mut taken, ledger)?;
+        let root = LocationNode::read_server(inner.clone(), ledger)?;
+        plans.push(ServerPlan { directive: server, names, root });
+    }
+    let mut context = SiteContext {
+        variables: &variables,
+        ledger,
+        limits: LimitBook::new(&zones, ledger),
+        upstreams: UpstreamBook::new(http, ledger)?,
+    };
+    let mut sites = Vec::new();
+    for plan in &plans {
+        sites.push(read_site(&plan.root, plan.directive, &plan.names.primary, &mut context)?);
+    }
+    let limits = context.limits.build_limits();
+    let mut location_scopes = Vec::new();
+    plans.iter().for_each(|plan| collect_scopes(&plan.root, &mut location_scopes));
+    let mut file = GatewayFile {
+        server: globals::read_server_fields(&scopes, &location_scopes, &scope, ledger)?,
+        ..GatewayFile::default()
+    };
+    let named = !listeners.are_uniform();
+    for (number, site) in sites.into_iter().enumerate() {
+        let finished: Vec<LocationPlan> = site
+            .into_iter()
+            .map(|location: SiteLocation<'_>| finish_location(location, &limits, ledger))
+            .collect();
+        place_locations(number, &plans, &listeners, named, finished, &mut file.locations);
+    }
+    tell_unused(&zones, &variables, http, ledger);
+    file.upstreams = context.upstreams.planned;
+    file.limits = limits.limits;
+    file.listen = listeners.into_plans(named);
+    ledger.mark(first);
+    Ok(file)
+}
+
+fn collect_scopes<'d>(node: &LocationNode<'d>, scopes: &mut Vec<Scope<'d>>) {
+    scopes.push(node.scope.clone());
+    node.children.iter().for_each(|child| collect_scopes(child, scopes));
+}
+
+/// Writes the locations of a server for its hosts, and for any host where it is the default.
+fn place_locations(
+    number: usize,
+    plans: &[ServerPlan<'_>],
+    listeners: &ListenerTable,
+    named: bool,
+    locations: Vec<LocationPlan>,
+    out: &mut Vec<LocationPlan>,
+) {
+    let (default, others) = listeners.names_of(number);
+    let hosts = &plans[number].names.hosts;
+    // A wildcard of another server would win over the locations for any host.
+    let covered = |host: &&String| {
+        let rivals = plans.iter().enumerate().filter(|(other, _)| *other != number);
+        rivals.clone().any(|(_, plan)| is_covered(host, &plan.names.hosts))
+    };
+    let claimed: Vec<String> = hosts.iter().filter(covered).cloned().collect();
+    let mut groups = Vec::new();
+    if !default.is_empty() {
+        groups.push((Vec::new(), default.clone()));
+        if !claimed.is_empty() {
+            groups.push((claimed, default));
+        }
+    }
+    if !others.is_empty() && !hosts.is_empty() {
+        groups.push((hosts.clone(), others));
+    }
+    for (hosts, listeners) in groups {
+        for location in &locations {
+            let mut location = location.clone();
+            location.hosts.clone_from(&hosts);
+            if named {
+                location.listeners.clone_from(&listeners);
+            }
+            out.push(location);
+        }
+    }
+}
+
+/// Zones, variables and upstreams that nothing refers to.
+fn tell_unused(
+    zones: &ZoneTable<'_>,
+    variables: &VariableTable<'_>,
+    http: &[Directive],
+    ledger: &FindingLedger,
+) {
+    let upstreams = http.iter().filter(|directive| directive.name == "upstream");
+    let unused = zones.zones().map(|zone| zone.directive).chain(variables.directives()).chain(upstreams);
+    for directive in unused.filter(|directive| !ledger.is_told(directive)) {
+        let says = match directive.name.as_str() {
+            "map" | "geo" => "its values are part of the limits and access rules that use them",
+            _ => "nothing uses it",
+        };
+        ledger.exact(directive, says);
+        directive.children().iter().for_each(|inner| ledger.mark(inner));
+    }
+}
+
+/// Every directive without a finding gets one, so that nothing is left out without a word.
+fn sweep(directives: &[Directive], ledger: &FindingLedger) {
+    let mut limits = false;
+    visit_all(directives, &mut |directive| {
+        limits |= matches!(directive.name.as_str(), "limit_req" | "limit_conn" | "deny");
+    });
+    visit_all(directives, &mut |directive| {
+        if ledger.is_told(directive) {
+            return;
+        }
+        let name = directive.name.as_str();
+        match known::find_harmless(name) {
+            Some(why) => ledger.skips(directive, why),
+            None if matches!(name, "stream" | "mail") => {
+                ledger.skips(directive, "the gateway forwards HTTP only");
+                ledger.skip_all(directive.children(), "the gateway forwards HTTP only");
+            }
+            None if name == "rewrite" && !redirects(directive) && limits => {
+                ledger.loses(directive, known::describe_guard(name).unwrap_or_default());
+            }
+            None if name == "rewrite" => ledger.skips(directive, "paths are not rewritten"),
+            None if name == "satisfy" && directive.arg(0) == "any" => {
+                ledger.differs(
+                    directive,
+                    "an address that is denied stays denied, whatever else would let it in",
+                );
+            }
+            None if is_guard(directive) && !known::is_translated(name) => {
+                let why =
+                    known::describe_guard(name).unwrap_or("this directive is unknown; it may limit or deny");
+                ledger.loses(directive, why);
+                ledger.skip_all(directive.children(), why);
+            }
+            None if known::describe_guard(name).is_some() => ledger.skips(directive, "it does nothing here"),
+            None if matches!(
+                name,
+                "limit_req" | "limit_conn" | "allow" | "deny" | "limit_rate" | "return"
+            ) =>
+            {
+                ledger.exact(
+                    directive,
+                    "it holds nowhere in nginx either: inner levels have their own, or come first",
+                );
+            }
+            None => ledger.exact(directive, ""),
+        }
+    });
+}
+
+fn redirects(directive: &Directive) -> bool {
+    matches!(directive.arg(2), "permanent" | "redirect") || directive.arg(1).contains("://")
+}

@@ -1,0 +1,149 @@
+//! Levels of a configuration and what they inherit: a level with any directive of a kind drops the inherited ones.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use super::parser::Directive;
+use crate::import::{ImportReport, ImportedLine};
+
+/// The levels around a place, the outermost first.
+#[derive(Debug, Clone)]
+pub(super) struct Scope<'d> {
+    levels: Vec<&'d [Directive]>,
+}
+
+impl<'d> Scope<'d> {
+    pub fn new(http: &'d [Directive]) -> Scope<'d> {
+        Scope { levels: vec![http] }
+    }
+
+    /// The scope of a block at this level.
+    pub fn enter(&self, block: &'d [Directive]) -> Scope<'d> {
+        let mut levels = self.levels.clone();
+        levels.push(block);
+        Scope { levels }
+    }
+
+    /// All directives of these names at the innermost level that has one.
+    pub fn nearest_of(&self, names: &[&str]) -> Vec<&'d Directive> {
+        let find = |level: &&'d [Directive]| {
+            let found: Vec<_> =
+                level.iter().filter(|directive| names.contains(&directive.name.as_str())).collect();
+            (!found.is_empty()).then_some(found)
+        };
+        self.levels.iter().rev().find_map(find).unwrap_or_default()
+    }
+
+    /// All directives of a name at the innermost level that has one.
+    pub fn nearest(&self, name: &str) -> Vec<&'d Directive> {
+        self.nearest_of(&[name])
+    }
+
+    /// The directive of a name that holds here.
+    pub fn value_of(&self, name: &str) -> Option<&'d Directive> {
+        self.nearest(name).last().copied()
+    }
+
+    /// The first directive of a name at the innermost level itself, for what is not inherited.
+    pub fn own(&self, name: &str) -> Option<&'d Directive> {
+        self.own_level().iter().find(|directive| directive.name == name)
+    }
+
+    pub fn own_level(&self) -> &'d [Directive] {
+        self.levels.last().copied().unwrap_or_default()
+    }
+
+    /// Whether `on` holds here.
+    pub fn is_on(&self, name: &str) -> bool {
+        self.value_of(name).is_some_and(|directive| directive.arg(0).eq_ignore_ascii_case("on"))
+    }
+
+    /// The constant that `set` gives a variable at this or an outer level.
+    pub fn find_set(&self, variable: &str) -> Option<&'d Directive> {
+        let is_set = |directive: &&Directive| {
+            directive.name == "set" && directive.arg(0).strip_prefix('$') == Some(variable)
+        };
+        self.levels.iter().rev().find_map(|level| level.iter().rfind(is_set))
+    }
+}
+
+/// The report, and which directives have a finding.
+#[derive(Debug, Default)]
+pub(super) struct FindingLedger {
+    report: RefCell<ImportReport>,
+    told: RefCell<HashSet<usize>>,
+}
+
+impl FindingLedger {
+    pub fn exact(&self, directive: &Directive, says: impl Into<String>) {
+        self.report.borrow_mut().exact(&directive.at, &directive.text(), says);
+        self.mark(directive);
+    }
+
+    pub fn differs(&self, directive: &Directive, says: impl Into<String>) {
+        self.report.borrow_mut().differs(&directive.at, &directive.text(), "", says);
+        self.mark(directive);
+    }
+
+    pub fn skips(&self, directive: &Directive, says: impl Into<String>) {
+        self.report.borrow_mut().skips(&directive.at, &directive.text(), says);
+        self.mark(directive);
+    }
+
+    pub fn loses(&self, directive: &Directive, says: impl Into<String>) {
+        self.report.borrow_mut().loses(&directive.at, &directive.text(), says);
+        self.mark(directive);
+    }
+
+    /// A difference that belongs to a line without a directive of its own.
+    pub fn differs_at(&self, at: &ImportedLine, what: &str, says: &str) {
+        self.report.borrow_mut().differs(at, what, "", says);
+    }
+
+    pub fn mark(&self, directive: &Directive) {
+        self.told.borrow_mut().insert(directive.id);
+    }
+
+    pub fn is_told(&self, directive: &Directive) -> bool {
+        self.told.borrow().contains(&directive.id)
+    }
+
+    /// Everything in these blocks is left out for one reason.
+    pub fn skip_all(&self, directives: &[Directive], why: &str) {
+        super::parser::visit_all(directives, &mut |directive| {
+            if super::known::find_harmless(&directive.name).is_some() {
+                self.skips(directive, why);
+            } else if is_guard(directive) {
+                self.loses(directive, why);
+            } else {
+                self.skips(directive, why);
+            }
+        });
+    }
+
+    pub fn into_report(self) -> ImportReport {
+        self.report.into_inner()
+    }
+}
+
+/// Whether a directive limits or denies by itself; unknown ones may.
+pub(super) fn is_guard(directive: &Directive) -> bool {
+    match directive.name.as_str() {
+        "limit_req"
+        | "limit_conn"
+        | "deny"
+        | "limit_rate"
+        | "client_max_body_size"
+        | "internal"
+        | "limit_except" => true,
+        "return" => directive.arg(0).starts_with(['4', '5']),
+        "allow" | "if" | "satisfy" | "rewrite" => false,
+        "ssl_verify_client" => directive.arg(0) != "off",
+        "ssl_reject_handshake" => directive.arg(0) == "on",
+        "auth_basic" | "auth_request" => directive.arg(0) != "off",
+        name => {
+            super::known::describe_guard(name).is_some()
+                || (super::known::find_harmless(name).is_none() && !super::known::is_translated(name))
+        }
+    }
+}

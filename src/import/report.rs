@@ -1,0 +1,171 @@
+//! The report of an import: what was translated exactly, what with a difference, and what not at all.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::ImportedLine;
+
+/// What became of one line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FindingKind {
+    Exact,
+    Difference,
+    /// Neither limits nor denies.
+    NotTranslated,
+    /// Limits or denies, or may do so.
+    Lost,
+}
+
+/// A line of the source and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ImportFinding {
+    pub at: ImportedLine,
+    pub kind: FindingKind,
+    pub directive: String,
+    /// What stands for it, how it differs, or why it is left out.
+    pub says: String,
+}
+
+/// Every finding once.
+#[derive(Debug, Default)]
+pub struct ImportReport {
+    pub findings: Vec<ImportFinding>,
+    seen: HashSet<ImportFinding>,
+}
+
+/// A finding in JSON.
+#[derive(Serialize)]
+struct FindingLine<'a> {
+    file: &'a str,
+    line: usize,
+    directive: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    says: &'a str,
+    /// Of what is not translated: whether it limits or denies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct ReportBody<'a> {
+    exact: Vec<FindingLine<'a>>,
+    different: Vec<FindingLine<'a>>,
+    not_translated: Vec<FindingLine<'a>>,
+    lost: usize,
+}
+
+/// Longer texts of directives are cut.
+const DIRECTIVE_CHARS_MAX: usize = 90;
+
+impl ImportReport {
+    pub(super) fn exact(&mut self, at: &ImportedLine, directive: &str, says: impl Into<String>) {
+        self.add(FindingKind::Exact, at, directive, says.into());
+    }
+
+    pub(super) fn differs(
+        &mut self,
+        at: &ImportedLine,
+        directive: &str,
+        becomes: &str,
+        says: impl Into<String>,
+    ) {
+        let says = says.into();
+        let says = if becomes.is_empty() { says } else { format!("{becomes}: {says}") };
+        self.add(FindingKind::Difference, at, directive, says);
+    }
+
+    pub(super) fn skips(&mut self, at: &ImportedLine, directive: &str, says: impl Into<String>) {
+        self.add(FindingKind::NotTranslated, at, directive, says.into());
+    }
+
+    pub(super) fn loses(&mut self, at: &ImportedLine, directive: &str, says: impl Into<String>) {
+        self.add(FindingKind::Lost, at, directive, says.into());
+    }
+
+    fn add(&mut self, kind: FindingKind, at: &ImportedLine, directive: &str, says: String) {
+        let mut directive: String = directive.split_whitespace().collect::<Vec<_>>().join(" ");
+        if directive.chars().count() > DIRECTIVE_CHARS_MAX {
+            directive = directive.chars().take(DIRECTIVE_CHARS_MAX).chain(['…']).collect();
+        }
+        let finding = ImportFinding { at: at.clone(), kind, directive, says };
+        if self.seen.insert(finding.clone()) {
+            self.findings.push(finding);
+        }
+    }
+
+    pub(super) fn sort_findings(&mut self) {
+        self.findings.sort_by(|a, b| (a.kind, &a.at).cmp(&(b.kind, &b.at)));
+    }
+
+    /// The number of findings that limit or deny and are not translated.
+    pub fn count_lost(&self) -> usize {
+        self.of_kind(FindingKind::Lost).count()
+    }
+
+    pub fn of_kind(&self, kind: FindingKind) -> impl Iterator<Item = &ImportFinding> {
+        self.findings.iter().filter(move |finding| finding.kind == kind)
+    }
+
+    /// The report for people.
+    pub fn render_text(&self) -> String {
+        let mut out = String::new();
+        let parts = [
+            ("translated exactly", &[FindingKind::Exact][..]),
+            ("translated with a difference", &[FindingKind::Difference]),
+            ("not translated", &[FindingKind::Lost, FindingKind::NotTranslated]),
+        ];
+        for (title, kinds) in parts {
+            let count = self.findings.iter().filter(|finding| kinds.contains(&finding.kind)).count();
+            // Writing into a String cannot fail.
+            let _ = writeln!(out, "{title}: {count}");
+            for finding in kinds.iter().flat_map(|&kind| self.of_kind(kind)) {
+                let ImportFinding { at, kind, directive, says } = finding;
+                let mark = if *kind == FindingKind::Lost { "LOST " } else { "" };
+                let _ = match says.as_str() {
+                    "" => writeln!(out, "  {at}: {directive}"),
+                    says => writeln!(out, "  {at}: {mark}{directive}\n      {says}"),
+                };
+            }
+        }
+        let _ = match self.count_lost() {
+            0 => writeln!(out, "nothing that limits or denies was lost"),
+            1 => writeln!(out, "1 line that limits or denies, or may do so, was lost"),
+            lost => writeln!(out, "{lost} lines that limit or deny, or may do so, were lost"),
+        };
+        out
+    }
+
+    /// The report for programs.
+    pub fn render_json(&self) -> String {
+        let lines = |kinds: &[FindingKind]| {
+            let lines = self.findings.iter().filter(|finding| kinds.contains(&finding.kind));
+            lines.map(FindingLine::of).collect()
+        };
+        let body = ReportBody {
+            exact: lines(&[FindingKind::Exact]),
+            different: lines(&[FindingKind::Difference]),
+            not_translated: lines(&[FindingKind::Lost, FindingKind::NotTranslated]),
+            lost: self.count_lost(),
+        };
+        // Only maps with odd keys fail to serialize, and there are none.
+        serde_json::to_string_pretty(&body).unwrap_or_default() + "\n"
+    }
+}
+
+impl FindingLine<'_> {
+    fn of(finding: &ImportFinding) -> FindingLine<'_> {
+        FindingLine {
+            file: &finding.at.file,
+            line: finding.at.line,
+            directive: &finding.directive,
+            says: &finding.says,
+            limits: match finding.kind {
+                FindingKind::Lost => Some(true),
+                FindingKind::NotTranslated => Some(false),
+                _ => None,
+            },
+        }
+    }
+}

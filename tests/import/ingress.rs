@@ -1,0 +1,105 @@
+//! Ingress objects with annotations of ingress-nginx, and the command line.
+
+use sluicegate::config;
+use sluicegate::import::import_file;
+
+use crate::support::{Run, Scratch};
+
+const INGRESS: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: shop
+  namespace: prod
+  annotations:
+    nginx.ingress.kubernetes.io/limit-rps: "10"
+    nginx.ingress.kubernetes.io/limit-rpm: "100"
+    nginx.ingress.kubernetes.io/limit-burst-multiplier: "3"
+    nginx.ingress.kubernetes.io/limit-connections: "7"
+    nginx.ingress.kubernetes.io/limit-rate: "64"
+    nginx.ingress.kubernetes.io/limit-rate-after: "128"
+    nginx.ingress.kubernetes.io/limit-whitelist: "10.0.0.0/8, 192.0.2.1"
+    nginx.ingress.kubernetes.io/rewrite-target: /
+spec:
+  rules:
+    - host: shop.test
+      http:
+        paths:
+          - { path: /api, pathType: Prefix, backend: { service: { name: api, port: { name: http } } } }
+          - { path: /exact, pathType: Exact, backend: { service: { name: api, port: { number: 81 } } } }
+          - { path: /raw, pathType: ImplementationSpecific, backend: { service: { name: web, port: { number: 80 } } } }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: api, namespace: prod }
+spec: { ports: [{ name: http, port: 8080 }] }
+"#;
+
+#[test]
+fn annotations_become_limits() {
+    let scratch = Scratch::new();
+    let imported = import_file(&scratch.file("ingress.yaml", INGRESS)).unwrap();
+    config::parse(&imported.yaml, "gateway.yaml")
+        .unwrap_or_else(|report| panic!("{report}\n{}", imported.yaml));
+    let yaml: serde_yaml::Value = serde_yaml::from_str(&imported.yaml).unwrap();
+    let rps = &yaml["limits"]["prod-shop-rps"];
+    assert_eq!((rps["rate"].as_str(), rps["burst"].as_u64()), (Some("10/s"), Some(31)));
+    assert_eq!(rps["bypass"][1].as_str(), Some("192.0.2.1/32"));
+    let rpm = &yaml["limits"]["prod-shop-rpm"];
+    // nginx counts 100r/m as 1.666 per second.
+    assert_eq!((rpm["rate"].as_str(), rpm["burst"].as_u64()), (Some("833/500s"), Some(301)));
+    assert_eq!(yaml["limits"]["prod-shop-connections"]["max_concurrent"].as_u64(), Some(7));
+    let paths: Vec<_> =
+        yaml["locations"].as_sequence().unwrap().iter().map(|l| l["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["= /api", "/api/", "= /exact", "/raw"]);
+    let first = &yaml["locations"][0];
+    assert_eq!(first["limits"].as_sequence().unwrap().len(), 3);
+    assert_eq!(first["bandwidth"]["burst"].as_str(), Some("128KiB"));
+    let server = &yaml["upstreams"]["prod-api-8080"]["servers"][0];
+    assert_eq!(server.as_str(), Some("http://api.prod.svc.cluster.local:8080"));
+    assert_eq!(imported.report.count_lost(), 0, "{}", imported.report.render_text());
+}
+
+#[test]
+fn what_denies_and_is_unknown_is_lost() {
+    let scratch = Scratch::new();
+    let text = INGRESS.replace("rewrite-target: /", "auth-url: http://auth.test/");
+    let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
+    assert_eq!(imported.report.count_lost(), 1, "{}", imported.report.render_text());
+    let wrong = INGRESS.replace("limit-rps: \"10\"", "limit-rps: \"ten\"");
+    let fault = import_file(&scratch.file("ingress.yaml", &wrong)).unwrap_err();
+    assert_eq!((fault.at.line, fault.message.as_str()), (8, "`ten` is not a number"));
+    let fault = import_file(&scratch.file("other.yaml", "a: b\n")).unwrap_err();
+    assert!(fault.message.contains("no Kubernetes object"), "{fault}");
+}
+
+#[test]
+fn the_exit_code_tells_what_was_lost() {
+    let scratch = Scratch::new();
+    let run = |args: &[&str]| Run::default().args(args).finish(scratch.path());
+    scratch.file("good.conf", "server { listen 8080; location / { proxy_pass http://127.0.0.1:9; } }");
+    scratch.file(
+        "lossy.conf",
+        "server { listen 8080; location / { auth_basic x; proxy_pass http://127.0.0.1:9; } }",
+    );
+    scratch.file("broken.conf", "server {\n listen 8080\n}");
+    let good = run(&["import", "good.conf"]);
+    assert_eq!(good.code, Some(0), "{}", good.stderr);
+    assert!(good.stdout.contains("upstream: \"127.0.0.1-9\""), "{}", good.stdout);
+    assert!(good.stderr.contains("nothing that limits or denies was lost"), "{}", good.stderr);
+    let lossy = run(&["import", "lossy.conf", "-o", "out.yaml", "--report", "json"]);
+    assert_eq!((lossy.code, lossy.stdout.as_str()), (Some(1), ""));
+    let report: serde_json::Value = serde_json::from_str(&lossy.stderr).unwrap();
+    assert_eq!(report["lost"], 1);
+    assert_eq!(report["not_translated"][0]["directive"], "auth_basic x");
+    assert_eq!(report["not_translated"][0]["limits"], true);
+    assert!(scratch.path().join("out.yaml").exists());
+    assert_eq!(run(&["import", "lossy.conf", "--partial"]).code, Some(0));
+    let broken = run(&["import", "broken.conf"]);
+    assert_eq!(broken.code, Some(3));
+    assert!(broken.stderr.contains("broken.conf:2: `listen` does not end with `;`"), "{}", broken.stderr);
+    assert_eq!(run(&["import", "missing.conf"]).code, Some(3));
+    assert_eq!(run(&["import"]).code, Some(2));
+    let check = run(&["check", "out.yaml"]);
+    assert_eq!(check.code, Some(0), "{}", check.stderr);
+}
