@@ -84,7 +84,6 @@ fn token_bucket() -> LimitConfig {
         missing_key_status: http::StatusCode::FORBIDDEN,
         algorithm: Algorithm::TokenBucket { rates },
         tiers: vec![],
-        views: Vec::new(),
         grants: vec![],
         views: vec![],
         fair_by: vec![],

@@ -324,6 +324,12 @@ impl Limit {
 // === impl ChargeRecord ===
 
 impl ChargeRecord {
+    /// Whether both were taken at one moment of a counter, so that they are settled as one.
+    pub(crate) fn is_settled_with(&self, other: &ChargeRecord) -> bool {
+        let id = |charge: &ChargeRecord| (charge.since.at_ns(), charge.shared, charge.epoch);
+        id(self) == id(other)
+    }
+
     /// Whether it found the queue full, so that [`Limit::displace_waiter`] must follow.
     #[inline]
     pub(crate) fn displaces(&self) -> bool {

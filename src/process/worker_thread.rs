@@ -151,6 +151,7 @@ async fn run_until_drained(start: WorkerStart) {
     }
     sweeping.abort();
     if let Some(flusher) = control.flusher {
+        flusher.settle_after_upgrade(&mut drain).await;
         flusher.flush_and_stop().await;
     }
 }
@@ -293,6 +294,20 @@ impl StoreFlusher {
     /// Whether a request still uses this session; the flusher and its task hold one reference each.
     fn is_in_use(&self) -> bool {
         Rc::strong_count(&self.session) > 2 || Arc::strong_count(&self.session.outbox) > 1
+    }
+
+    /// After an upgrade nobody else settles what the last requests of this process used, so it outlasts an outage of
+    /// the store, until it has to end.
+    async fn settle_after_upgrade(&self, drain: &mut watch::Receiver<bool>) {
+        let outbox = &self.session.outbox;
+        if !outbox.debts.is_handed_over() {
+            return;
+        }
+        let has_to_end = async { while drain.changed().await.is_ok() {} };
+        tokio::select! {
+            () = outbox.wait_settled() => {}
+            () = has_to_end => {}
+        }
     }
 
     async fn flush_and_stop(self) {

@@ -1,8 +1,12 @@
 //! Settles the charges of a request that depend on its response, as soon as the response decides them.
 
-use http::StatusCode;
+use std::task::Waker;
 
-use crate::admission::chain::{ChainPermit, Settlements};
+use bytes::Bytes;
+use http::StatusCode;
+use http_body::Frame;
+
+use crate::admission::chain::{ChainPermit, Extender, Overrun, Settlements};
 use crate::admission::settlement::{ResponseReading, Settlement};
 use crate::base::clock::Now;
 use crate::proxy::reject::status;
@@ -43,6 +47,36 @@ impl RequestState {
             let settlements = permit.settle_by_head(reading, Now::read_clock());
             self.count_settlements(&settlements);
         }
+    }
+
+    /// Reads a part of the body that is passed on, and charges what it decides.
+    pub fn read_frame(&mut self, frame: &Frame<Bytes>, is_last: bool, waker: &Waker) -> Overrun {
+        let Some(reading) = &mut self.reading else { return Overrun::None };
+        match (frame.data_ref(), frame.trailers_ref()) {
+            (Some(data), _) => reading.read_data(data),
+            (None, Some(trailers)) => reading.read_trailers(trailers),
+            (None, None) => {}
+        }
+        if is_last {
+            self.settle_complete();
+            return Overrun::None;
+        }
+        self.extend_reservations(waker)
+    }
+
+    /// Takes what the response needs beyond the reservation, of the limits that cut responses. `waker` is woken when
+    /// the store has answered.
+    pub fn extend_reservations(&mut self, waker: &Waker) -> Overrun {
+        let (Some(reading), Some(permit)) = (&self.reading, &self.chain_permit) else { return Overrun::None };
+        if !reading.may_cut() {
+            return Overrun::None;
+        }
+        let (bytes, session, now) = (self.bytes_sent, self.worker.session.as_ref(), Now::read_clock());
+        let overrun = permit.extend_reservations(&Extender { reading, bytes, session, waker, now });
+        if let Overrun::UsedUp(limit) = overrun {
+            self.limit = Some(limit);
+        }
+        overrun
     }
 
     /// The last piece of the response is about to be passed on: settles all other charges that depend on it.

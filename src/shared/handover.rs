@@ -2,7 +2,6 @@
 //! and the debts. Last answers and local shares travel with the counters.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +39,6 @@ impl StoreHandover {
         store: &Store,
         limits: impl Iterator<Item = &'a Arc<SharedLimit>>,
     ) -> StoreHandover {
-        store.debts().current_store.store(0, Relaxed);
         StoreHandover {
             nodes: store.nodes(),
             limits: limits.map(|limit| LimitHandover::capture_limit(limit)).collect(),

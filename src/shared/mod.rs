@@ -26,6 +26,7 @@
 //! about themselves ([`node_reports`]), the stops that upstreams ask for ([`SharedStops`]), and a secret
 //! ([`share_secret`]). All of these have one tag, and so one hash slot in a Cluster.
 
+mod background_take;
 mod debts;
 mod departures;
 mod fleet;
@@ -47,6 +48,7 @@ mod slot_queue;
 mod slots;
 mod upstream_stops;
 
+pub use background_take::{BackgroundTake, TakeOutcome, WantedUnits};
 pub use debts::Debts;
 pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;

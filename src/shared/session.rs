@@ -1,6 +1,8 @@
 //! The session of one worker with the store: it asks for decisions, refunds unused charges, and reports the slots
 //! that the worker holds.
 
+mod outbox;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -352,30 +354,5 @@ impl StoreRefund {
         let (rule, slot_count) = (&self.limit.rules[self.rate], SlotCount::default());
         let (cost, mark) = (self.cost, self.mark);
         CallItem { rule, key: self.key, cost, limit_index: 0, dry_run: false, slot_count, mark, owed: 0 }
-    }
-}
-
-// === impl StoreOutbox ===
-
-impl StoreOutbox {
-    /// Waits until no refund or settlement is pending and the slots are reported; debts have a flusher of their own.
-    pub async fn wait_flushed(&self) {
-        loop {
-            let idle = self.idle.notified();
-            let has_nothing =
-                self.refunds.capacity() == self.refunds.max_capacity() && !self.is_sending.load(Relaxed);
-            if has_nothing && self.settlements.is_empty() && self.slots.are_reported() {
-                return;
-            }
-            idle.await;
-        }
-    }
-
-    /// Queues a refund; if the queue is full, it is lost.
-    pub fn queue_refund(&self, refund: StoreRefund) {
-        if let Err(error) = self.refunds.try_send(refund) {
-            let (mpsc::error::TrySendError::Full(refund) | mpsc::error::TrySendError::Closed(refund)) = error;
-            refund.limit.count_lost();
-        }
     }
 }

@@ -91,10 +91,8 @@ proptest! {
                 fits.push(model.left() >= cost);
             }
             let judgement = gate.judge(now, 1, cost);
-            prop_assert_eq!(
-                judgement.decisions.iter().map(|judged| judged.decision.outcome == LimitOutcome::Admit).collect::<Vec<_>>(),
-                fits.clone()
-            );
+            let admits = |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Admit;
+            prop_assert_eq!(judgement.decisions.iter().map(admits).collect::<Vec<_>>(), fits.clone());
             settle(judgement);
             for (index, (own, is_shadow)) in owners.iter().enumerate() {
                 let others_admit = (0..owners.len()).all(|other| {

@@ -271,6 +271,42 @@ fn a_response_is_cut_when_nothing_is_left() {
     gateway.get("/").expect(429);
 }
 
+/// A response that was cut short of nothing yet has taken more than it reserved, and keeps that when another clears.
+#[test]
+fn an_extended_reservation_outlives_a_clear() {
+    for algorithm in ["token_bucket", "fixed_window", "sliding_window", "sliding_log"] {
+        let gate = Gate::default();
+        let event = |data: &str| format!("data: {data}\n\n");
+        let text = event(&format!(r#"{{"choices":[{{"delta":{{"content":"{}"}}}}]}}"#, "x".repeat(400)));
+        let usage = |tokens: u64| {
+            format!(r#"{{"usage":{{"prompt_tokens":0,"completion_tokens":{tokens}}},"choices":[]}}"#)
+        };
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+        let streamed = Reply::raw(head).then(text).until(&gate).then(event(&usage(40))).close();
+        let spent = Reply::with(200, &[("Content-Type", "application/json")], &usage(30));
+        let upstream = Upstream::new(move |seen| match &*seen.target {
+            "/streams" => streamed.clone(),
+            "/clears" => Reply::with(204, &[], ""),
+            _ => spent.clone(),
+        });
+        let fields = "charge: { units: llm, reserve: 10, over: cut, clear: 204 }";
+        let gateway = guarded(&upstream, &format!("algorithm: {algorithm}, rate: 1000/30d, {fields}"));
+        let left = || remaining(&gateway.get("/looks").expect(200));
+        let mut client = gateway.client();
+        client.send(get("/streams").bytes());
+        client.take(300);
+        gateway.get("/clears").expect(204);
+        // 10 reserved by the look itself.
+        let before = left();
+        assert!((860..=895).contains(&before), "{algorithm}: {before} left while 100 or more are taken");
+        gate.open();
+        client.rest(PATIENCE);
+        gateway.wait_log(3);
+        // Two looks of 30, of which the last is in flight, and 40 that the stream used.
+        assert_eq!(left(), 1000 - 30 - 40 - 10, "{algorithm}");
+    }
+}
+
 #[test]
 fn a_retried_request_pays_once() {
     let unavailable = Reply::with(503, &[("X-Cost", "50")], "later");

@@ -8,13 +8,15 @@
 //! `chain_pass` judges the local limits and collects the questions to the store, and `conclusion` ends the pass, with
 //! what `shadow` says of limits that judge beside others; `store_round` asks them and applies
 //! the answers, `store_fallback` judges where none came, and `store_slots` takes slots there after a wait. `queued`
-//! waits for turns, `slot_wait` and `store_slot_wait` for slots, and `settle` corrects charges that depend on the
-//! response. `claim_set` is everything that a request holds in any phase, `store_lease` the part in the store.
+//! waits for turns, `slot_wait` and `store_slot_wait` for slots; `extend` takes more units while a response streams,
+//! and `settle` corrects charges that depend on the response. `claim_set` is everything that a request holds in any
+//! phase, `store_lease` the part in the store.
 
 mod chain_pass;
 mod claim;
 mod claim_set;
 mod conclusion;
+mod extend;
 mod findings;
 mod lacking_slots;
 mod mode;
@@ -45,6 +47,7 @@ use crate::limit::{Decision, Limit, Units};
 use crate::shared::{SharedKey, SharedLimit};
 
 use chain_pass::ChainPass;
+pub use extend::{Extender, Overrun};
 pub use mode::{ChainMode, Charge, Look};
 pub use permit::ChainPermit;
 pub use queue_terms::{QueueTerms, longest_wait_ns};

@@ -3,10 +3,10 @@
 use super::RateDecision;
 use super::claim::ClaimKind;
 use super::claim_set::ClaimSet;
+use super::extend::{Extender, Overrun};
 use super::settle::Settlements;
 use crate::admission::settlement::ResponseReading;
 use crate::base::clock::Now;
-use crate::config::LimitId;
 use crate::limit::{Decision, LimitOutcome, SlotOutcome};
 
 /// The right of a request to pass, as long as it is held. Dropping it gives everything back; once the request is
@@ -72,10 +72,9 @@ impl ChainPermit {
         self.held.count_reservations();
     }
 
-    /// Charges what the response has used so far beyond the reservation, for limits that cut responses. Returns such
-    /// a limit if nothing is left of it.
-    pub fn charge_overrun(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Option<LimitId> {
-        self.held.charge_overrun(reading, bytes, now)
+    /// Takes what the response needs beyond the reservation, of the limits that cut responses.
+    pub fn extend_reservations(&self, extender: &Extender<'_>) -> Overrun {
+        self.held.extend_reservations(extender)
     }
 
     /// Settles the charges that the head of the response decides, before the client can know it: its next request

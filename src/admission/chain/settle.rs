@@ -7,8 +7,8 @@ use super::claim_set::ClaimSet;
 use super::store_lease::StoreLease;
 use crate::admission::settlement::{ResponseReading, Settlement, compute_charge};
 use crate::base::clock::Now;
-use crate::config::{ChargeConfig, LimitId, OverrunAction};
-use crate::limit::{Limit, Units};
+use crate::config::ChargeConfig;
+use crate::limit::Limit;
 use crate::shared::StoreSettlement;
 
 /// One for each limit of the chain that charges by the response, in chain order.
@@ -32,39 +32,6 @@ impl ClaimSet {
         })
     }
 
-    pub(super) fn charge_overrun(
-        &mut self,
-        reading: &ResponseReading,
-        bytes: u64,
-        now: Now,
-    ) -> Option<LimitId> {
-        let mut used_up = None;
-        let limits = &self.limits;
-        for claim in &mut self.claims {
-            let limit = &limits[usize::from(claim.limit_index)];
-            let (Some(charge), ClaimKind::Charge(record)) = (&limit.config.charge, claim.kind) else {
-                continue;
-            };
-            if charge.over != OverrunAction::Cut {
-                continue;
-            }
-            let (used, _) = compute_charge(&limit.config, charge, claim.cost, reading, bytes);
-            if used <= claim.cost {
-                continue;
-            }
-            let (rate, key) = (usize::from(claim.rate), claim.table_key());
-            limit.settle_charge(rate, &key, (claim.cost, used), &record, now);
-            limit.subtract_reserved(rate, claim.cost);
-            limit.add_reserved(rate, used);
-            claim.cost = used;
-            let one = Units { cost: 1, ..claim.to_units() };
-            if limit.peek_units(rate, &one, now).remaining == 0 && !limit.is_dry_run(claim.unenforced) {
-                used_up = Some(limit.id);
-            }
-        }
-        used_up
-    }
-
     /// Corrects the charges that are decided, each once: a settled claim is not held any longer.
     pub(super) fn settle_charges(
         &mut self,
@@ -76,6 +43,7 @@ impl ClaimSet {
         let mut settlements = Settlements::new();
         let mut in_store: SmallVec<[StoreSettlement; 1]> = SmallVec::new();
         let ClaimSet { limits, claims, store_lease, .. } = self;
+        let mut extensions = reading.take_extensions();
         claims.retain(|claim| {
             let limit = &limits[usize::from(claim.limit_index)];
             let Some(charge) = limit.config.charge.as_ref().filter(|charge| is_decided(charge)) else {
@@ -87,37 +55,37 @@ impl ClaimSet {
             let (charged, source) = compute_charge(&limit.config, charge, claim.cost, reading, bytes);
             let (rate, key) = (usize::from(claim.rate), claim.table_key());
             let clears = clears_key(charge, reading);
-            let mut overrun = 0;
+            let (mut overrun, mut own, mut reserved) = (0, charged, claim.cost);
+            if let Some(extension) = extensions.find(claim.limit_index) {
+                own = extension.settle_parts(&key, claim.cost, charged, now);
+                overrun = extension.forgiven;
+                reserved = reserved.saturating_add(extension.held);
+            }
             match (claim.kind, store_lease.as_mut()) {
                 (ClaimKind::Charge(record), lease) => {
-                    overrun = limit.settle_charge(rate, &key, (claim.cost, charged), &record, now);
+                    overrun += limit.settle_charge(rate, &key, (claim.cost, own), &record, now);
                     if clears {
                         limit.clear_key(rate, &key, now);
                     }
                     if let Some(lease) = lease {
-                        lease.settle_debt(claim, charged);
+                        lease.settle_debt(claim, own);
                     }
                 }
                 // The store tells later how many units it forgave.
                 (ClaimKind::Shared(index), Some(lease)) => {
-                    lease.settle_lease(claim, index, (charged, clears), &mut in_store);
+                    lease.settle_lease(claim, index, (own, clears), &mut in_store);
                 }
                 _ => {}
             }
-            limit.subtract_reserved(rate, claim.cost);
+            limit.subtract_reserved(rate, reserved);
             match settlements.last_mut().filter(|last| last.limit == limit.id) {
                 // Of several rates, the one that forgives most.
                 Some(last) => last.overrun = last.overrun.max(overrun),
-                None => settlements.push(Settlement {
-                    limit: limit.id,
-                    reserved: claim.cost,
-                    charged,
-                    source,
-                    overrun,
-                }),
+                None => settlements.push(Settlement { limit: limit.id, reserved, charged, source, overrun }),
             }
             false
         });
+        reading.keep_extensions(extensions);
         if let Some(lease) = store_lease {
             lease.queue_settlements(in_store);
         }

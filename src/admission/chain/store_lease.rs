@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use super::claim::{Claim, ClaimKind};
 use super::shared_demand::SharedDemand;
 use super::{Decisions, RateDecision};
+use crate::admission::settlement::OwedPart;
 use crate::base::clock::Now;
-use crate::limit::{Decision, LimitOutcome, Turn, Units};
+use crate::limit::{Decision, LimitOutcome, Turn};
 use crate::shared::{
     Departure, DepartureTicket, SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreOutbox,
     StoreQuestion, StoreRefund, StoreSettlement,
@@ -66,6 +67,24 @@ impl StoreLease {
         self.pending_debts.push(debt);
     }
 
+    pub(super) fn outbox(&self) -> &Arc<StoreOutbox> {
+        &self.outbox
+    }
+
+    /// The lease behind a claim, if it is a charge in the store that its response settles.
+    pub(super) fn charged_lease(&self, claim: &Claim) -> Option<&RateLease> {
+        let ClaimKind::Shared(index) = claim.kind else { return None };
+        self.rate_leases.get(index as usize).filter(|_| self.is_charge(index))
+    }
+
+    /// How the local share of a limit owes further units to the store.
+    pub(super) fn owed_part(&self, limit_index: u16) -> Option<OwedPart> {
+        let demands = self.open_debts.iter().chain(&self.pending_debts);
+        let demand = { demands }.find(|debt| debt.limit_index == limit_index)?;
+        let (limit, key, outbox) = (demand.limit.clone(), demand.key, self.outbox.clone());
+        Some(OwedPart { limit, key, units: demand.units, outbox })
+    }
+
     /// Marks the request as forwarded: charges of local shares become debts to the store, and charges in the store
     /// count against this gateway's own share.
     pub(super) fn keep_charges(&mut self, claims: &[Claim], now: Now) {
@@ -81,7 +100,7 @@ impl StoreLease {
                 claim.limit_index == debt.limit_index && matches!(claim.kind, ClaimKind::Charge(_))
             };
             for claim in claims.iter().filter(own) {
-                self.outbox.debts.add_debt(&debt.limit, claim.rate.into(), debt.key, &debt.units);
+                self.outbox.open_debt(&debt.limit, claim.rate.into(), debt.key, &debt.units);
             }
             if debt.limit.settles() {
                 self.open_debts.push(debt);
@@ -90,14 +109,14 @@ impl StoreLease {
     }
 
     /// Settles a charge of a local share as a debt to the store: corrects it, or adds what was used before the request
-    /// was marked as forwarded.
+    /// was marked as forwarded. A share may charge less than the request reserves, and owes all of it.
     pub(super) fn settle_debt(&self, claim: &Claim, used: u64) {
-        let (debts, rate) = (&self.outbox.debts, usize::from(claim.rate));
+        let (outbox, rate) = (&self.outbox, usize::from(claim.rate));
         let own = |debt: &&SharedDemand| debt.limit_index == claim.limit_index;
         if let Some(debt) = self.open_debts.iter().find(own) {
-            debts.settle_debt(&debt.limit, rate, debt.key, &debt.units, (claim.cost, used));
+            outbox.settle_debt(&debt.limit, rate, debt.key, &debt.units, (debt.units.cost, used));
         } else if let Some(debt) = self.pending_debts.iter().find(own).filter(|_| used > 0) {
-            debts.add_debt(&debt.limit, rate, debt.key, &Units { cost: used, ..debt.units });
+            outbox.settle_debt(&debt.limit, rate, debt.key, &debt.units, (0, used));
         }
     }
 

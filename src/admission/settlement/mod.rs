@@ -3,10 +3,12 @@
 //!
 //! `reading` collects what the limits of a chain need of a response while it passes; this module computes the units.
 
+mod extensions;
 mod reading;
 
 use crate::config::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
 
+pub(crate) use extensions::{ExtensionPart, LimitExtension, OwedPart, PartSource, extension_step};
 pub use reading::{ReadingPlan, ResponseReading};
 
 /// What one limit charged for a response.

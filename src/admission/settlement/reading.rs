@@ -7,6 +7,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
+use super::extensions::Extensions;
 use crate::config::{
     ChargeConfig, ChargedUnits, JsonPointer, LimitConfig, LlmWeights, OverrunAction, ResponseSet,
 };
@@ -40,6 +41,8 @@ pub struct ResponseReading {
     read_before: u64,
     /// The client took the last byte.
     is_complete: bool,
+    /// What the limits have taken for it beyond the reservations.
+    extensions: RefCell<Extensions>,
 }
 
 /// The tokens of a call.
@@ -99,7 +102,17 @@ impl ResponseReading {
             request_body: None,
             read_before: 0,
             is_complete: false,
+            extensions: RefCell::default(),
         }
+    }
+
+    /// Takes the extensions out, which are put back or settled.
+    pub(crate) fn take_extensions(&self) -> Extensions {
+        self.extensions.take()
+    }
+
+    pub(crate) fn keep_extensions(&self, extensions: Extensions) {
+        self.extensions.replace(extensions);
     }
 
     /// Whether bodies are read, so that servers must not compress them.

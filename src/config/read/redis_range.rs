@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::config::model::charge::{ChargeConfig, OverrunAction};
 use crate::config::model::limit::{Algorithm, LimitConfig};
 use crate::config::value::fraction::reduce_fraction;
 use crate::config::value::scalars::Rate;
@@ -38,15 +37,11 @@ pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
     // One with charge keeps requests instead.
     let log_max = if limit.charge.is_some() { u32::MAX.into() } else { LOG_MAX };
     limit.algorithm_variants().try_for_each(|numbers| check_algorithm_range(numbers, log_max))?;
-    limit.charge.as_ref().map_or(Ok(()), |charge| check_shared_charge(limit, charge))
+    if limit.charge.is_some() { check_shared_charge(limit) } else { Ok(()) }
 }
 
 /// What `charge` cannot do in Redis.
-fn check_shared_charge(limit: &LimitConfig, charge: &ChargeConfig) -> Result<(), String> {
-    if charge.over == OverrunAction::Cut {
-        let misfit = "`over` cannot be `cut` for a limit that is shared through Redis";
-        return Err(format!("{misfit}: write over: finish, or state: local"));
-    }
+fn check_shared_charge(limit: &LimitConfig) -> Result<(), String> {
     let quotas = limit.algorithm_variants().flat_map(Algorithm::rate_quotas);
     match quotas.map(|(_, units)| units).max() {
         Some(units) if units > SETTLED_MAX => Err(format!(

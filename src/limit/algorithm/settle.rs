@@ -103,9 +103,34 @@ impl SettleTerms {
 pub(crate) fn settle_charge<E: TableEntry, N: SettleParams<E>>(
     table: &Table<E, N>,
     key: &CounterKey,
+    corrected: (u64, u64),
+    charge: &ChargeRecord,
+    now: Now,
+) -> u64 {
+    let close = |charges: &mut ShardCharges, _| charges.close_charge(key, corrected.0, charge);
+    correct_charge(table, key, corrected, charge, now, close)
+}
+
+/// Adds `units` to a charge that stays open; returns those that were forgiven.
+pub(crate) fn extend_charge<E: TableEntry, N: SettleParams<E>>(
+    table: &Table<E, N>,
+    key: &CounterKey,
+    units: u64,
+    charge: &ChargeRecord,
+    now: Now,
+) -> u64 {
+    let open = |charges: &mut ShardCharges, forgiven| charges.extend_charge(key, units - forgiven, charge);
+    correct_charge(table, key, (0, units), charge, now, open)
+}
+
+/// As [`settle_charge`]; `record` then notes what is open, by the units that were forgiven.
+fn correct_charge<E: TableEntry, N: SettleParams<E>>(
+    table: &Table<E, N>,
+    key: &CounterKey,
     (reserved, actual): (u64, u64),
     charge: &ChargeRecord,
     now: Now,
+    record: impl FnOnce(&mut ShardCharges, u64),
 ) -> u64 {
     let excess = actual.saturating_sub(reserved);
     let settled = table.update_charged(key, charge.shared, |entry, extra, params| {
@@ -122,7 +147,7 @@ pub(crate) fn settle_charge<E: TableEntry, N: SettleParams<E>>(
             let forced = ForcedUnits { key, units: excess, own, shared: charge.shared };
             if excess > 0 { params.force_units(entry, extra, &forced, now) } else { 0 }
         });
-        N::shard_charges(extra).close_charge(key, reserved, charge);
+        record(N::shard_charges(extra), forgiven.unwrap_or(0));
         forgiven
     });
     match settled {

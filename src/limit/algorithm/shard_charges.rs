@@ -69,6 +69,13 @@ impl ShardCharges {
         open.units = open.units.saturating_add(units);
     }
 
+    /// Adds units to a charge, if it is open.
+    pub(crate) fn extend_charge(&mut self, key: &CounterKey, units: u64, charge: &ChargeRecord) {
+        if let Some(open) = self.open.get_mut(&open_id(key, charge)) {
+            open.units = open.units.saturating_add(units);
+        }
+    }
+
     pub(crate) fn close_charge(&mut self, key: &CounterKey, units: u64, charge: &ChargeRecord) {
         let id = open_id(key, charge);
         let Some(open) = self.open.get_mut(&id) else { return };

@@ -44,6 +44,24 @@ impl Limit {
         )
     }
 
+    /// Adds units to a charge that stays open, whatever is left, as [`Limit::settle_charge`] does; returns the units
+    /// that are forgiven.
+    pub(crate) fn extend_charge(
+        &self,
+        rate: usize,
+        key: &CounterKey,
+        units: u64,
+        charge: &ChargeRecord,
+        now: Now,
+    ) -> u64 {
+        settled!(
+            &self.meters,
+            rate,
+            table => settle::extend_charge(table, key, units, charge, now),
+            0
+        )
+    }
+
     /// Forgets what a key has used except its open reservations, which settle as before. A counter that it shares with
     /// others stays. Open reservations are known only where the configuration asks for it.
     pub(crate) fn clear_key(&self, rate: usize, key: &CounterKey, now: Now) {

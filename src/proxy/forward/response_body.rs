@@ -12,8 +12,7 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
 use super::fault::LOCATION_TIMEOUT;
-use crate::admission::chain::Decisions;
-use crate::base::clock::Now;
+use crate::admission::chain::{Decisions, Overrun};
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::ban_strike;
 use crate::proxy::reject::{Fault, status};
@@ -55,6 +54,8 @@ enum PendingFrame {
     Fault(ResponseBodyFault),
     /// Nothing more is passed on, because a limit is used up.
     Cut,
+    /// A limit may be used up: the store is being asked, and the response goes on meanwhile.
+    Asked,
 }
 
 /// Why a response body was cut off.
@@ -181,6 +182,19 @@ impl Body for ResponseBody {
                     Some(PendingFrame::Cut) => {
                         return postpone_fault(ResponseBodyFault::LimitUsedUp, pending, cx);
                     }
+                    Some(PendingFrame::Asked) => {
+                        let overrun = state.extend_reservations(cx.waker());
+                        if let Overrun::UsedUp(_) = overrun {
+                            return postpone_fault(ResponseBodyFault::LimitUsedUp, pending, cx);
+                        }
+                        *pending = (overrun == Overrun::Asked).then(|| Box::new(PendingFrame::Asked));
+                        let frame = ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx));
+                        *pending = None;
+                        match frame {
+                            Some(Err(fault)) => return postpone_fault(fault, pending, cx),
+                            frame => frame,
+                        }
+                    }
                     None => match ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx)) {
                         Some(Err(fault)) => return postpone_fault(fault, pending, cx),
                         frame => frame,
@@ -198,7 +212,7 @@ impl Body for ResponseBody {
                         state.watch.mark_response_unread();
                         state.watch.connection.record_piece(bytes);
                         if state.reading.is_some() {
-                            read_piece(state, frame, pending, incoming);
+                            read_piece(state, frame, pending, incoming, cx);
                         }
                     }
                     Some(Err(fault)) => record_body_fault(state, fault),
@@ -248,22 +262,13 @@ fn read_piece(
     frame: &Frame<Bytes>,
     pending: &mut Option<Box<PendingFrame>>,
     incoming: &ServerBody,
+    cx: &Context<'_>,
 ) {
     let is_last = pending.is_none() && paced_bytes(Some(state)) == 0 && incoming.is_end_stream();
-    let RequestState { reading: Some(reading), chain_permit, bytes_sent, .. } = state else { return };
-    match (frame.data_ref(), frame.trailers_ref()) {
-        (Some(data), _) => reading.read_data(data),
-        (None, Some(trailers)) => reading.read_trailers(trailers),
-        (None, None) => {}
-    }
-    if is_last {
-        state.settle_complete();
-    } else if reading.may_cut()
-        && let Some(permit) = chain_permit
-        && let Some(limit) = permit.charge_overrun(reading, *bytes_sent, Now::read_clock())
-    {
-        state.limit = Some(limit);
-        *pending = Some(Box::new(PendingFrame::Cut));
+    match state.read_frame(frame, is_last, cx.waker()) {
+        Overrun::UsedUp(_) => *pending = Some(Box::new(PendingFrame::Cut)),
+        Overrun::Asked if pending.is_none() => *pending = Some(Box::new(PendingFrame::Asked)),
+        Overrun::Asked | Overrun::None => {}
     }
 }
 

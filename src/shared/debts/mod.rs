@@ -3,7 +3,9 @@
 //! A charge has a sequence number and may be sent again until the store acknowledges it; the store charges each
 //! number once. Until then each question names the owed units, and the store judges as if it counted them.
 
+mod export;
 pub(super) mod handover;
+mod settle;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -17,7 +19,6 @@ use super::shared_limit::SharedLimit;
 use super::{CallItem, SharedKey, SlotCount};
 use crate::base::clock::Now;
 use crate::limit::Units;
-use handover::{DebtHandover, DebtsHandover, KeyDebtsHandover};
 
 /// Maximum number of keys with debts; debts of further keys are lost, and counted as such.
 const KEYS_MAX: usize = 100_000;
@@ -32,7 +33,7 @@ pub struct Debts {
     /// The name under which charges are sent; the same after a reload.
     node: AtomicU64,
     /// The store to charge: that of the configuration in force; 0 if another process charges.
-    pub(super) current_store: AtomicU64,
+    current_store: AtomicU64,
 }
 
 #[derive(Default)]
@@ -41,6 +42,8 @@ struct DebtsInner {
     /// Keys to be charged that have no charge in flight.
     due: VecDeque<SharedKey>,
     sequence: u64,
+    /// Another process charges what was exported. What responses correct from now on is up to the callers.
+    is_handed_over: bool,
 }
 
 /// The debts of one key.
@@ -60,6 +63,12 @@ struct Debt {
     owed: u64,
     /// Units in the unacknowledged charge.
     sent: u64,
+    /// Owed units that a response will still correct, as far as they are not in that charge.
+    open: u64,
+    /// Open units in that charge.
+    sent_open: u64,
+    /// Open units that were not exported to the successor process.
+    kept: u64,
     /// The local share counted none of it when it was last to be charged.
     is_forgotten: bool,
 }
@@ -91,6 +100,10 @@ impl Debts {
         }
     }
 
+    pub(super) fn current_store(&self) -> u64 {
+        self.current_store.load(Relaxed)
+    }
+
     pub(super) fn node(&self) -> u64 {
         self.node.load(Relaxed)
     }
@@ -98,57 +111,6 @@ impl Debts {
     /// The number of keys with debts.
     pub fn key_count(&self) -> usize {
         self.keys.load(Relaxed)
-    }
-
-    /// Adds units that were admitted here and that the store does not count.
-    pub fn add_debt(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
-        let rate = limit.widest_rate(rate);
-        let inner = &mut *self.inner.lock();
-        if inner.by_key.len() >= KEYS_MAX && !inner.by_key.contains_key(&key) {
-            return limit.count_lost();
-        }
-        let debts = inner.by_key.entry(key).or_insert_with(|| {
-            inner.due.push_back(key);
-            KeyDebts::default()
-        });
-        match debts.rates.iter_mut().find(|debt| debt.matches_rate(limit, rate)) {
-            Some(debt) => {
-                debt.owed = debt.owed.saturating_add(units.cost);
-                debt.is_forgotten = false;
-            }
-            None => {
-                let (limit, owed) = (limit.clone(), units.cost);
-                debts.rates.push(Debt { limit, rate, units: *units, owed, sent: 0, is_forgotten: false });
-            }
-        }
-        self.keys.store(inner.by_key.len(), Relaxed);
-    }
-
-    /// Corrects a debt of `reserved` units to `used` ones, when the response to its request is over. What was charged
-    /// to the store meanwhile stays charged there.
-    pub fn settle_debt(
-        &self,
-        limit: &Arc<SharedLimit>,
-        rate: usize,
-        key: SharedKey,
-        units: &Units,
-        (reserved, used): (u64, u64),
-    ) {
-        if used > reserved {
-            return self.add_debt(limit, rate, key, &Units { cost: used - reserved, ..*units });
-        }
-        let rate = limit.widest_rate(rate);
-        let inner = &mut *self.inner.lock();
-        let rates = inner.by_key.get_mut(&key).map(|debts| &mut debts.rates);
-        let debt = rates.and_then(|rates| rates.iter_mut().find(|debt| debt.matches_rate(limit, rate)));
-        let unsent = debt.as_ref().map_or(0, |debt| debt.owed - debt.sent);
-        let unused = reserved - used;
-        if let Some(debt) = debt {
-            debt.owed -= unused.min(unsent);
-        }
-        if unused > unsent {
-            limit.count_lost();
-        }
     }
 
     /// Units of a rate that are owed now: those that were admitted here and still count.
@@ -169,6 +131,9 @@ impl Debts {
     pub(super) fn take_due(&self, keys_max: usize, now: Now) -> Vec<DebtCharge> {
         let inner = &mut *self.inner.lock();
         let mut charges: Vec<DebtCharge> = Vec::new();
+        if inner.is_handed_over {
+            return charges;
+        }
         let (mut keys, mut units) = (0, 0);
         for _ in 0..inner.due.len() {
             if keys == keys_max || units >= UNITS_MAX {
@@ -222,51 +187,6 @@ impl Debts {
         }
     }
 
-    /// All debts, for the successor process.
-    pub(super) fn export_state(&self) -> DebtsHandover {
-        let inner = self.inner.lock();
-        let debt = |debt: &Debt| DebtHandover {
-            limit: debt.limit.name().to_owned(),
-            rule: debt.limit.rules[debt.rate].id,
-            id: DebtHandover::split_id(debt.units.key.id),
-            prefix: debt.units.key.prefix,
-            variant: debt.units.variant,
-            owed: debt.owed,
-            sent: debt.sent,
-        };
-        let keys = inner.by_key.iter().map(|(key, debts)| KeyDebtsHandover {
-            key: key.0,
-            sequence: debts.sequence,
-            rates: debts.rates.iter().map(debt).collect(),
-        });
-        DebtsHandover { node: self.node(), sequence: inner.sequence, keys: keys.collect() }
-    }
-
-    /// Takes over the debts of another process, as far as `limits` contains their limits.
-    pub(super) fn restore_state(&self, handover: &DebtsHandover, limits: &[&Arc<SharedLimit>]) {
-        if handover.node == 0 {
-            return;
-        }
-        self.node.store(handover.node, Relaxed);
-        let inner = &mut *self.inner.lock();
-        inner.sequence = handover.sequence;
-        for one in handover.keys.iter().take(KEYS_MAX) {
-            let debt = |debt: &DebtHandover| {
-                let limit = limits.iter().find(|limit| limit.name() == debt.limit)?;
-                let (limit, rate) = (Arc::clone(limit), limit.rate_of_rule(debt.rule)?);
-                let (units, owed, sent) = (debt.to_units(), debt.owed, debt.sent);
-                Some(Debt { limit, rate, units, owed, sent, is_forgotten: false })
-            };
-            let rates: SmallVec<[Debt; 2]> = one.rates.iter().filter_map(debt).collect();
-            if !rates.is_empty() {
-                let key = SharedKey(one.key);
-                inner.by_key.insert(key, KeyDebts { rates, sequence: one.sequence, is_doubtful: true });
-                inner.due.push_back(key);
-            }
-        }
-        self.keys.store(inner.by_key.len(), Relaxed);
-    }
-
     /// Holds the keys of `charges` until their charges have ended.
     pub(super) fn hold_charges<'a>(&'a self, charges: &[DebtCharge]) -> ChargesInFlight<'a> {
         let mut keys: Vec<SharedKey> = charges.iter().map(|charge| charge.key).collect();
@@ -283,6 +203,7 @@ impl Debts {
             debts.sequence = 0;
             debts.rates.retain(|debt| {
                 debt.owed = debt.owed.saturating_sub(std::mem::take(&mut debt.sent));
+                debt.sent_open = 0;
                 debt.owed > 0
             });
         }
@@ -306,7 +227,7 @@ impl ChargesInFlight<'_> {
         let inner = &mut *self.debts.inner.lock();
         if let Some(debts) = inner.by_key.get_mut(key) {
             if !debts.is_doubtful {
-                debts.rates.iter_mut().for_each(|debt| debt.sent = 0);
+                debts.rates.iter_mut().for_each(Debt::cancel_charge);
             }
             inner.due.push_back(*key);
         }
@@ -341,6 +262,7 @@ impl KeyDebts {
             if amount > 0 {
                 // Units that have left their windows meanwhile are no longer owed.
                 (debt.owed, debt.sent, debt.is_forgotten) = (amount, amount, false);
+                debt.sent_open = std::mem::take(&mut debt.open);
                 return true;
             }
             // Only after two misses in a row: while the numbers of a share change, its counters may be misread.
@@ -358,6 +280,16 @@ impl KeyDebts {
 // === impl Debt ===
 
 impl Debt {
+    fn new(limit: Arc<SharedLimit>, rate: usize, units: Units) -> Debt {
+        Debt { limit, rate, units, owed: 0, sent: 0, open: 0, sent_open: 0, kept: 0, is_forgotten: false }
+    }
+
+    /// The charge was not made.
+    fn cancel_charge(&mut self) {
+        self.sent = 0;
+        self.open = self.open.saturating_add(std::mem::take(&mut self.sent_open)).min(self.owed);
+    }
+
     fn matches_rate(&self, limit: &SharedLimit, rate: usize) -> bool {
         self.rate == rate && self.limit.rules[rate].id == limit.rules[rate].id
     }

@@ -33,7 +33,7 @@ fn units(cost: u64) -> Units {
 /// Admits units by the local share, as a forwarded request does.
 fn admit(debts: &Debts, limit: &Arc<SharedLimit>, cost: u64, now: Now) {
     assert!(limit.local_share().charge_units(0, &units(cost), now).1.is_some());
-    debts.add_debt(limit, 0, KEY, &units(cost));
+    debts.open_debt(limit, 0, KEY, &units(cost));
 }
 
 fn charge(debts: &Debts, now: Now, acknowledged: bool) -> Vec<(u64, u64)> {
@@ -70,11 +70,11 @@ fn responses_correct_debts_that_are_not_sent() {
         charges.iter().for_each(|one| in_flight.cancel_key(&one.key));
     };
     cancel();
-    debts.settle_debt(&limit, 0, KEY, &units(3), (3, 1));
+    assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(3), (3, 1)), 0);
     assert_eq!(debts.owed_units(&limit, 0, &KEY, now), 1);
     assert_eq!(charge(&debts, now, false), [(2, 1)]);
     cancel();
-    debts.settle_debt(&limit, 0, KEY, &units(1), (1, 0));
+    assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (1, 0)), 0);
     assert_eq!((charge(&debts, now, true), limit.lost_count()), (vec![(2, 1)], 1), "it may have been made");
     assert_eq!(debts.key_count(), 0);
 }
@@ -156,4 +156,49 @@ fn a_reset_key_owes_nothing_to_that_limit_any_more() {
     assert_eq!((charge(&debts, now, true), debts.key_count()), (vec![], 0));
     admit(&debts, &one, 1, now);
     assert_eq!(charge(&debts, now, true), [(2, 1)], "later units are owed again");
+}
+
+/// A limit whose charges are settled by responses.
+fn settled_limit() -> Arc<SharedLimit> {
+    let text = TEXT.replace("rate: 10/1h", "rate: 10/1h, charge: { units: \"header:x-cost\" }");
+    let config = config::parse(&text, "test").unwrap().config;
+    Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], OnFailure::Local, 10))
+}
+
+#[test]
+fn open_units_stay_with_the_process_that_settles_them() {
+    let (debts, limit, now) = (Debts::new(7), settled_limit(), Now::read_clock());
+    let settle = |corrected| debts.settle_debt(&limit, 0, KEY, &units(1), corrected);
+    admit(&debts, &limit, 2, now);
+    assert_eq!(settle((2, 2)), 0);
+    admit(&debts, &limit, 3, now);
+    let other = Debts::new(8);
+    other.restore_state(&debts.export_state(), &[&limit]);
+    assert_eq!(charge(&other, now, true), [(1, 2)], "the open ones are not exported");
+    assert_eq!(charge(&debts, now, true), [], "nothing is charged twice");
+    debts.open_debt(&limit, 0, KEY, &units(4));
+    assert_eq!((settle((3, 1)), settle((4, 9))), (1, 9), "the callers charge what was used");
+}
+
+#[test]
+fn a_process_that_keeps_its_debts_charges_them_all() {
+    let (debts, limit, now) = (Debts::new(7), settled_limit(), Now::read_clock());
+    admit(&debts, &limit, 3, now);
+    debts.export_state();
+    admit(&debts, &limit, 2, now);
+    assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (2, 1)), 1);
+    debts.serve_store(1);
+    assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (3, 2)), 0);
+    assert_eq!(charge(&debts, now, true), [(1, 2)]);
+}
+
+#[test]
+fn units_that_are_charged_already_are_not_kept() {
+    let (debts, limit, now) = (Debts::new(7), settled_limit(), Now::read_clock());
+    admit(&debts, &limit, 3, now);
+    assert_eq!(charge(&debts, now, false), [(1, 3)]);
+    let other = Debts::new(8);
+    other.restore_state(&debts.export_state(), &[&limit]);
+    assert_eq!(charge(&other, now, true), [(1, 3)]);
+    assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (3, 5)), 2, "only the excess");
 }

@@ -195,12 +195,12 @@ impl Store {
         fleets.iter().for_each(|fleet| fleet.set_nodes_least(self.nodes_least, self.nodes()));
         *self.fleets.lock() = fleets;
         self.debts.follow_limits(limits);
-        self.debts.current_store.store(self.id, Relaxed);
+        self.debts.serve_store(self.id);
     }
 
     /// False for a store of a configuration that is no longer in force.
     pub(super) fn is_current(&self) -> bool {
-        self.debts.current_store.load(Relaxed) == self.id
+        self.debts.current_store() == self.id
     }
 
     /// The fleets to announce; none for a store of a configuration that is no longer in force, because another store

@@ -1,0 +1,224 @@
+//! Units that limits take for a response while it streams, beyond those that its request reserved. Limits that cut
+//! responses take them in steps; each step is settled like a reservation when the response is over.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::base::clock::Now;
+use crate::limit::table::CounterKey;
+use crate::limit::{ChargeRecord, Limit, Units};
+use crate::shared::{BackgroundTake, SharedKey, SharedLimit, StoreOutbox, StoreSettlement};
+
+/// Most parts of a limit that are open at a time; beyond it the oldest is settled as used up.
+const PARTS_MAX: usize = 128;
+/// The part of a limit that a response takes ahead of its need, at most.
+const STEPS_PER_LIMIT: u64 = 64;
+
+/// The extensions of all reservations of one request.
+#[derive(Default)]
+pub(crate) struct Extensions(Vec<LimitExtension>);
+
+/// The extension of what a request reserved of one limit.
+pub(crate) struct LimitExtension {
+    limit_index: u16,
+    /// The oldest first.
+    parts: VecDeque<ExtensionPart>,
+    /// Units of all parts, those included that are settled already.
+    pub held: u64,
+    /// Units of parts that were settled as used up.
+    closed: u64,
+    /// Units that parts took without being charged: beyond a whole debt.
+    pub forgiven: u64,
+    /// What the store is asked for.
+    pub asked: Option<BackgroundTake>,
+    /// It is the rest that was left.
+    pub takes_rest: bool,
+    /// Nothing was left; until then nobody asks again.
+    pub refused_until: Option<Now>,
+    /// Units up to which the response goes on without being charged before its end.
+    pub free_until: u64,
+    /// Units that the reservation itself is settled to, once the parts are.
+    base_used: Option<u64>,
+}
+
+/// One step of an extension.
+pub(crate) struct ExtensionPart {
+    pub units: u64,
+    pub source: PartSource,
+}
+
+/// Where the units of a part are counted.
+pub(crate) enum PartSource {
+    /// Here; `debt`: by a local share, which owes them to the store.
+    Counted { limit: Arc<Limit>, charges: SmallVec<[(usize, ChargeRecord); 1]>, debt: Option<OwedPart> },
+    /// In the store: the rates with the marks of their charges.
+    Stored {
+        limit: Arc<SharedLimit>,
+        key: SharedKey,
+        marks: SmallVec<[(usize, u64); 2]>,
+        outbox: Arc<StoreOutbox>,
+    },
+}
+
+/// How a local share owes units to the store.
+#[derive(Clone)]
+pub(crate) struct OwedPart {
+    pub limit: Arc<SharedLimit>,
+    pub key: SharedKey,
+    pub units: Units,
+    pub outbox: Arc<StoreOutbox>,
+}
+
+/// The units to take ahead of the need of a response that has used `used`: as many again, at most one step of the
+/// limit.
+pub(crate) fn extension_step(used: u64, capacity: u64) -> u64 {
+    used.min(capacity / STEPS_PER_LIMIT).max(1)
+}
+
+// === impl Extensions ===
+
+impl Extensions {
+    pub(crate) fn find(&mut self, limit_index: u16) -> Option<&mut LimitExtension> {
+        self.0.iter_mut().find(|extension| extension.limit_index == limit_index)
+    }
+
+    pub(crate) fn find_or_add(&mut self, limit_index: u16) -> &mut LimitExtension {
+        let found = self.0.iter().position(|extension| extension.limit_index == limit_index);
+        let index = found.unwrap_or_else(|| {
+            self.0.push(LimitExtension::new(limit_index));
+            self.0.len() - 1
+        });
+        &mut self.0[index]
+    }
+}
+
+// === impl LimitExtension ===
+
+impl LimitExtension {
+    fn new(limit_index: u16) -> LimitExtension {
+        LimitExtension {
+            limit_index,
+            parts: VecDeque::new(),
+            held: 0,
+            closed: 0,
+            forgiven: 0,
+            asked: None,
+            takes_rest: false,
+            refused_until: None,
+            free_until: 0,
+            base_used: None,
+        }
+    }
+
+    /// Adds a part of the counter `key`.
+    pub(crate) fn add_part(&mut self, part: ExtensionPart, key: &CounterKey, now: Now) {
+        self.held = self.held.saturating_add(part.units);
+        match self.parts.back_mut().filter(|last| last.source.is_same(&part.source)) {
+            Some(last) => last.units = last.units.saturating_add(part.units),
+            None => self.parts.push_back(part),
+        }
+        if self.parts.len() > PARTS_MAX
+            && let Some(oldest) = self.parts.pop_front()
+        {
+            self.closed = self.closed.saturating_add(oldest.units);
+            let units = oldest.units;
+            oldest.settle(key, units, now);
+        }
+    }
+
+    /// Settles all parts of a response that used `used` units, the newest first, and returns the units that are left
+    /// for the reservation of `reserved` units.
+    pub(crate) fn settle_parts(&mut self, key: &CounterKey, reserved: u64, used: u64, now: Now) -> u64 {
+        // What the store still grants is given back.
+        self.asked = None;
+        if let Some(base_used) = self.base_used {
+            return base_used;
+        }
+        let mut rest = used.saturating_sub(self.closed);
+        if self.parts.is_empty() {
+            return *self.base_used.insert(rest);
+        }
+        let base_used = rest.min(reserved);
+        rest -= base_used;
+        let mut settled: Vec<(ExtensionPart, u64)> = Vec::with_capacity(self.parts.len());
+        for part in self.parts.drain(..) {
+            let own = rest.min(part.units);
+            rest -= own;
+            settled.push((part, own));
+        }
+        if let Some((_, newest)) = settled.last_mut() {
+            *newest = newest.saturating_add(rest);
+        }
+        for (part, own) in settled.into_iter().rev() {
+            self.forgiven = self.forgiven.saturating_add(part.settle(key, own, now));
+        }
+        *self.base_used.insert(base_used)
+    }
+}
+
+// === impl ExtensionPart ===
+
+impl ExtensionPart {
+    /// Corrects the part to the units that were used; returns those beyond a whole debt, where they are known.
+    fn settle(self, key: &CounterKey, used: u64, now: Now) -> u64 {
+        match self.source {
+            PartSource::Counted { limit, charges, debt } => {
+                let settle = |(rate, charge): &(usize, ChargeRecord)| {
+                    if let Some(debt) = &debt {
+                        debt.settle_units(*rate, (self.units, used));
+                    }
+                    limit.settle_charge(*rate, key, (self.units, used), charge, now)
+                };
+                charges.iter().map(settle).max().unwrap_or(0)
+            }
+            PartSource::Stored { limit, key, marks, outbox } => {
+                let reserved = self.units;
+                let settlement = StoreSettlement { limit, key, marks, reserved, used, forgets: false };
+                outbox.settlements.queue_settlement(settlement);
+                0
+            }
+        }
+    }
+}
+
+// === impl PartSource ===
+
+impl PartSource {
+    /// Whether both are settled as one charge.
+    fn is_same(&self, other: &PartSource) -> bool {
+        match (self, other) {
+            (
+                PartSource::Counted { limit, charges, .. },
+                PartSource::Counted { limit: other_limit, charges: others, .. },
+            ) => {
+                let same = |((rate, charge), (other_rate, other)): (
+                    &(usize, ChargeRecord),
+                    &(usize, ChargeRecord),
+                )| { rate == other_rate && charge.is_settled_with(other) };
+                Arc::ptr_eq(limit, other_limit)
+                    && charges.len() == others.len()
+                    && charges.iter().zip(others).all(same)
+            }
+            (
+                PartSource::Stored { limit, marks, .. },
+                PartSource::Stored { limit: other, marks: others, .. },
+            ) => Arc::ptr_eq(limit, other) && marks == others,
+            _ => false,
+        }
+    }
+}
+
+// === impl OwedPart ===
+
+impl OwedPart {
+    /// Owes so many more units of a rate.
+    pub(crate) fn add_units(&self, rate: usize, cost: u64) {
+        self.outbox.open_debt(&self.limit, rate, self.key, &Units { cost, ..self.units });
+    }
+
+    fn settle_units(&self, rate: usize, corrected: (u64, u64)) {
+        self.outbox.settle_debt(&self.limit, rate, self.key, &self.units, corrected);
+    }
+}

@@ -1,0 +1,132 @@
+//! Units that a worker asks the store for in the background, for a response that streams meanwhile.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
+use super::shared_limit::SharedLimit;
+use super::{ScriptOp, SharedKey, SlotCount};
+use crate::base::clock::Now;
+use crate::limit::LimitOutcome;
+
+/// Units to take from some rates of a limit, from all or from none.
+#[derive(Clone)]
+pub struct WantedUnits {
+    pub limit: Arc<SharedLimit>,
+    pub key: SharedKey,
+    pub rates: SmallVec<[usize; 2]>,
+    pub cost: u64,
+}
+
+/// How the store answered.
+pub enum TakeOutcome {
+    /// The rates with the marks of their charges.
+    Taken(SmallVec<[(usize, u64); 2]>),
+    /// Fewer are left: so many.
+    Refused(u64),
+    /// There was no answer in time. If the store has charged the units, nobody settles them.
+    Failed,
+}
+
+/// A question on its way. Dropping it gives back what the store still grants.
+pub struct BackgroundTake {
+    pub cost: u64,
+    reply: Rc<RefCell<TakeReply>>,
+    outbox: Arc<StoreOutbox>,
+    wanted: WantedUnits,
+}
+
+struct TakeReply {
+    outcome: Option<TakeOutcome>,
+    waker: Option<Waker>,
+}
+
+impl Session {
+    /// Asks the store for units on the runtime of this worker; the answer wakes `waker`.
+    pub fn start_take(self: &Rc<Session>, wanted: WantedUnits, waker: &Waker) -> BackgroundTake {
+        let reply = Rc::new(RefCell::new(TakeReply { outcome: None, waker: Some(waker.clone()) }));
+        let (session, answered) = (self.clone(), reply.clone());
+        let (outbox, cost) = (self.outbox.clone(), wanted.cost);
+        let take = BackgroundTake { cost, reply, outbox, wanted: wanted.clone() };
+        tokio::task::spawn_local(async move {
+            let outcome = session.take_units(&wanted).await;
+            if Rc::strong_count(&answered) == 1 {
+                return wanted.give_back(&session.outbox, &outcome);
+            }
+            let waker = {
+                let mut reply = answered.borrow_mut();
+                reply.outcome = Some(outcome);
+                reply.waker.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        });
+        take
+    }
+
+    async fn take_units(&self, wanted: &WantedUnits) -> TakeOutcome {
+        let now = Now::read_clock();
+        let question = |rate: &usize| StoreQuestion {
+            limit: &wanted.limit,
+            rate: *rate,
+            key: wanted.key,
+            cost: wanted.cost,
+            limit_index: 0,
+            dry_run: false,
+            slot_count: SlotCount::default(),
+            in_process: 0,
+            owed: self.outbox.debts.owed_units(&wanted.limit, *rate, &wanted.key, now),
+        };
+        let questions: SmallVec<[StoreQuestion<'_>; 2]> = wanted.rates.iter().map(question).collect();
+        let answers = self.ask_store(ScriptOp::Take, &questions).await;
+        let (mut marks, mut left) = (SmallVec::new(), None::<u64>);
+        for (rate, answer) in wanted.rates.iter().zip(&answers) {
+            let StoreAnswer::Answered { answer, .. } = answer else { return TakeOutcome::Failed };
+            if answer.decision.outcome == LimitOutcome::Reject {
+                let remaining = answer.decision.remaining;
+                left = Some(left.map_or(remaining, |left| left.min(remaining)));
+            }
+            marks.push((*rate, answer.mark));
+        }
+        left.map_or(TakeOutcome::Taken(marks), TakeOutcome::Refused)
+    }
+}
+
+// === impl WantedUnits ===
+
+impl WantedUnits {
+    fn give_back(&self, outbox: &StoreOutbox, outcome: &TakeOutcome) {
+        let TakeOutcome::Taken(marks) = outcome else { return };
+        for (rate, mark) in marks {
+            let (limit, cost) = (self.limit.clone(), self.cost);
+            outbox.queue_refund(StoreRefund { limit, rate: *rate, key: self.key, cost, mark: *mark });
+        }
+    }
+}
+
+// === impl BackgroundTake ===
+
+impl BackgroundTake {
+    /// The outcome, once; `None` before the answer, which wakes the waker then.
+    pub fn poll_outcome(&self, waker: &Waker) -> Option<TakeOutcome> {
+        let mut reply = self.reply.borrow_mut();
+        let outcome = reply.outcome.take();
+        if outcome.is_none() {
+            reply.waker = Some(waker.clone());
+        }
+        outcome
+    }
+}
+
+impl Drop for BackgroundTake {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.reply.borrow_mut().outcome.take() {
+            self.wanted.give_back(&self.outbox, &outcome);
+        }
+    }
+}
