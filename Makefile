@@ -82,7 +82,8 @@ bench-queue: tools gateway ## measure the queue in front of servers beside HAPro
 bench-operators: gateway ## measure reads of operators with a million keys under load, and what decisions notice
 	cargo test --locked --bench operators -- $(MEASURED) $(OPTIONS)
 
-bench-proof: gateway ## measure replay and recommend on a log of ten million lines; OPTIONS=--quick as well
+bench-proof: gateway ## measure test, replay and recommend on a day of traffic and ten million lines; OPTIONS=--quick as well
+	cargo test --locked --bench scenario_day -- $(MEASURED)
 	cargo test --locked --bench proof -- $(MEASURED) $(OPTIONS)
 
 bench-scaling: gateway ## measure cost against size: locations, limits, keys, connections; OPTIONS=--quick as well

@@ -1,7 +1,4 @@
-//! How one zone that is used with several bursts becomes limits: the one place that decides it.
-
-/// Whether a chain may name a limit with another burst and queue, `{ use: NAME, burst, queue }`.
-pub(super) const CHAIN_VIEWS: bool = false;
+//! How one zone that is used with several bursts becomes a limit.
 
 /// One way to use a rate: how many requests pass at once, and how many more wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,18 +22,14 @@ pub(super) struct BurstPlan {
 }
 
 impl BurstPlan {
-    /// The limit for `uses`, which are not empty. Without `views` all of them get the smallest numbers, so that no use
-    /// of the zone admits more than before.
-    pub fn build_group(uses: &[BurstShape], views: bool) -> BurstPlan {
+    /// The limit for `uses`, which are not empty. A bucket is used with other bursts, a queue with other lengths; where
+    /// both differ, all uses get the smallest numbers, so that none admits more than before.
+    pub fn build_group(uses: &[BurstShape]) -> BurstPlan {
         let first = uses.first().copied().unwrap_or(BurstShape { burst: 1, queue: 0 });
-        let same = uses.iter().all(|shape| *shape == first);
-        if same {
-            let views = vec![None; uses.len()];
-            return BurstPlan { leaky: first.queue > 0, base: first, views, is_stricter: false };
-        }
-        if views {
+        let leaky = uses.iter().any(|shape| shape.queue > 0);
+        if !leaky || uses.iter().all(|shape| shape.burst == first.burst) {
             let views = uses.iter().map(|shape| (*shape != first).then_some(*shape)).collect();
-            return BurstPlan { leaky: true, base: first, views, is_stricter: false };
+            return BurstPlan { leaky, base: first, views, is_stricter: false };
         }
         let burst = uses.iter().map(|shape| shape.burst).min().unwrap_or(1);
         let total = uses.iter().map(|shape| shape.burst.saturating_add(shape.queue)).min().unwrap_or(1);
@@ -55,22 +48,25 @@ mod tests {
 
     #[test]
     fn one_way_to_use_a_zone_is_one_limit() {
-        let plan = BurstPlan::build_group(&[shape(6, 0), shape(6, 0)], false);
+        let plan = BurstPlan::build_group(&[shape(6, 0), shape(6, 0)]);
         assert_eq!((plan.leaky, plan.base, plan.is_stricter), (false, shape(6, 0), false));
-        assert!(BurstPlan::build_group(&[shape(1, 5)], false).leaky);
+        assert!(BurstPlan::build_group(&[shape(1, 5)]).leaky);
     }
 
     #[test]
-    fn without_views_the_strictest_numbers_hold_for_all() {
-        let plan = BurstPlan::build_group(&[shape(1, 20), shape(6, 0)], false);
+    fn the_strictest_numbers_hold_where_burst_and_queue_differ() {
+        let plan = BurstPlan::build_group(&[shape(1, 20), shape(6, 0)]);
         assert_eq!((plan.leaky, plan.base, plan.is_stricter), (true, shape(1, 5), true));
         assert_eq!(plan.views, [None, None]);
     }
 
     #[test]
-    fn with_views_every_use_keeps_its_numbers() {
-        let plan = BurstPlan::build_group(&[shape(1, 20), shape(6, 0)], true);
+    fn every_use_keeps_its_numbers_where_one_of_them_differs() {
+        let plan = BurstPlan::build_group(&[shape(1, 20), shape(1, 5)]);
         assert_eq!((plan.leaky, plan.base, plan.is_stricter), (true, shape(1, 20), false));
-        assert_eq!(plan.views, [None, Some(shape(6, 0))]);
+        assert_eq!(plan.views, [None, Some(shape(1, 5))]);
+        let plan = BurstPlan::build_group(&[shape(1, 0), shape(6, 0), shape(1, 0)]);
+        assert_eq!((plan.leaky, plan.base, plan.is_stricter), (false, shape(1, 0), false));
+        assert_eq!(plan.views, [None, Some(shape(6, 0)), None]);
     }
 }

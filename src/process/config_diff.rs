@@ -304,6 +304,7 @@ mod tests {
             include_str!("../config/model/admin.rs"),
             include_str!("../config/model/limit.rs"),
             include_str!("../config/model/listen.rs"),
+            include_str!("../config/model/log.rs"),
             include_str!("../config/model/reject.rs"),
             include_str!("../config/model/tls.rs"),
             include_str!("../config/model/traces.rs"),

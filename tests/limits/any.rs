@@ -93,12 +93,13 @@ fn with_other_sizes(algorithm: &Algorithm, sizes: u64) -> Option<Algorithm> {
             let other = |one: &TokenBucketRate| TokenBucketRate { burst: one.burst.max(1) + sizes, ..*one };
             let smaller =
                 |one: &TokenBucketRate| TokenBucketRate { burst: one.burst.div_ceil(sizes), ..*one };
-            let rates = rates.iter().map(|one| if sizes % 2 == 0 { other(one) } else { smaller(one) });
+            let rates =
+                rates.iter().map(|one| if sizes.is_multiple_of(2) { other(one) } else { smaller(one) });
             Some(Algorithm::TokenBucket { rates: rates.collect() })
         }
         Algorithm::LeakyBucket { rates, max_wait } => {
             let other = |one: &LeakyBucketRate| LeakyBucketRate { queue: sizes, ..*one };
-            let max_wait = if sizes % 3 == 0 { None } else { *max_wait };
+            let max_wait = if sizes.is_multiple_of(3) { None } else { *max_wait };
             Some(Algorithm::LeakyBucket { rates: rates.iter().map(other).collect(), max_wait })
         }
         _ => None,

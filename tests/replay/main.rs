@@ -14,6 +14,7 @@ mod browser;
 mod bad_input;
 mod brute_force;
 mod golden;
+mod introduction;
 mod live;
 mod nginx;
 mod report_page;

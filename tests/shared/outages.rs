@@ -235,7 +235,9 @@ fn the_time_of_calls_is_a_histogram() {
     redis.pause();
     gateway.get("/all");
     redis.resume();
-    assert!(slow() > before && calls("sum", &[]) > 0.1, "{} after {before}", slow());
+    // The local share answers at the deadline, and the call is counted a moment later.
+    eventually("a slow call", || slow() > before);
+    assert!(calls("sum", &[]) >= 0.2);
 }
 
 /// An operator deletes a counter: its client is admitted at every gateway at once, however long it was to wait.

@@ -190,7 +190,12 @@ fn when_a_waiter_leaves_the_others_move_up() {
             return None;
         }
         let seen = upstream.wait_for(5);
-        assert_eq!(upstream.targets(), ["/0", "/1", "/3", "/4", "/5"]);
+        let stayed = ["/0", "/1", "/3", "/4", "/5"];
+        // A worker that stalls for a whole interval is overtaken by the next waiter's worker.
+        if upstream.targets() != stayed && noise.late() > ms(100) {
+            return None;
+        }
+        assert_eq!(upstream.targets(), stayed);
         let times: Vec<_> = seen.iter().map(|s| s.at - start).collect();
         noise.assert_schedule(&times, &[0, 100, 200, 300, 400]);
         Some(())

@@ -4,7 +4,8 @@ use super::{format_bytes, format_count, join_names, list_statuses};
 use crate::config::model::charge::{
     BodyReserve, ChargeConfig, ChargedUnits, LlmWeights, MissingUnits, OverrunAction, Reserve, ResponseSet,
 };
-use crate::config::model::limit::{Cost, LimitConfig};
+use crate::config::model::cost::Cost;
+use crate::config::model::limit::LimitConfig;
 use crate::config::value::byte_rate::KIB;
 use crate::config::value::grpc_codes::grpc_code_name;
 

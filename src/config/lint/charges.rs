@@ -6,7 +6,7 @@ use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::ActionConfig;
 use crate::config::model::charge::{ChargeConfig, ChargedUnits, Reserve, ResponseSet};
-use crate::config::model::limit::Cost;
+use crate::config::model::cost::Cost;
 
 /// The only response below 200 that ends a request.
 const SWITCHING_PROTOCOLS: u16 = 101;

@@ -4,8 +4,8 @@ use super::{LintContext, warn_at};
 use crate::config::describe::describe_key_part;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::cost::Cost;
 use crate::config::model::key::{KeyPart, ValueSource};
-use crate::config::model::limit::Cost;
 use crate::config::model::listen::ListenAddress;
 use crate::config::yaml::field_value::FieldValue;
 

@@ -3,8 +3,9 @@
 use super::account::AccountConfig;
 use super::bandwidth::BandwidthConfig;
 use super::charge::{BodyReserve, Reserve};
+use super::cost::Cost;
 use super::key::{KeyPart, ValueSource};
-use super::limit::{Cost, LimitConfig};
+use super::limit::LimitConfig;
 use super::{Config, LocationConfig};
 use crate::config::value::json_pointer::JsonPointer;
 

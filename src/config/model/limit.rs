@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::access::NetworkList;
 use super::charge::ChargeConfig;
+use super::cost::Cost;
 use super::enforce::EnforcedShare;
 use super::id::LimitId;
 use super::key::KeyPart;
 use super::reject::OnRejectPatch;
-use crate::config::value::json_pointer::JsonPointer;
 use crate::config::value::scalars::Rate;
-use http::{HeaderName, Method, StatusCode};
+use http::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
 /// A named limit, or one written inline in a location.
@@ -383,25 +383,4 @@ pub enum MissingKey {
     Shared,
     Reject,
     Skip,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cost {
-    /// At least 1.
-    Units(u64),
-    /// Read from trusted proxies only; otherwise the cost is 1.
-    Header { name: HeaderName, invalid: InvalidCost },
-    /// A number in the JSON of the body, of any client; 1 without it.
-    Json { pointer: JsonPointer, invalid: InvalidCost },
-    /// The number of calls in a batch of JSON-RPC; 1 for any other request.
-    JsonRpc,
-}
-
-/// The treatment of a request if its cost is not a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InvalidCost {
-    /// It costs 1.
-    One,
-    /// It is a bad request (400).
-    Reject,
 }

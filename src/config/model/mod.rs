@@ -7,12 +7,14 @@ pub(crate) mod bandwidth;
 pub(crate) mod body_reading;
 pub(crate) mod charge;
 pub(crate) mod cors;
+pub(crate) mod cost;
 pub(crate) mod enforce;
 pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod key;
 pub(crate) mod limit;
 pub(crate) mod listen;
+pub(crate) mod log;
 pub(crate) mod log_field;
 pub(crate) mod reject;
 pub(crate) mod template;
@@ -40,7 +42,7 @@ use headers::HeaderEdits;
 use id::{LimitId, LocationId, UpstreamId, ViewId};
 use limit::LimitConfig;
 use listen::{ListenConfig, Scheme};
-use log_field::LogField;
+use log::{AccessLogConfig, LogConfig};
 use reject::{OnReject, OnRejectPatch};
 use template::TemplateConfig;
 use tls::{RedisTlsFiles, UpstreamProtocol, UpstreamTlsConfig};
@@ -321,47 +323,6 @@ pub enum RedisServers {
 pub struct ReloadConfig {
     /// The interval between checks of the files for changes; `None` = never.
     pub watch: Option<Duration>,
-}
-
-#[derive(Debug, Clone)]
-pub struct LogConfig {
-    pub level: LogLevel,
-    pub format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    Auto,
-    Pretty,
-    Json,
-}
-
-#[derive(Debug, Clone)]
-pub struct AccessLogConfig {
-    pub output: AccessLogOutput,
-    /// Share of requests logged, in percent, 0 to 100.
-    pub sample: f64,
-    pub headers: Vec<HeaderName>,
-    pub fields: Vec<LogField>,
-    pub hash_keys: bool,
-    /// `None` = each process makes its own.
-    pub hash_secret: Option<Secret>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AccessLogOutput {
-    Stdout,
-    None,
-    File(PathBuf),
 }
 
 impl Config {

@@ -6,7 +6,8 @@ use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::charge::{
     BodyReserve, ChargeConfig, ChargedUnits, LlmWeights, OverrunAction, Reserve, ResponseSet,
 };
-use crate::config::model::limit::{Algorithm, Cost};
+use crate::config::model::cost::Cost;
+use crate::config::model::limit::Algorithm;
 use crate::config::schema::field::{Field, ParseScalar};
 use crate::config::schema::kinds::OneOrMoreOrWord;
 use crate::config::schema::tables::charge::{

@@ -4,9 +4,10 @@ use http::HeaderName;
 
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::ReloadConfig;
 use crate::config::model::admin::{AdminConfig, AdminRights, AdminToken};
+use crate::config::model::log::{AccessLogConfig, AccessLogOutput, LogConfig};
 use crate::config::model::traces::TracingConfig;
-use crate::config::model::{AccessLogConfig, AccessLogOutput, LogConfig, ReloadConfig};
 use crate::config::schema::field::ParseScalar;
 use crate::config::schema::tables::operation::{access_log, admin, admin_token, log, reload, tracing};
 use crate::config::schema::tables::root::root;

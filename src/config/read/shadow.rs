@@ -4,9 +4,10 @@ use super::rates::RateForm;
 use super::tiers;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::cost::Cost;
 use crate::config::model::enforce::EnforcedShare;
 use crate::config::model::key::KeyPart;
-use crate::config::model::limit::{Algorithm, Cost};
+use crate::config::model::limit::Algorithm;
 use crate::config::schema::tables::limits::limit;
 use crate::config::yaml::field_reader::FieldReader;
 

@@ -3,7 +3,8 @@
 use super::rates::{RateForm, read_rates};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
-use crate::config::model::limit::{Algorithm, Cost};
+use crate::config::model::cost::Cost;
+use crate::config::model::limit::Algorithm;
 use crate::config::schema::tables::limits::limit;
 use crate::config::value::scalars::Rate;
 use crate::config::yaml::field_reader::FieldReader;

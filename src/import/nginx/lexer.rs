@@ -182,7 +182,11 @@ mod tests {
 
     #[test]
     fn words_are_split_as_nginx_does() {
-        assert_eq!(words("a b;#c\nd{e}"), ["a", "b", ";", "d", "{", "e}"], "a word goes on up to ; or {{");
+        assert_eq!(
+            words("a b;#c\nd{e}"),
+            ["a", "b", ";", "d", "{", "e}"],
+            "a word ends at a space, at ; or at a brace"
+        );
         assert_eq!(words("d { e; }"), ["d", "{", "e", ";", "}"]);
         assert_eq!(words(r#"map "a b" 'c\'d';"#), ["map", "a b", "c'd", ";"]);
         assert_eq!(words(r"location ~ \.php$ {"), ["location", "~", r"\.php$", "{"]);

@@ -7,7 +7,7 @@ use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
 use super::zones::{Zone, ZoneTable};
 use crate::import::ImportFault;
-use crate::import::chain_plan::{BurstPlan, BurstShape, CHAIN_VIEWS};
+use crate::import::chain_plan::{BurstPlan, BurstShape};
 use crate::import::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::import::yaml_text::{flow_map, one_or_list, quote, write_rate};
 
@@ -187,7 +187,7 @@ impl<'d, 'b> LimitBook<'d, 'b> {
             self.note_stricter(group, |limit| limit.connections() != Some(least), &least.to_string());
             return Vec::new();
         };
-        let plan = BurstPlan::build_group(&shapes, CHAIN_VIEWS);
+        let plan = BurstPlan::build_group(&shapes);
         let BurstShape { burst, queue } = plan.base;
         push("algorithm", if plan.leaky { "leaky_bucket" } else { "token_bucket" }.to_owned(), "");
         push(
@@ -205,12 +205,8 @@ impl<'d, 'b> LimitBook<'d, 'b> {
             self.note_stricter(group, |limit| limit.shape() != Some(plan.base), &says);
         }
         let entry = |BurstShape { burst, queue }: BurstShape| {
-            let field = |name: &str, value: String| (name.to_owned(), value);
-            flow_map(&[
-                field("use", quote(name)),
-                field("burst", burst.to_string()),
-                field("queue", queue.to_string()),
-            ])
+            let (field, number) = if plan.leaky { ("queue", queue) } else { ("burst", burst) };
+            flow_map(&[("use".to_owned(), quote(name)), (field.to_owned(), number.to_string())])
         };
         plan.views.iter().flatten().map(|shape| (*shape, entry(*shape))).collect()
     }

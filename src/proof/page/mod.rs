@@ -141,7 +141,7 @@ fn write_limits(out: &mut String, limits: &[LimitLine]) {
             let _ = write!(out, "<tr><td>{name}<td colspan=6>not judged: {}", escape_html(reason));
             continue;
         }
-        let mode = if line.dry_run { " <small>dry run</small>" } else { "" };
+        let mode = line.mode().map(|mode| format!(" <small>{mode}</small>")).unwrap_or_default();
         let LimitLine { requests, admitted, waited, rejected, keys, keys_rejected, .. } = line;
         let _ = write!(out, "<tr><td>{name}{mode}");
         for number in [*requests, *admitted, *waited, *rejected, *keys as u64, *keys_rejected as u64] {
@@ -185,8 +185,12 @@ fn write_change(out: &mut String, change: &ConfigChange) {
     let _ = write!(
         out,
         "<section><h2>Against the other file</h2><p>{newly_rejected} requests are newly rejected, {newly_admitted} \
-         newly admitted.</p><div class=scroll><table><tr><th>change<th>limit<th>key<th class=n>requests"
+         newly admitted.</p>"
     );
+    if newly_rejected_by.is_empty() && newly_admitted_by.is_empty() {
+        return out.push_str("</section>");
+    }
+    out.push_str("<div class=scroll><table><tr><th>change<th>limit<th>key<th class=n>requests");
     for (word, changed) in [("newly rejected", newly_rejected_by), ("newly admitted", newly_admitted_by)] {
         for ChangedKey { limit, key, requests } in changed {
             let key = if key.is_empty() { "all" } else { key };

@@ -22,7 +22,7 @@ svg{display:block;width:100%}svg.plot{height:14rem;border-bottom:1px solid var(-
 .curve{fill:none;stroke:var(--admit);stroke-width:2}\
 .dot{fill:none;stroke:var(--admit);stroke-width:7;stroke-linecap:round}\
 .dot.chosen{stroke:var(--reject);stroke-width:11}\
-.axis{display:flex;justify-content:space-between;color:var(--faint);font-size:.8rem;gap:1rem;flex-wrap:wrap}\
+.axis{display:flex;justify-content:space-between;color:var(--faint);font-size:.8rem;gap:0 1rem;flex-wrap:wrap}\
 .legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.3rem}\
 i.admit{background:var(--admit)}i.wait{background:var(--wait)}i.reject{background:var(--reject)}\
 pre{border:1px solid var(--line);border-radius:6px;padding:.75rem;overflow-x:auto}li{overflow-wrap:anywhere}";

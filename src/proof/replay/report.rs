@@ -67,6 +67,9 @@ pub struct LimitLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_judged: Option<String>,
     pub dry_run: bool,
+    /// The share of its keys on which it acts; `None` = all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforce: Option<String>,
     /// Requests that it judged.
     pub requests: u64,
     pub admitted: u64,
@@ -307,6 +310,14 @@ pub fn share_of(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
+impl LimitLine {
+    /// Why not every verdict of the limit acts.
+    pub fn mode(&self) -> Option<String> {
+        let share = || self.enforce.as_ref().map(|share| format!("acts on {share} of its keys"));
+        if self.dry_run { Some("dry run".to_owned()) } else { share() }
+    }
+}
+
 fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitLine> {
     let of_limit = |(index, limit): (usize, &LimitTally)| {
         let config = &simulator.gateway.config.limits[index];
@@ -315,6 +326,7 @@ fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitL
             name: config.name.clone(),
             not_judged: unjudged.map(|unjudged| unjudged.reason.clone()),
             dry_run: config.dry_run,
+            enforce: config.enforce.map(|share| share.to_string()),
             requests: limit.sum.requests,
             admitted: limit.sum.admitted,
             waited: limit.sum.waited,

@@ -44,7 +44,8 @@ impl ReplayReport {
         writeln!(f, "in the log  {} rejected, {} waited", logged.rejected, logged.waited)?;
         if logged.compared > 0 {
             let share = percent(logged.agreed, logged.compared);
-            writeln!(f, "            {share} of {} verdicts are the same as here", logged.compared)?;
+            let of = format!("{share} of {} verdicts", logged.compared);
+            writeln!(f, "            {of} are the same as here, with those of dry runs")?;
         }
         Ok(())
     }
@@ -53,7 +54,7 @@ impl ReplayReport {
         let mut rows = Vec::new();
         for line in self.limit_lines.iter().filter(|line| line.not_judged.is_none()) {
             let LimitLine { name, requests, admitted, waited, rejected, keys, keys_rejected, .. } = line;
-            let name = format!("{name}{}", if line.dry_run { " (dry run)" } else { "" });
+            let name = line.mode().map_or_else(|| name.clone(), |mode| format!("{name} ({mode})"));
             rows.push([
                 name,
                 requests.to_string(),

@@ -12,10 +12,9 @@ use super::{
 };
 use crate::config::model::access::NetworkList;
 use crate::config::model::charge::Reserve;
+use crate::config::model::cost::{Cost, InvalidCost};
 use crate::config::model::id::{LimitId, ViewId};
-use crate::config::model::limit::{
-    Algorithm, Cost, InvalidCost, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign,
-};
+use crate::config::model::limit::{Algorithm, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign};
 use crate::config::model::reject::{Degrade, OnReject};
 use crate::config::model::{Config, LocationConfig};
 use crate::config::value::scalars::{Rate, split_size};

@@ -7,10 +7,9 @@ use std::time::Duration;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::StoreConfig;
+use crate::config::model::cost::{Cost, InvalidCost};
 use crate::config::model::key::KeyPart;
-use crate::config::model::limit::{
-    AlgorithmKind, BUCKETS_MAX, Cost, InvalidCost, MissingKey, OnFailure, WindowAlign,
-};
+use crate::config::model::limit::{AlgorithmKind, BUCKETS_MAX, MissingKey, OnFailure, WindowAlign};
 use crate::config::schema::field::{OneOrMore, Shape, section};
 use crate::config::schema::kinds::{
     Count32, NONZERO_TIME, Nested, NestedOrNone, Number, NumberOrSize, OneOrMoreOrWord, OrWord, PERCENTAGE,
