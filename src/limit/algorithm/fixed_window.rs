@@ -208,7 +208,10 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
         _: &mut Vec<Waker>,
     ) {
         before.carry_window(window, now);
-        if self.settle_terms.settles {
+        if !window.is_running(now) {
+            // Nothing of a window that is over becomes debt because the limit is lower now.
+            window.used = 0;
+        } else if self.settle_terms.settles {
             let kept = before.settle_terms.convert_used(window.used, before.max, self.max);
             if kept < window.used {
                 charges.forget_charges();

@@ -130,3 +130,18 @@ fn a_cleared_key_keeps_its_open_reservations() {
         assert_eq!(peek(&limit, 0, 1).remaining, 10, "{algorithm:?}");
     }
 }
+
+/// A reload to a lower limit cuts nothing of a window that is over, so a later clear keeps just what still counts.
+#[test]
+fn a_lower_limit_cuts_nothing_of_a_window_that_is_over() {
+    let algorithm = |max| Algorithm::FixedWindow { rates: vec![rate(max, 10)], align: WindowAlign::First };
+    let limit = limit_of(algorithm(5));
+    let first = reserve(&limit, 0, 1).unwrap();
+    reserve(&limit, 10, 5).unwrap();
+    let lower = Limit::continue_from(Some(&limit), LimitId(0), &config_of(algorithm(1)), 1000);
+    lower.apply_params(&|| Now(START + 20));
+    reserve(&lower, 20, 1).unwrap();
+    settle(&lower, 20, (1, 2), &first);
+    lower.clear_key(0, &key(1), Now(START + 20));
+    assert_eq!(peek(&lower, 20, 1).retry_after_ns, 10);
+}
