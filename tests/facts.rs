@@ -288,6 +288,7 @@ fn with_limits(
             heavy_hitters: None,
             snapshot: None,
         },
+        service: None,
         reload: config::ReloadConfig { watch: None },
         admin: None,
         log: config::LogConfig { level: config::LogLevel::Info, format: config::LogFormat::Auto },

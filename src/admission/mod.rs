@@ -4,5 +4,6 @@
 pub mod ban;
 pub mod ban_target;
 pub mod chain;
+pub mod leases;
 pub mod operator_bans;
 pub mod settlement;

@@ -161,8 +161,7 @@ fn summarize_limit<'a>(
 
 /// All limits in file order, each with its shadow behind it.
 fn list_limits(config: &Config) -> Vec<LimitId> {
-    let own = (0..config.limits.len()).map(LimitId).filter(|limit| config.limits[*limit].shadow_of.is_none());
-    config.with_shadows(&own.collect::<Vec<_>>()).collect()
+    config.with_shadows(&config.declared_limits()).collect()
 }
 
 fn limit_name(config: &Config, limit: LimitId) -> &str {

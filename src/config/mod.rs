@@ -38,6 +38,7 @@ pub use model::listen::*;
 pub use model::log::*;
 pub use model::log_field::*;
 pub use model::reject::*;
+pub use model::service::*;
 pub use model::template::*;
 pub use model::tls::*;
 pub use model::traces::*;
@@ -63,6 +64,14 @@ use yaml::field_value::FieldValue;
 use yaml::substitution::Environment;
 use yaml::tree::NodeContent;
 use yaml::{file, substitution, tree};
+
+impl Config {
+    /// The listeners of forwarded requests, then those of the rate-limit service.
+    pub fn all_listeners(&self) -> Vec<ListenConfig> {
+        let service = self.service.iter().flat_map(|service| &service.listen);
+        self.listen.iter().chain(service).cloned().collect()
+    }
+}
 
 /// A valid configuration and its warnings.
 #[derive(Debug, Clone)]

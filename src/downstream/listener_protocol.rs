@@ -61,7 +61,7 @@ impl ListenerProtocol {
             }
         };
         let name = listen.name.clone().map(Arc::new);
-        let terms = named_terms(&name);
+        let terms = Arc::new(ListenerTerms::new(name.clone(), listen.for_service));
         let mut protocol = ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms };
         if let Some(before) = before.filter(|before| !protocol.is_stricter_than(before)) {
             protocol.terms = before.terms.clone();
@@ -72,7 +72,8 @@ impl ListenerProtocol {
     /// The same protocol for another socket, with terms of its own.
     pub fn for_another_socket(&self) -> ListenerProtocol {
         let ListenerProtocol { http2, proxy_protocol, mode, .. } = *self;
-        let (tls, name, terms) = (self.tls.clone(), self.name.clone(), named_terms(&self.name));
+        let terms = Arc::new(ListenerTerms::new(self.name.clone(), self.terms.is_for_service()));
+        let (tls, name) = (self.tls.clone(), self.name.clone());
         ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms }
     }
 
@@ -94,7 +95,8 @@ impl ListenerProtocol {
         let required =
             |protocol: &ListenerProtocol| protocol.proxy_protocol == Some(ProxyProtocolMode::Required);
         let lost_mode = self.mode.is_some_and(|mode| before.mode.unwrap_or(MODE_ALL) & !mode != 0);
-        needs_more_tls || required(self) && !required(before) || lost_mode
+        let serves_another = self.terms.is_for_service() != before.terms.is_for_service();
+        needs_more_tls || required(self) && !required(before) || lost_mode || serves_another
     }
 
     /// Puts this in force in place of `before`; returns whether open connections must be checked again.
@@ -117,12 +119,6 @@ impl ListenerProtocol {
     pub fn allowed_http(&self) -> AllowedHttp {
         if self.http2 { AllowedHttp::Either } else { AllowedHttp::Http1 }
     }
-}
-
-fn named_terms(name: &Option<Arc<String>>) -> Arc<ListenerTerms> {
-    let terms = ListenerTerms::default();
-    terms.set_name(name.clone());
-    Arc::new(terms)
 }
 
 /// Which HTTP a connection may speak.

@@ -24,7 +24,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
     ];
     let mut parts: Vec<String> =
         named.iter().filter_map(|(section, old, new)| describe_section(section, old, new)).collect();
-    let whole: [(&str, String, String); 11] = [
+    let whole: [(&str, String, String); 12] = [
         ("server", server_text(old), server_text(new)),
         ("access", debug_text(&old.access), debug_text(&new.access)),
         ("ip_sets", debug_text(&old.ip_sets), debug_text(&new.ip_sets)),
@@ -33,6 +33,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
         ("on_reject", debug_text(&old.on_reject), debug_text(&new.on_reject)),
         ("state", debug_text(&old.state), debug_text(&new.state)),
         ("admin", debug_text(&old.admin), debug_text(&new.admin)),
+        ("service", service_text(old), service_text(new)),
         ("log", debug_text(&(&old.log, &old.reload)), debug_text(&(&new.log, &new.reload))),
         ("access_log", debug_text(&old.access_log), debug_text(&new.access_log)),
         ("tracing", debug_text(&old.tracing), debug_text(&new.tracing)),
@@ -55,10 +56,11 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
 }
 
 /// Every value that [`debug_text`] hides, by its field; a new secret must be added here.
-fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 5] {
+fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 6] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
     let token =
         config.admin.as_ref().map(|admin| admin.tokens.iter().map(|token| Some(&token.token)).collect());
+    let calls = config.service.as_ref().map(|service| service.tokens.iter().map(Some).collect());
     let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
     let hashes = Some(vec![config.access_log.hash_secret.as_ref()]);
     let exports =
@@ -66,6 +68,7 @@ fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 
     [
         ("state.redis.url", redis),
         ("admin.token", token),
+        ("service.token", calls),
         ("account.jwt.secret", jwt),
         ("access_log.hash_secret", hashes),
         ("tracing.headers", exports),
@@ -82,7 +85,12 @@ fn debug_text(value: &(impl Debug + ?Sized)) -> String {
 type NamedTexts = Vec<(String, String)>;
 
 fn named_listeners(config: &Config) -> NamedTexts {
-    config.listen.iter().map(|listen| (listen.address.to_string(), debug_text(listen))).collect()
+    config.all_listeners().iter().map(|listen| (listen.address.to_string(), debug_text(listen))).collect()
+}
+
+/// Its listeners are named with the others.
+fn service_text(config: &Config) -> String {
+    debug_text(&config.service.as_ref().map(|service| &service.tokens))
 }
 
 fn named_limits(config: &Config) -> NamedTexts {

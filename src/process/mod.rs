@@ -151,7 +151,7 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
         spare.add_sockets(target, sockets);
     }
     let signals = signals.with_termination(&runtime).map_err(|error| signal_fault(&error))?;
-    let bound = bind::bind_listeners(&config.listen, config.server.workers, &mut spare)
+    let bound = bind::bind_listeners(&config.all_listeners(), config.server.workers, &mut spare)
         .map_err(ProcessFault::Listen)?;
     // Sockets of the old process that the new file does not list are closed.
     spare.retain_systemd();

@@ -106,7 +106,7 @@ impl ControlThread {
             return Err(ReloadRejection::Unsupported(why));
         }
         // Opened before anything changes, and closed again if the rest fails.
-        let prepared = self.listeners.borrow().prepare_change(&config.listen, self.workers.count());
+        let prepared = self.listeners.borrow().prepare_change(&config.all_listeners(), self.workers.count());
         let prepared = prepared.map_err(ReloadRejection::Blocked)?;
         let mut config = config;
         before.carry_grants(&mut config, Now::read_clock());

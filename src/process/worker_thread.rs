@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::bind::BoundSockets;
+use crate::base::clock::Now;
 use crate::base::wall_clock;
 use crate::downstream::accept::{AcceptEnd, WorkerListener, accept_connections};
 use crate::downstream::connection;
@@ -150,6 +151,10 @@ async fn run_until_drained(start: WorkerStart) {
         }
     }
     sweeping.abort();
+    // Slots of leases that are counted in the store go back with the last flush.
+    let worker = thread.current_worker();
+    worker.gateway.calls.leases.end_all(worker.id, Now::read_clock());
+    drop(worker);
     if let Some(flusher) = control.flusher {
         flusher.settle_after_upgrade(&mut drain).await;
         flusher.flush_and_stop().await;
@@ -351,6 +356,7 @@ async fn sweep_connections(thread: Rc<WorkerThread>, limits: Arc<ConnectionLimit
             }
         });
         worker.pools.sweep_idle();
+        worker.gateway.calls.leases.end_due(worker.id, Now::read_clock());
         worker.gateway.upstreams.iter().for_each(|upstream| upstream.recheck_queue());
     }
 }

@@ -57,7 +57,7 @@ pub fn response_context<'c>(state: &'c RequestState, texts: &'c RequestTexts<'_>
         path: &texts.path,
         request_uri: texts.uri.path_and_query().map_or("", PathAndQuery::as_str),
         scheme: state.scheme.as_str(),
-        location: route.map_or("", |route| &route.name),
+        location: gateway.location_name(state.route).map_or("", |name| name),
         upstream,
     }
 }

@@ -161,6 +161,8 @@ pub struct LogFields {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
+    /// The door of the rate-limit service that it came through; `None` = it is a request.
+    pub door: Option<&'static str>,
 }
 
 /// Facts that only the span uses.
@@ -269,6 +271,7 @@ impl RequestState {
             referer: named(LogField::Referer, header::REFERER),
             headers: gateway.logged_headers.iter().filter_map(logged).collect(),
             dry_run: None,
+            door: None,
         }));
     }
 
@@ -298,7 +301,7 @@ impl RequestState {
         let facts = RefusalFacts {
             unix_ms: self.worker.wall_clock.unix_ms(now),
             ip: self.client.ip,
-            location: self.route.map(|route| &self.worker.gateway.routes[route.0].name),
+            location: self.worker.gateway.location_name(self.route),
             status,
             retry_after_ns: rejection.exact_retry_ns(),
             cause: rejection.cause,

@@ -22,6 +22,7 @@ use crate::base::clock::Now;
 use crate::base::wall_clock;
 use crate::config::{LimitId, LocationId};
 use crate::net::deadline::RequestWatch;
+use crate::proxy::calls;
 use crate::proxy::forward;
 use crate::proxy::forward::{ForwardFault, ForwardOutcome, ResponseBody};
 use crate::proxy::inbound::InboundRequest;
@@ -51,9 +52,13 @@ pub fn connection_service(
     Future = ResponseFuture,
 > + Clone {
     let forward = forward::forward_service();
+    let is_for_calls = connection.is_for_service();
     tower::service_fn(move |request: Request<Incoming>| {
         let watch = connection.open_request_watch(&thread);
         let inbound = InboundRequest::new(request);
+        if is_for_calls {
+            return serve_call(&thread.current_worker(), &connection, watch, inbound);
+        }
         serve_request(&thread.current_worker(), &connection, watch, inbound, forward.clone())
     })
 }
@@ -158,6 +163,33 @@ where
             run_phases(judged, forward, completion).await
         })),
     }
+}
+
+/// Serves one call of the rate-limit service.
+#[cold]
+fn serve_call(
+    worker: &Rc<Worker>,
+    connection: &Rc<ClientConnection>,
+    watch: Rc<RequestWatch>,
+    inbound: Box<InboundRequest>,
+) -> ResponseFuture {
+    let completion = Completion {
+        connection: connection.clone(),
+        is_http10: inbound.request.version() < Version::HTTP_11,
+        is_last: connection.count_request(worker),
+    };
+    let client = worker.gateway.clients.find_client(connection.peer, inbound.request.headers());
+    let stream_watch = connection.watch.is_multiplexed().then(|| watch.clone());
+    let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
+    state.read_head(&inbound);
+    ResponseFuture::Pending(Box::pin(async move {
+        if let Some(watch) = &stream_watch {
+            watch.adopt_current_task().await;
+        }
+        let mut response = calls::answer_call(inbound, state).await;
+        completion.complete_response(&mut response);
+        response
+    }))
 }
 
 /// Runs the phases of a request that may wait until it has a response.

@@ -152,6 +152,15 @@ impl Worker {
         let verifier = self.verifier.as_ref()?;
         Some(Token::new(verifier, headers, self.wall_clock.unix_ms(now) / 1_000))
     }
+
+    /// A token with these claims, which its reader states; `None` if the configuration uses no tokens.
+    pub fn state_claims<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        claims: &[(String, String)],
+    ) -> Option<Token<'a>> {
+        Some(Token::with_claims(self.verifier.as_ref()?, headers, claims))
+    }
 }
 
 /// Streams that a client may cancel on one connection before their share of its requests is checked.
@@ -222,6 +231,11 @@ impl ClientConnection {
     /// The name of its listener.
     pub fn listener_name(&self) -> Option<Arc<String>> {
         self.listener.as_ref()?.name()
+    }
+
+    /// Whether its requests are calls of the rate-limit service.
+    pub fn is_for_service(&self) -> bool {
+        self.listener.as_ref().is_some_and(|terms| terms.is_for_service())
     }
 
     /// The watch over a request that begins now.

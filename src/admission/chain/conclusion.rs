@@ -2,7 +2,7 @@
 
 use super::chain_pass::ChainPass;
 use super::findings::PassRejection;
-use super::lacking_slots::wait_for_store_slots;
+use super::lacking_slots::{reject_without_slots, wait_for_store_slots};
 use super::mode::ChainMode;
 use super::queued::Queued;
 use super::slot_wait::SlotWait;
@@ -68,6 +68,9 @@ impl<M: ChainMode> ChainPass<'_, M> {
         loop {
             let claim = &self.held.claims[index];
             let (rate, limit_index, units) = (usize::from(claim.rate), claim.limit_index, claim.to_units());
+            if !waiter.accepts_wait() {
+                return reject_without_slots(self.held, limit_index, self.decisions);
+            }
             if place.is_none() && self.limits[usize::from(limit_index)].has_slot_queue(rate) {
                 place = waiter.take_place::<M>();
                 if place.is_none() {
@@ -120,9 +123,11 @@ impl<M: ChainMode> ChainPass<'_, M> {
         (wait_ns, limit_index): (u64, u16),
         waiter: WaitingRequest<'_>,
     ) -> ChainVerdict<P> {
+        let limit = &self.limits[usize::from(limit_index)];
         let rejection = if wait_ns > self.findings.max_wait_ns {
-            let limit = &self.limits[usize::from(limit_index)];
             ChainRejection::outright(ChainCause::WaitTooLong, limit, 0)
+        } else if wait_ns > waiter.max_wait_ns {
+            ChainRejection::beyond_wait(limit, wait_ns - waiter.max_wait_ns)
         } else if let Some(place) = waiter.take_place::<M>() {
             if self.findings.displaces {
                 self.held.displace_waiters();

@@ -22,6 +22,9 @@ pub(super) fn wait_for_store_slots<P>(
     waiter: WaitingRequest<'_>,
     decisions: &mut Decisions,
 ) -> ChainVerdict<P> {
+    if !waiter.accepts_wait() {
+        return reject_without_slots(held, lacking.limit_index, decisions);
+    }
     match waiter.take_place::<Charge>() {
         Some(place) => ChainVerdict::Wait(Queued::for_store_slots(held, place, lacking)),
         None => {
@@ -29,6 +32,19 @@ pub(super) fn wait_for_store_slots<P>(
             ChainVerdict::Reject(ChainRejection::from_overload())
         }
     }
+}
+
+/// Rejects a request that does not wait for slots, which it lacks by this limit.
+#[cold]
+pub(super) fn reject_without_slots<P>(
+    mut held: ClaimSet,
+    limit_index: u16,
+    decisions: &mut Decisions,
+) -> ChainVerdict<P> {
+    let limit = &held.limits[usize::from(limit_index)];
+    let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, 0);
+    held.undo_claims(0, decisions);
+    ChainVerdict::Reject(rejection)
 }
 
 /// The slots of a question as one more request would find them. `free`: those that the store has.

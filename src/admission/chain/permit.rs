@@ -1,13 +1,13 @@
 //! The permit of a request that all limits accepted and that holds its slots.
 
 use super::RateDecision;
-use super::claim::ClaimKind;
+use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::extend::{Extender, Overrun};
-use super::settle::Settlements;
-use crate::admission::settlement::ResponseReading;
+use super::settle::{FinalUnits, Settlements};
+use crate::admission::settlement::{ChargeSource, Extensions, ResponseReading};
 use crate::base::clock::Now;
-use crate::limit::{Decision, LimitOutcome, SlotOutcome};
+use crate::limit::{Decision, Limit, LimitOutcome, SlotOutcome};
 
 /// The right of a request to pass, as long as it is held. Dropping it gives everything back; once the request is
 /// forwarded, its charges stay.
@@ -87,5 +87,44 @@ impl ChainPermit {
     /// limit reserved is corrected to what the response used.
     pub fn settle_charges(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Settlements {
         self.held.settle_charges(|_| true, reading, bytes, now)
+    }
+
+    /// Settles charges that a caller reserved, by the units that it says of each limit; those of which it says none are
+    /// still held.
+    pub fn settle_units(&mut self, units: impl Fn(&Limit) -> Option<u64>, now: Now) -> Settlements {
+        let said = |charged| FinalUnits { charged, source: ChargeSource::Usage, clears: false };
+        self.held.settle_by(|limit, _, _| units(limit).map(said), &mut Extensions::default(), now)
+    }
+
+    /// Settles the charges that are still reserved as what was reserved.
+    pub fn settle_reserved(&mut self, now: Now) -> Settlements {
+        let reserved = |charged| FinalUnits { charged, source: ChargeSource::Reserve, clears: false };
+        self.held.settle_by(|_, _, units| Some(reserved(units)), &mut Extensions::default(), now)
+    }
+
+    /// The limits whose charges are still reserved, in chain order.
+    pub fn reserving_limits(&self) -> impl Iterator<Item = &Limit> {
+        self.held.settled_claims().map(|(_, limit)| limit)
+    }
+
+    /// Whether it holds slots, or charges that are still to be settled.
+    pub fn holds_anything(&self) -> bool {
+        let ClaimSet { claims, store_lease, .. } = &self.held;
+        let holds_slots = |claim: &Claim| match (claim.kind, store_lease) {
+            (ClaimKind::Slots { .. }, _) => true,
+            (ClaimKind::Shared(index), Some(lease)) => lease.holds_slots(index),
+            _ => false,
+        };
+        claims.iter().any(holds_slots) || self.reserving_limits().next().is_some()
+    }
+
+    /// The free slots of each enforced concurrency limit that is counted here, beside those that it holds.
+    pub fn free_slots(&self, now: Now) -> impl Iterator<Item = (&Limit, u64)> {
+        self.held.claims.iter().filter_map(move |claim| {
+            let ClaimKind::Slots { .. } = claim.kind else { return None };
+            let limit: &Limit = &self.held.limits[usize::from(claim.limit_index)];
+            let outlook = limit.peek_slots(claim.rate.into(), &claim.to_units(), now);
+            (!limit.config.dry_run).then_some((limit, outlook.free))
+        })
     }
 }

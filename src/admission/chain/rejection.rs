@@ -67,6 +67,12 @@ impl ChainRejection {
         }
     }
 
+    /// The rejection of a request that accepts a wait only in so many nanoseconds.
+    pub(super) fn beyond_wait(limit: &Arc<Limit>, retry_after_ns: u64) -> ChainRejection {
+        let rejected = ChainRejection::outright(ChainCause::Queue, limit, 0);
+        ChainRejection { retry_after_ns: Some(retry_after_ns), ..rejected }
+    }
+
     /// A rejection without a time to retry.
     pub(super) fn outright(cause: ChainCause, limit: &Arc<Limit>, rate: usize) -> ChainRejection {
         ChainRejection { cause, limit: Some(limit.clone()), rate, retry_after_ns: None, late: false }

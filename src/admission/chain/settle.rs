@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::store_lease::StoreLease;
-use crate::admission::settlement::{ResponseReading, Settlement, compute_charge};
+use crate::admission::settlement::{ChargeSource, Extensions, ResponseReading, Settlement, compute_charge};
 use crate::base::clock::Now;
 use crate::config::ChargeConfig;
 use crate::limit::Limit;
@@ -24,7 +24,7 @@ impl ClaimSet {
     }
 
     /// The charges that depend on the response, with their limits.
-    fn settled_claims(&self) -> impl Iterator<Item = (&Claim, &Limit)> {
+    pub(super) fn settled_claims(&self) -> impl Iterator<Item = (&Claim, &Limit)> {
         self.claims.iter().filter_map(|claim| {
             let limit: &Limit = &self.limits[usize::from(claim.limit_index)];
             limit.config.charge.as_ref()?;
@@ -40,21 +40,40 @@ impl ClaimSet {
         bytes: u64,
         now: Now,
     ) -> Settlements {
+        let find_units = |limit: &Limit, charge: &ChargeConfig, reserved| {
+            let (charged, source) = compute_charge(&limit.config, charge, reserved, reading, bytes);
+            FinalUnits { charged, source, clears: clears_key(charge, reading) }
+        };
+        let mut extensions = reading.take_extensions();
+        let settlements = self.settle_by(
+            |limit, charge, reserved| is_decided(charge).then(|| find_units(limit, charge, reserved)),
+            &mut extensions,
+            now,
+        );
+        reading.keep_extensions(extensions);
+        settlements
+    }
+
+    /// Corrects the charges for which `find_units` knows the units, each once; it gets the units that were reserved.
+    pub(super) fn settle_by(
+        &mut self,
+        find_units: impl Fn(&Limit, &ChargeConfig, u64) -> Option<FinalUnits>,
+        extensions: &mut Extensions,
+        now: Now,
+    ) -> Settlements {
         let mut settlements = Settlements::new();
         let mut in_store: SmallVec<[StoreSettlement; 1]> = SmallVec::new();
         let ClaimSet { limits, claims, store_lease, .. } = self;
-        let mut extensions = reading.take_extensions();
         claims.retain(|claim| {
-            let limit = &limits[usize::from(claim.limit_index)];
-            let Some(charge) = limit.config.charge.as_ref().filter(|charge| is_decided(charge)) else {
-                return true;
-            };
+            let limit: &Limit = &limits[usize::from(claim.limit_index)];
+            let Some(charge) = limit.config.charge.as_ref() else { return true };
             if !is_charge(claim, store_lease.as_deref()) {
                 return true;
             }
-            let (charged, source) = compute_charge(&limit.config, charge, claim.cost, reading, bytes);
+            let Some(FinalUnits { charged, source, clears }) = find_units(limit, charge, claim.cost) else {
+                return true;
+            };
             let (rate, key) = (usize::from(claim.rate), claim.table_key());
-            let clears = clears_key(charge, reading);
             let (mut overrun, mut own, mut reserved) = (0, charged, claim.cost);
             if let Some(extension) = extensions.find(claim.limit_index) {
                 own = extension.settle_parts(&key, claim.cost, charged, now);
@@ -85,12 +104,19 @@ impl ClaimSet {
             }
             false
         });
-        reading.keep_extensions(extensions);
         if let Some(lease) = store_lease {
             lease.queue_settlements(in_store);
         }
         settlements
     }
+}
+
+/// What a charge is corrected to.
+pub(super) struct FinalUnits {
+    pub charged: u64,
+    pub source: ChargeSource,
+    /// Its key forgets what it has used.
+    pub clears: bool,
 }
 
 /// Whether the response may settle the claim.

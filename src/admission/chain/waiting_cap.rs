@@ -20,6 +20,8 @@ pub struct WaitingRequest<'a> {
     held_bytes: &'a dyn Fn() -> usize,
     /// Its upstream stops it for so long, ns; it waits where a queue allows that, without a slot. 0 = not stopped.
     pub(super) hold_ns: u64,
+    /// The longest wait that it accepts, ns.
+    pub(super) max_wait_ns: u64,
 }
 
 /// The weight of a waiting request against the cap; dropping it gives the weight back.
@@ -53,12 +55,22 @@ impl WaitingCap {
 
 impl<'a> WaitingRequest<'a> {
     pub fn new(cap: &'a Arc<WaitingCap>, held_bytes: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes, hold_ns: 0 }
+        WaitingRequest { cap, held_bytes, hold_ns: 0, max_wait_ns: u64::MAX }
     }
 
     /// The same request, which its upstream stops for so long.
     pub fn with_hold(self, hold_ns: u64) -> WaitingRequest<'a> {
         WaitingRequest { hold_ns, ..self }
+    }
+
+    /// The same request, which is rejected at once if it would have to wait longer than this.
+    pub fn with_max_wait(self, max_wait_ns: u64) -> WaitingRequest<'a> {
+        WaitingRequest { max_wait_ns, ..self }
+    }
+
+    /// Whether it may wait for slots, for which no time is known.
+    pub(super) fn accepts_wait(&self) -> bool {
+        self.max_wait_ns > 0
     }
 
     /// Adds the request to the waiting ones; a look only checks whether it fits. `None`: it may not wait.
@@ -87,7 +99,7 @@ impl<'a> WaitingRequest<'a> {
 impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
     /// A request of ordinary size.
     fn from(cap: &'a Arc<WaitingCap>) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes: &|| 0, hold_ns: 0 }
+        WaitingRequest { cap, held_bytes: &|| 0, hold_ns: 0, max_wait_ns: u64::MAX }
     }
 }
 

@@ -8,7 +8,9 @@ mod reading;
 
 use crate::config::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
 
-pub(crate) use extensions::{ExtensionPart, LimitExtension, OwedPart, PartSource, extension_step};
+pub(crate) use extensions::{
+    ExtensionPart, Extensions, LimitExtension, OwedPart, PartSource, extension_step,
+};
 pub use reading::{ReadingPlan, ResponseReading};
 
 /// What one limit charged for a response.

@@ -9,7 +9,7 @@ const NAMES_MAX: usize = 8;
 
 /// "port 8080: plain HTTP", "port 443: TLS 1.2 or newer for a.test, *.a.test; PROXY header required".
 pub fn describe_listen(config: &Config) -> Vec<String> {
-    config.listen.iter().map(describe_entry).collect()
+    config.all_listeners().iter().map(describe_entry).collect()
 }
 
 fn describe_entry(listen: &ListenConfig) -> String {
@@ -33,6 +33,7 @@ fn describe_entry(listen: &ListenConfig) -> String {
     } else {
         words.push("plain HTTP".to_owned());
     }
+    words.extend(listen.for_service.then(|| "calls of the rate-limit service".to_owned()));
     words.extend((!listen.http2).then(|| "no HTTP/2".to_owned()));
     words.extend(listen.proxy_protocol.map(|wanted| match wanted {
         ProxyProtocolMode::Optional => "PROXY header optional".to_owned(),

@@ -22,6 +22,8 @@ pub struct ListenConfig {
     pub mode: Option<u32>,
     /// The name that locations select it by.
     pub name: Option<String>,
+    /// It takes calls of the rate-limit service, and forwards nothing.
+    pub for_service: bool,
 }
 
 /// The scheme by which a client reached the gateway, or the proxy in front of it.
@@ -76,7 +78,15 @@ pub enum TlsVersion {
 impl ListenConfig {
     /// A listener with every default.
     pub fn with_address(address: ListenAddress) -> ListenConfig {
-        ListenConfig { address, tls: None, http2: true, proxy_protocol: None, mode: None, name: None }
+        ListenConfig {
+            address,
+            tls: None,
+            http2: true,
+            proxy_protocol: None,
+            mode: None,
+            name: None,
+            for_service: false,
+        }
     }
 
     /// The scheme of its own connections.

@@ -17,6 +17,7 @@ pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod log_field;
 pub(crate) mod reject;
+pub(crate) mod service;
 pub(crate) mod template;
 pub(crate) mod tls;
 pub(crate) mod traces;
@@ -44,6 +45,7 @@ use limit::LimitConfig;
 use listen::{ListenConfig, Scheme};
 use log::{AccessLogConfig, LogConfig};
 use reject::{OnReject, OnRejectPatch};
+use service::ServiceConfig;
 use template::TemplateConfig;
 use tls::{RedisTlsFiles, UpstreamProtocol, UpstreamTlsConfig};
 use traces::TracingConfig;
@@ -54,6 +56,7 @@ use upstream::{
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Without those of the service; see [`Config::all_listeners`].
     pub listen: Vec<ListenConfig>,
     pub server: ServerConfig,
     /// In file order, followed by the URLs written inline in locations, named by their text.
@@ -73,6 +76,8 @@ pub struct Config {
     pub state: StateConfig,
     pub reload: ReloadConfig,
     pub admin: Option<AdminConfig>,
+    /// `None` = there is no rate-limit service.
+    pub service: Option<ServiceConfig>,
     pub log: LogConfig,
     pub access_log: AccessLogConfig,
     pub tracing: TracingConfig,
@@ -326,6 +331,12 @@ pub struct ReloadConfig {
 }
 
 impl Config {
+    /// The limits of the file, without the shadows that follow them.
+    pub fn declared_limits(&self) -> Vec<LimitId> {
+        let all = (0..self.limits.len()).map(LimitId);
+        all.filter(|limit| self.limits[*limit].shadow_of.is_none()).collect()
+    }
+
     /// The limits that judge the requests of a chain: each is followed by its shadow.
     pub fn with_shadows<'a>(
         &self,

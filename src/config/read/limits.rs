@@ -302,10 +302,10 @@ impl<'a> LimitReader<'a> {
         None
     }
 
-    /// All limits, followed by the shadows; unused ones get a warning.
-    pub fn into_limits(mut self) -> Vec<LimitConfig> {
+    /// All limits, followed by the shadows; unused ones get a warning, unless calls may name them.
+    pub fn into_limits(mut self, has_service: bool) -> Vec<LimitConfig> {
         for (index, value) in &self.defined {
-            if !self.used.contains(index) {
+            if !has_service && !self.used.contains(index) {
                 let name = &self.list[*index].name;
                 let error =
                     ValueError::new(codes::UNUSED, format!("the limit `{name}` is defined and never used"));

@@ -24,20 +24,29 @@ pub(crate) fn read_listen(root: &FieldReader<'_>, server: &ServerConfig, folder:
     let Some(value) = root.find(&root_fields::LISTEN) else {
         return vec![ListenConfig::with_address(ListenAddress::Port(8080))];
     };
-    let items = value.one_or_more();
     if value.is_empty() {
         value.report_empty("write a port, e.g. listen: 8080");
     }
     let mut listens: Vec<ListenConfig> = Vec::new();
-    for item in items {
-        let Some((listen, named)) = read_entry(&item, &listens, server, folder) else { continue };
-        if listens.iter().any(|known| known.address == listen.address) && !is_any_port(&listen.address) {
-            let message = format!("`{}` is listened on twice", named.written_text());
-            named.report_at_value(ValueError::new(codes::ADDRESS, message));
-        }
-        listens.push(listen);
+    for item in value.one_or_more() {
+        listens.extend(read_listener(&item, &listens, server, folder).map(|(listen, _)| listen));
     }
     listens
+}
+
+/// One listener beside `known`, and the value of its address.
+pub(super) fn read_listener<'a>(
+    item: &FieldValue<'a>,
+    known: &[ListenConfig],
+    server: &ServerConfig,
+    folder: &Path,
+) -> Option<(ListenConfig, FieldValue<'a>)> {
+    let (listen, named) = read_entry(item, known, server, folder)?;
+    if known.iter().any(|known| known.address == listen.address) && !is_any_port(&listen.address) {
+        let message = format!("`{}` is listened on twice", named.written_text());
+        named.report_at_value(ValueError::new(codes::ADDRESS, message));
+    }
+    Some((listen, named))
 }
 
 /// `name`, by which locations select the listener; it is unique among `known`.
@@ -87,7 +96,7 @@ fn read_entry<'a>(
     if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
         check_proxies(wanted, &address, server, &value);
     }
-    Some((ListenConfig { address, tls, http2, proxy_protocol, mode, name }, written))
+    Some((ListenConfig { address, tls, http2, proxy_protocol, mode, name, for_service: false }, written))
 }
 
 /// Only `trusted_proxies` and peers on a unix socket may send a PROXY header.

@@ -29,6 +29,7 @@ pub(crate) mod resilience;
 pub(crate) mod same_location;
 pub(crate) mod sections;
 pub(crate) mod server;
+pub(crate) mod service;
 pub(crate) mod shadow;
 pub(crate) mod state;
 pub(crate) mod templates;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::access::{self, IpSetReader};
 use super::limits::LimitReader;
 use super::upstreams::UpstreamReader;
-use super::{account, bans, listen, locations, operation, reject, server, state};
+use super::{account, bans, listen, locations, operation, reject, server, service, state};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError};
 use crate::config::lint;
@@ -38,10 +38,11 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let state = state::read_state(&root, folder);
     let mut limits = LimitReader::read_limits(&root, &sets, &state, &mut upstreams);
     let server = server::read_server(&root, &mut limits, &mut upstreams);
-    let listen = listen::read_listen(&root, &server, folder);
+    let mut listen = listen::read_listen(&root, &server, folder);
+    let service = service::read_service(&root, &mut listen, &server, folder);
     let locations = locations::read_locations(&root, &mut limits, &mut upstreams, &access, &listen);
     let on_reject = reject::read_on_reject(&root, &mut upstreams);
-    let limits = limits.into_limits();
+    let limits = limits.into_limits(service.is_some());
     let bans = bans::read_bans(&root);
     let config = Config {
         listen,
@@ -57,6 +58,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         on_reject,
         reload: operation::read_reload(&root),
         admin: operation::read_admin(&root),
+        service,
         log: operation::read_log(&root),
         access_log: operation::read_access_log(&root),
         tracing: operation::read_tracing(&root),

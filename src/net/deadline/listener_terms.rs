@@ -13,6 +13,8 @@ pub struct ListenerTerms {
     without_http2: AtomicBool,
     /// The listener's name in the file.
     name: ArcSwapOption<String>,
+    /// Its requests are calls of the rate-limit service.
+    for_service: bool,
 }
 
 const OPEN: u8 = 0;
@@ -22,6 +24,18 @@ const REMOVED: u8 = 1;
 const TIGHTENED: u8 = 2;
 
 impl ListenerTerms {
+    /// The terms of a new listener; `for_service`: its requests are calls of the rate-limit service.
+    pub fn new(name: Option<Arc<String>>, for_service: bool) -> ListenerTerms {
+        let terms = ListenerTerms { for_service, ..ListenerTerms::default() };
+        terms.set_name(name);
+        terms
+    }
+
+    /// Whether requests are calls of the rate-limit service.
+    pub fn is_for_service(&self) -> bool {
+        self.for_service
+    }
+
     /// The listener now requires more than it required of these connections.
     pub fn mark_tightened(&self) {
         self.state.store(TIGHTENED, Relaxed);

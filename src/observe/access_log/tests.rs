@@ -26,6 +26,7 @@ fn record(path: &str) -> AccessRecord<'_> {
         id: "id",
         ip: None,
         method: "GET",
+        door: None,
         host: "h",
         path,
         status: 200,

@@ -1,12 +1,14 @@
 //! The metrics of the gateway. Labels come only from the configuration, never from a client, so the number of series is
 //! bounded.
 
+mod calls;
 pub mod cells;
 mod charges;
 mod count;
 mod decision;
 mod expose;
 mod labels;
+mod process_values;
 mod servers;
 mod spans;
 mod store;
@@ -21,6 +23,7 @@ use parking_lot::Mutex;
 
 use cells::{Counters, Histogram};
 
+pub use calls::{CallResult, ServiceCallCounts};
 pub use charges::CHARGE_NAMES;
 use decision::DECISION_NAMES;
 pub use decision::DecisionKind;
@@ -269,61 +272,6 @@ impl Metrics {
     pub fn watch_dropped_lines(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_access_log_dropped", "Access log lines that were not written");
         self.watch_counter(name, help, Vec::new(), read);
-    }
-
-    /// The number of reloads with this `result`.
-    pub fn watch_reloads(&self, result: &'static str, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_reloads", "Reloads of the configuration, by result");
-        self.watch_process_value(name, help, vec![("result", result)], read);
-    }
-
-    /// The number of changes by a `call` of the admin API with this `result`.
-    pub fn watch_admin_changes(
-        &self,
-        call: &'static str,
-        result: &'static str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        let (name, help) = ("sluicegate_admin_changes", "Changes by calls of the admin API, by result");
-        self.watch_process_value(name, help, vec![("call", call), ("result", result)], read);
-    }
-
-    /// The number of the configuration in force, counted from 1.
-    pub fn watch_generation(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let help = "Configurations of this process so far";
-        self.watch_process_value("sluicegate_config_generation", help, Vec::new(), read);
-    }
-
-    /// When the configuration in force took effect, in seconds since 1970.
-    pub fn watch_reload_time(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let name = "sluicegate_config_last_reload_success_timestamp_seconds";
-        self.watch_process_value(name, "When the configuration in force took effect", Vec::new(), read);
-    }
-
-    /// Gateways that requests still use, including the one in force.
-    pub fn watch_gateways(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let help = "Configurations that requests still use";
-        self.watch_process_value("sluicegate_config_live", help, Vec::new(), read);
-    }
-
-    /// Registers a value of the process, whichever gateway is in force. Call it once per value. A value with labels
-    /// is a counter, one without is a gauge.
-    fn watch_process_value(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        labels: Vec<(&'static str, &'static str)>,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        let is_counter = !labels.is_empty();
-        let labels = labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
-        self.process_values.lock().push(WatchedValue {
-            name,
-            help,
-            is_counter,
-            labels,
-            read: Box::new(read),
-        });
     }
 
     fn watch_limit_gauge(

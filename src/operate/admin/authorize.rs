@@ -6,12 +6,12 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Request};
 
 use super::call::AdminCaller;
+use crate::base::secrets;
 use crate::config::{AdminConfig, AdminRights, Secret};
 
 /// The callers that the configuration accepts.
@@ -72,14 +72,9 @@ impl CallerPolicy {
 
     /// The token that the request carries. The time that it takes tells nothing about the tokens.
     fn find_token(&self, headers: &HeaderMap) -> Option<&AcceptedToken> {
-        let sent = sent_token(headers)?;
-        let mut found = None;
-        for token in &self.tokens {
-            if verify_slices_are_equal(sent, token.secret.0.as_bytes()).is_ok() {
-                found = Some(token);
-            }
-        }
-        found
+        let sent = secrets::bearer_token(headers.get(AUTHORIZATION)?.as_bytes())?;
+        let all = self.tokens.iter().map(|token| token.secret.0.as_bytes());
+        secrets::find_secret(sent, all).map(|position| &self.tokens[position])
     }
 
     pub fn needs_token(&self) -> bool {
@@ -132,12 +127,6 @@ fn has_own_origin(headers: &HeaderMap) -> bool {
         }
         _ => false,
     }
-}
-
-/// The token behind `Authorization: Bearer`.
-fn sent_token(headers: &HeaderMap) -> Option<&[u8]> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }
 
 #[cfg(test)]

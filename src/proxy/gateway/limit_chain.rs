@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use crate::admission::settlement::ReadingPlan;
-use crate::config::{Config, LocationConfig};
+use crate::config::{Config, LimitId, LocationConfig, ViewId};
 use crate::limit::Limit;
 use crate::request::key::LimitKeys;
 use crate::shared::SharedLimit;
@@ -39,12 +39,34 @@ impl LimitChain {
         let timeout = location.and_then(|location| location.timeout);
         let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let own = location.map_or(&[][..], |location| &location.limits);
-        let ids = config.with_shadows(config.server.limits.iter().chain(own));
-        let chain = Chain::new(ids.map(|id| limits[id.0].clone()).collect());
+        let ids: Vec<LimitId> = config.with_shadows(config.server.limits.iter().chain(own)).collect();
+        let view_of = |limit| config.view_at(location, limit);
+        LimitChain::of_limits(&ids, view_of, max_wait, limits, shared)
+    }
+
+    /// All limits, for calls that select some of them by name.
+    pub(super) fn for_calls(
+        config: &Config,
+        limits: &[Arc<Limit>],
+        shared: &[Option<Arc<SharedLimit>>],
+    ) -> LimitChain {
+        let ids: Vec<LimitId> = config.with_shadows(&config.declared_limits()).collect();
+        LimitChain::of_limits(&ids, |_| None, u64::MAX, limits, shared)
+    }
+
+    /// `view_of` tells the view by which a limit judges here; `None` = its own numbers.
+    fn of_limits(
+        ids: &[LimitId],
+        view_of: impl Fn(LimitId) -> Option<ViewId>,
+        max_wait: u64,
+        limits: &[Arc<Limit>],
+        shared: &[Option<Arc<SharedLimit>>],
+    ) -> LimitChain {
+        let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
         let chain = chain.with_max_wait(max_wait).with_shared(shared);
         let place = |limit: &ChainedLimit| ChainPlace {
             keys: LimitKeys::from_limit(&limit.config),
-            own_variant: config.view_at(location, limit.id).map_or(0, |view| limit.config.view_variant(view)),
+            own_variant: view_of(limit.id).map_or(0, |view| limit.config.view_variant(view)),
         };
         let places: Vec<ChainPlace> = chain.limits().iter().map(place).collect();
         let reading_plan = ReadingPlan::for_limits(chain.limits().iter().map(|limit| &limit.config));

@@ -7,6 +7,7 @@
 mod adopt;
 mod bans;
 mod body_plans;
+mod call_service;
 mod grants;
 mod handover;
 mod key_reset;
@@ -56,6 +57,7 @@ use crate::shared::{SharedLimit, SharedStops, Store};
 use crate::upstream::{Server, Upstream};
 use adopt::KnownBandwidths;
 pub use bans::{ActiveBan, BanOrigin, EndedBans};
+pub use call_service::{CallService, CallerFault};
 pub use grants::{ActiveGrant, GrantFault, NewGrant};
 pub use handover::{HandoverCounters, SavedNumbers};
 pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault, SharedRates};
@@ -83,7 +85,7 @@ pub struct Gateway {
     pub locations: Locations,
     /// A location has `cors`, so an OPTIONS may be a preflight.
     pub answers_preflights: bool,
-    /// One for each location, in file order.
+    /// One for each location, in file order; with a rate-limit service, then that of calls that name limits.
     pub routes: Vec<Route>,
     /// The limits of `server.limits`, for requests that no location serves.
     pub default_chain: LimitChain,
@@ -93,6 +95,7 @@ pub struct Gateway {
     pub access: Option<Arc<Access>>,
     pub bans: Option<Arc<Bans>>,
     pub operator_bans: Arc<OperatorBans>,
+    pub calls: CallService,
     pub rejecters: Rejecters,
     /// The edits of `server.headers`, for responses that no location makes.
     pub response_edits: CompiledEdits,
@@ -174,7 +177,8 @@ impl Gateway {
         let route = |location| {
             Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
         };
-        let routes: Vec<_> = config.locations.iter().map(route).collect();
+        let call_route = Route::for_calls(config, &limits, &shared);
+        let routes: Vec<_> = config.locations.iter().map(route).chain(call_route).collect();
         let store = adopt::build_store(config, previous);
         let access_log = adopt::open_access_log(config, previous, store.as_ref().map(|(store, _)| &**store))?;
         let tracer = adopt::build_tracer(config, &access_log, previous);
@@ -189,9 +193,7 @@ impl Gateway {
         let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);
         let protected_fields = hop_by_hop::protected_names(config);
-        if config.account.jwt.is_some() {
-            TokenVerifier::self_test()?;
-        }
+        config.account.jwt.as_ref().map_or(Ok(()), |_| TokenVerifier::self_test())?;
         let gateway = Gateway {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             config: config.clone(),
@@ -206,6 +208,7 @@ impl Gateway {
             access: access_cache.get_or_build(&config.access),
             bans,
             operator_bans,
+            calls: CallService::new(config, previous, &metrics),
             rejecters: Rejecters::new(config),
             response_edits: CompiledEdits::new([&config.server.headers]),
             limits,

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, EXPECT};
 
 use super::facts::{BodyView, RequestFacts};
@@ -77,6 +78,25 @@ pub async fn read_values(
     let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
     // A body that did not come over a connection is at hand, however long it is.
     Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes()))
+}
+
+/// Reads the body of a call of the rate-limit service, of at most `max` bytes. The call counts as a waiting request
+/// meanwhile.
+///
+/// # Errors
+/// As [`read_values`], or the body is longer.
+pub async fn read_call_body(
+    state: &RequestState,
+    inbound: &mut InboundRequest,
+    max: u64,
+) -> Result<Bytes, Fault> {
+    let held_bytes = || inbound.reading_bytes(max);
+    let waiter = WaitingRequest::new(&state.worker.gateway.waiting, &held_bytes);
+    let _place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
+    inbound.request.headers_mut().remove(EXPECT);
+    read_in_time(state, inbound.request.body_mut(), max, max).await?;
+    let (bytes, _) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
+    Ok(Bytes::copy_from_slice(bytes))
 }
 
 /// Reads until the body ends, is longer than `peek_bytes`, or the location's timeout passes, which the sweep of

@@ -158,7 +158,10 @@ fn target_fault(error: TargetError) -> Fault {
 
 /// Finds the account and the tier of the caller.
 #[inline]
-fn identify_caller(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<(), DuplicateAccount> {
+pub(super) fn identify_caller(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'_>,
+) -> Result<(), DuplicateAccount> {
     let sources = facts.sources();
     facts.is_token_read = true;
     facts.account = account::find_account(gateway.account.as_ref(), &sources)?;
@@ -177,7 +180,7 @@ fn cached_ip_key<'r, M: JudgeMode<'r>>(facts: &RequestFacts<'r>, mode: &M) -> Op
 
 /// Rejects a banned client, and finds the target of a possible strike.
 #[inline]
-fn check_ban<'r, M: JudgeMode<'r>>(
+pub(super) fn check_ban<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
     mode: &M,
@@ -247,7 +250,7 @@ fn check_stop<'r, M: JudgeMode<'r>>(
     facts: &mut RequestFacts<'r>,
     mode: &M,
 ) -> Result<(), Rejection> {
-    let Some(route) = facts.route() else { return Ok(()) };
+    let Some(route) = facts.route().filter(|_| M::OBEYS_STOPS) else { return Ok(()) };
     match &gateway.routes[route.0].action {
         Action::Upstream(upstream) if upstream.obey.is_some() => obey_stop(gateway, facts, mode, upstream),
         _ => Ok(()),
@@ -283,32 +286,36 @@ fn obey_stop<'r, M: JudgeMode<'r>>(
 
 /// Judges the chain of the location; `None` if it has no limits.
 #[inline]
-fn judge_limits<'r, M: JudgeMode<'r>>(
+pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &RequestFacts<'r>,
     mode: &mut M,
     decisions: &mut Decisions,
     verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
 ) -> Result<(), Fault> {
-    let limits: &LimitChain = gateway.chain_for(facts.route());
+    let limits: &LimitChain = mode.find_chain(gateway, facts.route());
     if limits.places.is_empty() {
         return Ok(());
     }
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
+    let waiting_size = || facts.waiting_bytes();
+    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
+    let waiter = waiter.with_max_wait(mode.max_wait_ns());
+    let takes_slots = mode.takes_slots(facts.route());
     let mut places = limits.places.iter();
     let mut fault: Option<ChargeFault> = None;
     let demand_of = |limit: &Limit| {
-        let Some(place) = places.next() else { return LimitDemand::Skip };
+        let Some(place) = places.next().filter(|_| mode.selects_limit(limit)) else {
+            return LimitDemand::Skip;
+        };
         let demand = caller.build_demand(&gateway.keys, limit, place);
+        let demand = demand.map(|demand| mode.adjust_demand(limit, demand));
         mode.observe_demand(gateway, facts, &caller, limit, &demand);
         demand.unwrap_or_else(|charge_fault| {
             fault = Some(charge_fault);
             LimitDemand::MissingKey
         })
     };
-    let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
-    let takes_slots = facts.route().is_some();
     let now = facts.head.received;
     limits.chain.judge_into::<M::Chain>(now, waiter, takes_slots, demand_of, decisions, verdict);
     // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.

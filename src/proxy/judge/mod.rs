@@ -11,10 +11,12 @@
 //!    rejected after its wait, so that it is charged.
 //! 5. `gate` is the last phase before slots and forwarding, where the upstream is obeyed: a stop that has begun holds
 //!    the request in the order of its arrival, or rejects it.
-//! 6. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
+//! 6. `call` judges the calls of the rate-limit service, whose later phases are the same; nothing is forwarded.
+//! 7. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
 //!    degraded.
 
 mod body_reading;
+mod call;
 mod demand;
 mod facts;
 mod gate;
@@ -23,6 +25,8 @@ mod mode;
 mod phases;
 mod rejected;
 
+pub use body_reading::read_call_body;
+pub use call::{CallTerms, StatedFacts};
 pub use demand::{Caller, ChargeFault, Exemption};
 pub use facts::{BodyView, RequestFacts, RequestHead};
 pub use head::{Judgement, judge};

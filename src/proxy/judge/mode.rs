@@ -6,9 +6,10 @@ use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
 use crate::admission::chain;
 use crate::admission::chain::{ChainMode, LimitDemand};
+use crate::config::LocationId;
 use crate::limit::Limit;
 use crate::limit::table::CounterKey;
-use crate::proxy::gateway::Gateway;
+use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::in_flight::RequestInFlight;
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::location;
@@ -18,6 +19,8 @@ use crate::request::location::HostError;
 pub trait JudgeMode<'r> {
     /// Whether the chain is charged.
     type Chain: ChainMode;
+    /// Whether a stop of the location's upstream holds or rejects it.
+    const OBEYS_STOPS: bool = true;
 
     /// The canonical host of the request.
     ///
@@ -34,6 +37,36 @@ pub trait JudgeMode<'r> {
 
     /// Counts the request as in flight; false above the configured maximum.
     fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool;
+
+    /// The limits that judge it.
+    #[inline]
+    fn find_chain<'g>(&self, gateway: &'g Gateway, route: Option<LocationId>) -> &'g LimitChain {
+        gateway.chain_for(route)
+    }
+
+    /// Whether it takes slots of concurrency limits: a request that no location serves takes none.
+    #[inline]
+    fn takes_slots(&self, route: Option<LocationId>) -> bool {
+        route.is_some()
+    }
+
+    /// Whether a limit of the chain judges it.
+    #[inline]
+    fn selects_limit(&self, _limit: &Limit) -> bool {
+        true
+    }
+
+    /// The demand on a limit that judges it.
+    #[inline]
+    fn adjust_demand(&self, _limit: &Limit, demand: LimitDemand) -> LimitDemand {
+        demand
+    }
+
+    /// The longest wait that it accepts, ns.
+    #[inline]
+    fn max_wait_ns(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Takes note of the demand on one limit of the chain.
     fn observe_demand(

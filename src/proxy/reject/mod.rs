@@ -115,7 +115,13 @@ impl Rejecters {
             true => shared.entry(&location.limits).or_insert_with(|| build(location)).clone(),
             false => build(location),
         });
-        Rejecters { locations: locations.collect(), default_rejecter }
+        let mut locations: Vec<Arc<Rejecter>> = locations.collect();
+        // That of calls, which may name any limit.
+        locations.extend(config.service.as_ref().map(|_| {
+            let fault_responses = Some(default_rejecter.fault_responses.clone());
+            Arc::new(Rejecter::new(config, &config.declared_limits(), &not_degraded, fault_responses))
+        }));
+        Rejecters { locations, default_rejecter }
     }
 
     /// The rejecter of a location, by its index in [`Config::locations`]; `None` = the request has none.

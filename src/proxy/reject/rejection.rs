@@ -101,7 +101,7 @@ macro_rules! faults {
 }
 
 // gRPC: 3 invalid argument, 4 deadline exceeded, 7 permission denied, 8 resource exhausted, 12 unimplemented,
-// 13 internal, 14 unavailable.
+// 13 internal, 14 unavailable, 16 unauthenticated.
 faults! {
     BadHost "bad_host" BAD_REQUEST "3" "the Host field is missing, repeated or malformed"
     BadTarget "bad_target" BAD_REQUEST "3" "the request target is malformed"
@@ -109,6 +109,8 @@ faults! {
     BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
     RepeatedKey "repeated_key" BAD_REQUEST "3" "a value that requests are counted by is given more than once"
     InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request is not a number"
+    BadCall "bad_call" BAD_REQUEST "3" "the call of the rate-limit service is not understood"
+    BadToken "bad_token" UNAUTHORIZED "16" "the rate-limit service needs a token"
     AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
     NoLocation "no_location" NOT_FOUND "12" "no location matches this request"
     BadMethod "bad_method" METHOD_NOT_ALLOWED "12" "the method is not allowed here"

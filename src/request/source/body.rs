@@ -137,6 +137,17 @@ impl BodyValues {
         BodyValues { plan: Some(plan.clone()), values, elements, bytes: length, form: BodyForm::Json }
     }
 
+    /// The values of a body that a trusted caller states.
+    pub fn from_texts(texts: Vec<(JsonPointer, String)>) -> BodyValues {
+        let mut plan = BodyPlan::new(0, false, false);
+        let mut values = Vec::with_capacity(texts.len());
+        for (pointer, text) in texts {
+            plan.pointers.push(pointer);
+            values.push(BodyValue::Text(text.into()));
+        }
+        BodyValues { plan: Some(Arc::new(plan)), values, elements: None, bytes: 0, form: BodyForm::Json }
+    }
+
     /// The value at a pointer of the plan.
     pub fn find(&self, pointer: &JsonPointer) -> &BodyValue {
         const ABSENT: &BodyValue = &BodyValue::Absent;

@@ -11,5 +11,6 @@ pub(crate) mod operation;
 pub(crate) mod reject;
 pub(crate) mod root;
 pub(crate) mod server;
+pub(crate) mod service;
 pub(crate) mod state;
 pub(crate) mod upstreams;

@@ -133,7 +133,7 @@ fn parse_admin_address(text: &str) -> Parsed<SocketAddr> {
 }
 
 /// The token itself never appears in a problem.
-fn parse_token(text: &str) -> Parsed<Secret> {
+pub(super) fn parse_token(text: &str) -> Parsed<Secret> {
     let visible = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
     let error =
         || ValueError::new(codes::HEADER, "the token must be visible ASCII without spaces, and not empty");

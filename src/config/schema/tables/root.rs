@@ -1,6 +1,8 @@
 //! The sections of the file.
 
-use super::{access, account, limits, listen, locations, operation, reject, server, state, upstreams};
+use super::{
+    access, account, limits, listen, locations, operation, reject, server, service, state, upstreams,
+};
 use crate::config::schema::field::{Shape, section};
 use crate::config::schema::kinds::{Nested, NestedOrNone, Special, text};
 
@@ -38,6 +40,8 @@ section! {
         text("an address with its port, or none"),
         Shape::Section(&operation::admin::SECTION),
     ])), "admin", "127.0.0.1:9901", "none";
+    /// The rate-limit service, for limits of requests that do not pass through the gateway.
+    SERVICE: NestedOrNone = NestedOrNone(&service::service::SECTION), "service", "none", "{ listen: 127.0.0.1:9902 }";
     /// The log of the program itself.
     LOG: Nested = Nested(&operation::log::SECTION), "log", "{}", "{ level: warn }";
     /// The log of requests.

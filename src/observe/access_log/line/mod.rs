@@ -22,6 +22,8 @@ pub struct AccessRecord<'a> {
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
     pub method: &'a str,
+    /// The door of the rate-limit service that a call came through; `None` = a request.
+    pub door: Option<&'a str>,
     pub host: &'a str,
     /// The target as sent; the part after a `?` is not written.
     pub path: &'a str,
@@ -125,6 +127,7 @@ impl LineFormat {
         write_milliseconds(out, b",\"wait_ms\":", record.wait_ns);
         write_text(out, b",\"verdict\":\"", record.verdict, VALUE_MAX);
         out.push(b'"');
+        write_optional(out, b",\"door\":\"", record.door);
         write_optional(out, b",\"location\":\"", record.location);
         write_optional(out, b",\"upstream\":\"", record.upstream);
         write_optional(out, b",\"error\":\"", record.error);

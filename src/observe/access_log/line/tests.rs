@@ -10,6 +10,7 @@ fn record<'a>() -> AccessRecord<'a> {
         id: "01JD3Z0V7Q",
         ip: Some(IpAddr::from([192, 0, 2, 17])),
         method: "GET",
+        door: None,
         host: "example.com",
         path: "/a/b?token=secret",
         status: 429,

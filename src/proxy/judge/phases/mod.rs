@@ -3,6 +3,7 @@
 //! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
 
+mod call;
 mod waiting;
 
 use std::sync::Arc;
@@ -76,6 +77,8 @@ pub struct AskingStore {
     received: Received,
     pending: PendingStore<Charge>,
     route: Result<LocationId, Rejection>,
+    /// The longest wait that it accepts, ns.
+    max_wait_ns: u64,
 }
 
 /// A request in the queues of its limits.
@@ -196,7 +199,8 @@ impl Received {
             }
             ChainVerdict::AskStore(pending) => {
                 self.state.keep_units();
-                Judged::AskStore(Box::new(AskingStore { received: self, pending: pending.into(), route }))
+                let (pending, max_wait_ns) = (pending.into(), u64::MAX);
+                Judged::AskStore(Box::new(AskingStore { received: self, pending, route, max_wait_ns }))
             }
             ChainVerdict::Wait(queued) => {
                 limit_report::count_accepted(&self.state);
@@ -341,7 +345,7 @@ impl ReadingBody {
 impl AskingStore {
     /// Asks the store about the limits that are counted there.
     pub async fn ask_store(self) -> Judged {
-        let AskingStore { mut received, pending, route } = self;
+        let AskingStore { mut received, pending, route, max_wait_ns } = self;
         let worker = received.state.worker.clone();
         let mut undecided = Vec::new();
         let verdict = match &worker.session {
@@ -349,6 +353,7 @@ impl AskingStore {
                 let waiting_size = || received.inbound.waiting_bytes();
                 let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
                 let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_hold(hold_ns);
+                let waiter = waiter.with_max_wait(max_wait_ns);
                 pending.ask(session, waiter, &mut received.state.decisions, &mut undecided).await
             }
             // Cannot fail: a gateway with shared limits has a store, and its workers a session with it.

@@ -230,6 +230,21 @@ impl<'r> Token<'r> {
         Token { verifier, headers, now, verified: OnceCell::new() }
     }
 
+    /// A token that needs no verification, because a trusted caller states its claims.
+    pub fn with_claims(
+        verifier: &'r TokenVerifier,
+        headers: &'r HeaderMap,
+        claims: &[(String, String)],
+    ) -> Token<'r> {
+        let stated = |name: &String| {
+            let claim = claims.iter().find(|(known, _)| known == name)?;
+            Some(claim.1.as_str().into())
+        };
+        let claims = verifier.claim_names.iter().map(stated).collect();
+        let token = VerifiedToken { claims, not_before: 0, expires: u64::MAX };
+        Token { verifier, headers, now: 0, verified: OnceCell::from(Ok(Rc::new(token))) }
+    }
+
     /// The claim `name` of a valid token; never empty.
     pub fn claim_value(&self, name: &str) -> Option<&[u8]> {
         let token = self.verify_once().as_ref().ok()?;

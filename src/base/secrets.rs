@@ -1,0 +1,20 @@
+//! Tokens that callers send, compared in a time that tells nothing about them.
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+
+/// The token behind `Bearer` in the value of `Authorization`.
+pub fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
+}
+
+/// The position of the secret that was sent. The time that it takes depends only on lengths.
+pub fn find_secret<'s>(sent: &[u8], secrets: impl Iterator<Item = &'s [u8]>) -> Option<usize> {
+    let mut found = None;
+    for (position, secret) in secrets.enumerate() {
+        if verify_slices_are_equal(sent, secret).is_ok() {
+            found = Some(position);
+        }
+    }
+    found
+}

@@ -1,0 +1,319 @@
+//! The bodies of calls, as types.
+
+use std::time::Duration;
+
+use super::call_value::{CallFault, CallValue};
+use crate::admission::leases::{LEASE_TIME, LEASE_TIME_MAX, LeaseId, UsedUnits};
+use crate::config;
+
+/// The longest wait that a call may ask for.
+const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// The body of `/check`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CheckCall {
+    pub subject: CheckSubject,
+    /// At least 1; `None` = as configured.
+    pub cost: Option<u64>,
+    pub wait: Duration,
+    pub lease_for: Duration,
+}
+
+/// What is checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CheckSubject {
+    /// Limits by their names, and the parts of their keys.
+    Limits { limits: Vec<String>, key: Vec<(String, String)> },
+    /// The limits of the location that serves this request.
+    Request(DescribedRequest),
+}
+
+/// A request that the caller has received itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct DescribedRequest {
+    pub ip: String,
+    pub method: Option<String>,
+    pub scheme: Option<String>,
+    pub host: Option<String>,
+    /// With the query.
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+}
+
+/// The body of `/release`, `/renew` and `/settle`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LeaseCall<T> {
+    /// `None` = a text that is no id of a lease.
+    pub lease: Option<LeaseId>,
+    pub detail: T,
+}
+
+// === impl CheckCall ===
+
+impl CheckCall {
+    pub fn read(body: &[u8]) -> Result<CheckCall, CallFault> {
+        let mut members = Members::read(body, &["limits", "request", "key", "cost", "wait", "lease_for"])?;
+        let (limits, request, key) = (members.take("limits"), members.take("request"), members.take("key"));
+        let subject = match (limits, request, key) {
+            (Some(limits), None, key) => CheckSubject::Limits {
+                limits: read_names(limits)?,
+                key: key.map_or(Ok(Vec::new()), |key| read_texts("key", key))?,
+            },
+            (None, Some(request), None) => CheckSubject::Request(DescribedRequest::read(request)?),
+            (None, Some(_), Some(_)) => {
+                return Err(CallFault::new(
+                    "key",
+                    "`key` belongs to `limits`: the request has its own facts",
+                ));
+            }
+            (Some(_), Some(_), _) => {
+                return Err(CallFault::new("request", "`limits` and `request` exclude each other"));
+            }
+            (None, None, _) => return Err(CallFault::new("limits", "`limits` or `request` is missing")),
+        };
+        let cost = match members.take("cost") {
+            None => None,
+            Some(CallValue::Number(cost)) if cost > 0 => Some(cost),
+            Some(_) => return Err(CallFault::new("cost", "`cost` must be a whole number from 1")),
+        };
+        let wait = members.take_span("wait", Duration::ZERO, WAIT_MAX)?;
+        let lease_for = members.take_span("lease_for", LEASE_TIME, LEASE_TIME_MAX)?;
+        check_lease_time(lease_for)?;
+        Ok(CheckCall { subject, cost, wait, lease_for })
+    }
+}
+
+// === impl DescribedRequest ===
+
+impl DescribedRequest {
+    fn read(value: CallValue) -> Result<DescribedRequest, CallFault> {
+        let CallValue::Object(members) = value else {
+            return Err(CallFault::new("request", "`request` must be an object"));
+        };
+        let names = ["ip", "method", "scheme", "host", "path", "headers"];
+        let mut members = Members::new("request.", members, &names)?;
+        let headers = members.take("headers");
+        Ok(DescribedRequest {
+            ip: members
+                .take_text("ip")?
+                .ok_or_else(|| CallFault::new("request.ip", "`request.ip` is missing"))?,
+            method: members.take_text("method")?,
+            scheme: members.take_text("scheme")?,
+            host: members.take_text("host")?,
+            path: members
+                .take_text("path")?
+                .ok_or_else(|| CallFault::new("request.path", "`request.path` is missing"))?,
+            headers: headers.map_or(Ok(Vec::new()), |headers| read_texts("request.headers", headers))?,
+        })
+    }
+}
+
+// === impl LeaseCall ===
+
+impl LeaseCall<()> {
+    pub fn read_release(body: &[u8]) -> Result<LeaseCall<()>, CallFault> {
+        let mut members = Members::read(body, &["lease"])?;
+        Ok(LeaseCall { lease: members.take_lease()?, detail: () })
+    }
+}
+
+impl LeaseCall<Duration> {
+    pub fn read_renewal(body: &[u8]) -> Result<LeaseCall<Duration>, CallFault> {
+        let mut members = Members::read(body, &["lease", "lease_for"])?;
+        let detail = members.take_span("lease_for", LEASE_TIME, LEASE_TIME_MAX)?;
+        check_lease_time(detail)?;
+        Ok(LeaseCall { lease: members.take_lease()?, detail })
+    }
+}
+
+impl LeaseCall<UsedUnits> {
+    pub fn read_settlement(body: &[u8]) -> Result<LeaseCall<UsedUnits>, CallFault> {
+        let mut members = Members::read(body, &["lease", "units"])?;
+        let wrong =
+            || CallFault::new("units", "`units` must be a whole number, or one for each limit by its name");
+        let detail = match members.take("units") {
+            Some(CallValue::Number(units)) => UsedUnits::All(units),
+            Some(CallValue::Object(all)) if !all.is_empty() => {
+                let one = |(name, units)| match units {
+                    CallValue::Number(units) => Ok((name, units)),
+                    _ => Err(wrong()),
+                };
+                UsedUnits::ByLimit(all.into_iter().map(one).collect::<Result<_, _>>()?)
+            }
+            _ => return Err(wrong()),
+        };
+        Ok(LeaseCall { lease: members.take_lease()?, detail })
+    }
+}
+
+fn check_lease_time(span: Duration) -> Result<(), CallFault> {
+    let is_too_short = span < Duration::from_millis(100);
+    let message = "`lease_for` must be at least 100ms";
+    if is_too_short { Err(CallFault::new("lease_for", message)) } else { Ok(()) }
+}
+
+/// One name, or a list of names; each once.
+fn read_names(value: CallValue) -> Result<Vec<String>, CallFault> {
+    let wrong = |message| CallFault::new("limits", message);
+    let items = match value {
+        CallValue::Text(name) => return Ok(vec![name]),
+        CallValue::List(items) if !items.is_empty() => items,
+        _ => return Err(wrong("`limits` must be the name of a limit, or a list of names")),
+    };
+    let mut names: Vec<String> = Vec::new();
+    for item in items {
+        let CallValue::Text(name) = item else { return Err(wrong("each of `limits` must be a name")) };
+        if names.contains(&name) {
+            return Err(CallFault::new("limits", format!("the limit `{name}` is named twice")));
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// An object of texts that are not empty.
+fn read_texts(field: &str, value: CallValue) -> Result<Vec<(String, String)>, CallFault> {
+    let CallValue::Object(members) = value else {
+        return Err(CallFault::new(field, format!("`{field}` must be an object of texts")));
+    };
+    let one = |(name, value)| match value {
+        CallValue::Text(text) if !text.is_empty() => Ok((name, text)),
+        CallValue::Number(number) => Ok((name, number.to_string())),
+        _ => Err(CallFault::new(
+            format!("{field}.{name}"),
+            format!("`{field}.{name}` must be a text that is not empty"),
+        )),
+    };
+    members.into_iter().map(one).collect()
+}
+
+/// The members of an object that are still to be read.
+struct Members {
+    /// Of the names in messages.
+    prefix: &'static str,
+    members: Vec<(String, CallValue)>,
+}
+
+impl Members {
+    fn read(body: &[u8], names: &[&str]) -> Result<Members, CallFault> {
+        Members::new("", CallValue::read_members(body)?, names)
+    }
+
+    fn new(
+        prefix: &'static str,
+        mut members: Vec<(String, CallValue)>,
+        names: &[&str],
+    ) -> Result<Members, CallFault> {
+        if let Some((name, _)) = members.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+            let message = format!("there is no member `{prefix}{name}`; known are {}", names.join(", "));
+            return Err(CallFault::new(format!("{prefix}{name}"), message));
+        }
+        // null is no value.
+        members.retain(|(_, value)| *value != CallValue::Null);
+        Ok(Members { prefix, members })
+    }
+
+    fn take(&mut self, name: &str) -> Option<CallValue> {
+        let position = self.members.iter().position(|(known, _)| known == name)?;
+        Some(self.members.swap_remove(position).1)
+    }
+
+    fn take_text(&mut self, name: &str) -> Result<Option<String>, CallFault> {
+        let field = format!("{}{name}", self.prefix);
+        match self.take(name) {
+            None => Ok(None),
+            Some(CallValue::Text(text)) if !text.is_empty() => Ok(Some(text)),
+            Some(_) => Err(CallFault::new(&field, format!("`{field}` must be a text that is not empty"))),
+        }
+    }
+
+    fn take_span(&mut self, name: &str, default: Duration, most: Duration) -> Result<Duration, CallFault> {
+        let wrong = |message: String| CallFault::new(name, message);
+        let span = match self.take(name) {
+            None => return Ok(default),
+            Some(CallValue::Text(text)) => {
+                config::read_duration(&text).map_err(|message| wrong(format!("`{name}`: {message}")))?
+            }
+            Some(_) => return Err(wrong(format!("`{name}` must be a duration such as \"2s\""))),
+        };
+        if span <= most {
+            Ok(span)
+        } else {
+            Err(wrong(format!("`{name}` must be at most {}s", most.as_secs())))
+        }
+    }
+
+    fn take_lease(&mut self) -> Result<Option<LeaseId>, CallFault> {
+        let lease = self.take_text("lease")?;
+        lease.map(|text| LeaseId::parse(&text)).ok_or_else(|| CallFault::new("lease", "`lease` is missing"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_is_read_with_its_defaults() {
+        let read = |body: &str| CheckCall::read(body.as_bytes()).unwrap();
+        let short = read(r#"{"limits":"sms"}"#);
+        let subject = CheckSubject::Limits { limits: vec!["sms".to_owned()], key: Vec::new() };
+        let (wait, lease_for) = (Duration::ZERO, LEASE_TIME);
+        assert_eq!(short, CheckCall { subject, cost: None, wait, lease_for });
+        let long = read(
+            r#"{"limits":["a","b"],"key":{"account":"x","json:/n":7},"cost":3,"wait":"2s","lease_for":"1m"}"#,
+        );
+        let key =
+            [("account", "x"), ("json:/n", "7")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let subject =
+            CheckSubject::Limits { limits: vec!["a".to_owned(), "b".to_owned()], key: key.to_vec() };
+        let (wait, lease_for) = (Duration::from_secs(2), Duration::from_secs(60));
+        assert_eq!(long, CheckCall { subject, cost: Some(3), wait, lease_for });
+        let null = read(r#"{"limits":"sms","key":null,"cost":null,"wait":null,"request":null}"#);
+        assert_eq!(null, short);
+    }
+
+    #[test]
+    fn a_call_that_is_not_understood_names_its_member() {
+        for (body, field) in [
+            ("", ""),
+            ("[]", ""),
+            ("{", ""),
+            (r#"{"limits":"a","limits":"b"}"#, ""),
+            ("{}", "limits"),
+            (r#"{"limits":[]}"#, "limits"),
+            (r#"{"limits":["a","a"]}"#, "limits"),
+            (r#"{"limits":[1]}"#, "limits"),
+            (r#"{"limit":"a"}"#, "limit"),
+            (r#"{"limits":"a","request":{"ip":"::1","path":"/"}}"#, "request"),
+            (r#"{"request":{"path":"/"}}"#, "request.ip"),
+            (r#"{"request":{"ip":"::1"}}"#, "request.path"),
+            (r#"{"request":{"ip":"::1","path":"/","uri":"/"}}"#, "request.uri"),
+            (r#"{"request":{"ip":"::1","path":"/"},"key":{}}"#, "key"),
+            (r#"{"limits":"a","key":{"ip":""}}"#, "key.ip"),
+            (r#"{"limits":"a","key":{"ip":true}}"#, "key.ip"),
+            (r#"{"limits":"a","cost":0}"#, "cost"),
+            (r#"{"limits":"a","cost":-1}"#, "cost"),
+            (r#"{"limits":"a","cost":1.5}"#, "cost"),
+            (r#"{"limits":"a","cost":"1"}"#, "cost"),
+            (r#"{"limits":"a","wait":2}"#, "wait"),
+            (r#"{"limits":"a","wait":"2"}"#, "wait"),
+            (r#"{"limits":"a","wait":"2h"}"#, "wait"),
+            (r#"{"limits":"a","lease_for":"99ms"}"#, "lease_for"),
+            (r#"{"limits":"a","lease_for":"61m"}"#, "lease_for"),
+        ] {
+            assert_eq!(CheckCall::read(body.as_bytes()).unwrap_err().field, field, "{body}");
+        }
+        for (body, field) in [
+            (r#"{"lease":"x"}"#, "units"),
+            (r#"{"lease":"x","units":-1}"#, "units"),
+            (r#"{"lease":"x","units":{}}"#, "units"),
+            (r#"{"lease":"x","units":{"a":"1"}}"#, "units"),
+            (r#"{"units":1}"#, "lease"),
+        ] {
+            assert_eq!(LeaseCall::read_settlement(body.as_bytes()).unwrap_err().field, field, "{body}");
+        }
+        let unknown = LeaseCall::read_release(br#"{"lease":"x"}"#).unwrap();
+        assert_eq!(unknown.lease, None);
+    }
+}

@@ -1,0 +1,112 @@
+//! The JSON of a call, with every member as it was sent: one that is there twice is an error, not the last of both.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+/// A value in the body of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CallValue {
+    Null,
+    Text(String),
+    Number(u64),
+    /// A boolean, or a number that is negative or not whole.
+    Other,
+    List(Vec<CallValue>),
+    /// No name is there twice.
+    Object(Vec<(String, CallValue)>),
+}
+
+/// Why a call is not understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CallFault {
+    /// The member at fault, e.g. `key.account`; empty = the whole body.
+    pub field: String,
+    pub message: String,
+}
+
+impl CallFault {
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> CallFault {
+        CallFault { field: field.into(), message: message.into() }
+    }
+}
+
+impl CallValue {
+    /// The members of the object that the body is.
+    ///
+    /// # Errors
+    /// The body is no JSON, or another value.
+    pub fn read_members(body: &[u8]) -> Result<Vec<(String, CallValue)>, CallFault> {
+        match serde_json::from_slice(body) {
+            Ok(CallValue::Object(members)) => Ok(members),
+            Ok(_) => Err(CallFault::new("", "the body must be a JSON object")),
+            Err(error) => Err(CallFault::new("", format!("the body is not understood: {error}"))),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for CallValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CallValue, D::Error> {
+        deserializer.deserialize_any(CallValueVisitor)
+    }
+}
+
+struct CallValueVisitor;
+
+impl<'de> Visitor<'de> for CallValueVisitor {
+    type Value = CallValue;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<CallValue, E> {
+        Ok(CallValue::Null)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<CallValue, E> {
+        Ok(CallValue::Other)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<CallValue, E> {
+        Ok(CallValue::Number(number))
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<CallValue, E> {
+        Ok(CallValue::Other)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<CallValue, E> {
+        Ok(CallValue::Other)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<CallValue, E> {
+        Ok(CallValue::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<CallValue, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(CallValue::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<CallValue, A::Error> {
+        let mut object: Vec<(String, CallValue)> = Vec::new();
+        while let Some((name, value)) = members.next_entry::<String, CallValue>()? {
+            // Quadratic, so the number is bounded.
+            if object.len() == MEMBERS_MAX {
+                return Err(A::Error::custom(format!("an object has more than {MEMBERS_MAX} members")));
+            }
+            if object.iter().any(|(known, _)| *known == name) {
+                return Err(A::Error::custom(format!("the member `{name}` is there twice")));
+            }
+            object.push((name, value));
+        }
+        Ok(CallValue::Object(object))
+    }
+}
+
+/// Most members of one object.
+const MEMBERS_MAX: usize = 256;

@@ -1,0 +1,120 @@
+//! The rate-limit service of a gateway: its tokens, its leases, and the chain of all limits, of which a call names
+//! some.
+
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, ORIGIN};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use super::{Action, CompiledEdits, Gateway, LimitChain, Route};
+use crate::admission::leases::Leases;
+use crate::base::secrets;
+use crate::config::{Config, HeaderEdits, HostHeader, LocationId, Secret, TemplateConfig};
+use crate::limit::Limit;
+use crate::observe::metrics::{Metrics, ServiceCallCounts};
+use crate::proxy::reject::CompiledTemplate;
+use crate::shared::SharedLimit;
+
+/// What the calls of the rate-limit service need beside the limits.
+pub struct CallService {
+    /// Empty = callers need none. `None` = the configuration has no service.
+    tokens: Option<Vec<Secret>>,
+    pub leases: Arc<Leases>,
+    pub counts: Arc<ServiceCallCounts>,
+}
+
+/// Why a caller is turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallerFault {
+    /// The configuration has no service.
+    NoService,
+    Token,
+    /// A page in a browser calls.
+    Origin,
+}
+
+// === impl CallService ===
+
+impl CallService {
+    /// Continues with the leases and counts of the previous gateway, also where it has no service any more: leases end
+    /// by themselves.
+    pub(super) fn new(config: &Config, previous: Option<&Gateway>, metrics: &Metrics) -> CallService {
+        let (leases, counts) = match previous {
+            Some(Gateway { calls: CallService { leases, counts, .. }, .. }) => {
+                (leases.clone(), counts.clone())
+            }
+            None => (Arc::default(), Arc::new(ServiceCallCounts::new(config.server.workers))),
+        };
+        let held = leases.clone();
+        if config.service.is_some() {
+            metrics.watch_calls(&counts, move || held.count() as u64);
+        }
+        let tokens = config.service.as_ref().map(|service| service.tokens.clone());
+        CallService { tokens, leases, counts }
+    }
+
+    /// Authorizes a caller. Browsers send `Origin` with every call of a page, and no page may use up limits, not even
+    /// one that runs on this host.
+    ///
+    /// # Errors
+    /// The caller is turned away.
+    pub fn authorize_caller(&self, headers: &HeaderMap) -> Result<(), CallerFault> {
+        let tokens = self.tokens.as_ref().ok_or(CallerFault::NoService)?;
+        if headers.contains_key(ORIGIN) {
+            return Err(CallerFault::Origin);
+        }
+        let sent = headers.get(AUTHORIZATION).and_then(|value| secrets::bearer_token(value.as_bytes()));
+        let is_known = sent.is_some_and(|sent| {
+            secrets::find_secret(sent, tokens.iter().map(|one| one.0.as_bytes())).is_some()
+        });
+        if tokens.is_empty() || is_known { Ok(()) } else { Err(CallerFault::Token) }
+    }
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// The route of calls that name limits: the last one, which no location has. Only a gateway with a service has it.
+    pub fn call_route(&self) -> LocationId {
+        LocationId(self.config.locations.len())
+    }
+
+    /// The name of a location; `None` for the route of calls.
+    pub fn location_name(&self, route: Option<LocationId>) -> Option<&Arc<str>> {
+        route.filter(|route| *route != self.call_route()).map(|route| &self.routes[route.0].name)
+    }
+}
+
+// === impl Route ===
+
+impl Route {
+    /// The route of calls that name limits: all limits, of which each call selects its own. `None` without a service.
+    pub(super) fn for_calls(
+        config: &Config,
+        limits: &[Arc<Limit>],
+        shared: &[Option<Arc<SharedLimit>>],
+    ) -> Option<Route> {
+        config.service.as_ref()?;
+        let no_edits = HeaderEdits::default();
+        let json = HeaderValue::from_static("application/json");
+        Some(Route {
+            name: "service".into(),
+            action: Action::Respond {
+                status: StatusCode::OK,
+                body: CompiledTemplate::for_body(&TemplateConfig(Vec::new()), &json),
+                content_type: json.clone(),
+            },
+            chain: LimitChain::for_calls(config, limits, shared),
+            body_plan: None,
+            access: None,
+            strip: None,
+            host_header: HostHeader::Client,
+            request_headers: no_edits.clone(),
+            request_edits: CompiledEdits::new([&no_edits]),
+            response_edits: CompiledEdits::new([&config.server.headers]),
+            timeout: None,
+            bandwidth: None,
+            cors: None,
+        })
+    }
+}
