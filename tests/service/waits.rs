@@ -27,18 +27,28 @@ fn a_hundred_callers_leave_evenly() {
             answers.iter().map(|answer| answer.at.duration_since(began).as_millis()).collect();
         left.sort_unstable();
         assert!(answers.iter().all(|answer| answer.status == 200));
-        let late = noise.late().as_millis() + 60;
-        for (position, at) in left.iter().enumerate() {
-            let planned = position as u128 * 20;
-            if *at + 20 < planned || *at > planned + late + 40 {
-                assert!(noise.worst() > ms(50), "caller {position} left at {at} ms, not at {planned} ms");
-                return None;
-            }
-        }
-        let waited = |answer: &Response| answer.json()["waited_ms"].as_u64().expect("a number");
-        let longest = answers.iter().map(waited).max().expect("answers");
-        assert!((1_900..2_100 + late as u64).contains(&longest), "{longest}");
         assert_eq!(answers.iter().filter(|answer| answer.json()["verdict"] == "wait").count(), 99);
+        let waited = |answer: &Response| answer.json()["waited_ms"].as_u64().expect("a number");
+        let elapsed = |answer: &Response| answer.at.duration_since(began).as_millis() as u64;
+        assert!(answers.iter().all(|answer| waited(answer) <= elapsed(answer) + 1));
+        // By 20 ms at most before its turn: the first turn comes a little after `began`.
+        let late = noise.late().as_millis() + 60;
+        let is_planned = |(position, at): (usize, &u128)| {
+            let planned = position as u128 * 20;
+            *at + 20 >= planned && *at <= planned + late + 40
+        };
+        // On a quiet machine, most gaps are of 20 ms; a stall makes some longer, and those behind them shorter.
+        let mut gaps: Vec<u128> = left.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        gaps.sort_unstable();
+        let stall = noise.worst().as_millis();
+        let is_gap = |gap: u128, slack: u128| gap + slack >= 20 && gap <= 20 + slack;
+        let is_even = is_gap(gaps[gaps.len() / 2], 2 + stall)
+            && is_gap(gaps[9], 10 + stall)
+            && is_gap(gaps[89], 10 + stall);
+        if !is_even || !left.iter().enumerate().all(is_planned) {
+            assert!(noise.worst() > ms(50), "gaps {gaps:?}, stall {stall} ms, left at {left:?}");
+            return None;
+        }
         Some(())
     });
 }
