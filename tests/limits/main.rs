@@ -12,6 +12,7 @@ mod phases;
 mod promises;
 mod properties;
 mod queues;
+mod refusals;
 mod reload;
 mod reload_queues;
 mod resets;

@@ -63,6 +63,11 @@ impl ClaimSet {
                     lease.restore_numbers(lease_index, decisions);
                     lease.release_lease(lease_index, false);
                 }
+                (ClaimKind::Slots { grant, .. }, _) => {
+                    let limit = &limits[usize::from(claim.limit_index)];
+                    let (rate, key) = (claim.rate.into(), claim.table_key());
+                    limit.release_slots(rate, &key, claim.cost, grant.shared, || *judged_at);
+                }
                 _ => {}
             }
         }
@@ -117,21 +122,6 @@ impl ClaimSet {
         if let Some(lease) = &mut self.store_lease {
             lease.keep_charges(&self.claims, self.judged_at);
         }
-    }
-
-    /// Gives everything back except departures: they were spent when they came, and their position in the schedule
-    /// cannot go to another request.
-    pub(super) fn keep_departures(&mut self) {
-        let lease = &self.store_lease;
-        self.claims.retain(|claim| match claim.kind {
-            ClaimKind::Charge(_) => !self.limits[usize::from(claim.limit_index)].has_queue(),
-            ClaimKind::Shared(lease_index) => {
-                lease.as_ref().is_some_and(|lease| lease.holds_slots(lease_index))
-                    || !self.limits[usize::from(claim.limit_index)].has_queue()
-            }
-            ClaimKind::WantedSlots { .. } | ClaimKind::Slots { .. } | ClaimKind::LackedSlots => true,
-        });
-        self.release_claims();
     }
 
     fn release_claims(&mut self) {

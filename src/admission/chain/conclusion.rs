@@ -92,6 +92,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
                     Err(next) => index = next,
                 },
                 Err(rejection) => {
+                    self.held.undo_claims(0, self.decisions);
                     self.look_at_shadow_slots(limit_index, &units);
                     return ChainVerdict::Reject(rejection);
                 }

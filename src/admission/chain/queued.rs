@@ -145,7 +145,7 @@ impl Queued {
     /// for those that are counted in the store.
     ///
     /// # Errors
-    /// Too few slots are free, or the wait for them has ended. Everything except departures is then given back.
+    /// Too few slots are free, or the wait for them has ended.
     pub async fn take_slots(
         &mut self,
         session: Option<&Rc<Session>>,

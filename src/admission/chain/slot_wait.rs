@@ -134,7 +134,7 @@ impl ClaimSet {
     /// Joins the queue of a claim whose limit has too few slots; `None`: they are free by now, and taken.
     ///
     /// # Errors
-    /// There is no queue, or it is full. Everything except departures is then given back.
+    /// There is no queue, or it is full.
     #[cold]
     pub(super) fn join_slot_queue(
         &mut self,
@@ -211,14 +211,12 @@ impl ClaimSet {
         }
     }
 
-    /// Gives everything except departures back, and rejects the request for lack of slots. `wait_ns`: the wait that
-    /// another request has to expect.
+    /// The rejection of the request for lack of slots. `wait_ns`: the wait that another request has to expect.
     #[cold]
-    pub(super) fn reject_for_slots(&mut self, index: usize, wait_ns: Option<u64>) -> ChainRejection {
+    pub(super) fn reject_for_slots(&self, index: usize, wait_ns: Option<u64>) -> ChainRejection {
         let claim = &self.claims[index];
         let limit = &self.limits[usize::from(claim.limit_index)];
         let rejected = ChainRejection::outright(ChainCause::Concurrency, limit, claim.rate.into());
-        self.keep_departures();
         ChainRejection { retry_after_ns: wait_ns, late: true, ..rejected }
     }
 }

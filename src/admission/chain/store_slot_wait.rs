@@ -149,7 +149,7 @@ impl ClaimSet {
     /// Joins the queue for the slots of a lease. Returns the index of its limit as well.
     ///
     /// # Errors
-    /// It has none, or it is full. Everything except departures is then given back.
+    /// It has none, or it is full.
     fn join_store_queue(
         &mut self,
         lease_index: usize,
@@ -174,7 +174,7 @@ impl ClaimSet {
     }
 
     /// As [`ClaimSet::reject_for_slots`].
-    fn reject_for_store_slots(&mut self, lease_index: usize, wait_ns: u64) -> ChainRejection {
+    fn reject_for_store_slots(&self, lease_index: usize, wait_ns: u64) -> ChainRejection {
         let own =
             |kind: &ClaimKind| matches!(kind, ClaimKind::Shared(index) if *index as usize == lease_index);
         // Cannot fail: each lease has a claim as long as the request waits.

@@ -26,7 +26,7 @@ impl ClaimSet {
     /// `in_turn` asks for none as long as others wait for them.
     ///
     /// # Errors
-    /// Too few are free, and their limit has no queue. Everything except departures is then given back.
+    /// Too few are free, and their limit has no queue.
     pub(super) async fn take_store_slots(
         &mut self,
         session: &Session,
@@ -54,13 +54,7 @@ impl ClaimSet {
             }
             rejected = rejected.or(self.apply_slot_answer(index, answer, none_rejects, kept, undecided));
         }
-        match rejected {
-            Some(rejection) => {
-                self.keep_departures();
-                Err(rejection)
-            }
-            None => Ok(StoreTake::Taken { more_free }),
-        }
+        rejected.map_or(Ok(StoreTake::Taken { more_free }), Err)
     }
 
     /// The slots of a lease for which the request has to wait; it has asked for them or found others waiting.
