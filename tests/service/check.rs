@@ -120,7 +120,8 @@ fn a_described_request_is_judged_by_its_location() {
     assert_eq!(upstream.count(), 2, "calls are not forwarded");
     let lines = gateway.wait_log(7);
     // Lines of two workers come in any order.
-    let is_first = |line: &&Value| line["door"] == "check" && line["ip"] == "192.0.2.1" && line["status"] == 200;
+    let is_first =
+        |line: &&Value| line["door"] == "check" && line["ip"] == "192.0.2.1" && line["status"] == 200;
     let first = lines.iter().find(is_first).expect("a line of a call");
     assert_eq!(first["location"], "api");
     assert_eq!(first["ip"], "192.0.2.1");

@@ -11,6 +11,7 @@ mod check;
 mod leases;
 mod listeners;
 mod page;
+mod shared_limits;
 mod waits;
 
 use std::net::SocketAddr;
