@@ -6,7 +6,7 @@
 .NOTPARALLEL:
 
 # PROGRAM:PACKAGE or FILE:PACKAGE. Only what is missing is installed.
-TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client \
+TEST_TOOLS := cc:build-essential nginx:nginx caddy:caddy wrk:wrk valgrind:valgrind h2load:nghttp2-client \
 	redis-server:redis-server haproxy:haproxy curl:curl chromium:chromium chromedriver:chromium-driver \
 	/usr/lib/python3/dist-packages/grpc/__init__.py:python3-grpcio
 # The rival of `make bench-redis` alone.

@@ -29,6 +29,7 @@ pub use model::body_reading::BODY_PEEK_AUTO;
 pub use model::charge::*;
 pub use model::cors::*;
 pub use model::cost::*;
+pub use model::domain::*;
 pub use model::enforce::*;
 pub use model::headers::*;
 pub use model::id::*;

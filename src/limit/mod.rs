@@ -220,6 +220,11 @@ impl Limit {
         matches!(self.meters, Meters::LeakyBucket(_) | Meters::WarmLeakyBucket(_))
     }
 
+    /// Whether units can be given back to a key that took them long ago: its counters are here, and nothing departs.
+    pub fn takes_back(&self) -> bool {
+        self.config.shared.is_none() && !self.has_queue() && !self.is_concurrency()
+    }
+
     /// The variant that judges a key by the numbers an operator granted it. `id`: as of
     /// [`config::GrantKey::id_in`].
     #[inline]

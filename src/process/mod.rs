@@ -329,6 +329,7 @@ async fn wait_and_drain(
     stop_tasks();
     control.resolve_upgrade();
     ready.store(false, Ordering::Relaxed);
+    control.current.load().calls.serving.send_replace(false);
     let drain_time = control.current.load().server.timeouts.drain;
     // After an upgrade another process has the listeners already.
     if signalled_at.is_some() && !drain_time.is_zero() {

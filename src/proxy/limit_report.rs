@@ -9,8 +9,8 @@ use crate::base::clock::Now;
 use crate::config::{LimitId, LocationId};
 use crate::limit::{Decision, Limit, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
-use crate::proxy::gateway::Gateway;
-use crate::proxy::request_state::RequestState;
+use crate::proxy::gateway::{Gateway, LimitChain};
+use crate::proxy::request_state::{RequestState, chain_of};
 
 /// Counts the decisions of limits that accepted the request. Rejections are counted where they are final.
 #[inline]
@@ -30,7 +30,7 @@ pub fn count_dry_run_rejections(state: &RequestState, rejected_by: Option<LimitI
 }
 
 fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bool) {
-    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let limits = state.chain().chain.limits();
     for judged in chain::strictest_by_limit(&state.decisions) {
         let limit = &limits[usize::from(judged.limit_index)];
         let kind = decision_kind(&judged, limit);
@@ -53,7 +53,7 @@ pub fn count_slots(state: &mut RequestState) {
     let slots: SmallVec<[RateDecision; 4]> = slots.collect();
     let gateway = &state.worker.gateway;
     for judged in slots {
-        let limit = &gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)];
+        let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
         let kind = decision_kind(&judged, limit);
         gateway.metrics.count_decision(state.worker.id, limit.id, kind);
         if kind.is_dry_rejection() {
@@ -70,7 +70,7 @@ pub fn count_slots(state: &mut RequestState) {
 pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
     state.wait_ns = now.ns_since(state.judged);
     count_slot_waits(state, stays);
-    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let limits = state.chain().chain.limits();
     let mut longest = None;
     for (index, stay) in stays.iter().enumerate() {
         let limit = limits[usize::from(stay.limit_index)].id;
@@ -85,7 +85,7 @@ pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
 
 /// Counts the waits for slots; those by rates are counted when they begin.
 pub fn count_slot_waits(state: &RequestState, stays: &[QueueStay]) {
-    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let limits = state.chain().chain.limits();
     for stay in stays.iter().filter(|stay| stay.for_slots) {
         let limit = limits[usize::from(stay.limit_index)].id;
         state.worker.gateway.metrics.count_decision(state.worker.id, limit, DecisionKind::Wait);
@@ -95,7 +95,8 @@ pub fn count_slot_waits(state: &RequestState, stays: &[QueueStay]) {
 /// Changes the limit's decision to a rejection that came after the judgement, for the fields of the response.
 pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
     let Some(limit) = &rejection.limit else { return };
-    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let RequestState { worker, call_chain, route, .. } = state;
+    let limits = chain_of(worker, call_chain.as_ref(), *route).chain.limits();
     let retry_ns = rejection.retry_after_ns.unwrap_or_default();
     for judged in &mut state.decisions {
         // Compare indices: a local share that judges instead of the store is another object than the limit.
@@ -131,15 +132,27 @@ pub fn write_decisions(
     decisions: &[RateDecision],
     headers: &mut HeaderMap,
 ) {
+    write_judged(gateway, route, gateway.chain_for(route), decisions, headers);
+}
+
+/// As [`write_decisions`], of a chain that is perhaps not that of the route.
+#[inline]
+pub fn write_judged(
+    gateway: &Gateway,
+    route: Option<LocationId>,
+    chain: &LimitChain,
+    decisions: &[RateDecision],
+    headers: &mut HeaderMap,
+) {
     if decisions.is_empty() {
         return;
     }
-    let limits = gateway.chain_for(route).chain.limits();
+    let limits = chain.chain.limits();
     let enforced = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
         (limits[usize::from(judged.limit_index)].id, usize::from(judged.rate), judged.decision)
     });
     gateway.rejecters.for_location(route).write_fields(enforced, headers);
-    write_dry_runs(gateway, route, decisions, headers);
+    write_dry_runs(gateway, route, chain, decisions, headers);
 }
 
 /// Writes only the field of dry runs.
@@ -147,22 +160,22 @@ pub fn write_decisions(
 pub fn write_dry_runs(
     gateway: &Gateway,
     route: Option<LocationId>,
+    chain: &LimitChain,
     decisions: &[RateDecision],
     headers: &mut HeaderMap,
 ) {
     let rejecter = gateway.rejecters.for_location(route);
     if rejecter.has_dry_runs() {
-        rejecter.write_dry_runs(dry_run_decisions(gateway, route, decisions), headers);
+        rejecter.write_dry_runs(dry_run_decisions(chain, decisions), headers);
     }
 }
 
-/// The decision of each dry-run limit of a location's chain, with the index of the limit.
+/// The decision of each dry-run limit of a chain, with the index of the limit.
 fn dry_run_decisions<'a>(
-    gateway: &'a Gateway,
-    route: Option<LocationId>,
+    chain: &'a LimitChain,
     decisions: &'a [RateDecision],
 ) -> impl Iterator<Item = (LimitId, Decision)> + 'a {
-    let limits = gateway.chain_for(route).chain.limits();
+    let limits = chain.chain.limits();
     let dry_runs = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
     dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].id, judged.decision))
 }
@@ -170,10 +183,10 @@ fn dry_run_decisions<'a>(
 /// Stores the decisions of dry-run limits for the access log.
 #[inline]
 pub fn log_dry_runs(state: &mut RequestState) {
-    let (gateway, route) = (&state.worker.gateway, state.route);
-    let rejecter = gateway.rejecters.for_location(route);
-    if let Some(fields) = state.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
-        fields.dry_run =
-            rejecter.dry_run_summary(dry_run_decisions(gateway, route, &state.decisions), state.limit);
+    let RequestState { worker, route, call_chain, decisions, limit, log_fields, .. } = state;
+    let rejecter = worker.gateway.rejecters.for_location(*route);
+    if let Some(fields) = log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
+        let chain = chain_of(worker, call_chain.as_ref(), *route);
+        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(chain, decisions), *limit);
     }
 }

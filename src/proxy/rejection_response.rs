@@ -10,7 +10,7 @@ use crate::admission::chain::RateDecision;
 use crate::observe::metrics::BanEvent;
 use crate::proxy::gateway::{Action, LimitChain};
 use crate::proxy::inbound::InboundRequest;
-use crate::proxy::limit_report::{write_decisions, write_dry_runs};
+use crate::proxy::limit_report::{write_dry_runs, write_judged};
 use crate::proxy::reject::{LimitRejection, RejectContext, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::headers::hop_by_hop;
@@ -97,7 +97,7 @@ pub fn render_rejection(
     let rejecter = gateway.rejecters.for_location(state.route);
     let usual = match (rejection, &state.decisions[..]) {
         (Rejection::Limit(limit_rejection), [only])
-            if !state.is_grpc && is_decision_of(only, limit_rejection, gateway.chain_for(state.route)) =>
+            if !state.is_grpc && is_decision_of(only, limit_rejection, state.chain()) =>
         {
             rejecter.find_usual(limit_rejection, &only.decision, state.request_id.as_bytes())
         }
@@ -108,8 +108,8 @@ pub fn render_rejection(
         None => {
             let mut response = rejecter.render_rejection(rejection, &context(), state.is_grpc);
             // No wait brings a missing key, so the fields about limits would mislead.
-            let write_fields = if rejection.is_missing_key() { write_dry_runs } else { write_decisions };
-            write_fields(gateway, state.route, &state.decisions, response.headers_mut());
+            let write_fields = if rejection.is_missing_key() { write_dry_runs } else { write_judged };
+            write_fields(gateway, state.route, state.chain(), &state.decisions, response.headers_mut());
             response
         }
     };

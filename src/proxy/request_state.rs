@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
@@ -21,7 +22,7 @@ use crate::limit::table::CounterKey;
 use crate::net::deadline::RequestWatch;
 use crate::observe::metrics::VerdictKind;
 use crate::observe::traces::SpanContext;
-use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::proxy::gateway::{LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::proxy::in_flight::RequestInFlight;
 use crate::proxy::inbound::InboundRequest;
@@ -46,6 +47,8 @@ pub struct RequestState {
     pub judged: Now,
     /// The index of its location among the routes; `None` before one is found.
     pub route: Option<LocationId>,
+    /// The limits that judge a call for descriptors; `None` = those of its route.
+    pub call_chain: Option<Arc<LimitChain>>,
     pub request_id: RequestId,
     pub client: Client,
     /// The scheme of the connection, or the one that a trusted proxy tells.
@@ -195,6 +198,7 @@ impl RequestState {
             judged: started,
             request_id: worker.request_ids.next_id(started),
             route: None,
+            call_chain: None,
             client,
             scheme: connection.scheme,
             is_grpc: false,
@@ -275,6 +279,12 @@ impl RequestState {
         }));
     }
 
+    /// The limits that judge it.
+    #[inline]
+    pub fn chain(&self) -> &LimitChain {
+        chain_of(&self.worker, self.call_chain.as_ref(), self.route)
+    }
+
     /// Starts the timeout of the location, which covers its queues and its upstream.
     #[inline]
     pub fn start_timeout(&self) {
@@ -339,6 +349,19 @@ impl RequestState {
     /// The name of the caller's tier, or of the default one.
     pub fn tier_name(&self) -> &str {
         self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
+    }
+}
+
+/// The limits of a call for descriptors, or those of a route.
+#[inline]
+pub fn chain_of<'a>(
+    worker: &'a Worker,
+    call_chain: Option<&'a Arc<LimitChain>>,
+    route: Option<LocationId>,
+) -> &'a LimitChain {
+    match call_chain {
+        None => worker.gateway.chain_for(route),
+        Some(chain) => chain,
     }
 }
 

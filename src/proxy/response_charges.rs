@@ -18,14 +18,14 @@ impl RequestState {
     pub fn hold_permit(&mut self, permit: ChainPermit) {
         // First, because each further move of a permit copies it.
         self.chain_permit = Some(permit);
-        if self.worker.gateway.chain_for(self.route).reading_plan.is_some() {
+        if self.chain().reading_plan.is_some() {
             self.start_reading();
         }
     }
 
     #[cold]
     fn start_reading(&mut self) {
-        let plan = self.worker.gateway.chain_for(self.route).reading_plan.clone();
+        let plan = self.chain().reading_plan.clone();
         if let (Some(plan), Some(permit)) = (plan, &self.chain_permit) {
             permit.count_reservations();
             self.reading = Some(Box::new(ResponseReading::new(plan, self.is_grpc)));

@@ -6,12 +6,20 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod auth;
+mod auth_proxies;
+mod auth_refusals;
 mod callers;
 mod check;
 mod leases;
 mod listeners;
 mod page;
+mod rls;
+mod rls_client;
 mod shared_limits;
+mod rls_json;
+mod rls_protocol;
+mod rls_rules;
 mod waits;
 
 use std::net::SocketAddr;

@@ -3,6 +3,7 @@
 //! Everything uses std threads and blocking sockets, on loopback and on ports that the kernel picks. A test that must
 //! wait for a moment waits for the event that marks it, always with a deadline.
 
+pub mod caddy;
 pub mod client;
 pub mod client2;
 pub mod collector;

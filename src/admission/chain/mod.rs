@@ -166,9 +166,14 @@ impl Chain {
                 distinct.push(limit);
             }
         }
-        assert!(distinct.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
+        Chain::with_repeats(distinct)
+    }
+
+    /// A limit that is named several times counts at each of its positions, for a subject of its own.
+    pub fn with_repeats(limits: Vec<Arc<Limit>>) -> Chain {
+        assert!(limits.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
         let local = |limit| ChainedLimit { limit, counters: CounterPlace::Local };
-        Chain { limits: distinct.into_iter().map(local).collect(), max_wait_ns: u64::MAX }
+        Chain { limits: limits.into_iter().map(local).collect(), max_wait_ns: u64::MAX }
     }
 
     /// Adds the limits that are counted in the store; `shared_limits` is indexed by [`Limit::id`].

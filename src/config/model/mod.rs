@@ -8,6 +8,7 @@ pub(crate) mod body_reading;
 pub(crate) mod charge;
 pub(crate) mod cors;
 pub(crate) mod cost;
+pub(crate) mod domain;
 pub(crate) mod enforce;
 pub(crate) mod headers;
 pub(crate) mod id;

@@ -1,5 +1,6 @@
 //! The typed model of the rate-limit service.
 
+use crate::config::model::domain::DomainConfig;
 use crate::config::model::listen::ListenConfig;
 use crate::config::value::scalars::Secret;
 
@@ -9,4 +10,6 @@ pub struct ServiceConfig {
     pub listen: Vec<ListenConfig>,
     /// Any of them opens the service. Empty = callers need none.
     pub tokens: Vec<Secret>,
+    /// In file order; each name once.
+    pub domains: Vec<DomainConfig>,
 }

@@ -277,6 +277,21 @@ impl<'a> LimitReader<'a> {
         LimitId(self.list.len() - 1)
     }
 
+    /// Reports the limits of a chain that count requests in flight, for a place where nothing gives slots back.
+    pub fn refuse_slots(&self, chain: &ReadChain, value: &FieldValue<'_>) {
+        for id in &chain.limits {
+            let config = &self.list[*id];
+            let is_inline = self.defined.iter().all(|(defined, _)| defined != id);
+            if matches!(config.algorithm, Algorithm::Concurrency { .. })
+                && (is_inline || self.has_numbers(*id))
+            {
+                let message = format!("the limit `{}` counts requests in flight", config.name);
+                let help = "no call of Envoy gives a slot back: write a limit with a rate";
+                value.report_at_value(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+            }
+        }
+    }
+
     fn resolve_name(&mut self, item: &FieldValue<'_>) -> Option<LimitId> {
         let name = item.parse_with(|text| Ok(text.to_owned()))?;
         if let Some(index) = self.by_name.get(&name) {

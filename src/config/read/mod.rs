@@ -7,6 +7,7 @@ pub(crate) mod bandwidth;
 pub(crate) mod bans;
 pub(crate) mod charge;
 pub(crate) mod cors;
+pub(crate) mod domains;
 pub(crate) mod grant;
 pub(crate) mod headers;
 pub(crate) mod keys;

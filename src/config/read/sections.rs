@@ -39,7 +39,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let mut limits = LimitReader::read_limits(&root, &sets, &state, &mut upstreams);
     let server = server::read_server(&root, &mut limits, &mut upstreams);
     let mut listen = listen::read_listen(&root, &server, folder);
-    let service = service::read_service(&root, &mut listen, &server, folder);
+    let service = service::read_service(&root, &mut listen, &server, folder, (&mut limits, &mut upstreams));
     let locations = locations::read_locations(&root, &mut limits, &mut upstreams, &access, &listen);
     let on_reject = reject::read_on_reject(&root, &mut upstreams);
     let limits = limits.into_limits(service.is_some());

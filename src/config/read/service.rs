@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use super::domains::read_domains;
+use super::limits::LimitReader;
 use super::listen::read_listener;
+use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::ServerConfig;
@@ -13,12 +16,14 @@ use crate::config::schema::tables::service::service;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
 
-/// Reads `service`, and takes the listeners that it names out of `listen`; relative paths start at `folder`.
+/// Reads `service`, and takes the listeners that it names out of `listen`; relative paths start at `folder`. The inline
+/// limits of its domains are added to `limits`.
 pub(crate) fn read_service(
     root: &FieldReader<'_>,
     listen: &mut Vec<ListenConfig>,
     server: &ServerConfig,
     folder: &Path,
+    (limits, upstreams): (&mut LimitReader<'_>, &mut UpstreamReader<'_>),
 ) -> Option<ServiceConfig> {
     root.find(&root::SERVICE)?;
     root.read_section_or_none(&root::SERVICE, |fields| {
@@ -40,7 +45,8 @@ pub(crate) fn read_service(
                 own.push(ListenConfig { for_service: true, ..listener });
             }
         }
-        ServiceConfig { listen: own, tokens }
+        let domains = read_domains(fields, limits, upstreams);
+        ServiceConfig { listen: own, tokens, domains }
     })
 }
 

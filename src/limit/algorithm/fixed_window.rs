@@ -250,6 +250,12 @@ impl SettleParams<FixedWindowEntry> for FixedWindowParams {
         }
     }
 
+    fn credit_units(&self, window: &mut FixedWindowEntry, _: &mut ShardCharges, units: u64, now: Now) {
+        if window.is_running(now) {
+            window.used = { window.used }.saturating_sub(units);
+        }
+    }
+
     /// Only the newest window counts, so a charge that still counts is in it.
     fn force_units(
         &self,

@@ -63,6 +63,9 @@ pub(crate) trait SettleParams<E: TableEntry>: TableParams<E> {
     /// Gives units of a charge of this epoch back.
     fn give_back(&self, entry: &mut E, extra: &mut E::Extra, given: &GivenBack<'_>, now: Now);
 
+    /// Gives back the newest units of an entry that is up to date, whichever charge took them.
+    fn credit_units(&self, entry: &mut E, extra: &mut E::Extra, units: u64, now: Now);
+
     /// Charges units to an entry that is up to date, at most until the debt is a whole limit; returns the units beyond.
     fn force_units(&self, entry: &mut E, extra: &mut E::Extra, forced: &ForcedUnits<'_>, now: Now) -> u64;
 
@@ -160,6 +163,19 @@ fn correct_charge<E: TableEntry, N: SettleParams<E>>(
             params.force_units(entry, extra, &forced, now)
         }),
     }
+}
+
+/// Gives back units of a key, at most as many as it has used; a counter that others share stays.
+pub(crate) fn credit_units<E: TableEntry, N: SettleParams<E>>(
+    table: &Table<E, N>,
+    key: &CounterKey,
+    units: u64,
+    now: Now,
+) {
+    table.update_own(key, now, |entry, extra, params| {
+        params.carry_debt(entry, extra, now);
+        params.credit_units(entry, extra, units, now);
+    });
 }
 
 /// Forgets what a key has used but its open reservations; a counter that others share stays.

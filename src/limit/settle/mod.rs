@@ -62,6 +62,12 @@ impl Limit {
         )
     }
 
+    /// Gives back units of a key, the newest first and at most as many as it has used. Units that have departed from a
+    /// leaky bucket stay.
+    pub(crate) fn credit_units(&self, rate: usize, key: &CounterKey, units: u64, now: Now) {
+        settled!(&self.meters, rate, table => settle::credit_units(table, key, units, now), ());
+    }
+
     /// Forgets what a key has used except its open reservations, which settle as before. A counter that it shares with
     /// others stays. Open reservations are known only where the configuration asks for it.
     pub(crate) fn clear_key(&self, rate: usize, key: &CounterKey, now: Now) {

@@ -31,27 +31,43 @@ pub enum CallResult {
     Denied,
     /// There is no such call.
     NoCall,
+    AuthAdmitted,
+    AuthWaited,
+    AuthRejected,
+    AuthBanned,
+    /// An access rule or the request itself forbids it, something broke, or the gateway is overloaded.
+    AuthFault,
+    AuthBad,
+    /// The proxy sends no valid token.
+    AuthDenied,
 }
 
-/// The labels `call` and `result` of each [`CallResult`].
-const CALL_LABELS: [(&str, &str); 17] = [
-    ("check", "admit"),
-    ("check", "wait"),
-    ("check", "reject"),
-    ("check", "ban"),
-    ("check", "fault"),
-    ("check", "bad_call"),
-    ("release", "done"),
-    ("release", "no_lease"),
-    ("release", "bad_call"),
-    ("settle", "done"),
-    ("settle", "no_lease"),
-    ("settle", "bad_call"),
-    ("renew", "done"),
-    ("renew", "no_lease"),
-    ("renew", "bad_call"),
-    ("any", "denied"),
-    ("any", "no_call"),
+/// The labels `door`, `call` and `result` of each [`CallResult`].
+const CALL_LABELS: [(&str, &str, &str); 24] = [
+    ("check", "check", "admit"),
+    ("check", "check", "wait"),
+    ("check", "check", "reject"),
+    ("check", "check", "ban"),
+    ("check", "check", "fault"),
+    ("check", "check", "bad_call"),
+    ("check", "release", "done"),
+    ("check", "release", "no_lease"),
+    ("check", "release", "bad_call"),
+    ("check", "settle", "done"),
+    ("check", "settle", "no_lease"),
+    ("check", "settle", "bad_call"),
+    ("check", "renew", "done"),
+    ("check", "renew", "no_lease"),
+    ("check", "renew", "bad_call"),
+    ("check", "any", "denied"),
+    ("check", "any", "no_call"),
+    ("auth", "auth", "admit"),
+    ("auth", "auth", "wait"),
+    ("auth", "auth", "reject"),
+    ("auth", "auth", "ban"),
+    ("auth", "auth", "fault"),
+    ("auth", "auth", "bad_call"),
+    ("auth", "auth", "denied"),
 ];
 
 /// The calls of a process.
@@ -79,8 +95,8 @@ impl Metrics {
         leases: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let (name, help) = ("sluicegate_service_calls", "Calls of the rate-limit service, by result");
-        for (slot, (call, result)) in CALL_LABELS.into_iter().enumerate() {
-            let labels = [("door", "check"), ("call", call), ("result", result)];
+        for (slot, (door, call, result)) in CALL_LABELS.into_iter().enumerate() {
+            let labels = [("door", door), ("call", call), ("result", result)];
             let labels = labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
             let counts = counts.clone();
             self.watch_counter(name, help, labels, move || counts.0.sum(slot));

@@ -7,6 +7,7 @@ use super::call_body::{CheckCall, CheckSubject};
 use super::call_value::CallFault;
 use super::described::Described;
 use super::{count_call, refuse_fault};
+use crate::admission::chain::RateDecision;
 use crate::admission::leases::{LeasePlace, NoLease};
 use crate::base::clock::Now;
 use crate::config::LocationId;
@@ -16,7 +17,7 @@ use crate::proxy::forward;
 use crate::proxy::forward::ResponseBody;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::inbound::InboundRequest;
-use crate::proxy::judge::{Judged, Received};
+use crate::proxy::judge::Received;
 use crate::proxy::limit_report;
 use crate::proxy::reject::Fault;
 use crate::proxy::request_state::{RequestState, Verdict};
@@ -81,22 +82,14 @@ pub(super) async fn run_check(
     } else {
         None
     };
-    let mut judged = Received { inbound, state }.judge_call(&terms);
+    let judged = Received { inbound, state }.judge_call(&terms);
     drop(terms);
-    loop {
-        judged = match judged {
-            Judged::Admit(admitted) => {
-                let (_, state, _) = admitted.into_parts();
-                return answer_admitted(state, place, &call);
-            }
-            Judged::Reject(rejected) => {
-                return answer_refused(rejected.state, rejected.response.status());
-            }
-            Judged::ReadBody(reading) => reading.read_body().await,
-            Judged::AskStore(asking) => asking.ask_store().await,
-            Judged::Wait(waiting) => waiting.wait_for_turn().await,
-            Judged::Hold(held) => held.wait_at_gate().await,
-        };
+    match judged.conclude_call().await {
+        Ok(admitted) => {
+            let (_, state, _) = admitted.into_parts();
+            answer_admitted(state, place, &call)
+        }
+        Err(rejected) => answer_refused(rejected.state, rejected.response.status()),
     }
 }
 
@@ -181,6 +174,16 @@ fn find_tightest(state: &RequestState) -> Option<(String, Decision)> {
     Some((limits[usize::from(tightest.limit_index)].name.to_string(), tightest.decision))
 }
 
+/// The decision of the limit that rejected.
+pub(super) fn find_rejecting(state: &RequestState) -> Option<Decision> {
+    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let is_own = |judged: &&RateDecision| {
+        !judged.dry_run && state.limit == Some(limits[usize::from(judged.limit_index)].id)
+    };
+    let own = state.decisions.iter().filter(is_own);
+    own.min_by_key(|judged| judged.decision.remaining).map(|judged| judged.decision)
+}
+
 /// `status` is the one that a request would have got in this place.
 fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Response<ResponseBody> {
     limit_report::log_dry_runs(&mut state);
@@ -197,12 +200,7 @@ fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Res
     };
     count_call(&state, result);
     let limit = state.limit.map(|limit| gateway.limits[limit.0].name.to_string());
-    let limits = gateway.chain_for(state.route).chain.limits();
-    let own = state
-        .decisions
-        .iter()
-        .filter(|judged| !judged.dry_run && state.limit == Some(limits[usize::from(judged.limit_index)].id));
-    let decision = own.min_by_key(|judged| judged.decision.remaining).map(|judged| judged.decision);
+    let decision = find_rejecting(&state);
     let answer = CheckAnswer {
         verdict: state.verdict.as_str(),
         limit: limit.as_deref(),

@@ -57,7 +57,7 @@ impl Described {
         let mut request = Request::new(RequestBody::Empty);
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
         let max_wait_ns = u64::try_from(call.wait.as_nanos()).unwrap_or(u64::MAX - 1);
-        let terms = CallTerms { limits, cost: call.cost, max_wait_ns, scheme, stated };
+        let terms = CallTerms { limits, cost: call.cost, max_wait_ns, takes_slots: true, scheme, stated };
         Ok(Described { request, ip, terms })
     }
 }

@@ -3,13 +3,17 @@
 //! `/check` is judged as a request is: by the same chain, with the same bans, queues, metrics and log lines. Slots and
 //! reservations of an admitted call go into a lease ([`crate::admission::leases`]), which `/release`, `/settle` and
 //! `/renew` change, over any connection. `call_body` reads the calls, `described` makes the request that a check
-//! describes, `check` judges it, and `answer` renders what the caller reads.
+//! describes, `check` judges it, and `answer` renders what the caller reads. By `/auth` other proxies ask about the
+//! requests that they receive: `original` reads such a request, and `auth` judges it.
 
 mod answer;
+mod auth;
 mod call_body;
 mod call_value;
 mod check;
 mod described;
+mod original;
+mod rls;
 
 use bytes::Bytes;
 use http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
@@ -69,6 +73,13 @@ pub async fn answer_call(
     mut inbound: Box<InboundRequest>,
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
+    // First, since its headers are those of a client, which may say that they are gRPC's.
+    if inbound.request.uri().path() == auth::PATH {
+        return auth::answer_auth(inbound, state).await;
+    }
+    if let Some(call) = rls::RlsCall::find(&inbound) {
+        return rls::answer_call(call, inbound, state).await;
+    }
     if let Some(fields) = &mut state.log_fields {
         fields.door = Some("check");
     }
@@ -137,7 +148,7 @@ fn find_call(inbound: &InboundRequest, state: &mut RequestState) -> Result<CallK
     }
     let Some(kind) = CallKind::from_path(inbound.request.uri().path()) else {
         count_call(state, CallResult::NoCall);
-        let message = "the calls are /check, /release, /settle and /renew";
+        let message = "the calls are /check, /release, /settle, /renew and /auth";
         return Err(Box::new(refuse_fault(state, Fault::NoLocation, "", message)));
     };
     if inbound.request.method() != Method::POST {

@@ -10,6 +10,7 @@
 mod demo;
 mod exchange;
 mod fault;
+mod grpc_body;
 mod latency_feedback;
 mod next_try;
 mod response_body;
@@ -48,9 +49,10 @@ use crate::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
 use exchange::Exchange;
 use fault::ExchangeResult;
 pub use fault::ForwardFault;
+pub use grpc_body::GrpcBody;
 use latency_feedback::LatencyFeedback;
 use next_try::NextTry;
-pub use response_body::{ResponseBody, local_response};
+pub use response_body::{ResponseBody, grpc_response, local_response};
 pub use rewrite::clear_unknown_reason;
 use upgrade::UpgradeRequest;
 

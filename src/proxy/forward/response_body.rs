@@ -12,6 +12,7 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
 use super::fault::LOCATION_TIMEOUT;
+use super::grpc_body::GrpcBody;
 use crate::admission::chain::{Decisions, Overrun};
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::ban_strike;
@@ -33,6 +34,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 
 enum BodySource {
     Rendered(Bytes),
+    Grpc(Box<GrpcBody>),
     /// The decisions that are still to be written into the head.
     Tunnel(Box<Decisions>),
     Upstream {
@@ -95,6 +97,13 @@ pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState
     ban_strike::record_response(&state);
     state.watch.mark_response_unread();
     response.map(|bytes| ResponseBody { source: BodySource::Rendered(bytes), state: Some(state) })
+}
+
+/// A gRPC answer that the gateway made itself.
+pub fn grpc_response(response: Response<GrpcBody>, mut state: Box<RequestState>) -> Response<ResponseBody> {
+    state.status = response.status();
+    state.watch.mark_response_unread();
+    response.map(|body| ResponseBody { source: BodySource::Grpc(Box::new(body)), state: Some(state) })
 }
 
 /// The head of a response that a tunnel follows.
@@ -175,6 +184,13 @@ impl Body for ResponseBody {
                 state.watch.mark_response_unread();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
+            BodySource::Grpc(body) => {
+                let frame = ready!(body.poll_next(cx));
+                let bytes = frame.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
+                state.bytes_sent += bytes as u64;
+                state.watch.mark_response_unread();
+                Poll::Ready(frame.map(Ok))
+            }
             BodySource::Upstream { incoming, pending, lease, reuse, span } => {
                 let frame = match pending.take().map(|pending| *pending) {
                     Some(PendingFrame::Data(data)) => Some(Ok(Frame::data(data))),
@@ -226,6 +242,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             BodySource::Rendered(bytes) => bytes.is_empty(),
+            BodySource::Grpc(body) => body.is_over(),
             BodySource::Tunnel(_) => true,
             BodySource::Upstream { incoming, pending, .. } => {
                 pending.is_none() && paced_bytes(self.state.as_deref()) == 0 && incoming.is_end_stream()
@@ -237,6 +254,7 @@ impl Body for ResponseBody {
         match &self.source {
             BodySource::Rendered(bytes) => SizeHint::with_exact(bytes.len() as u64),
             BodySource::Tunnel(_) => SizeHint::with_exact(0),
+            BodySource::Grpc(_) => SizeHint::new(),
             // hyper asks before it takes the first piece, while nothing is pending.
             BodySource::Upstream { incoming, .. } => {
                 add_to_hint(incoming.size_hint(), paced_bytes(self.state.as_deref()))

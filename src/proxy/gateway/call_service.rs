@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::sync::watch;
 
-use super::{Action, CompiledEdits, Gateway, LimitChain, Route};
+use super::{Action, CompiledEdits, Domains, Gateway, LimitChain, Route};
 use crate::admission::leases::Leases;
 use crate::base::secrets;
 use crate::config::{Config, HeaderEdits, HostHeader, LocationId, Secret, TemplateConfig};
 use crate::limit::Limit;
-use crate::observe::metrics::{Metrics, ServiceCallCounts};
+use crate::observe::metrics::{Metrics, RlsCallCounts, ServiceCallCounts};
 use crate::proxy::reject::CompiledTemplate;
 use crate::shared::SharedLimit;
 
@@ -21,6 +22,10 @@ pub struct CallService {
     tokens: Option<Vec<Secret>>,
     pub leases: Arc<Leases>,
     pub counts: Arc<ServiceCallCounts>,
+    pub domains: Domains,
+    pub rls_counts: Arc<RlsCallCounts>,
+    /// Whether the process takes calls; false from the signal to stop on.
+    pub serving: watch::Sender<bool>,
 }
 
 /// Why a caller is turned away.
@@ -38,19 +43,27 @@ pub enum CallerFault {
 impl CallService {
     /// Continues with the leases and counts of the previous gateway, also where it has no service any more: leases end
     /// by themselves.
-    pub(super) fn new(config: &Config, previous: Option<&Gateway>, metrics: &Metrics) -> CallService {
-        let (leases, counts) = match previous {
-            Some(Gateway { calls: CallService { leases, counts, .. }, .. }) => {
-                (leases.clone(), counts.clone())
-            }
-            None => (Arc::default(), Arc::new(ServiceCallCounts::new(config.server.workers))),
-        };
+    pub(super) fn new(
+        config: &Config,
+        previous: Option<&Gateway>,
+        metrics: &Metrics,
+        domains: Domains,
+    ) -> CallService {
+        let previous = previous.map(|previous| &previous.calls);
+        let workers = config.server.workers;
+        let leases = previous.map_or_else(Arc::default, |calls| calls.leases.clone());
+        let counts = previous.map(|calls| calls.counts.clone());
+        let counts = counts.unwrap_or_else(|| Arc::new(ServiceCallCounts::new(workers)));
+        let rls_counts = previous.map(|calls| calls.rls_counts.clone());
+        let rls_counts = rls_counts.unwrap_or_else(|| Arc::new(RlsCallCounts::new(workers)));
+        let serving = previous.map_or_else(|| watch::Sender::new(true), |calls| calls.serving.clone());
         let held = leases.clone();
         if config.service.is_some() {
             metrics.watch_calls(&counts, move || held.count() as u64);
+            metrics.watch_rls_calls(&rls_counts);
         }
         let tokens = config.service.as_ref().map(|service| service.tokens.clone());
-        CallService { tokens, leases, counts }
+        CallService { tokens, leases, counts, domains, rls_counts, serving }
     }
 
     /// Authorizes a caller. Browsers send `Origin` with every call of a page, and no page may use up limits, not even
@@ -64,11 +77,23 @@ impl CallService {
             return Err(CallerFault::Origin);
         }
         let sent = headers.get(AUTHORIZATION).and_then(|value| secrets::bearer_token(value.as_bytes()));
-        let is_known = sent.is_some_and(|sent| {
-            secrets::find_secret(sent, tokens.iter().map(|one| one.0.as_bytes())).is_some()
-        });
-        if tokens.is_empty() || is_known { Ok(()) } else { Err(CallerFault::Token) }
+        check_token(tokens, sent)
     }
+
+    /// Authorizes a proxy that describes the requests it receives. `sent`: its token, apart from the `Authorization` of
+    /// its client, whose `Origin` it passes on as well.
+    ///
+    /// # Errors
+    /// The proxy is turned away.
+    pub fn authorize_proxy(&self, sent: Option<&[u8]>) -> Result<(), CallerFault> {
+        check_token(self.tokens.as_ref().ok_or(CallerFault::NoService)?, sent)
+    }
+}
+
+fn check_token(tokens: &[Secret], sent: Option<&[u8]>) -> Result<(), CallerFault> {
+    let is_known = sent
+        .is_some_and(|sent| secrets::find_secret(sent, tokens.iter().map(|one| one.0.as_bytes())).is_some());
+    if tokens.is_empty() || is_known { Ok(()) } else { Err(CallerFault::Token) }
 }
 
 // === impl Gateway ===

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use crate::admission::settlement::ReadingPlan;
-use crate::config::{Config, LimitId, LocationConfig, ViewId};
+use crate::config::{Config, DescriptorRuleConfig, LimitId, LocationConfig, ViewId};
 use crate::limit::Limit;
 use crate::request::key::LimitKeys;
 use crate::shared::SharedLimit;
@@ -54,6 +54,24 @@ impl LimitChain {
         LimitChain::of_limits(&ids, |_| None, u64::MAX, limits, shared)
     }
 
+    /// The limits of rules for descriptors, one rule after the other. A limit of several rules stands in the chain for
+    /// each of them, because each descriptor has keys of its own.
+    pub fn for_rules<'r>(
+        config: &Config,
+        rules: impl Iterator<Item = &'r DescriptorRuleConfig>,
+        limits: &[Arc<Limit>],
+        shared: &[Option<Arc<SharedLimit>>],
+    ) -> LimitChain {
+        let places_of = |rule: &'r DescriptorRuleConfig| {
+            let view_of =
+                |limit| rule.views.iter().find(|(viewed, _)| *viewed == limit).map(|(_, view)| *view);
+            config.with_shadows(&rule.limits).map(move |limit| (limit, view_of(limit)))
+        };
+        let (ids, views): (Vec<LimitId>, Vec<Option<ViewId>>) = rules.flat_map(places_of).unzip();
+        let chain = Chain::with_repeats(ids.iter().map(|id| limits[id.0].clone()).collect());
+        LimitChain::with_views(chain.with_shared(shared), |index, _| views[index], u64::MAX)
+    }
+
     /// `view_of` tells the view by which a limit judges here; `None` = its own numbers.
     fn of_limits(
         ids: &[LimitId],
@@ -64,11 +82,20 @@ impl LimitChain {
     ) -> LimitChain {
         let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
         let chain = chain.with_max_wait(max_wait).with_shared(shared);
-        let place = |limit: &ChainedLimit| ChainPlace {
+        LimitChain::with_views(chain, |_, limit| view_of(limit), max_wait)
+    }
+
+    /// `view_at` tells the view by which the limit at an index judges.
+    fn with_views(
+        chain: Chain,
+        view_at: impl Fn(usize, LimitId) -> Option<ViewId>,
+        max_wait: u64,
+    ) -> LimitChain {
+        let place = |(index, limit): (usize, &ChainedLimit)| ChainPlace {
             keys: LimitKeys::from_limit(&limit.config),
-            own_variant: view_of(limit.id).map_or(0, |view| limit.config.view_variant(view)),
+            own_variant: view_at(index, limit.id).map_or(0, |view| limit.config.view_variant(view)),
         };
-        let places: Vec<ChainPlace> = chain.limits().iter().map(place).collect();
+        let places: Vec<ChainPlace> = chain.limits().iter().enumerate().map(place).collect();
         let reading_plan = ReadingPlan::for_limits(chain.limits().iter().map(|limit| &limit.config));
         let placed = chain.limits().iter().zip(&places);
         let waits = placed.map(|(limit, place)| longest_wait_ns(&limit.config, place.own_variant));

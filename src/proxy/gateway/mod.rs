@@ -8,6 +8,7 @@ mod adopt;
 mod bans;
 mod body_plans;
 mod call_service;
+mod domains;
 mod grants;
 mod handover;
 mod key_reset;
@@ -58,6 +59,7 @@ use crate::upstream::{Server, Upstream};
 use adopt::KnownBandwidths;
 pub use bans::{ActiveBan, BanOrigin, EndedBans};
 pub use call_service::{CallService, CallerFault};
+pub use domains::{Domain, DomainRule, Domains, RuleList};
 pub use grants::{ActiveGrant, GrantFault, NewGrant};
 pub use handover::{HandoverCounters, SavedNumbers};
 pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault, SharedRates};
@@ -208,7 +210,7 @@ impl Gateway {
             access: access_cache.get_or_build(&config.access),
             bans,
             operator_bans,
-            calls: CallService::new(config, previous, &metrics),
+            calls: CallService::new(config, previous, &metrics, Domains::new(config, &limits, &shared)),
             rejecters: Rejecters::new(config),
             response_edits: CompiledEdits::new([&config.server.headers]),
             limits,

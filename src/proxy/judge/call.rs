@@ -24,8 +24,10 @@ pub struct CallTerms {
     pub limits: Option<Vec<LimitId>>,
     /// The units of every limit that counts no slots, in place of its own cost; at least 1.
     pub cost: Option<u64>,
-    /// The longest wait that the caller accepts, ns.
+    /// The longest wait that the caller accepts, ns; `u64::MAX` = as long as a request of its location waits.
     pub max_wait_ns: u64,
+    /// Whether it takes slots of concurrency limits; without it they do not judge it.
+    pub takes_slots: bool,
     pub scheme: Scheme,
     pub stated: StatedFacts,
 }
@@ -54,6 +56,8 @@ impl<'r> JudgeMode<'r> for ChargeCall<'_, '_> {
     type Chain = chain::Charge;
     // Nothing is sent to an upstream.
     const OBEYS_STOPS: bool = false;
+    // A 200 to a preflight would let it pass unlimited.
+    const ANSWERS_PREFLIGHTS: bool = false;
 
     /// The hosts of calls are not those of their connection.
     fn read_host(&self, head: &RequestHead<'r>) -> Result<Cow<'r, str>, HostError> {
@@ -69,10 +73,13 @@ impl<'r> JudgeMode<'r> for ChargeCall<'_, '_> {
     }
 
     fn takes_slots(&self, _route: Option<LocationId>) -> bool {
-        true
+        self.terms.takes_slots
     }
 
     fn selects_limit(&self, limit: &Limit) -> bool {
+        if limit.is_concurrency() && !self.terms.takes_slots {
+            return false;
+        }
         let declared = limit.config.shadow_of.unwrap_or(limit.id);
         self.terms.limits.as_ref().is_none_or(|limits| limits.contains(&declared))
     }

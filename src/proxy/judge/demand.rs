@@ -77,6 +77,11 @@ impl<'a> Caller<'a> {
         Caller { client: head.client, now: head.received, subject }
     }
 
+    /// The caller of whom a trusted caller states the facts.
+    pub fn stated(client: Client, now: Now, subject: KeyInput<'a>) -> Caller<'a> {
+        Caller { client, now, subject }
+    }
+
     /// The demand on `limit` at its place in the chain.
     #[inline]
     pub fn build_demand(

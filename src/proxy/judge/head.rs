@@ -124,7 +124,11 @@ fn locate_request<'r, M: JudgeMode<'r>>(
     let target = location::check_target(head.method, head.uri).map_err(target_fault)?;
     facts.host = mode.read_host(&head).map_err(|_| Fault::BadHost)?;
     facts.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
-    if gateway.answers_preflights && *head.method == Method::OPTIONS && locate_preflight(gateway, facts) {
+    if M::ANSWERS_PREFLIGHTS
+        && gateway.answers_preflights
+        && *head.method == Method::OPTIONS
+        && locate_preflight(gateway, facts)
+    {
         return Ok(());
     }
     facts.location = gateway.locations.find_location(&facts.host, &facts.path, &facts.arrival());

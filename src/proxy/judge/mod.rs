@@ -12,12 +12,14 @@
 //! 5. `gate` is the last phase before slots and forwarding, where the upstream is obeyed: a stop that has begun holds
 //!    the request in the order of its arrival, or rejects it.
 //! 6. `call` judges the calls of the rate-limit service, whose later phases are the same; nothing is forwarded.
-//! 7. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
+//! 7. `descriptors` judges the calls of Envoy's rate limit service: several descriptors as one transaction.
+//! 8. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
 //!    degraded.
 
 mod body_reading;
 mod call;
 mod demand;
+mod descriptors;
 mod facts;
 mod gate;
 mod head;
@@ -28,8 +30,9 @@ mod rejected;
 pub use body_reading::read_call_body;
 pub use call::{CallTerms, StatedFacts};
 pub use demand::{Caller, ChargeFault, Exemption};
+pub use descriptors::{DescriptorTerms, JudgedDescriptor, MergedPlaces, give_back_hits};
 pub use facts::{BodyView, RequestFacts, RequestHead};
 pub use head::{Judgement, judge};
 pub use mode::JudgeMode;
-pub use phases::{Admitted, Judged, Received, Rejected};
+pub use phases::{Admitted, Judged, LookedAt, Received, Rejected, look_at_descriptors};
 pub use rejected::translate_rejection;

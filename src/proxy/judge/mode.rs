@@ -21,6 +21,8 @@ pub trait JudgeMode<'r> {
     type Chain: ChainMode;
     /// Whether a stop of the location's upstream holds or rejects it.
     const OBEYS_STOPS: bool = true;
+    /// Whether `cors` of its location answers a preflight; otherwise it is judged as any request.
+    const ANSWERS_PREFLIGHTS: bool = true;
 
     /// The canonical host of the request.
     ///

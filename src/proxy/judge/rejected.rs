@@ -12,7 +12,7 @@ use crate::proxy::ban_strike;
 use crate::proxy::limit_report;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
 use crate::proxy::rejection_response::{RequestTexts, render_rejection};
-use crate::proxy::request_state::{RequestState, Verdict};
+use crate::proxy::request_state::{RequestState, Verdict, chain_of};
 
 /// The end of a rejected request.
 pub enum Conclusion {
@@ -99,9 +99,9 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
     state.verdict = verdict;
     state.limit = Some(limit_rejection.limit);
     state.retry_after_ns = limit_rejection.exact_retry_ns();
-    let worker = &state.worker;
+    let (worker, call_chain) = (state.worker.clone(), state.call_chain.clone());
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
-    let limits = worker.gateway.chain_for(state.route).chain.limits();
+    let limits = chain_of(&worker, call_chain.as_ref(), state.route).chain.limits();
     let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
     if state.decisions.iter().all(is_own) {
         return;

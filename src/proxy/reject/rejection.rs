@@ -93,7 +93,8 @@ macro_rules! faults {
                 match self { $(Fault::$fault => $detail,)* }
             }
 
-            pub(super) fn grpc_status(self) -> &'static str {
+            /// The number of its gRPC status.
+            pub fn grpc_status(self) -> &'static str {
                 match self { $(Fault::$fault => $grpc,)* }
             }
         }

@@ -294,6 +294,11 @@ impl LogRings {
     }
 
     /// Takes `units` out of the run that holds the charge made at `at`.
+    /// The moment of the newest run in the ring of a log.
+    fn newest_run(&self, log: &SlidingLogEntry) -> Option<u64> {
+        self.slab.get(log.ring)?.back().map(|run| run.at)
+    }
+
     fn refund_units(&mut self, log: &mut SlidingLogEntry, at: u64, units: u32) {
         let Some(ring) = self.slab.get_mut(log.ring) else {
             log.used = log.used.saturating_sub(units);

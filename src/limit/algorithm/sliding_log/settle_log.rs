@@ -81,6 +81,22 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
         }
     }
 
+    fn credit_units(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, units: u64, now: Now) {
+        let (runs, expired) = self.expired_runs(log, rings, self.clamp_now(log, now));
+        rings.remove_oldest(log, runs, expired);
+        let mut left = units.min(u32::MAX.into()) as u32;
+        while left > 0 && log.used > 0 {
+            let used = { log.used };
+            let newest = rings.newest_run(log).unwrap_or_else(|| self.newest_charge(log));
+            rings.refund_units(log, newest, left);
+            let given = used.saturating_sub(log.used);
+            if given == 0 {
+                return;
+            }
+            left = left.saturating_sub(given);
+        }
+    }
+
     fn force_units(
         &self,
         log: &mut SlidingLogEntry,

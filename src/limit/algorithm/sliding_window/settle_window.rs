@@ -94,6 +94,24 @@ impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWind
         }
     }
 
+    fn credit_units(
+        &self,
+        entry: &mut SlidingWindowEntry<SLOTS>,
+        _: &mut ShardCharges,
+        units: u64,
+        now: Now,
+    ) {
+        self.advance_window(entry, now);
+        let mut left = units.min(u32::MAX.into()) as u32;
+        for count in &mut entry.units {
+            let given = left.min(*count);
+            (*count, left) = (*count - given, left - given);
+        }
+        if entry.sum_units(SLOTS) == 0 {
+            *entry = SlidingWindowEntry::default();
+        }
+    }
+
     fn force_units(
         &self,
         entry: &mut SlidingWindowEntry<SLOTS>,

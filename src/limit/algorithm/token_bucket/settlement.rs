@@ -38,6 +38,13 @@ impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
         }
     }
 
+    fn credit_units(&self, used: &mut S::Used, _: &mut ShardCharges, units: u64, now: Now) {
+        let (rate, level) = (self.schedule.tick_rate(), used.level());
+        let present = level.clamp_now(now);
+        let full_at = rate.tat_ticks(level).saturating_sub(rate.backlog_ticks(level, present));
+        self.schedule.give_back_usage(used, units, full_at);
+    }
+
     /// The units follow all others, as every charge does.
     fn force_units(
         &self,

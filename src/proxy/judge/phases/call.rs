@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_body::SizeHint;
 
-use super::{Judged, Received};
+use super::{Admitted, Judged, Received, Rejected};
 use crate::admission::chain::ChainVerdict;
 use crate::config::LocationId;
 use crate::net::deadline::ticks_for;
@@ -43,8 +43,12 @@ impl Received {
         state.route = route.as_ref().ok().copied();
         // No body is sent, and no upstream is asked.
         (state.bandwidth, state.cors) = (None, None);
-        if terms.max_wait_ns > 0 {
-            state.watch.set_request_deadline(ticks_for(Duration::from_nanos(terms.max_wait_ns)));
+        // A rejection in the form of gRPC has the status 200, which callers take for an admission.
+        state.is_grpc = false;
+        match terms.max_wait_ns {
+            0 => {}
+            u64::MAX => state.start_timeout(),
+            most => state.watch.set_request_deadline(ticks_for(Duration::from_nanos(most))),
         }
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
@@ -70,5 +74,24 @@ impl Received {
             asking.max_wait_ns = max_wait_ns;
         }
         judged
+    }
+}
+
+impl Judged {
+    /// Runs the phases of a call until it is admitted or rejected. If the caller hangs up, the future never ends.
+    ///
+    /// # Errors
+    /// The rejection, with its response.
+    pub async fn conclude_call(mut self) -> Result<Admitted, Rejected> {
+        loop {
+            self = match self {
+                Judged::Admit(admitted) => return Ok(admitted),
+                Judged::Reject(rejected) => return Err(rejected),
+                Judged::ReadBody(reading) => reading.read_body().await,
+                Judged::AskStore(asking) => asking.ask_store().await,
+                Judged::Wait(waiting) => waiting.wait_for_turn().await,
+                Judged::Hold(held) => held.wait_at_gate().await,
+            };
+        }
     }
 }

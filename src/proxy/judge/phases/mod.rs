@@ -4,7 +4,10 @@
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
 
 mod call;
+mod descriptors;
 mod waiting;
+
+pub use descriptors::{LookedAt, look_at_descriptors};
 
 use std::sync::Arc;
 

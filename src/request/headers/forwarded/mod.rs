@@ -12,8 +12,8 @@ use crate::config;
 use crate::config::Scheme;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// How a request arrived.
@@ -162,12 +162,12 @@ pub fn find_scheme(
         return connection;
     }
     let last_line = headers.get_all(X_FORWARDED_PROTO).iter().next_back();
-    last_line.and_then(|line| parse_scheme(line.as_bytes())).unwrap_or(connection)
+    last_line.and_then(parse_scheme).unwrap_or(connection)
 }
 
-/// The last member of X-Forwarded-Proto; some proxies name the scheme of a WebSocket.
-fn parse_scheme(line: &[u8]) -> Option<Scheme> {
-    let member = line.rsplit(|&byte| byte == b',').next()?.trim_ascii();
+/// The last member of a line of X-Forwarded-Proto; some proxies name the scheme of a WebSocket.
+pub fn parse_scheme(line: &HeaderValue) -> Option<Scheme> {
+    let member = line.as_bytes().rsplit(|&byte| byte == b',').next()?.trim_ascii();
     let is_word = |word: &str| member.eq_ignore_ascii_case(word.as_bytes());
     match () {
         () if is_word("https") || is_word("wss") => Some(Scheme::Https),
