@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-proof bench-queue bench-scaling bench-streams audit fmt tools components \
+.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-proof bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -78,6 +78,12 @@ bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside 
 bench-queue: TOOLS := haproxy:haproxy
 bench-queue: tools gateway ## measure the queue in front of servers beside HAProxy's; OPTIONS=--quick as well
 	cargo test --locked --bench queue -- $(MEASURED) $(OPTIONS)
+
+# Limitador's program is in no registry, its library is. What starts the load is built as the tests are.
+bench-service: TOOLS := wrk:wrk h2load:nghttp2-client
+bench-service: tools gateway ## measure the rate-limit service beside Limitador; OPTIONS=--quick as well
+	cargo build --release --locked --manifest-path benches/service/limitador/Cargo.toml --target-dir target/limitador
+	cargo test --locked --bench service -- $(MEASURED) --rival target/limitador/release/limitador-rival $(OPTIONS)
 
 bench-operators: gateway ## measure reads of operators with a million keys under load, and what decisions notice
 	cargo test --locked --bench operators -- $(MEASURED) $(OPTIONS)

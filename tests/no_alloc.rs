@@ -1,4 +1,5 @@
-//! Admitting allocates nothing: one request through the chain, for a known key. Reading a response allocates once.
+//! Admitting allocates nothing: one request through the chain, for a known key. Reading a response allocates once. The
+//! allocations of a whole call of the rate-limit service are bounded.
 
 #![allow(unsafe_code, reason = "a counting allocator is the only way to see allocations")]
 
@@ -8,7 +9,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use http_body::SizeHint;
 use sluicegate::admission::ban::StrikeOutcome;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
@@ -26,8 +28,11 @@ use sluicegate::proxy::heavy_keys::report::HeavyBy;
 use sluicegate::proxy::heavy_keys::{CountedLimit, RefusalFacts, WorkerHeavyKeys};
 use sluicegate::proxy::judge;
 use sluicegate::proxy::judge::{JudgeMode, RequestFacts, RequestHead};
+use sluicegate::proxy::pipeline::{ArrivingConnection, Pipeline};
 use sluicegate::proxy::reject::LimitCause;
+use sluicegate::proxy::request_state::Verdict;
 use sluicegate::request::access::AccessDecision;
+use sluicegate::request::body::RequestBody;
 use sluicegate::request::client::Client;
 use sluicegate::request::key::KeyInput;
 use sluicegate::response::{MeterPlan, ResponseMeter};
@@ -299,6 +304,44 @@ access_log: { output: none }
     let limit = CountedLimit::new(&gateway, LimitId(0));
     let now = Now((1 << 40) + 1500 * 60_000_000_000);
     assert!(!counted.copy_heaviest(&limit, HeavyBy::Refused, now).items.is_empty());
+}
+
+/// An admitted call of the rate-limit service, from its body to the last byte of its answer.
+#[test]
+fn an_admitted_call_allocates_little() {
+    let yaml = "service: { listen: 127.0.0.1:1 }
+account: { from: header:x-account }
+limits: { per-ip: { key: ip, rate: 1000/s, burst: 1000 }, per-account: { key: account, rate: 1000/s, burst: 1000 } }
+locations: [{ path: /, upstream: demo, limits: per-ip }]
+access_log: { output: none }
+";
+    let loaded = config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let gateway = Arc::new(Gateway::build(&loaded.config, None).unwrap());
+    let body = br#"{"limits":["per-ip","per-account"],"key":{"ip":"192.0.2.1","account":"acme"}}"#;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap().block_on(async {
+        let pipeline = Pipeline::new(gateway);
+        let call = async || {
+            let body = RequestBody::at_hand(Bytes::from_static(body));
+            let call = Request::post("/check").body(body).unwrap();
+            let arrival = ArrivingConnection {
+                peer: Some([127, 0, 0, 1].into()),
+                scheme: config::Scheme::Http,
+                listener: None,
+            };
+            let outcome = pipeline.begin_call(call, arrival).finish(&pipeline).await;
+            assert_eq!((outcome.status.as_u16(), outcome.verdict), (200, Verdict::Admit));
+        };
+        for _ in 0..10 {
+            call().await;
+        }
+        let before = ALLOCATIONS.with(Cell::get);
+        for _ in 0..50 {
+            call().await;
+        }
+        let each = (ALLOCATIONS.with(Cell::get) - before) / 50;
+        assert!(each <= 26, "{each} allocations");
+    });
 }
 
 #[test]

@@ -135,14 +135,7 @@ impl Pipeline {
         hold: Duration,
         respond: impl Fn() -> Response<Bytes> + Clone + 'static,
     ) -> BegunRequest {
-        self.forget_ended();
-        if self.has_timeouts {
-            // Its deadline is counted from the last sweep, which may be long ago.
-            self.sweep_if_due();
-        }
-        let ArrivingConnection { peer, scheme, listener } = arrival;
-        let watch = self.thread.watches.watch_connection();
-        let connection = Rc::new(ClientConnection::new(&self.thread, None, watch, peer, scheme, listener));
+        let connection = self.connect(arrival);
         let request_watch = connection.open_request_watch(&self.thread);
         let worker = self.thread.current_worker();
         let upstream = tower::service_fn(move |admitted| {
@@ -152,6 +145,26 @@ impl Pipeline {
         let inbound = InboundRequest::new(request);
         let served = service::serve_request(&worker, &connection, request_watch, inbound, upstream);
         BegunRequest { served, connection }
+    }
+
+    /// Answers a call of the rate-limit service that arrives as the only one of its connection.
+    pub fn begin_call(&self, call: Request<RequestBody>, arrival: ArrivingConnection) -> BegunRequest {
+        let connection = self.connect(arrival);
+        let watch = connection.open_request_watch(&self.thread);
+        let inbound = InboundRequest::new(call);
+        let served = service::serve_call(&self.thread.current_worker(), &connection, watch, inbound);
+        BegunRequest { served, connection }
+    }
+
+    fn connect(&self, arrival: ArrivingConnection) -> Rc<ClientConnection> {
+        self.forget_ended();
+        if self.has_timeouts {
+            // Its deadline is counted from the last sweep, which may be long ago.
+            self.sweep_if_due();
+        }
+        let ArrivingConnection { peer, scheme, listener } = arrival;
+        let watch = self.thread.watches.watch_connection();
+        Rc::new(ClientConnection::new(&self.thread, None, watch, peer, scheme, listener))
     }
 
     /// Forgets the watches of requests that have ended, at a constant cost for each.

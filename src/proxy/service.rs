@@ -23,6 +23,7 @@ use crate::base::wall_clock;
 use crate::config::{LimitId, LocationId};
 use crate::net::deadline::RequestWatch;
 use crate::proxy::calls;
+use crate::proxy::calls::Door;
 use crate::proxy::forward;
 use crate::proxy::forward::{ForwardFault, ForwardOutcome, ResponseBody};
 use crate::proxy::inbound::InboundRequest;
@@ -167,7 +168,7 @@ where
 
 /// Serves one call of the rate-limit service.
 #[cold]
-fn serve_call(
+pub fn serve_call(
     worker: &Rc<Worker>,
     connection: &Rc<ClientConnection>,
     watch: Rc<RequestWatch>,
@@ -182,14 +183,38 @@ fn serve_call(
     let stream_watch = connection.watch.is_multiplexed().then(|| watch.clone());
     let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
     state.read_head(&inbound);
-    ResponseFuture::Pending(Box::pin(async move {
-        if let Some(watch) = &stream_watch {
-            watch.adopt_current_task().await;
-        }
-        let mut response = calls::answer_call(inbound, state).await;
-        completion.complete_response(&mut response);
-        response
-    }))
+    let call = StartedCall { inbound, state, stream_watch, completion };
+    match Door::find(&call.inbound) {
+        Door::Check => call.answer_by(calls::answer_check),
+        Door::Auth => call.answer_by(calls::answer_auth),
+        Door::Rls(kind) => call.answer_by(move |inbound, state| calls::answer_rls(kind, inbound, state)),
+    }
+}
+
+struct StartedCall {
+    inbound: Box<InboundRequest>,
+    state: Box<RequestState>,
+    /// `None` = it is the only request of its connection.
+    stream_watch: Option<Rc<RequestWatch>>,
+    completion: Completion,
+}
+
+impl StartedCall {
+    /// Each door has a future of its own, so that a waiting call takes no more memory than its door needs.
+    fn answer_by<F: Future<Output = Response<ResponseBody>>>(
+        self,
+        answer: impl FnOnce(Box<InboundRequest>, Box<RequestState>) -> F + 'static,
+    ) -> ResponseFuture {
+        let StartedCall { inbound, state, stream_watch, completion } = self;
+        ResponseFuture::Pending(Box::pin(async move {
+            if let Some(watch) = &stream_watch {
+                watch.adopt_current_task().await;
+            }
+            let mut response = answer(inbound, state).await;
+            completion.complete_response(&mut response);
+            response
+        }))
+    }
 }
 
 /// Runs the phases of a request that may wait until it has a response.

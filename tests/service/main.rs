@@ -16,10 +16,10 @@ mod listeners;
 mod page;
 mod rls;
 mod rls_client;
-mod shared_limits;
 mod rls_json;
 mod rls_protocol;
 mod rls_rules;
+mod shared_limits;
 mod waits;
 
 use std::net::SocketAddr;

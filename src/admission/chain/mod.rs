@@ -208,26 +208,33 @@ impl Chain {
         decisions: &mut Decisions,
     ) -> ChainVerdict<PendingStore<M>> {
         let mut verdict = None;
-        self.judge_into(now, waiter.into(), takes_slots, demand_of, decisions, &mut verdict);
+        let mut demand_of = demand_of;
+        let demand_at = |_: usize, limit: &Limit| demand_of(limit);
+        self.judge_into(now, waiter.into(), takes_slots, None, demand_at, decisions, &mut verdict);
         // Cannot fail: every pass ends with a verdict.
         verdict.expect("a chain has judged")
     }
 
-    /// As [`Chain::judge`], but writes the verdict in place, because it is large as well.
+    /// As [`Chain::judge`], but writes the verdict in place, because it is large as well. `selection` has the indices
+    /// of the limits that judge the request, in chain order, and `None` = all of them do; `demand_of` is told the index.
+    #[expect(clippy::too_many_arguments, reason = "a struct of them would be copied for each request")]
     #[inline]
     pub fn judge_into<M: ChainMode>(
         &self,
         now: Now,
         waiter: WaitingRequest<'_>,
         takes_slots: bool,
-        mut demand_of: impl FnMut(&Limit) -> LimitDemand,
+        selection: Option<&[u16]>,
+        mut demand_of: impl FnMut(usize, &Limit) -> LimitDemand,
         decisions: &mut Decisions,
         verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
     ) {
         let mut pass = ChainPass::<M>::new(self, now, takes_slots, decisions);
-        for (limit_index, ChainedLimit { limit, counters }) in self.limits.iter().enumerate() {
+        for turn in 0..selection.map_or(self.limits.len(), <[u16]>::len) {
+            let limit_index = selection.map_or(turn, |selected| usize::from(selected[turn]));
+            let ChainedLimit { limit, counters } = &self.limits[limit_index];
             let at_least_one = |units: Units| Units { cost: units.cost.max(1), ..units };
-            match (demand_of(limit), counters) {
+            match (demand_of(limit_index, limit), counters) {
                 (LimitDemand::Skip, _) => {}
                 (LimitDemand::MissingKey, _) => pass.reject_missing_key(limit_index, limit),
                 (LimitDemand::Shared(units, key), CounterPlace::Shared(shared_limit)) => {

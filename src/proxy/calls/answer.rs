@@ -33,21 +33,27 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 impl CheckAnswer<'_> {
     pub fn render(&self, status: StatusCode) -> Response<Bytes> {
         let ms = |ns: u64| ns.div_ceil(NS_PER_MS);
-        let remaining = self.decision.map(|decision| decision.remaining);
         let reset_ns = self.decision.map(|decision| decision.reset_ns).filter(|ns| *ns < u64::MAX);
-        let mut members = Map::from_iter([
-            ("verdict".to_owned(), Value::from(self.verdict)),
-            ("limit".to_owned(), Value::from(self.limit)),
-            ("remaining".to_owned(), Value::from(remaining)),
-            ("reset_ms".to_owned(), Value::from(reset_ns.map(ms))),
-            ("retry_after_ms".to_owned(), Value::from(self.retry_after_ns.map(ms))),
-            ("waited_ms".to_owned(), Value::from(self.waited_ns / NS_PER_MS)),
-            ("lease".to_owned(), Value::from(self.lease.map(|lease| lease.to_string()))),
-        ]);
-        if let Some(status) = self.status {
-            members.insert("status".to_owned(), Value::from(status.as_u16()));
+        let mut text = Members::open();
+        // Words and ids need no escapes.
+        text.add_plain("verdict", self.verdict);
+        text.add("limit", |text| match self.limit {
+            // Cannot fail: a vector takes any length.
+            Some(name) => serde_json::to_writer(text, name).unwrap_or_default(),
+            None => text.extend_from_slice(b"null"),
+        });
+        text.add_number("remaining", self.decision.map(|decision| decision.remaining));
+        text.add_number("reset_ms", reset_ns.map(ms));
+        text.add_number("retry_after_ms", self.retry_after_ns.map(ms));
+        text.add_number("waited_ms", Some(self.waited_ns / NS_PER_MS));
+        match self.lease {
+            Some(lease) => text.add_plain("lease", &lease.to_string()),
+            None => text.add_number("lease", None),
         }
-        let mut response = render_json(status, &Value::Object(members));
+        if let Some(status) = self.status {
+            text.add_number("status", Some(status.as_u16().into()));
+        }
+        let mut response = json_response(status, text.close());
         if let (Some(ns), Some(_)) = (self.retry_after_ns, self.status) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(ns.div_ceil(NS_PER_SECOND)));
         }
@@ -85,10 +91,93 @@ pub(super) fn render_fault(status: StatusCode, error: &str, field: &str, message
 }
 
 fn render_json(status: StatusCode, value: &Value) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(value.to_string()));
+    json_response(status, value.to_string().into_bytes())
+}
+
+fn json_response(status: StatusCode, text: Vec<u8>) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// A JSON object while its members are written; each call gets one, so no tree of values is built for it.
+struct Members(Vec<u8>);
+
+impl Members {
+    fn open() -> Members {
+        let mut text = Vec::with_capacity(256);
+        text.push(b'{');
+        Members(text)
+    }
+
+    fn add(&mut self, name: &str, write_value: impl FnOnce(&mut Vec<u8>)) {
+        let Members(text) = self;
+        if text.len() > 1 {
+            text.push(b',');
+        }
+        text.push(b'"');
+        text.extend_from_slice(name.as_bytes());
+        text.extend_from_slice(b"\":");
+        write_value(text);
+    }
+
+    /// `value` needs no escapes.
+    fn add_plain(&mut self, name: &str, value: &str) {
+        self.add(name, |text| {
+            text.push(b'"');
+            text.extend_from_slice(value.as_bytes());
+            text.push(b'"');
+        });
+    }
+
+    /// `None` is written as `null`.
+    fn add_number(&mut self, name: &str, value: Option<u64>) {
+        self.add(name, |text| match value {
+            Some(number) => text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+            None => text.extend_from_slice(b"null"),
+        });
+    }
+
+    fn close(self) -> Vec<u8> {
+        let Members(mut text) = self;
+        text.push(b'}');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::LimitOutcome;
+
+    #[test]
+    fn an_answer_is_json_with_its_members_in_order() {
+        let decision =
+            Decision { remaining: 7, reset_ns: 1, ..Decision::without_numbers(LimitOutcome::Reject) };
+        let mut answer = CheckAnswer {
+            verdict: "reject",
+            limit: Some("a \"name\"\n"),
+            decision: Some(decision),
+            retry_after_ns: Some(1_500_000_000),
+            waited_ns: 2_999_999,
+            lease: None,
+            status: Some(StatusCode::TOO_MANY_REQUESTS),
+        };
+        let response = answer.render(StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[RETRY_AFTER], "2");
+        assert_eq!(
+            response.body(),
+            r#"{"verdict":"reject","limit":"a \"name\"\n","remaining":7,"reset_ms":1,"retry_after_ms":1500,"waited_ms":2,"lease":null,"status":429}"#
+        );
+        (answer.limit, answer.decision, answer.retry_after_ns, answer.status) = (None, None, None, None);
+        let response = answer.render(StatusCode::OK);
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+        assert_eq!(
+            response.body(),
+            r#"{"verdict":"reject","limit":null,"remaining":null,"reset_ms":null,"retry_after_ms":null,"waited_ms":2,"lease":null}"#
+        );
+    }
 }

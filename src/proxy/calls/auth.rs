@@ -34,7 +34,7 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Judges the request that the call describes, waits for its turn, and answers whether it may pass. If the proxy hangs
 /// up meanwhile, the future never ends.
-pub(super) async fn answer_auth(
+pub async fn answer_auth(
     mut inbound: Box<InboundRequest>,
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {

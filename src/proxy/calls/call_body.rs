@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::call_value::{CallFault, CallValue};
+use super::call_value::{CallFault, CallText, CallValue};
 use crate::admission::leases::{LEASE_TIME, LEASE_TIME_MAX, LeaseId, UsedUnits};
 use crate::config;
 
@@ -11,8 +11,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 /// The body of `/check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CheckCall {
-    pub subject: CheckSubject,
+pub(super) struct CheckCall<'a> {
+    pub subject: CheckSubject<'a>,
     /// At least 1; `None` = as configured.
     pub cost: Option<u64>,
     pub wait: Duration,
@@ -21,23 +21,23 @@ pub(super) struct CheckCall {
 
 /// What is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CheckSubject {
+pub(super) enum CheckSubject<'a> {
     /// Limits by their names, and the parts of their keys.
-    Limits { limits: Vec<String>, key: Vec<(String, String)> },
+    Limits { limits: Vec<CallText<'a>>, key: Vec<(CallText<'a>, CallText<'a>)> },
     /// The limits of the location that serves this request.
-    Request(DescribedRequest),
+    Request(DescribedRequest<'a>),
 }
 
 /// A request that the caller has received itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct DescribedRequest {
-    pub ip: String,
-    pub method: Option<String>,
-    pub scheme: Option<String>,
-    pub host: Option<String>,
+pub(super) struct DescribedRequest<'a> {
+    pub ip: CallText<'a>,
+    pub method: Option<CallText<'a>>,
+    pub scheme: Option<CallText<'a>>,
+    pub host: Option<CallText<'a>>,
     /// With the query.
-    pub path: String,
-    pub headers: Vec<(String, String)>,
+    pub path: CallText<'a>,
+    pub headers: Vec<(CallText<'a>, CallText<'a>)>,
 }
 
 /// The body of `/release`, `/renew` and `/settle`.
@@ -50,8 +50,8 @@ pub(super) struct LeaseCall<T> {
 
 // === impl CheckCall ===
 
-impl CheckCall {
-    pub fn read(body: &[u8]) -> Result<CheckCall, CallFault> {
+impl<'a> CheckCall<'a> {
+    pub fn read(body: &'a [u8]) -> Result<CheckCall<'a>, CallFault> {
         let mut members = Members::read(body, &["limits", "request", "key", "cost", "wait", "lease_for"])?;
         let (limits, request, key) = (members.take("limits"), members.take("request"), members.take("key"));
         let subject = match (limits, request, key) {
@@ -85,8 +85,8 @@ impl CheckCall {
 
 // === impl DescribedRequest ===
 
-impl DescribedRequest {
-    fn read(value: CallValue) -> Result<DescribedRequest, CallFault> {
+impl<'a> DescribedRequest<'a> {
+    fn read(value: CallValue<'a>) -> Result<DescribedRequest<'a>, CallFault> {
         let CallValue::Object(members) = value else {
             return Err(CallFault::new("request", "`request` must be an object"));
         };
@@ -134,8 +134,8 @@ impl LeaseCall<UsedUnits> {
         let detail = match members.take("units") {
             Some(CallValue::Number(units)) => UsedUnits::All(units),
             Some(CallValue::Object(all)) if !all.is_empty() => {
-                let one = |(name, units)| match units {
-                    CallValue::Number(units) => Ok((name, units)),
+                let one = |(name, units): (CallText<'_>, CallValue<'_>)| match units {
+                    CallValue::Number(units) => Ok((name.into_owned(), units)),
                     _ => Err(wrong()),
                 };
                 UsedUnits::ByLimit(all.into_iter().map(one).collect::<Result<_, _>>()?)
@@ -153,14 +153,14 @@ fn check_lease_time(span: Duration) -> Result<(), CallFault> {
 }
 
 /// One name, or a list of names; each once.
-fn read_names(value: CallValue) -> Result<Vec<String>, CallFault> {
+fn read_names(value: CallValue<'_>) -> Result<Vec<CallText<'_>>, CallFault> {
     let wrong = |message| CallFault::new("limits", message);
     let items = match value {
         CallValue::Text(name) => return Ok(vec![name]),
         CallValue::List(items) if !items.is_empty() => items,
         _ => return Err(wrong("`limits` must be the name of a limit, or a list of names")),
     };
-    let mut names: Vec<String> = Vec::new();
+    let mut names: Vec<CallText<'_>> = Vec::new();
     for item in items {
         let CallValue::Text(name) = item else { return Err(wrong("each of `limits` must be a name")) };
         if names.contains(&name) {
@@ -172,13 +172,13 @@ fn read_names(value: CallValue) -> Result<Vec<String>, CallFault> {
 }
 
 /// An object of texts that are not empty.
-fn read_texts(field: &str, value: CallValue) -> Result<Vec<(String, String)>, CallFault> {
+fn read_texts<'a>(field: &str, value: CallValue<'a>) -> Result<Vec<(CallText<'a>, CallText<'a>)>, CallFault> {
     let CallValue::Object(members) = value else {
         return Err(CallFault::new(field, format!("`{field}` must be an object of texts")));
     };
     let one = |(name, value)| match value {
         CallValue::Text(text) if !text.is_empty() => Ok((name, text)),
-        CallValue::Number(number) => Ok((name, number.to_string())),
+        CallValue::Number(number) => Ok((name, number.to_string().into())),
         _ => Err(CallFault::new(
             format!("{field}.{name}"),
             format!("`{field}.{name}` must be a text that is not empty"),
@@ -188,23 +188,23 @@ fn read_texts(field: &str, value: CallValue) -> Result<Vec<(String, String)>, Ca
 }
 
 /// The members of an object that are still to be read.
-struct Members {
+struct Members<'a> {
     /// Of the names in messages.
     prefix: &'static str,
-    members: Vec<(String, CallValue)>,
+    members: Vec<(CallText<'a>, CallValue<'a>)>,
 }
 
-impl Members {
-    fn read(body: &[u8], names: &[&str]) -> Result<Members, CallFault> {
+impl<'a> Members<'a> {
+    fn read(body: &'a [u8], names: &[&str]) -> Result<Members<'a>, CallFault> {
         Members::new("", CallValue::read_members(body)?, names)
     }
 
     fn new(
         prefix: &'static str,
-        mut members: Vec<(String, CallValue)>,
+        mut members: Vec<(CallText<'a>, CallValue<'a>)>,
         names: &[&str],
-    ) -> Result<Members, CallFault> {
-        if let Some((name, _)) = members.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+    ) -> Result<Members<'a>, CallFault> {
+        if let Some((name, _)) = members.iter().find(|(name, _)| !names.contains(&&**name)) {
             let message = format!("there is no member `{prefix}{name}`; known are {}", names.join(", "));
             return Err(CallFault::new(format!("{prefix}{name}"), message));
         }
@@ -213,17 +213,19 @@ impl Members {
         Ok(Members { prefix, members })
     }
 
-    fn take(&mut self, name: &str) -> Option<CallValue> {
+    fn take(&mut self, name: &str) -> Option<CallValue<'a>> {
         let position = self.members.iter().position(|(known, _)| known == name)?;
         Some(self.members.swap_remove(position).1)
     }
 
-    fn take_text(&mut self, name: &str) -> Result<Option<String>, CallFault> {
-        let field = format!("{}{name}", self.prefix);
+    fn take_text(&mut self, name: &str) -> Result<Option<CallText<'a>>, CallFault> {
         match self.take(name) {
             None => Ok(None),
             Some(CallValue::Text(text)) if !text.is_empty() => Ok(Some(text)),
-            Some(_) => Err(CallFault::new(&field, format!("`{field}` must be a text that is not empty"))),
+            Some(_) => {
+                let field = format!("{}{name}", self.prefix);
+                Err(CallFault::new(&field, format!("`{field}` must be a text that is not empty")))
+            }
         }
     }
 
@@ -255,18 +257,16 @@ mod tests {
 
     #[test]
     fn a_check_is_read_with_its_defaults() {
-        let read = |body: &str| CheckCall::read(body.as_bytes()).unwrap();
+        let read = |body: &'static str| CheckCall::read(body.as_bytes()).unwrap();
         let short = read(r#"{"limits":"sms"}"#);
-        let subject = CheckSubject::Limits { limits: vec!["sms".to_owned()], key: Vec::new() };
+        let subject = CheckSubject::Limits { limits: vec!["sms".into()], key: Vec::new() };
         let (wait, lease_for) = (Duration::ZERO, LEASE_TIME);
         assert_eq!(short, CheckCall { subject, cost: None, wait, lease_for });
         let long = read(
             r#"{"limits":["a","b"],"key":{"account":"x","json:/n":7},"cost":3,"wait":"2s","lease_for":"1m"}"#,
         );
-        let key =
-            [("account", "x"), ("json:/n", "7")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let subject =
-            CheckSubject::Limits { limits: vec!["a".to_owned(), "b".to_owned()], key: key.to_vec() };
+        let key = [("account", "x"), ("json:/n", "7")].map(|(name, value)| (name.into(), value.into()));
+        let subject = CheckSubject::Limits { limits: vec!["a".into(), "b".into()], key: key.to_vec() };
         let (wait, lease_for) = (Duration::from_secs(2), Duration::from_secs(60));
         assert_eq!(long, CheckCall { subject, cost: Some(3), wait, lease_for });
         let null = read(r#"{"limits":"sms","key":null,"cost":null,"wait":null,"request":null}"#);

@@ -1,20 +1,24 @@
 //! The JSON of a call, with every member as it was sent: one that is there twice is an error, not the last of both.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
+/// A text in the body of a call, copied only if it has escapes.
+pub(super) type CallText<'a> = Cow<'a, str>;
+
 /// A value in the body of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CallValue {
+pub(super) enum CallValue<'a> {
     Null,
-    Text(String),
+    Text(CallText<'a>),
     Number(u64),
     /// A boolean, or a number that is negative or not whole.
     Other,
-    List(Vec<CallValue>),
+    List(Vec<CallValue<'a>>),
     /// No name is there twice.
-    Object(Vec<(String, CallValue)>),
+    Object(Vec<(CallText<'a>, CallValue<'a>)>),
 }
 
 /// Why a call is not understood.
@@ -31,12 +35,12 @@ impl CallFault {
     }
 }
 
-impl CallValue {
+impl<'a> CallValue<'a> {
     /// The members of the object that the body is.
     ///
     /// # Errors
     /// The body is no JSON, or another value.
-    pub fn read_members(body: &[u8]) -> Result<Vec<(String, CallValue)>, CallFault> {
+    pub fn read_members(body: &'a [u8]) -> Result<Vec<(CallText<'a>, CallValue<'a>)>, CallFault> {
         match serde_json::from_slice(body) {
             Ok(CallValue::Object(members)) => Ok(members),
             Ok(_) => Err(CallFault::new("", "the body must be a JSON object")),
@@ -45,8 +49,8 @@ impl CallValue {
     }
 }
 
-impl<'de> Deserialize<'de> for CallValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CallValue, D::Error> {
+impl<'de> Deserialize<'de> for CallValue<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CallValue<'de>, D::Error> {
         deserializer.deserialize_any(CallValueVisitor)
     }
 }
@@ -54,37 +58,41 @@ impl<'de> Deserialize<'de> for CallValue {
 struct CallValueVisitor;
 
 impl<'de> Visitor<'de> for CallValueVisitor {
-    type Value = CallValue;
+    type Value = CallValue<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<CallValue, E> {
+    fn visit_unit<E: Error>(self) -> Result<CallValue<'de>, E> {
         Ok(CallValue::Null)
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<CallValue, E> {
+    fn visit_bool<E: Error>(self, _: bool) -> Result<CallValue<'de>, E> {
         Ok(CallValue::Other)
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<CallValue, E> {
+    fn visit_u64<E: Error>(self, number: u64) -> Result<CallValue<'de>, E> {
         Ok(CallValue::Number(number))
     }
 
-    fn visit_i64<E: Error>(self, _: i64) -> Result<CallValue, E> {
+    fn visit_i64<E: Error>(self, _: i64) -> Result<CallValue<'de>, E> {
         Ok(CallValue::Other)
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<CallValue, E> {
+    fn visit_f64<E: Error>(self, _: f64) -> Result<CallValue<'de>, E> {
         Ok(CallValue::Other)
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<CallValue, E> {
-        Ok(CallValue::Text(text.to_owned()))
+    fn visit_str<E: Error>(self, text: &str) -> Result<CallValue<'de>, E> {
+        Ok(CallValue::Text(Cow::Owned(text.to_owned())))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<CallValue, A::Error> {
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<CallValue<'de>, E> {
+        Ok(CallValue::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<CallValue<'de>, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             list.push(item);
@@ -92,9 +100,11 @@ impl<'de> Visitor<'de> for CallValueVisitor {
         Ok(CallValue::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<CallValue, A::Error> {
-        let mut object: Vec<(String, CallValue)> = Vec::new();
-        while let Some((name, value)) = members.next_entry::<String, CallValue>()? {
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<CallValue<'de>, A::Error> {
+        let mut object: Vec<(CallText<'de>, CallValue<'de>)> = Vec::new();
+        while let Some((name, value)) = members.next_entry::<CallValue<'de>, CallValue<'de>>()? {
+            // Names are texts in JSON.
+            let CallValue::Text(name) = name else { return Err(A::Error::custom("a name is no text")) };
             // Quadratic, so the number is bounded.
             if object.len() == MEMBERS_MAX {
                 return Err(A::Error::custom(format!("an object has more than {MEMBERS_MAX} members")));

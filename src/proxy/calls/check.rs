@@ -1,5 +1,8 @@
 //! The call `/check`: judged as a request, and answered instead of forwarded.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use http::Response;
 
 use super::answer::{self, CheckAnswer};
@@ -17,7 +20,7 @@ use crate::proxy::forward;
 use crate::proxy::forward::ResponseBody;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::inbound::InboundRequest;
-use crate::proxy::judge::Received;
+use crate::proxy::judge::{Judged, Received};
 use crate::proxy::limit_report;
 use crate::proxy::reject::Fault;
 use crate::proxy::request_state::{RequestState, Verdict};
@@ -27,8 +30,9 @@ use crate::request::location::{Arrival, LocationLookup};
 
 /// A check that is understood.
 pub(super) struct PreparedCheck {
-    call: CheckCall,
     described: Described,
+    is_request: bool,
+    lease_for: Duration,
 }
 
 /// Reads a check and the request that it describes.
@@ -38,20 +42,44 @@ pub(super) struct PreparedCheck {
 pub(super) fn prepare_check(body: &[u8], state: &RequestState) -> Result<PreparedCheck, CallFault> {
     let call = CheckCall::read(body)?;
     let described = Described::from_call(&call, &state.worker.gateway)?;
-    Ok(PreparedCheck { call, described })
+    let is_request = matches!(call.subject, CheckSubject::Request(_));
+    Ok(PreparedCheck { described, is_request, lease_for: call.lease_for })
 }
 
-/// Judges a check, waits as far as it accepts, and answers it.
-pub(super) async fn run_check(
+/// A check that was judged, and perhaps waits.
+pub(super) struct JudgedCheck {
+    judged: Judged,
+    place: Option<LeasePlace>,
+    lease_for: Duration,
+}
+
+impl JudgedCheck {
+    /// Waits as far as the check accepts, and answers it.
+    pub async fn answer(self) -> Response<ResponseBody> {
+        let JudgedCheck { judged, place, lease_for } = self;
+        match judged.conclude_call().await {
+            Ok(admitted) => {
+                let (_, state, _) = admitted.into_parts();
+                answer_admitted(state, place, lease_for)
+            }
+            Err(rejected) => answer_refused(rejected.state, rejected.response.status()),
+        }
+    }
+}
+
+/// Judges a check.
+///
+/// # Errors
+/// The response to one that no limit judges.
+pub(super) fn judge_check(
     prepared: PreparedCheck,
     mut state: Box<RequestState>,
-) -> Response<ResponseBody> {
-    let PreparedCheck { call, described: Described { request, ip, terms } } = prepared;
+) -> Result<JudgedCheck, Box<Response<ResponseBody>>> {
+    let PreparedCheck { described: Described { request, ip, terms }, is_request, lease_for } = prepared;
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
     let inbound = InboundRequest::new(request);
     state.client = Client { ip, trusted_peer: false };
-    let is_request = matches!(call.subject, CheckSubject::Request(_));
     log_described(&mut state, &inbound, is_request);
     let route = match terms.limits {
         Some(_) => Some(gateway.call_route()),
@@ -61,13 +89,14 @@ pub(super) async fn run_check(
     let Some(route) = route else {
         count_call(&state, CallResult::CheckFault);
         let response = refuse_fault(&mut state, Fault::NoLocation, "request", Fault::NoLocation.detail());
-        return forward::local_response(response, state);
+        return Err(Box::new(forward::local_response(response, state)));
     };
-    let may_hold = |limit: &Limit| {
-        let is_selected = terms.limits.as_ref().is_none_or(|limits| limits.contains(&limit.id));
-        is_selected && (limit.is_concurrency() || limit.config.charge.is_some())
+    let may_hold = |limit: &Limit| limit.is_concurrency() || limit.config.charge.is_some();
+    let may_hold_any = match &terms.limits {
+        Some(named) => named.iter().any(|id| may_hold(&gateway.limits[id.0])),
+        None => gateway.chain_for(Some(route)).chain.limits().iter().any(|limit| may_hold(limit)),
     };
-    let place = if gateway.chain_for(Some(route)).chain.limits().iter().any(|limit| may_hold(limit)) {
+    let place = if may_hold_any {
         match gateway.calls.leases.reserve_place(worker.id, state.judged) {
             Ok(place) => Some(place),
             Err(why) => {
@@ -76,21 +105,14 @@ pub(super) async fn run_check(
                     NoLease::Full => (Fault::TooManyWaiting, "too many leases are held"),
                     NoLease::NoRandomness => (Fault::Internal, "no id of a lease can be made"),
                 };
-                return forward::local_response(refuse_fault(&mut state, fault, "", message), state);
+                let response = refuse_fault(&mut state, fault, "", message);
+                return Err(Box::new(forward::local_response(response, state)));
             }
         }
     } else {
         None
     };
-    let judged = Received { inbound, state }.judge_call(&terms);
-    drop(terms);
-    match judged.conclude_call().await {
-        Ok(admitted) => {
-            let (_, state, _) = admitted.into_parts();
-            answer_admitted(state, place, &call)
-        }
-        Err(rejected) => answer_refused(rejected.state, rejected.response.status()),
-    }
+    Ok(JudgedCheck { judged: Received { inbound, state }.judge_call(&terms), place, lease_for })
 }
 
 /// The access log shows the client and the request that were judged.
@@ -126,7 +148,7 @@ fn find_route(
 fn answer_admitted(
     mut state: Box<RequestState>,
     place: Option<LeasePlace>,
-    call: &CheckCall,
+    lease_for: Duration,
 ) -> Response<ResponseBody> {
     let status = http::StatusCode::TOO_MANY_REQUESTS;
     if state.degraded.is_some() {
@@ -142,19 +164,19 @@ fn answer_admitted(
     for (limit, free) in permit.iter().flat_map(|permit| permit.free_slots(now)) {
         if tightest.as_ref().is_none_or(|(_, decision)| free < decision.remaining) {
             let decision = Decision { remaining: free, ..Decision::without_numbers(LimitOutcome::Admit) };
-            tightest = Some((limit.name.to_string(), decision));
+            tightest = Some((limit.name.clone(), decision));
         }
     }
     if let Some(permit) = &mut permit {
         permit.keep_charges();
     }
     let held = permit.filter(|permit| permit.holds_anything()).zip(place);
-    let lease = held.map(|(permit, place)| place.hold(permit, gateway.metrics.clone(), call.lease_for, now));
+    let lease = held.map(|(permit, place)| place.hold(permit, gateway.metrics.clone(), lease_for, now));
     let waited = state.verdict == Verdict::Wait;
     count_call(&state, if waited { CallResult::CheckWaited } else { CallResult::CheckAdmitted });
     let answer = CheckAnswer {
         verdict: state.verdict.as_str(),
-        limit: tightest.as_ref().map(|(name, _)| name.as_str()),
+        limit: tightest.as_ref().map(|(name, _)| &**name),
         decision: tightest.as_ref().map(|(_, decision)| *decision),
         retry_after_ns: Some(0),
         waited_ns: state.wait_ns,
@@ -167,11 +189,11 @@ fn answer_admitted(
 }
 
 /// The enforced rate with the fewest units left.
-fn find_tightest(state: &RequestState) -> Option<(String, Decision)> {
+fn find_tightest(state: &RequestState) -> Option<(Arc<str>, Decision)> {
     let limits = state.worker.gateway.chain_for(state.route).chain.limits();
     let enforced = state.decisions.iter().filter(|judged| !judged.dry_run);
     let tightest = enforced.min_by_key(|judged| judged.decision.remaining)?;
-    Some((limits[usize::from(tightest.limit_index)].name.to_string(), tightest.decision))
+    Some((limits[usize::from(tightest.limit_index)].name.clone(), tightest.decision))
 }
 
 /// The decision of the limit that rejected.
@@ -199,11 +221,11 @@ fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Res
         _ => CallResult::CheckRejected,
     };
     count_call(&state, result);
-    let limit = state.limit.map(|limit| gateway.limits[limit.0].name.to_string());
+    let limit = state.limit.map(|limit| &*gateway.limits[limit.0].name);
     let decision = find_rejecting(&state);
     let answer = CheckAnswer {
         verdict: state.verdict.as_str(),
-        limit: limit.as_deref(),
+        limit,
         decision,
         retry_after_ns: state.retry_after_ns,
         waited_ns: state.wait_ns,

@@ -32,8 +32,10 @@ use crate::proxy::reject::Fault;
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::body;
 use crate::request::headers::hop_by_hop;
+pub use auth::answer_auth;
 use call_body::LeaseCall;
 use call_value::CallFault;
+pub use rls::{RlsCall, answer_rls};
 
 /// Bytes of the body of a call.
 const BODY_MAX: u64 = 64 * 1024;
@@ -68,18 +70,32 @@ impl CallKind {
     }
 }
 
-/// Answers one call. If the caller hangs up while it waits, the future never ends, and everything is given back.
-pub async fn answer_call(
+/// The protocols that calls come by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    Check,
+    Auth,
+    Rls(RlsCall),
+}
+
+impl Door {
+    /// The door of a call.
+    #[inline]
+    pub fn find(inbound: &InboundRequest) -> Door {
+        // The path comes first: `/auth` has the headers of a client, which may say that they are gRPC's.
+        match inbound.request.uri().path() {
+            auth::PATH => Door::Auth,
+            _ => RlsCall::find(inbound).map_or(Door::Check, Door::Rls),
+        }
+    }
+}
+
+/// Answers one call of an application. If the caller hangs up while it waits, the future never ends, and everything is
+/// given back.
+pub async fn answer_check(
     mut inbound: Box<InboundRequest>,
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
-    // First, since its headers are those of a client, which may say that they are gRPC's.
-    if inbound.request.uri().path() == auth::PATH {
-        return auth::answer_auth(inbound, state).await;
-    }
-    if let Some(call) = rls::RlsCall::find(&inbound) {
-        return rls::answer_call(call, inbound, state).await;
-    }
     if let Some(fields) = &mut state.log_fields {
         fields.door = Some("check");
     }
@@ -108,7 +124,10 @@ pub async fn answer_call(
             // The body is no longer needed while the call waits.
             Ok(prepared) => {
                 drop(bytes);
-                return check::run_check(prepared, state).await;
+                return match check::judge_check(prepared, state) {
+                    Ok(judged) => judged.answer().await,
+                    Err(response) => *response,
+                };
             }
             Err(fault) => Err(fault),
         },
@@ -240,4 +259,21 @@ fn refuse_fault(state: &mut RequestState, fault: Fault, field: &str, message: &s
     state.verdict = Verdict::Fault(fault);
     state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
     answer::render_fault(fault.status(), fault.cause(), field, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// A call's future is copied when it begins, so that the needs of few calls must not enlarge it.
+    #[test]
+    fn the_future_of_a_call_is_small() {
+        for size in [future_size(answer_check), future_size(answer_auth)] {
+            assert!(size <= 1536, "{size} bytes");
+        }
+    }
 }

@@ -1,16 +1,19 @@
 //! The rate-limit service of a gateway: its tokens, its leases, and the chain of all limits, of which a call names
 //! some.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use super::{Action, CompiledEdits, Domains, Gateway, LimitChain, Route};
 use crate::admission::leases::Leases;
 use crate::base::secrets;
-use crate::config::{Config, HeaderEdits, HostHeader, LocationId, Secret, TemplateConfig};
+use crate::config::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
 use crate::limit::Limit;
 use crate::observe::metrics::{Metrics, RlsCallCounts, ServiceCallCounts};
 use crate::proxy::reject::CompiledTemplate;
@@ -20,6 +23,10 @@ use crate::shared::SharedLimit;
 pub struct CallService {
     /// Empty = callers need none. `None` = the configuration has no service.
     tokens: Option<Vec<Secret>>,
+    /// The limits that calls may name.
+    names: HashMap<String, LimitId>,
+    /// By limit: its index in the chain of all limits, and behind it that of its shadow; empty for a shadow.
+    places: Vec<Range<u16>>,
     pub leases: Arc<Leases>,
     pub counts: Arc<ServiceCallCounts>,
     pub domains: Domains,
@@ -63,7 +70,30 @@ impl CallService {
             metrics.watch_rls_calls(&rls_counts);
         }
         let tokens = config.service.as_ref().map(|service| service.tokens.clone());
-        CallService { tokens, leases, counts, domains, rls_counts, serving }
+        let declared = config.declared_limits();
+        let mut places = vec![0..0; config.limits.len()];
+        let mut next = 0;
+        for limit in &declared {
+            // A chain has fewer limits than a u16 counts.
+            let end = next + config.with_shadows([limit]).count() as u16;
+            places[limit.0] = next..end;
+            next = end;
+        }
+        let names = declared.iter().map(|limit| (config.limits[*limit].name.to_string(), *limit)).collect();
+        CallService { tokens, names, places, leases, counts, domains, rls_counts, serving }
+    }
+
+    /// The limit that a call names.
+    pub fn find_limit(&self, name: &str) -> Option<LimitId> {
+        self.names.get(name).copied()
+    }
+
+    /// The indices of limits and their shadows in the chain of all limits, in its order.
+    pub fn places_of(&self, limits: &[LimitId]) -> SmallVec<[u16; 8]> {
+        let mut places: SmallVec<[u16; 8]> =
+            limits.iter().flat_map(|limit| self.places[limit.0].clone()).collect();
+        places.sort_unstable();
+        places
     }
 
     /// Authorizes a caller. Browsers send `Origin` with every call of a page, and no page may use up limits, not even

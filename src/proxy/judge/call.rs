@@ -50,9 +50,11 @@ pub struct StatedFacts {
 pub(super) struct ChargeCall<'s, 't> {
     pub request: ChargeRequest<'s>,
     pub terms: &'t CallTerms,
+    /// The indices of the limits that the call names, in the chain of all limits; `None` = it names none.
+    pub places: Option<&'t [u16]>,
 }
 
-impl<'r> JudgeMode<'r> for ChargeCall<'_, '_> {
+impl<'r> JudgeMode<'r> for ChargeCall<'_, 'r> {
     type Chain = chain::Charge;
     // Nothing is sent to an upstream.
     const OBEYS_STOPS: bool = false;
@@ -76,15 +78,14 @@ impl<'r> JudgeMode<'r> for ChargeCall<'_, '_> {
         self.terms.takes_slots
     }
 
-    fn selects_limit(&self, limit: &Limit) -> bool {
-        if limit.is_concurrency() && !self.terms.takes_slots {
-            return false;
-        }
-        let declared = limit.config.shadow_of.unwrap_or(limit.id);
-        self.terms.limits.as_ref().is_none_or(|limits| limits.contains(&declared))
+    fn selection(&self) -> Option<&'r [u16]> {
+        self.places
     }
 
     fn adjust_demand(&self, limit: &Limit, demand: LimitDemand) -> LimitDemand {
+        if limit.is_concurrency() && !self.terms.takes_slots {
+            return LimitDemand::Skip;
+        }
         let Some(cost) = self.terms.cost.filter(|_| !limit.is_concurrency()) else { return demand };
         match demand {
             LimitDemand::Units(units) => LimitDemand::Units(Units { cost, ..units }),

@@ -292,8 +292,8 @@ fn judge_demands<M: ChainMode>(
     let waiting_size = || 0;
     let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_max_wait(terms.max_wait_ns);
     let mut demands = demands.iter().copied();
-    let demand_of = |_: &Limit| demands.next().unwrap_or(LimitDemand::Skip);
-    terms.chain.chain.judge_into::<M>(now, waiter, true, demand_of, decisions, verdict);
+    let demand_of = |_, _: &Limit| demands.next().unwrap_or(LimitDemand::Skip);
+    terms.chain.chain.judge_into::<M>(now, waiter, true, None, demand_of, decisions, verdict);
 }
 
 /// The usual mode.

@@ -306,13 +306,10 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
     let waiter = waiter.with_max_wait(mode.max_wait_ns());
     let takes_slots = mode.takes_slots(facts.route());
-    let mut places = limits.places.iter();
     let mut fault: Option<ChargeFault> = None;
-    let demand_of = |limit: &Limit| {
-        let Some(place) = places.next().filter(|_| mode.selects_limit(limit)) else {
-            return LimitDemand::Skip;
-        };
-        let demand = caller.build_demand(&gateway.keys, limit, place);
+    let selection = mode.selection();
+    let demand_of = |index: usize, limit: &Limit| {
+        let demand = caller.build_demand(&gateway.keys, limit, &limits.places[index]);
         let demand = demand.map(|demand| mode.adjust_demand(limit, demand));
         mode.observe_demand(gateway, facts, &caller, limit, &demand);
         demand.unwrap_or_else(|charge_fault| {
@@ -321,7 +318,7 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
         })
     };
     let now = facts.head.received;
-    limits.chain.judge_into::<M::Chain>(now, waiter, takes_slots, demand_of, decisions, verdict);
+    limits.chain.judge_into::<M::Chain>(now, waiter, takes_slots, selection, demand_of, decisions, verdict);
     // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.
     match fault {
         Some(fault) => {

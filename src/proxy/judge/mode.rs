@@ -52,10 +52,10 @@ pub trait JudgeMode<'r> {
         route.is_some()
     }
 
-    /// Whether a limit of the chain judges it.
+    /// The indices of the limits of the chain that judge it, in chain order; `None` = all of them.
     #[inline]
-    fn selects_limit(&self, _limit: &Limit) -> bool {
-        true
+    fn selection(&self) -> Option<&'r [u16]> {
+        None
     }
 
     /// The demand on a limit that judges it.

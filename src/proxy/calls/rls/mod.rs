@@ -34,7 +34,7 @@ use wire::RlsFault;
 
 /// A call of the service, by its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RlsCall {
+pub enum RlsCall {
     ShouldRateLimit,
     HealthCheck,
     HealthWatch,
@@ -69,7 +69,7 @@ impl RlsCall {
 }
 
 /// Answers one call. If the caller hangs up while it waits, the future never ends, and everything is given back.
-pub(super) async fn answer_call(
+pub async fn answer_rls(
     call: RlsCall,
     mut inbound: Box<InboundRequest>,
     mut state: Box<RequestState>,

@@ -14,7 +14,7 @@ use crate::observe::metrics::RlsCallResult;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::judge;
-use crate::proxy::judge::{Judged, LookedAt, MergedPlaces, Received};
+use crate::proxy::judge::{LookedAt, MergedPlaces, Received};
 use crate::proxy::limit_report;
 use crate::proxy::reject::{Fault, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
@@ -81,7 +81,14 @@ pub(super) async fn run_call(
     if let Some(part) = &parts.charged {
         let (judged, merged) = Received { inbound, state }.judge_descriptors(&part.terms);
         let is_admitted;
-        (state, is_admitted) = follow(judged).await;
+        (state, is_admitted) = match judged.conclude_call().await {
+            Ok(admitted) => {
+                let (_, state, _) = admitted.into_parts();
+                let is_admitted = state.degraded.is_none();
+                (state, is_admitted)
+            }
+            Err(rejected) => (rejected.state, false),
+        };
         limit_report::log_dry_runs(&mut state);
         if let Err(refusal) = conclude(&mut state, is_admitted, deadline) {
             return (state, Err(refusal));
@@ -210,24 +217,6 @@ fn conclude(state: &mut RequestState, is_admitted: bool, deadline: CallDeadline)
 fn late() -> CallRefusal {
     let counted = Some(Fault::LocationTimeout);
     CallRefusal { fault: RlsFault::late(), result: RlsCallResult::Late, counted }
-}
-
-/// Runs the phases of a judged call to its end; whether it is admitted.
-async fn follow(mut judged: Judged) -> (Box<RequestState>, bool) {
-    loop {
-        judged = match judged {
-            Judged::Admit(admitted) => {
-                let (_, state, _) = admitted.into_parts();
-                let is_admitted = state.degraded.is_none();
-                return (state, is_admitted);
-            }
-            Judged::Reject(rejected) => return (rejected.state, false),
-            Judged::ReadBody(reading) => reading.read_body().await,
-            Judged::AskStore(asking) => asking.ask_store().await,
-            Judged::Wait(waiting) => waiting.wait_for_turn().await,
-            Judged::Hold(held) => held.wait_at_gate().await,
-        };
-    }
 }
 
 /// The charges of an admitted call stay as they were taken: no response corrects them.

@@ -26,6 +26,7 @@ impl Received {
             Some(_) => worker.state_claims(headers, &terms.stated.claims),
             None => worker.read_token(headers, state.judged),
         };
+        let places = terms.limits.as_ref().map(|limits| worker.gateway.calls.places_of(limits));
         let head = RequestHead::of_inbound(&inbound, state.client, terms.scheme, None, state.judged);
         let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), token.as_ref());
         facts.body_view = terms.stated.body.as_ref().map_or(BodyView::Absent, BodyView::Read);
@@ -34,7 +35,7 @@ impl Received {
         let judged = {
             let RequestState { connection, in_flight, decisions, .. } = &mut *state;
             let request = ChargeRequest { worker: &worker, connection, in_flight };
-            let mut mode = ChargeCall { request, terms };
+            let mut mode = ChargeCall { request, terms, places: places.as_deref() };
             call::judge_call(&worker.gateway, &mut facts, &mut mode, decisions, &mut verdict)
         };
         facts.record_in(&mut state);
@@ -82,7 +83,16 @@ impl Judged {
     ///
     /// # Errors
     /// The rejection, with its response.
-    pub async fn conclude_call(mut self) -> Result<Admitted, Rejected> {
+    pub async fn conclude_call(self) -> Result<Admitted, Rejected> {
+        match self {
+            Judged::Admit(admitted) => Ok(admitted),
+            Judged::Reject(rejected) => Err(rejected),
+            // Boxed, because the future of each call is copied and most do not wait.
+            waits => Box::pin(waits.conclude_waits()).await,
+        }
+    }
+
+    async fn conclude_waits(mut self) -> Result<Admitted, Rejected> {
         loop {
             self = match self {
                 Judged::Admit(admitted) => return Ok(admitted),
