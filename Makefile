@@ -83,7 +83,7 @@ bench-queue: tools gateway ## measure the queue in front of servers beside HAPro
 bench-service: TOOLS := wrk:wrk h2load:nghttp2-client
 bench-service: tools gateway ## measure the rate-limit service beside Limitador; OPTIONS=--quick as well
 	cargo build --release --locked --manifest-path benches/service/limitador/Cargo.toml --target-dir target/limitador
-	cargo test --locked --bench service -- $(MEASURED) --rival target/limitador/release/limitador-rival $(OPTIONS)
+	cargo test --locked --bench service -- $(MEASURED) $(OPTIONS)
 
 bench-operators: gateway ## measure reads of operators with a million keys under load, and what decisions notice
 	cargo test --locked --bench operators -- $(MEASURED) $(OPTIONS)

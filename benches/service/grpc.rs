@@ -3,6 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
+use h2::client::SendRequest;
+use http::HeaderValue;
 use tokio::net::TcpStream;
 
 use crate::child::Result;
@@ -23,35 +25,51 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
 }
 
-/// Makes one call, and returns the `overall_code` of its answer: 1 = OK, 2 = over the limit.
-pub fn ask(port: u16, domain: &str) -> Result<u64> {
+/// Makes calls one after the other on one connection, and counts the answers that say OK and over the limit.
+pub fn ask(port: u16, domain: &str, calls: usize) -> Result<(usize, usize)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (data, status) = runtime.block_on(exchange(port, call(domain)))?;
-    let status = status.ok_or("no grpc-status")?;
+    runtime.block_on(async {
+        let stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+        let (mut client, connection) = h2::client::handshake(stream).await?;
+        let connection = tokio::spawn(connection);
+        let (mut admitted, mut rejected) = (0, 0);
+        for _ in 0..calls {
+            client = client.ready().await?;
+            match exchange(&mut client, port, call(domain)).await? {
+                1 => admitted += 1,
+                2 => rejected += 1,
+                other => return Err(format!("overall_code {other}").into()),
+            }
+        }
+        connection.abort();
+        Ok((admitted, rejected))
+    })
+}
+
+/// The `overall_code` of an answer, of which the value of `grpc-status` is `status`.
+fn read_code(data: &[u8], status: Option<&HeaderValue>) -> Result<u8> {
+    let status = status.ok_or("no grpc-status")?.as_bytes();
     let length = data.get(1..5).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
-    let (Some(length), b"0", Some(0)) = (length, &*status, data.first()) else {
-        return Err(format!("grpc-status {}", String::from_utf8_lossy(&status)).into());
+    let (Some(length), b"0", Some(0)) = (length, status, data.first()) else {
+        return Err(format!("grpc-status {}", String::from_utf8_lossy(status)).into());
     };
     if data.len() as u64 != u64::from(length) + 5 {
         return Err(format!("{} bytes for a message of {length}", data.len()).into());
     }
     // `overall_code` is the first field, a number.
     match data[5..] {
-        [8, code, ..] => Ok(code.into()),
+        [8, code, ..] => Ok(code),
         _ => Err("no overall_code".into()),
     }
 }
 
-/// Sends one message; returns the answer's bytes, and the value of `grpc-status`.
-async fn exchange(port: u16, message: Vec<u8>) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
-    let stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
-    let (client, connection) = h2::client::handshake(stream).await?;
-    let connection = tokio::spawn(connection);
+/// Sends one message, and returns the `overall_code` of its answer.
+async fn exchange(client: &mut SendRequest<Bytes>, port: u16, message: Vec<u8>) -> Result<u8> {
     let request = http::Request::post(format!("http://127.0.0.1:{port}{PATH}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())?;
-    let (response, mut body) = client.ready().await?.send_request(request, false)?;
+    let (response, mut body) = client.send_request(request, false)?;
     body.send_data(Bytes::from(message), true)?;
     let response = response.await?;
     let early = response.headers().get("grpc-status").cloned();
@@ -63,7 +81,6 @@ async fn exchange(port: u16, message: Vec<u8>) -> Result<(Vec<u8>, Option<Vec<u8
         data.extend_from_slice(&piece);
     }
     let trailers = answer.trailers().await?;
-    connection.abort();
-    let status = trailers.and_then(|trailers| trailers.get("grpc-status").cloned()).or(early);
-    Ok((data, status.map(|status| status.as_bytes().to_vec())))
+    let status = trailers.as_ref().and_then(|trailers| trailers.get("grpc-status"));
+    read_code(&data, status.or(early.as_ref()))
 }

@@ -37,11 +37,15 @@ cargo bench --bench service -- [OPTIONS]
   --rounds N       interleaved rounds                                  [7]
   --secs N         seconds of each run                                 [2]
   --doors A,B      grpc check                                          [all]
-  --rival FILE     benches/service/limitador, built; without it Sluicegate runs alone
+  --rival FILE     benches/service/limitador, built                    [target/limitador]
+  --alone          without the rival
   --quick          3 rounds of 1 s
   --write          rewrite the section in BENCHMARKS.md also after --quick
   --no-write       leave BENCHMARKS.md alone
   --gateway FILE   another sluicegate binary";
+
+/// Where `make bench-service` builds the rival.
+const RIVAL: &str = "target/limitador/release/limitador-rival";
 
 /// How calls come in.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,12 +132,12 @@ impl Plan {
     fn parse(arguments: &[String]) -> Result<Plan> {
         let typed: Vec<String> = arguments.iter().filter(|word| *word != "--bench").cloned().collect();
         let quick = typed.iter().any(|word| word == "--quick");
-        let partial = typed.iter().any(|word| word == "--doors");
+        let partial = typed.iter().any(|word| word == "--doors" || word == "--alone");
         let mut plan = Plan {
             rounds: if quick { 3 } else { 7 },
             secs: if quick { 1 } else { 2 },
             doors: Door::ALL.to_vec(),
-            rival: None,
+            rival: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join(RIVAL)),
             write: !quick && !partial,
             gateway: PathBuf::from(env!("CARGO_BIN_EXE_sluicegate")),
             typed: typed.clone(),
@@ -142,6 +146,7 @@ impl Plan {
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--quick" => continue,
+                "--alone" => plan.rival = None,
                 "--write" => plan.write = true,
                 "--no-write" => plan.write = false,
                 flag => {

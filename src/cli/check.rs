@@ -13,8 +13,8 @@ use super::{CONFIG_INVALID, load_noted, print_error, print_output, use_colors, w
 use crate::config::LimitId;
 use crate::config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_chain_limit, describe_cors,
-    describe_header_edits, describe_hosts, describe_limit, describe_listen, describe_location,
-    describe_state, describe_upstream,
+    describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
+    describe_location, describe_state, describe_upstream,
 };
 use crate::config::{Config, LocationConfig, Problem, UpstreamConfig};
 
@@ -199,6 +199,7 @@ pub(super) fn render_overview(config: &Config) -> String {
         "locations",
         config.locations.iter().map(|location| render_location(config, location)),
     );
+    write_list(&mut out, "domains", describe_domains(config));
     out
 }
 

@@ -8,7 +8,8 @@ use crate::config::LimitId;
 use crate::config::UpstreamId;
 use crate::config::ViewId;
 use crate::config::{
-    ActionConfig, Config, LimitConfig, LocationConfig, Secret, UpstreamConfig, UpstreamTlsConfig,
+    ActionConfig, Config, DescriptorRuleConfig, DomainConfig, LimitConfig, LocationConfig, Secret,
+    UpstreamConfig, UpstreamTlsConfig,
 };
 
 /// Names listed per section; of further names only the number.
@@ -90,7 +91,17 @@ fn named_listeners(config: &Config) -> NamedTexts {
 
 /// Its listeners are named with the others.
 fn service_text(config: &Config) -> String {
-    debug_text(&config.service.as_ref().map(|service| &service.tokens))
+    debug_text(&config.service.as_ref().map(|service| &service.tokens)) + &domain_texts(config).join(";")
+}
+
+fn domain_texts(config: &Config) -> Vec<String> {
+    let rule_text = |rule: &DescriptorRuleConfig| {
+        let bare = DescriptorRuleConfig { limits: Vec::new(), views: Vec::new(), ..rule.clone() };
+        debug_text(&(bare, limit_names(config, &rule.limits), view_texts(config, &rule.views)))
+    };
+    let rules = |domain: &DomainConfig| domain.rules.iter().map(rule_text).collect::<Vec<_>>().join(",");
+    let domains = config.service.iter().flat_map(|service| &service.domains);
+    domains.map(|domain| format!("{:?}: {}", domain.name, rules(domain))).collect()
 }
 
 fn named_limits(config: &Config) -> NamedTexts {
@@ -331,6 +342,20 @@ mod tests {
         let listed: usize =
             secret_fields(&loaded).into_iter().flat_map(|(_, secrets)| secrets).flatten().count();
         assert_eq!(listed, fields);
+    }
+
+    /// A rule is the same one while its limits have the same names.
+    #[test]
+    fn rules_of_domains_belong_to_the_service() {
+        let with = |limits: &str, rule: &str| {
+            let rules = format!("{{ d: [{{ match: {{ a: \"*\" }}, limits: {rule} }}] }}");
+            parse_config(&format!(
+                "service: {{ listen: 127.0.0.1:1, domains: {rules} }}\nlimits: {{ {limits} }}\nlocations: []\n"
+            ))
+        };
+        let old = with("a: 1/s, b: 1/s", "a");
+        assert_eq!(describe_changes(&old, &with("b: 1/s, a: 1/s", "a")), "nothing changed");
+        assert_eq!(describe_changes(&old, &with("a: 1/s, b: 1/s", "b")), "changed service");
     }
 
     #[test]

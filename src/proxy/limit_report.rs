@@ -10,7 +10,8 @@ use crate::config::{LimitId, LocationId};
 use crate::limit::{Decision, Limit, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::{Gateway, LimitChain};
-use crate::proxy::request_state::{RequestState, chain_of};
+use crate::proxy::judged_chain::chain_of;
+use crate::proxy::request_state::RequestState;
 
 /// Counts the decisions of limits that accepted the request. Rejections are counted where they are final.
 #[inline]

@@ -13,6 +13,7 @@ pub mod heavy_keys;
 pub mod in_flight;
 pub mod inbound;
 pub mod judge;
+mod judged_chain;
 pub mod limit_report;
 pub mod pipeline;
 pub mod reject;

@@ -279,12 +279,6 @@ impl RequestState {
         }));
     }
 
-    /// The limits that judge it.
-    #[inline]
-    pub fn chain(&self) -> &LimitChain {
-        chain_of(&self.worker, self.call_chain.as_ref(), self.route)
-    }
-
     /// Starts the timeout of the location, which covers its queues and its upstream.
     #[inline]
     pub fn start_timeout(&self) {
@@ -349,19 +343,6 @@ impl RequestState {
     /// The name of the caller's tier, or of the default one.
     pub fn tier_name(&self) -> &str {
         self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
-    }
-}
-
-/// The limits of a call for descriptors, or those of a route.
-#[inline]
-pub fn chain_of<'a>(
-    worker: &'a Worker,
-    call_chain: Option<&'a Arc<LimitChain>>,
-    route: Option<LocationId>,
-) -> &'a LimitChain {
-    match call_chain {
-        None => worker.gateway.chain_for(route),
-        Some(chain) => chain,
     }
 }
 

@@ -174,6 +174,10 @@ fn the_proxies_decide_as_the_gateway_does() {
             };
             assert_eq!(fields(&of_nginx), fields(&of_gateway), "{context}");
         } else {
+            let challenges =
+                [&of_gateway, &of_nginx, &of_caddy].map(|answer| answer.header("www-authenticate"));
+            assert_eq!(challenges[0].is_some(), status == 401, "{context}");
+            assert!(challenges.iter().all(|one| *one == challenges[0]), "{context}: {challenges:?}");
             let (json, expected) = (of_caddy.json(), of_gateway.json());
             for member in ["type", "title", "status", "detail", "limit", "violated-policies"] {
                 assert_eq!(json[member], expected[member], "{context}");

@@ -87,7 +87,9 @@ fn no_refusal_is_a_success() {
     );
     ask(&gateway, &auth("/a")).expect(200);
     let grpc = auth("/a").header("Content-Type", "application/grpc").header("TE", "trailers");
-    ask(&gateway, &grpc).expect(429);
+    let refused = ask(&gateway, &grpc).expect(429);
+    assert_eq!(refused.header("content-type").as_deref(), Some("application/problem+json"));
+    assert!(!refused.headers.has("grpc-status"));
     assert_eq!(ask(&gateway, &auth("/canned")).expect(429).text(), "sold out");
     assert_eq!(ask(&gateway, &auth("/other")).expect(429).json()["error"], "degrade");
     let refused = ask(&gateway, &auth("/other").header("X-Auth-Status", "403")).expect(403);

@@ -17,6 +17,7 @@ mod page;
 mod rls;
 mod rls_client;
 mod rls_json;
+mod rls_page;
 mod rls_protocol;
 mod rls_rules;
 mod shared_limits;

@@ -216,7 +216,7 @@ impl Chain {
     }
 
     /// As [`Chain::judge`], but writes the verdict in place, because it is large as well. `selection` has the indices
-    /// of the limits that judge the request, in chain order, and `None` = all of them do; `demand_of` is told the index.
+    /// of the limits that judge the request, in chain order; `None` = all of them do. `demand_of` is told the index.
     #[expect(clippy::too_many_arguments, reason = "a struct of them would be copied for each request")]
     #[inline]
     pub fn judge_into<M: ChainMode>(

@@ -2,6 +2,7 @@
 
 mod access;
 mod charge;
+mod domain;
 mod headers;
 mod listen;
 mod location;
@@ -19,6 +20,7 @@ use super::model::upstream::StatusRanges;
 use super::value::scalars::{Rate, split_size};
 
 pub use access::{describe_access, describe_bans};
+pub use domain::describe_domains;
 pub use headers::describe_header_edits;
 pub use listen::describe_listen;
 pub use location::{describe_action, describe_bandwidth, describe_cors, describe_hosts, describe_location};

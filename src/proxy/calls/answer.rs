@@ -34,7 +34,7 @@ impl CheckAnswer<'_> {
     pub fn render(&self, status: StatusCode) -> Response<Bytes> {
         let ms = |ns: u64| ns.div_ceil(NS_PER_MS);
         let reset_ns = self.decision.map(|decision| decision.reset_ns).filter(|ns| *ns < u64::MAX);
-        let mut text = Members::open();
+        let mut text = AnswerText::open();
         // Words and ids need no escapes.
         text.add_plain("verdict", self.verdict);
         text.add("limit", |text| match self.limit {
@@ -104,17 +104,17 @@ fn json_response(status: StatusCode, text: Vec<u8>) -> Response<Bytes> {
 }
 
 /// A JSON object while its members are written; each call gets one, so no tree of values is built for it.
-struct Members(Vec<u8>);
+struct AnswerText(Vec<u8>);
 
-impl Members {
-    fn open() -> Members {
+impl AnswerText {
+    fn open() -> AnswerText {
         let mut text = Vec::with_capacity(256);
         text.push(b'{');
-        Members(text)
+        AnswerText(text)
     }
 
     fn add(&mut self, name: &str, write_value: impl FnOnce(&mut Vec<u8>)) {
-        let Members(text) = self;
+        let AnswerText(text) = self;
         if text.len() > 1 {
             text.push(b',');
         }
@@ -142,7 +142,7 @@ impl Members {
     }
 
     fn close(self) -> Vec<u8> {
-        let Members(mut text) = self;
+        let AnswerText(mut text) = self;
         text.push(b'}');
         text
     }
@@ -170,14 +170,20 @@ mod tests {
         assert_eq!(response.headers()[RETRY_AFTER], "2");
         assert_eq!(
             response.body(),
-            r#"{"verdict":"reject","limit":"a \"name\"\n","remaining":7,"reset_ms":1,"retry_after_ms":1500,"waited_ms":2,"lease":null,"status":429}"#
+            concat!(
+                r#"{"verdict":"reject","limit":"a \"name\"\n","remaining":7,"reset_ms":1,"#,
+                r#""retry_after_ms":1500,"waited_ms":2,"lease":null,"status":429}"#
+            )
         );
         (answer.limit, answer.decision, answer.retry_after_ns, answer.status) = (None, None, None, None);
         let response = answer.render(StatusCode::OK);
         assert!(!response.headers().contains_key(RETRY_AFTER));
         assert_eq!(
             response.body(),
-            r#"{"verdict":"reject","limit":null,"remaining":null,"reset_ms":null,"retry_after_ms":null,"waited_ms":2,"lease":null}"#
+            concat!(
+                r#"{"verdict":"reject","limit":null,"remaining":null,"reset_ms":null,"#,
+                r#""retry_after_ms":null,"waited_ms":2,"lease":null}"#
+            )
         );
     }
 }

@@ -8,11 +8,13 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
 
+type StreamEnd = Pin<Box<dyn Future<Output = (Bytes, HeaderMap)>>>;
+
 /// The messages and the trailers that are still to be sent.
 pub struct GrpcBody {
     message: Option<Bytes>,
     /// Of a stream: its last message, and the trailers behind it.
-    last: Option<Pin<Box<dyn Future<Output = (Bytes, HeaderMap)>>>>,
+    last: Option<StreamEnd>,
     trailers: Option<HeaderMap>,
 }
 

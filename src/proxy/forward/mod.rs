@@ -7,6 +7,7 @@
 //! its stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues in a
 //! `tunnel`.
 
+mod body_fault;
 mod demo;
 mod exchange;
 mod fault;

@@ -3,7 +3,6 @@
 //! Each piece is streamed as the client takes it. Where the location limits `bandwidth`, a piece waits for its turn in
 //! the bucket of its key, and nothing is read from the upstream meanwhile.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
+use super::body_fault::ResponseBodyFault;
 use super::fault::LOCATION_TIMEOUT;
 use super::grpc_body::GrpcBody;
 use crate::admission::chain::{Decisions, Overrun};
@@ -19,7 +19,7 @@ use crate::proxy::ban_strike;
 use crate::proxy::reject::{Fault, status};
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::cors::CorsAnswer;
-use crate::upstream::{ExchangeFault, Lease, ServerBody, ServerFault};
+use crate::upstream::{Lease, ServerBody, ServerFault};
 
 /// A response body. Dropping it ends the request; dropping it before its end also closes the upstream connection.
 pub struct ResponseBody {
@@ -59,33 +59,6 @@ enum PendingFrame {
     /// A limit may be used up: the store is being asked, and the response goes on meanwhile.
     Asked,
 }
-
-/// Why a response body was cut off.
-#[derive(Debug)]
-pub enum ResponseBodyFault {
-    Upstream(ExchangeFault),
-    /// The upstream sent nothing for `timeouts.body`.
-    Stalled,
-    /// `location.timeout` passed.
-    TimedOut,
-    /// It used more than a limit has left, and the limit cuts such responses.
-    LimitUsedUp,
-}
-
-impl fmt::Display for ResponseBodyFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ResponseBodyFault::Upstream(error) => {
-                write!(f, "the response body of the upstream broke off: {error}")
-            }
-            ResponseBodyFault::Stalled => f.write_str("the response body of the upstream stalled"),
-            ResponseBodyFault::TimedOut => f.write_str("the location's timeout passed"),
-            ResponseBodyFault::LimitUsedUp => f.write_str("a limit is used up"),
-        }
-    }
-}
-
-impl std::error::Error for ResponseBodyFault {}
 
 /// A response that the gateway rendered itself.
 #[inline]

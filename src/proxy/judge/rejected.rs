@@ -9,10 +9,11 @@ use crate::config::LocationId;
 use crate::limit::LimitOutcome;
 use crate::observe::metrics::DecisionKind;
 use crate::proxy::ban_strike;
+use crate::proxy::judged_chain::chain_of;
 use crate::proxy::limit_report;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
 use crate::proxy::rejection_response::{RequestTexts, render_rejection};
-use crate::proxy::request_state::{RequestState, Verdict, chain_of};
+use crate::proxy::request_state::{RequestState, Verdict};
 
 /// The end of a rejected request.
 pub enum Conclusion {

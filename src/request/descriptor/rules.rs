@@ -1,8 +1,8 @@
 //! Finds the most specific rule for a descriptor.
 //!
 //! A rule is listed under one of its patterns: a literal if it has one, else a prefix, else the name of an entry; of
-//! several, under the one that the fewest rules share. A lookup visits the lists of the descriptor's own entries, so its
-//! cost does not grow with rules for other values.
+//! several, under the one that the fewest rules share. A lookup visits the lists of the descriptor's own entries, so
+//! its cost does not grow with rules for other values.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -126,7 +126,10 @@ fn patterns_of(rule: &DescriptorRuleConfig) -> impl Iterator<Item = (&str, &Valu
     rule.entries.iter().flat_map(|entry| entry.values.iter().map(|value| (entry.name.as_str(), value)))
 }
 
-fn pattern_rank(pattern: &ValuePattern) -> (u8, Reverse<usize>) {
+/// Smaller is stricter: the kind of the pattern, then the length of its prefix.
+type PatternRank = (u8, Reverse<usize>);
+
+fn pattern_rank(pattern: &ValuePattern) -> PatternRank {
     match pattern {
         ValuePattern::Literal(_) => (0, Reverse(0)),
         ValuePattern::Prefix(prefix) => (1, Reverse(prefix.len())),
@@ -135,7 +138,7 @@ fn pattern_rank(pattern: &ValuePattern) -> (u8, Reverse<usize>) {
 }
 
 /// Smaller is more specific: more entries, then each pattern from the strictest on, then no room for other entries.
-fn specificity(rule: &DescriptorRuleConfig) -> (Reverse<usize>, Vec<(u8, Reverse<usize>)>, bool) {
+fn specificity(rule: &DescriptorRuleConfig) -> (Reverse<usize>, Vec<PatternRank>, bool) {
     let mut ranks: Vec<_> = patterns_of(rule).map(|(_, pattern)| pattern_rank(pattern)).collect();
     ranks.sort_unstable();
     (Reverse(rule.entry_count()), ranks, !rule.exact)

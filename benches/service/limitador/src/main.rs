@@ -52,7 +52,10 @@ impl Calls {
     fn is_limited(&self, domain: String, facts: Vec<HashMap<String, String>>, hits: u64) -> bool {
         let mut context = Facts::default();
         context.list_binding("descriptors".to_owned(), facts);
-        self.0.check_rate_limited_and_update(&domain.into(), &context, hits).expect("counters in memory").limited
+        self.0
+            .check_rate_limited_and_update(&domain.into(), &context, hits)
+            .expect("counters in memory")
+            .limited
     }
 }
 
@@ -120,12 +123,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let calls = Calls(Arc::new(limiter));
     let data = web::Data::new(calls.clone());
-    let app = move || App::new().app_data(data.clone()).route("/check_and_report", web::post().to(check_and_report));
+    let app = move || {
+        App::new().app_data(data.clone()).route("/check_and_report", web::post().to(check_and_report))
+    };
     let http = HttpServer::new(app).workers(1).bind(format!("127.0.0.1:{http_port}"))?.run();
     let address = format!("127.0.0.1:{grpc_port}").parse()?;
     let grpc = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(tonic::transport::Server::builder().tcp_nodelay(true).add_service(calls).serve(address))
+        runtime
+            .block_on(tonic::transport::Server::builder().tcp_nodelay(true).add_service(calls).serve(address))
     });
     http.await?;
     Ok(grpc.join().map_err(|_| "the thread of gRPC panicked")??)

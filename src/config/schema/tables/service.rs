@@ -22,8 +22,8 @@ section! {
         OneOrMoreOrWord("none", Text::new("visible ASCII without spaces", parse_token)),
         "token", "none", "\"${SERVICE_TOKEN}\"";
     /// For Envoy's rate limit service: the rules of each domain, of which the most specific one gives a descriptor its
-    /// limits. More entries come before fewer, then values before prefixes, longer prefixes before shorter ones and those
-    /// before `*`, then the order of the file. At most 10,000 rules.
+    /// limits. More entries come before fewer, then values before prefixes, longer prefixes before shorter ones and
+    /// those before `*`, then the order of the file. At most 10,000 rules.
     DOMAINS: Special = Special(domains), "domains", "{}",
         "{ shop: [{ match: { remote_address: \"*\" }, limits: per-ip }] }";
 }
@@ -41,8 +41,8 @@ section! {
     /// Names of rules that are not applied when this one matches another descriptor of the same call.
     REPLACES: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("the name of a rule", parse_rule_name)),
         "replaces", "none", "[other]";
-    /// The chain of limits, as in a location; `[]` is unlimited. Limits of requests in flight do not fit, because no call
-    /// gives their slots back.
+    /// The chain of limits, as in a location; `[]` is unlimited. Limits of requests in flight do not fit, because no
+    /// call gives their slots back.
     LIMITS: Special = Special(chain), "limits", required, "[per-ip, { use: burst, burst: 5 }]";
 }
 

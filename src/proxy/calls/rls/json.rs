@@ -50,16 +50,16 @@ struct JsonEntry {
 /// A number, which may stand in a text.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum JsonNumber {
+enum NumberOrText {
     Number(u64),
     Text(String),
 }
 
 fn read_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    Ok(match Option::<JsonNumber>::deserialize(deserializer)? {
+    Ok(match Option::<NumberOrText>::deserialize(deserializer)? {
         None => None,
-        Some(JsonNumber::Number(number)) => Some(number),
-        Some(JsonNumber::Text(text)) => Some(text.parse().map_err(D::Error::custom)?),
+        Some(NumberOrText::Number(number)) => Some(number),
+        Some(NumberOrText::Text(text)) => Some(text.parse().map_err(D::Error::custom)?),
     })
 }
 
