@@ -69,7 +69,7 @@ use yaml::{file, substitution, tree};
 impl Config {
     /// The listeners of forwarded requests, then those of the rate-limit service.
     pub fn all_listeners(&self) -> Vec<ListenConfig> {
-        let service = self.service.iter().flat_map(|service| &service.listen);
+        let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
         self.listen.iter().chain(service).cloned().collect()
     }
 }

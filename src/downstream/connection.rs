@@ -9,7 +9,8 @@ use super::handshake::HandshakeOutcome;
 use super::http1::{self, Http1Outcome};
 use super::http2;
 use super::listener_protocol::AllowedHttp;
-use crate::config::Scheme;
+use super::resp;
+use crate::config::{ListenerPurpose, Scheme};
 use crate::net::deadline::ConnectionWatch;
 use crate::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
 use crate::proxy::worker::{ClientConnection, WorkerThread};
@@ -84,6 +85,9 @@ async fn serve_connection(
         return;
     }
     let HandshakeOutcome { mut wire, allowed_http: mut allowed, peer, scheme } = outcome;
+    if terms.purpose() == ListenerPurpose::Resp {
+        return Box::pin(resp::serve_resp(&thread, &watch, wire, peer)).await;
+    }
     let connection = Rc::new(ClientConnection::new(&thread, Some(socket), watch, peer, scheme, Some(terms)));
     while let Some(detected) = wait_for_bytes(&connection.watch, &mut wire, allowed).await {
         // A connection that spoke HTTP/1 stays with it.

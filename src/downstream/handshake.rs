@@ -56,7 +56,7 @@ pub async fn run_handshake(
             (wire, allowed, Scheme::Https)
         }
     };
-    watch.end_handshake();
+    watch.begin_idle();
     Some(HandshakeOutcome { wire, allowed_http: allowed, peer, scheme })
 }
 

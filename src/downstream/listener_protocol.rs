@@ -61,7 +61,7 @@ impl ListenerProtocol {
             }
         };
         let name = listen.name.clone().map(Arc::new);
-        let terms = Arc::new(ListenerTerms::new(name.clone(), listen.for_service));
+        let terms = Arc::new(ListenerTerms::new(name.clone(), listen.purpose));
         let mut protocol = ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms };
         if let Some(before) = before.filter(|before| !protocol.is_stricter_than(before)) {
             protocol.terms = before.terms.clone();
@@ -72,7 +72,7 @@ impl ListenerProtocol {
     /// The same protocol for another socket, with terms of its own.
     pub fn for_another_socket(&self) -> ListenerProtocol {
         let ListenerProtocol { http2, proxy_protocol, mode, .. } = *self;
-        let terms = Arc::new(ListenerTerms::new(self.name.clone(), self.terms.is_for_service()));
+        let terms = Arc::new(ListenerTerms::new(self.name.clone(), self.terms.purpose()));
         let (tls, name) = (self.tls.clone(), self.name.clone());
         ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms }
     }
@@ -95,7 +95,7 @@ impl ListenerProtocol {
         let required =
             |protocol: &ListenerProtocol| protocol.proxy_protocol == Some(ProxyProtocolMode::Required);
         let lost_mode = self.mode.is_some_and(|mode| before.mode.unwrap_or(MODE_ALL) & !mode != 0);
-        let serves_another = self.terms.is_for_service() != before.terms.is_for_service();
+        let serves_another = self.terms.purpose() != before.terms.purpose();
         needs_more_tls || required(self) && !required(before) || lost_mode || serves_another
     }
 

@@ -12,6 +12,9 @@
 //! has a task and a `RequestWatch` of its own beside the `ConnectionWatch`. A protocol switch hands the connection to a
 //! `Takeover`, which for all upgrades is the tunnel of `proxy::forward`.
 //!
+//! A listener for Redis clients has neither: [`resp`] reads their commands, which never wait, and writes the replies of
+//! all that have come together.
+//!
 //! A connection holds the `ListenerTerms` of its listener: when a reload tightens these terms or removes the listener,
 //! the connection ends after its requests in flight.
 
@@ -23,3 +26,4 @@ pub(crate) mod handshake;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod listener_protocol;
+pub(crate) mod resp;

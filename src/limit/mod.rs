@@ -26,6 +26,7 @@ mod slots;
 pub mod snapshot;
 mod snapshot_tables;
 pub mod table;
+pub mod throttle;
 
 use std::ops::Range;
 use std::sync::Arc;

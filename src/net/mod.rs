@@ -1,7 +1,8 @@
-//! Client sockets, TLS towards clients, the PROXY protocol, the deadlines of connections, and why a bind fails.
+//! Client sockets, TLS towards clients, the PROXY protocol, RESP, the deadlines of connections, and why a bind fails.
 
 pub mod bind_fault;
 pub mod deadline;
 pub mod proxy_protocol;
+pub mod resp;
 pub mod socket;
 pub mod tls;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::config::{ListenAddress, ListenConfig};
+use crate::config::{ListenAddress, ListenConfig, ListenerPurpose};
 use crate::downstream::listener_protocol::ListenerProtocol;
 use crate::net::bind_fault::describe_bind_error;
 
@@ -128,10 +128,9 @@ pub fn bind_listeners(
     for entry in listen {
         let protocol = ListenerProtocol::new(entry, None)
             .map_err(|error| format!("cannot serve {}: {error}", entry.address))?;
-        let secure = entry.tls.is_some();
         let mut add = |target: &BindTarget, sockets: BoundSockets| -> Result<(), String> {
             let display_address =
-                sockets.display_address(secure).map_err(|error| listen_error(&entry.address, &error))?;
+                sockets.display_address(&protocol).map_err(|error| listen_error(&entry.address, &error))?;
             // A reload may keep only one of the two sockets of a bare port.
             let protocol = Arc::new(ArcSwap::from_pointee(protocol.for_another_socket()));
             bound.push(BoundListener { target: target.clone(), display_address, sockets, protocol });
@@ -202,8 +201,14 @@ impl BoundSockets {
     }
 
     /// The real address, for people.
-    pub fn display_address(&self, secure: bool) -> io::Result<String> {
-        let scheme = if secure { "https" } else { "http" };
+    pub fn display_address(&self, protocol: &ListenerProtocol) -> io::Result<String> {
+        let secure = protocol.tls.is_some();
+        let scheme = match (protocol.terms.purpose(), secure) {
+            (ListenerPurpose::Resp, true) => "rediss",
+            (ListenerPurpose::Resp, false) => "redis",
+            (_, true) => "https",
+            (_, false) => "http",
+        };
         match self {
             BoundSockets::Tcp(listeners) => {
                 let first = listeners.first().ok_or(io::ErrorKind::AddrNotAvailable)?;

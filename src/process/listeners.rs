@@ -244,7 +244,7 @@ fn set_nodelay(listener: &TcpListener) {
 impl OpenListener {
     /// Returns whether open connections must be checked again.
     fn replace_protocol(&mut self, protocol: ListenerProtocol) -> bool {
-        if let Ok(display_address) = self.sockets.display_address(protocol.tls.is_some()) {
+        if let Ok(display_address) = self.sockets.display_address(&protocol) {
             self.display_address = display_address;
         }
         let protocol = Arc::new(protocol);

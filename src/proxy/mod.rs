@@ -5,7 +5,7 @@
 //! releases every slot, counts the request and writes its access-log line.
 
 mod ban_strike;
-mod calls;
+pub mod calls;
 pub mod forward;
 pub mod gateway;
 pub mod header_edits;

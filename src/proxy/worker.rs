@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
-use crate::config::Scheme;
+use crate::config::{ListenerPurpose, Scheme};
 use crate::limit::table::CounterKey;
 use crate::net::deadline::{
     ConnectionWatch, ListenerTerms, RequestWatch, SweepCounter, WatchList, ticks_for,
@@ -235,7 +235,7 @@ impl ClientConnection {
 
     /// Whether its requests are calls of the rate-limit service.
     pub fn is_for_service(&self) -> bool {
-        self.listener.as_ref().is_some_and(|terms| terms.is_for_service())
+        self.listener.as_ref().is_some_and(|terms| terms.purpose() == ListenerPurpose::Calls)
     }
 
     /// The watch over a request that begins now.

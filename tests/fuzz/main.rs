@@ -28,6 +28,7 @@ mod mangled_heads;
 mod paths;
 mod proxy_header;
 mod requests;
+mod resp;
 mod response_bodies;
 
 use std::hash::{BuildHasher, RandomState};

@@ -14,6 +14,7 @@ mod check;
 mod leases;
 mod listeners;
 mod page;
+mod resp;
 mod rls;
 mod rls_client;
 mod rls_json;

@@ -305,7 +305,7 @@ fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
 
 /// The address after `word`, in any log format.
 fn announced(line: &str, word: &str) -> Option<String> {
-    for scheme in ["http://", "https://", "unix:"] {
+    for scheme in ["http://", "https://", "redis://", "rediss://", "unix:"] {
         let mark = format!("{word}{scheme}");
         if let Some(at) = line.find(&mark) {
             let rest = &line[at + mark.len()..];

@@ -2,7 +2,7 @@
 
 use super::join_names;
 use crate::config::model::Config;
-use crate::config::model::listen::{ListenConfig, ProxyProtocolMode, TlsVersion};
+use crate::config::model::listen::{ListenConfig, ListenerPurpose, ProxyProtocolMode, TlsVersion};
 
 /// More names would hide the rest of the line.
 const NAMES_MAX: usize = 8;
@@ -30,11 +30,16 @@ fn describe_entry(listen: &ListenConfig) -> String {
             names => format!("{version} for {}", join_names(names, NAMES_MAX)),
         });
         words.extend(tls.client_ca.as_ref().map(|_| "clients need a certificate".to_owned()));
-    } else {
+    } else if listen.purpose != ListenerPurpose::Resp {
         words.push("plain HTTP".to_owned());
     }
-    words.extend(listen.for_service.then(|| "calls of the rate-limit service".to_owned()));
-    words.extend((!listen.http2).then(|| "no HTTP/2".to_owned()));
+    match listen.purpose {
+        ListenerPurpose::Requests => {}
+        ListenerPurpose::Calls => words.push("calls of the rate-limit service".to_owned()),
+        ListenerPurpose::Resp => words.push("CL.THROTTLE of Redis clients".to_owned()),
+    }
+    let speaks_http = listen.purpose != ListenerPurpose::Resp;
+    words.extend((speaks_http && !listen.http2).then(|| "no HTTP/2".to_owned()));
     words.extend(listen.proxy_protocol.map(|wanted| match wanted {
         ProxyProtocolMode::Optional => "PROXY header optional".to_owned(),
         ProxyProtocolMode::Required => "PROXY header required".to_owned(),

@@ -22,8 +22,19 @@ pub struct ListenConfig {
     pub mode: Option<u32>,
     /// The name that locations select it by.
     pub name: Option<String>,
-    /// It takes calls of the rate-limit service, and forwards nothing.
-    pub for_service: bool,
+    pub purpose: ListenerPurpose,
+}
+
+/// What the connections of a listener carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListenerPurpose {
+    /// Requests, which are forwarded or answered.
+    #[default]
+    Requests,
+    /// Calls of the rate-limit service over HTTP; nothing is forwarded.
+    Calls,
+    /// The same in the protocol of Redis.
+    Resp,
 }
 
 /// The scheme by which a client reached the gateway, or the proxy in front of it.
@@ -85,7 +96,7 @@ impl ListenConfig {
             proxy_protocol: None,
             mode: None,
             name: None,
-            for_service: false,
+            purpose: ListenerPurpose::Requests,
         }
     }
 

@@ -4,10 +4,13 @@ use crate::config::model::domain::DomainConfig;
 use crate::config::model::listen::ListenConfig;
 use crate::config::value::scalars::Secret;
 
+/// It has at least one listener of either kind.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// At least one; each is [`ListenConfig::for_service`].
+    /// For calls over HTTP; each is for [`ListenerPurpose::Calls`](super::listen::ListenerPurpose).
     pub listen: Vec<ListenConfig>,
+    /// For the protocol of Redis; each is for [`ListenerPurpose::Resp`](super::listen::ListenerPurpose).
+    pub resp: Vec<ListenConfig>,
     /// Any of them opens the service. Empty = callers need none.
     pub tokens: Vec<Secret>,
     /// In file order; each name once.

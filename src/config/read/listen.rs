@@ -8,7 +8,7 @@ use super::listen_tls;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::ServerConfig;
-use crate::config::model::listen::{ListenAddress, ListenConfig, ProxyProtocolMode};
+use crate::config::model::listen::{ListenAddress, ListenConfig, ListenerPurpose, ProxyProtocolMode};
 use crate::config::schema::tables::listen::listen;
 use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
@@ -96,7 +96,8 @@ fn read_entry<'a>(
     if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
         check_proxies(wanted, &address, server, &value);
     }
-    Some((ListenConfig { address, tls, http2, proxy_protocol, mode, name, for_service: false }, written))
+    let purpose = ListenerPurpose::Requests;
+    Some((ListenConfig { address, tls, http2, proxy_protocol, mode, name, purpose }, written))
 }
 
 /// Only `trusted_proxies` and peers on a unix socket may send a PROXY header.

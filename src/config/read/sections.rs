@@ -42,7 +42,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let service = service::read_service(&root, &mut listen, &server, folder, (&mut limits, &mut upstreams));
     let locations = locations::read_locations(&root, &mut limits, &mut upstreams, &access, &listen);
     let on_reject = reject::read_on_reject(&root, &mut upstreams);
-    let limits = limits.into_limits(service.is_some());
+    let limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
     let bans = bans::read_bans(&root);
     let config = Config {
         listen,

@@ -9,8 +9,9 @@ use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::ServerConfig;
-use crate::config::model::listen::{ListenAddress, ListenConfig};
+use crate::config::model::listen::{ListenAddress, ListenConfig, ListenerPurpose};
 use crate::config::model::service::ServiceConfig;
+use crate::config::schema::tables::listen::listen;
 use crate::config::schema::tables::root::root;
 use crate::config::schema::tables::service::service;
 use crate::config::yaml::field_reader::FieldReader;
@@ -29,10 +30,19 @@ pub(crate) fn read_service(
     root.read_section_or_none(&root::SERVICE, |fields| {
         let has_token = fields.find(&service::TOKEN).is_some_and(|value| !value.is_word("none"));
         let tokens = fields.read_list_or_word(&service::TOKEN);
+        let is_absent = |value: &FieldValue<'_>| value.is_word("none");
+        let lists = [&service::LISTEN, &service::RESP].map(|field| fields.find(field));
+        if lists.iter().all(|value| value.as_ref().is_none_or(is_absent)) {
+            fields.report_missing(
+                service::LISTEN.name,
+                "write listen: 127.0.0.1:9902, or resp: 127.0.0.1:6380",
+            );
+        }
         let mut own = Vec::new();
-        if let Some(value) = fields.find_required(&service::LISTEN) {
+        for (value, purpose) in lists.into_iter().zip([ListenerPurpose::Calls, ListenerPurpose::Resp]) {
+            let Some(value) = value.filter(|value| !is_absent(value)) else { continue };
             if value.is_empty() {
-                value.report_empty("write an address, e.g. listen: 127.0.0.1:9902");
+                value.report_empty("write an address, e.g. 127.0.0.1:9902, or none");
             }
             for item in value.one_or_more() {
                 let Some((listener, named)) = read_service_listener(&item, &own, listen, server, folder)
@@ -42,11 +52,16 @@ pub(crate) fn read_service(
                 if !has_token && is_open(&listener.address) {
                     report_open(&named);
                 }
-                own.push(ListenConfig { for_service: true, ..listener });
+                let http2 = listener.http2 && purpose == ListenerPurpose::Calls;
+                if purpose == ListenerPurpose::Resp {
+                    refuse_http2(&item);
+                }
+                own.push(ListenConfig { purpose, http2, ..listener });
             }
         }
         let domains = read_domains(fields, limits, upstreams);
-        ServiceConfig { listen: own, tokens, domains }
+        let (listen, resp) = own.into_iter().partition(|one| one.purpose == ListenerPurpose::Calls);
+        ServiceConfig { listen, resp, tokens, domains }
     })
 }
 
@@ -65,6 +80,15 @@ fn read_service_listener<'a>(
     }
     let known: Vec<ListenConfig> = listen.iter().chain(own).cloned().collect();
     read_listener(item, &known, server, folder)
+}
+
+/// Redis clients speak no HTTP.
+fn refuse_http2(item: &FieldValue<'_>) {
+    let value = item.is_map().then(|| item.open_section(&listen::SECTION).find(&listen::HTTP2)).flatten();
+    if let Some(value) = value {
+        let message = "`http2` is not for the protocol of Redis";
+        value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help("remove it"));
+    }
 }
 
 /// Whether other hosts may reach the address.

@@ -264,7 +264,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         // The shard stays locked, so that the key gets no slot while it is charged to the shared counter.
         if !self.overflowed.swap(true, Relaxed) {
             let (limit, keys_max) = (&*self.owner, self.capacity.keys_max());
-            tracing::warn!(limit, keys_max, "the table is full; new keys share overflow counters");
+            tracing::warn!(limit, keys_max, "the table is full; new keys get no counter of their own");
         }
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();

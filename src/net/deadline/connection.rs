@@ -126,7 +126,7 @@ impl ConnectionWatch {
         self.enter_phase(ConnectionPhase::Handshake);
     }
 
-    pub fn end_handshake(&self) {
+    pub fn begin_idle(&self) {
         self.enter_phase(ConnectionPhase::Idle);
     }
 

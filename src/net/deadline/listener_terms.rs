@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
 
+use crate::config::ListenerPurpose;
+
 /// The terms of one listener, shared by all connections it accepted.
 #[derive(Debug, Default)]
 pub struct ListenerTerms {
@@ -13,8 +15,7 @@ pub struct ListenerTerms {
     without_http2: AtomicBool,
     /// The listener's name in the file.
     name: ArcSwapOption<String>,
-    /// Its requests are calls of the rate-limit service.
-    for_service: bool,
+    purpose: ListenerPurpose,
 }
 
 const OPEN: u8 = 0;
@@ -24,16 +25,16 @@ const REMOVED: u8 = 1;
 const TIGHTENED: u8 = 2;
 
 impl ListenerTerms {
-    /// The terms of a new listener; `for_service`: its requests are calls of the rate-limit service.
-    pub fn new(name: Option<Arc<String>>, for_service: bool) -> ListenerTerms {
-        let terms = ListenerTerms { for_service, ..ListenerTerms::default() };
+    /// The terms of a new listener.
+    pub fn new(name: Option<Arc<String>>, purpose: ListenerPurpose) -> ListenerTerms {
+        let terms = ListenerTerms { purpose, ..ListenerTerms::default() };
         terms.set_name(name);
         terms
     }
 
-    /// Whether requests are calls of the rate-limit service.
-    pub fn is_for_service(&self) -> bool {
-        self.for_service
+    /// What the connections carry.
+    pub fn purpose(&self) -> ListenerPurpose {
+        self.purpose
     }
 
     /// The listener now requires more than it required of these connections.

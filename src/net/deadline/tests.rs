@@ -35,7 +35,7 @@ fn a_handshake_has_a_deadline_of_its_own() {
     assert_eq!(watch.check_deadlines(&spans), None);
     watches.ticks.0.set(start + 10);
     assert_eq!(watch.check_deadlines(&spans), Some(MissedDeadline::Handshake));
-    watch.end_handshake();
+    watch.begin_idle();
     watches.ticks.0.set(start + 13);
     assert_eq!(watch.check_deadlines(&spans), Some(MissedDeadline::Idle));
 }

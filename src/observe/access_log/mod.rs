@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::base::value_hash::ValueHasher;
 use crate::config::{self, AccessLogOutput};
-use crate::observe::access_log::line::{AccessRecord, LineFormat};
+use crate::observe::access_log::line::{AccessRecord, CallRecord, LineFormat};
 
 /// The access log of the process.
 #[derive(Debug, Clone)]
@@ -270,6 +270,15 @@ impl LineWriter {
 
     /// Appends the record's line, or drops and counts it when the buffer is full.
     pub fn write_record(&self, record: &AccessRecord<'_>) {
+        self.append_line(|format, buffer| format.write_line(record, buffer));
+    }
+
+    /// The same for a call that is no request.
+    pub fn write_call(&self, record: &CallRecord<'_>) {
+        self.append_line(|format, buffer| format.write_call(record, buffer));
+    }
+
+    fn append_line(&self, write: impl FnOnce(&LineFormat, &mut Vec<u8>)) {
         let Some(WriterHandle(state)) = self.writer.as_deref() else { return };
         let mut buffer = state.buffers[self.buffer_index].0.lock();
         let before = buffer.len();
@@ -278,7 +287,7 @@ impl LineWriter {
             state.dropped.fetch_add(1, Relaxed);
             return;
         }
-        self.format.write_line(record, &mut buffer);
+        write(&self.format, &mut buffer);
         let after = buffer.len();
         drop(buffer);
         let half = state.capacity / 2;

@@ -40,34 +40,49 @@ pub enum CallResult {
     AuthBad,
     /// The proxy sends no valid token.
     AuthDenied,
+    ThrottleAdmitted,
+    ThrottleRejected,
+    /// There is no room for the counter of another key.
+    ThrottleFault,
+    ThrottleBad,
+    /// A Redis client without a valid token.
+    RespDenied,
+    /// A Redis client sent a command that there is not, or no command at all.
+    RespNoCall,
 }
 
 /// The labels `door`, `call` and `result` of each [`CallResult`].
-const CALL_LABELS: [(&str, &str, &str); 24] = [
-    ("check", "check", "admit"),
-    ("check", "check", "wait"),
-    ("check", "check", "reject"),
-    ("check", "check", "ban"),
-    ("check", "check", "fault"),
-    ("check", "check", "bad_call"),
-    ("check", "release", "done"),
-    ("check", "release", "no_lease"),
-    ("check", "release", "bad_call"),
-    ("check", "settle", "done"),
-    ("check", "settle", "no_lease"),
-    ("check", "settle", "bad_call"),
-    ("check", "renew", "done"),
-    ("check", "renew", "no_lease"),
-    ("check", "renew", "bad_call"),
-    ("check", "any", "denied"),
-    ("check", "any", "no_call"),
-    ("auth", "auth", "admit"),
-    ("auth", "auth", "wait"),
-    ("auth", "auth", "reject"),
-    ("auth", "auth", "ban"),
-    ("auth", "auth", "fault"),
-    ("auth", "auth", "bad_call"),
-    ("auth", "auth", "denied"),
+const CALL_LABELS: [[&str; 3]; 30] = [
+    ["check", "check", "admit"],
+    ["check", "check", "wait"],
+    ["check", "check", "reject"],
+    ["check", "check", "ban"],
+    ["check", "check", "fault"],
+    ["check", "check", "bad_call"],
+    ["check", "release", "done"],
+    ["check", "release", "no_lease"],
+    ["check", "release", "bad_call"],
+    ["check", "settle", "done"],
+    ["check", "settle", "no_lease"],
+    ["check", "settle", "bad_call"],
+    ["check", "renew", "done"],
+    ["check", "renew", "no_lease"],
+    ["check", "renew", "bad_call"],
+    ["check", "any", "denied"],
+    ["check", "any", "no_call"],
+    ["auth", "auth", "admit"],
+    ["auth", "auth", "wait"],
+    ["auth", "auth", "reject"],
+    ["auth", "auth", "ban"],
+    ["auth", "auth", "fault"],
+    ["auth", "auth", "bad_call"],
+    ["auth", "auth", "denied"],
+    ["resp", "throttle", "admit"],
+    ["resp", "throttle", "reject"],
+    ["resp", "throttle", "fault"],
+    ["resp", "throttle", "bad_call"],
+    ["resp", "any", "denied"],
+    ["resp", "any", "no_call"],
 ];
 
 /// The calls of a process.
@@ -88,20 +103,24 @@ impl ServiceCallCounts {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Calls of the rate-limit service by their results, and the leases that its callers hold.
+    /// Calls of the rate-limit service by their results, the leases that its callers hold, and the keys of
+    /// `CL.THROTTLE`.
     pub fn watch_calls(
         &self,
         counts: &Arc<ServiceCallCounts>,
         leases: impl Fn() -> u64 + Send + Sync + 'static,
+        keys: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let (name, help) = ("sluicegate_service_calls", "Calls of the rate-limit service, by result");
-        for (slot, (door, call, result)) in CALL_LABELS.into_iter().enumerate() {
-            let labels = [("door", door), ("call", call), ("result", result)];
-            let labels = labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
+        for (slot, values) in CALL_LABELS.into_iter().enumerate() {
+            let labels = ["door", "call", "result"].into_iter().zip(values);
+            let labels = labels.map(|(name, value)| (name, value.to_owned())).collect();
             let counts = counts.clone();
             self.watch_counter(name, help, labels, move || counts.0.sum(slot));
         }
         let (name, help) = ("sluicegate_service_leases", "Leases that callers of the service hold");
         self.watch_gauge(name, help, Vec::new(), leases);
+        let (name, help) = ("sluicegate_service_throttle_keys", "Keys that CL.THROTTLE counts");
+        self.watch_gauge(name, help, Vec::new(), keys);
     }
 }

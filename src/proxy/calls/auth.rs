@@ -79,7 +79,7 @@ fn read_call(inbound: InboundRequest, state: &mut RequestState) -> Result<AuthCa
     }
     let gateway = &state.worker.clone().gateway;
     let sent = token.map_err(|fault| refuse_call(state, &fault))?;
-    if let Err(fault) = gateway.calls.authorize_proxy(sent.as_ref().map(HeaderValue::as_bytes)) {
+    if let Err(fault) = gateway.calls.authorize_token(sent.as_ref().map(HeaderValue::as_bytes)) {
         count_call(state, CallResult::AuthDenied);
         return Err(Box::new(refuse_proxy(state, fault)));
     }

@@ -13,6 +13,7 @@ mod call_value;
 mod check;
 mod described;
 mod original;
+pub mod resp;
 mod rls;
 
 use bytes::Bytes;

@@ -35,6 +35,7 @@ impl Gateway {
         self.attach_store();
         self.upstreams.iter().for_each(|upstream| upstream.apply_numbers());
         self.bans.iter().for_each(|bans| bans.apply_cap(clock));
+        self.calls.throttles.apply_cap(self.config.state.max_keys, clock);
     }
 
     /// Tells the store which limits this gateway counts there.

@@ -15,6 +15,7 @@ use crate::admission::leases::Leases;
 use crate::base::secrets;
 use crate::config::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
 use crate::limit::Limit;
+use crate::limit::throttle::ThrottleTable;
 use crate::observe::metrics::{Metrics, RlsCallCounts, ServiceCallCounts};
 use crate::proxy::reject::CompiledTemplate;
 use crate::shared::SharedLimit;
@@ -28,6 +29,8 @@ pub struct CallService {
     /// By limit: its index in the chain of all limits, and behind it that of its shadow; empty for a shadow.
     places: Vec<Range<u16>>,
     pub leases: Arc<Leases>,
+    /// The counters of `CL.THROTTLE`.
+    pub throttles: Arc<ThrottleTable>,
     pub counts: Arc<ServiceCallCounts>,
     pub domains: Domains,
     pub rls_counts: Arc<RlsCallCounts>,
@@ -59,14 +62,16 @@ impl CallService {
         let previous = previous.map(|previous| &previous.calls);
         let workers = config.server.workers;
         let leases = previous.map_or_else(Arc::default, |calls| calls.leases.clone());
+        let throttles = previous.map(|calls| calls.throttles.clone());
+        let throttles = throttles.unwrap_or_else(|| Arc::new(ThrottleTable::new(config.state.max_keys)));
         let counts = previous.map(|calls| calls.counts.clone());
         let counts = counts.unwrap_or_else(|| Arc::new(ServiceCallCounts::new(workers)));
         let rls_counts = previous.map(|calls| calls.rls_counts.clone());
         let rls_counts = rls_counts.unwrap_or_else(|| Arc::new(RlsCallCounts::new(workers)));
         let serving = previous.map_or_else(|| watch::Sender::new(true), |calls| calls.serving.clone());
-        let held = leases.clone();
         if config.service.is_some() {
-            metrics.watch_calls(&counts, move || held.count() as u64);
+            let (held, counted) = (leases.clone(), throttles.clone());
+            metrics.watch_calls(&counts, move || held.count() as u64, move || counted.key_count() as u64);
             metrics.watch_rls_calls(&rls_counts);
         }
         let tokens = config.service.as_ref().map(|service| service.tokens.clone());
@@ -80,7 +85,7 @@ impl CallService {
             next = end;
         }
         let names = declared.iter().map(|limit| (config.limits[*limit].name.to_string(), *limit)).collect();
-        CallService { tokens, names, places, leases, counts, domains, rls_counts, serving }
+        CallService { tokens, names, places, leases, throttles, counts, domains, rls_counts, serving }
     }
 
     /// The limit that a call names.
@@ -102,28 +107,29 @@ impl CallService {
     /// # Errors
     /// The caller is turned away.
     pub fn authorize_caller(&self, headers: &HeaderMap) -> Result<(), CallerFault> {
-        let tokens = self.tokens.as_ref().ok_or(CallerFault::NoService)?;
-        if headers.contains_key(ORIGIN) {
+        if self.tokens.is_some() && headers.contains_key(ORIGIN) {
             return Err(CallerFault::Origin);
         }
         let sent = headers.get(AUTHORIZATION).and_then(|value| secrets::bearer_token(value.as_bytes()));
-        check_token(tokens, sent)
+        self.authorize_token(sent)
     }
 
-    /// Authorizes a proxy that describes the requests it receives. `sent`: its token, apart from the `Authorization` of
-    /// its client, whose `Origin` it passes on as well.
+    /// Authorizes the bearer of a token, or of none.
     ///
     /// # Errors
-    /// The proxy is turned away.
-    pub fn authorize_proxy(&self, sent: Option<&[u8]>) -> Result<(), CallerFault> {
-        check_token(self.tokens.as_ref().ok_or(CallerFault::NoService)?, sent)
+    /// The caller is turned away.
+    pub fn authorize_token(&self, sent: Option<&[u8]>) -> Result<(), CallerFault> {
+        let tokens = self.tokens.as_ref().ok_or(CallerFault::NoService)?;
+        let is_known = sent.is_some_and(|sent| {
+            secrets::find_secret(sent, tokens.iter().map(|one| one.0.as_bytes())).is_some()
+        });
+        if tokens.is_empty() || is_known { Ok(()) } else { Err(CallerFault::Token) }
     }
-}
 
-fn check_token(tokens: &[Secret], sent: Option<&[u8]>) -> Result<(), CallerFault> {
-    let is_known = sent
-        .is_some_and(|sent| secrets::find_secret(sent, tokens.iter().map(|one| one.0.as_bytes())).is_some());
-    if tokens.is_empty() || is_known { Ok(()) } else { Err(CallerFault::Token) }
+    /// Whether callers need a token.
+    pub fn needs_token(&self) -> bool {
+        self.tokens.as_ref().is_some_and(|tokens| !tokens.is_empty())
+    }
 }
 
 // === impl Gateway ===

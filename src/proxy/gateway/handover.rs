@@ -152,6 +152,7 @@ impl SnapshotSource for PreviousCounters<'_> {
         tables.extend(bans.and_then(Bans::saved_table));
         tables.extend(self.gateway.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
         tables.extend(self.gateway.upstreams.iter().filter_map(|upstream| upstream.saved_stops()));
+        tables.push(self.gateway.calls.throttles.saved_table());
         tables.extend(self.shares.iter().flat_map(|share| share.local_share_tables()));
         tables
     }

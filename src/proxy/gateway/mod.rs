@@ -295,6 +295,7 @@ impl SnapshotSource for Gateway {
         tables.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
         tables.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
         tables.extend(self.upstreams.iter().filter_map(|upstream| upstream.saved_stops()));
+        tables.push(self.calls.throttles.saved_table());
         tables
     }
 }

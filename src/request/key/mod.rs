@@ -27,6 +27,9 @@ pub struct KeyHasher {
     prefix_factor: u64,
 }
 
+/// The first byte of the text of a key that a caller names; no tag of a part has it.
+const NAMED_BY_CALLER: u8 = 0xff;
+
 /// The `key` and `missing_key` of one limit. Snapshots know bans by the `Debug` text of their key, so its fields keep
 /// their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,6 +167,15 @@ impl KeyHasher {
         let mut text = KeyText(SecretKeySink::new(self));
         text.write_ip(KeyPartTag::Ip, ip);
         text.0.finish_key()
+    }
+
+    /// The key that a caller names by itself.
+    pub fn hash_name(&self, name: &[u8]) -> CounterKey {
+        let mut sink = SecretKeySink::new(self);
+        // An empty name has a hash of its own, too.
+        sink.write_bytes(&[NAMED_BY_CALLER]);
+        sink.write_bytes(name);
+        sink.finish_key()
     }
 
     /// The key of `subject` by `spec`.

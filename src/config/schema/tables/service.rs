@@ -11,13 +11,16 @@ use super::locations::chain;
 use super::operation::parse_token;
 
 section! {
-    /// The rate-limit service: applications ask for limits by HTTP calls, and nothing is forwarded.
+    /// The rate-limit service: applications ask for limits, and nothing is forwarded. It needs `listen` or `resp`.
     mod service = "service";
     /// The addresses of the service, as in the section `listen`, or the name of one of the listeners there, which then
     /// takes calls alone.
-    LISTEN: Special = Special(listen_shape), "listen", required, "127.0.0.1:9902";
-    /// The token that calls must carry as `Authorization: Bearer TOKEN`, and `/auth` as `Sluicegate-Token: TOKEN`; or
-    /// several, any of which is accepted. An address that is neither a loopback address nor a unix socket requires one.
+    LISTEN: Special = Special(listen_or_none), "listen", "none", "127.0.0.1:9902";
+    /// The addresses for Redis clients, which ask by `CL.THROTTLE`; written as `listen`, without HTTP/2.
+    RESP: Special = Special(listen_or_none), "resp", "none", "127.0.0.1:6380";
+    /// The token that calls must carry as `Authorization: Bearer TOKEN`, `/auth` as `Sluicegate-Token: TOKEN`, and Redis
+    /// clients as `AUTH TOKEN`; or several, any of which is accepted. An address that is neither a loopback address nor
+    /// a unix socket requires one.
     TOKEN: OneOrMoreOrWord<Text<Secret>> =
         OneOrMoreOrWord("none", Text::new("visible ASCII without spaces", parse_token)),
         "token", "none", "\"${SERVICE_TOKEN}\"";
@@ -60,4 +63,8 @@ fn parse_rule_name(text: &str) -> Parsed<String> {
         return Err(ValueError::new(codes::NAME, "the name is empty").with_help("write the name of a rule"));
     }
     Ok(text.to_owned())
+}
+
+fn listen_or_none() -> Shape {
+    Shape::Either(vec![Shape::Words(vec!["none"]), listen_shape()])
 }

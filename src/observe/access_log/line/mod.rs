@@ -66,6 +66,22 @@ pub struct AccessRecord<'a> {
     pub headers: &'a [(HeaderName, HeaderValue)],
 }
 
+/// A call of the rate-limit service that is no request of HTTP: it has no method, path or status.
+#[derive(Debug, Clone, Copy)]
+pub struct CallRecord<'a> {
+    /// As [`AccessRecord::unix_us`].
+    pub unix_us: u64,
+    /// `None` for a client on a unix socket.
+    pub ip: Option<IpAddr>,
+    pub door: &'static str,
+    pub call: &'static str,
+    /// `admit`, `reject`, or the name of a fault.
+    pub verdict: &'static str,
+    /// As the caller named it; hashed as accounts are.
+    pub key: &'a [u8],
+    pub retry_after_ns: Option<u64>,
+}
+
 /// What a limit charged for a response.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedCharge {
@@ -137,12 +153,7 @@ impl LineFormat {
         write_optional(out, b",\"tier\":\"", record.tier);
         write_optional(out, b",\"limit\":\"", record.limit);
         write_optional(out, b",\"key\":\"", record.key);
-        if let Some(ns) = record.retry_after_ns {
-            // Seconds as in Retry-After, but exact to the millisecond.
-            let ms = ns.div_ceil(1_000_000);
-            write_number(out, b",\"retry_after\":", ms / 1_000);
-            write_fraction(out, ms % 1_000);
-        }
+        write_retry_after(out, record.retry_after_ns);
         if let Some(charge) = &record.charge {
             write_number(out, b",\"reserved\":", charge.reserved);
             write_number(out, b",\"charged\":", charge.charged);
@@ -155,24 +166,42 @@ impl LineFormat {
         out.extend_from_slice(b"}\n");
     }
 
+    /// Appends the line of a call with its line end.
+    pub fn write_call(&self, record: &CallRecord<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"ts\":\"");
+        self.timestamp.borrow_mut().write_timestamp(record.unix_us, out);
+        if let Some(ip) = record.ip {
+            out.extend_from_slice(b"\",\"ip\":\"");
+            write_address(out, ip);
+        }
+        write_text(out, b"\",\"verdict\":\"", record.verdict, VALUE_MAX);
+        write_text(out, b"\",\"door\":\"", record.door, VALUE_MAX);
+        write_text(out, b"\",\"call\":\"", record.call, VALUE_MAX);
+        out.extend_from_slice(b"\",\"key\":\"");
+        self.write_hashed(out, record.key);
+        out.push(b'"');
+        write_retry_after(out, record.retry_after_ns);
+        out.extend_from_slice(b"}\n");
+    }
+
     /// The account as log lines contain it, for other logs.
     pub fn shown_account(&self, account: &str) -> String {
         let mut out = Vec::new();
-        self.write_account_text(&mut out, account);
+        self.write_hashed(&mut out, account.as_bytes());
         String::from_utf8_lossy(&out).into_owned()
     }
 
     fn write_account(&self, out: &mut Vec<u8>, account: &str) {
         out.extend_from_slice(b",\"account\":\"");
-        self.write_account_text(out, account);
+        self.write_hashed(out, account.as_bytes());
         out.push(b'"');
     }
 
-    fn write_account_text(&self, out: &mut Vec<u8>, account: &str) {
+    fn write_hashed(&self, out: &mut Vec<u8>, value: &[u8]) {
         match &self.hasher {
             // Writing into a Vec cannot fail.
-            Some(hasher) => drop(write!(out, "{:016x}", hasher.hash_value(account.as_bytes()))),
-            None => escape::escape_json(out, truncate_value(account.as_bytes(), VALUE_MAX)),
+            Some(hasher) => drop(write!(out, "{:016x}", hasher.hash_value(value))),
+            None => escape::escape_json(out, truncate_value(value, VALUE_MAX)),
         }
     }
 }
@@ -262,6 +291,15 @@ fn truncate_value(value: &[u8], max: usize) -> &[u8] {
 fn write_number(out: &mut Vec<u8>, label: &[u8], value: u64) {
     out.extend_from_slice(label);
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Seconds as in Retry-After, but exact to the millisecond.
+fn write_retry_after(out: &mut Vec<u8>, retry_after_ns: Option<u64>) {
+    if let Some(ns) = retry_after_ns {
+        let ms = ns.div_ceil(1_000_000);
+        write_number(out, b",\"retry_after\":", ms / 1_000);
+        write_fraction(out, ms % 1_000);
+    }
 }
 
 /// Milliseconds with three decimals.

@@ -216,3 +216,27 @@ fn ipv6_addresses_are_compressed() {
     let ip = "2001:db8::1".parse().ok();
     assert_eq!(parse_line(&AccessRecord { ip, ..record() })["ip"], "2001:db8::1");
 }
+
+/// A call is no request: it has no path and no status.
+#[test]
+fn a_call_has_a_line_of_its_own() {
+    let call = CallRecord {
+        unix_us: 1_763_670_131_045_007,
+        ip: None,
+        door: "resp",
+        call: "throttle",
+        verdict: "reject",
+        key: b"a\"\n\xff",
+        retry_after_ns: Some(1_500_000_001),
+    };
+    let mut out = Vec::new();
+    LineFormat::new(None).write_call(&call, &mut out);
+    let line: Value = serde_json::from_slice(out.trim_ascii_end()).unwrap();
+    assert_eq!(
+        line,
+        serde_json::json!({
+            "ts": "2025-11-20T20:22:11.045007Z", "verdict": "reject", "door": "resp", "call": "throttle",
+            "key": "a\"\n\u{fffd}", "retry_after": 1.501
+        })
+    );
+}

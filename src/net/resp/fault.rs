@@ -1,0 +1,5 @@
+//! Why input is refused.
+
+/// Why the input is no RESP; nothing behind it can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProtocolFault(pub &'static str);
