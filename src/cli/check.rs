@@ -14,7 +14,7 @@ use crate::config::LimitId;
 use crate::config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_chain_limit, describe_cors,
     describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
-    describe_location, describe_state, describe_upstream,
+    describe_location, describe_service, describe_state, describe_upstream,
 };
 use crate::config::{Config, LocationConfig, Problem, UpstreamConfig};
 
@@ -42,6 +42,9 @@ struct ConfigSummary<'a> {
     /// Suggestions, which never make a file invalid; absent without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
+    /// Absent without a rate-limit service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<String>,
     /// Absent without bans.
     #[serde(skip_serializing_if = "Option::is_none")]
     bans: Option<String>,
@@ -126,6 +129,7 @@ fn summarize_config(config: &Config) -> ConfigSummary<'_> {
         server_limits: config.server.limits.iter().map(|&limit| limit_name(config, limit)).collect(),
         state: describe_state(config),
         advice: advise_on_state(config),
+        service: describe_service(config),
         bans: describe_bans(config),
         access: describe_access(config, &config.access),
         response_headers: describe_header_edits(&config.server.headers),
@@ -185,6 +189,7 @@ pub(super) fn render_overview(config: &Config) -> String {
         ("every response", describe_header_edits(&config.server.headers)),
         ("state", describe_state(config)),
         ("advice", advise_on_state(config)),
+        ("service", describe_service(config)),
         ("bans", describe_bans(config)),
         ("access", describe_access(config, &config.access)),
     ];

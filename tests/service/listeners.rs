@@ -92,3 +92,29 @@ fn a_connection_does_not_outlive_the_purpose_of_its_listener() {
     before.assert_closed();
     Client::connect(calls).ask(&post("/check", b"{\"limits\":\"sms\"}")).expect(200);
 }
+
+/// Calls that wait are answered although the service goes, and leases are known again when it is back.
+#[test]
+fn a_removed_service_answers_those_who_wait_and_keeps_leases() {
+    let address = free_address();
+    let limits = "limits:\n  sms: { algorithm: leaky_bucket, key: global, rate: 1/1s, burst: 1, queue: 5 }\n\
+                  \x20 jobs: { algorithm: concurrency, key: global, max_concurrent: 1 }\nlocations: []\n";
+    let with = format!("service: {{ listen: \"{address}\" }}\n{limits}");
+    let gateway = Gateway::start(&with);
+    let ask = |path: &str, body: &str| Client::connect(address).ask(&post(path, body.as_bytes()));
+    let lease = lease_of(&ask("/check", "{\"limits\":\"jobs\",\"lease_for\":\"1h\"}").expect(200));
+    ask("/check", "{\"limits\":\"sms\"}").expect(200);
+    let mut waits = Client::connect(address);
+    waits.send(post("/check", b"{\"limits\":\"sms\",\"wait\":\"10s\"}").bytes());
+    gateway.wait_queued(1);
+    gateway.change(limits);
+    assert_eq!(waits.response().expect(200).json()["verdict"], "wait");
+    eventually("a closed listener", || std::net::TcpStream::connect(address).is_err());
+    let guarded = format!("service: {{ listen: \"{address}\", token: a-new-token-of-it }}\n{limits}");
+    gateway.change(&guarded);
+    ask("/check", "{\"limits\":\"jobs\"}").expect(401);
+    gateway.change(&with);
+    ask("/check", "{\"limits\":\"jobs\"}").expect(429);
+    ask("/release", &json!({ "lease": lease }).to_string()).expect(200);
+    ask("/check", "{\"limits\":\"jobs\"}").expect(200);
+}

@@ -28,14 +28,15 @@ fn every_snippet_of_the_page_answers_what_it_says() {
     let gateway = Gateway::start(&file.replace("127.0.0.1:9902", "127.0.0.1:0"));
     let address = service(&gateway).to_string();
     let scratch = Scratch::new();
-    let run = |program: &str, name: &str, text: &str| {
+    let run_with = |program: &[&str], name: &str, text: &str| {
         let path = scratch.file(name, &text.replace("127.0.0.1:9902", &address));
-        let mut command = Command::new(program);
-        command.arg(&path).env("no_proxy", "*").env("NO_PROXY", "*");
-        let output = command.output().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).arg(&path).env("no_proxy", "*").env("NO_PROXY", "*");
+        let output = command.output().unwrap_or_else(|error| panic!("{program:?}: {error}"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
+    let run = |program: &str, name: &str, text: &str| run_with(&[program], name, text);
     let mut executed = 0;
     let mut expected = blocks.iter().filter(|(language, _)| language == "json");
     for (language, text) in &blocks {
@@ -46,6 +47,9 @@ fn every_snippet_of_the_page_answers_what_it_says() {
                 assert_same(&answer, &said);
             }
             "python" => assert_eq!(run("python3", "check.py", text).trim(), "admit"),
+            // Go is not among the tools of the tests.
+            "go" if Command::new("go").arg("version").output().is_err() => {}
+            "go" => assert_eq!(run_with(&["go", "run"], "check.go", text).trim(), "admit"),
             "java" => assert_eq!(run("java", "Check.java", text).trim(), "admit"),
             "js" => assert_eq!(run("node", "check.js", text).trim(), "admit"),
             "yaml" | "json" => continue,
@@ -53,7 +57,7 @@ fn every_snippet_of_the_page_answers_what_it_says() {
         }
         executed += 1;
     }
-    assert_eq!(executed, 7);
+    assert_eq!(executed, 9);
     assert!(expected.next().is_none(), "an answer without a call");
 }
 

@@ -23,10 +23,6 @@ pub use lease_id::LeaseId;
 
 /// Most leases that are held at once; each takes about a kilobyte.
 pub const LEASES_MAX: usize = 100_000;
-/// The time of a lease whose call names none.
-pub const LEASE_TIME: Duration = Duration::from_secs(10);
-/// The longest time of a lease; a holder that needs more renews it.
-pub const LEASE_TIME_MAX: Duration = Duration::from_secs(3_600);
 /// Leases that one sweep ends, so that it delays no request for long.
 const SWEPT_MAX: usize = 4_096;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use crate::config;
+use crate::config::LEASE_TIME;
 use crate::limit::Units;
 use crate::limit::table::CounterKey;
 use crate::observe::metrics::MetricLabels;
@@ -59,7 +60,10 @@ impl House {
     }
 
     fn take(&self, key: u64, span: Duration) -> Option<LeaseId> {
-        let now = Now::read_clock();
+        self.take_at(key, span, Now::read_clock())
+    }
+
+    fn take_at(&self, key: u64, span: Duration, now: Now) -> Option<LeaseId> {
         let place = self.leases.reserve_place(0, now).expect("a place");
         let mut decisions = Decisions::new();
         let demand = |limit: &Limit| LimitDemand::Units(House::units(limit, key));
@@ -172,6 +176,56 @@ async fn of_100_000_takes_releases_and_deaths_nothing_is_held() {
         house.leases.end_due(0, Now::read_clock());
         house.assert_empty();
     }
+}
+
+/// The same on several threads, with one clock that each of them moves forward, and sweeps at any time.
+#[test]
+fn threads_take_release_and_die_at_once_and_nothing_is_held() {
+    let house = House::new();
+    let begin = Now::read_clock();
+    let clock = AtomicU64::new(begin.0);
+    let work = &|seed: u64| {
+        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut own: Vec<(LeaseId, Now)> = Vec::new();
+        for _ in 0..25_000 {
+            let now = Now(clock.fetch_add(dice.below(2_000_000), Relaxed));
+            // Threads read the clock and act at different times, so ends of this moment are left out.
+            own.retain(|(_, ends)| ends.0 > now.0 + 1_000_000_000);
+            let span = Duration::from_millis(1_500 + dice.below(3_000));
+            let picked = (!own.is_empty()).then(|| dice.below(own.len() as u64) as usize);
+            match (dice.below(10), picked) {
+                (0..=3, _) => {
+                    if let Some(id) = house.take_at(dice.below(KEYS), span, now) {
+                        own.push((id, end_after(now, span)));
+                    }
+                }
+                (4 | 5, Some(index)) => assert!(house.leases.release(own.swap_remove(index).0, 0, now)),
+                (6, Some(index)) => {
+                    assert!(house.leases.renew(own[index].0, span, now));
+                    own[index].1 = end_after(now, span);
+                }
+                (7, Some(index)) => {
+                    let units = UsedUnits::ByLimit(vec![("tokens".to_owned(), dice.below(20))]);
+                    let settled = house.leases.settle(own[index].0, &units, 0, now);
+                    assert!(!matches!(settled, Err(SettleFault::Unknown)));
+                }
+                // The holder dies.
+                (8, Some(index)) => drop(own.swap_remove(index)),
+                _ => house.leases.end_due(0, now),
+            }
+            for key in 0..KEYS {
+                assert!(house.free_slots(key) <= SLOTS);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..=4).for_each(|seed| drop(scope.spawn(move || work(seed))));
+    });
+    let end = Now(clock.load(Relaxed) + 10_000_000_000);
+    while house.leases.count() > 0 {
+        house.leases.end_due(0, end);
+    }
+    house.assert_empty();
 }
 
 #[tokio::test(start_paused = true)]

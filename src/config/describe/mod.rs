@@ -7,6 +7,7 @@ mod headers;
 mod listen;
 mod location;
 mod sentence;
+mod service;
 mod state;
 mod upstream;
 
@@ -25,6 +26,7 @@ pub use headers::describe_header_edits;
 pub use listen::describe_listen;
 pub use location::{describe_action, describe_bandwidth, describe_cors, describe_hosts, describe_location};
 pub use sentence::{describe_chain_limit, describe_limit};
+pub use service::describe_service;
 pub use state::{advise_on_state, describe_state};
 pub use upstream::describe_upstream;
 

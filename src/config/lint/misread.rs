@@ -62,7 +62,8 @@ fn warn_of_file_names(value: &FieldValue<'_>) {
 }
 
 fn warn_of_no_locations(file: &LintContext<'_>) {
-    if file.config.locations.is_empty() {
+    // A file may be for calls of the service alone.
+    if file.config.locations.is_empty() && file.config.service.is_none() {
         let message = "there are no locations, so every request is answered with 404";
         let help = "write e.g. locations: [{ path: /, upstream: demo }]";
         let value = file.value_at(&["locations"]);

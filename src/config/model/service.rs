@@ -1,8 +1,15 @@
 //! The typed model of the rate-limit service.
 
+use std::time::Duration;
+
 use crate::config::model::domain::DomainConfig;
 use crate::config::model::listen::ListenConfig;
 use crate::config::value::scalars::Secret;
+
+/// The time of a lease whose call names none.
+pub const LEASE_TIME: Duration = Duration::from_secs(10);
+/// The longest time of a lease; a holder that needs more renews it.
+pub const LEASE_TIME_MAX: Duration = Duration::from_secs(3_600);
 
 /// It has at least one listener of either kind.
 #[derive(Debug, Clone)]

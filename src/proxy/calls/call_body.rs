@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::call_value::{CallFault, CallText, CallValue};
-use crate::admission::leases::{LEASE_TIME, LEASE_TIME_MAX, LeaseId, UsedUnits};
+use crate::admission::leases::{LeaseId, UsedUnits};
 use crate::config;
+use crate::config::{LEASE_TIME, LEASE_TIME_MAX};
 
 /// The longest wait that a call may ask for.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);

@@ -52,9 +52,10 @@ impl Described {
             (Some(path), true) => Some(path),
             (path, false) => Some(format!("{}?{query}", path.as_deref().unwrap_or("/"))),
         };
+        let field = if limits.is_some() { "key.uri" } else { "request.path" };
+        let wrong = |_| CallFault::new(field, format!("`{field}` is not the path of a request"));
         // Without a target it is `/`.
-        let uri = target.map_or(Ok(Uri::default()), Uri::from_maybe_shared);
-        let uri = uri.map_err(|_| CallFault::new("uri", "the path is not one of a request"))?;
+        let uri = target.map_or(Ok(Uri::default()), Uri::from_maybe_shared).map_err(wrong)?;
         let mut request = Request::new(RequestBody::Empty);
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
         let max_wait_ns = u64::try_from(call.wait.as_nanos()).unwrap_or(u64::MAX - 1);

@@ -33,6 +33,7 @@ use crate::proxy::reject::Fault;
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::body;
 use crate::request::headers::hop_by_hop;
+use crate::request::location;
 pub use auth::answer_auth;
 use call_body::LeaseCall;
 use call_value::CallFault;
@@ -165,6 +166,10 @@ fn find_call(inbound: &InboundRequest, state: &mut RequestState) -> Result<CallK
                 refuse_fault(state, Fault::NoLocation, "", "the configuration has no rate-limit service")
             }
         }));
+    }
+    if location::request_host(inbound.request.version(), headers, inbound.authority.as_ref()).is_err() {
+        count_call(state, CallResult::NoCall);
+        return Err(Box::new(refuse_fault(state, Fault::BadHost, "", Fault::BadHost.detail())));
     }
     let Some(kind) = CallKind::from_path(inbound.request.uri().path()) else {
         count_call(state, CallResult::NoCall);
