@@ -50,7 +50,7 @@ pub(super) enum Verb {
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
     Init(InitArgs),
-    /// Write a gateway.yaml from an nginx.conf, or from Ingress objects of ingress-nginx
+    /// Write a gateway.yaml from the configuration of nginx, ingress-nginx or envoyproxy/ratelimit
     Import(ImportArgs),
     /// Print the JSON Schema of gateway.yaml, or the reference of its fields
     Schema(SchemaArgs),
@@ -173,9 +173,10 @@ pub(super) struct InitArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// An nginx.conf, whose includes are read too, or Ingress objects in a .yaml, .yml or .json file
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub file: PathBuf,
+    /// An nginx.conf, whose includes are read too, or Ingress objects in a .yaml, .yml or .json file, or several files
+    /// or a folder of envoyproxy/ratelimit; `-` = YAML from stdin
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::AnyPath)]
+    pub files: Vec<PathBuf>,
     /// Write the gateway.yaml into this file instead of stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,

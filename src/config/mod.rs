@@ -103,7 +103,7 @@ pub fn is_tier_name(text: &str) -> bool {
 }
 
 /// Size limit of the configuration file, in bytes.
-const FILE_MAX: u64 = 1 << 20;
+pub(crate) const FILE_MAX: u64 = 1 << 20;
 
 /// Reads and checks the file at `path`.
 pub fn load(path: &Path) -> Result<LoadedConfig, ProblemReport> {

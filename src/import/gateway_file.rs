@@ -10,6 +10,7 @@ pub(super) struct GatewayFile {
     pub server: Vec<PlannedField>,
     pub upstreams: Vec<UpstreamPlan>,
     pub limits: Vec<NamedLimitPlan>,
+    pub service: Option<ServicePlan>,
     pub locations: Vec<LocationPlan>,
 }
 
@@ -52,6 +53,35 @@ pub(super) struct NamedLimitPlan {
     pub name: String,
     pub fields: Vec<PlannedField>,
     pub source: ImportedLine,
+}
+
+/// The rate-limit service.
+#[derive(Debug)]
+pub(super) struct ServicePlan {
+    /// The name of its listener.
+    pub listener: String,
+    pub domains: Vec<DomainPlan>,
+}
+
+/// A domain of Envoy's rate limit service. Its names, keys and values are not written in YAML yet.
+#[derive(Debug)]
+pub(super) struct DomainPlan {
+    pub name: String,
+    pub rules: Vec<DomainRulePlan>,
+    pub source: ImportedLine,
+}
+
+/// A rule of a domain, for descriptors with exactly these entries.
+#[derive(Debug, Default)]
+pub(super) struct DomainRulePlan {
+    /// Keys, each once, with their values in order.
+    pub entries: Vec<(String, Vec<String>)>,
+    pub name: Option<String>,
+    pub replaces: Vec<String>,
+    /// Names of limits; empty = unlimited.
+    pub limits: Vec<String>,
+    pub source: Option<ImportedLine>,
+    pub note: String,
 }
 
 /// A location, its path as in the file.

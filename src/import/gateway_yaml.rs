@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::gateway_file::{GatewayFile, ListenPlan, LocationPlan, PlannedField};
-use super::yaml_text::{one_or_list, quote};
+use super::gateway_file::{DomainRulePlan, GatewayFile, ListenPlan, LocationPlan, PlannedField, ServicePlan};
+use super::yaml_text::{flow_map, one_or_list, quote};
 use super::{ImportedLine, gateway_file};
 
 /// The text; `source` is the name of the imported file.
@@ -32,7 +32,10 @@ pub(super) fn write_yaml(file: &GatewayFile, source: &str) -> String {
         let _ = writeln!(out, "  {}:  {}", quote(&limit.name), comment(Some(&limit.source)));
         write_fields(&mut out, "    ", &limit.fields);
     }
-    out.push_str("\nlocations:\n");
+    if let Some(service) = &file.service {
+        write_service(&mut out, service);
+    }
+    out.push_str(if file.locations.is_empty() { "\nlocations: []\n" } else { "\nlocations:\n" });
     file.locations.iter().for_each(|location| write_location(&mut out, location));
     out
 }
@@ -49,6 +52,31 @@ fn write_listen(out: &mut String, listen: &[ListenPlan]) {
         }
         write_fields(out, "    ", fields);
     }
+}
+
+fn write_service(out: &mut String, service: &ServicePlan) {
+    let _ = writeln!(out, "\nservice:\n  listen: {}\n  domains:", quote(&service.listener));
+    for domain in &service.domains {
+        let empty = if domain.rules.is_empty() { " []" } else { "" };
+        let _ = writeln!(out, "    {}:{empty}  {}", quote(&domain.name), comment(Some(&domain.source)));
+        domain.rules.iter().for_each(|rule| write_domain_rule(out, rule));
+    }
+}
+
+fn write_domain_rule(out: &mut String, rule: &DomainRulePlan) {
+    let list = |texts: &[String]| texts.iter().map(|text| quote(text)).collect::<Vec<_>>();
+    let entries: Vec<(String, String)> =
+        rule.entries.iter().map(|(key, values)| (quote(key), one_or_list(&list(values)))).collect();
+    let note = if rule.note.is_empty() { String::new() } else { format!(", {}", clean(&rule.note)) };
+    let source = comment(rule.source.as_ref());
+    let _ = writeln!(out, "      - match: {}  {source}{note}\n        exact: true", flow_map(&entries));
+    if let Some(name) = &rule.name {
+        let _ = writeln!(out, "        name: {}", quote(name));
+    }
+    if !rule.replaces.is_empty() {
+        let _ = writeln!(out, "        replaces: [{}]", list(&rule.replaces).join(", "));
+    }
+    let _ = writeln!(out, "        limits: [{}]", list(&rule.limits).join(", "));
 }
 
 fn write_location(out: &mut String, location: &LocationPlan) {

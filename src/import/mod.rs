@@ -1,6 +1,6 @@
 //! `import`: writes a gateway.yaml from the configuration of another proxy, with a report of what became of each line.
 //!
-//! A reader ([`nginx`], [`ingress`]) fills a [`gateway_file::GatewayFile`] and a [`report::ImportReport`]. What limits
+//! A reader ([`nginx`], [`ingress`], [`ratelimit`]) fills a [`gateway_file::GatewayFile`] and a [`report::ImportReport`]. What limits
 //! or denies and cannot be translated is listed as lost, never left out silently.
 
 mod chain_plan;
@@ -9,14 +9,19 @@ mod gateway_yaml;
 mod ingress;
 mod networks;
 mod nginx;
+mod ratelimit;
 mod report;
+mod source;
 mod yaml_text;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::config;
 use crate::config::codes;
+use crate::config::yaml::tree::{Node, parse_document};
+use gateway_file::GatewayFile;
+use source::SourceText;
 
 pub use report::{FindingKind, ImportFinding, ImportReport};
 
@@ -45,39 +50,102 @@ impl fmt::Display for ImportedLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportFault {
     pub at: ImportedLine,
+    /// Of YAML, counted in characters from 1.
+    pub column: Option<usize>,
     pub message: String,
 }
 
 impl ImportFault {
     fn new(at: &ImportedLine, message: impl Into<String>) -> ImportFault {
-        ImportFault { at: at.clone(), message: message.into() }
+        ImportFault { at: at.clone(), column: None, message: message.into() }
+    }
+
+    fn with_column(self, column: usize) -> ImportFault {
+        ImportFault { column: Some(column), ..self }
     }
 }
 
 impl fmt::Display for ImportFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.at, self.message)
+        match self.column {
+            Some(column) => write!(f, "{}:{column}: {}", self.at, self.message),
+            None => write!(f, "{}: {}", self.at, self.message),
+        }
     }
 }
 
-/// Imports an nginx.conf, or Ingress objects if the file's name ends with `.yaml`, `.yml` or `.json`.
+/// Imports one file, as [`import_files`] does.
 ///
 /// # Errors
 /// The first place that is not understood.
 pub fn import_file(path: &Path) -> Result<Imported, ImportFault> {
-    let kind = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    let (file, mut report) = match kind {
-        "yaml" | "yml" | "json" => ingress::import_ingress(path)?,
-        _ => nginx::import_nginx(path)?,
+    import_files(&[path.to_path_buf()])
+}
+
+/// Imports an nginx.conf, or YAML or JSON: Ingress objects, or files of envoyproxy/ratelimit, of which there may be
+/// several, in folders, too. `-` is YAML from stdin.
+///
+/// # Errors
+/// The first place that is not understood.
+pub fn import_files(paths: &[PathBuf]) -> Result<Imported, ImportFault> {
+    let mut files = Vec::new();
+    for path in paths {
+        files.extend(source::list_files(path)?);
+    }
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let first = files.first().map_or(Path::new(""), PathBuf::as_path);
+    let (file, mut report) = match files.as_slice() {
+        [one] if !source::is_yaml(one) => nginx::import_nginx(one)?,
+        files => import_yaml(files)?,
     };
-    let yaml = gateway_yaml::write_yaml(&file, &path.display().to_string());
-    check_yaml(&yaml, path, &mut report)?;
+    let yaml = gateway_yaml::write_yaml(&file, &shown.join(" "));
+    check_yaml(&yaml, first, &mut report)?;
     report.sort_findings();
     Ok(Imported { yaml, report })
 }
 
+/// A document of YAML by what is in it.
+enum YamlKind {
+    Ratelimit(Node),
+    /// Or something else, of which the reader of Ingress objects says what it is.
+    Ingress,
+}
+
+fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportFault> {
+    let mut files = Vec::new();
+    for path in paths {
+        let source = SourceText::read(path)?;
+        match find_kind(&source)? {
+            YamlKind::Ratelimit(root) => files.push((source, root)),
+            YamlKind::Ingress if paths.len() == 1 => return ingress::import_ingress(&source),
+            YamlKind::Ingress => {
+                let message = "of several files, each must be one of envoyproxy/ratelimit, with a `domain`";
+                return Err(ImportFault::new(&source.start(), message));
+            }
+        }
+    }
+    ratelimit::import_ratelimit(&files)
+}
+
+fn find_kind(source: &SourceText) -> Result<YamlKind, ImportFault> {
+    match parse_document(&source.text) {
+        Ok(root) if ratelimit::is_ratelimit(&root) => Ok(YamlKind::Ratelimit(root)),
+        Err((position, error)) if ratelimit::is_meant_as_ratelimit(&source.text) => {
+            let at = ImportedLine { file: source.name.clone(), line: position.line };
+            Err(ImportFault::new(&at, error.message).with_column(position.column))
+        }
+        _ => Ok(YamlKind::Ingress),
+    }
+}
+
 /// The gateway's own check. Files that it cannot read here may exist where the gateway will run.
 fn check_yaml(yaml: &str, path: &Path, report: &mut ImportReport) -> Result<(), ImportFault> {
+    if yaml.len() as u64 > config::FILE_MAX {
+        let at = ImportedLine { file: path.display().to_string(), line: 1 };
+        let message =
+            format!("the gateway.yaml has {} bytes, more than the 1 MiB that the gateway reads", yaml.len());
+        return Err(ImportFault::new(&at, message));
+    }
     let Err(found) = config::parse(yaml, &path.display().to_string()) else { return Ok(()) };
     let (missing, wrong): (Vec<_>, Vec<_>) =
         found.problems.into_iter().partition(|problem| problem.code == codes::UNREADABLE);

@@ -1,4 +1,5 @@
-//! Hand-written nginx.conf files with what becomes of them, in `cases/*.conf`.
+//! Hand-written nginx.conf files with what becomes of them, in `cases/*.conf`; and those of envoyproxy/ratelimit in
+//! `ratelimit/*.yaml`.
 //!
 //! The first lines of a file say what is expected: `# yaml: TEXT` and `# no yaml: TEXT` of the written file (runs of
 //! spaces and comments in it do not count), `# exact: TEXT`, `# differs: TEXT` and `# left out: TEXT` of a finding,
@@ -14,10 +15,15 @@ use sluicegate::import::{FindingKind, Imported, import_file};
 use crate::support::Scratch;
 
 fn case_files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import/cases");
+    list_cases("cases", "conf")
+}
+
+/// The files of a folder beside this one, by their ending.
+pub fn list_cases(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import").join(folder);
     let entries = std::fs::read_dir(folder).expect("the folder of cases");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "conf"));
+    files.retain(|file| file.extension().is_some_and(|extension| extension == ending));
     files.sort();
     files
 }
@@ -74,6 +80,10 @@ fn check_case(file: &Path) -> Result<(), String> {
 fn every_case_becomes_what_it_says() {
     let files = case_files();
     assert!(files.len() >= 60, "{} cases", files.len());
+    check_cases(&files);
+}
+
+pub fn check_cases(files: &[PathBuf]) {
     let failed: Vec<String> = files
         .iter()
         .filter_map(|file| Some(format!("{}: {}", file.display(), check_case(file).err()?)))

@@ -1,4 +1,5 @@
-//! `import`: what becomes of an nginx.conf and of Ingress objects, and that the gateway then decides as nginx does.
+//! `import`: what becomes of an nginx.conf, of Ingress objects and of files of envoyproxy/ratelimit, and that the
+//! gateway then decides as nginx and envoyproxy/ratelimit do.
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
@@ -12,3 +13,6 @@ mod fuzz;
 mod ingress;
 mod nginx_model;
 mod random_site;
+mod ratelimit;
+mod ratelimit_agrees;
+mod ratelimit_model;

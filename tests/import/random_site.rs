@@ -16,7 +16,7 @@ impl Dice {
         (z ^ (z >> 31)) % bound
     }
 
-    fn one_in(&mut self, bound: u64) -> bool {
+    pub fn one_in(&mut self, bound: u64) -> bool {
         self.below(bound) == 0
     }
 }

@@ -6,30 +6,19 @@
 mod annotations;
 mod object;
 
-use std::path::Path;
-
 use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan};
+use super::source::SourceText;
 use super::yaml_text::{one_or_list, quote};
-use super::{ImportFault, ImportReport, ImportedLine};
+use super::{ImportFault, ImportReport};
 use annotations::{IngressRules, read_rules};
 use object::{IngressObject, IngressPath, PortRef, ServiceTable, read_objects};
 
-const FILE_BYTES_MAX: u64 = 8 << 20;
-
 /// Imports the Ingress objects of a file; its services name the ports.
-pub(super) fn import_ingress(path: &Path) -> Result<(GatewayFile, ImportReport), ImportFault> {
-    let name = path.display().to_string();
-    let start = ImportedLine { file: name.clone(), line: 1 };
-    if std::fs::metadata(path).map_or(0, |data| data.len()) > FILE_BYTES_MAX {
-        return Err(ImportFault::new(&start, "the file is larger than 8 MiB"));
-    }
-    let bytes = std::fs::read(path)
-        .map_err(|error| ImportFault::new(&start, format!("it cannot be read: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|_| ImportFault::new(&start, "it is not UTF-8 text"))?;
+pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, ImportReport), ImportFault> {
     let mut report = ImportReport::default();
-    let (objects, services) = read_objects(&text, &name, &mut report)?;
+    let (objects, services) = read_objects(&source.text, &source.name, &mut report)?;
     if objects.is_empty() {
-        return Err(ImportFault::new(&start, "there is no Ingress to import"));
+        return Err(ImportFault::new(&source.start(), "there is no Ingress to import"));
     }
     let note = "ingress-nginx counts each IPv6 address by itself";
     let mut file =

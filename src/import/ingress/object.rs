@@ -130,7 +130,7 @@ pub(super) fn read_objects(
     for (offset, document) in split_documents(text) {
         let node = parse_document(&document).map_err(|(position, error)| {
             let at = ImportedLine { file: file.to_owned(), line: offset + position.line };
-            ImportFault::new(&at, error.message)
+            ImportFault::new(&at, error.message).with_column(position.column)
         })?;
         let place = Place { node: &node, offset, file };
         let items: Vec<Place<'_>> = match place.text_of("kind") {

@@ -71,10 +71,7 @@ pub(super) fn read_access(
     }
     let too_many = |TooManyNetworks| {
         let at = rules.first().map(|directive| directive.at.clone());
-        ImportFault {
-            at: at.unwrap_or(super::nowhere()),
-            message: "these rules become too many networks".to_owned(),
-        }
+        ImportFault::new(&at.unwrap_or(super::nowhere()), "these rules become too many networks")
     };
     let denied = first_match(&ordered, false).map_err(too_many)?;
     if denied.is_empty() {

@@ -1,0 +1,225 @@
+//! Files of envoyproxy/ratelimit: what becomes of each construct, the command line, bounds, and broken files.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use sluicegate::config;
+use sluicegate::import::{import_file, import_files};
+
+use crate::cases::{check_cases, list_cases};
+use crate::random_site::Dice;
+use crate::support::{Run, Scratch};
+
+#[test]
+fn every_case_becomes_what_it_says() {
+    let files = list_cases("ratelimit", "yaml");
+    assert!(files.len() >= 40, "{} cases", files.len());
+    check_cases(&files);
+}
+
+/// The example of the manual: the file, and what is written from it.
+#[test]
+fn the_example_of_the_manual_is_what_is_written() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/import.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let section = page.split("## Files of envoyproxy/ratelimit").nth(1).expect("the section");
+    let blocks: Vec<&str> =
+        section.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let imported = import_file(&Scratch::new().file("ratelimit.yaml", blocks[0])).unwrap();
+    let values = |text: &str| serde_yaml::from_str::<serde_yaml::Value>(text).expect("YAML");
+    assert_eq!(values(&imported.yaml), values(blocks[1]));
+    assert_eq!(imported.report.count_lost(), 0);
+}
+
+fn domain(name: &str) -> String {
+    format!(
+        "domain: {name}\ndescriptors: [{{ key: a, rate_limit: {{ unit: second, requests_per_unit: 1 }} }}]\n"
+    )
+}
+
+/// The domains of a written file.
+fn domains_of(yaml: &str) -> Vec<String> {
+    let yaml: serde_yaml::Value = serde_yaml::from_str(yaml).expect("YAML");
+    let domains = yaml["service"]["domains"].as_mapping().expect("domains");
+    domains.keys().map(|name| name.as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn each_file_of_several_has_its_domain() {
+    let scratch = Scratch::new();
+    let [one, two] = ["one", "two"].map(|name| scratch.file(&format!("{name}.yml"), &domain(name)));
+    let imported = import_files(&[two.clone(), one.clone()]).unwrap();
+    assert_eq!(domains_of(&imported.yaml), ["two", "one"]);
+    let loaded = config::parse(&imported.yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    // A folder is read in the order of the names, without hidden files and files of other kinds.
+    scratch.file(".hidden.yaml", "?");
+    scratch.file("README.md", "?");
+    let imported = import_file(scratch.path()).unwrap();
+    assert_eq!(domains_of(&imported.yaml), ["one", "two"]);
+    assert_eq!(imported.report.findings.len(), 4, "{}", imported.report.render_text());
+    let again = scratch.file("three.json", r#"{ "domain": "one", "descriptors": [] }"#);
+    let fault = import_files(&[one.clone(), two.clone(), again]).unwrap_err().to_string();
+    assert!(
+        fault.contains("three.json:1: the domain `one` is in ") && fault.ends_with("one.yml:1, too"),
+        "{fault}"
+    );
+    let ingress = scratch.file("ingress.yaml", "kind: Ingress\n");
+    let fault = import_files(&[one, ingress]).unwrap_err().to_string();
+    assert!(
+        fault.contains("ingress.yaml:1: of several files, each must be one of envoyproxy/ratelimit"),
+        "{fault}"
+    );
+}
+
+#[test]
+fn the_command_reads_folders_and_stdin() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path().join("config")).expect("a folder");
+    std::fs::create_dir(scratch.path().join("empty")).expect("a folder");
+    for name in ["one", "two"] {
+        scratch.file(&format!("config/{name}.yaml"), &domain(name));
+    }
+    let run = |args: &[&str]| Run::default().args(args).finish(scratch.path());
+    let folder = run(&["import", "config", "-o", "gateway.yaml"]);
+    assert_eq!(folder.code, Some(0), "{}", folder.stderr);
+    assert!(
+        folder.stderr.contains("config/one.yaml:2: a: 1 per second\n      limit one.a"),
+        "{}",
+        folder.stderr
+    );
+    assert_eq!(run(&["check", "gateway.yaml"]).code, Some(0));
+    let files = run(&["import", "config/two.yaml", "config/one.yaml", "--report", "json"]);
+    assert_eq!(domains_of(&files.stdout), ["two", "one"]);
+    let empty = run(&["import", "empty"]);
+    assert_eq!(empty.code, Some(3));
+    assert!(
+        empty.stderr.contains("empty:1: the folder has no .yaml, .yml or .json file"),
+        "{}",
+        empty.stderr
+    );
+    let pipe = |text: &str| {
+        let file = std::fs::File::open(scratch.file("stdin", text)).expect("a file");
+        Run::default().stdin(file.into()).args(&["import", "-"]).finish(scratch.path())
+    };
+    let piped = pipe(&domain("piped"));
+    assert_eq!(
+        (piped.code, domains_of(&piped.stdout)),
+        (Some(0), vec!["piped".to_owned()]),
+        "{}",
+        piped.stderr
+    );
+    let broken = pipe("domain: x\ndescriptors:\n  - key: [\n");
+    assert_eq!(broken.code, Some(3));
+    assert!(broken.stderr.contains("error: stdin:"), "{}", broken.stderr);
+    let lossy = pipe("domain: x\ndescriptors: [{ key: a, value: 'b*c', rate_limit: { unlimited: true } }]\n");
+    assert_eq!(lossy.code, Some(1), "{}", lossy.stderr);
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let scratch = Scratch::new();
+    let import = |text: &str| import_file(&scratch.file("ratelimit.yaml", text));
+    let fault = |text: &str| import(text).map(|_| ()).expect_err("a fault").to_string();
+    let many = |count: usize, rest: &str| {
+        let mut text = "domain: d\ndescriptors:\n".to_owned();
+        for index in 0..count {
+            writeln!(text, "  - {{ key: user, value: \"{index}\"{rest} }}").expect("a String");
+        }
+        text
+    };
+    let limit = ", rate_limit: { unit: minute, requests_per_unit: 9 }";
+    let imported = import(&many(3000, limit)).unwrap();
+    assert_eq!(imported.report.count_lost(), 0);
+    assert_eq!(imported.yaml.matches("exact: true").count(), 3000);
+    let too_many = fault(&many(10_001, ""));
+    assert!(too_many.contains("ratelimit.yaml:10003:7: there are more than 10000 descriptors"), "{too_many}");
+    // The same path is below each value and below none, so that each value needs a rule without a limit.
+    let crossed = many(9000, limit)
+        + "  - key: user\n    descriptors: [{ key: a, rate_limit: { unlimited: true } }]\n"
+        + "  - { key: a, rate_limit: { unlimited: true } }\n";
+    let crossed = fault(&crossed);
+    assert!(crossed.contains("more than the 10000 rules"), "{crossed}");
+    let wide = fault(&many(9000, limit));
+    assert!(wide.contains("more than the 1 MiB that the gateway reads"), "{wide}");
+    let deep = |depth: usize| {
+        let mut text = "domain: d\n".to_owned();
+        for level in 0..depth {
+            write!(text, "{0}descriptors:\n{0}- key: k{level}\n", "  ".repeat(level)).expect("a String");
+        }
+        text + &"  ".repeat(depth) + "rate_limit: { unit: second, requests_per_unit: 1 }\n"
+    };
+    import(&deep(60)).unwrap_or_else(|fault| panic!("{fault}"));
+    let too_deep = fault(&deep(61));
+    assert!(too_deep.contains("descriptors are nested more than 60 deep"), "{too_deep}");
+    assert!(fault(&deep(500)).contains("nested too deeply"), "{}", fault(&deep(500)));
+    let large = "domain: d\n".to_owned() + &"#".repeat(8 << 20);
+    assert!(fault(&large).contains("larger than 8 MiB"));
+    let laughs = "domain: d\nx: &a [1,1,1,1,1,1,1,1]\ny: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nz: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n\
+         u: &d [*c,*c,*c,*c,*c,*c,*c,*c]\nv: [*d,*d,*d,*d,*d,*d,*d,*d]\n";
+    assert!(fault(laughs).contains("aliases make the file too large"), "{}", fault(laughs));
+}
+
+/// Random damage to files: a fault with a place, or a file that the gateway's own check accepts.
+#[test]
+fn damaged_files_never_panic() {
+    const PIECES: [&str; 24] = [
+        "key: a",
+        "value: x*",
+        "value: ",
+        "*",
+        "rate_limit:",
+        "unit: day",
+        "requests_per_unit: 0",
+        "unlimited: true",
+        "descriptors:",
+        "- ",
+        "  ",
+        "\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "&a ",
+        "*a",
+        "<<: *a",
+        "share_threshold: true",
+        "replaces: [{ name: x }]",
+        "ü",
+        "\u{0}",
+    ];
+    let scratch = Scratch::new();
+    let cases: Vec<String> = list_cases("ratelimit", "yaml")
+        .iter()
+        .map(|file| std::fs::read_to_string(file).expect("a case"))
+        .collect();
+    let (mut understood, mut refused) = (0, 0);
+    for seed in 0..3000 {
+        let mut dice = Dice(seed);
+        let mut text: Vec<char> = cases[dice.below(cases.len() as u64) as usize].chars().collect();
+        for _ in 0..=dice.below(4) {
+            let at = dice.below(text.len() as u64 + 1) as usize;
+            let end = (at + dice.below(12) as usize).min(text.len());
+            let piece = match dice.below(3) {
+                0 => "",
+                _ => PIECES[dice.below(PIECES.len() as u64) as usize],
+            };
+            text.splice(at..end, piece.chars());
+        }
+        let text: String = text.into_iter().collect();
+        match import_file(&scratch.file("ratelimit.yaml", &text)) {
+            Ok(imported) => {
+                understood += 1;
+                config::parse(&imported.yaml, "gateway.yaml")
+                    .unwrap_or_else(|report| panic!("seed {seed}: {report}\n{text}\n{}", imported.yaml));
+            }
+            Err(fault) => {
+                refused += 1;
+                assert!(fault.at.line >= 1 && !fault.message.is_empty(), "seed {seed}: {fault}");
+                assert!(fault.at.line <= text.lines().count() + 1, "seed {seed}: {fault}");
+            }
+        }
+    }
+    assert!(understood > 300 && refused > 300, "{understood} understood, {refused} refused");
+}
