@@ -6,10 +6,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attack;
 mod auth;
 mod auth_proxies;
 mod auth_refusals;
-mod attack;
 mod callers;
 mod check;
 mod leases;

@@ -5,7 +5,8 @@ use crate::config::{Config, LEASE_TIME, LEASE_TIME_MAX};
 /// "calls at 127.0.0.1:9902 need no token; a lease ends after 10 seconds, …"; `None` without a service.
 pub fn describe_service(config: &Config) -> Option<String> {
     let service = config.service.as_ref()?;
-    let addresses: Vec<String> = service.listen.iter().map(|listen| listen.address.to_string()).collect();
+    let listeners = service.listen.iter().chain(&service.resp);
+    let addresses: Vec<String> = listeners.map(|listen| listen.address.to_string()).collect();
     let token = match service.tokens.len() {
         0 => "no token".to_owned(),
         1 => "the token".to_owned(),

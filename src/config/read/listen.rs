@@ -22,6 +22,10 @@ const SYSTEMD_NAME_MAX: usize = 255;
 /// Reads `listen`; relative paths start at `folder`.
 pub(crate) fn read_listen(root: &FieldReader<'_>, server: &ServerConfig, folder: &Path) -> Vec<ListenConfig> {
     let Some(value) = root.find(&root_fields::LISTEN) else {
+        // A file for the rate-limit service alone opens no port for requests.
+        if root.find(&root_fields::SERVICE).is_some() && root.find(&root_fields::LOCATIONS).is_none() {
+            return Vec::new();
+        }
         return vec![ListenConfig::with_address(ListenAddress::Port(8080))];
     };
     if value.is_empty() {

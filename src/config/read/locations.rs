@@ -38,7 +38,8 @@ pub(crate) fn read_locations(
     listen: &[ListenConfig],
 ) -> Vec<LocationConfig> {
     let Some(value) = root.find(&root_fields::LOCATIONS) else {
-        if root.is_nested("locations") {
+        let is_service_alone = listen.is_empty() && root.find(&root_fields::SERVICE).is_some();
+        if is_service_alone || root.is_nested("locations") {
             return Vec::new();
         }
         root.report_missing("locations", "write e.g. locations: [{ path: /, upstream: demo }]");
