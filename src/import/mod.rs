@@ -1,7 +1,7 @@
 //! `import`: writes a gateway.yaml from the configuration of another proxy, with a report of what became of each line.
 //!
-//! A reader ([`nginx`], [`ingress`], [`ratelimit`]) fills a [`gateway_file::GatewayFile`] and a [`report::ImportReport`]. What limits
-//! or denies and cannot be translated is listed as lost, never left out silently.
+//! A reader ([`nginx`], [`ingress`], [`ratelimit`]) fills a [`gateway_file::GatewayFile`] and a
+//! [`report::ImportReport`]. What limits or denies and cannot be translated is listed as lost, never left out silently.
 
 mod chain_plan;
 mod gateway_file;

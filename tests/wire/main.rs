@@ -33,6 +33,7 @@ mod drain_time;
 mod dry_run;
 mod examples;
 mod examples_charge;
+mod examples_service;
 mod explain;
 mod explain_all;
 mod forwarding;

@@ -1,5 +1,5 @@
-//! Descriptors whose calls envoyproxy/ratelimit gives to another one, because it compares keys and values joined by `_`:
-//! `path: "*"` stands for everything that begins with `path_`, so also for entries of the key `path_prefix`.
+//! Descriptors whose calls envoyproxy/ratelimit gives to another one, because it compares keys and values joined by
+//! `_`: `path: "*"` stands for everything that begins with `path_`, so also for entries of the key `path_prefix`.
 
 use super::descriptor::{EntryPattern, ImportedDescriptor};
 use crate::import::ImportReport;

@@ -1,7 +1,7 @@
 //! Files of envoyproxy/ratelimit: a domain each, with nested descriptors.
 //!
-//! Every path to a `rate_limit` becomes a limit and a rule of `service.domains`. Its windows are those of the clock, and
-//! its key has the entries that may have any value.
+//! Every path to a `rate_limit` becomes a limit and a rule of `service.domains`. Its windows are those of the clock,
+//! and its key has the entries that may have any value.
 
 mod descriptor;
 mod fields;

@@ -1,9 +1,9 @@
 //! The rules of a domain that find the same limits as envoyproxy/ratelimit.
 //!
-//! The gateway takes the most specific rule for a descriptor; envoyproxy/ratelimit takes one branch at each level of its
-//! tree. So each path to a limit is a rule, and where some of its values take another branch, there is another rule for
-//! those: with the limit that they find there, or without one. Narrowing an entry makes a rule more specific, so that the
-//! most specific rule for a descriptor is always one without such a fork.
+//! The gateway takes the most specific rule for a descriptor; envoyproxy/ratelimit takes one branch at each level of
+//! its tree. So each path to a limit is a rule, and where some of its values take another branch, there is another rule
+//! for those: with the limit that they find there, or without one. Narrowing an entry makes a rule more specific, so
+//! that the most specific rule for a descriptor is always one without such a fork.
 
 use std::collections::{HashMap, HashSet};
 

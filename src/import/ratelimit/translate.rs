@@ -191,7 +191,8 @@ fn add_limit(
         push(&mut fields, "dry_run", "true");
     }
     if descriptor.quota_mode && !descriptor.shadow_mode {
-        let says = "a call is refused as soon as this limit is over; in quota mode only if all such limits of the call are";
+        let says = "a call is refused as soon as this limit is over; \
+                    in quota mode only if all such limits of the call are";
         notes.push(says.to_owned());
     }
     file.limits.push(NamedLimitPlan { name: name.clone(), fields, source: descriptor.at.clone() });

@@ -49,10 +49,22 @@ pub enum CallResult {
     RespDenied,
     /// A Redis client sent a command that there is not, or no command at all.
     RespNoCall,
+    RlsAdmitted,
+    RlsWaited,
+    RlsRejected,
+    RlsBanned,
+    RlsFault,
+    /// It took longer than its caller accepts.
+    RlsLate,
+    RlsBad,
+    RlsHealthDone,
+    RlsHealthBad,
+    RlsDenied,
+    RlsNoCall,
 }
 
 /// The labels `door`, `call` and `result` of each [`CallResult`].
-const CALL_LABELS: [[&str; 3]; 30] = [
+const CALL_LABELS: [[&str; 3]; 41] = [
     ["check", "check", "admit"],
     ["check", "check", "wait"],
     ["check", "check", "reject"],
@@ -83,6 +95,17 @@ const CALL_LABELS: [[&str; 3]; 30] = [
     ["resp", "throttle", "bad_call"],
     ["resp", "any", "denied"],
     ["resp", "any", "no_call"],
+    ["rls", "should_rate_limit", "admit"],
+    ["rls", "should_rate_limit", "wait"],
+    ["rls", "should_rate_limit", "reject"],
+    ["rls", "should_rate_limit", "ban"],
+    ["rls", "should_rate_limit", "fault"],
+    ["rls", "should_rate_limit", "late"],
+    ["rls", "should_rate_limit", "bad_call"],
+    ["rls", "health", "done"],
+    ["rls", "health", "bad_call"],
+    ["rls", "any", "denied"],
+    ["rls", "any", "no_call"],
 ];
 
 /// The calls of a process.

@@ -16,7 +16,7 @@ use crate::base::secrets;
 use crate::config::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
 use crate::limit::Limit;
 use crate::limit::throttle::ThrottleTable;
-use crate::observe::metrics::{Metrics, RlsCallCounts, ServiceCallCounts};
+use crate::observe::metrics::{Metrics, ServiceCallCounts};
 use crate::proxy::reject::CompiledTemplate;
 use crate::shared::SharedLimit;
 
@@ -33,7 +33,6 @@ pub struct CallService {
     pub throttles: Arc<ThrottleTable>,
     pub counts: Arc<ServiceCallCounts>,
     pub domains: Domains,
-    pub rls_counts: Arc<RlsCallCounts>,
     /// Whether the process takes calls; false from the signal to stop on.
     pub serving: watch::Sender<bool>,
 }
@@ -66,13 +65,10 @@ impl CallService {
         let throttles = throttles.unwrap_or_else(|| Arc::new(ThrottleTable::new(config.state.max_keys)));
         let counts = previous.map(|calls| calls.counts.clone());
         let counts = counts.unwrap_or_else(|| Arc::new(ServiceCallCounts::new(workers)));
-        let rls_counts = previous.map(|calls| calls.rls_counts.clone());
-        let rls_counts = rls_counts.unwrap_or_else(|| Arc::new(RlsCallCounts::new(workers)));
         let serving = previous.map_or_else(|| watch::Sender::new(true), |calls| calls.serving.clone());
         if config.service.is_some() {
             let (held, counted) = (leases.clone(), throttles.clone());
             metrics.watch_calls(&counts, move || held.count() as u64, move || counted.key_count() as u64);
-            metrics.watch_rls_calls(&rls_counts);
         }
         let tokens = config.service.as_ref().map(|service| service.tokens.clone());
         let declared = config.declared_limits();
@@ -85,7 +81,7 @@ impl CallService {
             next = end;
         }
         let names = declared.iter().map(|limit| (config.limits[*limit].name.to_string(), *limit)).collect();
-        CallService { tokens, names, places, leases, throttles, counts, domains, rls_counts, serving }
+        CallService { tokens, names, places, leases, throttles, counts, domains, serving }
     }
 
     /// The limit that a call names.

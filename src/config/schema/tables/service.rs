@@ -18,9 +18,9 @@ section! {
     LISTEN: Special = Special(listen_or_none), "listen", "none", "127.0.0.1:9902";
     /// The addresses for Redis clients, which ask by `CL.THROTTLE`; written as `listen`, without HTTP/2.
     RESP: Special = Special(listen_or_none), "resp", "none", "127.0.0.1:6380";
-    /// The token that calls must carry as `Authorization: Bearer TOKEN`, `/auth` as `Sluicegate-Token: TOKEN`, and Redis
-    /// clients as `AUTH TOKEN`; or several, any of which is accepted. An address that is neither a loopback address nor
-    /// a unix socket requires one.
+    /// The token that calls must carry as `Authorization: Bearer TOKEN`, `/auth` as `Sluicegate-Token: TOKEN`, and
+    /// Redis clients as `AUTH TOKEN`; or several, any of which is accepted. An address that is neither a loopback
+    /// address nor a unix socket requires one.
     TOKEN: OneOrMoreOrWord<Text<Secret>> =
         OneOrMoreOrWord("none", Text::new("visible ASCII without spaces", parse_token)),
         "token", "none", "\"${SERVICE_TOKEN}\"";

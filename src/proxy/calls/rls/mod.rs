@@ -16,9 +16,9 @@ use http::header::HeaderMap;
 use http::{Method, Response, StatusCode};
 use http_body::Body;
 
-use super::BODY_MAX;
+use super::{BODY_MAX, count_call};
 use crate::base::clock::Now;
-use crate::observe::metrics::RlsCallResult;
+use crate::observe::metrics::CallResult;
 use crate::proxy::forward;
 use crate::proxy::forward::ResponseBody;
 use crate::proxy::gateway::CallerFault;
@@ -59,11 +59,11 @@ impl RlsCall {
         }
     }
 
-    fn bad_result(self) -> RlsCallResult {
+    fn bad_result(self) -> CallResult {
         match self {
-            RlsCall::ShouldRateLimit | RlsCall::Json => RlsCallResult::Bad,
-            RlsCall::HealthCheck | RlsCall::HealthWatch => RlsCallResult::HealthBad,
-            RlsCall::Unknown => RlsCallResult::NoCall,
+            RlsCall::ShouldRateLimit | RlsCall::Json => CallResult::RlsBad,
+            RlsCall::HealthCheck | RlsCall::HealthWatch => CallResult::RlsHealthBad,
+            RlsCall::Unknown => CallResult::RlsNoCall,
         }
     }
 }
@@ -104,7 +104,7 @@ pub async fn answer_rls(
         RlsCall::HealthCheck | RlsCall::HealthWatch | RlsCall::Unknown => {
             return match health::answer_health(call, &bytes, &state) {
                 Ok(response) => {
-                    count_call(&state, RlsCallResult::HealthDone);
+                    count_call(&state, CallResult::RlsHealthDone);
                     forward::grpc_response(response, state)
                 }
                 Err(fault) => refuse_call(call, CallRefusal::bad(call, fault), state),
@@ -127,7 +127,7 @@ pub async fn answer_rls(
 /// Why a call gets no answer of its own, and how that is counted.
 pub(super) struct CallRefusal {
     fault: RlsFault,
-    result: RlsCallResult,
+    result: CallResult,
     /// `None` = it is counted already.
     counted: Option<Fault>,
 }
@@ -139,9 +139,9 @@ impl CallRefusal {
 
     fn of_body(call: RlsCall, fault: Fault) -> CallRefusal {
         let result = match fault {
-            Fault::LocationTimeout => RlsCallResult::Late,
+            Fault::LocationTimeout => CallResult::RlsLate,
             fault if fault.is_by_client() => call.bad_result(),
-            _ => RlsCallResult::Fault,
+            _ => CallResult::RlsFault,
         };
         CallRefusal { fault: RlsFault::of_gateway(fault), result, counted: Some(fault) }
     }
@@ -152,7 +152,7 @@ fn check_call(call: RlsCall, inbound: &InboundRequest, state: &RequestState) -> 
     let headers = inbound.request.headers();
     authorize(headers, state)?;
     let no_call =
-        |fault| CallRefusal { fault, result: RlsCallResult::NoCall, counted: Some(Fault::NoLocation) };
+        |fault| CallRefusal { fault, result: CallResult::RlsNoCall, counted: Some(Fault::NoLocation) };
     if call == RlsCall::Unknown {
         let path = inbound.request.uri().path();
         return Err(no_call(RlsFault::unimplemented(format!("there is no method {path}"))));
@@ -185,11 +185,7 @@ fn authorize(headers: &HeaderMap, state: &RequestState) -> Result<(), CallRefusa
             (RlsFault::unimplemented("the configuration has no rate-limit service"), Fault::NoLocation)
         }
     };
-    Err(CallRefusal { fault, result: RlsCallResult::Denied, counted: Some(counted) })
-}
-
-fn count_call(state: &RequestState, result: RlsCallResult) {
-    state.worker.gateway.calls.rls_counts.count_call(state.worker.id, result);
+    Err(CallRefusal { fault, result: CallResult::RlsDenied, counted: Some(counted) })
 }
 
 /// Notes why a call is refused, for log and metrics.

@@ -10,7 +10,7 @@ use super::{CallRefusal, RlsCall, count_call};
 use crate::admission::chain::Decisions;
 use crate::base::clock::Now;
 use crate::net::deadline::ticks_for;
-use crate::observe::metrics::RlsCallResult;
+use crate::observe::metrics::CallResult;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::judge;
@@ -75,7 +75,7 @@ pub(super) async fn run_call(
     };
     if looked.is_refused {
         let refused = add_looks(&mut answer, &mut state, parts.charged.iter().chain(&parts.given)).await;
-        count_call(&state, RlsCallResult::Rejected);
+        count_call(&state, CallResult::RlsRejected);
         return (state, refused.map(|_| answer.finish()));
     }
     if let Some(part) = &parts.charged {
@@ -191,7 +191,7 @@ async fn add_looks<'p, 'c: 'p>(
 fn refusal_of(rejection: Rejection) -> CallRefusal {
     let fault = rejection.counted_fault().unwrap_or(Fault::Internal);
     let fault_answer = RlsFault::of_gateway(fault);
-    CallRefusal { fault: fault_answer, result: RlsCallResult::Fault, counted: Some(fault) }
+    CallRefusal { fault: fault_answer, result: CallResult::RlsFault, counted: Some(fault) }
 }
 
 /// Keeps the charges of an admitted call.
@@ -216,7 +216,7 @@ fn conclude(state: &mut RequestState, is_admitted: bool, deadline: CallDeadline)
 
 fn late() -> CallRefusal {
     let counted = Some(Fault::LocationTimeout);
-    CallRefusal { fault: RlsFault::late(), result: RlsCallResult::Late, counted }
+    CallRefusal { fault: RlsFault::late(), result: CallResult::RlsLate, counted }
 }
 
 /// The charges of an admitted call stay as they were taken: no response corrects them.
@@ -234,7 +234,7 @@ fn conclude_refusal(state: &RequestState) -> Result<(), CallRefusal> {
         // Counted where it was found.
         Verdict::Fault(fault) => Err(CallRefusal {
             fault: RlsFault::of_gateway(fault),
-            result: RlsCallResult::Fault,
+            result: CallResult::RlsFault,
             counted: None,
         }),
         _ => Ok(()),
@@ -245,10 +245,10 @@ fn count_verdict(state: &RequestState) {
     count_call(
         state,
         match state.verdict {
-            Verdict::Admit => RlsCallResult::Admitted,
-            Verdict::Wait => RlsCallResult::Waited,
-            Verdict::Ban => RlsCallResult::Banned,
-            _ => RlsCallResult::Rejected,
+            Verdict::Admit => CallResult::RlsAdmitted,
+            Verdict::Wait => CallResult::RlsWaited,
+            Verdict::Ban => CallResult::RlsBanned,
+            _ => CallResult::RlsRejected,
         },
     );
 }
