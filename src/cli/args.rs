@@ -88,21 +88,35 @@ pub(super) struct CheckArgs {
 pub(super) struct ExplainArgs {
     /// The method, e.g. GET
     #[arg(value_parser = MethodParser, hide_possible_values = true)]
-    pub method: String,
+    #[arg(required_unless_present = "limits", conflicts_with = "limits")]
+    pub method: Option<String>,
     /// A path or a URL, e.g. /api/ or http://example.com/api/
-    #[arg(value_hint = ValueHint::Url)]
-    pub url: String,
-    /// Address of the peer: the client, or the proxy in front
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_hint = ValueHint::Other)]
-    pub ip: String,
+    #[arg(value_hint = ValueHint::Url, required_unless_present = "limits", conflicts_with = "limits")]
+    pub url: Option<String>,
+    /// Limits that a call of the rate-limit service names, e.g. sms,mail; in place of METHOD and URL
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_hint = ValueHint::Other)]
+    pub limits: Vec<String>,
+    /// A part of the key of the call, e.g. account=acme or header:x-user=bob; may be given several times
+    #[arg(long = "key", value_name = "PART=VALUE", value_hint = ValueHint::Other)]
+    pub keys: Vec<String>,
+    /// The units that the call takes, in place of the cost of each limit
+    #[arg(long, value_name = "UNITS", value_hint = ValueHint::Other)]
+    pub cost: Option<u64>,
+    /// The longest wait that the call accepts, e.g. 2s; without it it never waits
+    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other)]
+    pub wait: Option<String>,
+    /// Address of the peer [default: 127.0.0.1]: the client, or the proxy in front; with --limits the key part ip
+    #[arg(long, value_name = "ADDRESS", value_hint = ValueHint::Other)]
+    pub ip: Option<String>,
     /// A header of the request, e.g. 'X-Account-Id: acme'; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_hint = ValueHint::Other)]
+    #[arg(conflicts_with = "limits")]
     pub headers: Vec<String>,
     /// The body, for limits that read it; @FILE reads it from a file, @- from stdin
-    #[arg(short = 'd', long, value_name = "BODY", value_hint = ValueHint::Other)]
+    #[arg(short = 'd', long, value_name = "BODY", conflicts_with = "limits", value_hint = ValueHint::Other)]
     pub data: Option<String>,
     /// Name of the listener; without it the first one that serves the scheme of the URL
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "limits")]
     pub listener: Option<String>,
     /// Use the counters of the running gateway, by the admin address of the file; nothing is charged
     #[arg(long)]

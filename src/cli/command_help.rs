@@ -60,6 +60,7 @@ const ALL: [CommandHelp; 25] = [
         examples: &[
             ("sluicegate explain GET /api/ --ip 192.0.2.7", "by the file alone, with fresh counters"),
             ("sluicegate explain GET /api/ -H 'X-Account-Id: acme' --live", "with the running counters"),
+            ("sluicegate explain --limits sms --key account=acme --live", "a call of the rate-limit service"),
         ],
         codes: &[0, 1, 2, 3, 5],
     },

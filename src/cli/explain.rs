@@ -1,7 +1,10 @@
-//! `explain`: explains the decision on a request, from the file alone or from the running gateway.
+//! `explain`: explains the decision on a request or on a call of the rate-limit service, from the file alone or from the
+//! running gateway.
 
 use std::io;
 use std::process::ExitCode;
+
+use serde_json::{Map, Value};
 
 use super::admin_client::{self, AdminFault};
 use super::args::ExplainArgs;
@@ -16,15 +19,14 @@ use crate::operate::explain::Query;
 
 /// Explains with fresh counters, or with `live` with those of the running gateway.
 pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> ExitCode {
-    let ExplainArgs { method, url, ip, headers, data, listener, live, json } = args;
-    let data = match data.map(read_data).transpose() {
-        Ok(data) => data,
+    let (live, json) = (args.live, args.json);
+    let query = match build_query(args) {
+        Ok(query) => query,
         Err(why) => {
             print_error(&format!("error: {why}\n"));
             return ExitCode::from(WRONG_COMMAND_LINE);
         }
     };
-    let query = Query { method, url, ip, headers, listener, data };
     let config = match input.load() {
         Ok(loaded) => loaded.config,
         Err(report) => {
@@ -42,6 +44,40 @@ pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+fn build_query(args: ExplainArgs) -> Result<Query, String> {
+    if !args.limits.is_empty() {
+        return build_call(args).map(Query::of_call);
+    }
+    if !args.keys.is_empty() || args.cost.is_some() || args.wait.is_some() {
+        return Err("--key, --cost and --wait describe a call, whose limits --limits names".to_owned());
+    }
+    let ExplainArgs { method, url, ip, headers, data, listener, .. } = args;
+    let data = data.map(read_data).transpose()?;
+    // The command line has both unless it names limits.
+    let (method, url) = (method.unwrap_or_default(), url.unwrap_or_default());
+    let ip = ip.unwrap_or_else(|| "127.0.0.1".to_owned());
+    Ok(Query { method, url, ip, headers, listener, data, call: None })
+}
+
+/// The body of the `/check` that the arguments describe.
+fn build_call(args: ExplainArgs) -> Result<Value, String> {
+    let ExplainArgs { limits, keys, cost, wait, ip, .. } = args;
+    let mut key: Map<String, Value> = ip.map(|ip| ("ip".to_owned(), ip.into())).into_iter().collect();
+    for part in &keys {
+        let wrong = || format!("`{}` is no part of a key; write e.g. account=acme", part.escape_debug());
+        let (name, value) = part.split_once('=').ok_or_else(wrong)?;
+        if key.insert(name.to_owned(), value.into()).is_some() {
+            return Err(format!("the part `{}` of the key is given twice", name.escape_debug()));
+        }
+    }
+    let mut call = Map::new();
+    call.insert("limits".to_owned(), limits.into());
+    call.insert("key".to_owned(), key.into());
+    call.extend(cost.map(|cost| ("cost".to_owned(), cost.into())));
+    call.extend(wait.map(|wait| ("wait".to_owned(), wait.into())));
+    Ok(call.into())
 }
 
 /// The body as given, or as of the file behind an `@`.

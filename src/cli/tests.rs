@@ -77,6 +77,8 @@ fn wrong_arguments_are_exit_2() {
         &["-c", "x", "recommend", "y"],
         &["explain", "GET"],
         &["explain", "GET", "x"],
+        &["explain", "GET", "/", "--limits", "sms"],
+        &["explain", "GET", "/", "--key", "account=acme"],
         &["chekc"],
         &["proxy"],
         &["check", "--what"],

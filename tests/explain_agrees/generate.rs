@@ -238,6 +238,7 @@ pub fn arrival() -> impl Strategy<Value = Arrival> {
                 headers: one_length(headers),
                 listener: None,
                 data: None,
+                call: None,
             },
             hold_ms,
         })

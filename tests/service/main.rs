@@ -12,6 +12,7 @@ mod auth_proxies;
 mod auth_refusals;
 mod callers;
 mod check;
+mod explain;
 mod leases;
 mod listeners;
 mod operators;

@@ -28,6 +28,7 @@ fn every_snippet_of_the_page_answers_what_it_says() {
     let gateway = Gateway::start(&file.replace("127.0.0.1:9902", "127.0.0.1:0"));
     let address = service(&gateway).to_string();
     let scratch = Scratch::new();
+    scratch.file("gateway.yaml", file);
     let run_with = |program: &[&str], name: &str, text: &str| {
         let path = scratch.file(name, &text.replace("127.0.0.1:9902", &address));
         let mut command = Command::new(program[0]);
@@ -52,12 +53,19 @@ fn every_snippet_of_the_page_answers_what_it_says() {
             "go" => assert_eq!(run_with(&["go", "run"], "check.go", text).trim(), "admit"),
             "java" => assert_eq!(run("java", "Check.java", text).trim(), "admit"),
             "js" => assert_eq!(run("node", "check.js", text).trim(), "admit"),
+            "text" => {
+                let (command, said) = text.split_once('\n').expect("a command and its output");
+                let args: Vec<&str> =
+                    command.strip_prefix("$ sluicegate ").expect("a command").split(' ').collect();
+                let finished = Run::default().args(&args).finish(scratch.path());
+                assert_eq!(finished.stdout, said, "{finished:?}");
+            }
             "yaml" | "json" => continue,
             other => panic!("nothing runs a snippet of {other}"),
         }
         executed += 1;
     }
-    assert_eq!(executed, 9);
+    assert_eq!(executed, 10);
     assert!(expected.next().is_none(), "an answer without a call");
 }
 

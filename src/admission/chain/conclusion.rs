@@ -30,6 +30,9 @@ impl<M: ChainMode> ChainPass<'_, M> {
             self.held.displace_waiters();
         }
         if let Some(slot_wait) = self.findings.slot_wait {
+            if !waiter.accepts_wait() {
+                return reject_without_slots(self.held, slot_wait.1, self.decisions);
+            }
             return match waiter.take_place::<M>() {
                 Some(place) => ChainVerdict::Wait(Queued::for_slots(
                     self.held,

@@ -1,14 +1,14 @@
 //! The JSON objects of `/explain`.
 
-use super::json_shape::JsonShape::{Count, Flag, List, Nullable, Object, Text, Words};
+use super::json_shape::JsonShape::{Any, Count, Flag, List, Nullable, Object, Text, Words};
 use super::json_shape::{JsonObject, always, maybe};
 
 /// The request to explain.
 pub(super) static QUERY: JsonObject = JsonObject {
     name: "ExplainRequest",
     fields: &[
-        always("method", Text, "The method, in capitals."),
-        always("url", Text, "A path with or without a query, or a URL."),
+        maybe("method", Text, "The method, in capitals; absent only with `call`."),
+        maybe("url", Text, "A path with or without a query, or a URL; absent only with `call`."),
         maybe("ip", Text, "The address of the peer; 127.0.0.1 if absent."),
         maybe("headers", List(&Text), "Header lines, `Name: value` each."),
         maybe(
@@ -17,13 +17,15 @@ pub(super) static QUERY: JsonObject = JsonObject {
             "The name of the listener; else the first one of the URL's scheme.",
         ),
         maybe("data", Nullable(&Text), "The body, for limits that read it."),
+        maybe("call", Any, "The body of a `/check` that names limits, in place of a request."),
     ],
 };
 
 pub(super) static EXPLANATION: JsonObject = JsonObject {
     name: "Explanation",
     fields: &[
-        always("client", Object(&CLIENT), "The client, behind trusted proxies."),
+        maybe("named_limits", List(&Text), "The limits that a call names; absent for a request."),
+        maybe("client", Object(&CLIENT), "The client, behind trusted proxies; absent for a call."),
         maybe("host", Text, "The host; absent when it cannot be read."),
         maybe("path", Text, "The normalised path; absent when there is none."),
         maybe(

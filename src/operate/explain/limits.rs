@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
+use smallvec::SmallVec;
 
 use super::describe;
 use crate::admission::chain;
@@ -11,7 +12,6 @@ use crate::admission::chain::{
     WaitingRequest,
 };
 use crate::base::clock::Now;
-use crate::config::LocationId;
 use crate::config::MissingKey;
 use crate::config::describe::{describe_chain_limit, describe_rate};
 use crate::limit::{Limit, LimitOutcome};
@@ -55,6 +55,9 @@ pub struct LimitExplanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_redis: Option<&'static str>,
     pub counters: Vec<CounterExplanation>,
+    /// A call of the rate-limit service names the limit.
+    #[serde(skip)]
+    pub(super) is_named: bool,
 }
 
 /// What is said of a limit that reads the body, where none is given.
@@ -92,13 +95,8 @@ pub(super) struct LookMode {
     pub limits: Vec<LimitExplanation>,
     /// The shared limits that the store did not decide about.
     undecided: Vec<UndecidedLimit>,
-}
-
-/// A request that its limits admit, perhaps after a wait.
-pub(super) struct AdmittedPlan {
-    /// The location, or the rejection of a request that none serves.
-    pub route: Result<LocationId, Rejection>,
-    pub wait: Option<PlannedWait>,
+    /// The indices of the limits that a call names, in the chain; `None` = all limits of the chain judge.
+    selected: Option<SmallVec<[u16; 8]>>,
 }
 
 /// The wait of a request in a queue.
@@ -135,25 +133,28 @@ impl<'r> JudgeMode<'r> for LookMode {
         limit: &Limit,
         demand: &Result<LimitDemand, ChargeFault>,
     ) {
-        self.limits.push(explain_limit(gateway, facts, caller, limit, demand));
+        let is_named = self.selected.is_some();
+        self.limits.push(explain_limit(gateway, facts, caller, limit, demand, is_named));
     }
 }
 
 impl LookMode {
-    /// Completes the judgement of the chain, with the store if there is a `session`.
+    /// Looks at the limits that a call names, by their indices in the chain of all limits.
+    pub(super) fn for_call(selected: SmallVec<[u16; 8]>) -> LookMode {
+        LookMode { selected: Some(selected), ..LookMode::default() }
+    }
+
+    /// Completes the judgement of the chain, with the store if there is a `session`; `None` = admitted without a wait.
     ///
     /// # Errors
     /// The rejection by a limit.
     pub(super) async fn finish_chain(
         &mut self,
-        gateway: &Gateway,
         session: Option<&Session>,
-        facts: &RequestFacts<'_>,
+        waiter: WaitingRequest<'_>,
         verdict: Option<ChainVerdict<PendingStore<Look>>>,
         decisions: &mut Decisions,
-    ) -> Result<AdmittedPlan, Rejection> {
-        let waiting_size = || facts.waiting_bytes();
-        let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
+    ) -> Result<Option<PlannedWait>, Rejection> {
         let undecided = &mut self.undecided;
         let wait = match verdict {
             Some(ChainVerdict::AskStore(pending)) => {
@@ -171,13 +172,22 @@ impl LookMode {
             Some(ChainVerdict::Reject(rejection)) => return Err(judge::translate_rejection(&rejection)),
             Some(ChainVerdict::Admit(_)) | None => None,
         };
-        Ok(AdmittedPlan { route: facts.route_or_rejection(), wait })
+        Ok(wait)
     }
 
     /// Adds the state of each counter.
     pub(super) fn add_counters(&mut self, limits: &LimitChain, decisions: &[RateDecision]) {
+        let selected = self.selected.as_deref();
+        let place_of = |index: usize| match selected {
+            Some(selected) => selected.iter().position(|place| usize::from(*place) == index),
+            None => Some(index),
+        };
         for limit in &self.undecided {
-            self.limits[limit.limit_index].without_redis = match (limit.fallback, &limit.share) {
+            let Some(looked) = place_of(limit.limit_index).and_then(|place| self.limits.get_mut(place))
+            else {
+                continue;
+            };
+            looked.without_redis = match (limit.fallback, &limit.share) {
                 (Some(fallback), _) => Some(fallback.as_str()),
                 (None, None) => Some("offline"),
                 (None, Some(_)) => None,
@@ -189,7 +199,9 @@ impl LookMode {
             let limit = undecided
                 .and_then(|one| one.share.as_deref())
                 .unwrap_or_else(|| &limits.chain.limits()[index]);
-            self.limits[index].counters.push(explain_counter(limit, decision));
+            if let Some(looked) = place_of(index).and_then(|place| self.limits.get_mut(place)) {
+                looked.counters.push(explain_counter(limit, decision));
+            }
         }
     }
 }
@@ -200,10 +212,13 @@ fn explain_limit(
     caller: &Caller<'_>,
     limit: &Limit,
     demand: &Result<LimitDemand, ChargeFault>,
+    is_named: bool,
 ) -> LimitExplanation {
     let (config, route) = (&limit.config, facts.route());
-    let location = route.map(|index| &gateway.config.locations[index]);
+    // The views of a location do not hold for a call that names the limit.
+    let location = route.filter(|_| !is_named).map(|index| &gateway.config.locations[index]);
     let key = describe::describe_key(gateway, config, &caller.subject, route);
+    let lacks_body = config.reads_body() && matches!(facts.body_view, BodyView::Absent);
     let mut explanation = LimitExplanation {
         name: limit.name.to_string(),
         does: describe_chain_limit(&gateway.config, limit.id, location),
@@ -211,13 +226,14 @@ fn explain_limit(
         unenforced: false,
         skipped: None,
         problem: None,
-        body: (config.reads_body() && matches!(facts.body_view, BodyView::Absent)).then_some(BODY_MISSING),
+        body: (lacks_body && !is_named).then_some(BODY_MISSING),
         counts_by: None,
         grant: None,
         cost: None,
         reserves: None,
         without_redis: None,
         counters: Vec::new(),
+        is_named,
     };
     let missing = key.missing.join(" or ");
     match demand {

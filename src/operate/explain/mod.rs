@@ -3,6 +3,7 @@
 //! The functions of production make every decision; this module only describes them. Nothing is charged, nothing is
 //! sent.
 
+mod call;
 mod describe;
 mod limits;
 mod query;
@@ -13,7 +14,7 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::admission::chain::Decisions;
+use crate::admission::chain::{Decisions, WaitingRequest};
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
 use crate::config::describe::describe_location;
@@ -26,7 +27,7 @@ use crate::request::cors;
 use crate::request::location::{Arrival, LocationCandidate};
 use crate::request::source::{BodyValues, Token, TokenVerifier};
 use crate::shared::Session;
-use limits::{AdmittedPlan, LookMode};
+use limits::LookMode;
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};
 pub(super) use query::ParsedQuery;
@@ -36,7 +37,12 @@ pub use verdict::VerdictExplanation;
 /// The decision on one request, and its reasons. `Display` renders it for people.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
-    pub client: ClientExplanation,
+    /// The limits that a call of the rate-limit service names; empty for a request.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub named_limits: Vec<String>,
+    /// Absent for a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientExplanation>,
     /// Canonical; absent when it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -183,6 +189,12 @@ pub async fn explain_request(
     query: &Query,
     now: Now,
 ) -> Result<Explanation, String> {
+    if let Some(call) = &query.call {
+        if query.describes_request() {
+            return Err("`call` stands alone: a call has the parts of its key, and no request".to_owned());
+        }
+        return call::explain_call(gateway, session, call, now).await;
+    }
     let parsed = ParsedQuery::parse_query(query, &gateway.config.listen)?;
     let client = gateway.clients.find_client(Some(parsed.peer), &parsed.headers);
     let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
@@ -209,7 +221,9 @@ pub async fn explain_request(
         facts.body_view = BodyView::Read(&values);
         judged = judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict);
     }
-    let planned = look.finish_chain(gateway, session, &facts, verdict, &mut decisions).await;
+    let waiting_size = || facts.waiting_bytes();
+    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
+    let planned = look.finish_chain(session, waiter, verdict, &mut decisions).await;
     let outcome = judged.and(planned);
     let chain = gateway.chain_for(facts.route());
     look.add_counters(chain, &decisions);
@@ -217,15 +231,14 @@ pub async fn explain_request(
     let not_judged = chain.chain.limits().iter().skip(look.limits.len());
     explanation.limits_not_judged = not_judged.map(|limit| limit.name.to_string()).collect();
     explanation.limits = look.limits;
-    explanation.verdict = match outcome {
-        Ok(AdmittedPlan { route: Ok(route), wait }) => {
-            verdict::explain_admitted(gateway, &facts, route, wait)
+    let reject =
+        |rejection: &Rejection| verdict::explain_rejected(gateway, rejection, facts.route(), facts.is_grpc());
+    explanation.verdict = match (outcome, facts.route_or_rejection()) {
+        (Ok(wait), Ok(route)) => verdict::explain_admitted(gateway, &facts, route, wait),
+        (Ok(wait), Err(unserved)) => {
+            VerdictExplanation { wait_ms: wait.and_then(|wait| wait.wait_ms), ..reject(&unserved) }
         }
-        Ok(AdmittedPlan { route: Err(rejection), wait }) => VerdictExplanation {
-            wait_ms: wait.and_then(|wait| wait.wait_ms),
-            ..verdict::explain_rejected(gateway, &rejection, &facts)
-        },
-        Err(rejection) => verdict::explain_rejected(gateway, &rejection, &facts),
+        (Err(rejection), _) => reject(&rejection),
     };
     Ok(explanation)
 }
@@ -239,7 +252,8 @@ fn explain_facts(
 ) -> Explanation {
     let unless_empty = |text: String| (!text.is_empty()).then_some(text);
     let mut explanation = Explanation {
-        client: describe::explain_client(gateway, parsed, facts.head.client),
+        named_limits: Vec::new(),
+        client: Some(describe::explain_client(gateway, parsed, facts.head.client)),
         host: unless_empty(facts.host.to_string()),
         path: unless_empty(describe::escape_bytes(&facts.path)),
         arrival: explain_arrival(gateway, facts),

@@ -19,8 +19,11 @@ use crate::request::location;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {
+    /// Empty for a call.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub method: String,
-    /// A path with or without a query, or a URL.
+    /// A path with or without a query, or a URL; empty for a call.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
     /// The address of the peer: the client, or the proxy in front.
     #[serde(default = "loopback")]
@@ -34,6 +37,23 @@ pub struct Query {
     /// The body, for limits that read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
+    /// The body of a `/check` that names limits, in place of a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<serde_json::Value>,
+}
+
+impl Query {
+    /// A call of the rate-limit service, by the body of its `/check`.
+    pub fn of_call(call: serde_json::Value) -> Query {
+        let (method, url, ip, headers) = (String::new(), String::new(), loopback(), Vec::new());
+        Query { method, url, ip, headers, listener: None, data: None, call: Some(call) }
+    }
+
+    /// Whether it has members of a request.
+    pub(super) fn describes_request(&self) -> bool {
+        let is_empty = self.method.is_empty() && self.url.is_empty() && self.headers.is_empty();
+        !is_empty || self.ip != loopback() || self.listener.is_some() || self.data.is_some()
+    }
 }
 
 /// The parsed query: a request as it would arrive.

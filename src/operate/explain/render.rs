@@ -4,30 +4,17 @@ use std::fmt;
 
 use super::describe::format_ns;
 use super::{
-    ArrivalExplanation, CounterExplanation, Explanation, GrantExplanation, LimitExplanation,
-    QueueExplanation, VerdictExplanation,
+    ArrivalExplanation, ClientExplanation, CounterExplanation, Explanation, GrantExplanation,
+    LimitExplanation, QueueExplanation, VerdictExplanation,
 };
 
 const MS: u64 = 1_000_000;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "client    {}: {}", self.client.ip, self.client.why)?;
-        writeln!(f, "host      {}", self.host.as_deref().unwrap_or("cannot be read"))?;
-        writeln!(f, "path      {}", self.path.as_deref().unwrap_or("cannot be read"))?;
-        match &self.arrival {
-            Some(ArrivalExplanation { scheme, listener: Some(listener) }) => {
-                writeln!(f, "arrival   {scheme}, listener {listener}")?
-            }
-            Some(ArrivalExplanation { scheme, listener: None }) => writeln!(f, "arrival   {scheme}")?,
-            None => {}
-        }
-        match &self.location {
-            Some(found) => writeln!(f, "location  {}: {}", found.location, found.why)?,
-            None => writeln!(f, "location  none")?,
-        }
-        for other in &self.passed_over {
-            writeln!(f, "          not {}: {}", other.location, other.why)?;
+        match &self.client {
+            Some(client) => self.fmt_request(client, f)?,
+            None => writeln!(f, "call      {}", self.named_limits.join(", "))?,
         }
         if let Some(access) = self.access {
             writeln!(f, "access    {access}")?;
@@ -79,6 +66,30 @@ impl fmt::Display for Explanation {
     }
 }
 
+impl Explanation {
+    /// What a request has and a call has not.
+    fn fmt_request(&self, client: &ClientExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "client    {}: {}", client.ip, client.why)?;
+        writeln!(f, "host      {}", self.host.as_deref().unwrap_or("cannot be read"))?;
+        writeln!(f, "path      {}", self.path.as_deref().unwrap_or("cannot be read"))?;
+        match &self.arrival {
+            Some(ArrivalExplanation { scheme, listener: Some(listener) }) => {
+                writeln!(f, "arrival   {scheme}, listener {listener}")?
+            }
+            Some(ArrivalExplanation { scheme, listener: None }) => writeln!(f, "arrival   {scheme}")?,
+            None => {}
+        }
+        match &self.location {
+            Some(found) => writeln!(f, "location  {}: {}", found.location, found.why)?,
+            None => writeln!(f, "location  none")?,
+        }
+        for other in &self.passed_over {
+            writeln!(f, "          not {}: {}", other.location, other.why)?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for LimitExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  {}", self.does)?;
@@ -94,6 +105,7 @@ impl fmt::Display for LimitExplanation {
         }
         if let Some(by) = &self.counts_by {
             let units = match (self.cost, self.reserves) {
+                (_, Some(units)) if self.is_named => format!(", reserves {units} until it is settled"),
                 (_, Some(units)) => format!(", reserves {units} until its response is over"),
                 (Some(1) | None, None) => String::new(),
                 (Some(cost), None) => format!(", cost {cost}"),
@@ -163,6 +175,7 @@ impl fmt::Display for VerdictExplanation {
             }
             (None, Some(limit), Some(cause)) => write!(f, " by limit {limit}: {cause}")?,
             (None, None, Some(cause)) => write!(f, ": {cause}")?,
+            _ if self.then.is_none() => {}
             _ => write!(f, ":")?,
         }
         if let Some(seconds) = &self.retry_after {

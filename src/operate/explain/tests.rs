@@ -44,6 +44,7 @@ fn query(method: &str, url: &str, ip: &str, headers: &[&str]) -> Query {
         headers: headers.iter().map(|line| (*line).to_owned()).collect(),
         listener: None,
         data: None,
+        call: None,
     }
 }
 

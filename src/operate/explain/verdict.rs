@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::describe;
 use super::limits::PlannedWait;
 use crate::config::LocationId;
-use crate::proxy::gateway::{Action, Gateway};
+use crate::proxy::gateway::{Action, Gateway, LimitChain};
 use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
 
@@ -65,13 +65,17 @@ pub(super) fn explain_admitted(
             format!("redirected to {} with {}", describe::escape_bytes(&url), status.as_u16())
         }
     };
-    let name = |wait: PlannedWait| route.chain.chain.limits()[wait.limit_index].name.to_string();
+    VerdictExplanation { then: Some(then), ..explain_wait(&route.chain, wait) }
+}
+
+/// The verdict on what the limits of `chain` admit, perhaps after a wait.
+pub(super) fn explain_wait(chain: &LimitChain, wait: Option<PlannedWait>) -> VerdictExplanation {
+    let name = |wait: PlannedWait| chain.chain.limits()[wait.limit_index].name.to_string();
     VerdictExplanation {
         outcome: if wait.is_some() { "wait" } else { "admit" },
         wait_ms: wait.and_then(|wait| wait.wait_ms),
         position: wait.and_then(|wait| wait.position),
         limit: wait.map(name),
-        then: Some(then),
         ..VerdictExplanation::default()
     }
 }
@@ -105,13 +109,14 @@ fn describe_preflight(facts: &RequestFacts<'_>) -> String {
     }
 }
 
-/// Takes the status and Retry-After from the rendered answer.
+/// Takes the status and Retry-After from the answer as it is rendered for `route`.
 pub(super) fn explain_rejected(
     gateway: &Gateway,
     rejection: &Rejection,
-    facts: &RequestFacts<'_>,
+    route: Option<LocationId>,
+    grpc: bool,
 ) -> VerdictExplanation {
-    let (rejecter, grpc) = (gateway.rejecters.for_location(facts.route()), facts.is_grpc());
+    let rejecter = gateway.rejecters.for_location(route);
     let response: Response<_> = rejecter.render_rejection(rejection, &RejectContext::default(), grpc);
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let (limit, retry_after_ns) = match rejection {

@@ -197,7 +197,7 @@ fn read_request(fields: &FieldReader<'_>, from: &[IpNet], config: &Config) -> Op
     };
     let ip = from.first().map_or_else(String::new, |network| network.addr().to_string());
     let listener = fields.read_written(&step::LISTENER);
-    let mut query = Query { method, url, ip, headers: Vec::new(), listener, data: None };
+    let mut query = Query { method, url, ip, headers: Vec::new(), listener, data: None, call: None };
     if let Some(host) = fields.read_written(&step::HOST) {
         query.headers.push(format!("host: {}", String::from_utf8_lossy(host.as_bytes())));
     }

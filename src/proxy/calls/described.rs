@@ -21,7 +21,7 @@ use crate::request::location;
 use crate::request::source::BodyValues;
 
 /// A request, from the facts of a call.
-pub(super) struct Described {
+pub struct Described {
     pub request: Request<RequestBody>,
     /// [`UNIX_CLIENT`] if the call names none.
     pub ip: IpAddr,
@@ -32,9 +32,26 @@ pub(super) struct Described {
 const NO_HOST: HeaderValue = HeaderValue::from_static("localhost");
 
 impl Described {
+    /// Reads a call that names limits, as `/check` does.
+    ///
+    /// # Errors
+    /// A sentence on the fault for which `/check` would refuse the call.
+    pub fn read_named(body: &[u8], gateway: &Gateway) -> Result<Described, String> {
+        if gateway.config.service.is_none() {
+            return Err("the configuration has no rate-limit service".to_owned());
+        }
+        let call = CheckCall::read(body).map_err(|fault| fault.message)?;
+        if matches!(call.subject, CheckSubject::Request(_)) {
+            return Err(
+                "a call with `request` is explained as that request, by its method and URL".to_owned()
+            );
+        }
+        Described::from_call(&call, gateway).map_err(|fault| fault.message)
+    }
+
     /// # Errors
     /// A member of the call has a value that no request could have, or a part of a key is missing.
-    pub fn from_call(call: &CheckCall<'_>, gateway: &Gateway) -> Result<Described, CallFault> {
+    pub(super) fn from_call(call: &CheckCall<'_>, gateway: &Gateway) -> Result<Described, CallFault> {
         let (facts, limits) = match &call.subject {
             CheckSubject::Limits { limits, key } => {
                 let limits = find_limits(limits, gateway)?;

@@ -37,6 +37,7 @@ use crate::request::location;
 pub use auth::answer_auth;
 use call_body::LeaseCall;
 use call_value::CallFault;
+pub use described::Described;
 pub use rls::{RlsCall, answer_rls};
 
 /// Bytes of the body of a call.

@@ -7,8 +7,7 @@ use super::facts::{RequestFacts, RequestHead};
 use super::head;
 use super::head::Judgement;
 use super::mode::{ChargeRequest, JudgeMode};
-use crate::admission::chain;
-use crate::admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand, PendingStore};
+use crate::admission::chain::{ChainVerdict, Decisions, LimitDemand, PendingStore};
 use crate::config::{BanKey, LimitId, LocationId, Scheme};
 use crate::limit::{Limit, Units};
 use crate::proxy::gateway::{Gateway, LimitChain};
@@ -46,16 +45,19 @@ pub struct StatedFacts {
     pub body: Option<BodyValues>,
 }
 
-/// Charges the limits for a call.
-pub(super) struct ChargeCall<'s, 't> {
-    pub request: ChargeRequest<'s>,
+/// Judges a call in the mode in which `M` judges requests: charges its limits, or looks at them.
+pub struct CallMode<'t, M> {
+    pub request: M,
     pub terms: &'t CallTerms,
     /// The indices of the limits that the call names, in the chain of all limits; `None` = it names none.
     pub places: Option<&'t [u16]>,
 }
 
-impl<'r> JudgeMode<'r> for ChargeCall<'_, 'r> {
-    type Chain = chain::Charge;
+/// Charges the limits for a call.
+pub(super) type ChargeCall<'s, 't> = CallMode<'t, ChargeRequest<'s>>;
+
+impl<'r, M: JudgeMode<'r>> JudgeMode<'r> for CallMode<'r, M> {
+    type Chain = M::Chain;
     // Nothing is sent to an upstream.
     const OBEYS_STOPS: bool = false;
     // A 200 to a preflight would let it pass unlimited.
@@ -119,7 +121,7 @@ pub(super) fn judge_call<'r>(
     facts: &mut RequestFacts<'r>,
     mode: &mut ChargeCall<'_, 'r>,
     decisions: &mut Decisions,
-    verdict: &mut Option<ChainVerdict<PendingStore<Charge>>>,
+    verdict: &mut Option<ChainVerdict>,
 ) -> Result<(), Rejection> {
     match mode.terms.limits {
         Some(_) => judge_named(gateway, facts, mode, decisions, verdict),
@@ -131,13 +133,17 @@ pub(super) fn judge_call<'r>(
     }
 }
 
-/// Judges a call by the limits that it names, with the steps that a request without access rules has.
-fn judge_named<'r>(
+/// Judges a call by the limits that it names, with the steps that a request without access rules has; `verdict` as in
+/// [`head::judge`].
+///
+/// # Errors
+/// The rejection, unless a limit is its cause.
+pub fn judge_named<'r, M: JudgeMode<'r>>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,
-    mode: &mut ChargeCall<'_, 'r>,
+    mode: &mut CallMode<'r, M>,
     decisions: &mut Decisions,
-    verdict: &mut Option<ChainVerdict<PendingStore<Charge>>>,
+    verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
 ) -> Result<(), Rejection> {
     let stated = &mode.terms.stated;
     facts.host = mode.read_host(&facts.head).unwrap_or_default();

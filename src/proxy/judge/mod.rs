@@ -28,7 +28,7 @@ mod phases;
 mod rejected;
 
 pub use body_reading::read_call_body;
-pub use call::{CallTerms, StatedFacts};
+pub use call::{CallMode, CallTerms, StatedFacts, judge_named};
 pub use demand::{Caller, ChargeFault, Exemption};
 pub use descriptors::{DescriptorTerms, JudgedDescriptor, MergedPlaces, give_back_hits};
 pub use facts::{BodyView, RequestFacts, RequestHead};
