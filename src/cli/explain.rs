@@ -1,5 +1,5 @@
-//! `explain`: explains the decision on a request or on a call of the rate-limit service, from the file alone or from the
-//! running gateway.
+//! `explain`: explains the decision on a request or on a call of the rate-limit service, from the file alone or from
+//! the running gateway.
 
 use std::io;
 use std::process::ExitCode;

@@ -23,6 +23,7 @@ mod rls_client;
 mod rls_json;
 mod rls_page;
 mod rls_protocol;
+mod rls_redis;
 mod rls_rules;
 mod shared_limits;
 mod storm;
