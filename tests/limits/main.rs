@@ -2,6 +2,7 @@
 
 mod any;
 mod chains;
+mod descriptors;
 mod dry_run;
 mod fair;
 mod flood;
