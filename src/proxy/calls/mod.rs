@@ -279,8 +279,10 @@ mod tests {
     /// A call's future is copied when it begins, so that the needs of few calls must not enlarge it.
     #[test]
     fn the_future_of_a_call_is_small() {
-        for size in [future_size(answer_check), future_size(answer_auth)] {
-            assert!(size <= 1536, "{size} bytes");
+        let rls = |inbound, state| answer_rls(RlsCall::ShouldRateLimit, inbound, state);
+        let sizes = [future_size(answer_check), future_size(answer_auth), future_size(rls)];
+        for size in sizes {
+            assert!(size <= 1536, "{sizes:?} bytes");
         }
     }
 }

@@ -69,16 +69,21 @@ pub(super) async fn run_call(
     };
     let mut answer = AnswerParts::new(request.descriptors.len());
     // A call that is refused by what it only looks at takes nothing either.
-    let looked = match add_looks(&mut answer, &mut state, parts.peeked.iter()).await {
+    let looked = match add_looks(&mut answer, &mut state, parts.peeked.as_deref().into_iter()).await {
         Ok(looked) => looked,
         Err(refusal) => return (state, Err(refusal)),
     };
     if looked.is_refused {
-        let refused = add_looks(&mut answer, &mut state, parts.charged.iter().chain(&parts.given)).await;
+        let refused = add_looks(
+            &mut answer,
+            &mut state,
+            parts.charged.as_deref().into_iter().chain(parts.given.as_deref()),
+        )
+        .await;
         count_call(&state, CallResult::RlsRejected);
         return (state, refused.map(|_| answer.finish()));
     }
-    if let Some(part) = &parts.charged {
+    if let Some(part) = parts.charged.as_deref() {
         let (judged, merged) = Received { inbound, state }.judge_descriptors(&part.terms);
         let is_admitted;
         (state, is_admitted) = match judged.conclude_call().await {
@@ -98,17 +103,19 @@ pub(super) async fn run_call(
         answer.add_judged(&JudgedPart { part, decisions: &decisions, merged: &merged, refused });
         answer.add_headers(&state, &part.terms.chain, &decisions);
         if refused.is_some() {
-            let refused = add_looks(&mut answer, &mut state, parts.given.iter()).await;
+            let refused = add_looks(&mut answer, &mut state, parts.given.as_deref().into_iter()).await;
             count_verdict(&state);
             return (state, refused.map(|_| answer.finish()));
         }
     }
-    let given = match &parts.given {
+    let given = match parts.given.as_deref() {
         Some(part) => judge::give_back_hits(&worker, state.judged, &part.terms).map_err(refusal_of),
         None => Ok(()),
     };
     let given = match given {
-        Ok(()) => add_looks(&mut answer, &mut state, parts.given.iter()).await.map(|_| answer.finish()),
+        Ok(()) => add_looks(&mut answer, &mut state, parts.given.as_deref().into_iter())
+            .await
+            .map(|_| answer.finish()),
         Err(refusal) => Err(refusal),
     };
     if given.is_ok() {
@@ -118,10 +125,11 @@ pub(super) async fn run_call(
 }
 
 /// The descriptors of a call by what they do with their hits.
+/// They are boxed, because the future of the call holds all three.
 struct PlannedParts<'c> {
-    peeked: Option<PlannedPart<'c>>,
-    charged: Option<PlannedPart<'c>>,
-    given: Option<PlannedPart<'c>>,
+    peeked: Option<Box<PlannedPart<'c>>>,
+    charged: Option<Box<PlannedPart<'c>>>,
+    given: Option<Box<PlannedPart<'c>>>,
 }
 
 impl<'c> PlannedParts<'c> {
@@ -130,10 +138,13 @@ impl<'c> PlannedParts<'c> {
         gateway: &Gateway,
         max_wait_ns: u64,
     ) -> Result<PlannedParts<'c>, RlsFault> {
+        let select = |selects: fn(HitsUse) -> bool| -> Result<Option<Box<PlannedPart<'c>>>, RlsFault> {
+            Ok(plan.select(gateway, max_wait_ns, selects)?.map(Box::new))
+        };
         let parts = PlannedParts {
-            peeked: plan.select(gateway, max_wait_ns, |hits| hits == HitsUse::Peek)?,
-            charged: plan.select(gateway, max_wait_ns, |hits| matches!(hits, HitsUse::Charge(_)))?,
-            given: plan.select(gateway, max_wait_ns, |hits| matches!(hits, HitsUse::GiveBack(_)))?,
+            peeked: select(|hits| hits == HitsUse::Peek)?,
+            charged: select(|hits| matches!(hits, HitsUse::Charge(_)))?,
+            given: select(|hits| matches!(hits, HitsUse::GiveBack(_)))?,
         };
         let given = parts.given.iter().flat_map(|part| part.terms.chain.chain.limits());
         match { given }.find(|limit| !limit.takes_back()) {
@@ -160,7 +171,8 @@ async fn add_looks<'p, 'c: 'p>(
 ) -> Result<Looked, CallRefusal> {
     let mut is_refused = false;
     for part in parts {
-        let looked = match judge::look_at_descriptors(state, &part.terms).await {
+        // Boxed, because most calls look at nothing, and the future of each is copied.
+        let looked = match Box::pin(judge::look_at_descriptors(state, &part.terms)).await {
             Ok(looked) => looked,
             Err(Rejection::Banned { left_ns, .. }) => {
                 (state.verdict, state.retry_after_ns) = (Verdict::Ban, Some(left_ns));
