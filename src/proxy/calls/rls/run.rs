@@ -14,7 +14,7 @@ use crate::observe::metrics::CallResult;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::judge;
-use crate::proxy::judge::{LookedAt, MergedPlaces, Received};
+use crate::proxy::judge::{Admitted, LookedAt, MergedPlaces, Received, Rejected};
 use crate::proxy::limit_report;
 use crate::proxy::reject::{Fault, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
@@ -86,14 +86,7 @@ pub(super) async fn run_call(
     if let Some(part) = parts.charged.as_deref() {
         let (judged, merged) = Received { inbound, state }.judge_descriptors(&part.terms);
         let is_admitted;
-        (state, is_admitted) = match judged.conclude_call().await {
-            Ok(admitted) => {
-                let (_, state, _) = admitted.into_parts();
-                let is_admitted = state.degraded.is_none();
-                (state, is_admitted)
-            }
-            Err(rejected) => (rejected.state, false),
-        };
+        (state, is_admitted) = unpack_outcome(judged.conclude_call().await);
         limit_report::log_dry_runs(&mut state);
         if let Err(refusal) = conclude(&mut state, is_admitted, deadline) {
             return (state, Err(refusal));
@@ -122,6 +115,18 @@ pub(super) async fn run_call(
         count_verdict(&state);
     }
     (state, given)
+}
+
+/// The state of a judged call, and whether it is admitted; an answer of `degrade` is no admission.
+fn unpack_outcome(outcome: Result<Admitted, Rejected>) -> (Box<RequestState>, bool) {
+    match outcome {
+        Ok(admitted) => {
+            let (_, state, _) = admitted.into_parts();
+            let is_admitted = state.degraded.is_none();
+            (state, is_admitted)
+        }
+        Err(rejected) => (rejected.state, false),
+    }
 }
 
 /// The descriptors of a call by what they do with their hits.
