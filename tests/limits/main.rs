@@ -2,7 +2,6 @@
 
 mod any;
 mod chains;
-mod descriptors;
 mod dry_run;
 mod fair;
 mod flood;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use serde_json::json;
+use sluicegate::base::wall_clock;
 use sluicegate::config;
 use sluicegate::config::Scheme;
 use sluicegate::proxy::gateway::Gateway;
@@ -68,9 +69,15 @@ impl Service {
     }
 }
 
+/// One test, because the time of day is simulated for the whole process.
 #[tokio::test(start_paused = true)]
-async fn windows_turn_after_their_unit() {
-    let service = Service::start();
+async fn calls_of_envoy_are_judged_on_a_virtual_clock() {
+    wall_clock::simulate_from(1_800_000_000_000_000_000);
+    windows_turn_after_their_unit(&Service::start()).await;
+    calls_are_counted_as_their_rule_says(&Service::start()).await;
+}
+
+async fn windows_turn_after_their_unit(service: &Service) {
     for (unit, seconds) in [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)] {
         let call = [(("unit", unit), None)];
         for _ in 0..3 {
@@ -84,8 +91,7 @@ async fn windows_turn_after_their_unit() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn calls_are_counted_as_their_rule_says() {
+async fn calls_are_counted_as_their_rule_says(service: &Service) {
     let key = |value, hits| (("key", value), hits);
     let table: &[(&[Descriptor], &[u16])] = &[
         // Each value of a wildcard has a counter of its own, the values of a prefix share one.
@@ -109,8 +115,7 @@ async fn calls_are_counted_as_their_rule_says() {
         (&[key("f", None), key("g", None)], &[OK, OK, OVER]),
         (&[key("h", None), key("h", None)], &[OK, OVER]),
     ];
-    let service = Service::start();
-    // The windows are those of the clock: in a fresh one, nothing turns while the paused clock stands.
+    // No window turns while the paused clock stands.
     for (descriptors, expected) in table {
         let mut seen = Vec::new();
         for _ in *expected {
