@@ -225,7 +225,7 @@ async fn accept_tls(
 
 /// Sends the last bytes, then reads the client's remaining input, so that a reset cannot destroy them on the way.
 async fn send_and_close(mut wire: ClientStream, watch: &ConnectionWatch, last_bytes: &[u8]) {
-    watch.mark_request_body_unread();
+    watch.leave_unread();
     if wire.write_all(last_bytes).await.is_ok() {
         let _ = wire.shutdown().await;
     }

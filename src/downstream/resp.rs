@@ -151,7 +151,7 @@ fn poll_read_behind(
 /// reset the connection before it has read the reply.
 async fn close_connection(mut wire: ClientStream, watch: &ConnectionWatch, end: SessionEnd) {
     if end == SessionEnd::Fault {
-        watch.mark_request_body_unread();
+        watch.leave_unread();
     }
     let _ = wire.shutdown().await;
 }

@@ -1,10 +1,14 @@
 //! A request as the client sent it, until it is forwarded or answered here.
 
+use std::rc::Rc;
+
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, Request, Uri, Version};
 use http_body::{Body, SizeHint};
+use hyper::body::Incoming;
 use hyper::ext::Protocol;
 
+use crate::net::deadline::ConnectionWatch;
 use crate::request::body::{RequestBody, STREAM_WINDOW};
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
@@ -25,15 +29,26 @@ pub struct InboundRequest {
 }
 
 impl InboundRequest {
+    /// A request that hyper has just handed out on the connection of `watch`.
+    #[inline]
+    pub fn receive(request: Request<Incoming>, watch: &Rc<ConnectionWatch>) -> Box<InboundRequest> {
+        InboundRequest::with_body(request, |incoming| RequestBody::receive(incoming, watch))
+    }
+
+    /// A request that did not come over a connection.
+    pub fn new(request: Request<RequestBody>) -> Box<InboundRequest> {
+        InboundRequest::with_body(request, |body| body)
+    }
+
     /// Takes the authority out of the target, and turns an extended CONNECT for a WebSocket (RFC 8441) into the GET
     /// that it stands for. For other protocols it stays a CONNECT, which is not served.
     #[inline]
-    pub fn new<B: Into<RequestBody>>(request: Request<B>) -> Box<InboundRequest> {
+    fn with_body<B>(request: Request<B>, read_body: impl FnOnce(B) -> RequestBody) -> Box<InboundRequest> {
         let (head, body) = request.into_parts();
         // Boxed before anything else, because each move copies the head.
         let place = Box::new_uninit();
         let inbound = InboundRequest {
-            request: Request::from_parts(head, body.into()),
+            request: Request::from_parts(head, read_body(body)),
             authority: None,
             is_websocket_connect: false,
             summary: HeaderSummary::default(),

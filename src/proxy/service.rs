@@ -56,7 +56,7 @@ pub fn connection_service(
     let is_for_calls = connection.is_for_service();
     tower::service_fn(move |request: Request<Incoming>| {
         let watch = connection.open_request_watch(&thread);
-        let inbound = InboundRequest::new(request);
+        let inbound = InboundRequest::receive(request, &connection.watch);
         if is_for_calls {
             return serve_call(&thread.current_worker(), &connection, watch, inbound);
         }
@@ -238,7 +238,7 @@ where
 fn respond_rejected(rejected: Rejected, completion: Completion) -> Response<ResponseBody> {
     let Rejected { response, mut inbound, mut state } = rejected;
     limit_report::log_dry_runs(&mut state);
-    body::discard_body(&state.connection.watch, &mut inbound.request);
+    body::discard_body(&mut inbound.request);
     let marks_fallback = state.marks_fallback();
     // A request that no location serves is charged.
     state.read_final_status(response.status());
@@ -376,7 +376,6 @@ fn render_forward_fault(
     };
     let mut response = rejection_response::render_rejection(state, &texts, &Fault::from(fault).into());
     if let ForwardFault::Client(_) = fault {
-        state.connection.watch.mark_request_body_unread();
         hop_by_hop::set_connection_close(response.headers_mut());
     }
     response

@@ -7,6 +7,7 @@ use std::task::Waker;
 
 use tokio::task::AbortHandle;
 
+use super::request_boundary::{RequestBoundary, UnreadBody};
 use super::{ClientSpans, ListenerTerms, MissedDeadline, SweepCounter};
 
 /// Ticks without a request after which a connection releases the buffers for serving one.
@@ -41,7 +42,7 @@ pub struct ConnectionWatch {
     pub(super) ticks: Rc<SweepCounter>,
     phase: Cell<ConnectionPhase>,
     since: Cell<u64>,
-    requests: Cell<u32>,
+    boundary: RequestBoundary,
     /// HTTP/2: requests come as streams, among frames that are no request.
     multiplexed: Cell<bool>,
     /// The client of a closing connection has acknowledged the GOAWAY, so the last stream is known.
@@ -51,7 +52,6 @@ pub struct ConnectionWatch {
     last_read: Cell<u64>,
     write_blocked: Cell<u64>,
     closing_since: Cell<u64>,
-    body_unread: Cell<bool>,
     /// The gateway will write nothing more.
     shut: Cell<bool>,
     /// The end of the connection marks the end of the response.
@@ -73,14 +73,13 @@ impl ConnectionWatch {
             ticks,
             phase: Cell::new(ConnectionPhase::Idle),
             since,
-            requests: Cell::new(0),
+            boundary: RequestBoundary::default(),
             multiplexed: Cell::new(false),
             goaway_acked: Cell::new(false),
             frame_since: Cell::new(0),
             last_read: Cell::new(0),
             write_blocked: Cell::new(0),
             closing_since: Cell::new(0),
-            body_unread: Cell::new(false),
             shut: Cell::new(false),
             close_delimited: Cell::new(false),
             hibernating: Cell::new(false),
@@ -170,17 +169,14 @@ impl ConnectionWatch {
     /// A complete head has come, so a request begins.
     #[inline]
     pub(super) fn begin_request(&self) {
-        self.requests.set(self.requests.get() + 1);
+        self.boundary.begin_request();
         self.enter_phase(ConnectionPhase::Busy);
-        self.body_unread.set(false);
     }
 
     /// A response is complete, or given up.
     #[inline]
     pub(super) fn end_request(&self) {
-        let left = self.requests.get().saturating_sub(1);
-        self.requests.set(left);
-        if left == 0 {
+        if self.boundary.end_request() {
             self.enter_phase(ConnectionPhase::Idle);
         }
     }
@@ -276,7 +272,7 @@ impl ConnectionWatch {
 
     /// Whether a response was written and the client may still be sending, so that closing would be a reset.
     pub fn would_reset(&self) -> bool {
-        self.shut.get() || self.body_unread.get()
+        self.shut.get() || self.boundary.is_body_unread()
     }
 
     /// Whether a closing connection can end now without losing a request that is on its way.
@@ -291,23 +287,29 @@ impl ConnectionWatch {
         }
     }
 
-    /// A body begins, or is given up; it has to be read before the next head either way.
-    pub fn mark_request_body_unread(&self) {
-        self.body_unread.set(true);
+    /// The body of the request that hyper has just handed out; `None` if it is empty, and over HTTP/2.
+    #[inline]
+    pub fn begin_body(&self, is_empty: bool) -> Option<UnreadBody> {
+        if self.multiplexed.get() { None } else { self.boundary.begin_body(is_empty) }
     }
 
-    /// The body has been read to its end; bytes that came since the response were no head.
-    pub fn mark_body_read(&self) {
-        self.body_unread.set(false);
-        if self.phase.get() == ConnectionPhase::Head {
+    /// hyper has yielded the end of the body.
+    pub fn end_body(&self, body: UnreadBody) {
+        // Bytes that came since the response were no head.
+        if self.boundary.end_body(body) && self.phase.get() == ConnectionPhase::Head {
             self.enter_phase(ConnectionPhase::Idle);
         }
+    }
+
+    /// The client may be sending bytes that nobody will read.
+    pub fn leave_unread(&self) {
+        self.boundary.leave_unread();
     }
 
     /// Whether the client may still be sending bytes that will not be read: over HTTP/2, streams beyond the last one,
     /// which the client does not know yet.
     pub fn owes_bytes(&self) -> bool {
-        self.body_unread.get() || self.phase.get() == ConnectionPhase::Head || self.goaway_acked.get()
+        self.boundary.is_body_unread() || self.phase.get() == ConnectionPhase::Head || self.goaway_acked.get()
     }
 
     /// Nothing more will be written.
@@ -336,14 +338,12 @@ impl ConnectionWatch {
         self.ticks.current_tick() >= self.since.get() + HIBERNATE_AFTER && self.is_unused()
     }
 
-    /// Whether there is nothing to read of a request and nothing to write of a response.
+    /// Whether nothing is left to read or write of a request, so that an HTTP/1 connection may be taken from hyper.
     #[inline]
     pub fn is_unused(&self) -> bool {
         self.phase.get() == ConnectionPhase::Idle
-            && !(self.multiplexed.get()
-                || self.body_unread.get()
-                || self.shut.get()
-                || self.is_write_blocked())
+            && self.boundary.is_reached()
+            && !(self.multiplexed.get() || self.shut.get() || self.is_write_blocked())
     }
 
     /// A piece of a response with that many bytes is passed on.

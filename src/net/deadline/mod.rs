@@ -8,6 +8,7 @@
 mod connection;
 mod listener_terms;
 mod request;
+mod request_boundary;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 pub use connection::ConnectionWatch;
 pub use listener_terms::ListenerTerms;
 pub use request::{GatewayDeadline, RequestWatch};
+pub use request_boundary::UnreadBody;
 
 /// How often a worker sweeps.
 pub const TICK: Duration = Duration::from_millis(100);

@@ -39,3 +39,31 @@ fn a_handshake_has_a_deadline_of_its_own() {
     watches.ticks.0.set(start + 13);
     assert_eq!(watch.check_deadlines(&spans), Some(MissedDeadline::Idle));
 }
+
+/// A connection is taken back from hyper only where the next byte belongs to a head.
+#[test]
+fn only_the_end_of_the_last_body_makes_a_connection_unused() {
+    let watches = WatchList::default();
+    let watch = watches.watch_connection();
+    let exchange = |has_body: bool| {
+        let body = watch.begin_body(!has_body);
+        watch.begin_request();
+        watch.end_request();
+        body
+    };
+    assert!(exchange(false).is_none() && watch.is_unused());
+    let (first, second) = (exchange(true), exchange(true));
+    assert!(!watch.is_unused() && watch.would_reset() && watch.owes_bytes());
+    watch.end_body(first.expect("a body"));
+    assert!(!watch.is_unused() && watch.would_reset() && watch.owes_bytes());
+    watch.end_body(second.expect("a body"));
+    assert!(watch.is_unused() && !watch.would_reset() && !watch.owes_bytes());
+    // A body that is dropped never ends, and a late end says nothing of a request without a body.
+    drop(exchange(true));
+    assert!(!watch.is_unused());
+    let late = exchange(true);
+    assert!(exchange(false).is_none() && watch.is_unused());
+    watch.leave_unread();
+    watch.end_body(late.expect("a body"));
+    assert!(!watch.is_unused());
+}

@@ -39,7 +39,7 @@ pub async fn answer_auth(
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
     // The body of a request is not needed, and the proxies that send it do not wait for it.
-    body::discard_body(&state.connection.watch, &mut inbound.request);
+    body::discard_body(&mut inbound.request);
     let read = match read_call(*inbound, &mut state) {
         Ok(read) => read,
         Err(response) => return forward::local_response(*response, state),

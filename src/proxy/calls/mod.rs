@@ -105,7 +105,7 @@ pub async fn answer_check(
     let kind = match find_call(&inbound, &mut state) {
         Ok(kind) => kind,
         Err(response) => {
-            body::discard_body(&state.connection.watch, &mut inbound.request);
+            body::discard_body(&mut inbound.request);
             return forward::local_response(*response, state);
         }
     };

@@ -317,7 +317,7 @@ fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<Reques
         }
         Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
-    body::discard_body(&state.connection.watch, &mut inbound.request);
+    body::discard_body(&mut inbound.request);
     let mut response = respond_here(response, state);
     route.response_edits.apply(response.headers_mut(), &values);
     ForwardOutcome::Responded(response)
@@ -344,7 +344,7 @@ fn respond_to_preflight(
     if let Some(cors) = state.cors.take() {
         cors.write_preflight_fields(inbound.request.headers(), response.headers_mut());
     }
-    body::discard_body(&state.connection.watch, &mut inbound.request);
+    body::discard_body(&mut inbound.request);
     ForwardOutcome::Responded(local_response(response, state))
 }
 

@@ -3,6 +3,7 @@
 //! Where a limit reads the body, its beginning is read first (`peek`): a body that is complete by then is kept as a
 //! [`WholeBody`], a longer one goes on to stream behind what was read.
 
+mod inbound;
 mod peek;
 mod whole;
 
@@ -21,6 +22,7 @@ use hyper::body::Incoming;
 
 use crate::base::clock::Now;
 use crate::net::deadline::{ConnectionWatch, RequestWatch};
+use inbound::InboundBody;
 use peek::PeekedBody;
 use whole::WholeBody;
 
@@ -96,7 +98,7 @@ impl BodyOutcome {
 pub enum RequestBody {
     Empty,
     /// No byte of it was read yet.
-    Unread(Box<Incoming>),
+    Unread(Box<InboundBody>),
     /// Its beginning was read before judging.
     Peeked(Box<PeekedBody>),
     /// All of it was read before judging.
@@ -113,7 +115,7 @@ pub enum RequestBody {
 pub struct ClientBody {
     /// What was read of it before judging.
     beginning: Bytes,
-    incoming: Incoming,
+    incoming: InboundBody,
     watch: Rc<RequestWatch>,
     outcome: BodyOutcomeCell,
     /// Bytes left until `server.max_body`.
@@ -126,14 +128,16 @@ pub struct ClientBody {
 /// Removes the trailers that may not pass.
 pub type TrailerFilter = Box<dyn Fn(&mut HeaderMap)>;
 
-impl From<Incoming> for RequestBody {
-    #[inline]
-    fn from(incoming: Incoming) -> RequestBody {
-        if incoming.is_end_stream() { RequestBody::Empty } else { RequestBody::Unread(Box::new(incoming)) }
-    }
-}
-
 impl RequestBody {
+    /// The body of a request that hyper has just handed out.
+    #[inline]
+    pub fn receive(incoming: Incoming, watch: &Rc<ConnectionWatch>) -> RequestBody {
+        match InboundBody::receive(incoming, watch) {
+            None => RequestBody::Empty,
+            Some(body) => RequestBody::Unread(Box::new(body)),
+        }
+    }
+
     /// The body of a request that did not come over a connection.
     pub fn at_hand(data: Bytes) -> RequestBody {
         match data.is_empty() {
@@ -163,10 +167,6 @@ impl RequestBody {
                 return None;
             }
         };
-        // On HTTP/1 the response may be complete before the body; HTTP/2 separates the two by streams.
-        if !watch.connection.is_multiplexed() {
-            watch.connection.mark_request_body_unread();
-        }
         let outcome = BodyOutcomeCell::default();
         let body = ClientBody {
             beginning,
@@ -257,7 +257,7 @@ impl ClientBody {
 
 /// The next frame that the client sends of a body; `None` at its end.
 fn poll_client(
-    incoming: &mut Incoming,
+    incoming: &mut InboundBody,
     watch: &RequestWatch,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
@@ -339,9 +339,6 @@ impl Drop for ClientBody {
         // An upstream may respond or fail before it has read everything; the client continues to send.
         if self.has_ended || self.incoming.is_end_stream() {
             self.outcome.ended_at.set(Some(Now::read_clock()));
-            self.watch.connection.mark_body_read();
-        } else {
-            self.watch.connection.mark_request_body_unread();
         }
     }
 }
@@ -349,11 +346,10 @@ impl Drop for ClientBody {
 /// Discards the body of a request that is answered here: a short one is drained, so that the connection can be kept; a
 /// long one is left to a lingering close.
 #[inline]
-pub fn discard_body(watch: &Rc<ConnectionWatch>, request: &mut Request<RequestBody>) {
+pub fn discard_body(request: &mut Request<RequestBody>) {
     if request.body().is_at_hand() {
         return;
     }
-    watch.mark_request_body_unread();
     let is_small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
     // A client that waits for 100 Continue sends nothing yet, and reading would send it.
     let awaits_continue = request.headers().contains_key(EXPECT);
@@ -363,15 +359,12 @@ pub fn discard_body(watch: &Rc<ConnectionWatch>, request: &mut Request<RequestBo
         _ => return,
     };
     if is_small {
-        tokio::task::spawn_local(drain_body(rest, watch.clone()));
+        tokio::task::spawn_local(drain_body(rest));
     }
 }
 
-async fn drain_body(mut body: Incoming, watch: Rc<ConnectionWatch>) {
-    let drained = tokio::time::timeout(DRAIN_TIME_MAX, read_and_discard(&mut body, DRAIN_BYTES_MAX));
-    if let Ok(Some(())) = drained.await {
-        watch.mark_body_read();
-    }
+async fn drain_body(mut body: InboundBody) {
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, read_and_discard(&mut body, DRAIN_BYTES_MAX)).await;
 }
 
 /// Reads and discards a body; `None` if it breaks or is longer than `most` bytes.

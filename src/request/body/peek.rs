@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body;
-use hyper::body::Incoming;
 
+use super::inbound::InboundBody;
 use super::whole::WholeBody;
 use super::{BodyFault, RequestBody, poll_client};
 use crate::net::deadline::RequestWatch;
@@ -15,7 +15,7 @@ use crate::net::deadline::RequestWatch;
 /// A body of which the beginning was read.
 pub struct PeekedBody {
     pub(super) beginning: Bytes,
-    pub(super) rest: Incoming,
+    pub(super) rest: InboundBody,
 }
 
 /// The beginning of a body, while it is read.
@@ -51,10 +51,6 @@ impl RequestBody {
             }
         };
         let has_length = incoming.size_hint().exact().is_some();
-        // Over HTTP/1, nothing of the next request comes before the end of the body.
-        if !watch.connection.is_multiplexed() {
-            watch.connection.mark_request_body_unread();
-        }
         let _unblock = UnblockGuard(watch);
         let mut beginning = Beginning { read: ReadBytes::One(Bytes::new()), trailers: None };
         let most = peek_bytes.min(max);
@@ -65,7 +61,6 @@ impl RequestBody {
         let Beginning { read, trailers } = beginning;
         let data = read.into_bytes();
         *self = if is_whole {
-            watch.connection.mark_body_read();
             RequestBody::Whole(Box::new(WholeBody::new(data, trailers, has_length)))
         } else {
             RequestBody::Peeked(Box::new(PeekedBody { beginning: data, rest: incoming }))
@@ -96,7 +91,7 @@ impl Beginning {
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        incoming: &mut Incoming,
+        incoming: &mut InboundBody,
         watch: &RequestWatch,
         most: u64,
     ) -> Poll<Result<bool, BodyFault>> {

@@ -38,7 +38,9 @@ fn forward(pieces: &[&[u8]], peek_bytes: u64, max: u64) -> Forwarded {
         let service = service_fn(move |request: Request<Incoming>| {
             let result = result.clone();
             async move {
-                let body = collect(RequestBody::from(request.into_body()), peek_bytes, max).await;
+                let connection = WatchList::default().watch_connection();
+                let body = RequestBody::receive(request.into_body(), &connection);
+                let body = collect(body, peek_bytes, max).await;
                 *result.borrow_mut() = body;
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
             }

@@ -78,13 +78,13 @@ pub async fn answer_rls(
         fields.door = Some("rls");
     }
     if let Err(refusal) = check_call(call, &inbound, &state) {
-        body::discard_body(&state.connection.watch, &mut inbound.request);
+        body::discard_body(&mut inbound.request);
         return refuse_call(call, refusal, state);
     }
     let deadline = match wire::read_timeout(inbound.request.headers()) {
         Ok(timeout) => CallDeadline::new(state.started, timeout),
         Err(fault) => {
-            body::discard_body(&state.connection.watch, &mut inbound.request);
+            body::discard_body(&mut inbound.request);
             return refuse_call(call, CallRefusal::bad(call, fault), state);
         }
     };
@@ -94,7 +94,7 @@ pub async fn answer_rls(
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(fault) => {
-            body::discard_body(&state.connection.watch, &mut inbound.request);
+            body::discard_body(&mut inbound.request);
             return refuse_call(call, CallRefusal::of_body(call, fault), state);
         }
     };
