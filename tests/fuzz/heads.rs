@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::mangled_heads::{Dice, body_of, http1_head, http2_head};
+use crate::mangled_heads::{body_of, http1_head, http2_head};
 use crate::recorder::{Recorder, Request, Seen};
 use crate::support::h2_raw::{DATA, END_HEADERS, END_STREAM, H2, HEADERS, Outcome, block, frame};
 use crate::support::*;

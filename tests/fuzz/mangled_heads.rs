@@ -1,5 +1,7 @@
 //! Nearly valid heads: their parts, and the ways to mangle them.
 
+use crate::support::Dice;
+
 const METHODS: &[&str] =
     &["GET", "GET", "GET", "POST", "HEAD", "OPTIONS", "OPTIONS", "PUT", "PURGE", "post", "CONNECT"];
 const TARGETS: &[&str] = &[
@@ -93,29 +95,15 @@ const WORDS: &[&str] = &[
     "\r\n", "\0", "[", "]", "http://", "b.test", "0", "3", "x", "X", "\u{7f}", "\u{e4}",
 ];
 
-/// SplitMix64: the same seed yields the same heads.
-pub struct Dice(pub u64);
+/// The random parts of a head.
+trait Heads {
+    fn mangle(&mut self, text: &mut String);
+    fn target(&mut self) -> String;
+    fn method(&mut self) -> String;
+    fn fields(&mut self, once_in: usize) -> Vec<(String, String)>;
+}
 
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.roll() % end as u64) as usize
-    }
-
-    fn one_in(&mut self, many: usize) -> bool {
-        self.below(many) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
+impl Heads for Dice {
     /// Changes `text` in a few places.
     fn mangle(&mut self, text: &mut String) {
         for _ in 0..1 + self.below(2) {

@@ -113,7 +113,12 @@ impl Client {
 
     /// Uses a completed TLS handshake.
     pub fn over_tls(stream: TlsStream) -> Client {
-        Client { wire: Wire::new(Socket::Tls(Box::new(stream))) }
+        Client::over(Socket::Tls(Box::new(stream)))
+    }
+
+    /// Uses an open connection.
+    pub fn over(socket: Socket) -> Client {
+        Client { wire: Wire::new(socket) }
     }
 
     #[track_caller]

@@ -1,0 +1,54 @@
+//! A real HAProxy on a port of its own.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::run::Scratch;
+use super::timing::eventually;
+
+const BINARY: &str = "/usr/sbin/haproxy";
+
+pub struct Haproxy {
+    child: Child,
+    addr: SocketAddr,
+    _scratch: Scratch,
+}
+
+impl Haproxy {
+    /// Starts it with this configuration; `@0@` becomes the address that it listens on.
+    #[track_caller]
+    pub fn start(config: &str) -> Haproxy {
+        assert!(std::path::Path::new(BINARY).exists(), "{BINARY} is missing: install the package haproxy");
+        let scratch = Scratch::new();
+        // HAProxy does not tell a port of its own choice: the kernel picks a free one, released a moment before.
+        let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let addr = port.local_addr().expect("an address");
+        let file = scratch.file("haproxy.cfg", &config.replace("@0@", &addr.to_string()));
+        drop(port);
+        let mut command = Command::new(BINARY);
+        command
+            .arg("-db")
+            .arg("-f")
+            .arg(file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let haproxy = Haproxy { child: command.spawn().expect("HAProxy starts"), addr, _scratch: scratch };
+        eventually(&format!("HAProxy on {addr}"), || {
+            TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_ok()
+        });
+        haproxy
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+impl Drop for Haproxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
