@@ -8,9 +8,26 @@
 mod support;
 
 mod parser;
+mod play;
+mod script;
 mod sequences;
+mod verdict;
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use play::Entries;
+use script::Script;
 use support::*;
+use verdict::{Played, check_answers, check_log, check_upstream};
+
+/// Scripts of one run, and those that one gateway gets.
+const SCRIPTS: u64 = 20_000;
+const BATCH: u64 = 5_000;
+/// Connections at once.
+const THREADS: usize = 300;
 
 fn start(upstream: &Upstream, authority: &Authority) -> Gateway {
     let (url, tls) = (upstream.url(), authority.entry("a"));
@@ -53,4 +70,63 @@ fn upstream() -> Upstream {
             _ => Reply::text(text),
         }
     })
+}
+
+/// Plays the scripts from `first` on until there is a batch, or until `end`; returns their number.
+fn play_batch(seed: u64, first: u64, end: Option<Instant>) -> Result<u64, String> {
+    let (upstream, authority) = (upstream(), Authority::new());
+    authority.issue("a", &["a.test"]);
+    let gateway = start(&upstream, &authority);
+    let entries = Entries::new(&gateway, &authority);
+    let (next, played, fault) = (AtomicU64::new(first), Mutex::new(Vec::new()), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while fault.lock().unwrap().is_none() && end.is_none_or(|end| Instant::now() < end) {
+                    let number = next.fetch_add(1, Relaxed);
+                    if number >= first + BATCH {
+                        return;
+                    }
+                    match play_one(&entries, seed, number) {
+                        Ok(one) => played.lock().unwrap().push(one),
+                        Err(text) => *fault.lock().unwrap() = Some(text),
+                    }
+                }
+            });
+        }
+    });
+    if let Some(fault) = fault.into_inner().unwrap() {
+        return Err(fault);
+    }
+    let played = played.into_inner().unwrap();
+    eventually("the end of all requests", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
+    // The log is written a moment later.
+    std::thread::sleep(ms(1_200));
+    check_log(&played, &gateway.log_lines())?;
+    let connections: Vec<Vec<u8>> = (0..upstream.connections()).map(|one| upstream.raw(one)).collect();
+    check_upstream(&played, &connections)?;
+    Ok(played.len() as u64)
+}
+
+fn play_one(entries: &Entries, seed: u64, number: u64) -> Result<Played, String> {
+    let script = Script::random(seed, number);
+    let received = entries.play(&script);
+    let told = format!("{}\n{}", script.describe(), received.bytes.escape_ascii());
+    check_answers(script, &received).map_err(|fault| format!("script {number}: {fault}\n{told}"))
+}
+
+#[test]
+fn a_strict_parser_finds_the_requests_that_the_gateway_finds() {
+    raise_descriptors();
+    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let seed = if end.is_some() { RandomState::new().hash_one(()) } else { 1 };
+    let mut played = 0;
+    while end.map_or(played < SCRIPTS, |end| Instant::now() < end) {
+        match play_batch(seed, played, end) {
+            Ok(more) => played += more,
+            Err(fault) => panic!("seed {seed}, after {played} scripts: {fault}"),
+        }
+    }
+    println!("seed {seed}: {played} scripts");
 }
