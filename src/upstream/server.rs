@@ -187,6 +187,19 @@ impl Server {
         self.state.dns_name.as_ref().is_none_or(|name| name.has_address(tag))
     }
 
+    /// Records data that the server sent without a request, and pauses the reuse of its connections: such data may be
+    /// on its way on each of them, and would answer the next request.
+    #[cold]
+    pub(super) fn record_stray_data(&self) {
+        if self.state.record_stray_data(Now::read_clock()) {
+            tracing::warn!(
+                upstream = %self.upstream, server = %self.name,
+                "a server sent data without a request, such as a second answer or bytes behind the Content-Length; \
+                 each time its connections are not reused for 10 s, because another client could get such data"
+            );
+        }
+    }
+
     /// Requests in flight at this server, over all workers.
     pub fn in_flight(&self) -> u32 {
         self.state.in_flight.load(Relaxed)

@@ -5,7 +5,8 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
-use rustix::net::{SendFlags, send};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -18,38 +19,50 @@ pub enum ServerSocket {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// The state of a connection between two requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdleState {
+    Usable,
+    Unusable,
+    /// The server has sent data without a request.
+    Stray,
+}
+
 impl ServerSocket {
-    /// Whether the server has neither closed the connection nor sent unrequested bytes, as far as is known without
-    /// waiting.
-    pub(super) fn is_silent(&mut self) -> bool {
+    /// Asks the kernel, because the runtime learns of data only between batches of tasks. Data that arrives after this
+    /// check looks like the response to the next request, to every proxy.
+    pub(super) fn check_idle(&mut self) -> IdleState {
         let mut byte = [0];
-        match self {
-            // Makes no system call as long as nothing has happened.
-            ServerSocket::Plain(stream) => would_block(stream.try_read(&mut byte)),
-            ServerSocket::Unix(stream) => would_block(stream.try_read(&mut byte)),
+        if let ServerSocket::Tls(stream) = self {
             // Reads the records that TLS exchanges between requests; they are no response.
-            ServerSocket::Tls(stream) => {
-                let mut byte = ReadBuf::new(&mut byte);
-                poll_once(|cx| Pin::new(&mut *stream).poll_read(cx, &mut byte)).is_pending()
+            let mut read = ReadBuf::new(&mut byte);
+            match poll_once(|cx| Pin::new(&mut *stream).poll_read(cx, &mut read)) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => return IdleState::Stray,
+                Poll::Ready(_) => return IdleState::Unusable,
             }
+        }
+        match recv(&*self.as_socket(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => IdleState::Usable,
+            // Encrypted data that the runtime does not know of yet may be no response.
+            Ok((1.., _)) if !matches!(self, ServerSocket::Tls(_)) => IdleState::Stray,
+            _ => IdleState::Unusable,
         }
     }
 
     /// Ends both directions, which wakes the tasks that wait for the socket.
     pub(super) fn shut_down(&self) {
-        let socket = match self {
+        // It may have ended already.
+        let _ = self.as_socket().shutdown(std::net::Shutdown::Both);
+    }
+
+    fn as_socket(&self) -> SockRef<'_> {
+        match self {
             ServerSocket::Plain(stream) => SockRef::from(stream),
             ServerSocket::Unix(stream) => SockRef::from(stream),
             ServerSocket::Tls(stream) => SockRef::from(stream.get_ref().0),
-        };
-        // It may have ended already.
-        let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
     }
-}
-
-/// Whether a non-blocking read found neither bytes nor an end.
-fn would_block(read: io::Result<usize>) -> bool {
-    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Writes without asking for readiness before: nearly every socket has room. As [`crate::net::socket`], it bypasses the

@@ -15,6 +15,9 @@ use crate::base::clock::Now;
 /// The shortest time between two warnings of one reason, in nanoseconds.
 const WARNING_INTERVAL_NS: u64 = 60_000_000_000;
 
+/// How long no connection is reused after stray data, in nanoseconds.
+const REUSE_PAUSE_NS: u64 = 10_000_000_000;
+
 /// Its health checks fail.
 pub(super) const DOWN: u8 = 1;
 /// It had too many errors in a row.
@@ -39,6 +42,10 @@ pub(super) struct ServerState {
     /// Nanoseconds of [`Now`].
     slow_start_since: AtomicU64,
     ejections: AtomicU64,
+    /// Connections on which it sent data without a request.
+    pub stray_data: AtomicU64,
+    /// Until when its connections are not reused, in nanoseconds of [`Now`]; 0 = they are.
+    reuse_paused_until: AtomicU64,
     /// Health checks that passed and that failed.
     check_counts: [AtomicU64; 2],
     /// Health checks in a row that contradict the state.
@@ -118,6 +125,8 @@ impl ServerState {
             ejected_until: AtomicU64::new(0),
             slow_start_since: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
+            stray_data: AtomicU64::new(0),
+            reuse_paused_until: AtomicU64::new(0),
             check_counts: [AtomicU64::new(0), AtomicU64::new(0)],
             streak: AtomicU32::new(0),
             recent_faults: Mutex::default(),
@@ -186,6 +195,18 @@ impl ServerState {
 
     pub fn is_ejection_over(&self, now: Now) -> bool {
         now.0 >= self.ejected_until.load(Relaxed)
+    }
+
+    /// Counts data that it sent without a request, and pauses the reuse of its connections; true for the first time.
+    pub fn record_stray_data(&self, now: Now) -> bool {
+        self.reuse_paused_until.store(now.0.saturating_add(REUSE_PAUSE_NS), Relaxed);
+        self.stray_data.fetch_add(1, Relaxed) == 0
+    }
+
+    #[inline]
+    pub fn is_reuse_paused(&self) -> bool {
+        let until = self.reuse_paused_until.load(Relaxed);
+        until != 0 && Now::read_clock().0 < until
     }
 
     pub fn begin_slow_start(&self, now: Now) {

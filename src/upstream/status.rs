@@ -127,6 +127,11 @@ impl Server {
         self.state.ejection_count()
     }
 
+    /// Connections on which it sent data without a request.
+    pub fn stray_data_count(&self) -> u64 {
+        self.state.stray_data.load(Relaxed)
+    }
+
     /// Health checks that passed and that failed.
     pub fn check_counts(&self) -> [u64; 2] {
         self.state.check_counts()

@@ -169,3 +169,25 @@ fn non_http_is_reported_at_once() {
         gateway.get("/").expect(502);
     }
 }
+
+/// Data without a request is counted, warned of once, and no answer for anybody; nor is a connection reused after it.
+#[test]
+fn data_without_a_request_answers_nobody() {
+    let gate = Gate::default();
+    let late = Reply::text("first").until(&gate).then("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray");
+    let long = Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecond and more");
+    let upstream = Upstream::in_turn([late, long]);
+    let gateway = forwarding(&upstream, "server: { workers: 1 }");
+    let server = format!("server=\"{}\"", upstream.addr());
+    let counted = || gateway.metric("sluicegate_upstream_stray_data_total", &[&server]);
+    assert_eq!((gateway.get("/").expect(200).text().as_str(), counted()), ("first", 0.0));
+    gate.open();
+    eventually("the count", || counted() == 1.0);
+    for (connection, text) in [(2, "second"), (3, "ok"), (4, "ok")] {
+        assert_eq!(gateway.get("/").expect(200).text(), text);
+        assert_eq!(upstream.connections(), connection);
+    }
+    assert_eq!(counted(), 2.0);
+    gateway.wait_stderr("sent data without a request");
+    assert_eq!(gateway.stderr().matches("sent data without a request").count(), 1);
+}

@@ -11,6 +11,7 @@ pub enum ServerMetric {
     Draining,
     InFlight,
     Ejections,
+    StrayData,
     ChecksPassed,
     ChecksFailed,
 }
@@ -25,12 +26,13 @@ pub enum StopMetric {
 }
 
 impl ServerMetric {
-    const ALL: [ServerMetric; 7] = [
+    const ALL: [ServerMetric; 8] = [
         ServerMetric::Up,
         ServerMetric::Ejected,
         ServerMetric::Draining,
         ServerMetric::InFlight,
         ServerMetric::Ejections,
+        ServerMetric::StrayData,
         ServerMetric::ChecksPassed,
         ServerMetric::ChecksFailed,
     ];
@@ -51,6 +53,9 @@ impl ServerMetric {
                 ("sluicegate_upstream_in_flight", "Requests in flight at a server", false, None)
             }
             ServerMetric::Ejections => ("sluicegate_upstream_ejections", "Ejections of a server", true, None),
+            ServerMetric::StrayData => {
+                ("sluicegate_upstream_stray_data", "Connections with data of no request", true, None)
+            }
             ServerMetric::ChecksPassed => {
                 ("sluicegate_upstream_health_checks", "Health checks of a server", true, Some("pass"))
             }

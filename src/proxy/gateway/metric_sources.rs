@@ -154,6 +154,7 @@ pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
                     ServerMetric::Draining => u64::from(server.is_draining()),
                     ServerMetric::InFlight => u64::from(server.in_flight()),
                     ServerMetric::Ejections => server.ejection_count(),
+                    ServerMetric::StrayData => server.stray_data_count(),
                     ServerMetric::ChecksPassed => server.check_counts()[0],
                     ServerMetric::ChecksFailed => server.check_counts()[1],
                 })

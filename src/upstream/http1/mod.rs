@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 use super::fault::is_reset;
 use super::send_outcome::{ExchangeFault, SendOutcome};
-use super::server_socket::ServerSocket;
+use super::server_socket::{IdleState, ServerSocket};
 use crate::request::body::RequestBody;
 use crate::request::headers::added_fields::AddedFields;
 use framing::ResponseFraming;
@@ -109,9 +109,15 @@ impl Http1Connection {
         self.is_response_done() && self.state.borrow().is_request_sent
     }
 
-    /// Whether an idle connection is still usable: the server neither closed it nor sent unrequested bytes.
-    pub(super) fn is_silent(&self) -> bool {
-        self.state.borrow_mut().socket.is_silent()
+    /// Whether data stands behind the last response, which no request asked for.
+    pub(super) fn has_stray_data(&self) -> bool {
+        let state = self.state.borrow();
+        state.is_response_done && !state.read_buffer.is_empty()
+    }
+
+    /// Whether an idle connection is still usable.
+    pub(super) fn check_idle(&self) -> IdleState {
+        self.state.borrow_mut().socket.check_idle()
     }
 
     /// Frees the memory that a long exchange needed.

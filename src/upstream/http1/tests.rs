@@ -287,7 +287,7 @@ fn request() -> Request<RequestBody> {
 async fn a_connection_serves_one_exchange_after_the_other() {
     let (connection, mut server) = pair().await;
     for _ in 0..3 {
-        assert!(connection.is_silent());
+        assert_eq!(connection.check_idle(), IdleState::Usable);
         let mut response: Option<Response<Http1Body>> = None;
         let mut sent_request = request();
         let served = async {
@@ -309,10 +309,10 @@ async fn a_connection_serves_one_exchange_after_the_other() {
         assert!(frame.into_data().is_ok_and(|data| data == "ok"));
         assert!(body.is_complete() && connection.is_free());
     }
+    server.set_nodelay(true).unwrap();
     server.write_all(b"HTTP/1.1 408 Request Timeout\r\n").await.unwrap();
-    while connection.is_silent() {
-        tokio::task::yield_now().await;
-    }
+    // The runtime has not looked at the socket since.
+    assert_eq!(connection.check_idle(), IdleState::Stray);
 }
 
 #[tokio::test(flavor = "local")]
@@ -321,7 +321,8 @@ async fn bytes_after_a_response_make_the_connection_unusable() {
     let (mut response, mut sent_request) = (None::<Response<Http1Body>>, request());
     server.write_all(b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\n").await.unwrap();
     let (sent, _) = connection.send_request(&mut sent_request, &AddedFields::default(), &mut response).await;
-    assert!(matches!(sent, SendOutcome::Responded(StatusCode::NO_CONTENT)) && !connection.is_free());
+    assert!(matches!(sent, SendOutcome::Responded(StatusCode::NO_CONTENT)));
+    assert!(connection.has_stray_data() && !connection.is_free());
 }
 
 #[tokio::test(flavor = "local")]
@@ -331,7 +332,10 @@ async fn closing_before_and_within_a_response_are_distinguished() {
     let (sent, _) = connection
         .send_request(&mut request(), &AddedFields::default(), &mut None::<Response<Http1Body>>)
         .await;
-    assert!(matches!(sent, SendOutcome::Failed(error) if error.has_no_response()) || !connection.is_silent());
+    assert!(
+        matches!(sent, SendOutcome::Failed(error) if error.has_no_response())
+            || connection.check_idle() == IdleState::Unusable
+    );
     let (connection, mut server) = pair().await;
     server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
     drop(server);

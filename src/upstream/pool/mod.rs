@@ -15,7 +15,7 @@ use super::http2::streams::{AcquiredConnection, Http2Connections, LeasedConnecti
 use super::response::ResponseSlot;
 use super::send_outcome::SendOutcome;
 use super::server::{Server, ServerInFlight, ServerProtocol};
-use super::server_socket::ServerSocket;
+use super::server_socket::{IdleState, ServerSocket};
 use crate::net::deadline::SweepCounter;
 use crate::request::body::RequestBody;
 use crate::request::headers::added_fields::AddedFields;
@@ -181,7 +181,7 @@ impl Pools {
         let mut pools = self.server_pools.borrow_mut();
         let pool = find_pool(&mut pools, server)?;
         while let Some(IdleConnection { connection, address, since: _ }) = pool.idle.pop() {
-            if connection.is_silent() {
+            if is_reusable(server, &connection) {
                 return Some(AcquiredConnection {
                     connection: LeasedConnection::Exclusive(connection),
                     address,
@@ -206,6 +206,7 @@ impl Pools {
     fn put_back(&self, server: &Server, connection: Rc<Http1Connection>, address: u32) {
         if let Some(pool) = find_pool(&mut self.server_pools.borrow_mut(), server)
             && pool.idle.len() < pool.server.keepalive
+            && !server.state.is_reuse_paused()
             && (server.lost_addresses() == 0 || server.has_address(address))
         {
             connection.shrink_buffers();
@@ -221,7 +222,9 @@ impl Pools {
             let lost_one = has_lost_address(server, lost_addresses);
             idle.retain(|idle| {
                 let is_fresh = now.saturating_sub(idle.since) <= server.idle_ticks;
-                is_fresh && idle.connection.is_silent() && (!lost_one || server.has_address(idle.address))
+                is_fresh
+                    && is_reusable(server, &idle.connection)
+                    && (!lost_one || server.has_address(idle.address))
             });
             let Some(http2) = http2 else { continue };
             if lost_one {
@@ -257,6 +260,18 @@ fn find_pool<'a>(pools: &'a mut [ServerPool], server: &Server) -> Option<&'a mut
         false => pools.iter().position(is_it)?,
     };
     pools.get_mut(index)
+}
+
+/// Whether an idle connection may serve a request. Stray data on one makes all of the server unfit.
+fn is_reusable(server: &Server, connection: &Http1Connection) -> bool {
+    if server.state.is_reuse_paused() {
+        return false;
+    }
+    let state = connection.check_idle();
+    if state == IdleState::Stray {
+        server.record_stray_data();
+    }
+    state == IdleState::Usable
 }
 
 /// How long a shared connection may be idle, in ticks.
@@ -307,6 +322,8 @@ impl Lease {
         let LeasedConnection::Exclusive(connection) = connection else { return };
         if connection.is_free() {
             pools.put_back(in_flight.server(), connection, address);
+        } else if connection.has_stray_data() {
+            in_flight.server().record_stray_data();
         } else if let Some(upload_task) = upload_task
             && connection.is_response_done()
         {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::base::clock::{Now, hold_clock};
 use crate::upstream::Upstream;
 use crate::upstream::tests::{is_open, reloaded, upstream};
 
@@ -121,4 +122,46 @@ async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their
         .record_addresses(vec![SocketAddr::from(([127, 0, 0, 9], 9))]);
     pools.sweep_idle();
     assert!(has_ended(&mut kept).await);
+}
+
+/// The data is in the socket, but the runtime does not know yet: nothing waits between.
+#[tokio::test(flavor = "local")]
+async fn stray_data_answers_no_request_and_pauses_reuse() {
+    let hold_at = |ms: u64| hold_clock(Some(Now(ms * 1_000_000)));
+    let (listener, address) = listening().await;
+    let upstream = upstream(&format!("servers: [\"{address}\"]"));
+    let (pools, server) = (pools(&upstream), &upstream.servers[0]);
+    let has_idle = || pools.lease_idle(place(server)).is_ok();
+    hold_at(1_000);
+    let (silent, mut silent_end) = connected(&pools, server, &listener).await;
+    let (stray, stray_end) = connected(&pools, server, &listener).await;
+    silent.finish();
+    stray.finish();
+    stray_end.try_write(b"HTTP/1.1 200 OK\r\n").unwrap();
+    assert!(!has_idle());
+    assert!(!is_open(&mut silent_end).await, "the other one may be stray, too");
+    for (ms, is_kept) in [(1_000, false), (10_999, false), (11_000, true)] {
+        hold_at(ms);
+        let (lease, _end) = connected(&pools, server, &listener).await;
+        lease.finish();
+        assert_eq!(has_idle(), is_kept, "{ms}");
+    }
+    assert_eq!(server.stray_data_count(), 1);
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_sweep_finds_stray_data_and_an_end_is_none() {
+    let (listener, address) = listening().await;
+    let upstream = upstream(&format!("servers: [\"{address}\"]"));
+    let (pools, server) = (pools(&upstream), &upstream.servers[0]);
+    let (lease, end) = connected(&pools, server, &listener).await;
+    lease.finish();
+    drop(end);
+    assert!(pools.lease_idle(place(server)).is_err());
+    assert_eq!(server.stray_data_count(), 0);
+    let (lease, end) = connected(&pools, server, &listener).await;
+    lease.finish();
+    end.try_write(b"x").unwrap();
+    pools.sweep_idle();
+    assert_eq!(server.stray_data_count(), 1);
 }
