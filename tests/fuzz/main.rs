@@ -30,6 +30,7 @@ mod proxy_header;
 mod requests;
 mod resp;
 mod response_bodies;
+mod servers;
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
