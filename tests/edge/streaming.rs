@@ -179,3 +179,32 @@ fn a_slow_stream_holds_up_no_other() {
         assert_eq!(finish(slow).await.expect("an answer").body, b"slow");
     });
 }
+
+/// The chunks of a client that come together are sent on together, and each write of a slow client at once.
+#[test]
+fn small_chunks_are_gathered() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    let gateway = Gateway::start(&format!("locations: [{{ path: /, upstream: \"http://{addr}\" }}]\n"));
+    let mut client = gateway.client();
+    client
+        .send(format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{}", chunk("first")));
+    let (mut server, _) = listener.accept().expect("the gateway connects");
+    server.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    let (mut received, mut piece, mut reads) = (Vec::new(), vec![0; 64 * 1024], 0);
+    let mut read_until = |end: &[u8]| {
+        while !received.ends_with(end) {
+            let count = std::io::Read::read(&mut server, &mut piece).expect("the gateway sends");
+            assert!(count > 0, "the gateway closed");
+            received.extend_from_slice(&piece[..count]);
+            reads += 1;
+        }
+        reads
+    };
+    read_until(chunk("first").as_bytes());
+    client.send(chunk("second"));
+    let before = read_until(chunk("second").as_bytes());
+    client.send(chunk("a").repeat(4_000) + &chunk("last") + "0\r\n\r\n");
+    let reads = read_until(format!("{}0\r\n\r\n", chunk("last")).as_bytes()) - before;
+    assert!(reads <= 200, "{reads} pieces for 4,000 chunks");
+}

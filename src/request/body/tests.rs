@@ -24,12 +24,15 @@ struct Forwarded {
     length: Option<u64>,
     /// All of it was read before.
     was_at_hand: bool,
+    /// Milliseconds that the gateway paused.
+    paused: u128,
 }
 
 /// Sends `wire` over HTTP/1 in pieces, reads up to `peek_bytes` of the body first, and then forwards it with at most
 /// `max` bytes.
 fn forward(pieces: &[&[u8]], peek_bytes: u64, max: u64) -> Forwarded {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let (mut client, server) = tokio::io::duplex(1 << 20);
@@ -40,8 +43,9 @@ fn forward(pieces: &[&[u8]], peek_bytes: u64, max: u64) -> Forwarded {
             async move {
                 let connection = WatchList::default().watch_connection();
                 let body = RequestBody::receive(request.into_body(), &connection);
+                let start = tokio::time::Instant::now();
                 let body = collect(body, peek_bytes, max).await;
-                *result.borrow_mut() = body;
+                *result.borrow_mut() = Forwarded { paused: start.elapsed().as_millis(), ..body };
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
             }
         });
@@ -53,6 +57,8 @@ fn forward(pieces: &[&[u8]], peek_bytes: u64, max: u64) -> Forwarded {
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
         }
+        // A client that ends its side first leaves before it is answered.
+        let _ = tokio::time::timeout(Duration::from_secs(60), client.read(&mut [0; 512])).await;
         client.shutdown().await.unwrap();
         let mut answer = Vec::new();
         let _ = client.read_to_end(&mut answer).await;
@@ -148,4 +154,21 @@ fn an_empty_body_keeps_its_framing() {
         forward(&[&none], 10, 0),
         Forwarded { length: Some(0), was_at_hand: true, ..Forwarded::default() }
     );
+}
+
+/// A client that chops its body makes the gateway work for a hundredth of a core, and gets all of it through.
+#[test]
+fn a_body_in_tiny_pieces_is_read_slowly() {
+    let head = [HEAD, b"Transfer-Encoding: chunked\r\n\r\n"].concat();
+    for (size, count, paused) in
+        [(1, 8_000, 0..1), (1, 10_100, 200..210), (15, 10_100, 200..210), (16, 10_100, 0..1)]
+    {
+        let chunk = format!("{size:x}\r\n{}\r\n", "a".repeat(size));
+        let wire = [&head[..], chunk.repeat(count).as_bytes(), b"0\r\n\r\n"].concat();
+        for peek_bytes in [0, 1_000_000] {
+            let got = forward(&[&wire], peek_bytes, u64::MAX);
+            assert_eq!((got.bytes.len(), got.fault), (size * count, None));
+            assert!(paused.contains(&got.paused), "{} ms for {count} pieces of {size}", got.paused);
+        }
+    }
 }

@@ -14,6 +14,9 @@ use crate::upstream::server_socket::ServerSocket;
 /// Bytes gathered for one write. Longer chunks are written without a copy.
 const GATHER_MAX: usize = 16 * 1024;
 
+/// Bytes up to which a part of the body waits for the next one.
+const SHORT_PIECE: usize = 512;
+
 /// How the end of a request body is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestFraming {
@@ -76,7 +79,13 @@ impl Upload {
         socket: &mut ServerSocket,
     ) -> Poll<Result<UploadOutcome, BodyFault>> {
         loop {
+            let gathered = self.write_buffer.len();
             self.gather_body(cx)?;
+            if self.may_gather_more(gathered) {
+                // hyper decodes the next chunk only after this task has yielded.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let is_written = self.write_buffer.is_empty() && self.piece.is_empty();
             let polled = match is_written {
                 true => Pin::new(&mut *socket).poll_flush(cx),
@@ -92,6 +101,16 @@ impl Upload {
                 }
             }
         }
+    }
+
+    /// Whether a short piece was added to the `gathered` bytes, so that more of them may follow at once: a write for
+    /// each would cost much more than reading it.
+    fn may_gather_more(&self, gathered: usize) -> bool {
+        let added = self.write_buffer.len() - gathered;
+        (1..SHORT_PIECE).contains(&added)
+            && !self.is_body_done
+            && self.piece.is_empty()
+            && self.write_buffer.len() < GATHER_MAX
     }
 
     /// Reads the available body until there is enough for a write.
