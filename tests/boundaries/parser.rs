@@ -202,7 +202,7 @@ impl Head<'_> {
         let has_option = |option: &str| {
             lists.iter().flat_map(|list| list.split(',')).any(|one| one.trim().eq_ignore_ascii_case(option))
         };
-        if version == "HTTP/1.1" { !has_option("close") } else { has_option("keep-alive") }
+        !has_option("close") && (version == "HTTP/1.1" || has_option("keep-alive"))
     }
 }
 
