@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{DATE, HeaderName, HeaderValue};
-use http::{Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
@@ -135,11 +135,7 @@ pub fn serve_request<F>(
 where
     F: Service<Admitted, Response = ForwardOutcome, Error = Infallible, Future: 'static> + 'static,
 {
-    let completion = Completion {
-        connection: connection.clone(),
-        is_http10: inbound.request.version() < Version::HTTP_11,
-        is_last: connection.count_request(worker),
-    };
+    let completion = Completion::new(worker, connection, &inbound);
     let client = worker.gateway.clients.find_client(connection.peer, inbound.request.headers());
     let stream_watch = connection.watch.is_multiplexed().then(|| watch.clone());
     let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
@@ -174,11 +170,7 @@ pub fn serve_call(
     watch: Rc<RequestWatch>,
     inbound: Box<InboundRequest>,
 ) -> ResponseFuture {
-    let completion = Completion {
-        connection: connection.clone(),
-        is_http10: inbound.request.version() < Version::HTTP_11,
-        is_last: connection.count_request(worker),
-    };
+    let completion = Completion::new(worker, connection, &inbound);
     let client = worker.gateway.clients.find_client(connection.peer, inbound.request.headers());
     let stream_watch = connection.watch.is_multiplexed().then(|| watch.clone());
     let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
@@ -306,11 +298,22 @@ impl ForwardingSteps {
 struct Completion {
     connection: Rc<ClientConnection>,
     is_http10: bool,
+    is_head: bool,
     /// The request is the connection's last.
     is_last: bool,
 }
 
 impl Completion {
+    #[inline]
+    fn new(worker: &Worker, connection: &Rc<ClientConnection>, inbound: &InboundRequest) -> Completion {
+        Completion {
+            connection: connection.clone(),
+            is_http10: inbound.request.version() < Version::HTTP_11,
+            is_head: inbound.request.method() == Method::HEAD,
+            is_last: connection.count_request(worker),
+        }
+    }
+
     #[inline]
     fn complete_response(self, response: &mut Response<ResponseBody>) {
         let watch = &self.connection.watch;
@@ -324,6 +327,7 @@ impl Completion {
             watch.mark_close_delimited();
         }
         if watch.is_multiplexed() {
+            forward::drop_unsent_body(self.is_head, response);
             // HTTP/2 ends its connection with a GOAWAY, after the open streams.
             if self.is_last {
                 watch.close_gracefully();
@@ -385,8 +389,7 @@ fn render_forward_fault(
 mod tests {
     use super::*;
 
-    /// A request's future is copied when it begins, over HTTP/2 several times, so the needs of few requests must not
-    /// enlarge it.
+    /// A request's future is copied when it begins, over HTTP/2 several times, so the needs of few must not enlarge it.
     #[test]
     fn the_future_of_a_request_is_small() {
         let size = size_of::<ResponseFuture>();

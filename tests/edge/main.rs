@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bodiless;
 mod caller;
 mod clients;
 mod deadlines;

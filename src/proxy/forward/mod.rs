@@ -54,7 +54,7 @@ pub use grpc_body::GrpcBody;
 use latency_feedback::LatencyFeedback;
 use next_try::NextTry;
 pub use response_body::{ResponseBody, grpc_response, local_response};
-pub use rewrite::clear_unknown_reason;
+pub use rewrite::{clear_unknown_reason, drop_unsent_body};
 use upgrade::UpgradeRequest;
 
 /// A response, or the fault that prevented it; the state of the request continues in both.

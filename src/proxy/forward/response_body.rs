@@ -121,6 +121,11 @@ impl ResponseBody {
         self.state.as_deref()
     }
 
+    /// Drops what is to be sent.
+    pub fn clear(&mut self) {
+        self.source = BodySource::Rendered(Bytes::new());
+    }
+
     /// The answer of `cors`, to be written into the head.
     #[inline]
     pub fn take_cors(&mut self) -> Option<CorsAnswer> {

@@ -7,6 +7,7 @@ use http::header::{
 };
 use http::uri::Uri;
 use http::{Response, StatusCode, Version};
+use http_body::Body;
 use hyper::ext::ReasonPhrase;
 
 use super::response_body::ResponseBody;
@@ -159,6 +160,20 @@ pub fn clear_unknown_reason(response: &mut Response<ResponseBody>) {
     if response.status().canonical_reason().is_none() {
         response.extensions_mut().insert(ReasonPhrase::from_static(b""));
     }
+}
+
+/// Drops the body of a response that ends with its head; the head of a response to HEAD keeps the length. hyper does
+/// this over HTTP/1 only.
+pub fn drop_unsent_body(is_head: bool, response: &mut Response<ResponseBody>) {
+    let is_bodiless = matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if !is_head && !is_bodiless {
+        return;
+    }
+    let length = response.body().size_hint().exact().filter(|&length| length > 0 && !is_bodiless);
+    if let Some(length) = length {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    response.body_mut().clear();
 }
 
 #[cfg(test)]
