@@ -12,19 +12,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::net::deadline::ConnectionWatch;
 use crate::net::socket::ClientStream;
 
-/// Useless frames that a client may send at once; each request earns one back, and so does time.
+/// Useless frames that a client may send at once; each request earns one back, and so do time and DATA.
 const USELESS_FRAMES_MAX: u32 = 10_000;
 /// Useless frames credited per tick.
 const CREDIT_PER_TICK: u64 = 100;
-/// Bytes sent to the client that earn one useless frame back: gRPC clients send one PING per round trip of data, to
-/// measure the bandwidth. The answer to a PING is shorter, so a flood of PINGs does not pay for itself.
+/// Bytes sent to the client that earn one useless frame back: it may open its windows in many steps for a large frame.
+/// The answer to a PING is shorter, so a flood of PINGs does not pay for itself.
 const BYTES_PER_CREDIT: usize = 64;
+/// Frames by which a client may answer one of DATA, however small: WINDOW_UPDATEs of its stream and of the connection,
+/// and the PING by which gRPC clients measure the bandwidth.
+const REPLIES_PER_DATA: usize = 3;
 
 /// The stream of an HTTP/2 connection, preface included.
 pub struct GuardedWire {
     wire: ClientStream,
     watch: Rc<ConnectionWatch>,
     frames: FrameScanner,
+    sent_frames: FrameScanner,
     /// The tick up to which frames were credited.
     credited_tick: u64,
     /// Set when either direction ends.
@@ -39,7 +43,8 @@ impl GuardedWire {
         GuardedWire {
             wire,
             watch,
-            frames: FrameScanner::new(),
+            frames: FrameScanner::new(PREFACE_LENGTH),
+            sent_frames: FrameScanner::new(0),
             credited_tick: credited,
             has_ended,
             unsent_ack: &GOAWAY_PING_ACK,
@@ -86,6 +91,9 @@ struct FrameScanner {
     useless_frames: u32,
     /// Bytes sent that have not earned a frame back yet.
     credit_bytes: usize,
+    data_frames: usize,
+    /// WINDOW_UPDATEs and PINGs that are no useless frames, because they may answer DATA.
+    replies_due: usize,
     ping_answered: bool,
 }
 
@@ -98,14 +106,16 @@ impl FrameScanner {
     const ACK: u8 = 1;
     const END_HEADERS: u8 = 4;
 
-    fn new() -> FrameScanner {
+    fn new(preface: usize) -> FrameScanner {
         FrameScanner {
             head: [0; FRAME_HEAD],
             head_read: 0,
-            payload_left: PREFACE_LENGTH,
+            payload_left: preface,
             in_block: false,
             useless_frames: 0,
             credit_bytes: 0,
+            data_frames: 0,
+            replies_due: 0,
             ping_answered: false,
         }
     }
@@ -136,8 +146,9 @@ impl FrameScanner {
         was_between
     }
 
-    /// Lets bytes sent to the client earn useless frames back.
-    fn credit_sent(&mut self, bytes: usize) {
+    /// Lets what was sent to the client earn useless frames back.
+    fn credit_sent(&mut self, bytes: usize, data_frames: usize) {
+        self.replies_due += REPLIES_PER_DATA * data_frames;
         self.credit_bytes += bytes;
         let paid = u32::try_from(self.credit_bytes / BYTES_PER_CREDIT).unwrap_or(u32::MAX);
         self.useless_frames = self.useless_frames.saturating_sub(paid);
@@ -157,10 +168,13 @@ impl FrameScanner {
                 self.useless_frames += 1;
             }
             // Empty ones are counted by their stream.
-            FrameScanner::DATA | FrameScanner::WINDOW_UPDATE => {}
+            FrameScanner::DATA => self.data_frames += 1,
             _ => {
-                self.useless_frames += 1;
                 self.ping_answered |= kind == FrameScanner::PING && flags & FrameScanner::ACK != 0;
+                let is_reply =
+                    matches!(kind, FrameScanner::PING | FrameScanner::WINDOW_UPDATE) && self.replies_due > 0;
+                self.replies_due -= usize::from(is_reply);
+                self.useless_frames += u32::from(!is_reply);
             }
         }
     }
@@ -205,9 +219,11 @@ impl AsyncRead for GuardedWire {
 
 impl AsyncWrite for GuardedWire {
     #[inline]
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.wire).poll_write(cx, bytes))?;
-        self.frames.credit_sent(written);
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.wire).poll_write(cx, bytes))?;
+        this.sent_frames.scan_bytes(&bytes[..written]);
+        this.frames.credit_sent(written, std::mem::take(&mut this.sent_frames.data_frames));
         Poll::Ready(Ok(written))
     }
 
@@ -269,7 +285,7 @@ mod tests {
     }
 
     fn after_preface() -> FrameScanner {
-        let mut frames = FrameScanner::new();
+        let mut frames = FrameScanner::new(PREFACE_LENGTH);
         frames.scan_bytes(&[b'x'; PREFACE_LENGTH]);
         assert!(!frames.is_pending());
         frames
@@ -284,13 +300,13 @@ mod tests {
             frames.scan_bytes(&bytes[..split]);
             frames.scan_bytes(&bytes[split..]);
             assert!(!frames.is_pending(), "{split}");
-            assert_eq!((frames.payload_left, frames.useless_frames), (0, 1), "{split}");
+            assert_eq!((frames.payload_left, frames.useless_frames), (0, 2), "{split}");
         }
     }
 
     #[test]
     fn unfinished_frames_are_pending_except_bodies() {
-        let mut frames = FrameScanner::new();
+        let mut frames = FrameScanner::new(PREFACE_LENGTH);
         frames.scan_bytes(b"PRI");
         assert!(frames.is_pending());
         for (bytes, pending) in [
@@ -345,7 +361,7 @@ mod tests {
             let mut frames = after_preface();
             for _ in 0..20_000 {
                 frames.scan_bytes(&frame(6, 0, 8));
-                frames.credit_sent(sent);
+                frames.credit_sent(sent, 0);
             }
             assert_eq!(
                 frames.useless_frames > USELESS_FRAMES_MAX,
@@ -353,6 +369,25 @@ mod tests {
                 "{sent}: {}",
                 frames.useless_frames
             );
+        }
+    }
+
+    #[test]
+    fn each_frame_of_data_pays_for_the_replies_to_it() {
+        // gRPC messages of one byte, in flight together or one by one; then as many replies too many.
+        for in_flight in [1, 10_000] {
+            let mut frames = after_preface();
+            let mut sent = FrameScanner::new(0);
+            let (message, ping, update) = (frame(0, 0, 6), frame(6, 0, 8), frame(8, 0, 4));
+            for _ in 0..30_000 / in_flight {
+                sent.scan_bytes(&message.repeat(in_flight));
+                let data_frames = std::mem::take(&mut sent.data_frames);
+                frames.credit_sent(in_flight * message.len(), data_frames);
+                frames.scan_bytes(&[&update[..], &update, &ping].concat().repeat(in_flight));
+            }
+            assert_eq!(frames.useless_frames, 0, "{in_flight}");
+            frames.scan_bytes(&update.repeat(USELESS_FRAMES_MAX as usize + 1));
+            assert!(frames.useless_frames > USELESS_FRAMES_MAX);
         }
     }
 }
