@@ -63,8 +63,7 @@ test-clients: ## try the admin API with schemathesis, and limits of tokens with 
 	$(CLIENTS)/bin/python tests/clients/llm.py target/debug/sluicegate
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
-	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz
-	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test boundaries
+	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz --test boundaries --test streams
 
 bench: tools gateway ## measure side by side with nginx; make bench OPTIONS=--quick takes less time
 	cargo bench --locked --bench side_by_side -- $(MEASURED) $(OPTIONS)

@@ -123,7 +123,20 @@ impl H2 {
     pub fn connect(addr: SocketAddr) -> H2 {
         let stream = TcpStream::connect_timeout(&addr, PATIENCE).expect("the gateway accepts");
         stream.set_nodelay(true).expect("nodelay can be set");
-        H2 { wire: Wire::new(Socket::Tcp(stream)), skipped: VecDeque::new(), reads: true, pongs: true }
+        H2::over(Socket::Tcp(stream))
+    }
+
+    pub fn over(socket: Socket) -> H2 {
+        H2 { wire: Wire::new(socket), skipped: VecDeque::new(), reads: true, pongs: true }
+    }
+
+    /// Ends its side of the connection in order, or makes its close a reset.
+    pub fn leave(&self, resets: bool) {
+        if resets {
+            self.wire.socket.reset_on_close();
+        } else {
+            self.wire.socket.shutdown(std::net::Shutdown::Write);
+        }
     }
 
     /// Ready for requests; the server has no table of fields to refer to.
