@@ -75,7 +75,7 @@ impl Entries {
         }
         // Exactly the complete requests are answered, so that the end of the client ends none of them.
         let requests = read_requests(&script.bytes).0;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + 3 * PATIENCE;
         while !connection.is_closed && !connection.has_answered(&requests) && Instant::now() < deadline {
             connection.listen_once(ms(500));
         }
