@@ -59,7 +59,7 @@ fn only_the_end_of_the_last_body_makes_a_connection_unused() {
     watch.end_body(second.expect("a body"));
     assert!(watch.is_unused() && !watch.would_reset() && !watch.owes_bytes());
     // A body that is dropped never ends, and a late end says nothing of a request without a body.
-    drop(exchange(true));
+    let _abandoned = exchange(true);
     assert!(!watch.is_unused());
     let late = exchange(true);
     assert!(exchange(false).is_none() && watch.is_unused());
