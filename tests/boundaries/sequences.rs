@@ -213,3 +213,20 @@ fn a_client_behind_haproxy_forges_nothing_and_reads_no_other_answer() {
         assert!(line["path"] != "/hidden" && line["ip"] == "127.0.0.1", "{line}");
     }
 }
+
+/// A close over bytes that nobody read would be a reset, which overtakes the answer.
+#[test]
+fn the_last_answer_arrives_although_more_requests_follow() {
+    let upstream = Upstream::with_large(3_000_000);
+    let gateway = forwarding(&upstream, "server: { keepalive: { requests: 3 } }");
+    for round in 0..5 {
+        let mut client = Client::connect_narrow(gateway.addr());
+        let small = get("/small").bytes();
+        client.send([small.clone(), small.clone(), get("/large").bytes(), small.repeat(50)].concat());
+        client.response().expect(200);
+        client.response().expect(200);
+        std::thread::sleep(ms(20 * round));
+        let last = client.response().expect(200);
+        assert_eq!((last.body.len(), last.header("connection").as_deref()), (3_000_000, Some("close")));
+    }
+}

@@ -208,3 +208,31 @@ fn small_chunks_are_gathered() {
     let reads = read_until(format!("{}0\r\n\r\n", chunk("last")).as_bytes()) - before;
     assert!(reads <= 200, "{reads} pieces for 4,000 chunks");
 }
+
+/// A close over frames that nobody read would be a reset, which overtakes the answer.
+#[test]
+fn an_early_answer_arrives_although_the_client_says_goodbye() {
+    use crate::support::h2_raw::{DATA, END_HEADERS, GOAWAY, HEADERS, PREFACE, SETTINGS, block, frame};
+    let large = "k".repeat(50_000);
+    let gateway = Gateway::start(&format!("locations: [{{ path: /, respond: {{ body: {large} }} }}]\n"));
+    let head = block(&[
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", "a"),
+        ("content-length", "6000000"),
+    ]);
+    let data = frame(DATA, 0, 1, &[b'a'; 16_000]);
+    for _ in 0..10 {
+        let mut client = Client::connect_narrow(gateway.addr());
+        client.send([PREFACE, &frame(SETTINGS, 0, 0, b""), &frame(HEADERS, END_HEADERS, 1, &head)].concat());
+        client.send([&data[..], &frame(GOAWAY, 0, 0, &[0; 8])].concat());
+        for _ in 0..2 {
+            std::thread::sleep(ms(100));
+            client.send(&data);
+        }
+        let (bytes, _) = client.rest(PATIENCE);
+        let received = bytes.iter().filter(|&&byte| byte == b'k').count();
+        assert!(received >= 50_000, "{received} bytes of the answer");
+    }
+}

@@ -290,12 +290,12 @@ impl ConnectionWatch {
     /// The body of the request that hyper has just handed out; `None` if it is empty, and over HTTP/2.
     #[inline]
     pub fn begin_body(&self, is_empty: bool) -> Option<UnreadBody> {
-        if self.multiplexed.get() { None } else { self.boundary.begin_body(is_empty) }
+        self.boundary.begin_body(is_empty || self.multiplexed.get())
     }
 
     /// hyper has yielded the end of the body.
     pub fn end_body(&self, body: UnreadBody) {
-        // Bytes that came since the response were no head.
+        // Bytes that came since the response belong to the body, and the next head begins behind them at most.
         if self.boundary.end_body(body) && self.phase.get() == ConnectionPhase::Head {
             self.enter_phase(ConnectionPhase::Idle);
         }

@@ -15,9 +15,10 @@ pub struct UnreadBody {
 /// next byte belongs to a head, by three facts of hyper 1.12 (`proto/h1/dispatch.rs`):
 ///
 /// 1. It reads a head only after the body before it was read to its end and the response before it was given out.
-/// 2. It takes a whole head out of its buffer at once, and calls the service with it and its body in the same step.
-/// 3. A body yields its end only after its last byte or trailer left the buffer. One that hyper gives up yields an
-///    error first.
+/// 2. It takes a whole head out of its buffer at once, and calls the service with it and its body in the same step. After
+///    a head that it refuses, it ends the connection.
+/// 3. A body yields its end only after its last byte or trailer left the buffer, with trailers perhaps as late as the
+///    next head. One that hyper gives up yields an error first.
 ///
 /// By 2, no head that left the buffer is unknown here. By 1, only the last body can still be incomplete. By 3, it is
 /// complete once it has reported its own end. A body is read by other tasks than hyper's, so an earlier one may report

@@ -124,9 +124,11 @@ impl AsyncWrite for WatchedSocket {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
             self.watch.mark_shut();
-            let owes_bytes = self.watch.owes_bytes();
-            // Without a request the socket is closed next anyway; a tunnel reads on.
-            if owes_bytes || self.watch.is_busy() {
+            let (is_busy, is_http1) = (self.watch.is_busy(), !self.watch.is_multiplexed());
+            // Requests that follow the last one, unlike the bytes of a tunnel, which reads on.
+            let owes_bytes = self.watch.owes_bytes() || is_http1 && !is_busy && self.has_unread();
+            // Without a request the socket is closed next anyway.
+            if owes_bytes || is_busy {
                 self.socket.shut_write();
             }
             if !owes_bytes {

@@ -28,8 +28,9 @@ pub struct InboundBody {
     /// Tiny pieces until the next pause.
     tiny_left: u32,
     pause: Option<Pin<Box<Sleep>>>,
+    watch: Rc<ConnectionWatch>,
     /// `None` once the end is reported or cannot come, and over HTTP/2.
-    unread: Option<(Rc<ConnectionWatch>, UnreadBody)>,
+    unread: Option<UnreadBody>,
 }
 
 impl InboundBody {
@@ -37,8 +38,14 @@ impl InboundBody {
     #[inline]
     pub fn receive(incoming: Incoming, watch: &Rc<ConnectionWatch>) -> Option<InboundBody> {
         let is_empty = incoming.is_end_stream();
-        let unread = watch.begin_body(is_empty).map(|body| (watch.clone(), body));
-        (!is_empty).then_some(InboundBody { incoming, tiny_left: TINY_PIECES, pause: None, unread })
+        let unread = watch.begin_body(is_empty);
+        (!is_empty).then_some(InboundBody {
+            incoming,
+            tiny_left: TINY_PIECES,
+            pause: None,
+            watch: watch.clone(),
+            unread,
+        })
     }
 
     /// Waits until another tiny piece may be read. Meanwhile the client cannot send more than the buffers hold.
@@ -71,8 +78,8 @@ impl Body for InboundBody {
             // A body of known length ends with its last byte, its stream only with the next head.
             Poll::Ready(Some(Ok(_))) if !self.incoming.is_end_stream() => {}
             Poll::Ready(Some(Ok(_)) | None) => {
-                if let Some((watch, body)) = self.unread.take() {
-                    watch.end_body(body);
+                if let Some(body) = self.unread.take() {
+                    self.watch.end_body(body);
                 }
             }
             // A broken body yields `None` next, which is not its end.
@@ -88,5 +95,14 @@ impl Body for InboundBody {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
+    }
+}
+
+impl Drop for InboundBody {
+    fn drop(&mut self) {
+        // Over HTTP/1 an unread body is known as such from its beginning.
+        if self.watch.is_multiplexed() && !self.incoming.is_end_stream() {
+            self.watch.leave_unread();
+        }
     }
 }
