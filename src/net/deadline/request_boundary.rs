@@ -15,8 +15,8 @@ pub struct UnreadBody {
 /// next byte belongs to a head, by three facts of hyper 1.12 (`proto/h1/dispatch.rs`):
 ///
 /// 1. It reads a head only after the body before it was read to its end and the response before it was given out.
-/// 2. It takes a whole head out of its buffer at once, and calls the service with it and its body in the same step. After
-///    a head that it refuses, it ends the connection.
+/// 2. It takes a whole head out of its buffer at once, and calls the service with it and its body in the same step. A
+///    head that it refuses ends the connection.
 /// 3. A body yields its end only after its last byte or trailer left the buffer, with trailers perhaps as late as the
 ///    next head. One that hyper gives up yields an error first.
 ///
