@@ -7,6 +7,8 @@ pub struct Request {
     pub method: String,
     pub target: String,
     pub body: Vec<u8>,
+    /// It has one, if only of an empty chunk.
+    pub has_body: bool,
     /// The last byte of its body came.
     pub is_complete: bool,
     /// The sender lets the connection go on behind it.
@@ -100,6 +102,7 @@ impl<'a> Reader<'a> {
         }
         (request.method, request.target) = (method.to_owned(), target.to_owned());
         request.keeps_alive = head.keeps_alive(version);
+        request.has_body = !codings.is_empty() || lengths.iter().any(|length| *length != "0");
         match (&lengths[..], &codings[..]) {
             ([length], _) => self.take_body(number(length, 10)?, &mut request.body)?,
             (_, ["chunked"]) if version == "HTTP/1.1" => self.take_chunks(&mut request.body)?,

@@ -48,7 +48,7 @@ pub fn check_answers(script: Script, received: &Received) -> Result<Played, Stri
     let is_last = |at: usize| {
         let (request, answer) = (&requests[at], &answers[at]);
         // A body that the gateway did not read to its end ends the connection, also without a word.
-        answer.closes || !request.keeps_alive || !request.body.is_empty() || !request.is_complete
+        answer.closes || !request.keeps_alive || request.has_body || !request.is_complete
     };
     let may_end =
         received.was_closed && (answers.is_empty() || is_last(answers.len().min(requests.len()) - 1));
