@@ -6,9 +6,11 @@ use http::{HeaderValue, Version};
 use crate::base::clock::Now;
 use crate::config::LogField;
 use crate::observe::access_log::line::{AccessRecord, RecordedCharge};
+use crate::observe::metrics::AnswerMaker;
 use crate::observe::traces::WorkerTracer;
 use crate::observe::traces::span;
 use crate::observe::traces::span::SpanRecord;
+use crate::proxy::reject::status;
 use crate::proxy::request_state::{LogFields, RequestSpan, RequestState, Verdict};
 use crate::request::account::Tier;
 use crate::request::client::UNIX_CLIENT;
@@ -17,6 +19,19 @@ impl RequestState {
     /// The name of its key by the limit that rejected it or made it wait; `None` also where names are not kept.
     fn limit_key(&self) -> Option<String> {
         self.worker.heavy_keys.name_key(&self.worker.gateway, self.limit?, self.kept_units.as_deref()?)
+    }
+
+    pub(super) fn answer_maker(&self) -> AnswerMaker {
+        match self.verdict {
+            Verdict::Ban | Verdict::MissingKey => AnswerMaker::Limit,
+            // Without a limit the upstream asked for a stop.
+            Verdict::Reject if self.limit.is_some() => AnswerMaker::Limit,
+            Verdict::Degrade if self.degraded.is_none() => AnswerMaker::Limit,
+            Verdict::Reject | Verdict::Fault(_) => AnswerMaker::Gateway,
+            _ if self.status == status::CLIENT_GONE => AnswerMaker::Gateway,
+            _ if self.tries > 0 => AnswerMaker::Server,
+            _ => AnswerMaker::Location,
+        }
     }
 
     pub(super) fn write_log_line(&self, fields: &LogFields, ended: Now) {

@@ -376,7 +376,7 @@ impl Drop for RequestState {
         // A tunnel has none.
         let duration = self.bytes_received.is_none().then(|| ended.ns_since(self.started));
         let metrics = &self.worker.gateway.metrics;
-        metrics.count_request(self.worker.id, self.route, self.status, duration);
+        metrics.count_request(self.worker.id, self.route, (self.status, self.answer_maker()), duration);
         metrics.count_verdict(self.worker.id, self.verdict.kind());
         let (fields, span) = (self.log_fields.take(), self.span.take());
         if fields.is_none() && span.is_none() {

@@ -4,7 +4,10 @@
 use crate::config::{LimitId, LocationId, ServerId, UpstreamId};
 use http::StatusCode;
 
-use super::{BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent, UpstreamOutcome};
+use super::{
+    AnswerMaker, BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent,
+    UpstreamOutcome,
+};
 
 impl Metrics {
     /// Counts a finished request; `location` is its index in the configuration. `None` for the duration of a tunnel,
@@ -14,13 +17,13 @@ impl Metrics {
         &self,
         worker: usize,
         location: Option<LocationId>,
-        status: StatusCode,
+        (status, by): (StatusCode, AnswerMaker),
         duration_ns: Option<u64>,
     ) {
         let locations = &self.series.locations;
         let none = locations.len() - 1;
         let series = locations[location.map_or(none, |location| location.0).min(none)];
-        self.requests[series].add(worker, status_class(status), 1);
+        self.requests[series].add(worker, by as usize * STATUS_CLASSES + status_class(status), 1);
         if let Some(ns) = duration_ns {
             self.durations[series].observe(worker, ns);
         }

@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::cells::{Counters, HistogramReading};
 use super::decision::DECISION_NAMES;
 use super::{
-    BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, FAULT_OUTCOMES, HANDSHAKE_RESULTS, Metrics,
+    BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, FAULT_OUTCOMES, HANDSHAKE_RESULTS, MAKER_NAMES, Metrics,
     PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
 };
 
@@ -69,11 +69,18 @@ impl MetricsCollector {
 
     fn encode_requests(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
-        let mut family = counter_family(out, "sluicegate_requests", "Requests by location and status")?;
+        let mut family = counter_family(
+            out,
+            "sluicegate_requests",
+            "Requests by location, status and maker of the answer",
+        )?;
         for (index, counters) in metrics.requests.iter().enumerate() {
             if metrics.series.locations[index] == index {
                 let location = metrics.labels.locations.get(index).map_or("none", String::as_str);
-                encode_series(&mut family, &[("location", location)], "status", &CLASS_NAMES, 0, counters)?;
+                for (maker, by) in MAKER_NAMES.into_iter().enumerate() {
+                    let (labels, first) = ([("location", location), ("by", by)], maker * STATUS_CLASSES);
+                    encode_series(&mut family, &labels, "status", &CLASS_NAMES, first, counters)?;
+                }
             }
         }
         let durations = metrics.durations.iter().enumerate();

@@ -52,7 +52,8 @@ pub struct MetricLabels {
 pub struct Metrics {
     labels: MetricLabels,
     series: SeriesIndex,
-    requests: Vec<Arc<Counters<STATUS_CLASSES>>>,
+    /// By [`AnswerMaker`], and for each by status class.
+    requests: Vec<Arc<Counters<{ STATUS_CLASSES * MAKER_NAMES.len() }>>>,
     /// Of each location, and last of none, as `requests`.
     durations: Vec<Arc<Histogram>>,
     decisions: Vec<Arc<Counters<{ DECISION_NAMES.len() }>>>,
@@ -85,6 +86,21 @@ pub struct Metrics {
 
 /// Classes of status codes, by their first digit.
 const STATUS_CLASSES: usize = 5;
+
+/// The maker of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerMaker {
+    /// A server of an upstream.
+    Server,
+    /// A limit or a ban.
+    Limit,
+    /// A location: `respond`, `redirect`, the built-in upstream or the answer to a preflight.
+    Location,
+    /// All else, like the answer when no server is up.
+    Gateway,
+}
+
+const MAKER_NAMES: [&str; 4] = ["server", "limit", "location", "gateway"];
 
 /// An event of strikes and bans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -73,8 +73,11 @@ fn labels_are_wellformed(labels: &str) {
 fn an_idle_gateway_shows_every_series_as_zero() {
     let samples = parse(&metrics().render());
     assert_eq!(samples["sluicegate_build_info{version=\"1.2.3\"}"], 1.0);
-    assert_eq!(samples["sluicegate_requests_total{location=\"/\",status=\"2xx\"}"], 0.0);
-    assert_eq!(samples["sluicegate_requests_total{location=\"~ \\\"\\\\.x\\n\",status=\"5xx\"}"], 0.0);
+    assert_eq!(samples["sluicegate_requests_total{location=\"/\",by=\"server\",status=\"2xx\"}"], 0.0);
+    assert_eq!(
+        samples["sluicegate_requests_total{location=\"~ \\\"\\\\.x\\n\",by=\"server\",status=\"5xx\"}"],
+        0.0
+    );
     assert_eq!(samples["sluicegate_faults_total{cause=\"no_server\"}"], 0.0);
     assert_eq!(samples["sluicegate_connections_accepted_total"], 0.0);
 }
@@ -83,11 +86,11 @@ fn an_idle_gateway_shows_every_series_as_zero() {
 fn the_counts_of_workers_are_summed() {
     let metrics = metrics();
     let status = |code: u16| StatusCode::from_u16(code).unwrap();
-    metrics.count_request(0, Some(LocationId(0)), status(200), Some(3_000_000));
-    metrics.count_request(1, Some(LocationId(2)), status(204), Some(700_000_000));
-    metrics.count_request(1, None, status(404), Some(0));
-    metrics.count_request(1, Some(LocationId(99)), status(404), Some(0));
-    metrics.count_request(0, Some(LocationId(0)), status(999), None);
+    metrics.count_request(0, Some(LocationId(0)), (status(200), AnswerMaker::Server), Some(3_000_000));
+    metrics.count_request(1, Some(LocationId(2)), (status(204), AnswerMaker::Server), Some(700_000_000));
+    metrics.count_request(1, None, (status(404), AnswerMaker::Gateway), Some(0));
+    metrics.count_request(1, Some(LocationId(99)), (status(404), AnswerMaker::Gateway), Some(0));
+    metrics.count_request(0, Some(LocationId(0)), (status(999), AnswerMaker::Server), None);
     metrics.count_decision(0, LimitId(0), DecisionKind::Reject);
     metrics.count_decision(1, LimitId(2), DecisionKind::Reject);
     metrics.count_decision(1, LimitId(1), DecisionKind::DryRunWait);
@@ -107,9 +110,9 @@ fn the_counts_of_workers_are_summed() {
     metrics.count_accept_fault(1);
     let samples = parse(&metrics.render());
     for (series, value) in [
-        ("sluicegate_requests_total{location=\"/\",status=\"2xx\"}", 2.0),
-        ("sluicegate_requests_total{location=\"/\",status=\"5xx\"}", 1.0),
-        ("sluicegate_requests_total{location=\"none\",status=\"4xx\"}", 2.0),
+        ("sluicegate_requests_total{location=\"/\",by=\"server\",status=\"2xx\"}", 2.0),
+        ("sluicegate_requests_total{location=\"/\",by=\"server\",status=\"5xx\"}", 1.0),
+        ("sluicegate_requests_total{location=\"none\",by=\"gateway\",status=\"4xx\"}", 2.0),
         ("sluicegate_request_duration_seconds_bucket{le=\"0.0025\",location=\"/\"}", 0.0),
         ("sluicegate_request_duration_seconds_bucket{le=\"0.005\",location=\"/\"}", 1.0),
         ("sluicegate_request_duration_seconds_bucket{le=\"1.0\",location=\"/\"}", 2.0),

@@ -9,7 +9,7 @@ use crate::config::ServerId;
 use crate::config::{LimitId, LocationId, UpstreamId};
 use crate::limit::Units;
 use crate::limit::table::CounterKey;
-use crate::observe::metrics::DecisionKind;
+use crate::observe::metrics::{AnswerMaker, DecisionKind};
 
 const START: Now = Now(1 << 40);
 
@@ -132,8 +132,8 @@ fn counters_in_metrics_never_go_back() {
     let first = gateway(&located("[a, b]", two));
     first.metrics.count_decision(0, LimitId(0), DecisionKind::Admit);
     first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
-    first.metrics.count_request(0, Some(LocationId(0)), StatusCode::OK, Some(1));
-    first.metrics.count_request(0, None, StatusCode::NOT_FOUND, Some(1));
+    first.metrics.count_request(0, Some(LocationId(0)), (StatusCode::OK, AnswerMaker::Server), Some(1));
+    first.metrics.count_request(0, None, (StatusCode::NOT_FOUND, AnswerMaker::Gateway), Some(1));
     first.metrics.count_upstream_outcome(
         0,
         UpstreamId(0),
@@ -151,8 +151,8 @@ fn counters_in_metrics_never_go_back() {
     for line in [
         "sluicegate_decisions_total{limit=\"b\",verdict=\"reject\"} 3",
         "sluicegate_decisions_total{limit=\"c\",verdict=\"admit\"} 0",
-        "sluicegate_requests_total{location=\"/\",status=\"2xx\"} 1",
-        "sluicegate_requests_total{location=\"none\",status=\"4xx\"} 1",
+        "sluicegate_requests_total{location=\"/\",by=\"server\",status=\"2xx\"} 1",
+        "sluicegate_requests_total{location=\"none\",by=\"gateway\",status=\"4xx\"} 1",
         "sluicegate_upstream_requests_total{upstream=\"app\",server=\"127.0.0.1:2\",outcome=\"2xx\"} 1",
         "sluicegate_upstream_requests_total{upstream=\"new\",server=\"127.0.0.1:9\",outcome=\"2xx\"} 0",
         "sluicegate_request_duration_seconds_count{location=\"/\"} 1",
