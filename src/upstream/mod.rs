@@ -236,6 +236,11 @@ impl Upstream {
         self.balancer.choose_server(&self.servers, hash, tried)
     }
 
+    /// True while every server is down or draining.
+    pub fn is_down(&self) -> bool {
+        !self.is_demo() && self.servers.iter().all(|server| !server.is_healthy() || server.is_draining())
+    }
+
     /// Counts a request of `worker` at `now`: the retry budget is a share of them.
     #[inline]
     pub fn count_request(&self, worker: usize, now: Now) {

@@ -108,3 +108,26 @@ fn the_page_tells_when_the_gateway_is_gone() {
     gateway.wait_exit();
     browser.wait_text("#live", "not live");
 }
+
+/// A limit that rejects nothing has no rejections on the page.
+#[test]
+fn a_dry_run_is_not_among_the_rejections() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "limits: {{ trial: {{ rate: 1/h, dry_run: true }} }}\n\
+         locations: [{{ path: /, upstream: \"{}\", limits: trial }}]\n",
+        upstream.url()
+    ));
+    let browser = Browser::open_page(&gateway);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _load = Load { stop: &stop };
+        scope.spawn(|| send_load(&gateway, &stop));
+        let cell = |table: &str, title: &str| {
+            format!("Number(document.querySelector('#{table} td[data-title=\"{title}\"]').textContent)")
+        };
+        browser.wait_for("would reject", &format!("return {} > 1", cell("limits", "would reject/s")));
+        browser.wait_for("would refuse", &format!("return {} > 1", cell("keys", "would refuse/s")));
+        assert_eq!(browser.run(&format!("return {}", cell("limits", "rejected/s"))), json!(0));
+    });
+}

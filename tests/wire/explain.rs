@@ -246,3 +246,40 @@ fn explain_gives_the_reason_for_a_rejected_token() {
     let explained = explain(&running, &[]);
     assert!(explained.stdout.contains("\ntoken     not accepted: the request has none\n"), "{explained:?}");
 }
+
+/// What forwarding would do is part of the verdict: a request that the limits admit gets 503 while no server is up.
+#[test]
+fn live_judges_the_servers_too() {
+    let upstream = Upstream::ok();
+    let server = upstream.addr().to_string();
+    let yaml = |admin: &str| {
+        format!(
+            "admin: \"{admin}\"\nupstreams:\n  app: [\"{server}\"]\n  \
+             sick: {{ servers: [\"127.0.0.1:1\"], health: {{ path: /, interval: 100ms, fall: 1 }} }}\n\
+             locations:\n  - {{ path: /, upstream: app }}\n  - {{ path: /sick/, upstream: sick }}\n"
+        )
+    };
+    let gateway = Gateway::start(&yaml("127.0.0.1:0"));
+    let asked = |path: &str, more: &[&str]| {
+        let dir = Scratch::new();
+        let text = format!("listen: 127.0.0.1:0\n{}", yaml(&gateway.admin().to_string()));
+        let file = dir.file("gateway.yaml", &text).display().to_string();
+        let args = [&["explain", "GET", path, "-c", &file], more].concat();
+        Run::default().args(&args).finish(dir.path()).stdout
+    };
+    let drain = |action: &str| {
+        let target = format!("/upstreams/app/servers/{server}/{action}");
+        gateway.ask_admin(&post(&target, b"").header("Content-Type", "application/json")).expect(200);
+    };
+    let forwarded = "verdict   admit: forwarded to upstream app as GET /x\n";
+    let refused = "verdict   reject with 503: servers_down";
+    assert!(asked("/x", &["--live"]).ends_with(forwarded));
+    drain("drain?force=true");
+    assert!(asked("/x", &["--live"]).contains(refused));
+    gateway.get("/x").expect(503);
+    assert!(asked("/x", &[]).ends_with(forwarded), "without --live all servers count as up");
+    drain("undrain");
+    assert!(asked("/x", &["--live"]).ends_with(forwarded));
+    eventually("the health check fails", || gateway.get("/sick/").status == 503);
+    assert!(asked("/sick/", &["--live"]).contains(refused));
+}

@@ -22,7 +22,7 @@ use crate::config::{AccessLogOutput, Config, LocationConfig};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge;
 use crate::proxy::judge::{BodyView, Judgement, RequestFacts};
-use crate::proxy::reject::Rejection;
+use crate::proxy::reject::{Fault, Rejection};
 use crate::request::cors;
 use crate::request::location::{Arrival, LocationCandidate};
 use crate::request::source::{BodyValues, Token, TokenVerifier};
@@ -233,7 +233,9 @@ pub async fn explain_request(
     explanation.limits = look.limits;
     let reject =
         |rejection: &Rejection| verdict::explain_rejected(gateway, rejection, facts.route(), facts.is_grpc());
+    let is_down = |route| describe::is_upstream_down(gateway, &facts, route);
     explanation.verdict = match (outcome, facts.route_or_rejection()) {
+        (Ok(_), Ok(route)) if is_down(route) => reject(&Fault::ServersDown.into()),
         (Ok(wait), Ok(route)) => verdict::explain_admitted(gateway, &facts, route, wait),
         (Ok(wait), Err(unserved)) => {
             VerdictExplanation { wait_ms: wait.and_then(|wait| wait.wait_ms), ..reject(&unserved) }
