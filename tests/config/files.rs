@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sluicegate::config;
+use sluicegate::config::{self, AccessLogOutput};
 
 /// A test folder with a pipe in it, removed on drop.
 struct Folder(PathBuf);
@@ -61,6 +61,37 @@ fn an_irregular_file_is_rejected_at_once() {
             assert!(problem.contains("is not a regular file"), "{text}{problem}");
         }
     }
+}
+
+#[test]
+fn relative_paths_start_at_the_folder_of_the_file() {
+    let folder = Path::new("tests/config/valid");
+    let file = folder.join("redis_some.yaml");
+    let config = config::load(&file).unwrap_or_else(|report| panic!("{report}")).config;
+    assert_eq!(config.state.snapshot, Some(folder.join("counters.bin")));
+    assert_eq!(config.access_log.output, AccessLogOutput::File(folder.join("./access.log")));
+}
+
+#[test]
+fn another_encoding_and_too_much_text_say_what_to_do() {
+    let path = std::env::temp_dir().join(format!("sluicegate-encoding-{}.yaml", std::process::id()));
+    let text = "locations: []\n";
+    let utf16 = |mark: u16, swap: bool| -> Vec<u8> {
+        let units = std::iter::once(mark).chain(text.encode_utf16());
+        units.flat_map(|unit| if swap { unit.to_be_bytes() } else { unit.to_le_bytes() }).collect()
+    };
+    for (bytes, says) in [
+        (utf16(0xfeff, false), "it is UTF-16: save it as UTF-8"),
+        (utf16(0xfeff, true), "it is UTF-16: save it as UTF-8"),
+        (utf16(0xfeff, false)[2..].to_vec(), "if the file is UTF-16, save it as UTF-8"),
+        (b"locations: []\n# caf\xe9\n".to_vec(), "help: save it as UTF-8"),
+        (b"# 34567\n".repeat(132_000), "1 MiB is the most"),
+    ] {
+        std::fs::write(&path, bytes).expect("a file");
+        let report = config::load(&path).map(drop).expect_err(says).to_string();
+        assert!(report.contains(says), "{report}");
+    }
+    let _ = std::fs::remove_file(&path);
 }
 
 /// Permissions do not stop root, but in /proc no user can create a file.

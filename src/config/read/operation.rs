@@ -1,5 +1,7 @@
 //! Reads `reload`, `admin`, `log`, `access_log` and `tracing`.
 
+use std::path::Path;
+
 use http::HeaderName;
 
 use crate::config::diagnostics::codes;
@@ -115,9 +117,13 @@ pub(crate) fn read_log(root: &FieldReader<'_>) -> LogConfig {
     })
 }
 
-pub(crate) fn read_access_log(root: &FieldReader<'_>) -> AccessLogConfig {
+/// Reads `access_log`; a relative path starts at `folder`.
+pub(crate) fn read_access_log(root: &FieldReader<'_>, folder: &Path) -> AccessLogConfig {
     let read = |fields: &FieldReader<'_>| AccessLogConfig {
-        output: fields.read(&access_log::OUTPUT),
+        output: match fields.read(&access_log::OUTPUT) {
+            AccessLogOutput::File(name) => AccessLogOutput::File(folder.join(name)),
+            other => other,
+        },
         sample: fields.read(&access_log::SAMPLE),
         headers: fields.read_list(&access_log::HEADERS),
         fields: fields.read_list(&access_log::FIELDS),

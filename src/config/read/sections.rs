@@ -60,7 +60,7 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         admin: operation::read_admin(&root),
         service,
         log: operation::read_log(&root),
-        access_log: operation::read_access_log(&root),
+        access_log: operation::read_access_log(&root, folder),
         tracing: operation::read_tracing(&root),
     };
     root.report_unknown();

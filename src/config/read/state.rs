@@ -21,6 +21,7 @@ use crate::config::value::scalars::Parsed;
 use crate::config::value::words::parse_word;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
+use crate::config::yaml::file::explain_path;
 use crate::config::yaml::tree::NodeContent;
 
 /// The section `state`, on which the readers of limits depend.
@@ -38,7 +39,7 @@ pub(crate) struct StateReader {
 
 const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
-/// Relative paths of certificates and keys start at `folder`.
+/// Relative paths start at `folder`.
 pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
     root.read_section(&root::STATE, |fields| {
         let store = fields.find(&state::STORE);
@@ -49,7 +50,7 @@ pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
             on_failure: redis::ON_FAILURE.parse_default(),
             max_keys: fields.read(&state::MAX_KEYS),
             heavy_hitters: fields.read(&state::HEAVY_HITTERS),
-            snapshot: read_snapshot(fields),
+            snapshot: read_snapshot(fields, folder),
         };
         match fields.find(&state::REDIS) {
             Some(value) if !value.is_null() => state.read_redis(&value, folder),
@@ -64,16 +65,34 @@ pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
     })
 }
 
-fn read_snapshot(fields: &FieldReader<'_>) -> Option<PathBuf> {
-    let path = fields.read(&state::SNAPSHOT)?;
+fn read_snapshot(fields: &FieldReader<'_>, folder: &Path) -> Option<PathBuf> {
+    let name = fields.read(&state::SNAPSHOT)?;
     let value = fields.find(&state::SNAPSHOT)?;
-    if let Err(error) = probe_writable(&path) {
+    let path = folder.join(&name);
+    if let Err(message) = check_folder(&path, &name) {
+        let error = ValueError::new(codes::SNAPSHOT, message).with_help(explain_path(folder, &name));
+        value.report_at_value(error);
+    } else if let Err(error) = probe_writable(&path) {
         let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
         let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
         value.sink.add_warning(value.node.position, &value.path, error);
     }
     Some(path)
+}
+
+/// Messages show the path by the `name` in the file.
+fn check_folder(path: &Path, name: &Path) -> Result<(), String> {
+    if path.is_dir() {
+        return Err(format!("`{}` is a folder, not a file", name.display()));
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+            let named = name.parent().filter(|named| !named.as_os_str().is_empty()).unwrap_or(parent);
+            Err(format!("the folder `{}` does not exist", named.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Creates a file in the folder of `path`, as a snapshot does, and leaves no trace of it.

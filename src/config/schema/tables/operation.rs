@@ -83,7 +83,8 @@ section! {
 section! {
     /// The log of requests, one JSON line each.
     mod access_log = "access_log";
-    /// `stdout`, `none`, or the path of a file, which SIGUSR1 opens again.
+    /// `stdout`, `none`, or the path of a file, which SIGUSR1 opens again; a relative one starts at the folder of this
+    /// file.
     OUTPUT: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
         "output", "stdout", "/var/log/sluicegate/access.log";
     /// The share of requests that are logged, rejections and errors included.

@@ -26,8 +26,8 @@ section! {
     /// limit's whole rate divided by this number. Each worker keeps up to twice as many names per limit, of the keys
     /// that ask most and of those that are refused most; `none` keeps none.
     HEAVY_HITTERS: OrWord<Count> = OrWord("none", Count(16, 4096)), "heavy_hitters", "1024", "4096";
-    /// A file in which local counters and bans survive a restart.
-    SNAPSHOT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_snapshot_path)),
+    /// A file in which local counters and bans survive a restart. A relative path starts at the folder of this file.
+    SNAPSHOT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_path)),
         "snapshot", "none", "/var/lib/sluicegate/state";
     /// Redis or Valkey, which counts for several gateways.
     REDIS: Special = Special(|| Shape::Section(&redis::SECTION)), "redis", "{}", "{ url: \"redis://10.0.0.9\" }";
@@ -65,21 +65,12 @@ section! {
         "key", "none", "gateway.key";
 }
 
-fn parse_snapshot_path(text: &str) -> Parsed<PathBuf> {
+fn parse_file_path(text: &str) -> Parsed<PathBuf> {
     let path = PathBuf::from(text);
-    let wrong = |message| Err(ValueError::new(codes::SNAPSHOT, message));
-    let Some(_) = path.file_name().filter(|_| !text.contains('\0') && !text.ends_with('/')) else {
-        return wrong(format!("`{text}` is not the path of a file"));
-    };
-    if path.is_dir() {
-        return wrong(format!("`{text}` is a folder, not a file"));
+    if path.file_name().is_none() || text.contains('\0') || text.ends_with('/') {
+        return Err(ValueError::new(codes::SNAPSHOT, format!("`{text}` is not the path of a file")));
     }
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-            wrong(format!("the folder `{}` does not exist", folder.display()))
-        }
-        _ => Ok(path),
-    }
+    Ok(path)
 }
 
 /// Parses the prefix of all keys in Redis. Braces are refused, because a Cluster would take them for a hash tag.
