@@ -33,6 +33,24 @@ fn a_dry_run_counts_what_it_would_do() {
     assert_eq!((report.logged.compared, report.logged.agreed), (5, 3));
 }
 
+/// What a limit decided that the log cannot judge says nothing about the replay.
+#[test]
+fn verdicts_of_limits_that_are_not_judged_are_not_compared() {
+    let told = |more: &str| line(0, "192.0.2.1", "/", &format!(",\"verdict\":{more}"));
+    let log = [
+        told("\"admit\""),
+        told("\"reject\",\"limit\":\"calls\""),
+        told("\"admit\",\"dry_run\":\"x=wait,calls=reject\""),
+        told("\"reject\",\"limit\":\"x\""),
+    ];
+    let report = replay(
+        &log.concat(),
+        &yaml("  x: { rate: 1/s, burst: 3 }\n  calls: { key: ip, rate: 1/s, cost: json-rpc, dry_run: true }"),
+    );
+    assert_eq!((report.logged.compared, report.logged.agreed), (2, 2), "{report}");
+    assert!(report.limits["calls"]["not_judged"].is_string(), "{report}");
+}
+
 #[test]
 fn a_queue_makes_requests_wait_and_rejects_the_rest() {
     // 10/s queue 5: of 10 at once one leaves, five wait, four are rejected.

@@ -42,6 +42,12 @@ fn every_value_is_checked_at_its_place() {
     assert_refused("from: 10.0.0.300", "4:17", &["is not an address or network"]);
     assert_refused("from: []", "4:11", &["`from` is empty"]);
     assert_refused("to: get /", "4:15", &["methods are written in capitals: GET"]);
+    assert_refused("to: GETT /", "4:15", &["`GETT` is not a request method", "did you mean `GET`?"]);
+    assert_refused(
+        "to: BREW /",
+        "4:15",
+        &["`BREW` is not a registered request method", "name it in `methods`"],
+    );
     assert_refused("to: GET api", "4:15", &["is neither a path nor a URL"]);
     assert_refused("headers: { \"a b\": 1 }", "4:22", &["is not a header name"]);
     assert_refused("headers: { Content-Length: 1 }", "4:22", &["the length of a body is written by itself"]);
@@ -53,6 +59,17 @@ fn every_value_is_checked_at_its_place() {
     assert_refused("json: nonsense", "4:17", &["the text is not JSON"]);
     assert_refused("account: acme", "4:20", &["has no `account.from`"]);
     assert_refused("listener: inside", "4:21", &["no listener is named `inside`"]);
+}
+
+#[test]
+fn one_mistake_is_one_problem_and_methods_of_the_file_are_known() {
+    let wrong = run_steps(&config(ONE), &["from: 10.0.0.300"]);
+    assert_eq!(wrong.stderr.matches("error[").count(), 1, "{}", wrong.stderr);
+    let brew = config("per-ip: { key: ip, rate: 10/s, methods: BREW }");
+    for (file, step) in [(&brew, "to: BREW /"), (&config(ONE), "to: MKCALENDAR /")] {
+        let run = run_steps(file, &[step]);
+        assert_eq!(run.code, Some(0), "{step}\n{}", run.stderr);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub(crate) mod foreign_variables;
 pub(crate) mod fraction;
 pub(crate) mod grpc_codes;
 pub(crate) mod json_pointer;
+pub(crate) mod methods;
 pub(crate) mod names;
 pub(crate) mod network_hint;
 pub(crate) mod otlp_url;

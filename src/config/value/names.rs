@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 
 use super::json_pointer::JsonPointer;
@@ -11,7 +11,7 @@ use super::network_hint::suggest_network;
 use super::scalars;
 use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{ValueError, did_you_mean};
+use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::key::ValueSource;
 
 /// The kernel's structure holds 108 bytes of a unix socket's path, terminator included.
@@ -67,46 +67,6 @@ pub(crate) fn parse_editable_header(text: &str) -> Parsed<HeaderName> {
         ));
     }
     Ok(name)
-}
-
-const METHODS: [&str; 20] = [
-    "GET",
-    "HEAD",
-    "POST",
-    "PUT",
-    "DELETE",
-    "CONNECT",
-    "OPTIONS",
-    "TRACE",
-    "PATCH",
-    "QUERY",
-    "PROPFIND",
-    "PROPPATCH",
-    "MKCOL",
-    "COPY",
-    "MOVE",
-    "LOCK",
-    "UNLOCK",
-    "REPORT",
-    "SEARCH",
-    "PURGE",
-];
-
-/// A method, in capitals: methods are case-sensitive, and `get` would never match.
-pub(crate) fn parse_method(text: &str) -> Parsed<Method> {
-    let wrong = || ValueError::new(codes::METHOD, format!("`{text}` is not a request method"));
-    if METHODS.contains(&text) {
-        return Method::from_bytes(text.as_bytes()).map_err(|_| wrong());
-    }
-    if let Some(near) = did_you_mean(text, METHODS) {
-        return Err(wrong().with_help(near));
-    }
-    let capitals = !text.is_empty()
-        && text.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
-    if !capitals {
-        return Err(wrong().with_help("write it in capitals, e.g. GET"));
-    }
-    Method::from_bytes(text.as_bytes()).map_err(|_| wrong())
 }
 
 /// A network, or an address as a network of one; bits after the prefix are cleared.
@@ -343,15 +303,6 @@ mod tests {
         for name in ["Content-Length", "transfer-encoding", "Connection", "upgrade"] {
             assert_eq!(parse_editable_header(name).unwrap_err().code, codes::PROTECTED_HEADER);
         }
-    }
-
-    #[test]
-    fn methods_are_capitals_and_typos_get_a_suggestion() {
-        assert_eq!(parse_method("GET").unwrap(), Method::GET);
-        assert_eq!(parse_method("BASELINE-CONTROL").unwrap().as_str(), "BASELINE-CONTROL");
-        assert_eq!(parse_method("get").unwrap_err().suggestion.unwrap(), "did you mean `GET`?");
-        assert_eq!(parse_method("PSOT").unwrap_err().suggestion.unwrap(), "did you mean `POST`?");
-        assert!(parse_method("G T").is_err() && parse_method("").is_err());
     }
 
     #[test]

@@ -254,7 +254,7 @@ fn read_limit_except(
 ) -> Result<Option<(AccessPlan, Vec<String>)>, ImportFault> {
     let Some(directive) = scope.own("limit_except") else { return Ok(None) };
     let methods: Vec<String> = directive.args.iter().map(|method| method.to_ascii_uppercase()).collect();
-    let known = methods.iter().all(|method| crate::config::value::names::parse_method(method).is_ok());
+    let known = methods.iter().all(|method| crate::config::value::methods::parse_method(method).is_ok());
     let rules: Vec<&Directive> = directive.children().iter().collect();
     if methods.is_empty()
         || !known

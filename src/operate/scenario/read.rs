@@ -10,6 +10,7 @@ use super::model::{Scenario, ScenarioFile, ScenarioStep};
 use super::{account, read_answer, read_expect};
 use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError};
 use crate::config::diagnostics::redact::redact_lines;
+use crate::config::value::methods::parse_known_method;
 use crate::config::value::names::parse_header_value;
 use crate::config::value::scalars::show_duration;
 use crate::config::yaml::field_reader::FieldReader;
@@ -195,7 +196,18 @@ fn read_request(fields: &FieldReader<'_>, from: &[IpNet], config: &Config) -> Op
         Some((method, url)) => (method.to_owned(), url.trim().to_owned()),
         None => ("GET".to_owned(), to.trim().to_owned()),
     };
-    let ip = from.first().map_or_else(String::new, |network| network.addr().to_string());
+    // Without an address the problem of `from` is reported already.
+    // `parse_query` says that methods are written in capitals.
+    let named = config.locations.iter().flat_map(|location| &location.methods);
+    let named = named.chain(config.limits.iter().flat_map(|limit| &limit.methods));
+    if !method.bytes().any(|byte| byte.is_ascii_lowercase())
+        && let Err(error) = parse_known_method(&method, named)
+        && let Some(value) = fields.find(&step::TO)
+    {
+        value.report_at_value(error);
+        return None;
+    }
+    let ip = from.first().map_or_else(|| "127.0.0.1".to_owned(), |network| network.addr().to_string());
     let listener = fields.read_written(&step::LISTENER);
     let mut query = Query { method, url, ip, headers: Vec::new(), listener, data: None, call: None };
     if let Some(host) = fields.read_written(&step::HOST) {

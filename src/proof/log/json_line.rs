@@ -30,13 +30,16 @@ pub fn parse_line(line: &[u8], names: &mut HeaderNames, record: &mut LogRecord) 
             b"host" => cursor.string()?.store(record, TextField::Host),
             b"account" => cursor.string()?.store(record, TextField::Account),
             b"tier" => cursor.string()?.store(record, TextField::Tier),
+            b"limit" => cursor.string()?.store(record, TextField::Limit),
             b"scheme" => cursor.string()?.store(record, TextField::Scheme),
             b"status" => record.status = u16::try_from(time::digits(cursor.number()?)?).ok(),
             b"dur_ms" => record.duration_ns = Some(time::parse_seconds(cursor.number()?)? / 1_000),
             b"wait_ms" => record.waited_ns = time::parse_seconds(cursor.number()?)? / 1_000,
             b"verdict" => note_verdict(record, read_verdict(cursor.string()?.raw)),
             b"dry_run" => {
-                for one in cursor.string()?.raw.split(|byte| *byte == b',') {
+                let decisions = cursor.string()?;
+                decisions.store(record, TextField::DryRun);
+                for one in decisions.raw.split(|byte| *byte == b',') {
                     let word = one.rsplit(|byte| *byte == b'=').next().unwrap_or_default();
                     note_verdict(record, read_verdict(word));
                 }

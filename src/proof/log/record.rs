@@ -25,10 +25,14 @@ pub enum TextField {
     Scheme,
     /// The text after the question mark, where the log has it apart.
     Query,
+    /// The limit that rejected it or made it wait.
+    Limit,
+    /// The decisions of dry runs, as `LIMIT=WORD,...`.
+    DryRun,
 }
 
 /// The number of [`TextField`]s.
-const TEXT_FIELDS: usize = 7;
+const TEXT_FIELDS: usize = 9;
 /// The most request headers that a line is read for.
 const HEADERS_MAX: usize = 32;
 
@@ -91,6 +95,13 @@ impl LogRecord {
             let span = self.push(value);
             self.headers.push((name, span));
         }
+    }
+
+    /// The names of the limits that did not simply admit it, dry runs included.
+    pub fn deciding_limits(&self) -> impl Iterator<Item = &[u8]> {
+        let told = [TextField::Limit, TextField::DryRun].into_iter().filter_map(|field| self.text(field));
+        let each = told.flat_map(|text| text.split(|byte| *byte == b','));
+        each.map(|one| one.split(|byte| *byte == b'=').next().unwrap_or_default())
     }
 
     /// The request headers of the line, by the index of their names.

@@ -64,7 +64,7 @@ pub fn replay_log(
             let old = before.judge_request(&request, request.arrival_ns);
             note_change(&mut change, (&mut simulator, &verdict), (before, &old));
         }
-        logged.count(request.record, &verdict);
+        logged.count(request.record, &verdict, &simulator);
         observe(request.record.verdict, &verdict);
         count += 1;
         if count.is_multiple_of(PROGRESS_EVERY) {

@@ -116,7 +116,7 @@ pub struct LoggedComparison {
     /// Requests that the log calls rejected, or where it tells no verdicts, those that were answered with 429.
     pub rejected: u64,
     pub waited: u64,
-    /// Requests of which the log tells the verdict of limits, also by dry runs.
+    /// Requests of which the log tells the verdict of judged limits, also by dry runs.
     pub compared: u64,
     /// Those that the replay judges alike.
     pub agreed: u64,
@@ -155,15 +155,16 @@ pub struct ChangedKey {
 }
 
 impl LoggedComparison {
-    /// Adds a request.
-    pub fn count(&mut self, record: &LogRecord, verdict: &ReplayedVerdict) {
+    pub fn count(&mut self, record: &LogRecord, verdict: &ReplayedVerdict, simulator: &Simulator) {
         let is_refused = match (record.verdict, record.status) {
             (Some(told), _) => told == LoggedVerdict::Reject,
             (None, status) => matches!(status, Some(429)),
         };
         self.rejected += u64::from(is_refused);
         self.waited += u64::from(record.verdict == Some(LoggedVerdict::Wait));
-        let (Some(told), Some(replayed)) = (record.verdict, verdict.with_dry_runs) else { return };
+        let is_judged = record.deciding_limits().all(|name| !simulator.is_unjudged(name));
+        let told = record.verdict.filter(|_| is_judged);
+        let (Some(told), Some(replayed)) = (told, verdict.with_dry_runs) else { return };
         self.compared += 1;
         let same = match told {
             LoggedVerdict::Admit => LimitOutcome::Admit,

@@ -113,6 +113,12 @@ impl Simulator {
         })
     }
 
+    /// Whether the limit called `name` is left out, because the log lacks its facts.
+    pub fn is_unjudged(&self, name: &[u8]) -> bool {
+        let limits = &self.gateway.limits;
+        self.not_judged.iter().any(|unjudged| limits[unjudged.limit.0].name.as_bytes() == name)
+    }
+
     /// Judges a request that arrived `arrival_ns` after 1970; the times must not go back.
     pub fn judge_request(&mut self, request: &LoggedRequest<'_>, arrival_ns: u64) -> ReplayedVerdict {
         let now = self.now.max(Now(arrival_ns));

@@ -16,9 +16,9 @@ use crate::config::schema::kinds::{
     RATE_TEXT, Special, Switch, Text, Words,
 };
 use crate::config::value::json_pointer::JsonPointer;
-use crate::config::value::names;
 use crate::config::value::scalars::{self, Parsed};
 use crate::config::value::words::parse_word;
+use crate::config::value::{methods, names};
 
 use super::access::networks;
 use super::charge::charge;
@@ -145,7 +145,7 @@ pub(crate) const KEY_PART: Text<KeyPart> = Text::new(
 
 /// Request methods, or `any`.
 pub(crate) const METHODS_OR_ANY: OneOrMoreOrWord<Text<Method>> =
-    OneOrMoreOrWord("any", Text::new("a request method", names::parse_method));
+    OneOrMoreOrWord("any", Text::new("a request method", methods::parse_method));
 
 pub(crate) const MISSING_KEYS: [(&str, MissingKey); 4] = [
     ("ip", MissingKey::Ip),
