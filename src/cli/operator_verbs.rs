@@ -148,7 +148,17 @@ fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
                 length => format!("{banned} is banned for {length}"),
             }
         }
-        OperatorVerb::Unban(args) => format!("{} is no longer banned", text(&answer["banned"], &args.whom)),
+        OperatorVerb::Unban(args) => {
+            let left = answer["left"].as_array().into_iter().flatten().map(|one| {
+                let (limit, next) = (text(&one["limit"], ""), lasts(&one["reset_s"], "0s"));
+                match one["remaining"].as_u64() {
+                    Some(0) => format!("; {limit} has 0 left, one more in {next}"),
+                    Some(left) => format!("; {limit} has {left} left"),
+                    None => String::new(),
+                }
+            });
+            format!("{} is no longer banned{}", args.whom, left.collect::<String>())
+        }
     })
 }
 
@@ -252,6 +262,11 @@ mod tests {
         let ban = json!({ "banned": "192.0.2.7", "left_s": 600.0 });
         assert_eq!(told(&["ban", "192.0.2.7"], ban), "192.0.2.7 is banned for 10m\n");
         assert_eq!(told(&["unban", "::1"], Value::Null), "::1 is no longer banned\n");
+        let left = |limit: &str, left: u64| json!({ "limit": limit, "remaining": left, "reset_s": 24.1 });
+        assert_eq!(
+            told(&["unban", "::1"], json!({ "left": [left("per-ip", 0), left("daily", 7)] })),
+            "::1 is no longer banned; per-ip has 0 left, one more in 24s; daily has 7 left\n"
+        );
         // Texts of the gateway and of the command line reach the terminal escaped.
         assert_eq!(
             told(&["unban", "account=\u{1b}[2J"], Value::Null),

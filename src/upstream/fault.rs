@@ -23,6 +23,8 @@ pub enum ServerFault {
     CertificateExpired,
     CertificateNameMismatch,
     UnknownAuthority,
+    /// A server may not present the certificate of an authority, which most self-signed ones are.
+    CaCertificate,
     BadCertificate,
     TlsFailed,
     NoHttp2,
@@ -40,7 +42,7 @@ pub enum ServerFault {
 
 impl ServerFault {
     /// The words of the access log; connect faults come first.
-    const WORDS: [(ServerFault, &'static str); 20] = [
+    const WORDS: [(ServerFault, &'static str); 21] = [
         (ServerFault::NameNotFound, "name not found"),
         (ServerFault::ConnectRefused, "connection refused"),
         (ServerFault::NoRoute, "no route"),
@@ -51,6 +53,7 @@ impl ServerFault {
         (ServerFault::CertificateExpired, "certificate expired"),
         (ServerFault::CertificateNameMismatch, "certificate not valid for this name"),
         (ServerFault::UnknownAuthority, "certificate of an unknown authority"),
+        (ServerFault::CaCertificate, "self-signed or CA certificate"),
         (ServerFault::BadCertificate, "bad certificate"),
         (ServerFault::TlsFailed, "TLS handshake failed"),
         (ServerFault::NoHttp2, "HTTP/2 not spoken"),
@@ -118,6 +121,10 @@ impl ServerFault {
                 ServerFault::CertificateNameMismatch
             }
             CertificateError::UnknownIssuer => ServerFault::UnknownAuthority,
+            // The type of this cause is not exported.
+            CertificateError::Other(cause) if cause.to_string() == "CaUsedAsEndEntity" => {
+                ServerFault::CaCertificate
+            }
             _ => ServerFault::BadCertificate,
         }
     }

@@ -37,6 +37,18 @@ impl Authority {
         self.certified("expired")
     }
 
+    /// One that signed itself, as `openssl req -x509` makes it.
+    pub fn self_signed(&self, names: &[&str], is_ca: rcgen::IsCa) -> Certified {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let mut params = rcgen::CertificateParams::new(names).expect("host names");
+        params.is_ca = is_ca;
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        std::fs::write(self.path("own.pem"), certificate.pem()).expect("a file");
+        std::fs::write(self.path("own.key.pem"), key.serialize_pem()).expect("a file");
+        self.certified("own")
+    }
+
     fn certified(&self, stem: &str) -> Certified {
         Certified { cert: self.path(&format!("{stem}.pem")), key: self.path(&format!("{stem}.key.pem")) }
     }

@@ -55,6 +55,23 @@ fn a_banned_network_is_turned_away_until_it_is_unbanned() {
     assert!(line["after"].as_str().expect("a text").contains("scraping") && line["reason"] == "scraping");
 }
 
+/// A ban does not refill the counter, so its end tells what the client still has to wait for.
+#[test]
+fn an_ended_ban_tells_what_the_counters_have_left() {
+    let gateway = Gateway::start(
+        "access_log: { hash_keys: false }\nlimits:\n  hourly: { rate: 2/h, burst: 2 }\n  \
+         paths: { key: [ip, uri], rate: 9/h }\nlocations: [{ path: /, respond: { body: ok }, limits: [hourly, paths] }]\n",
+    );
+    (0..2).for_each(|_| drop(gateway.get("/").expect(200)));
+    change(&gateway, "POST", "/bans", r#"{"ip": "127.0.0.1"}"#).expect(200);
+    let left = &change(&gateway, "DELETE", "/bans/127.0.0.1", "").expect(200).json()["left"];
+    assert_eq!(left.as_array().map(Vec::len), Some(1), "{left}");
+    assert_eq!((&left[0]["limit"], &left[0]["key"]), (&"hourly".into(), &"ip=127.0.0.1".into()));
+    assert_eq!(left[0]["remaining"], 0, "{left}");
+    assert!((1_700.0..=1_800.0).contains(&left[0]["reset_s"].as_f64().expect("a time")), "{left}");
+    gateway.get("/").expect(429);
+}
+
 #[test]
 fn an_account_is_banned_and_bodies_are_checked() {
     let gateway = Gateway::start(FILE);

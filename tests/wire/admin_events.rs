@@ -21,9 +21,14 @@ struct EventReader {
 
 impl EventReader {
     fn open(gateway: &Gateway) -> EventReader {
+        EventReader::open_with(gateway, "")
+    }
+
+    fn open_with(gateway: &Gateway, more: &str) -> EventReader {
         let mut stream = TcpStream::connect(gateway.admin()).expect("the admin port accepts");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
-        let head = "GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
+        let head =
+            format!("GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{more}\r\n");
         stream.write_all(head.as_bytes()).expect("the gateway reads");
         EventReader { stream, text: String::new() }
     }
@@ -97,6 +102,23 @@ fn an_event_comes_each_second() {
     assert_eq!((&upstream["upstream"], &upstream["draining"]), (&"app".into(), &0.into()), "{first:#}");
     let quiet = &events[3];
     assert_eq!(quiet["limits"][0]["rejected_per_s"], 0.0, "{quiet:#}");
+}
+
+/// Another site could take the streams by images, and a browser sends no `Origin` for these.
+#[test]
+fn pages_of_other_sites_get_no_events() {
+    let gateway = Gateway::start(FILE);
+    for (site, status) in
+        [("cross-site", "403"), ("same-site", "403"), ("same-origin", "200"), ("none", "200")]
+    {
+        let mut reader = EventReader::open_with(&gateway, &format!("Sec-Fetch-Site: {site}\r\n"));
+        let head = reader.read_to("\r\n\r\n");
+        assert!(head.contains(status) && head.contains("x-content-type-options: nosniff"), "{site}: {head}");
+    }
+    for (path, status) in [("/status", 200), ("/nowhere", 404), ("/metrics", 200), ("/", 200)] {
+        let answer = gateway.admin_get(path).expect(status);
+        assert_eq!(answer.header("x-content-type-options").as_deref(), Some("nosniff"), "{path}");
+    }
 }
 
 /// A ninth reader is refused until another one leaves; the other calls go on.

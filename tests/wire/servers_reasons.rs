@@ -93,6 +93,29 @@ fn bad_certificates_are_distinguished() {
     }
 }
 
+/// `openssl req -x509` makes the certificate of an authority, which no server may present, also when `ca` names it.
+#[test]
+fn a_self_signed_certificate_is_named_so() {
+    let authority = Authority::new();
+    for (is_ca, reason) in [
+        (rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), Some("self-signed or CA certificate")),
+        (rcgen::IsCa::ExplicitNoCa, None),
+    ] {
+        let own = authority.self_signed(&["localhost"], is_ca);
+        let block = format!("server {{ listen @0@ ssl; {} location / {{ return 200 ok; }} }}", own.nginx());
+        let nginx = Nginx::start(&block, 1);
+        let host = format!("localhost:{}", nginx.addr(0).port());
+        let gateway = gateway_before(
+            &format!("https://{host}"),
+            &format!(", tls: {{ ca: \"{}\" }}", own.cert.display()),
+        );
+        match reason {
+            Some(reason) => assert_reason(&gateway, &host, 502, reason),
+            None => drop(gateway.get("/").expect(200)),
+        }
+    }
+}
+
 #[test]
 fn failed_responses_are_distinguished() {
     for (reply, status, reason) in [

@@ -129,6 +129,12 @@ fn has_own_origin(headers: &HeaderMap) -> bool {
     }
 }
 
+/// Whether a browser says that the page of another origin asks; only browsers send the field.
+pub(super) fn is_from_other_site(headers: &HeaderMap) -> bool {
+    let sites = headers.get_all("sec-fetch-site").iter();
+    sites.into_iter().any(|site| site != "same-origin" && site != "none")
+}
+
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;

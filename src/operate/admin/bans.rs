@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
 use super::call::{CallRequest, reject_body};
-use super::key_status::seconds;
+use super::key_status::{KeyStatus, seconds};
 use super::keys::{read_length, reject_change};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{DEFAULT_LENGTH, NewBan};
 use crate::base::clock::Now;
+use crate::config::{KeyPart, LimitId};
 use crate::operate::text_table::render_table;
-use crate::proxy::gateway::{ActiveBan, BanOrigin, EndedBans, OperatorChange, OperatorOutcome};
+use crate::proxy::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorChange, OperatorOutcome};
 
 /// The shortest prefixes of networks: a shorter one is rather a slip than a client.
 const PREFIX_MIN_V4: u8 = 8;
@@ -41,6 +43,16 @@ struct BanStatus {
 struct EndedBanList {
     /// As they were.
     ended: Vec<BanStatus>,
+    /// What the limits by this client alone leave it, because they go on counting during a ban.
+    left: Vec<UnitsLeft>,
+}
+
+#[derive(Serialize)]
+struct UnitsLeft {
+    limit: String,
+    key: String,
+    remaining: Option<u64>,
+    reset_s: Option<f64>,
 }
 
 impl BanStatus {
@@ -148,7 +160,29 @@ pub(super) async fn unban_client(request: CallRequest) -> Result<Answer, AdminRe
     }
     let before: Vec<BanStatus> = bans.iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let change = Change { target: target.to_string(), before: json!(before), after: json!([]) };
-    Ok(Answer::json(&EndedBanList { ended: before }).with_change(change))
+    let left = read_left(&request, &gateway, &target, now).await;
+    Ok(Answer::json(&EndedBanList { ended: before, left }).with_change(change))
+}
+
+async fn read_left(request: &CallRequest, gateway: &Gateway, target: &BanTarget, now: Now) -> Vec<UnitsLeft> {
+    let (part, name) = match target {
+        BanTarget::Network(network) => (KeyPart::Ip, format!("ip={}", BanTarget::Network(*network))),
+        BanTarget::Account(name) => {
+            (KeyPart::Account, format!("account={}", percent_encode(name.as_bytes(), NON_ALPHANUMERIC)))
+        }
+    };
+    let mut left = Vec::new();
+    for (index, limit) in
+        gateway.config.limits.iter().enumerate().filter(|(_, limit)| limit.key == [part.clone()])
+    {
+        // A limit by other networks than this one has no such key.
+        if let Ok(key) = request.state.operator().find_key(limit.name.clone(), name.clone()).await {
+            let KeyStatus { key, remaining, reset_s, .. } =
+                KeyStatus::of_key(gateway, LimitId(index), &key, None, now);
+            left.push(UnitsLeft { limit: limit.name.clone(), key, remaining, reset_s });
+        }
+    }
+    left
 }
 
 #[cfg(test)]

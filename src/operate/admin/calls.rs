@@ -255,7 +255,7 @@ pub(super) static CALLS: &[Call] = &[
         handler: Waiting(control::post_reload),
     },
     Call {
-        name: "stream_events",
+        name: events::STREAM_EVENTS,
         method: "GET",
         path: "/events",
         summary: "The traffic as server-sent events, one a second, for an hour at most.",
@@ -266,6 +266,7 @@ pub(super) static CALLS: &[Call] = &[
                 "The events; the data of each is an object.",
                 &[AnswerForm::Events(&shapes::TRAFFIC_EVENT, examples::TRAFFIC_EVENT)],
             ),
+            error(403, "The page of another site asks for events."),
             error(503, "8 streams are open, which is the most."),
         ],
         access: CallAccess::Read,

@@ -20,6 +20,8 @@ use crate::shared::Store;
 use crate::upstream::{Upstream, UpstreamStatus};
 
 /// The kind of the answer.
+/// The name of the call.
+pub(super) const STREAM_EVENTS: &str = "stream_events";
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// Limits, upstreams and refusals in an event; those with most refusals and requests come first.

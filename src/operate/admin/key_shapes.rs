@@ -82,7 +82,20 @@ pub(super) static BAN: JsonObject = JsonObject {
 
 pub(super) static ENDED_BANS: JsonObject = JsonObject {
     name: "EndedBans",
-    fields: &[always("ended", List(&Object(&BAN)), "The bans that were lifted, as they were.")],
+    fields: &[
+        always("ended", List(&Object(&BAN)), "The bans that were lifted, as they were."),
+        always("left", List(&Object(&UNITS_LEFT)), "What the limits by this client alone leave it."),
+    ],
+};
+
+static UNITS_LEFT: JsonObject = JsonObject {
+    name: "UnitsLeft",
+    fields: &[
+        always("limit", Text, "Its name."),
+        always("key", Text, "The client as a key of the limit."),
+        always("remaining", Nullable(&Count), "As in `Key`."),
+        always("reset_s", Nullable(&Number), "As in `Key`."),
+    ],
 };
 
 pub(super) static NEW_BAN: JsonObject = JsonObject {
@@ -107,7 +120,8 @@ pub(super) const BAN_EXAMPLE: &str = r#"{
 }"#;
 
 pub(super) const ENDED_BANS_EXAMPLE: &str = r#"{
-  "ended": [{ "banned": "192.0.2.7", "by": "automatic", "reason": null, "left_s": 31.5, "at_ms": null }]
+  "ended": [{ "banned": "192.0.2.7", "by": "automatic", "reason": null, "left_s": 31.5, "at_ms": null }],
+  "left": [{ "limit": "per-ip", "key": "ip=192.0.2.7", "remaining": 0, "reset_s": 0.062 }]
 }"#;
 
 pub(super) const NEW_BAN_EXAMPLE: &str = r#"{"ip": "203.0.113.0/24", "for": "10m", "reason": "scraping"}"#;

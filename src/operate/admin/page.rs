@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::HeaderValue;
-use http::header::{CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY};
 
 use super::answer::Answer;
 use super::body::AdminBody;
@@ -28,10 +28,8 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 });
 
 pub(super) fn show_page(_: &CallRequest) -> Answer {
-    let mut headers: Vec<(HeaderName, HeaderValue)> = vec![
-        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-    ];
+    let mut headers: Vec<(HeaderName, HeaderValue)> =
+        vec![(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))];
     headers.extend(HeaderValue::from_str(&POLICY).ok().map(|policy| (CONTENT_SECURITY_POLICY, policy)));
     Answer::fixed(HTML, AdminBody::from(Bytes::from_static(PAGE.as_bytes()))).with_headers(headers)
 }

@@ -13,11 +13,12 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{AdminResponse, Answer, reject_method, sends_json};
 use super::audit::{AuditEntry, REASON_MAX};
-use super::authorize::{CallerPolicy, CallerRejection};
+use super::authorize::{CallerPolicy, CallerRejection, is_from_other_site};
 use super::body::AdminBody;
 use super::call::{AdminCaller, Call, CallAccess, CallRequest, Handler, reject_body};
 use super::calls::CALLS;
 use super::connections::AdminConnection;
+use super::events::STREAM_EVENTS;
 use super::routes::{CallRoute, list_methods, read_query};
 use super::state::AdminState;
 
@@ -116,6 +117,13 @@ impl RoutedRequest<'_> {
         if changes && !caller.may_change {
             let why = format!("the token `{}` may only read, and this call changes something", caller.name);
             return Err(AdminResponse::error(StatusCode::FORBIDDEN, &why));
+        }
+        // An image or a link on another site could take the streams from operators.
+        if call.name == STREAM_EVENTS && is_from_other_site(headers) {
+            return Err(AdminResponse::error(
+                StatusCode::FORBIDDEN,
+                "the page of another site asks for events",
+            ));
         }
         // A form on another site can send any other type.
         if changes && !sends_json(headers) {
