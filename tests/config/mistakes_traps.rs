@@ -8,6 +8,8 @@ const TRAPS: &[Mistake] = &[
         "`$remote_addr` is text", "write \"${client_ip}\""),
     ("locations:\n  - { path: /, redirect: { to: \"https://$host$request_uri\" } }\n", 2, 32,
         "`$host` is text", "write \"https://${host}${request_uri}\""),
+    ("locations:\n  - { path: /old/, redirect: { to: \"${request_uri}\" } }\n", 2, 36,
+        "leads to the path of the request on the same host", "https://www.example.com${request_uri}"),
     ("locations:\n  - { path: /, redirect: { to: \"https://{host}/\" } }\n", 2, 32,
         "`{host}` is text", "write ${host}"),
     ("locations:\n  - { path: /, upstream: demo, request_headers: { set: { X-A: $geoip_country } } }\n", 2, 63,

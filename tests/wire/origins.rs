@@ -164,3 +164,22 @@ fn explain_knows_scheme_and_listener() {
     let (code, text) = explain("/x", &["--listener", "secur"]);
     assert!(code == Some(2) && text.contains("no listener is named `secur`"), "{text}");
 }
+
+/// Two slashes at the beginning of a Location name a host, and the path of a request is chosen by whoever made the link.
+#[test]
+fn a_redirect_to_the_path_stays_on_its_host() {
+    let gateway = Gateway::start(
+        "locations:\n  - { path: /a, redirect: { to: \"/${request_uri}\" } }\n  \
+           - { path: /, redirect: { to: \"${request_uri}\" } }\n",
+    );
+    for (target, location) in [
+        ("//evil.test/x?y", "/evil.test/x?y"),
+        ("///evil.test/", "/evil.test/"),
+        ("/%2fevil.test/", "/%2fevil.test/"),
+        ("/b//c", "/b//c"),
+        ("/a/b", "/a/b"),
+    ] {
+        let answer = gateway.get(target).expect(308);
+        assert_eq!(answer.header("location").as_deref(), Some(location), "{target}");
+    }
+}

@@ -18,6 +18,16 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
         .collect();
     for (index, location) in locations.iter().enumerate() {
         let ActionConfig::Redirect { to, .. } = &location.action else { continue };
+        let first = to.0.first();
+        if matches!(
+            first,
+            Some(TemplatePiece::Var(TemplateVar::RequestUri | TemplateVar::Path | TemplateVar::Uri))
+        ) {
+            let message = "this redirect leads to the path of the request on the same host";
+            let help = "write the host before it, e.g. https://www.example.com${request_uri}";
+            let value = file.location_value(index, &["redirect", "to"]);
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
         if !leads_to_https(to) {
             continue;
         }

@@ -22,6 +22,8 @@ pub struct CompiledTemplate {
     /// Whether a value is the whole seconds until the retry.
     uses_seconds: bool,
     escape: Escape,
+    /// A URL on this host, whose path begins with what the client sent.
+    begins_with_path: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +91,13 @@ impl CompiledTemplate {
 
     /// Compiles the target of `redirect`.
     pub fn for_url(template: &TemplateConfig) -> CompiledTemplate {
-        CompiledTemplate::compile_with(template, Escape::Url, &FixedValues::default())
+        let mut compiled = CompiledTemplate::compile_with(template, Escape::Url, &FixedValues::default());
+        compiled.begins_with_path = match compiled.parts.first() {
+            Some(TemplatePart::Slot(slot)) => *slot != TemplateSlot::Scheme,
+            Some(TemplatePart::Text(text)) => text == "/",
+            None => false,
+        };
+        compiled
     }
 
     /// Compiles a header value.
@@ -195,7 +203,18 @@ impl CompiledTemplate {
                 TemplatePart::Slot(slot) => self.escape.write_slot(&mut out, *slot, text(*slot)),
             }
         }
+        if self.begins_with_path {
+            keep_host(&mut out);
+        }
         out
+    }
+}
+
+/// Leaves one of several slashes at the beginning of a URL, behind which browsers look for another host.
+fn keep_host(url: &mut Vec<u8>) {
+    let slashes = url.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
+    if slashes > 1 {
+        url.splice(..slashes, [b'/']);
     }
 }
 
@@ -318,6 +337,7 @@ impl TemplateBuilder {
             uses_seconds: self.parts.contains(&TemplatePart::Slot(TemplateSlot::RetryAfter)),
             parts: self.parts.into_boxed_slice(),
             escape: self.escape,
+            begins_with_path: false,
         }
     }
 }
