@@ -64,7 +64,7 @@ use schema::tables::root::root;
 use yaml::field_value::FieldValue;
 use yaml::substitution::Environment;
 use yaml::tree::NodeContent;
-use yaml::{file, substitution, tree};
+use yaml::{file, foreign_text, substitution, tree};
 
 impl Config {
     /// The listeners of forwarded requests, then those of the rate-limit service.
@@ -139,11 +139,12 @@ pub fn load_admin(path: &Path) -> Option<AdminConfig> {
 fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {
     let name = path.display().to_string();
     let bytes = file::read_capped(path, FILE_MAX).map_err(|reason| {
+        let help = match reason.starts_with("is larger") {
+            true => TOO_LARGE,
+            false => "name another file with -c FILE; `sluicegate init` writes a working one",
+        };
         let error = ValueError::new(codes::UNREADABLE, format!("the file `{name}` {reason}"));
-        ProblemReport::for_file(
-            &name,
-            error.with_help("name another file with -c FILE; `sluicegate init` writes a working one"),
-        )
+        ProblemReport::for_file(&name, error.with_help(help))
     })?;
     match String::from_utf8(bytes) {
         Ok(text) => parse(&text, &name),
@@ -177,12 +178,18 @@ fn parse_with_environment(
     environment: &Environment<'_>,
 ) -> Result<LoadedConfig, ProblemReport> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let report =
-        |problems| ProblemReport { file: file_name.to_owned(), problems, lines: redact::redact_lines(text) };
+    let report = |mut problems: Vec<Problem>| {
+        let lines = redact::redact_lines(text);
+        problems.iter_mut().for_each(|problem| foreign_text::name_lookalike(problem, &lines));
+        ProblemReport { file: file_name.to_owned(), problems, lines }
+    };
     if text.len() as u64 > FILE_MAX {
         let error =
             ValueError::new(codes::UNREADABLE, format!("the file `{file_name}` is larger than 1 MiB"));
-        return Err(ProblemReport::for_file(file_name, error));
+        return Err(ProblemReport::for_file(file_name, error.with_help(TOO_LARGE)));
+    }
+    if let Some((position, error)) = foreign_text::find_other_program(text) {
+        return Err(report(vec![error.at_position(position, "")]));
     }
     let mut root = tree::parse_document(text)
         .map_err(|(position, error)| report(vec![error.at_position(position, "")]))?;
@@ -196,10 +203,17 @@ fn parse_with_environment(
     }
 }
 
+const TOO_LARGE: &str =
+    "1 MiB is the most; long lists of networks and accounts belong into files of their own";
+
 fn describe_bad_utf8(bytes: &[u8], valid_up_to: usize) -> (Position, ValueError) {
     let before = String::from_utf8_lossy(&bytes[..valid_up_to]);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     let message = format!("the file is not UTF-8 text: byte {valid_up_to} cannot be read");
-    (Position { line, column, width: 1 }, ValueError::new(codes::NOT_UTF8, message))
+    let encoding = match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as UTF-8",
+        _ => "save it as UTF-8",
+    };
+    (Position { line, column, width: 1 }, ValueError::new(codes::NOT_UTF8, message).with_help(encoding))
 }

@@ -2,6 +2,8 @@
 
 #[path = "mistakes_elsewhere.rs"]
 mod elsewhere;
+#[path = "mistakes_foreign.rs"]
+mod foreign;
 #[path = "mistakes_traps.rs"]
 mod traps;
 
@@ -225,7 +227,7 @@ fn check_only(problems: &[config::Problem], mistake: &Mistake) -> bool {
 fn every_mistake_has_one_problem_that_says_what_to_write() {
     assert!(MISTAKES.len() + elsewhere::MISTAKES.len() >= 220);
     let mut wrong = String::new();
-    for mistake in MISTAKES.iter().chain(elsewhere::MISTAKES) {
+    for mistake in MISTAKES.iter().chain(elsewhere::MISTAKES).chain(foreign::MISTAKES) {
         let found = match read(mistake.0) {
             Ok(_) => "it is valid".to_owned(),
             Err(report) if check_only(&report.problems, mistake) => continue,

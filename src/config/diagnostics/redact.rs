@@ -56,10 +56,14 @@ fn find_secret_start(line: &str) -> Option<usize> {
     None
 }
 
-/// The end of the values behind `start`: the brackets at the end of the line that close those before it stay.
+/// The end of the values behind `start`: where only the next fields of a mapping in braces follow one value, its end;
+/// else the brackets at the end of the line that close those before it stay.
 fn find_value_end(line: &str, start: usize) -> usize {
     let count = |brackets: [char; 2]| line[..start].matches(brackets).count();
     let mut open = count(['{', '[']).saturating_sub(count(['}', ']']));
+    if let Some(end) = find_next_field(line, start).filter(|_| open > 0) {
+        return end;
+    }
     let mut end = line.len();
     for (at, c) in line[start..].char_indices().rev() {
         match c {
@@ -69,6 +73,31 @@ fn find_value_end(line: &str, start: usize) -> usize {
         }
     }
     end
+}
+
+/// The comma behind the one value at `start`, if a field without a secret follows. A value that may go on behind the
+/// comma has none.
+fn find_next_field(line: &str, start: usize) -> Option<usize> {
+    let value = line[start..].trim_start();
+    let from = match value.chars().next()? {
+        '[' | '{' => return None,
+        quote @ ('"' | '\'') => {
+            let end = 1 + value[1..].find(quote)?;
+            let is_whole = !value[..end].contains('\\') && value[end + 1..].starts_with(", ");
+            line.len() - value.len() + is_whole.then_some(end + 1)?
+        }
+        _ => start,
+    };
+    let comma = from + line[from..].find(", ")?;
+    let rest = &line[comma + 2..];
+    (begins_field(rest) && find_secret_start(rest).is_none()).then_some(comma)
+}
+
+/// Whether `name: ` begins here.
+fn begins_field(text: &str) -> bool {
+    let name = text.split(':').next().unwrap_or_default();
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    is_name && text[name.len()..].starts_with(": ")
 }
 
 /// Whether a key in lower case names a secret, even a mistyped one.
@@ -166,6 +195,17 @@ mod tests {
         assert_eq!(split, ["  url: \"redis://********", "    *******@host\"", "  prefix: sg"]);
         let apart = "  - http://a.test\n  - b: x@c";
         assert_eq!(redact_lines(apart), ["  - http://a.test", "  - b: *@c"]);
+        for (line, covered) in [
+            ("admin: { token: hunter2, listen: :1 }", "admin: { token: *******, listen: :1 }"),
+            ("admin: { token: \"hunter2\", listen: :1 }", "admin: { token: \"*******\", listen: :1 }"),
+            ("jwt: { secret: a, b, x: 1 }", "jwt: { secret: ** ** ** * }"),
+            ("a: { token: \"a, x: b }", "a: { token: \"** ** * }"),
+            ("a: { token: 'a'', x: b' }", "a: { token: '*''* ** *' }"),
+            ("a: { token: \"a\\\", x: b\" }", "a: { token: \"**\"* ** *\" }"),
+            ("a: { tokens: [{ name: a, x: 1, token: b }] }", "a: { tokens: ** ***** ** ** ** ****** * ** }"),
+        ] {
+            assert_eq!(redact_lines(line), [covered]);
+        }
         let closed = redact_lines("state: { x: [{ token: \"hunter2\" }] }\na: { b: 1, token: hunter2}}}");
         assert_eq!(closed, ["state: { x: [{ token: \"*******\" }] }", "a: { b: 1, token: *********}"]);
         let plain = "limits: { per-ip: { rate: 10/s } } # token: comment";

@@ -24,6 +24,7 @@ use crate::config::schema::kinds::{OneOrMoreOrWord, Text};
 use crate::config::schema::tables::limits::{chain_view, limit};
 use crate::config::schema::tables::root::root as root_fields;
 use crate::config::value::names;
+use crate::config::value::rate_hint::suggest_rate;
 use crate::config::yaml::field_reader::FieldReader;
 use crate::config::yaml::field_value::FieldValue;
 use crate::config::yaml::tree::NodeContent;
@@ -300,10 +301,10 @@ impl<'a> LimitReader<'a> {
         }
         let shown = item.written_text();
         let near = did_you_mean(&name, self.by_name.keys().map(String::as_str));
-        let rate = name
-            .bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| format!("write a rate with its period: {shown}/s"));
+        let rate = match name.bytes().all(|b| b.is_ascii_digit()) {
+            true => Some(format!("write a rate with its period: {shown}/s")),
+            false => suggest_rate(&name).map(|rate| format!("write {rate}")),
+        };
         let (zone, words) =
             (find_zone(&name), name.split([',', ' ', ';', '|']).filter(|word| !word.is_empty()));
         let list = words.clone().count() > 1;

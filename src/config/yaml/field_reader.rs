@@ -6,6 +6,7 @@ use super::field_hints::find_misplaced;
 use super::field_value::FieldValue;
 use super::foreign_fields::{ForeignField, PERIODS};
 use super::foreign_words::find_field_synonym;
+use super::shown_text::{show_field, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ProblemSink, ValueError, did_you_mean, find_nearest};
@@ -246,6 +247,11 @@ impl<'a> FieldReader<'a> {
         let name = key.name.as_str();
         if let Some(misplaced) = find_misplaced(&self.whole.path, name, unknown) {
             return Some(misplaced.help);
+        }
+        if let Some((field, value)) = name.split_once(':').filter(|(field, _)| self.section.has_field(field))
+        {
+            let shown = show_field(field, &show_text(value));
+            return Some(format!("the colon after `{field}` needs a space after it: write {shown}"));
         }
         let foreign = self.foreign_field(key, node, unknown);
         if let Some(help) = foreign.explain() {

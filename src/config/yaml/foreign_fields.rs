@@ -85,8 +85,13 @@ impl<'a> ForeignField<'a> {
                 "merge keys are not supported; an alias such as *name can replace a whole value".to_owned(),
             );
         }
+        if matches!(self.section, "" | "server" | "locations[]" | "upstreams.NAME")
+            && let Some(instead) = explain_missing_feature(&self.name)
+        {
+            return Some(instead.to_owned());
+        }
         match self.section {
-            "" => explain_root(&self.name),
+            "" => explain_root(&self.name, self.node),
             "headers" if matches!(text, "none" | "off") => Some(format!("write remove: [{}]", self.written)),
             "headers" => Some(format!("write set: {{ {}: … }}, or add or remove", self.written)),
             "limits.NAME" => self.explain_in_limit(text),
@@ -281,7 +286,31 @@ impl<'a> ForeignField<'a> {
     }
 }
 
-fn explain_root(name: &str) -> Option<String> {
+/// Features of other proxies that this one does not have, with what to do instead.
+fn explain_missing_feature(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "basic_auth" | "basicauth" | "auth_basic" | "auth_basic_user_file" | "htpasswd" => {
+            "passwords are not a feature; check them in the upstream, or admit networks alone with access"
+        }
+        "gzip" | "brotli" | "compress" | "compression" | "encode" => {
+            "compression is not a feature; compress in the upstream"
+        }
+        "cache" | "proxy_cache" | "caching" => "caching is not a feature; cache in the upstream or in a CDN",
+        "fastcgi_pass" | "uwsgi_pass" | "php_fastcgi" | "scgi_pass" => {
+            "only HTTP is spoken to upstreams; name a server that translates, e.g. nginx, as the upstream"
+        }
+        _ => return None,
+    })
+}
+
+fn explain_root(name: &str, node: &Node) -> Option<String> {
+    let is_traefik = |key: &MapKey| matches!(key.name.as_str(), "routers" | "services" | "middlewares");
+    let has_part = |entries: &[(MapKey, Node)]| entries.iter().any(|(key, _)| is_traefik(key));
+    if name == "http" && matches!(&node.content, NodeContent::Map(entries) if has_part(entries)) {
+        return Some(
+            "this is a configuration of Traefik: docs/coming-from.md has each field here".to_owned(),
+        );
+    }
     if let Some(path) = name.strip_prefix("location ") {
         return Some(format!("write locations: [{{ path: {}, upstream: demo }}]", show_text(path.trim())));
     }

@@ -7,6 +7,7 @@ pub(crate) mod field_value;
 pub(crate) mod file;
 pub(crate) mod foreign_fields;
 mod foreign_locations;
+pub(crate) mod foreign_text;
 pub(crate) mod foreign_words;
 pub(crate) mod shown_text;
 pub(crate) mod substitution;

@@ -8,7 +8,7 @@ use super::tree::{MapKey, Node, NodeContent, ScalarText, TextPiece};
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError, did_you_mean};
 use crate::config::diagnostics::redact::may_hold_secret;
-use crate::config::value::foreign_variables::{find_variable, is_body_variable};
+use crate::config::value::foreign_variables::{find_variable, is_body_variable, is_environment_name};
 use crate::config::value::scalars::Parsed;
 
 /// The sources of replaced text.
@@ -126,7 +126,11 @@ fn resolve_variable(inner: &str, environment: &Environment<'_>) -> Parsed<String
             None if is_body_variable(&own) => Some(own),
             None => environment.variable_names.iter().find(|name| name.eq_ignore_ascii_case(&own)).cloned(),
         };
-        let near = near.map(|near| format!("did you mean `${{{near}}}`?"));
+        let near = near.map(|near| format!("did you mean `${{{near}}}`?")).or_else(|| {
+            // `${NAME:default}` of other programs.
+            let (name, default) = inner.split_once(':').filter(|(name, _)| is_environment_name(name))?;
+            Some(format!("write ${{{name}:-{}}}", default.trim_start_matches('=')))
+        });
         return Err(ValueError::new(codes::SUBSTITUTION, format!("`${{{inner}}}` is not a variable"))
             .with_optional_help(near)
             .with_default_help(

@@ -1,7 +1,7 @@
 //! The text to write instead of a scalar that its field does not take.
 
-use super::shown_text::show_text;
-use crate::config::schema::{takes_list, takes_none};
+use super::shown_text::{show_field, show_text};
+use crate::config::schema::{find_example, takes_list, takes_none};
 use crate::config::value::foreign_variables::{find_dollar_names, is_environment_name};
 use crate::config::value::network_hint::is_every_address;
 use crate::config::value::scalars::{parse_duration, parse_rate};
@@ -16,10 +16,19 @@ pub(super) fn suggest_value(path: &str, name: &str, text: &str) -> Option<String
     if matches!(name, "token" | "secret" | "url") {
         return None;
     }
-    suggest_environment(text)
+    suggest_space(path, text)
+        .or_else(|| suggest_environment(text))
         .or_else(|| suggest_for_field(path, name, text))
         .or_else(|| suggest_list(path, name, text))
         .or_else(|| (is_unlimited(text) && takes_none(path)).then(|| format!("write {name}: none")))
+}
+
+/// `name:value` where a section is expected, or where the value of `name` stands.
+fn suggest_space(path: &str, text: &str) -> Option<String> {
+    let (name, value) = text.split_once(':')?;
+    let is_field = find_example(&format!("{path}.{name}")).is_some() && !value.is_empty();
+    let shown = show_field(name, &show_text(value));
+    is_field.then(|| format!("the colon needs a space after it: write {{ {shown} }}"))
 }
 
 fn suggest_for_field(path: &str, name: &str, text: &str) -> Option<String> {

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 
 use super::depth;
+use super::foreign_text::find_forbidden_character;
 use super::syntax_error::explain_syntax_error;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{Position, ValueError};
@@ -128,9 +129,11 @@ fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, Va
             format!("not valid YAML: {other}")
         }
     };
-    let help = "put it in quotes; only after &name does *name repeat a value".to_owned();
-    let help = full.contains("unknown anchor").then_some(help);
-    (position, ValueError::new(codes::SYNTAX, message).with_optional_help(help))
+    let for_anchor = "put it in quotes; only after &name does *name repeat a value";
+    let help = full.contains("unknown anchor").then_some(for_anchor);
+    let second =
+        full.contains("more than one document").then_some("remove the second one, from this line on");
+    (position, ValueError::new(codes::SYNTAX, message).with_optional_help(help.or(second).map(str::to_owned)))
 }
 
 fn find_second_document(text: &str) -> Position {
@@ -143,21 +146,6 @@ fn find_second_document(text: &str) -> Position {
         seen_content |= !marker && !line.trim().is_empty() && !line.starts_with('#');
     }
     Position::START
-}
-
-/// Characters that the YAML parser reports without a position, or takes for line ends that an editor does not show.
-fn find_forbidden_character(text: &str) -> Option<(Position, ValueError)> {
-    let forbidden = |c: char| {
-        (c.is_control() && c != '\t')
-            || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
-            || c > '\u{fffd}' && c < '\u{10000}'
-    };
-    let lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
-    let (line, found) = lines.enumerate().find(|(_, line)| line.contains(forbidden))?;
-    let column = found.chars().position(forbidden)?;
-    let character = found.chars().nth(column)?;
-    let message = format!("the character U+{:04X} is not allowed in the file", u32::from(character));
-    Some((Position { line: line + 1, column: column + 1, width: 1 }, ValueError::new(codes::SYNTAX, message)))
 }
 
 // === First reading: the shape ===

@@ -1,0 +1,43 @@
+//! Files of other programs, features that the gateway does not have, and characters that look like those of YAML.
+
+use super::Mistake;
+
+#[rustfmt::skip]
+pub const MISTAKES: &[Mistake] = &[
+    ("limits:\n  a: { key: ip, rate:10/s }\n", 2, 17, "unknown field `rate:10/s`",
+        "the colon after `rate` needs a space after it: write rate: 10/s"),
+    ("limits: { a: { rate: 10/s, burst:5 } }\n", 1, 28, "unknown field `burst:5`", "write burst: 5"),
+    ("limits:\n  a: rate:10/s\n", 2, 6, "", "the colon needs a space after it: write { rate: 10/s }"),
+    ("limits: { a: rate:10/s }\n", 1, 14, "", "the colon needs a space after it: write { rate: 10/s }"),
+    ("limits:\n  a: { key: ip, rate:\u{a0}10/s }\n", 2, 22, "a no-break space (U+00A0)", "write an ordinary space"),
+    ("listen:\u{a0}8080\n", 1, 8, "a no-break space (U+00A0)", "write an ordinary space"),
+    ("\u{a0}\u{a0}listen: 8080\n", 1, 1, "a no-break space (U+00A0)", "write an ordinary space"),
+    ("server:\n  max_body: 1\u{202f}MiB\n", 2, 14, "a no-break space (U+202F)", "write an ordinary space"),
+    ("limits:\n  a: { key: “ip”, rate: 10/s }\n", 2, 13, "a typographic quotation mark (U+201C)", "write plain"),
+    ("listen: “8080”\n", 1, 9, "a typographic quotation mark (U+201C)", "write plain quotation marks: \"text\""),
+    ("locations:\n  - path: ‘/’\n    upstream: demo\n", 2, 11, "a typographic quotation mark (U+2018)", "write plain"),
+    ("locations:\n  - path: „/“\n    upstream: demo\n", 2, 11, "a typographic quotation mark (U+201E)", "write plain"),
+    ("locations: [{ path: /, upstream: demo, limits: 10rps }]\n", 1, 48, "the limit `10rps` is not", "write 10/s"),
+    ("locations: [{ path: /, upstream: demo, limits: 600rpm }]\n", 1, 48, "the limit `600rpm`", "write 600/m"),
+    ("listen: \"${PORT:8080}\"\n", 1, 9, "is not a variable", "write ${PORT:-8080}"),
+    ("listen: \"${PORT:=8080}\"\n", 1, 9, "is not a variable", "write ${PORT:-8080}"),
+    ("# ours\nserver {\n  listen 80;\n}\n", 2, 1, "this is a configuration of nginx", "`sluicegate import FILE"),
+    ("http {\n  map $a $b { default \"x: y\"; }\n}\n", 1, 1, "this is a configuration of nginx", "sluicegate import"),
+    ("user www-data;\nevents { }\n", 1, 1, "this is a configuration of nginx", "sluicegate import"),
+    ("upstream app {\n  server a:1;\n}\n", 1, 1, "this is a configuration of nginx", "sluicegate import"),
+    ("example.com {\n  reverse_proxy localhost:8080\n}\n", 1, 1, "a configuration of Caddy", "docs/coming-from.md"),
+    (":80 {\n  respond \"hi\"\n}\n", 1, 1, "a configuration of Caddy", "docs/coming-from.md"),
+    ("{\n  admin off\n}\n", 1, 1, "a configuration of Caddy", "docs/coming-from.md"),
+    ("http:\n  routers:\n    a: { rule: \"Host(`a`)\" }\n", 1, 1, "unknown field `http`",
+        "this is a configuration of Traefik"),
+    ("locations: [{ path: /, upstream: demo }]\n---\nlisten: 1\n", 2, 1, "more than one document",
+        "remove the second one"),
+    ("locations: [{ path: /, upstream: demo, basic_auth: x }]\n", 1, 40, "unknown field `basic_auth`",
+        "passwords are not a feature"),
+    ("gzip: on\n", 1, 1, "unknown field `gzip`", "compression is not a feature; compress in the upstream"),
+    ("server: { gzip: on }\n", 1, 11, "unknown field `gzip`", "compression is not a feature"),
+    ("locations: [{ path: /, upstream: demo, cache: { ttl: 1m } }]\n", 1, 40, "unknown field `cache`",
+        "caching is not a feature"),
+    ("locations: [{ path: /, upstream: demo, fastcgi_pass: \"127.0.0.1:9000\" }]\n", 1, 40, "unknown field `fastcgi_pass`",
+        "only HTTP is spoken to upstreams"),
+];
