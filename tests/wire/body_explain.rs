@@ -41,6 +41,7 @@ fn the_body_decides_as_it_would() {
         (r#"{"params":{"name":"x"},"n":11}"#, "reject with 413 by limit images: too_costly"),
         (r#"{"params":{"name":"x"},"n":"1"}"#, "reject with 400: invalid_cost"),
         (r#"{"params":{"name":"x","name":"y"}}"#, "reject with 400: repeated_key"),
+        (r#"{"params":{"name":"x"},"n":1,"n":2}"#, "reject with 400: repeated_key"),
         (r#"{"params":{"name":"x"},"n":1,"m":"abcdef"}"#, "reject with 413: body_beyond_peek"),
         ("[1]", "reject with 403 by limit tool: missing_key"),
         ("", "reject with 403 by limit tool: missing_key"),
@@ -50,7 +51,7 @@ fn the_body_decides_as_it_would() {
         assert!(!text.contains("no body was given"), "{text}");
     }
     let zipped = ["/", "-d", r#"{"params":{"name":"x"}}"#, "-H", "Content-Encoding: gzip"];
-    assert!(explain_text(&zipped).contains("missing_key"));
+    assert!(explain_text(&zipped).contains("\nverdict   reject with 415: body_unreadable\n"));
 }
 
 #[test]

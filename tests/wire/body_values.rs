@@ -53,10 +53,47 @@ fn a_key_is_a_value_in_the_body() {
     let passed = upstream.requests();
     assert_eq!(passed.len(), 3);
     assert_eq!(passed[0].body, call_of("read").as_bytes());
-    // A compressed body is not read.
-    let encoded = post("/", call_of("zip").as_bytes()).header("Content-Encoding", "gzip");
-    client.ask(&encoded).expect(429);
-    client.ask(&post("/", call_of("zip").as_bytes()).header("Content-Encoding", "identity")).expect(200);
+    let plain = post("/", call_of("plain").as_bytes()).header("Content-Encoding", "Identity");
+    client.ask(&plain.header("Content-Type", "application/json; Charset=\"UTF-8\"")).expect(200);
+}
+
+/// Upstreams that do not look at these fields, or know the charset, read such a body all the same.
+#[test]
+fn an_encoded_body_is_refused_where_something_counts_by_it() {
+    let upstream = Upstream::ok();
+    let encodings = [
+        ("Content-Encoding", "gzip"),
+        ("Content-Encoding", "none"),
+        ("Content-Encoding", ""),
+        ("Content-Encoding", "identity, br"),
+        ("Content-Type", "application/json; charset=utf-7"),
+        ("Content-Type", "application/json; a=b; CHARSET = \"UTF-16\""),
+        ("Content-Type", "application/json;charset*=utf-8''utf-7"),
+    ];
+    let ask = |gateway: &Gateway, (name, value)| {
+        gateway.ask(&post("/", call_of("x").as_bytes()).header(name, value))
+    };
+    for (top, location) in [
+        ("limits: { l: { key: json:/params/name, missing_key: skip, rate: 9/h } }", "limits: l"),
+        ("limits: { l: { rate: 9/h, cost: json:/id } }", "limits: l"),
+        ("limits: { l: { rate: 9/h, cost: json-rpc, invalid_cost: one } }", "limits: l"),
+        ("account: { from: json:/user }", "limits: [{ key: account, rate: 9/h }]"),
+        ("", "bandwidth: { rate: 1MiB/s, key: json:/user }"),
+    ] {
+        let gateway = start(&format!("\"{}\"", upstream.url()), top, location);
+        for field in encodings {
+            let answer = ask(&gateway, field).expect(415);
+            assert!(answer.text().contains("its limits read it"), "{field:?} {}", answer.text());
+        }
+        // There is nothing to read.
+        gateway.ask(&get("/").header("Content-Encoding", "gzip")).expect(200);
+    }
+    assert_eq!(upstream.count(), 5);
+    // What a request reserves is a guess, which its response corrects.
+    let charge = "{ units: header:X, reserve: { from: json:/id, default: 1 } }";
+    let limit = format!("limits: {{ l: {{ rate: 99/h, charge: {charge} }} }}");
+    let gateway = start(&format!("\"{}\"", upstream.url()), &limit, "limits: l");
+    encodings.into_iter().for_each(|field| drop(ask(&gateway, field).expect(200)));
 }
 
 #[test]
@@ -209,6 +246,72 @@ fn a_batch_of_json_rpc_costs_its_calls() {
     assert_eq!(ask(r#"{"id":1,"params":[1,2,3]}"#), 200);
     assert_eq!(ask("[]"), 200);
     assert_eq!(ask("{}"), 429);
+}
+
+/// Calls that a lenient upstream reads in a body that is no JSON pass no limit by the price of one.
+#[test]
+fn a_body_that_is_no_json_is_no_call() {
+    let upstream = Upstream::ok();
+    let calls = |more: &str| {
+        let limits = format!("limits: {{ calls: {{ key: global, rate: 60/h, cost: json-rpc{more} }} }}");
+        start(&format!("\"{}\"", upstream.url()), &limits, "limits: calls")
+    };
+    let batch = format!("[{}]", vec![call_of("x"); 50].join(","));
+    let utf16 = batch.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let bodies = [
+        format!("{batch}x").into_bytes(),
+        format!("{batch}\0").into_bytes(),
+        format!("{batch}\n{batch}").into_bytes(),
+        format!("\u{feff}{batch}").into_bytes(),
+        batch.replace("}]", "},]").into_bytes(),
+        batch.replace(",{", ",/**/{").into_bytes(),
+        batch.replace("\"id\":1", "\"id\":NaN").into_bytes(),
+        utf16,
+        b"\xff".to_vec(),
+    ];
+    let gateway = calls("");
+    for body in &bodies {
+        gateway.ask(&post("/", body)).expect(400);
+    }
+    let grpc = post("/", batch.as_bytes()).header("Content-Type", "application/grpc");
+    assert_eq!(gateway.ask(&grpc).header("grpc-status").as_deref(), Some("3"));
+    assert_eq!(gateway.metric("sluicegate_invalid_costs_total", &["calls"]), 10.0);
+    assert_eq!(upstream.count(), 0);
+    // None of them was charged, and a request without a body costs 1.
+    gateway.get("/").expect(200);
+    let mut client = gateway.client();
+    client.send(chunked(b"", 1));
+    client.response().expect(200);
+    gateway.ask(&post("/", batch.as_bytes())).expect(200);
+    (0..8).for_each(|_| drop(gateway.ask(&post("/", call_of("x").as_bytes())).expect(200)));
+    gateway.get("/").expect(429);
+    for one in [calls(", invalid_cost: one"), calls(", dry_run: true")] {
+        bodies.iter().for_each(|body| drop(one.ask(&post("/", body)).expect(200)));
+    }
+}
+
+/// The gateway and the upstream may read different ones.
+#[test]
+fn a_cost_is_given_once() {
+    let upstream = Upstream::ok();
+    let reserve =
+        "charge: { units: header:X, reserve: { from: [json:/n, json:/m], plus: json_bytes/9, default: 1 } }";
+    let limited = |fields: &str| {
+        let limits = format!("limits: {{ l: {{ key: global, rate: 90/h, {fields} }} }}");
+        start(&format!("\"{}\"", upstream.url()), &limits, "limits: l")
+    };
+    for fields in ["cost: json:/n", reserve] {
+        let ask = |gateway: &Gateway, body: &str| gateway.ask(&post("/", body.as_bytes()));
+        let gateway = limited(fields);
+        for body in [r#"{"n":1,"n":80}"#, r#"{"n":80,"x":{},"\u006e":1}"#, r#"{"n":1,"n":null}"#] {
+            let refused = ask(&gateway, body).expect(400);
+            assert!(refused.text().contains("given more than once"), "{}", refused.text());
+        }
+        ask(&gateway, r#"{"n":1,"x":{"n":80},"y":1,"y":2}"#).expect(200);
+        assert_eq!(gateway.metric("sluicegate_faults_total", &["repeated_key"]), 3.0);
+        ask(&limited(&format!("{fields}, dry_run: true")), r#"{"n":1,"n":80}"#).expect(200);
+    }
+    limited(reserve).ask(&post("/", br#"{"n":1,"m":2,"m":3}"#)).expect(400);
 }
 
 #[test]

@@ -331,7 +331,7 @@ fn a_cost_that_is_no_number_is_counted_or_rejected() {
         let lenient = proxy.ask(&get("/lenient").header("X-Cost", cost)).expect(200);
         assert!(left(&lenient).contains("\"lenient\""), "{}", left(&lenient));
         let problem = proxy.ask(&get("/strict").header("X-Cost", cost)).expect(400).json();
-        assert_eq!(problem["detail"], "the cost of this request is not a number", "{cost}: {problem}");
+        assert_eq!(problem["detail"], "the cost of this request cannot be read", "{cost}: {problem}");
         proxy.ask(&get("/dry").header("X-Cost", cost)).expect(200);
     }
     proxy.ask(&get("/strict").header("X-Cost", 1).header("X-Cost", 1)).expect(400);

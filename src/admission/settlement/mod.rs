@@ -154,7 +154,7 @@ fn is_met(charge: &ChargeConfig, reading: &ResponseReading) -> bool {
 fn request_cost(limit: &LimitConfig, reserved: u64) -> u64 {
     match limit.cost {
         Cost::Units(units) => units,
-        Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc => reserved,
+        Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => reserved,
     }
 }
 

@@ -53,7 +53,7 @@ fn settled(limit: &LimitConfig, status: u16, cost: &[&'static str], bytes: u64) 
 fn limit_cost(limit: &LimitConfig) -> u64 {
     match limit.cost {
         Cost::Units(units) => units,
-        Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc => 1,
+        Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => 1,
     }
 }
 

@@ -84,7 +84,7 @@ fn describe_reserve(limit: &LimitConfig, charge: &ChargeConfig) -> String {
             format!("the number in header {name} of a trusted proxy, else 1")
         }
         (Reserve::Cost, Cost::Json { pointer, .. }) => format!("{} of its JSON body", pointer.as_str()),
-        (Reserve::Cost, Cost::JsonRpc) => "1 for each call of a JSON-RPC batch".to_owned(),
+        (Reserve::Cost, Cost::JsonRpc { .. }) => "1 for each call of a JSON-RPC batch".to_owned(),
         (Reserve::Body(body), _) => describe_claim(body),
     }
 }

@@ -39,14 +39,14 @@ impl LimitConfig {
     pub fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
         let of_cost = match &self.cost {
             Cost::Json { pointer, .. } => Some(pointer),
-            Cost::Units(_) | Cost::Header { .. } | Cost::JsonRpc => None,
+            Cost::Units(_) | Cost::Header { .. } | Cost::JsonRpc { .. } => None,
         };
         self.key.iter().chain(&self.fair_by).filter_map(KeyPart::body_pointer).chain(of_cost)
     }
 
     /// Whether a key or the cost is read from the body.
     pub fn reads_body(&self) -> bool {
-        self.cost == Cost::JsonRpc || self.body_pointers().next().is_some()
+        matches!(self.cost, Cost::JsonRpc { .. }) || self.body_pointers().next().is_some()
     }
 
     /// The claim in the body by which it reserves units.

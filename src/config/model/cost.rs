@@ -12,11 +12,11 @@ pub enum Cost {
     Header { name: HeaderName, invalid: InvalidCost },
     /// A number in the JSON of the body, of any client; 1 without it.
     Json { pointer: JsonPointer, invalid: InvalidCost },
-    /// The number of calls in a batch of JSON-RPC; 1 for any other request.
-    JsonRpc,
+    /// The number of calls in a batch of JSON-RPC; 1 for any other document, and without a body.
+    JsonRpc { invalid: InvalidCost },
 }
 
-/// The treatment of a request if its cost is not a number.
+/// The treatment of a request if its cost cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidCost {
     /// It costs 1.

@@ -151,7 +151,7 @@ fn read_body_reserve<'n>(
         }
         let default = fields.read(&reserve::DEFAULT).unwrap_or(match cost {
             Cost::Units(units) => *units,
-            Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc => 1,
+            Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => 1,
         });
         if let Some(value) = fields.find(&reserve::DEFAULT) {
             check_reserve(&value, "default", default, form, variants);

@@ -347,21 +347,24 @@ fn find_zone(text: &str) -> Option<String> {
 /// Replaces wrong numbers, so that reading can go on.
 const PLACEHOLDER: Algorithm = Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None };
 
-/// The cost, with the treatment of a header that is not a number.
+/// The cost, with the treatment of one that cannot be read.
 fn read_invalid_cost(fields: &FieldReader<'_>) -> Cost {
-    match (fields.read(&limit::COST), fields.read(&limit::INVALID_COST)) {
-        (Cost::Header { name, .. }, invalid) => Cost::Header { name, invalid },
-        (Cost::Json { pointer, .. }, invalid) => Cost::Json { pointer, invalid },
-        (cost @ (Cost::Units(_) | Cost::JsonRpc), InvalidCost::Reject) => {
+    let mut cost = fields.read(&limit::COST);
+    match (&mut cost, fields.read(&limit::INVALID_COST)) {
+        (
+            Cost::Header { invalid, .. } | Cost::Json { invalid, .. } | Cost::JsonRpc { invalid },
+            Some(written),
+        ) => *invalid = written,
+        (Cost::Units(_), Some(InvalidCost::Reject)) => {
             if let Some(value) = fields.find(&limit::INVALID_COST) {
                 let message = "`invalid_cost` is only for a cost from a header or from the body";
-                let help = "write cost: header:NAME or cost: json:/POINTER, or leave it out";
+                let help = "write cost: header:NAME, json:/POINTER or json-rpc, or leave it out";
                 value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
             }
-            cost
         }
-        (cost, InvalidCost::One) => cost,
+        _ => {}
     }
+    cost
 }
 
 /// Each method once; empty = any.

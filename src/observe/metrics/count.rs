@@ -37,7 +37,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request whose cost for a limit is not a number.
+    /// Counts a request whose cost for a limit cannot be read.
     pub fn count_invalid_cost(&self, worker: usize, limit: LimitId) {
         if let Some(&series) = self.series.limits.get(limit.0) {
             self.invalid_costs[series].add(worker, 0, 1);

@@ -115,7 +115,7 @@ impl MetricsCollector {
                 &metrics.decisions[index],
             )?;
         }
-        let help = "Requests whose cost header is not a number";
+        let help = "Requests whose cost cannot be read";
         let mut family = counter_family(out, "sluicegate_invalid_costs", help)?;
         for (limit, index) in limits() {
             encode_series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[index])?;

@@ -263,7 +263,10 @@ fn explain_limit(
             explanation.problem = Some(problem);
         }
         Err(ChargeFault::InvalidCost) => {
-            explanation.problem = Some("its cost is not a number, and invalid_cost is reject".to_owned());
+            explanation.problem = Some("its cost cannot be read, and invalid_cost is reject".to_owned());
+        }
+        Err(ChargeFault::RepeatedCost) => {
+            explanation.problem = Some("its cost is given more than once".to_owned());
         }
         Err(ChargeFault::RepeatedKey) => {
             explanation.problem = Some(format!("its key is given more than once: {}", key.text));

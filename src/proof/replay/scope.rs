@@ -127,7 +127,7 @@ impl<'f> KnownFacts<'f> {
             Cost::Header { name, .. } => {
                 return Some(format!("its cost is the header {name} of trusted proxies"));
             }
-            Cost::Json { .. } | Cost::JsonRpc => {
+            Cost::Json { .. } | Cost::JsonRpc { .. } => {
                 return Some("its cost is in the body of requests".to_owned());
             }
         }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, EXPECT};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
+use http::{HeaderMap, HeaderValue};
 
 use super::facts::{BodyView, RequestFacts};
 use crate::admission::chain::{Charge, WaitingRequest};
@@ -23,7 +24,7 @@ use crate::request::source::{BodyPlan, BodyValues, NOT_JSON};
 /// Whether the body must be read before the request can be judged further.
 ///
 /// # Errors
-/// The body is longer than what may be read of it.
+/// The body is longer than what may be read of it, or encoded although a key or a cost depends on it.
 pub fn awaits_body(gateway: &Gateway, plan: &BodyPlan, facts: &mut RequestFacts<'_>) -> Result<bool, Fault> {
     if facts.access == Some(AccessDecision::Bypassed) && !plan.identifies_caller() {
         return Ok(false);
@@ -38,8 +39,13 @@ pub fn awaits_body(gateway: &Gateway, plan: &BodyPlan, facts: &mut RequestFacts<
     if facts.body.exact() == Some(0) {
         return Ok(false);
     }
+    let is_encoded = is_encoded(facts.head.headers);
+    // Many upstreams read such a body all the same, so it must not lead to another key or a lower cost.
+    if is_encoded && plan.must_fit() {
+        return Err(Fault::BodyUnreadable);
+    }
     // A call of gRPC may wait for an answer before it goes on.
-    if is_encoded(facts) || facts.is_grpc() {
+    if is_encoded || facts.is_grpc() {
         facts.body_view = BodyView::Read(&NOT_JSON);
         return Ok(false);
     }
@@ -52,9 +58,23 @@ pub fn awaits_body(gateway: &Gateway, plan: &BodyPlan, facts: &mut RequestFacts<
     Ok(true)
 }
 
-fn is_encoded(facts: &RequestFacts<'_>) -> bool {
-    let mut encodings = facts.head.headers.get_all(CONTENT_ENCODING).iter();
+/// Whether the bytes of the body are not those of its text in UTF-8.
+fn is_encoded(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+        || headers.get_all(CONTENT_TYPE).iter().any(names_other_charset)
+}
+
+/// Whether a media type names a charset in which the bytes of JSON may mean another document, such as UTF-7, which
+/// parsers of bodies accept.
+fn names_other_charset(media_type: &HeaderValue) -> bool {
+    const READ_ALIKE: [&str; 5] = ["utf-8", "utf8", "us-ascii", "iso-8859-", "windows-125"];
+    let text = String::from_utf8_lossy(media_type.as_bytes()).to_ascii_lowercase();
+    text.split(';').skip(1).any(|parameter| {
+        let plain = parameter.replace([' ', '\t', '"', '\''], "");
+        let is_alike = |charset: &str| READ_ALIKE.iter().any(|known| charset.starts_with(known));
+        plain.contains("charset") && !plain.strip_prefix("charset=").is_some_and(is_alike)
+    })
 }
 
 /// Reads the beginning of the body, and finds the values of the plan in it. The request counts as a waiting one

@@ -16,7 +16,7 @@ use crate::proxy::reject::Fault;
 use crate::request::client::Client;
 use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
-use crate::request::source::{BodyValues, NotANumber};
+use crate::request::source::{BodyValue, BodyValues, CostFault};
 use crate::shared::SharedKey;
 
 /// The caller of a request, as limits see it.
@@ -31,14 +31,16 @@ pub struct Caller<'a> {
 pub enum ChargeFault {
     /// A source of the key occurs more than once.
     RepeatedKey,
-    /// The cost is not a number, and the limit is configured to reject that.
+    /// A value of the body that is the cost, or is reserved by, occurs more than once.
+    RepeatedCost,
+    /// The cost cannot be read, and the limit is configured to reject that.
     InvalidCost,
 }
 
 impl From<ChargeFault> for Fault {
     fn from(fault: ChargeFault) -> Fault {
         match fault {
-            ChargeFault::RepeatedKey => Fault::RepeatedKey,
+            ChargeFault::RepeatedKey | ChargeFault::RepeatedCost => Fault::RepeatedKey,
             ChargeFault::InvalidCost => Fault::InvalidCost,
         }
     }
@@ -175,14 +177,25 @@ impl<'a> Caller<'a> {
             Some(charge) => match &charge.reserve {
                 Reserve::Cost => self.read_cost(limit, unenforced),
                 Reserve::Units(units) => Ok(*units),
-                Reserve::Body(claim) => Ok(self.claim_units(claim, limit, variant)),
+                Reserve::Body(claim) => self.claim_units(claim, limit, variant, unenforced),
             },
         }
     }
 
     /// The units that the body claims, at least 1 and at most the limit's share for one request.
-    fn claim_units(&self, claim: &BodyReserve, limit: &Limit, variant: usize) -> u64 {
+    fn claim_units(
+        &self,
+        claim: &BodyReserve,
+        limit: &Limit,
+        variant: usize,
+        unenforced: bool,
+    ) -> Result<u64, ChargeFault> {
         let body = self.subject.body;
+        let is_repeated =
+            |body: &BodyValues| claim.from.iter().any(|at| *body.find(at) == BodyValue::Repeated);
+        if body.is_some_and(is_repeated) && !limit.is_dry_run(unenforced) {
+            return Err(ChargeFault::RepeatedCost);
+        }
         let units = match body.and_then(|body| Some((body, body.json_bytes()?))) {
             None => claim.default.into(),
             Some((body, bytes)) => {
@@ -194,28 +207,32 @@ impl<'a> Caller<'a> {
         let capacity = limit.rate_range(variant).map(|rate| limit.max_units(rate)).min().unwrap_or(1);
         let most = u128::from(capacity) * u128::from(claim.at_most) / u128::from(LlmWeights::ONE);
         // Cannot exceed 64 bits: the capacity has as many, and `at_most` is a share of it.
-        units.clamp(1, most.max(1)) as u64
+        Ok(units.clamp(1, most.max(1)) as u64)
     }
 
     /// The cost of the request.
     #[inline]
     fn read_cost(&self, limit: &Limit, unenforced: bool) -> Result<u64, ChargeFault> {
-        let (Cost::Header { invalid, .. } | Cost::Json { invalid, .. }) = &limit.config.cost else {
-            return Ok(self.tell_cost(limit).unwrap_or(1));
+        let fault = match self.tell_cost(limit) {
+            Ok(cost) => return Ok(cost),
+            Err(fault) => fault,
         };
-        match (self.tell_cost(limit), invalid) {
-            (Ok(cost), _) => Ok(cost),
-            (Err(NotANumber), InvalidCost::Reject) if !limit.is_dry_run(unenforced) => {
-                Err(ChargeFault::InvalidCost)
-            }
-            (Err(NotANumber), _) => Ok(1),
+        let invalid = match &limit.config.cost {
+            Cost::Header { invalid, .. } | Cost::Json { invalid, .. } | Cost::JsonRpc { invalid } => *invalid,
+            Cost::Units(_) => InvalidCost::One,
+        };
+        match (fault, invalid) {
+            _ if limit.is_dry_run(unenforced) => Ok(1),
+            (CostFault::Repeated, _) => Err(ChargeFault::RepeatedCost),
+            (CostFault::NotANumber, InvalidCost::Reject) => Err(ChargeFault::InvalidCost),
+            (CostFault::NotANumber, InvalidCost::One) => Ok(1),
         }
     }
 
     /// The cost that the request tells. A header is believed from a trusted proxy alone; a body, which says how much
     /// the client asks for, from everybody.
     #[inline]
-    fn tell_cost(&self, limit: &Limit) -> Result<u64, NotANumber> {
+    fn tell_cost(&self, limit: &Limit) -> Result<u64, CostFault> {
         match &limit.config.cost {
             Cost::Units(units) => Ok(*units),
             Cost::Header { name, .. } if self.client.trusted_peer => {
@@ -223,11 +240,11 @@ impl<'a> Caller<'a> {
             }
             Cost::Header { .. } => Ok(1),
             Cost::Json { pointer, .. } => self.subject.body.map_or(Ok(1), |body| body.read_cost(pointer)),
-            Cost::JsonRpc => Ok(self.subject.body.map_or(1, BodyValues::count_calls)),
+            Cost::JsonRpc { .. } => self.subject.body.map_or(Ok(1), BodyValues::count_calls),
         }
     }
 
-    /// Whether the request tells a cost for `limit` that is not a number.
+    /// Whether the request tells a cost for `limit` that cannot be read.
     #[inline]
     pub fn has_invalid_cost(&self, limit: &Limit) -> bool {
         !matches!(limit.config.cost, Cost::Units(_)) && self.tell_cost(limit).is_err()
@@ -235,17 +252,17 @@ impl<'a> Caller<'a> {
 }
 
 /// The cost in the header; 1 without the header.
-fn parse_cost_header(headers: &HeaderMap, name: &HeaderName) -> Result<u64, NotANumber> {
+fn parse_cost_header(headers: &HeaderMap, name: &HeaderName) -> Result<u64, CostFault> {
     let mut lines = headers.get_all(name).iter();
     let value = match (lines.next(), lines.next()) {
         (None, _) => return Ok(1),
         (Some(value), None) => value.to_str().unwrap_or_default().trim(),
-        (Some(_), Some(_)) => return Err(NotANumber),
+        (Some(_), Some(_)) => return Err(CostFault::NotANumber),
     };
     match value.parse() {
         Ok(cost) => Ok(cost),
         // A number that overflows is the highest cost, not an invalid one.
         Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
-        Err(_) => Err(NotANumber),
+        Err(_) => Err(CostFault::NotANumber),
     }
 }

@@ -109,7 +109,7 @@ faults! {
     BadFraming "bad_framing" BAD_REQUEST "3" "the framing of the request body is ambiguous or unknown"
     BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
     RepeatedKey "repeated_key" BAD_REQUEST "3" "a value that requests are counted by is given more than once"
-    InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request is not a number"
+    InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request cannot be read"
     BadCall "bad_call" BAD_REQUEST "3" "the call of the rate-limit service is not understood"
     BadToken "bad_token" UNAUTHORIZED "16" "the rate-limit service needs a token"
     AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
@@ -118,6 +118,7 @@ faults! {
     SlowBody "slow_body" REQUEST_TIMEOUT "4" "the request body did not arrive in time"
     BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "8" "the request body is larger than allowed"
     BodyBeyondPeek "body_beyond_peek" PAYLOAD_TOO_LARGE "8" "the request body is larger than its limits read"
+    BodyUnreadable "body_unreadable" UNSUPPORTED_MEDIA_TYPE "3" "the request body is encoded, and its limits read it"
     BadExpectation "bad_expectation" EXPECTATION_FAILED "3" "the only expectation understood is 100-continue"
     HeadTooLarge "head_too_large" REQUEST_HEADER_FIELDS_TOO_LARGE "8" "the request head is larger than allowed"
     TargetTooLong "target_too_long" URI_TOO_LONG "3" "the request target is longer than allowed"
@@ -251,6 +252,8 @@ impl Fault {
                 | Fault::BadMethod
                 | Fault::SlowBody
                 | Fault::BodyTooLarge
+                | Fault::BodyBeyondPeek
+                | Fault::BodyUnreadable
                 | Fault::BadExpectation
                 | Fault::HeadTooLarge
                 | Fault::TargetTooLong

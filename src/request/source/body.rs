@@ -33,6 +33,8 @@ pub struct BodyValues {
 /// A body, as far as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyForm {
+    /// There is not a byte.
+    Empty,
     Json,
     NotJson,
     /// Longer than what is read of it.
@@ -60,9 +62,14 @@ pub enum BodyValue {
     Other,
 }
 
-/// A cost that is no number.
+/// Why a request tells no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotANumber;
+pub enum CostFault {
+    /// It is another value, or the body is no JSON.
+    NotANumber,
+    /// It is there twice: the gateway and the upstream might read different ones.
+    Repeated,
+}
 
 /// The values of a body that is certainly no JSON.
 pub static NOT_JSON: BodyValues = BodyValues::without_values(BodyForm::NotJson, 0);
@@ -123,6 +130,9 @@ impl BodyValues {
         if !is_whole || length > plan.peek_bytes {
             return BodyValues::without_values(BodyForm::TooLong, length);
         }
+        if bytes.is_empty() {
+            return BodyValues::without_values(BodyForm::Empty, length);
+        }
         let mut values = Vec::with_capacity(plan.pointers.len());
         let mut elements = None;
         for paths in &plan.path_sets {
@@ -159,23 +169,30 @@ impl BodyValues {
     /// The cost that the number at `pointer` says: at least 1, and fractions rounded up. Without a value it is 1.
     ///
     /// # Errors
-    /// There is another value, or no value can be read because the body is no JSON.
-    pub fn read_cost(&self, pointer: &JsonPointer) -> Result<u64, NotANumber> {
+    /// There is another value or more than one, or the body is no JSON.
+    pub fn read_cost(&self, pointer: &JsonPointer) -> Result<u64, CostFault> {
         match (self.form, self.find(pointer)) {
-            (BodyForm::Json, BodyValue::Absent) => Ok(1),
+            (BodyForm::Json | BodyForm::Empty, BodyValue::Absent) => Ok(1),
+            (_, BodyValue::Repeated) => Err(CostFault::Repeated),
             (_, BodyValue::Number { millionths: Some(millionths), .. }) => {
                 Ok(u64::try_from(millionths.div_ceil(MILLION)).unwrap_or(u64::MAX).max(1))
             }
             (_, BodyValue::Number { is_negative: true, .. }) => Ok(1),
             // A number that overflows is the highest cost.
             (_, BodyValue::Number { .. }) => Ok(u64::MAX),
-            _ => Err(NotANumber),
+            _ => Err(CostFault::NotANumber),
         }
     }
 
-    /// The calls of a JSON-RPC batch; 1 of any other body.
-    pub fn count_calls(&self) -> u64 {
-        self.elements.unwrap_or(1).max(1)
+    /// The calls of a JSON-RPC batch; 1 of any other document.
+    ///
+    /// # Errors
+    /// The body is no JSON, but its upstream may read calls in it nevertheless.
+    pub fn count_calls(&self) -> Result<u64, CostFault> {
+        match self.form {
+            BodyForm::Json | BodyForm::Empty => Ok(self.elements.unwrap_or(1).max(1)),
+            BodyForm::NotJson | BodyForm::TooLong => Err(CostFault::NotANumber),
+        }
     }
 
     /// Whether the body is longer than what is read of it.

@@ -11,7 +11,7 @@ use crate::config::ValueSource;
 mod body;
 mod token;
 
-pub use body::{BodyPlan, BodyValue, BodyValues, NOT_JSON, NotANumber};
+pub use body::{BodyPlan, BodyValue, BodyValues, CostFault, NOT_JSON};
 pub use token::{Token, TokenFault, TokenVerifier};
 
 /// The value of a [`ValueSource`] in one request.

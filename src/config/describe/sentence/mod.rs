@@ -240,7 +240,7 @@ impl SentenceWriter<'_> {
         };
         match self.limit.cost {
             Cost::Units(cost) => Some((size / cost.max(1)).saturating_add(1)),
-            Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc => None,
+            Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => None,
         }
     }
 
@@ -299,7 +299,13 @@ impl SentenceWriter<'_> {
                 let (pointer, refused) = (pointer.as_str(), refused(invalid));
                 format!("{rates}; each {request} takes the number of JSON value {pointer}, else 1{refused}")
             }
-            Cost::JsonRpc => format!("{rates}; each {request} takes 1, a JSON-RPC batch 1 for each call"),
+            Cost::JsonRpc { invalid } => {
+                let refused = match invalid {
+                    InvalidCost::One => "",
+                    InvalidCost::Reject => ", and a body that is no JSON gets 400",
+                };
+                format!("{rates}; each {request} takes 1, a JSON-RPC batch 1 for each call{refused}")
+            }
         }
     }
 

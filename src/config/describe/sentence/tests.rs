@@ -114,7 +114,12 @@ fn costs_methods_keys_and_exemptions() {
     );
     assert!(of_body.ends_with(" told when to return; it reads request bodies"), "{of_body}");
     let batches = describe_only_limit("{ rate: 10/s, cost: json-rpc }");
-    assert!(batches.contains("; each request takes 1, a JSON-RPC batch 1 for each call; "), "{batches}");
+    assert!(
+        batches.contains(" 1, a JSON-RPC batch 1 for each call, and a body that is no JSON gets 400; "),
+        "{batches}"
+    );
+    let lenient = describe_only_limit("{ rate: 10/s, cost: json-rpc, invalid_cost: one }");
+    assert!(lenient.contains("; each request takes 1, a JSON-RPC batch 1 for each call; "), "{lenient}");
     let window = describe_only_limit("{ algorithm: sliding_log, rate: [3/10s, 9/m], cost: header:X-Cost }");
     assert!(
         window.starts_with(

@@ -65,9 +65,11 @@ section! {
         "cost", "1", "header:X-Cost";
     /// The response settles what a request costs: failed logins, bytes, tokens of a language model.
     CHARGE: NestedOrNone = NestedOrNone(&charge::SECTION), "charge", "none", "{ units: bytes }";
-    /// What a cost that is not a number means, in a header or in the body: a cost of 1, or 400.
-    INVALID_COST: Words<InvalidCost> = Words(&[("one", InvalidCost::One), ("reject", InvalidCost::Reject)]),
-        "invalid_cost", "one", "reject";
+    /// What a cost that cannot be read means, because it is not a number or the body is no JSON: a cost of 1, or 400.
+    /// `auto` is `reject` of `json-rpc`, and `one` of the others.
+    INVALID_COST: OrWord<Words<InvalidCost>> =
+        OrWord("auto", Words(&[("one", InvalidCost::One), ("reject", InvalidCost::Reject)])),
+        "invalid_cost", "auto", "reject";
     /// The only methods that are limited.
     METHODS: OneOrMoreOrWord<Text<Method>> = METHODS_OR_ANY, "methods", "any", "[POST, PUT]";
     /// Clients without this limit, beside those of `access.bypass`.
@@ -212,7 +214,7 @@ fn parse_cost(text: &str) -> Parsed<Cost> {
     match text.split_once(':') {
         Some(("header", name)) => names::parse_header_name(name).map(|name| Cost::Header { name, invalid }),
         Some(("json", pointer)) => JsonPointer::parse(pointer).map(|pointer| Cost::Json { pointer, invalid }),
-        _ if text == "json-rpc" => Ok(Cost::JsonRpc),
+        _ if text == "json-rpc" => Ok(Cost::JsonRpc { invalid: InvalidCost::Reject }),
         _ => scalars::parse_number(text, 1, u64::MAX).map(Cost::Units),
     }
 }
