@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
+use http::header::COOKIE;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, Method, Request, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
 use hyper::ext::Protocol;
@@ -60,6 +61,9 @@ impl InboundRequest {
         if is_websocket_connect {
             *request.method_mut() = Method::GET;
         }
+        if request.version() == Version::HTTP_2 {
+            join_cookies(request.headers_mut());
+        }
         let authority = location::take_authority(request.uri_mut());
         (inbound.authority, inbound.is_websocket_connect) = (authority, is_websocket_connect);
         inbound
@@ -94,9 +98,40 @@ pub fn waiting_bytes(version: Version, uri: &Uri, headers: &HeaderMap, body: Siz
     fields.sum::<usize>() + target + body as usize
 }
 
+/// Joins the cookie fields. HTTP/2 allows one field per pair, which is one field to every reader (RFC 9113, section
+/// 8.2.3).
+#[inline]
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).iter();
+    if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
+        let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+            headers.insert(COOKIE, joined);
+        }
+    }
+}
+
 /// Whether the request asks for a WebSocket by an extended CONNECT.
 #[cold]
 pub fn is_websocket(request: &Request<RequestBody>) -> bool {
     let protocol = request.extensions().get::<Protocol>();
     protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case(WEBSOCKET))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crumbs_of_cookies_become_one_field() {
+        let mut headers = HeaderMap::new();
+        for crumb in ["a=b", "c=d", "e=f; g=h"] {
+            headers.append(COOKIE, HeaderValue::from_static(crumb));
+        }
+        join_cookies(&mut headers);
+        let joined: Vec<_> = headers.get_all(COOKIE).iter().collect();
+        assert_eq!(joined, ["a=b; c=d; e=f; g=h"]);
+        join_cookies(&mut headers);
+        assert_eq!(headers.len(), 1);
+    }
 }

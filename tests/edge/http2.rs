@@ -34,6 +34,50 @@ fn heads_are_bounded() {
     assert!(h2.is_alive());
 }
 
+/// A client may split its cookies into fields, which are one field to limits, the log and an upstream of HTTP/1.
+#[test]
+fn split_cookies_are_one_field() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "account: {{ from: cookie:user }}\naccess_log: {{ headers: [cookie] }}\n\
+         limits: {{ whole: {{ key: header:cookie, rate: 1/h }}, sid: {{ key: cookie:sid, rate: 1/h }} }}\n\
+         locations:\n\
+         \x20 - {{ path: /whole, upstream: \"{url}\", limits: whole, request_headers: {{ set: {{ X-A: \"${{account}}\" }} }} }}\n\
+         \x20 - {{ path: /sid, upstream: \"{url}\", limits: sid }}\n",
+        url = upstream.url()
+    ));
+    let mut h2 = H2::open(gateway.addr());
+    let mut stream = 1;
+    let mut ask = |path: &str, crumbs: &[&str]| {
+        let fields: Vec<(&str, &str)> = crumbs.iter().map(|crumb| ("cookie", *crumb)).collect();
+        h2.ask(stream, &h2_raw::request("GET", path, &fields));
+        let Outcome::Answered(status, _) = h2.outcome(stream) else { panic!("no answer to {crumbs:?}") };
+        stream += 2;
+        status
+    };
+    assert_eq!(ask("/whole", &["user=al", "sid=1", "a=b; c=d"]), 200);
+    assert_eq!(ask("/whole", &["user=al; sid=1", "a=b", "c=d"]), 429);
+    assert_eq!(ask("/whole", &["user=al; sid=1; a=b; c=e"]), 200);
+    let client = |cookies: &str| gateway.ask(&get("/whole").header("Cookie", cookies)).status;
+    assert_eq!(client("user=al; sid=1; a=b; c=e"), 429, "the same over HTTP/1");
+    // A cookie that is given twice counts if both are the same.
+    for (crumbs, status) in [
+        (&["sid=x", "sid=x"][..], 200),
+        (&["sid=x"], 429),
+        (&["sid=y", "sid=x"], 400),
+        (&["sid=x; a=b; sid=y"], 400),
+        (&["sid=y", "a=b"], 200),
+    ] {
+        assert_eq!(ask("/sid", crumbs), status, "{crumbs:?}");
+    }
+    let seen = &upstream.requests()[0];
+    assert_eq!(seen.headers.all("cookie"), ["user=al; sid=1; a=b; c=d"]);
+    assert_eq!(seen.header("x-a").as_deref(), Some("al"));
+    let logged =
+        gateway.wait_log(9).iter().any(|line| line["headers"]["cookie"] == "user=al; sid=1; a=b; c=d");
+    assert!(logged, "the log has the whole field");
+}
+
 /// Connection headers of HTTP/1 are not in an answer, whatever its origin.
 #[test]
 fn answers_carry_nothing_of_a_connection() {

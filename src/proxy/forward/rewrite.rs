@@ -2,9 +2,7 @@
 
 use std::rc::Rc;
 
-use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, UPGRADE,
-};
+use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, UPGRADE};
 use http::uri::Uri;
 use http::{Response, StatusCode, Version};
 use http_body::Body;
@@ -52,9 +50,6 @@ pub fn rewrite_request(
     let values = render_values(&route.request_edits, inbound, state);
     let InboundRequest { request, authority, target, summary, .. } = inbound;
     let RequestState { connection, client, request_id, .. } = state;
-    if request.version() == Version::HTTP_2 {
-        join_cookies(request.headers_mut());
-    }
     *request.version_mut() = Version::HTTP_11;
     if let Some(authority) = authority {
         location::set_host_header(request.headers_mut(), authority);
@@ -106,17 +101,6 @@ pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerF
             gateway.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
         }
     })
-}
-
-/// Joins the cookie fields. HTTP/2 allows one field per pair; HTTP/1 requires a single one (RFC 9113, section 8.2.3).
-fn join_cookies(headers: &mut HeaderMap) {
-    let mut crumbs = headers.get_all(COOKIE).iter();
-    if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
-        let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-        if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
-            headers.insert(COOKIE, joined);
-        }
-    }
 }
 
 /// Rewrites the head of a response for the client, which can switch protocols if `may_upgrade`; `values` are those of
@@ -174,22 +158,4 @@ pub fn drop_unsent_body(is_head: bool, response: &mut Response<ResponseBody>) {
         response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
     }
     response.body_mut().clear();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn crumbs_of_cookies_become_one_field() {
-        let mut headers = HeaderMap::new();
-        for crumb in ["a=b", "c=d", "e=f; g=h"] {
-            headers.append(COOKIE, HeaderValue::from_static(crumb));
-        }
-        join_cookies(&mut headers);
-        let joined: Vec<_> = headers.get_all(COOKIE).iter().collect();
-        assert_eq!(joined, ["a=b; c=d; e=f; g=h"]);
-        join_cookies(&mut headers);
-        assert_eq!(headers.len(), 1);
-    }
 }

@@ -60,13 +60,19 @@ fn read_header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> SourceValue<'a>
     single_value(lines.map(|line| Cow::Borrowed(line.as_bytes())))
 }
 
-/// HTTP/2 clients may send each pair in a line of its own, so all lines are one list.
+/// All lines are one list. Browsers send a name twice that two domains or paths have set. Some servers read the first
+/// (nginx, PHP), others the last (Django), so a client could choose a counter by the other one: values must be equal.
 fn read_cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> SourceValue<'a> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-    single_value(pairs.filter_map(|pair| {
+    let mut values = pairs.filter_map(|pair| {
         let (found, value) = split_pair(pair);
-        (found.trim_ascii() == name).then_some(Cow::Borrowed(value.trim_ascii()))
-    }))
+        (found.trim_ascii() == name).then_some(value.trim_ascii())
+    });
+    let first = values.next();
+    if values.any(|other| Some(other) != first) {
+        return SourceValue::Repeated;
+    }
+    single_value(first.map(Cow::Borrowed).into_iter())
 }
 
 /// Names and values are compared decoded: `%61=%62` and `a=b` are the same to any application.

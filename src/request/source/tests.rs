@@ -38,7 +38,7 @@ fn a_header_occurs_once_or_not_at_all() {
 #[test]
 fn a_cookie_is_one_pair_of_all_cookie_lines() {
     let source = ValueSource::Cookie("sid".to_owned());
-    let rows: [(&[&str], SourceValue<'_>); 13] = [
+    let rows: [(&[&str], SourceValue<'_>); 16] = [
         (&["sid=a"], one("a")),
         (&["x=1; sid=a; y=2"], one("a")),
         (&["x=1;sid=a"], one("a")),
@@ -51,7 +51,10 @@ fn a_cookie_is_one_pair_of_all_cookie_lines() {
         (&["sid"], SourceValue::Absent),
         (&[], SourceValue::Absent),
         (&["sid=a; sid=b"], SourceValue::Repeated),
-        (&["sid=a", "sid=a"], SourceValue::Repeated),
+        (&["sid=a", "x=1; sid=b"], SourceValue::Repeated),
+        (&["sid=a; sid="], SourceValue::Repeated),
+        (&["sid=; sid"], SourceValue::Absent),
+        (&["sid=a", " sid = a ;sid=a"], one("a")),
     ];
     for (lines, expected) in rows {
         assert_eq!(value(&source, &headers("cookie", lines), None), expected, "{lines:?}");
