@@ -34,6 +34,7 @@ fn server(trusted: &[&str]) -> config::ServerConfig {
         max_header_size: 1,
         max_headers: 1,
         max_body: None,
+        body_memory: 1,
         timeouts: config::ServerTimeouts {
             header: second,
             idle: second,

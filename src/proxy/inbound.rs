@@ -70,30 +70,21 @@ impl InboundRequest {
     }
 
     /// Bytes that the request occupies while it waits: its head, with each field counted as in HTTP/2 (RFC 9113,
-    /// section 6.5.2), and the part of its body that was read or that a stream may send meanwhile. The rest of a body
-    /// of HTTP/1 stays at the client.
+    /// section 6.5.2), and the part of its body that a stream may send meanwhile. The body of HTTP/1 stays at the
+    /// client, and what was read of a body counts in [`BodyMemory`](crate::request::body::BodyMemory).
     pub fn waiting_bytes(&self) -> usize {
-        self.count_waiting_bytes(self.request.body().held_bytes())
-    }
-
-    /// The same while up to `peek_bytes` of the body are read.
-    pub fn reading_bytes(&self, peek_bytes: u64) -> usize {
-        self.count_waiting_bytes(self.request.body().size_hint().upper().unwrap_or(u64::MAX).min(peek_bytes))
-    }
-
-    fn count_waiting_bytes(&self, held: u64) -> usize {
         let request = &self.request;
-        waiting_bytes(request.version(), request.uri(), request.headers(), request.body().size_hint(), held)
+        waiting_bytes(request.version(), request.uri(), request.headers(), request.body().size_hint())
     }
 }
 
-/// As [`InboundRequest::waiting_bytes`], of the parts of a request. Of its body, `held` bytes were read.
-pub fn waiting_bytes(version: Version, uri: &Uri, headers: &HeaderMap, body: SizeHint, held: u64) -> usize {
+/// As [`InboundRequest::waiting_bytes`], of the parts of a request.
+pub fn waiting_bytes(version: Version, uri: &Uri, headers: &HeaderMap, body: SizeHint) -> usize {
     let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
     let body = match version {
-        Version::HTTP_2 => body.upper().unwrap_or(u64::MAX).min(held + u64::from(STREAM_WINDOW)),
-        _ => held,
+        Version::HTTP_2 => body.upper().unwrap_or(u64::MAX).min(u64::from(STREAM_WINDOW)),
+        _ => 0,
     };
     fields.sum::<usize>() + target + body as usize
 }

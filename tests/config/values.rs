@@ -29,6 +29,7 @@ fn the_smallest_file_has_every_default() {
     assert_eq!((server.max_connections, server.connections_per_ip), (65_536, None));
     assert_eq!((server.keepalive_requests, server.keepalive_age), (100_000, None));
     assert_eq!((server.max_waiting, server.max_in_flight, server.max_body), (50_000, None, None));
+    assert_eq!(server.body_memory, 256 << 20);
     assert_eq!((server.max_header_size, server.max_headers), (65_536, 100));
     let times = &server.timeouts;
     assert_eq!([times.header, times.idle, times.body], [seconds(10), seconds(75), seconds(60)]);
@@ -94,6 +95,7 @@ fn server_fields() {
     assert_eq!((server.max_connections, server.connections_per_ip), (1000, Some(20)));
     assert_eq!((server.keepalive_requests, server.keepalive_age), (500, Some(seconds(3600))));
     assert_eq!((server.max_waiting, server.max_in_flight, server.max_body), (0, Some(400), Some(10_000_000)));
+    assert_eq!(server.body_memory, 1 << 30);
     assert_eq!((server.max_header_size, server.max_headers), (16_384, 50));
     let times = &server.timeouts;
     assert_eq!([times.header, times.idle, times.body], [seconds(1), seconds(2), seconds(3)]);

@@ -21,6 +21,7 @@ mod bandwidth;
 mod bans;
 mod bans_answers;
 mod body_explain;
+mod body_memory;
 mod body_peek;
 mod body_values;
 mod charge;

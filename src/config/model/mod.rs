@@ -107,6 +107,8 @@ pub struct ServerConfig {
     pub max_headers: usize,
     /// Bytes; `None` = no limit.
     pub max_body: Option<u64>,
+    /// Bytes.
+    pub body_memory: u64,
     pub timeouts: ServerTimeouts,
     pub request_id: HeaderName,
     pub underscore_headers: UnderscoreHeaders,

@@ -35,7 +35,7 @@ pub(crate) fn read_locations(
     limits: &mut LimitReader<'_>,
     upstreams: &mut UpstreamReader<'_>,
     access: &Arc<AccessConfig>,
-    listen: &[ListenConfig],
+    (listen, body_memory): (&[ListenConfig], u64),
 ) -> Vec<LocationConfig> {
     let Some(value) = root.find(&root_fields::LOCATIONS) else {
         let is_service_alone = listen.is_empty() && root.find(&root_fields::SERVICE).is_some();
@@ -59,7 +59,8 @@ pub(crate) fn read_locations(
         }
     };
     let (mut locations, mut lines, mut seen) = (Vec::new(), Vec::new(), SeenLocations::default());
-    let mut section = LocationSection { access, listen, patterns, names: LocationNames::default() };
+    let mut section =
+        LocationSection { access, listen, body_memory, patterns, names: LocationNames::default() };
     for item in items {
         if !item.is_map() {
             item.report_shape("a mapping such as { path: /, upstream: demo }");
@@ -92,6 +93,7 @@ pub(crate) fn read_locations(
 struct LocationSection<'s> {
     access: &'s Arc<AccessConfig>,
     listen: &'s [ListenConfig],
+    body_memory: u64,
     patterns: PathPatterns,
     names: LocationNames,
 }
@@ -139,12 +141,25 @@ fn read_location(
         on_reject: reject::read_patch(fields.find(&location::ON_REJECT).as_ref(), upstreams),
         timeout: fields.read(&location::TIMEOUT),
         bandwidth: bandwidth::read_bandwidth(fields),
-        body_peek: fields.read(&location::BODY_PEEK),
+        body_peek: read_body_peek(fields, section.body_memory),
         cors: cors::read_cors(fields),
         path: path?,
         action: action?,
     };
     Some(location)
+}
+
+/// The bytes that are read of a body, which must fit into the room of one network.
+fn read_body_peek(fields: &FieldReader<'_>, body_memory: u64) -> Option<u64> {
+    let peek = fields.read(&location::BODY_PEEK);
+    if let (Some(value), Some(bytes)) = (fields.find(&location::BODY_PEEK), peek)
+        && bytes > body_memory / 4
+    {
+        let message = "`body_peek` is more than a quarter of `server.body_memory`, the room of one network";
+        let help = "write a larger body_memory or a smaller body_peek";
+        value.report_at_value(ValueError::new(codes::SIZE, message).with_help(help));
+    }
+    peek
 }
 
 /// The first part of the name of an inline limit of a location without a name. Scheme, listeners, hosts and methods

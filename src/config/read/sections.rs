@@ -40,7 +40,8 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let server = server::read_server(&root, &mut limits, &mut upstreams);
     let mut listen = listen::read_listen(&root, &server, folder);
     let service = service::read_service(&root, &mut listen, &server, folder, (&mut limits, &mut upstreams));
-    let locations = locations::read_locations(&root, &mut limits, &mut upstreams, &access, &listen);
+    let locations =
+        locations::read_locations(&root, &mut limits, &mut upstreams, &access, (&listen, server.body_memory));
     let on_reject = reject::read_on_reject(&root, &mut upstreams);
     let limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
     let bans = bans::read_bans(&root);

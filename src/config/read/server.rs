@@ -38,6 +38,7 @@ pub(crate) fn read_server(
             max_header_size: fields.read(&server::MAX_HEADER_SIZE) as usize,
             max_headers: fields.read(&server::MAX_HEADERS),
             max_body: fields.read(&server::MAX_BODY),
+            body_memory: fields.read(&server::BODY_MEMORY),
             timeouts: fields.read_section(&server::TIMEOUTS, read_timeouts),
             request_id: fields.read(&server::REQUEST_ID),
             underscore_headers: fields.read(&server::UNDERSCORE_HEADERS),

@@ -115,7 +115,6 @@ impl<'a> Exchange<'a> {
     fn count_held_bytes(&self, request: &Request<RequestBody>) -> usize {
         let is_multiplexed = self.watch.connection.is_multiplexed();
         let version = if is_multiplexed { Version::HTTP_2 } else { Version::HTTP_11 };
-        let body = request.body();
-        waiting_bytes(version, request.uri(), request.headers(), body.size_hint(), body.held_bytes())
+        waiting_bytes(version, request.uri(), request.headers(), request.body().size_hint())
     }
 }

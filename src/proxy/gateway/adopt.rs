@@ -13,13 +13,13 @@ use crate::admission::chain::WaitingCap;
 use crate::base::clock::Now;
 use crate::base::ip_set::{IpSet, IpSets};
 use crate::base::value_hash::ValueHasher;
-use crate::config::LimitId;
-use crate::config::{self, Config};
+use crate::config::{self, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
 use crate::limit::Limit;
 use crate::limit::bandwidth::Bandwidth;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
 use crate::observe::traces::Tracer;
+use crate::request::body::BodyMemory;
 use crate::request::key::KeyHasher;
 use crate::shared;
 use crate::shared::{SharedLimit, Store};
@@ -139,6 +139,13 @@ pub(super) fn build_keys(previous: Option<&Gateway>) -> KeyHasher {
 pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<WaitingCap> {
     let max = config.server.max_waiting;
     Arc::new(previous.map_or_else(|| WaitingCap::new(max), |previous| previous.waiting.with_max(max)))
+}
+
+pub(super) fn build_body_memory(config: &Config, previous: Option<&Gateway>) -> Arc<BodyMemory> {
+    let peeks = config.locations.iter().map(LocationConfig::body_peek_bytes);
+    let longest = peeks.chain([BODY_PEEK_AUTO]).max().unwrap_or(BODY_PEEK_AUTO);
+    let before = previous.map(|previous| previous.body_memory.clone()).unwrap_or_default();
+    Arc::new(before.with_bounds(config.server.body_memory, longest))
 }
 
 /// The counters of requests, see [`Gateway::request_counts`] and [`Gateway::in_flight`].

@@ -46,6 +46,7 @@ use crate::proxy::header_edits::CompiledEdits;
 use crate::proxy::reject::{CompiledTemplate, Rejecters};
 use crate::request::access::Access;
 use crate::request::account::Tiers;
+use crate::request::body::BodyMemory;
 use crate::request::client::ClientIp;
 use crate::request::cors::Cors;
 use crate::request::headers::forwarded::ForwardedHeaders;
@@ -123,6 +124,8 @@ pub struct Gateway {
     /// The servers of all upstreams, by their index.
     pub servers: Vec<Arc<Server>>,
     pub waiting: Arc<WaitingCap>,
+    /// Room for the bodies that are read before judging.
+    pub body_memory: Arc<BodyMemory>,
     pub in_flight: Arc<AtomicUsize>,
     /// [`REQUESTS_OPENED`] minus [`REQUESTS_CLOSED`] requests are in flight.
     pub request_counts: Arc<Counters<2>>,
@@ -192,7 +195,6 @@ impl Gateway {
         watch_gateway(&metrics, &limits, &access_log, tracer.as_ref(), &request_counts);
         watch_bans(&metrics, bans.as_ref(), &operator_bans);
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
-        let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);
         let protected_fields = hop_by_hop::protected_names(config);
         config.account.jwt.as_ref().map_or(Ok(()), |_| TokenVerifier::self_test())?;
@@ -215,8 +217,8 @@ impl Gateway {
             response_edits: CompiledEdits::new([&config.server.headers]),
             limits,
             shared,
-            store,
-            store_usage: store_users,
+            store: store.as_ref().map(|(store, _)| store.clone()),
+            store_usage: store.map(|(_, usage)| usage),
             stops: stops::build_stops(config, previous),
             keys: adopt::build_keys(previous),
             account: config.account.from.clone(),
@@ -227,6 +229,7 @@ impl Gateway {
             servers: upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect(),
             upstreams,
             waiting: adopt::build_waiting(config, previous),
+            body_memory: adopt::build_body_memory(config, previous),
             in_flight,
             request_counts,
             metrics,

@@ -1,13 +1,15 @@
 //! Reads the beginning of a request's body, where a limit, the account or the tier is made of values in it.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, HeaderValue};
+use http_body::Body;
+use tokio::time::{Sleep, sleep};
 
 use super::facts::{BodyView, RequestFacts};
 use crate::admission::chain::{Charge, WaitingRequest};
@@ -18,7 +20,6 @@ use crate::proxy::inbound::InboundRequest;
 use crate::proxy::reject::Fault;
 use crate::proxy::request_state::RequestState;
 use crate::request::access::AccessDecision;
-use crate::request::body::RequestBody;
 use crate::request::source::{BodyPlan, BodyValues, NOT_JSON};
 
 /// Whether the body must be read before the request can be judged further.
@@ -78,23 +79,17 @@ fn names_other_charset(media_type: &HeaderValue) -> bool {
 }
 
 /// Reads the beginning of the body, and finds the values of the plan in it. The request counts as a waiting one
-/// meanwhile, with all that may be read. If the client hangs up, its connection ends this future.
+/// meanwhile. If the client hangs up, its connection ends this future.
 ///
 /// # Errors
-/// The client sends no whole body in time, or too many requests are waiting.
+/// The client sends no whole body in time, other bodies leave no room for it, or too many requests are waiting.
 pub async fn read_values(
     state: &RequestState,
     inbound: &mut InboundRequest,
     plan: &Arc<BodyPlan>,
 ) -> Result<BodyValues, Fault> {
-    let gateway = &state.worker.gateway;
-    let held_bytes = || inbound.reading_bytes(plan.peek_bytes());
-    let waiter = WaitingRequest::new(&gateway.waiting, &held_bytes);
-    let _place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
-    // Reading answers the client that waits for a 100 Continue, so that the upstream need not.
-    inbound.request.headers_mut().remove(EXPECT);
-    let max = gateway.server.max_body.unwrap_or(u64::MAX);
-    read_in_time(state, inbound.request.body_mut(), plan.peek_bytes(), max).await?;
+    let max = state.worker.gateway.server.max_body.unwrap_or(u64::MAX);
+    read_in_time(state, inbound, plan.peek_bytes(), max).await?;
     let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
     // A body that did not come over a connection is at hand, however long it is.
     Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes()))
@@ -110,32 +105,43 @@ pub async fn read_call_body(
     inbound: &mut InboundRequest,
     max: u64,
 ) -> Result<Bytes, Fault> {
-    let held_bytes = || inbound.reading_bytes(max);
-    let waiter = WaitingRequest::new(&state.worker.gateway.waiting, &held_bytes);
-    let _place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
-    inbound.request.headers_mut().remove(EXPECT);
-    read_in_time(state, inbound.request.body_mut(), max, max).await?;
+    read_in_time(state, inbound, max, max).await?;
     let (bytes, _) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
     Ok(Bytes::copy_from_slice(bytes))
 }
 
 /// Reads until the body ends, is longer than `peek_bytes`, or the location's timeout passes, which the sweep of
-/// deadlines tells this task.
+/// deadlines tells this task. A wait for room takes at most as long as one for the client.
 async fn read_in_time(
     state: &RequestState,
-    body: &mut RequestBody,
+    inbound: &mut InboundRequest,
     peek_bytes: u64,
     max: u64,
 ) -> Result<(), Fault> {
-    let mut reading = pin!(body.peek_beginning(&state.watch, peek_bytes, max));
+    let gateway = &state.worker.gateway;
+    let held_bytes = || inbound.waiting_bytes();
+    let waiter = WaitingRequest::new(&gateway.waiting, &held_bytes);
+    let _place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
+    // Reading answers the client that waits for a 100 Continue, so that the upstream need not.
+    inbound.request.headers_mut().remove(EXPECT);
+    let body = inbound.request.body_mut();
+    let bound = body.size_hint().upper().unwrap_or(u64::MAX).min(peek_bytes);
+    let network = gateway.keys.hash_ip(state.client.ip).prefix;
+    let room = gateway.body_memory.begin_reading(network, bound);
+    let mut reading = pin!(body.peek_beginning(&state.watch, &room, peek_bytes, max));
+    let mut patience: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(|cx| {
         if let Poll::Ready(read) = reading.as_mut().poll(cx) {
             return Poll::Ready(read.map_err(|fault| ForwardFault::Client(fault).into()));
         }
-        match state.watch.fired_deadline() {
-            Some(GatewayDeadline::Request) => Poll::Ready(Err(Fault::LocationTimeout)),
-            _ => Poll::Pending,
+        let is_late = state.watch.fired_deadline() == Some(GatewayDeadline::Request);
+        if !room.is_waiting() {
+            patience = None;
+            return if is_late { Poll::Ready(Err(Fault::LocationTimeout)) } else { Poll::Pending };
         }
+        let patience = patience.get_or_insert_with(|| Box::pin(sleep(gateway.server.timeouts.body)));
+        let is_over = is_late || patience.as_mut().poll(cx).is_ready();
+        if is_over { Poll::Ready(Err(Fault::NoBodyRoom)) } else { Poll::Pending }
     })
     .await
 }

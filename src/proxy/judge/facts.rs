@@ -237,7 +237,6 @@ impl<'r> RequestFacts<'r> {
 
     /// As [`InboundRequest::waiting_bytes`].
     pub fn waiting_bytes(&self) -> usize {
-        let held = self.body_values().map_or(0, BodyValues::read_bytes);
-        inbound::waiting_bytes(self.head.version, self.head.uri, self.head.headers, self.body, held)
+        inbound::waiting_bytes(self.head.version, self.head.uri, self.head.headers, self.body)
     }
 }

@@ -133,6 +133,7 @@ faults! {
     ServerQueueTimeout "server_queue_timeout" SERVICE_UNAVAILABLE "14" "no server of the upstream became free in time"
     ServersDown "servers_down" SERVICE_UNAVAILABLE "14" "every server of the upstream is down"
     TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"
+    NoBodyRoom "no_body_room" SERVICE_UNAVAILABLE "14" "the bodies that are being read leave no room for this one"
     TooManyInFlight "too_many_in_flight" SERVICE_UNAVAILABLE "14" "too many requests are in flight"
     StateUnavailable "state_unavailable" SERVICE_UNAVAILABLE "14" "the shared counters do not answer"
     UpstreamTimeout "upstream_timeout" GATEWAY_TIMEOUT "4" "the upstream did not answer in time"
@@ -234,7 +235,10 @@ impl Fault {
 
     /// Overload uses `on_reject.status`, as limits do.
     pub(super) fn is_overload(self) -> bool {
-        matches!(self, Fault::TooManyWaiting | Fault::TooManyInFlight | Fault::StateUnavailable)
+        matches!(
+            self,
+            Fault::TooManyWaiting | Fault::NoBodyRoom | Fault::TooManyInFlight | Fault::StateUnavailable
+        )
     }
 
     /// Whether the client caused it; the others are failures of the gateway, its store or an upstream, and overload.

@@ -4,6 +4,7 @@
 //! [`WholeBody`], a longer one goes on to stream behind what was read.
 
 mod inbound;
+mod memory;
 mod peek;
 mod whole;
 
@@ -23,6 +24,7 @@ use hyper::body::Incoming;
 use crate::base::clock::Now;
 use crate::net::deadline::{ConnectionWatch, RequestWatch};
 use inbound::InboundBody;
+pub use memory::{BodyMemory, BodyRoom};
 use peek::PeekedBody;
 use whole::WholeBody;
 

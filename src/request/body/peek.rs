@@ -9,7 +9,7 @@ use http_body::Body;
 
 use super::inbound::InboundBody;
 use super::whole::WholeBody;
-use super::{BodyFault, RequestBody, poll_client};
+use super::{BodyFault, BodyRoom, RequestBody, poll_client};
 use crate::net::deadline::RequestWatch;
 
 /// A body of which the beginning was read.
@@ -21,6 +21,8 @@ pub struct PeekedBody {
 /// The beginning of a body, while it is read.
 struct Beginning {
     read: ReadBytes,
+    /// The last piece, until there is room for it.
+    piece: Option<Bytes>,
     trailers: Option<HeaderMap>,
 }
 
@@ -32,14 +34,15 @@ enum ReadBytes {
 }
 
 impl RequestBody {
-    /// Reads until the body ends or is longer than `peek_bytes`. What was read is forwarded later as if it had just
-    /// come.
+    /// Reads until the body ends or is longer than `peek_bytes`, each piece once there is `room` for it. What was read
+    /// is forwarded later as if it had just come.
     ///
     /// # Errors
     /// The client's fault, also of a body longer than `max`. Then the rest of the body is lost.
     pub async fn peek_beginning(
         &mut self,
         watch: &RequestWatch,
+        room: &BodyRoom,
         peek_bytes: u64,
         max: u64,
     ) -> Result<(), BodyFault> {
@@ -52,14 +55,14 @@ impl RequestBody {
         };
         let has_length = incoming.size_hint().exact().is_some();
         let _unblock = UnblockGuard(watch);
-        let mut beginning = Beginning { read: ReadBytes::One(Bytes::new()), trailers: None };
+        let mut beginning = Beginning { read: ReadBytes::One(Bytes::new()), piece: None, trailers: None };
         let most = peek_bytes.min(max);
-        let is_whole = poll_fn(|cx| beginning.poll_read(cx, &mut incoming, watch, most)).await?;
+        let is_whole = poll_fn(|cx| beginning.poll_read(cx, &mut incoming, watch, room, most)).await?;
         if beginning.read.len() > max {
             return Err(BodyFault::TooLarge);
         }
-        let Beginning { read, trailers } = beginning;
-        let data = read.into_bytes();
+        let Beginning { read, trailers, .. } = beginning;
+        let data = room.hold(read.into_bytes());
         *self = if is_whole {
             RequestBody::Whole(Box::new(WholeBody::new(data, trailers, has_length)))
         } else {
@@ -93,22 +96,31 @@ impl Beginning {
         cx: &mut Context<'_>,
         incoming: &mut InboundBody,
         watch: &RequestWatch,
+        room: &BodyRoom,
         most: u64,
     ) -> Poll<Result<bool, BodyFault>> {
-        // A body of known length ends with its last byte.
-        while !incoming.is_end_stream() {
-            let Some(frame) = ready!(poll_client(incoming, watch, cx)).transpose()? else {
-                return Poll::Ready(Ok(true));
-            };
-            match frame.into_data() {
-                Ok(data) => self.read.push(data),
-                Err(trailers) => self.trailers = trailers.into_trailers().ok(),
+        loop {
+            if let Some(piece) = &self.piece {
+                // What lies beyond is one piece at most, and no longer kept once the body is refused.
+                let counted = (piece.len() as u64).min(most.saturating_sub(self.read.len()));
+                ready!(room.poll_take(cx, counted));
+                self.piece.take().into_iter().for_each(|piece| self.read.push(piece));
             }
             if self.read.len() > most {
                 return Poll::Ready(Ok(false));
             }
+            // A body of known length ends with its last byte.
+            if incoming.is_end_stream() {
+                return Poll::Ready(Ok(true));
+            }
+            let Some(frame) = ready!(poll_client(incoming, watch, cx)).transpose()? else {
+                return Poll::Ready(Ok(true));
+            };
+            match frame.into_data() {
+                Ok(data) => self.piece = Some(data),
+                Err(trailers) => self.trailers = trailers.into_trailers().ok(),
+            }
         }
-        Poll::Ready(Ok(true))
     }
 }
 

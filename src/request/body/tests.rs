@@ -71,7 +71,9 @@ async fn collect(mut body: RequestBody, peek_bytes: u64, max: u64) -> Forwarded 
     let watches = WatchList::default();
     let watch = watches.watch_request(&watches.watch_connection());
     let mut forwarded = Forwarded::default();
-    if let Err(fault) = body.peek_beginning(&watch, peek_bytes, max).await {
+    let memory = std::sync::Arc::new(BodyMemory::default().with_bounds(1 << 30, 1 << 20));
+    let room = memory.begin_reading(0, peek_bytes);
+    if let Err(fault) = body.peek_beginning(&watch, &room, peek_bytes, max).await {
         forwarded.fault = Some(fault);
         return forwarded;
     }

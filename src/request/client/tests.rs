@@ -27,6 +27,7 @@ fn server(trusted: &[&str], client_ip: config::ClientIpConfig) -> config::Server
         max_header_size: 1,
         max_headers: 1,
         max_body: None,
+        body_memory: 1,
         timeouts: ServerTimeouts {
             header: second,
             idle: second,

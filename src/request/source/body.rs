@@ -200,11 +200,6 @@ impl BodyValues {
         self.form == BodyForm::TooLong
     }
 
-    /// The bytes that were read of the body.
-    pub fn read_bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// The bytes of a body that is JSON; `None` of any other.
     pub fn json_bytes(&self) -> Option<u64> {
         (self.form == BodyForm::Json).then_some(self.bytes)

@@ -74,7 +74,8 @@ section! {
     /// The time of a whole request, queues included: then 504, or 503 while it still waits.
     TIMEOUT: OrWord<Text<Duration>> = OrWord("none", NONZERO_TIME), "timeout", "none", "30s";
     /// The bytes of a request body that are read before the limits are judged, where a key, a cost, the account or the
-    /// tier is a value in the body (`json:/POINTER`); a longer body then gets 413. `auto` is 64KiB. The body goes on to
+    /// tier is a value in the body (`json:/POINTER`); a longer body then gets 413. `auto` is 64KiB, and a
+    /// quarter of `server.body_memory` is the most. The body goes on to
     /// the upstream as it is, and nothing is read where nothing asks for it.
     BODY_PEEK: OrWord<Size> = OrWord("auto", Size(1, BODY_PEEK_MAX)), "body_peek", "auto", "1MiB";
     /// Lets scripts of other origins use this location (the CORS protocol of the Fetch standard). Preflights are

@@ -49,6 +49,9 @@ section! {
     MAX_HEADERS: Count = Count(1, 10_000), "max_headers", "100", "50";
     /// The size of a request's body; a larger one gets 413. Bodies stream in any case.
     MAX_BODY: OrWord<Size> = OrWord("none", Size(0, u64::MAX)), "max_body", "none", "10MiB";
+    /// The memory for bodies that are read before the limits are judged, see [body](concepts.md#body). One network
+    /// holds at most a quarter of it. A body that finds no room waits within its location's `timeout`, then gets 503.
+    BODY_MEMORY: Size = Size(256 << 10, 1 << 50), "body_memory", "256MiB", "1GiB";
     /// The times that a client may take.
     TIMEOUTS: Nested = Nested(&timeouts::SECTION), "timeouts", "{}", "{ header: 5s, idle: 30s }";
     /// The header of the request id. Its value is taken over from trusted proxies, else made here.
