@@ -62,6 +62,18 @@ fn llm_gateway() {
         assert!(field.contains("r=1999"), "{field}");
     }
     gateway.ask(&post("/v1/chat/completions", b"{}").header("X-Account-Id", "acme")).expect(401);
+    // A long prompt, and one with an image.
+    let of = |account: &str, path: &str, body: &[u8]| {
+        gateway.ask(&post(path, body).header("X-Account-Id", account))
+    };
+    for bytes in [100_000, 5 << 20] {
+        let prompt = format!(r#"{{"model":"long","max_tokens":9,"messages":"{}"}}"#, "x".repeat(bytes));
+        of("long", "/v1/chat/completions", prompt.as_bytes()).expect(200);
+        of("long", "/v1/messages", prompt.as_bytes()).expect(200);
+    }
+    gateway.ask(&from_account("/v1/models", "acme")).expect(200);
+    of("acme", "/v1/files", &vec![0xff; 200_000]).expect(200);
+    of("acme", "/v1/audio/transcriptions", &vec![0xff; 200_000]).expect(200);
     let refused = (0..2_000).map(|_| gateway.ask(&ask("/v1/messages", "acme", "m", 25_000)));
     let refused = refused.into_iter().find(|answer| answer.status != 200).expect("a refusal");
     assert_eq!(refused.expect(429).json()["error"]["type"], "rate_limit_error");
