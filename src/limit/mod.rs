@@ -132,6 +132,13 @@ impl Decision {
         Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0 }
     }
 
+    /// The reset that clients are told: of a rejected request, which may cost more than is left, its wait.
+    #[inline]
+    pub(crate) fn shown_reset_ns(&self) -> u64 {
+        let wait_ns = if self.retry_after_ns == u64::MAX { 0 } else { self.retry_after_ns };
+        self.reset_ns.max(wait_ns)
+    }
+
     /// The rejection of a request that would never be accepted.
     pub(crate) fn reject_forever(self) -> Decision {
         Decision { outcome: LimitOutcome::Reject, retry_after_ns: u64::MAX, wait_ns: 0, ..self }

@@ -45,7 +45,7 @@ fn a_rejection_is_the_one_of_a_request() {
 #[test]
 fn a_refusal_for_nginx_is_403_and_tells_what_it_would_have_been() {
     let gateway = trusting(
-        "limits:\n  per-ip: { key: ip, rate: 1/1h, burst: 1 }\n  \
+        "limits:\n  per-ip: { key: ip, rate: 3/3h, burst: 3, cost: 2 }\n  \
          named: { key: 'header:Authorization', rate: 9/1h, burst: 9, missing_key: { reject: 401 } }\n\
          locations:\n  - { path: /, respond: {}, limits: per-ip }\n  \
          - { path: /named, respond: {}, limits: named }\n  \
@@ -60,7 +60,8 @@ fn a_refusal_for_nginx_is_403_and_tells_what_it_would_have_been() {
         (header("x-ratelimit-status").as_str(), header("x-ratelimit-name").as_str()),
         ("429", "per-ip")
     );
-    assert_eq!(header("x-ratelimit-remaining"), "0");
+    // One unit is left, and one more is missing.
+    assert_eq!(header("x-ratelimit-remaining"), "1");
     for name in ["x-ratelimit-reset", "retry-after"] {
         let seconds: u64 = header(name).parse().expect("a number");
         assert!((3_500..=3_600).contains(&seconds), "{name}: {seconds}");

@@ -33,6 +33,7 @@ fn a_named_limit_answers_as_the_contract_says() {
     assert_eq!(answer["status"], 429);
     // Two units are missing, and one comes each 6 minutes.
     assert_between_ms(&answer["retry_after_ms"], 700_000, 720_000);
+    assert_eq!(answer["reset_ms"], answer["retry_after_ms"]);
     assert!(refused.header("retry-after").is_some());
     // One unit is still there, and another key has its own.
     check(&gateway, &json!({ "limits": "sms", "key": { "account": "acme" } })).expect(200);

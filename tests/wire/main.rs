@@ -85,3 +85,4 @@ mod upstream_tls;
 mod upstream_unix;
 mod views;
 mod wall_clock;
+mod waits_told;

@@ -317,7 +317,7 @@ fn explain_counter(limit: &Limit, rate_decision: &RateDecision) -> CounterExplan
         rate: quota.map(|(rate, _)| describe_rate(&limit.config, &rate)),
         remaining: decision.remaining,
         of: quota.map_or_else(|| limit.max_units(rate), |(_, units)| units),
-        reset_ms: ms(decision.reset_ns),
+        reset_ms: ms(decision.shown_reset_ns()),
         outcome: match decision.outcome {
             LimitOutcome::Admit => "admit",
             LimitOutcome::Wait => "wait",

@@ -33,7 +33,7 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 impl CheckAnswer<'_> {
     pub fn render(&self, status: StatusCode) -> Response<Bytes> {
         let ms = |ns: u64| ns.div_ceil(NS_PER_MS);
-        let reset_ns = self.decision.map(|decision| decision.reset_ns).filter(|ns| *ns < u64::MAX);
+        let reset_ns = self.decision.map(|decision| decision.shown_reset_ns()).filter(|ns| *ns < u64::MAX);
         let mut text = AnswerText::open();
         // Words and ids need no escapes.
         text.add_plain("verdict", self.verdict);

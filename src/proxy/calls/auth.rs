@@ -10,7 +10,6 @@ use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::original::{self, AuthStatus, HeaderFault, Original};
 use super::{answer, check, count_call, refuse_fault};
-use crate::limit::Decision;
 use crate::observe::metrics::CallResult;
 use crate::proxy::forward;
 use crate::proxy::forward::ResponseBody;
@@ -207,8 +206,9 @@ fn write_refusal(state: &RequestState, status: StatusCode, headers: &mut HeaderM
             headers.insert(LIMIT_NAME, name);
         }
     }
-    if let Some(Decision { remaining, reset_ns, .. }) = check::find_rejecting(state) {
-        headers.insert(LIMIT_REMAINING, HeaderValue::from(remaining));
+    if let Some(decision) = check::find_rejecting(state) {
+        headers.insert(LIMIT_REMAINING, HeaderValue::from(decision.remaining));
+        let reset_ns = decision.shown_reset_ns();
         if reset_ns < u64::MAX {
             headers.insert(LIMIT_RESET, HeaderValue::from(reset_ns.div_ceil(NS_PER_SECOND)));
         }

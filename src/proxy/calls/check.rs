@@ -10,6 +10,7 @@ use super::call_body::{CheckCall, CheckSubject};
 use super::call_value::CallFault;
 use super::described::Described;
 use super::{count_call, refuse_fault};
+use crate::admission::chain;
 use crate::admission::chain::RateDecision;
 use crate::admission::leases::{LeasePlace, NoLease};
 use crate::base::clock::Now;
@@ -199,11 +200,10 @@ fn find_tightest(state: &RequestState) -> Option<(Arc<str>, Decision)> {
 /// The decision of the limit that rejected.
 pub(super) fn find_rejecting(state: &RequestState) -> Option<Decision> {
     let limits = state.worker.gateway.chain_for(state.route).chain.limits();
-    let is_own = |judged: &&RateDecision| {
+    let is_own = |judged: &RateDecision| {
         !judged.dry_run && state.limit == Some(limits[usize::from(judged.limit_index)].id)
     };
-    let own = state.decisions.iter().filter(is_own);
-    own.min_by_key(|judged| judged.decision.remaining).map(|judged| judged.decision)
+    chain::strictest_by_limit(&state.decisions).find(is_own).map(|judged| judged.decision)
 }
 
 /// `status` is the one that a request would have got in this place.

@@ -1,5 +1,6 @@
 //! The fields `RateLimit-Policy` and `RateLimit`, and the legacy `X-RateLimit-*`.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -9,7 +10,7 @@ use super::prepared_response::rate_text;
 use super::{interned_headers, quote_name};
 use crate::config::LimitId;
 use crate::config::{Config, Rate};
-use crate::limit::Decision;
+use crate::limit::{Decision, LimitOutcome};
 
 /// The fields of one chain, prepared as far as they do not depend on a request.
 pub(super) struct RateLimitFields {
@@ -113,7 +114,7 @@ impl RateLimitFields {
     ) {
         let mut line: FieldBuffer<FIELD_MAX> = FieldBuffer::default();
         let mut written: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
-        let mut tightest: Option<(u64, u64, u64)> = None;
+        let mut tightest: Option<(bool, u64, u64, u64)> = None;
         let mut next = 0;
         for (limit, rate, decision) in decisions {
             let matches = |item: &PolicyItem| item.limit == limit && item.rate == rate;
@@ -127,11 +128,11 @@ impl RateLimitFields {
                 append_item(&mut line, item, decision.remaining, reset, !written.is_empty());
                 written.push(index);
             }
-            let candidate = (decision.remaining, reset, item.quota);
-            let tighter = |known: (u64, u64, u64)| {
-                candidate.0 < known.0 || candidate.0 == known.0 && candidate.1 > known.1
-            };
-            if item.legacy && tightest.is_none_or(tighter) {
+            // A limit that rejects comes first, however many units it has left for cheaper requests.
+            let rejects = decision.outcome == LimitOutcome::Reject;
+            let tightness = |(rejects, remaining, reset, _)| (rejects, Reverse(remaining), reset);
+            let candidate = (rejects, decision.remaining, reset, item.quota);
+            if item.legacy && tightest.is_none_or(|known| tightness(candidate) > tightness(known)) {
                 tightest = Some(candidate);
             }
         }
@@ -139,7 +140,7 @@ impl RateLimitFields {
             headers.insert(POLICY_HEADER, self.policy_value(&written));
             headers.insert(LIMIT_HEADER, line);
         }
-        if let Some((remaining, reset, quota)) = tightest {
+        if let Some((_, remaining, reset, quota)) = tightest {
             headers.insert(LEGACY_LIMIT, interned_headers::number_value(quota));
             headers.insert(LEGACY_REMAINING, interned_headers::number_value(remaining));
             headers.insert(LEGACY_RESET, interned_headers::number_value(reset));
@@ -177,10 +178,10 @@ fn append_item(
     append_counts(line, &item.head, remaining, reset);
 }
 
-/// Whole seconds until one more unit fits, rounded up.
+/// Whole seconds until one more unit fits, or until the rejected request passes, rounded up.
 #[inline]
 pub(super) fn reset_seconds(decision: &Decision) -> u64 {
-    decision.reset_ns.div_ceil(1_000_000_000)
+    decision.shown_reset_ns().div_ceil(1_000_000_000)
 }
 
 impl PolicyItem {
