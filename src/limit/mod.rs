@@ -72,6 +72,9 @@ pub struct Decision {
     pub retry_after_ns: u64,
     /// Nanoseconds the request waits in the queue.
     pub wait_ns: u64,
+    /// Nanoseconds until the counter is as if nothing had been used: the end of the window, or the time until the
+    /// bucket is full. At most, where a charge was undone.
+    pub full_ns: u64,
 }
 
 /// A limit with its counters, shared by every chain that names it.
@@ -129,7 +132,7 @@ impl Decision {
     /// The decision of a limit that has no numbers to show.
     pub(crate) fn without_numbers(outcome: LimitOutcome) -> Decision {
         let retry_after_ns = if outcome == LimitOutcome::Reject { u64::MAX } else { 0 };
-        Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0 }
+        Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0, full_ns: 0 }
     }
 
     /// The reset that clients are told: of a rejected request, which may cost more than is left, its wait.

@@ -105,9 +105,8 @@ pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
             && usize::from(judged.rate) == rejection.rate
         {
             let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
-            let wait_ns = judged.decision.wait_ns;
             let outcome = LimitOutcome::Reject;
-            judged.decision = Decision { outcome, remaining: 0, reset_ns, retry_after_ns, wait_ns };
+            judged.decision = Decision { outcome, remaining: 0, reset_ns, retry_after_ns, ..judged.decision };
         }
     }
 }

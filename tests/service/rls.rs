@@ -87,3 +87,50 @@ fn without_a_rule_nothing_is_limited() {
         }
     }
 }
+
+/// As envoyproxy/ratelimit tells the end of a window from its first hit on; a bucket tells when it is full.
+#[test]
+fn the_reset_is_the_end_of_the_window_or_the_time_until_full() {
+    let gateway = Gateway::start(
+        "
+service:
+  listen: 127.0.0.1:0
+  domains:
+    d:
+      - match: { window: \"*\" }
+        limits: window
+      - match: { sliding: \"*\" }
+        limits: sliding
+      - match: { log: \"*\" }
+        limits: log
+      - match: { bucket: \"*\" }
+        limits: bucket
+      - match: { leaky: \"*\" }
+        limits: leaky
+limits:
+  window: { key: header:window, algorithm: fixed_window, rate: 10/1h }
+  sliding: { key: header:sliding, algorithm: sliding_window, rate: 10/1h }
+  log: { key: header:log, algorithm: sliding_log, rate: 10/1h }
+  bucket: { key: header:bucket, rate: 10/1h, burst: 10 }
+  leaky: { key: header:leaky, algorithm: leaky_bucket, rate: 10/1h, burst: 10 }
+locations: []
+",
+    );
+    let mut envoy = Envoy::connect(&gateway);
+    const UNIT_MS: i64 = 360_000;
+    for (name, least, most) in [
+        ("window", [9 * UNIT_MS, 9 * UNIT_MS], [10 * UNIT_MS, 10 * UNIT_MS]),
+        // The last sub-window may reach beyond the period.
+        ("sliding", [9 * UNIT_MS, 9 * UNIT_MS], [11 * UNIT_MS, 11 * UNIT_MS]),
+        ("log", [9 * UNIT_MS, 9 * UNIT_MS], [10 * UNIT_MS, 10 * UNIT_MS]),
+        ("bucket", [UNIT_MS / 2, UNIT_MS + UNIT_MS / 2], [UNIT_MS, 2 * UNIT_MS]),
+        ("leaky", [UNIT_MS / 2, UNIT_MS + UNIT_MS / 2], [UNIT_MS, 2 * UNIT_MS]),
+    ] {
+        for turn in 0..2 {
+            let status = envoy.ask("d", &[&[(name, "1")]]).ok().statuses[0].clone();
+            let reset = status.reset_ms.expect("a time");
+            assert!((least[turn]..=most[turn]).contains(&reset), "{name}, hit {turn}: {reset} ms");
+            assert_eq!(status.code, OK);
+        }
+    }
+}

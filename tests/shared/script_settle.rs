@@ -80,7 +80,9 @@ pub fn charging(algorithm: Algorithm) -> config::LimitConfig {
 
 fn up(decision: &Decision) -> Decision {
     let us = |ns: u64| ns.div_ceil(1_000) * 1_000;
-    Decision { reset_ns: us(decision.reset_ns), retry_after_ns: us(decision.retry_after_ns), ..*decision }
+    let (reset_ns, retry_after_ns) = (us(decision.reset_ns), us(decision.retry_after_ns));
+    // The store does not tell when the newest charge of a window leaves.
+    Decision { reset_ns, retry_after_ns, full_ns: 0, ..*decision }
 }
 
 impl<'a> Twin<'a> {
@@ -103,7 +105,7 @@ impl<'a> Twin<'a> {
         let mut found = Decisions::new();
         let at = Now(now * 1_000);
         drop(self.chain.judge::<Look>(at, &self.waiting, true, Self::demand(cost), &mut found));
-        let ours: Vec<Decision> = reply.answers.iter().map(|answer| answer.decision).collect();
+        let ours: Vec<Decision> = reply.answers.iter().map(|answer| up(&answer.decision)).collect();
         let theirs: Vec<Decision> = found.iter().map(|judged| up(&judged.decision)).collect();
         assert_eq!(ours, theirs, "{when}, peek of {cost} at {now}");
     }
@@ -114,7 +116,7 @@ impl<'a> Twin<'a> {
         let mut found = Decisions::new();
         let at = Now(now * 1_000);
         let verdict = self.chain.judge::<Charge>(at, &self.waiting, true, Self::demand(units), &mut found);
-        let ours: Vec<Decision> = reply.answers.iter().map(|answer| answer.decision).collect();
+        let ours: Vec<Decision> = reply.answers.iter().map(|answer| up(&answer.decision)).collect();
         let theirs: Vec<Decision> = found.iter().map(|judged| up(&judged.decision)).collect();
         assert_eq!(ours, theirs, "reservation of {units} at {now}");
         match verdict {

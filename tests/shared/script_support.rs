@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
+use sluicegate::admission::chain::{
+    Chain, ChainVerdict, Charge, Decisions, LimitDemand, RateDecision, WaitingCap,
+};
 use sluicegate::base::clock::Now;
 use sluicegate::config;
 use sluicegate::config::LimitId;
@@ -194,7 +196,14 @@ impl Shared {
     pub fn take(&self, counters: &mut Counters, keys: &[SharedKey], cost: u64, now_us: u64) -> ScriptVerdict {
         let items = self.items(keys, cost);
         let reply = counters.call(ScriptOp::Take, &items, now_us);
-        verdict_of(&items, &reply)
+        let mut verdict = verdict_of(&items, &reply);
+        let undone = may_undo(verdict.admitted, &verdict.decisions);
+        for (item, decision) in items.iter().zip(&mut verdict.decisions) {
+            if undone || is_log(&self.configs[usize::from(item.limit_index)]) {
+                decision.full_ns = 0;
+            }
+        }
+        verdict
     }
 
     /// One unit of key 1: its first answer, if it was accepted.
@@ -204,6 +213,16 @@ impl Shared {
         let reply = counters.call(ScriptOp::Take, &items, now_us);
         reply.admitted.then(|| reply.answers[0])
     }
+}
+
+/// Charges that were undone, also those of a dry run, are not known exactly by the local engine.
+fn may_undo(admitted: bool, decisions: &[Decision]) -> bool {
+    !admitted || decisions.iter().any(|decision| decision.outcome == LimitOutcome::Reject)
+}
+
+/// The store does not tell when the newest unit of a log leaves.
+fn is_log(config: &config::LimitConfig) -> bool {
+    matches!(config.algorithm, config::Algorithm::SlidingLog { .. })
 }
 
 pub fn verdict_of(items: &[CallItem<'_>], reply: &ScriptReply) -> ScriptVerdict {
@@ -235,13 +254,21 @@ impl Local {
         let (now, mut found) = (Now(now_us * 1_000), Decisions::new());
         let verdict = self.chain.judge::<Charge>(now, &self.waiting, true, demand_of, &mut found);
         let up = |ns: u64| ns.div_ceil(1_000) * 1_000;
+        let full_ns = |judged: &RateDecision| {
+            let config = &self.chain.limits()[usize::from(judged.limit_index)].config;
+            if is_log(config) { 0 } else { up(judged.decision.full_ns) }
+        };
         let decisions = found.iter().map(|judged| Decision {
+            full_ns: full_ns(judged),
             reset_ns: up(judged.decision.reset_ns),
             retry_after_ns: up(judged.decision.retry_after_ns),
             wait_ns: up(judged.decision.wait_ns),
             ..judged.decision
         });
-        let decisions = decisions.collect();
+        let mut decisions: Vec<Decision> = decisions.collect();
+        if may_undo(!matches!(verdict, ChainVerdict::Reject(_)), &decisions) {
+            decisions.iter_mut().for_each(|decision| decision.full_ns = 0);
+        }
         match verdict {
             ChainVerdict::Admit(mut passage) => {
                 passage.keep_charges();

@@ -62,6 +62,7 @@ fn judge_locally(
         reset_ns: up(decision.reset_ns),
         retry_after_ns: up(decision.retry_after_ns),
         wait_ns: up(decision.wait_ns),
+        full_ns: up(decision.full_ns),
         ..decision
     }
 }

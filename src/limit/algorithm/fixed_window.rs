@@ -159,7 +159,8 @@ impl FixedWindowParams {
             false => (LimitOutcome::Reject, self.wait_ns(window, cost, left_ns, now)),
         };
         let reset_ns = if remaining == 0 { self.wait_ns(window, 1, left_ns, now) } else { 0 };
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
+        let full_ns = if used == 0 { 0 } else { left_ns };
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
     }
 
     /// Nanoseconds until `cost` units fit; the window ends in `left_ns`.

@@ -58,6 +58,8 @@ pub(crate) struct RemainingUnits {
     pub remaining: u64,
     /// Nanoseconds until one more unit fits; 0 = now.
     pub reset_ns: u64,
+    /// Nanoseconds until nothing is used.
+    pub full_ns: u64,
 }
 
 // === impl Level ===
@@ -265,7 +267,7 @@ impl TickRate {
             0 => self.ticks_to_ns((backlog + u128::from(self.unit)).saturating_sub(depth)),
             _ => 0,
         };
-        RemainingUnits { remaining, reset_ns }
+        RemainingUnits { remaining, reset_ns, full_ns: self.ticks_to_ns(backlog) }
     }
 
     /// Whole units in `ticks`.

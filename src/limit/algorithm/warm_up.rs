@@ -157,10 +157,12 @@ impl Schedule for WarmUpRate {
 
     fn remaining_units(&self, used: &WarmLevel, now: Now, depth: u128, backlog: u128) -> RemainingUnits {
         let unit = u128::from(self.tick_rate.unit_ticks());
+        let full_ns = self.tick_rate.ticks_to_ns(backlog);
         let Some(ahead) = depth.saturating_sub(unit).checked_sub(backlog) else {
             return RemainingUnits {
                 remaining: 0,
                 reset_ns: self.tick_rate.ticks_to_ns((backlog + unit).saturating_sub(depth)),
+                full_ns,
             };
         };
         // Binary search; `exceeds` starts above the number of units that fit at the full rate.
@@ -172,7 +174,7 @@ impl Schedule for WarmUpRate {
                 false => exceeds = middle,
             }
         }
-        RemainingUnits { remaining: fits, reset_ns: 0 }
+        RemainingUnits { remaining: fits, reset_ns: 0, full_ns }
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct RateRemainder {
     pub mark: u64,
     /// Microseconds until a fixed window ends.
     pub window_us: Option<u64>,
+    /// Microseconds until nothing is used; of a log or a settled window at most, because the newest charge is not told.
+    pub full_us: u64,
 }
 
 /// Below this, a double holds all whole numbers exactly.
@@ -47,5 +49,5 @@ pub(super) fn bucket_remainder(num: u64, unit: u64, depth: u64, level: u64) -> R
         0 => ticks_to_us(level.saturating_add(unit).saturating_sub(depth), num),
         _ => 0,
     };
-    RateRemainder { remaining, reset_us, mark: 0, window_us: None }
+    RateRemainder { remaining, reset_us, mark: 0, window_us: None, full_us: ticks_to_us(level, num) }
 }

@@ -185,6 +185,7 @@ fn build_answer(
         reset_ns: rest.reset_us.saturating_mul(1_000),
         retry_after_ns: verdict.retry_us.saturating_mul(1_000),
         wait_ns: verdict.wait_us.saturating_mul(1_000),
+        full_ns: rest.full_us.saturating_mul(1_000),
     };
     let skipped = matches!(found, FoundState::Slots(None));
     let has_reserved = matches!(found, FoundState::Settled(found) if found.has_reserved);
@@ -218,7 +219,8 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
             let remaining = max.saturating_sub(used.saturating_add(cost));
             let left = end.saturating_sub(now);
             let reset_us = if remaining == 0 { left } else { 0 };
-            RateRemainder { remaining, reset_us, mark: end, window_us: Some(left) }
+            let full_us = if used.saturating_add(cost) == 0 { 0 } else { left };
+            RateRemainder { remaining, reset_us, mark: end, window_us: Some(left), full_us }
         }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
             let shape = item.rule.shape;
@@ -230,21 +232,23 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
             let used = sum_live(&counts, shape.live_buckets(until, now)).saturating_add(item.owed);
             let remaining = max.saturating_sub(used);
             let reset_us = if remaining == 0 { shape.wait_for_units(until, &counts, 1, now) } else { 0 };
-            RateRemainder { remaining, reset_us, mark: until, window_us: None }
+            let full_us = if used == 0 { 0 } else { shape.wait_for_units(until, &counts, used, now) };
+            RateRemainder { remaining, reset_us, mark: until, window_us: None, full_us }
         }
         (RuleShape::SlidingLog { max, period }, FoundState::Log { used, at, oldest, .. }) => {
             let remaining = max.saturating_sub(used.saturating_add(cost));
             let oldest = if *used == 0 { at } else { oldest };
             let reset_us = oldest.saturating_add(period).saturating_sub(now);
             let reset_us = if remaining == 0 { reset_us } else { 0 };
-            RateRemainder { remaining, reset_us, mark: *at, window_us: None }
+            let full_us = if used.saturating_add(cost) == 0 { 0 } else { period };
+            RateRemainder { remaining, reset_us, mark: *at, window_us: None, full_us }
         }
         (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
             let own = item.slot_count.slots.saturating_sub(item.cost).saturating_add(cost);
             let remaining = max.saturating_sub(others.saturating_add(own));
-            RateRemainder { remaining, reset_us: 0, mark: 0, window_us: None }
+            RateRemainder { remaining, reset_us: 0, mark: 0, window_us: None, full_us: 0 }
         }
-        _ => RateRemainder { remaining: 0, reset_us: 0, mark: 0, window_us: None },
+        _ => RateRemainder { remaining: 0, reset_us: 0, mark: 0, window_us: None, full_us: 0 },
     }
 }
 

@@ -175,7 +175,8 @@ impl SettledState {
             _ => {
                 let remaining = capacity.saturating_sub(level);
                 let reset_us = if remaining == 0 { self.one_fits_at.saturating_sub(now) } else { 0 };
-                RateRemainder { remaining, reset_us, mark: 0, window_us: None }
+                let full_us = if level == 0 { 0 } else { shape.recovery_us() };
+                RateRemainder { remaining, reset_us, mark: 0, window_us: None, full_us }
             }
         };
         let window_us = item.rule.window_ns().map(|_| self.mark.saturating_sub(now));

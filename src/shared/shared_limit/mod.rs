@@ -93,6 +93,7 @@ impl SharedLimit {
         })
     }
 
+                full_ns: { last.until }.saturating_sub(now.0),
     /// The store's last decision, as if no request had come since; `None` if it is too old.
     pub fn last_decision(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
         if let Some(rejection) = self.known_rejection(rate, units, now) {

@@ -335,7 +335,8 @@ impl<S: Schedule> LeakyBucketParams<S> {
             Ok(ticks) => (LimitOutcome::Wait, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns), 0),
             Err(ticks) => (LimitOutcome::Reject, 0, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns)),
         };
-        Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns }
+        let RemainingUnits { remaining, reset_ns, full_ns } = room;
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns, full_ns }
     }
 }
 

@@ -171,7 +171,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
             .err()
             .filter(|_| remaining == 0)
             .unwrap_or_default();
-        RemainingUnits { remaining, reset_ns: self.schedule.tick_rate().ticks_to_ns(reset) }
+        RemainingUnits { remaining, reset_ns: self.schedule.tick_rate().ticks_to_ns(reset), ..in_time }
     }
 
     /// Units that wait; in a dry run, units that would wait.

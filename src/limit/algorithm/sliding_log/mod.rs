@@ -236,7 +236,10 @@ impl SlidingLogParams {
             false => (LimitOutcome::Reject, wait_ns(cost)),
         };
         let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
+        let newest = rings.slab.get(log.ring).and_then(|ring| ring.back());
+        let until = newest.map_or(log.until, |run| { run.at }.saturating_add(self.period));
+        let full_ns = if used == 0 { 0 } else { until.saturating_sub(now.0) };
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
     }
 
     /// Nanoseconds until `missing` units beyond those of the oldest `runs` have left.

@@ -166,7 +166,10 @@ impl SlidingWindowParams {
             false => (LimitOutcome::Reject, wait_ns(cost)),
         };
         let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
+        let newest = entry.units[..live].iter().position(|units| *units > 0);
+        let full_ns = newest
+            .map_or(0, |age| entry.until_ns().saturating_sub(age as u64 * self.width).saturating_sub(now.0));
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
     }
 
     /// Nanoseconds until `missing` more units have left.

@@ -23,7 +23,7 @@ use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
 use super::queue::NO_NODE;
-use super::rate::TickRate;
+use super::rate::{RemainingUnits, TickRate};
 use super::schedule::{BucketUsage, Schedule};
 use super::settle::{self, SettleTerms};
 use super::shard_charges::{ChargedSpan, ShardCharges};
@@ -279,7 +279,8 @@ impl<S: Schedule> TokenBucketParams<S> {
                 (LimitOutcome::Reject, self.schedule.tick_rate().ticks_to_ns(ticks).saturating_add(behind_ns))
             }
         };
-        Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns: 0 }
+        let RemainingUnits { remaining, reset_ns, full_ns } = room;
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
     }
 }
 

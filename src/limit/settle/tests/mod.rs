@@ -56,15 +56,17 @@ fn key(id: u128) -> CounterKey {
 fn reserve(limit: &Limit, at: u64, cost: u64) -> Result<ChargeRecord, Decision> {
     let units = Units { key: key(1), cost, variant: 0, fair_hash: 0, unenforced: false };
     let (decision, charge) = limit.charge_units(0, &units, Now(START + at));
-    charge.ok_or(decision)
+    charge.ok_or(modelled(decision))
+}
+
+/// The models do not know when nothing is used any more.
+fn modelled(decision: Decision) -> Decision {
+    Decision { full_ns: 0, ..decision }
 }
 
 fn peek(limit: &Limit, at: u64, cost: u64) -> Decision {
-    limit.peek_units(
-        0,
-        &Units { key: key(1), cost, variant: 0, fair_hash: 0, unenforced: false },
-        Now(START + at),
-    )
+    let units = Units { key: key(1), cost, variant: 0, fair_hash: 0, unenforced: false };
+    modelled(limit.peek_units(0, &units, Now(START + at)))
 }
 
 fn settle(limit: &Limit, at: u64, units: (u64, u64), charge: &ChargeRecord) -> u64 {

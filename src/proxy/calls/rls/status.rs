@@ -126,7 +126,7 @@ fn find_shown<'a>(decisions: impl Iterator<Item = &'a RateDecision>) -> Option<&
 
 /// `None` = nobody knows, or waiting does not help.
 fn reset_of(judged: &RateDecision, is_over: bool) -> Option<ProtoDuration> {
-    let ns = if is_over { judged.decision.retry_after_ns } else { judged.decision.reset_ns };
+    let ns = if is_over { judged.decision.retry_after_ns } else { judged.decision.full_ns };
     (ns != u64::MAX).then(|| ProtoDuration::from_ns(ns))
 }
 

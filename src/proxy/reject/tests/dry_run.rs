@@ -6,7 +6,7 @@ use crate::config::LocationId;
 use crate::limit::LimitOutcome;
 
 fn dry_decision(outcome: LimitOutcome, wait_ns: u64, retry_after_ns: u64) -> Decision {
-    Decision { outcome, remaining: 3, reset_ns: 0, retry_after_ns, wait_ns }
+    Decision { outcome, remaining: 3, reset_ns: 0, retry_after_ns, wait_ns, full_ns: 0 }
 }
 
 fn dry_rejecters() -> Rejecters {

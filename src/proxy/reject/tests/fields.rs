@@ -6,7 +6,7 @@ use crate::config::LocationId;
 use crate::limit::LimitOutcome;
 
 fn decision(remaining: u64, reset_ns: u64) -> Decision {
-    Decision { outcome: LimitOutcome::Admit, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0 }
+    Decision { outcome: LimitOutcome::Admit, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns: 0 }
 }
 
 fn fields(yaml: &str, decisions: &[(usize, usize, Decision)]) -> Vec<String> {

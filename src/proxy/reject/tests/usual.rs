@@ -4,7 +4,14 @@ use super::*;
 use crate::limit::LimitOutcome;
 
 fn rejecting(remaining: u64, reset_ns: u64) -> Decision {
-    Decision { outcome: LimitOutcome::Reject, remaining, reset_ns, retry_after_ns: reset_ns, wait_ns: 0 }
+    Decision {
+        outcome: LimitOutcome::Reject,
+        remaining,
+        reset_ns,
+        retry_after_ns: reset_ns,
+        wait_ns: 0,
+        full_ns: 0,
+    }
 }
 
 fn rate_rejection(retry_after_ns: Option<u64>) -> LimitRejection {
