@@ -9,7 +9,7 @@
 //! - A wait is computed on arrival, not polled. Only with `fair_by` may others come in between, so such a wait has a
 //!   deadline. A waiter that leaves gives its position back. When a concurrency slot is freed nobody knows, so it is
 //!   handed to the next waiter by the request that frees it ([`algorithm::concurrency`]).
-//! - Everything is bounded: keys, waiters, runs of a log. A full table shares counters by address prefix, and a slot
+//! - Everything is bounded: keys, waiters, runs of a log. A full table shares counters by network, and a slot
 //!   is reused only when its counter says no more than a fresh one. A log that may not grow becomes coarser, which
 //!   can only reject more.
 

@@ -1,7 +1,7 @@
 //! The bounded table under every limit: sharded, two-choice sets of eight slots, a hard cap on keys.
 //!
 //! A slot is reused only when its entry is idle, so no counter that still matters is ever lost. When the table is
-//! full, newcomers share one overflow counter per key prefix, and a newcomer that gets a slot later starts from that
+//! full, newcomers share one overflow counter per network, and a newcomer that gets a slot later starts from that
 //! counter: a flood of keys neither grows memory nor refills any key's budget.
 //!
 //! The parameters that entries are expressed in stand beside them, under the same lock. A change converts each shard
@@ -30,7 +30,8 @@ use shard::{KeyHash, Shard};
 pub struct CounterKey {
     /// Keyed 128-bit hash of the key's text, which itself is not kept.
     pub id: u128,
-    /// Hash of the wider group (a network, say) whose overflow counter a newcomer shares when the table is full.
+    /// Hash of the client's network, whose overflow counter a newcomer shares when the table is full. It is no part
+    /// of the key: a counter of its own is found from every network.
     pub prefix: u64,
 }
 

@@ -223,10 +223,11 @@ pub fn name_known_key(
 ) -> HeavyKey {
     let (asked, refused) = rates.rates_at(0);
     let label = rates.keys.first().and_then(|(.., label)| *label);
+    let key = parsed.counter_key(&gateway.keys);
     let name = label.map(|label| gateway.key_naming().render_name(&limit.spec, &label.name));
     HeavyKey {
         name: name.unwrap_or_else(|| text.to_owned()),
-        key: parsed.counter_key(&gateway.keys),
+        key: label.map_or(key, |label| label.counter_key(key.id)),
         shared: is_shared.then(|| SharedKey(parsed.shared_key())),
         asked,
         refused,

@@ -27,6 +27,9 @@ pub struct KeyHasher {
     prefix_factor: u64,
 }
 
+/// Prefixes among which keys without a known network are spread.
+const UNKNOWN_NETWORKS: u64 = 1024;
+
 /// The first byte of the text of a key that a caller names; no tag of a part has it.
 const NAMED_BY_CALLER: u8 = 0xff;
 
@@ -166,7 +169,7 @@ impl KeyHasher {
     pub fn hash_ip(&self, ip: IpAddr) -> CounterKey {
         let mut text = KeyText(SecretKeySink::new(self));
         text.write_ip(KeyPartTag::Ip, ip);
-        text.0.finish_key()
+        CounterKey { id: text.0.finish_id(), prefix: self.hash_prefix(ip) }
     }
 
     /// The key that a caller names by itself.
@@ -175,7 +178,8 @@ impl KeyHasher {
         // An empty name has a hash of its own, too.
         sink.write_bytes(&[NAMED_BY_CALLER]);
         sink.write_bytes(name);
-        sink.finish_key()
+        let id = sink.finish_id();
+        CounterKey { id, prefix: id as u64 }
     }
 
     /// The key of `subject` by `spec`.
@@ -192,7 +196,19 @@ impl KeyHasher {
     fn hash_parts(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> Result<CounterKey, KeyOutcome> {
         let mut text = KeyText(SecretKeySink::new(self));
         text.write_parts(spec, subject)?;
-        Ok(text.0.finish_key())
+        let id = text.0.finish_id();
+        Ok(CounterKey { id, prefix: self.prefix_of(subject, id) })
+    }
+
+    /// The client's network, whatever the key is made of: a flood of invented keys shares a counter with itself.
+    #[inline]
+    fn prefix_of(&self, subject: &KeyInput<'_>, id: u128) -> u64 {
+        match subject.ip_key {
+            // An application's call, or a client behind a unix socket.
+            _ if subject.ip.is_unspecified() => id as u64 % UNKNOWN_NETWORKS,
+            Some(ip_key) => ip_key.prefix,
+            None => self.hash_prefix(subject.ip),
+        }
     }
 
     /// Keyed, so that no client can aim at a neighbour; not cryptographic, because a collision merely shares an
@@ -244,8 +260,6 @@ trait KeySink {
         self.write_bytes(&head);
         self.write_bytes(bytes);
     }
-    /// Called after the text of an address.
-    fn note_address(&mut self, _ip: IpAddr) {}
 }
 
 impl<H: KeySink> KeyText<H> {
@@ -313,7 +327,6 @@ impl<H: KeySink> KeyText<H> {
                 self.0.write_bytes(&text);
             }
         }
-        self.0.note_address(ip);
     }
 
     fn write_tag(&mut self, tag: KeyPartTag) {
@@ -328,34 +341,24 @@ impl<H: KeySink> KeyText<H> {
 // === SecretKeySink ===
 
 /// Hashes the text under the secret of this process without storing it.
-struct SecretKeySink<'k> {
-    keys: &'k KeyHasher,
-    hasher: SipHasher13,
-    prefix: Option<u64>,
-}
+struct SecretKeySink(SipHasher13);
 
-impl<'k> SecretKeySink<'k> {
+impl SecretKeySink {
     #[inline]
-    fn new(keys: &'k KeyHasher) -> SecretKeySink<'k> {
-        SecretKeySink { keys, hasher: keys.hasher, prefix: None }
+    fn new(keys: &KeyHasher) -> SecretKeySink {
+        SecretKeySink(keys.hasher)
     }
 
     #[inline]
-    fn finish_key(self) -> CounterKey {
-        let hash = self.hasher.finish128();
-        CounterKey { id: hash.as_u128(), prefix: self.prefix.unwrap_or(hash.h1) }
+    fn finish_id(self) -> u128 {
+        self.0.finish128().as_u128()
     }
 }
 
-impl KeySink for SecretKeySink<'_> {
+impl KeySink for SecretKeySink {
     #[inline]
     fn write_bytes(&mut self, bytes: &[u8]) {
-        self.hasher.write(bytes);
-    }
-
-    #[inline]
-    fn note_address(&mut self, ip: IpAddr) {
-        self.prefix = Some(self.keys.hash_prefix(ip));
+        self.0.write(bytes);
     }
 }
 

@@ -1,7 +1,5 @@
 //! Keys of shared limits: hashed without a secret, so that all gateways agree on them.
 
-use std::net::IpAddr;
-
 use aws_lc_rs::digest::{SHA256, digest};
 use smallvec::SmallVec;
 
@@ -27,8 +25,7 @@ impl KeyHasher {
             return outcome;
         }
         let id = u128::from_le_bytes(text.0.hash_text());
-        let prefix = text.0.address.map_or(id as u64, |ip| self.hash_prefix(ip));
-        KeyOutcome::Key(CounterKey { id, prefix })
+        KeyOutcome::Key(CounterKey { id, prefix: self.prefix_of(subject, id) })
     }
 }
 
@@ -36,7 +33,6 @@ impl KeyHasher {
 #[derive(Default)]
 struct BufferKeySink {
     text: SmallVec<[u8; 128]>,
-    address: Option<IpAddr>,
 }
 
 impl BufferKeySink {
@@ -51,10 +47,6 @@ impl BufferKeySink {
 impl KeySink for BufferKeySink {
     fn write_bytes(&mut self, bytes: &[u8]) {
         self.text.extend_from_slice(bytes);
-    }
-
-    fn note_address(&mut self, ip: IpAddr) {
-        self.address = Some(ip);
     }
 }
 

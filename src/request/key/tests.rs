@@ -287,7 +287,16 @@ fn neighbours_share_a_prefix_and_strangers_do_not() {
     assert_eq!(key(&keys, &[KeyPart::Account, KeyPart::Ip], &compound).prefix, prefix("192.0.2.1"));
     let fallback = KeyedRequest { ip: ip("192.0.9.9"), ..request() };
     assert_eq!(key(&keys, &[KeyPart::Account], &fallback).prefix, prefix("192.0.2.1"));
-    assert_ne!(key(&keys, &[KeyPart::Account], &with_account("alice")).prefix, prefix("192.0.2.1"));
+    let named = KeyedRequest { ip: ip("192.0.9.9"), ..with_account("alice") };
+    assert_eq!(key(&keys, &[KeyPart::Account], &named).prefix, prefix("192.0.2.1"));
+    let unknown = |account| {
+        let request = KeyedRequest { ip: ip("0.0.0.0"), ..with_account(account) };
+        key(&keys, &[KeyPart::Account], &request).prefix
+    };
+    let prefixes: Vec<u64> = ["a", "b", "c", "d"].map(unknown).into();
+    assert!(prefixes.iter().any(|one| *one != prefixes[0]) && prefixes.iter().all(|one| *one < 1024));
+    let elsewhere = KeyedRequest { ip: ip("198.51.100.1"), ..with_account("alice") };
+    assert_eq!(key(&keys, &[KeyPart::Account], &elsewhere).id, key(&keys, &[KeyPart::Account], &named).id);
     let distinct: std::collections::HashSet<_> =
         (0..=255).map(|net| prefix(&format!("10.{net}.0.1"))).collect();
     assert_eq!(distinct.len(), 256);

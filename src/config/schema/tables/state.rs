@@ -20,7 +20,7 @@ section! {
     /// Where limits count that do not say `state` themselves.
     STORE: Words<StoreConfig> = Words(&[("local", StoreConfig::Local), ("redis", StoreConfig::Redis)]),
         "store", "local", "redis";
-    /// Keys that one limit counts apart. When it is full, new ones share counters by prefix, and that is counted.
+    /// Keys that one limit counts apart. When it is full, new ones share counters by network, and that is counted.
     MAX_KEYS: Count = Count(1, 1_000_000_000), "max_keys", "1000000", "100000";
     /// The precision of the heaviest keys of each limit: the rates that are shown of them are too low by at most the
     /// limit's whole rate divided by this number. Each worker keeps up to twice as many names per limit, of the keys

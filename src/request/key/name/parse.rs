@@ -52,10 +52,9 @@ impl ParsedKey {
     pub fn counter_key(&self, keys: &KeyHasher) -> CounterKey {
         let mut sink = SecretKeySink::new(keys);
         sink.write_bytes(&self.text);
-        if let Some(ip) = self.address {
-            sink.note_address(ip);
-        }
-        sink.finish_key()
+        let id = sink.finish_id();
+        // The network of other keys is not known; it matters only while the table is full.
+        CounterKey { id, prefix: self.address.map_or(id as u64, |ip| keys.hash_prefix(ip)) }
     }
 
     /// The key by which all gateways count, as of [`hash_shared`](crate::request::key::hash_shared).
@@ -69,10 +68,6 @@ impl ParsedKey {
 impl KeySink for ParsedKey {
     fn write_bytes(&mut self, bytes: &[u8]) {
         self.text.extend_from_slice(bytes);
-    }
-
-    fn note_address(&mut self, ip: IpAddr) {
-        self.address = Some(ip);
     }
 }
 
@@ -126,6 +121,7 @@ impl KeyNaming<'_> {
                 MissingKey::Ip => {
                     let ip = self.parse_address(named_by, &own_name, value.unwrap_or_default())?;
                     key.write_ip(KeyPartTag::FallbackIp, ip);
+                    key.0.address = Some(ip);
                     Ok(true)
                 }
                 MissingKey::Shared if value.is_none() => {
@@ -161,6 +157,7 @@ impl KeyNaming<'_> {
             KeyPart::Ip => {
                 let ip = self.parse_address(named_by, "ip", value)?;
                 key.write_ip(KeyPartTag::Ip, ip);
+                key.0.address = Some(ip);
             }
             KeyPart::Global => key.write_tag(KeyPartTag::Global),
             KeyPart::Account => key.write_value(KeyPartTag::Account, &bytes),
