@@ -70,9 +70,21 @@ pub use shared_limit::SharedLimit;
 pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
 pub use upstream_stops::{SharedStops, ToldStop, share_stops};
 
+use siphasher::sip128::SipHasher13;
+
 /// The name of a key in the store: a 128-bit hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedKey(pub [u8; 16]);
+
+// === impl SharedKey ===
+
+impl SharedKey {
+    /// The key that new keys of a network share, by the `prefix` of a
+    /// [`CounterKey`](crate::limit::table::CounterKey).
+    pub fn of_network(prefix: u64) -> SharedKey {
+        SharedKey(SipHasher13::new().hash(&prefix.to_le_bytes()).as_bytes())
+    }
+}
 
 #[cfg(test)]
 mod tests;

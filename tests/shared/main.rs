@@ -29,6 +29,7 @@ mod fleet_harness;
 mod fleet_keys;
 mod fleet_seen;
 mod fleet_slots;
+mod floods;
 mod key_resets;
 mod link_access;
 mod link_cluster;

@@ -6,11 +6,11 @@
 //! everything back; there is no release function.
 //!
 //! `chain_pass` judges the local limits and collects the questions to the store, and `conclusion` ends the pass, with
-//! what `shadow` says of limits that judge beside others; `store_round` asks them and applies
-//! the answers, `store_fallback` judges where none came, and `store_slots` takes slots there after a wait. `queued`
-//! waits for turns, `slot_wait` and `store_slot_wait` for slots; `extend` takes more units while a response streams,
-//! and `settle` corrects charges that depend on the response. `claim_set` is everything that a request holds in any
-//! phase, `store_lease` the part in the store.
+//! what `shadow` says of limits that judge beside others; `store_round` asks them and applies the answers,
+//! `store_overflow` bounds the keys there, `store_fallback` judges where none came, and `store_slots` takes slots there
+//! after a wait. `queued` waits for turns, `slot_wait` and `store_slot_wait` for slots; `extend` takes more units while
+//! a response streams, and `settle` corrects charges that depend on the response. `claim_set` is everything that a
+//! request holds in any phase, `store_lease` the part in the store.
 
 mod chain_pass;
 mod claim;
@@ -31,6 +31,7 @@ mod shared_demand;
 mod slot_wait;
 mod store_fallback;
 mod store_lease;
+mod store_overflow;
 mod store_query;
 mod store_round;
 mod store_slot_wait;

@@ -37,7 +37,8 @@ impl<M: ChainMode> PendingStore<M> {
         decisions: &mut Decisions,
         undecided: &mut Vec<UndecidedLimit>,
     ) -> ChainVerdict<Infallible> {
-        let PendingStore { mut held, query, .. } = self;
+        let PendingStore { mut held, mut query, .. } = self;
+        query.share_counters::<M>(&held, session).await;
         let waiter = waiter.into();
         let mut locally_admitted = SmallVec::new();
         let mut lacking = if M::CHARGES { query.find_waited_slots(&held) } else { None };

@@ -37,12 +37,14 @@ pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Metr
 pub(super) fn watch_gateway(
     metrics: &Metrics,
     limits: &[Arc<Limit>],
+    shared: &[Option<Arc<SharedLimit>>],
     access_log: &Arc<AccessLog>,
     tracer: Option<&Arc<Tracer>>,
     request_counts: &Arc<Counters<2>>,
 ) {
     for limit in limits {
         let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
+        let shared_limit = shared[limit.id.0].clone();
         metrics.watch_queue_depth(limit.id, move || queue.waiter_count() as u64);
         // The keys of a shared limit are counted in the store.
         if limit.config.shared.is_none() {
@@ -52,7 +54,9 @@ pub(super) fn watch_gateway(
             let reserved = limit.clone();
             metrics.watch_reserved_units(limit.id, move || reserved.reserved_units());
         }
-        metrics.watch_overflow(limit.id, move || overflow.overflow_count());
+        metrics.watch_overflow(limit.id, move || {
+            overflow.overflow_count() + shared_limit.as_ref().map_or(0, |shared| shared.overflow_count())
+        });
         // A grant is not shown: its name holds a key, and no client may choose a label.
         let is_in_file = |variant: &usize| limit.config.variant_grant(*variant).is_none();
         for variant in limit.adaptive_variants().into_iter().filter(is_in_file) {

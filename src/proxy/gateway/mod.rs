@@ -192,7 +192,7 @@ impl Gateway {
         let (request_counts, in_flight) = adopt::build_counters(config, previous);
         let bans = adopt::build_bans(config, previous);
         let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
-        watch_gateway(&metrics, &limits, &access_log, tracer.as_ref(), &request_counts);
+        watch_gateway(&metrics, &limits, &shared, &access_log, tracer.as_ref(), &request_counts);
         watch_bans(&metrics, bans.as_ref(), &operator_bans);
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         watch_upstreams(&metrics, &upstreams);

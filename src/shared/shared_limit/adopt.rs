@@ -48,7 +48,9 @@ impl SharedLimit {
             let found = before.rules.iter().position(|rule| *rule == rules[rate])?;
             before.last_answers.get(found).cloned()
         };
-        let fresh_answers = |rate| Arc::new(Table::new(keys_max(config, max_keys, rate)));
+        let owner: Arc<str> = Arc::from(config.name.as_str());
+        let fresh_answers =
+            |rate| Arc::new(Table::with_params((), keys_max(config, max_keys, rate), owner.clone()));
         let same_numbers = unchanged.filter(|before| before.config.numbers() == config.numbers());
         SharedLimit {
             on_failure,

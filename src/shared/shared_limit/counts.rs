@@ -12,6 +12,8 @@ pub(super) struct LimitCounts {
     fallbacks: [AtomicU64; 3],
     /// Rejections without asking the store.
     cache_hits: AtomicU64,
+    /// Requests that the store counts by network.
+    overflow: AtomicU64,
     /// Lost refunds, settlements and debts.
     lost: AtomicU64,
     /// Units that responses used beyond a whole debt.
@@ -38,6 +40,15 @@ impl SharedLimit {
 
     pub fn cache_hit_count(&self) -> u64 {
         self.counts.cache_hits.load(Relaxed)
+    }
+
+    /// Counts a request that the store counts by network.
+    pub fn count_overflow(&self) {
+        self.counts.overflow.fetch_add(1, Relaxed);
+    }
+
+    pub fn overflow_count(&self) -> u64 {
+        self.counts.overflow.load(Relaxed)
     }
 
     /// Counts units that the store forgave when it settled a charge.

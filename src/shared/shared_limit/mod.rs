@@ -7,6 +7,7 @@ mod forget;
 mod reset;
 
 use std::hash::Hasher;
+use std::ops::Range;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
@@ -22,13 +23,16 @@ use crate::base::clock::Now;
 use crate::config::LimitId;
 use crate::config::{self, OnFailure};
 use crate::limit::table::persistent::SnapshotTable;
-use crate::limit::table::{CounterKey, Table};
+use crate::limit::table::{CounterKey, Table, TableEntry};
 use crate::limit::{Decision, Limit, LimitOutcome, Units};
 use counts::LimitCounts;
 use forget::LastReset;
 
 /// How long a rejection is trusted before the store is asked again; a deletion in the store is noticed after that.
 const REJECTION_TRUST_NS: u64 = 1_000_000_000;
+
+/// How long a new key keeps its place among those of the store without an answer.
+const PLACE_KEPT_NS: u64 = 1_000_000_000;
 
 /// A limit with its counters in the store.
 pub struct SharedLimit {
@@ -89,18 +93,35 @@ impl SharedLimit {
                 reset_ns,
                 retry_after_ns: left_ns,
                 wait_ns: 0,
+                full_ns: { last.until }.saturating_sub(now.0),
             }
         })
     }
 
-                full_ns: { last.until }.saturating_sub(now.0),
     /// The store's last decision, as if no request had come since; `None` if it is too old.
     pub fn last_decision(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
         if let Some(rejection) = self.known_rejection(rate, units, now) {
             return Some(rejection);
         }
-        let last = self.find_last_answer(rate, &units.key).filter(|last| now.0 < last.until)?;
-        Some(Decision { remaining: last.remaining.into(), ..Decision::without_numbers(LimitOutcome::Admit) })
+        let is_known = |last: &LastAnswer| last.at > 0 && now.0 < last.until;
+        let last = self.find_last_answer(rate, &units.key).filter(is_known)?;
+        let (remaining, full_ns) = (last.remaining.into(), last.until - now.0);
+        Some(Decision { remaining, full_ns, ..Decision::without_numbers(LimitOutcome::Admit) })
+    }
+
+    /// The rate of `rates` with most keys, if this gateway may put no further key into the store: it has put there as
+    /// many of the limit and period as `max_keys` allows, and `key` is none of them. Otherwise a place is kept for the
+    /// answer, if the key will be `charged`.
+    pub fn full_rate(&self, rates: Range<usize>, key: &CounterKey, now: Now, charged: bool) -> Option<usize> {
+        // Rates are asked together: the one with the longest memory knows the keys of all.
+        let rate = rates.max_by_key(|rate| self.recovery_ns[*rate])?;
+        let is_beyond = self.last_answers.get(rate)?.update_entry(key, now, |last, (), (), overflows| {
+            if charged && !overflows && last.is_idle(now) {
+                *last = LastAnswer { until: now.0.saturating_add(PLACE_KEPT_NS), ..LastAnswer::default() };
+            }
+            overflows
+        });
+        is_beyond.then_some(rate)
     }
 
     fn find_last_answer(&self, rate: usize, key: &CounterKey) -> Option<LastAnswer> {
