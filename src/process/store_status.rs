@@ -59,6 +59,7 @@ impl StoreStatus {
                 "breaker": server.breaker.label(),
                 "calls": server.calls,
                 "mean_ms": server.mean_seconds.map(|seconds| (seconds * 1e6).round() / 1e3),
+                "evicts_by": server.evicts_by,
             })
         });
         let node = |node: &NodeStatus| {
@@ -106,9 +107,10 @@ impl StoreStatus {
             let state = if server.breaker == BreakerState::Open { "down" } else { "up" };
             let mean = server.mean_seconds.map_or_else(|| "-".to_owned(), |s| format!("{:.2} ms", s * 1e3));
             let (calls, breaker) = (server.calls.to_string(), server.breaker.label().to_owned());
-            [server.name.clone(), role.to_owned(), state.to_owned(), breaker, calls, mean]
+            let evicts = server.evicts_by.clone().unwrap_or_else(|| "-".to_owned());
+            [server.name.clone(), role.to_owned(), state.to_owned(), breaker, calls, mean, evicts]
         });
-        let header = ["redis server", "role", "state", "breaker", "calls", "mean time"];
+        let header = ["redis server", "role", "state", "breaker", "calls", "mean time", "evicts by"];
         let mut tables = render_table(header, servers, ROWS_MAX);
         let nodes = self.nodes.iter().flatten().map(|node| {
             let started = unix_ms(self.now).saturating_sub(node.report.started_at_ms) / 1_000;

@@ -61,3 +61,58 @@ fn invented_keys_fill_redis_up_to_the_bound_and_lock_nobody_out() {
         assert!(fleet.gateways[0].metric("sluicegate_limit_overflow_total", &[]) > 0.0);
     }
 }
+
+/// A server that evicts forgets quotas: the gateway says so at its start and in its status, and counts evictions.
+#[test]
+fn a_server_that_may_evict_is_named() {
+    let limit = "locations:\n  - { path: /, respond: {}, limits: { key: \"header:x-k\", rate: 9/1h } }\n";
+    let text = |redis: &Redis| {
+        format!("state: {{ store: redis, redis: {{ url: \"{}\", timeout: 200ms }} }}\n{limit}", redis.url())
+    };
+    let evicting = Redis::start_with(&["--maxmemory", "8mb", "--maxmemory-policy", "volatile-ttl"]);
+    let gateway = Gateway::start(&text(&evicting));
+    gateway.wait_stderr("maxmemory-policy");
+    let server = || {
+        let status =
+            gateway.ask_admin(&get("/status").header("Accept", "application/json")).expect(200).json();
+        status["redis"]["servers"][0].clone()
+    };
+    eventually("the policy in the status", || server()["evicts_by"] == "volatile-ttl");
+    assert!(gateway.admin_get("/status").text().contains("volatile-ttl"));
+    for turn in 0..200 {
+        evicting.command(&["SET", &format!("x{turn}"), &"v".repeat(50_000), "PX", "60000"]);
+    }
+    let evicted = || gateway.metric("sluicegate_redis_evicted_keys_total", &[]);
+    eventually("counted evictions", || evicted() > 0.0);
+    // Warned of once, and not of a server that evicts nothing.
+    assert_eq!(gateway.stderr().matches("maxmemory-policy").count(), 1, "{}", gateway.stderr());
+    for options in [
+        &["--maxmemory", "99mb", "--maxmemory-policy", "noeviction"][..],
+        &["--maxmemory-policy", "allkeys-lru"],
+    ] {
+        let redis = Redis::start_with(options);
+        let gateway = Gateway::start(&text(&redis));
+        eventually("a question about memory", || redis.calls("info") > 0);
+        let status = gateway.ask_admin(&get("/status").header("Accept", "application/json")).json();
+        assert_eq!(status["redis"]["servers"][0]["evicts_by"], serde_json::Value::Null, "{status}");
+        assert!(!gateway.stderr().contains("maxmemory-policy"), "{}", gateway.stderr());
+    }
+}
+
+/// A user without INFO: nothing is known, nothing is said, and limits count as ever.
+#[test]
+fn a_server_that_does_not_tell_its_policy_is_used_as_ever() {
+    let redis = Redis::start_with(&["--maxmemory", "9mb", "--maxmemory-policy", "allkeys-lru"]);
+    redis.command(&["ACL", "SETUSER", "limited", "on", ">pw", "~sg:*", "+@all", "-info"]);
+    let url = redis.url().replace("redis://", "redis://limited:pw@");
+    let gateway = Gateway::start(&format!(
+        "state: {{ store: redis, redis: {{ url: \"{url}\", timeout: 200ms }} }}\n\
+         locations:\n  - {{ path: /, respond: {{}}, limits: {{ key: ip, rate: 1/1h }} }}\n"
+    ));
+    eventually("a gateway that uses Redis", || !gateway.admin_get("/readyz").text().contains("degraded"));
+    gateway.get("/").expect(200);
+    gateway.get("/").expect(429);
+    std::thread::sleep(ms(1_200));
+    assert_eq!(gateway.metric("sluicegate_degraded_decisions_total", &[]), 0.0);
+    assert!(!gateway.stderr().contains("maxmemory-policy"), "{}", gateway.stderr());
+}

@@ -12,8 +12,8 @@ use crate::support::fleet::{counting_on, is_degraded};
 use crate::support::{Gateway, Run, Scratch, eventually, ms};
 
 /// The minimal rights of a gateway's user, without the prefix.
-const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +time +type +get +set +del +pexpire \
-                    +rpush +lindex +llen +lrem +ltrim +hgetall +hset +hdel +zadd +zcard +zrange +zrangebyscore +zrem \
+const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +info +time +type +get +set +del \
+                    +pexpire +rpush +lindex +llen +lrem +ltrim +hgetall +hset +hdel +zadd +zcard +zrange +zrangebyscore +zrem \
                     +zremrangebyscore";
 
 /// All commands of a gateway's scripts.
@@ -60,7 +60,7 @@ fn the_minimal_rights_are_those_that_the_scripts_need_and_the_readme_lists() {
     assert_eq!(needed, commands(ALL));
     let rights = USER.split_whitespace().filter(|word| word.starts_with('+'));
     let rights: BTreeSet<String> = rights.map(str::to_owned).collect();
-    let sent_directly = ["+evalsha", "+script|load"].map(str::to_owned);
+    let sent_directly = ["+evalsha", "+script|load", "+info"].map(str::to_owned);
     assert_eq!(rights, needed.into_iter().chain(sent_directly).collect());
     let readme = include_str!("../../docs/redis.md").split_whitespace().collect::<Vec<_>>().join(" ");
     let rule = USER.replace("hunter2", "PASSWORD").replace("~test:", "~sg:");

@@ -264,6 +264,11 @@ impl MetricsCollector {
         for (server, answers) in &reading.servers {
             family.encode_family(&[("server", server.as_str())])?.encode_gauge(&u64::from(*answers))?;
         }
+        let help = "Keys that a server of the store evicted since its start";
+        let mut family = counter_family(out, "sluicegate_redis_evicted_keys", help)?;
+        for (server, keys) in &reading.evicted_keys {
+            family.encode_family(&[("server", server.as_str())])?.encode_counter(keys, NO_EXEMPLAR)?;
+        }
         let help = "Time of a call to the store, until its reply or the timeout";
         let times = reading.call_times.iter().map(|(server, times)| (server.as_str(), times.clone()));
         encode_histograms(out, "sluicegate_redis_call", help, "server", times)?;

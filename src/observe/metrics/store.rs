@@ -13,6 +13,8 @@ pub struct StoreReading {
     pub servers: Vec<(String, bool)>,
     /// The time of calls to each server.
     pub call_times: Vec<(String, HistogramReading)>,
+    /// Keys that each server has dropped for want of memory.
+    pub evicted_keys: Vec<(String, u64)>,
     /// Gateways that share it.
     pub nodes: u64,
 }

@@ -60,7 +60,8 @@ pub(super) const STATUS: &str = r#"{
     "reachable": true, "unreachable_since_ms": null, "outages": 1,
     "last_outage": { "began_at_ms": 1767221000000, "lasted_s": 4.2 }, "gateways": 2,
     "servers": [
-      { "server": "10.0.0.9:6379", "role": null, "up": true, "breaker": "closed", "calls": 81204, "mean_ms": 0.31 }
+      { "server": "10.0.0.9:6379", "role": null, "up": true, "breaker": "closed", "calls": 81204, "mean_ms": 0.31,
+        "evicts_by": null }
     ],
     "nodes": [
       { "name": "edge-1", "version": "0.1.0", "file_hash": "3f2a9c11b0d4", "started_at_ms": 1767139200000,

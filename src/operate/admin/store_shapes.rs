@@ -45,6 +45,11 @@ static STORE_SERVER: JsonObject = JsonObject {
         ),
         always("calls", Count, "Calls that were made to it."),
         always("mean_ms", Nullable(&Number), "Their mean time; null without calls."),
+        always(
+            "evicts_by",
+            Nullable(&Text),
+            "The policy by which it may drop counters; null if it drops none.",
+        ),
     ],
 };
 

@@ -13,7 +13,7 @@ use super::Store;
 use super::connection::{StoreConnection, add_script_loads, take_last_answer};
 use super::fault::{DescribedFault, StoreFault};
 use super::probe_schedule::ProbePace;
-use super::server::StoreServer;
+use super::server::{Eviction, StoreServer};
 use super::server_link::is_script_missing;
 use crate::base::clock::Now;
 use crate::shared::fleet::{FleetCount, LimitAnnouncement};
@@ -117,10 +117,23 @@ impl Prober {
                 if !breaker.is_open() {
                     self.log_change(None);
                 }
+                self.watch_eviction().await;
             }
             Err(fault) => self.log_change(Some(fault).filter(|_| breaker.is_open())),
         }
         (began + next.wait).max(Instant::now() + PAUSE_MIN)
+    }
+
+    /// Asks about eviction, which makes the server forget counters. Many users may not ask: then nothing is known.
+    async fn watch_eviction(&self) {
+        let Some(connection) = &self.connection else { return };
+        let info = timeout(self.store.timeout, connection.send_command(&redis::cmd("INFO"))).await;
+        let Ok(Ok(Value::BulkString(info))) = info else { return };
+        let found = Eviction::parse_info(&String::from_utf8_lossy(&info));
+        let before = std::mem::replace(&mut *self.server.eviction.lock(), found.clone());
+        if let Some(policy) = found.policy.filter(|policy| before.policy.as_ref() != Some(policy)) {
+            warn!(server = %self.server.name, policy, "redis may evict counters; set maxmemory-policy noeviction");
+        }
     }
 
     /// Calls opened the breaker: the server is left alone until the first probe.

@@ -46,11 +46,13 @@ impl Store {
     /// The values for the metrics.
     pub fn reading(&self) -> StoreReading {
         let report = self.report();
+        let servers = &self.topology.load().servers;
         let failed = StoreFault::ALL.iter().zip(report.failed).map(|(fault, calls)| (fault.label(), calls));
         StoreReading {
             calls: std::iter::once(("ok", report.answered)).chain(failed).collect(),
             servers: report.servers,
             call_times: self.call_times(),
+            evicted_keys: servers.iter().map(|one| (one.name.clone(), one.eviction.lock().dropped)).collect(),
             nodes: report.nodes,
         }
     }

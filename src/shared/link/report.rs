@@ -38,6 +38,8 @@ pub struct StoreServerState {
     pub calls: u64,
     /// Their mean time; `None` = no calls.
     pub mean_seconds: Option<f64>,
+    /// The policy by which it may drop counters.
+    pub evicts_by: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +67,7 @@ impl StoreServerState {
             },
             calls: times.count,
             mean_seconds: (times.count > 0).then(|| times.sum_seconds / times.count as f64),
+            evicts_by: server.eviction.lock().policy.clone(),
         }
     }
 }

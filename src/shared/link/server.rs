@@ -32,13 +32,40 @@ pub(super) struct StoreServer {
     pub tag: AtomicU32,
     /// The time of calls, until their reply or their deadline; calls that were not tried are not counted.
     pub call_times: Histogram,
+    pub eviction: Mutex<Eviction>,
     in_flight: AtomicU32,
     /// Index in [`StoreFault::ALL`] of the fault that opened the breaker.
     breaker_cause: AtomicUsize,
 }
 
+/// What a server tells about keys that it drops for want of memory; nothing where it does not tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Eviction {
+    /// The policy by which it may drop keys.
+    pub policy: Option<String>,
+    /// Keys dropped since its start.
+    pub dropped: u64,
+}
+
 /// A permit for one call; dropping it gives it back.
 pub(super) struct CallPermit<'a>(&'a StoreServer);
+
+// === impl Eviction ===
+
+impl Eviction {
+    /// Reads the reply to INFO.
+    pub(super) fn parse_info(text: &str) -> Eviction {
+        let field = |name: &str| {
+            let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            found.unwrap_or_default().trim_end()
+        };
+        let (memory, policy) = (field("maxmemory"), field("maxmemory_policy"));
+        let may_evict = !matches!(memory, "" | "0") && !matches!(policy, "" | "noeviction");
+        // No policy has a longer name.
+        let policy = may_evict.then(|| policy.chars().take(32).collect());
+        Eviction { policy, dropped: field("evicted_keys").parse().unwrap_or_default() }
+    }
+}
 
 // === impl StoreServer ===
 
@@ -56,6 +83,7 @@ impl StoreServer {
             fleets: Mutex::default(),
             tag: AtomicU32::new(0),
             call_times: Histogram::new_shared(&STORE_BOUNDS),
+            eviction: Mutex::default(),
             in_flight: AtomicU32::new(0),
             breaker_cause: AtomicUsize::new(StoreFault::Down as usize),
         }
