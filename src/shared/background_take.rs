@@ -11,7 +11,7 @@ use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefu
 use super::shared_limit::SharedLimit;
 use super::{ScriptOp, SharedKey, SlotCount};
 use crate::base::clock::Now;
-use crate::limit::LimitOutcome;
+use crate::limit::{LimitOutcome, Units};
 
 /// Units to take from some rates of a limit, from all or from none.
 #[derive(Clone)]
@@ -19,7 +19,7 @@ pub struct WantedUnits {
     pub limit: Arc<SharedLimit>,
     pub key: SharedKey,
     pub rates: SmallVec<[usize; 2]>,
-    pub cost: u64,
+    pub units: Units,
 }
 
 /// How the store answered.
@@ -50,7 +50,7 @@ impl Session {
     pub fn start_take(self: &Rc<Session>, wanted: WantedUnits, waker: &Waker) -> BackgroundTake {
         let reply = Rc::new(RefCell::new(TakeReply { outcome: None, waker: Some(waker.clone()) }));
         let (session, answered) = (self.clone(), reply.clone());
-        let (outbox, cost) = (self.outbox.clone(), wanted.cost);
+        let (outbox, cost) = (self.outbox.clone(), wanted.units.cost);
         let take = BackgroundTake { cost, reply, outbox, wanted: wanted.clone() };
         tokio::task::spawn_local(async move {
             let outcome = session.take_units(&wanted).await;
@@ -70,23 +70,25 @@ impl Session {
     }
 
     async fn take_units(&self, wanted: &WantedUnits) -> TakeOutcome {
-        let now = Now::read_clock();
+        let sent = Now::read_clock();
         let question = |rate: &usize| StoreQuestion {
             limit: &wanted.limit,
             rate: *rate,
             key: wanted.key,
-            cost: wanted.cost,
+            cost: wanted.units.cost,
             limit_index: 0,
             dry_run: false,
             slot_count: SlotCount::default(),
             in_process: 0,
-            owed: self.outbox.debts.owed_units(&wanted.limit, *rate, &wanted.key, now),
+            owed: self.outbox.debts.owed_units(&wanted.limit, *rate, &wanted.key, sent),
         };
         let questions: SmallVec<[StoreQuestion<'_>; 2]> = wanted.rates.iter().map(question).collect();
         let answers = self.ask_store(ScriptOp::Take, &questions).await;
         let (mut marks, mut left) = (SmallVec::new(), None::<u64>);
         for (rate, answer) in wanted.rates.iter().zip(&answers) {
             let StoreAnswer::Answered { answer, .. } = answer else { return TakeOutcome::Failed };
+            // In an outage the share begins with what is left now, not with what the request found.
+            wanted.limit.record_answer(*rate, &wanted.units, sent, answer);
             if answer.decision.outcome == LimitOutcome::Reject {
                 let remaining = answer.decision.remaining;
                 left = Some(left.map_or(remaining, |left| left.min(remaining)));
@@ -103,7 +105,7 @@ impl WantedUnits {
     fn give_back(&self, outbox: &StoreOutbox, outcome: &TakeOutcome) {
         let TakeOutcome::Taken(marks) = outcome else { return };
         for (rate, mark) in marks {
-            let (limit, cost) = (self.limit.clone(), self.cost);
+            let (limit, cost) = (self.limit.clone(), self.units.cost);
             outbox.queue_refund(StoreRefund { limit, rate: *rate, key: self.key, cost, mark: *mark });
         }
     }

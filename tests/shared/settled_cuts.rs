@@ -226,6 +226,26 @@ fn an_outage_leaves_the_cut_to_the_share() {
     }
 }
 
+/// The share of a gateway knows the units that Redis has granted to a response since its request was admitted.
+#[test]
+fn an_outage_does_not_grant_a_response_its_units_again() {
+    for algorithm in ALGORITHMS {
+        let redis = Redis::start();
+        let proxy = Proxy::start(redis.addr());
+        let fleet = cutting(1, Upstream::new(|_| streaming(400)), &proxy.url(), algorithm, "");
+        let mut client = fleet.gateways[0].client();
+        client.send(get("/").bytes());
+        client.raw_head(PATIENCE).expect("a head");
+        let begun = 400_000;
+        client.skip(begun, PATIENCE);
+        proxy.refuse();
+        let delivered = (begun + client.rest(PATIENCE).0.len()) as u64;
+        println!("{algorithm}: {delivered} of {LIMIT}");
+        let most = LIMIT + STEP + 160 * PER_MS;
+        assert!((LIMIT - 2 * STEP..=most).contains(&delivered), "{algorithm}: {delivered} of {most}");
+    }
+}
+
 /// `on_failure: reject` cuts a response when the store does not answer, and `allow` does not.
 #[test]
 fn on_failure_decides_about_a_streaming_response() {

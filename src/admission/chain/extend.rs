@@ -191,8 +191,9 @@ impl ExtendedClaims<'_> {
         let wanted = |own: &Self| own.used.saturating_add(step).saturating_sub(own.held).min(capacity);
         let ask = |cost: u64, extension: &mut LimitExtension| {
             let rates = leases.iter().map(|own| own.rate).collect();
-            let units = WantedUnits { limit: first.limit.clone(), key: first.key, rates, cost };
-            extension.asked = extender.session.map(|session| session.start_take(units, extender.waker));
+            let units = Units { cost, ..self.claims[0].to_units() };
+            let wanted = WantedUnits { limit: first.limit.clone(), key: first.key, rates, units };
+            extension.asked = extender.session.map(|session| session.start_take(wanted, extender.waker));
         };
         if let Some(take) = extension.asked.take() {
             match take.poll_outcome(extender.waker) {
