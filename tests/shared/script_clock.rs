@@ -4,6 +4,7 @@ use sluicegate::config::{Algorithm, WindowAlign};
 use sluicegate::shared::ScriptOp;
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
+use crate::script_settle::charging;
 use crate::script_support::*;
 
 const GAP_US: u64 = 20 * MS_US;
@@ -139,4 +140,35 @@ fn slots_of_a_dead_gateway_lapse_although_the_clock_was_set_back() {
     assert!(!take(3, back));
     assert!(!take(3, back + 9 * SECOND_US));
     assert!(take(3, back + 10 * SECOND_US));
+}
+
+/// One request a second, as many as a limit admits: before and after the clock is set back by 20 s.
+#[test]
+fn a_clock_set_back_hardly_interrupts_a_steady_flow() {
+    const UNITS: u64 = 60;
+    let period = UNITS * SECOND_NS;
+    let (sub_window_s, step_s) = (10, 20);
+    for at in [30, 61, 70, 95] {
+        for (algorithm, pause_s) in [
+            (token(UNITS, period, UNITS), 1),
+            (sliding(UNITS, period, 6), 1 + sub_window_s + step_s),
+            (log(UNITS, period), 2),
+            (fixed(UNITS, period, WindowAlign::First), 1 + step_s),
+            (fixed(UNITS, period, WindowAlign::Clock), 1 + step_s),
+        ] {
+            for config in [limit(algorithm.clone()), charging(algorithm)] {
+                let shown =
+                    format!("{:?}, settled: {}, at {at} s", config.algorithm, config.charge.is_some());
+                let (mut counters, shared) = (Counters::start(), Shared::new(vec![config]));
+                let passes = |real: &u64| {
+                    let set_back = if *real >= at { step_s } else { 0 };
+                    shared.pass(&mut counters, START_US + (real - set_back) * SECOND_US).is_some()
+                };
+                let passed: Vec<u64> = (0..200).filter(passes).collect();
+                let longest = passed.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+                assert!(longest <= pause_s, "{longest} s, {shown}");
+                assert!(passed.last() > Some(&190), "{shown}");
+            }
+        }
+    }
 }

@@ -257,8 +257,14 @@ else
   if not (level >= 0 and level < WHOLE and reserved >= 0 and newest > 0 and newest < WHOLE) then
     level, reserved, length, text = 0, 0, 0, sub(text, 1, HEAD)
   elseif newest > now + x + (kind == 3 and w or kind == 4 and SKEW_US or 0) then
-    back, length, text = true, 0, sub(text, 1, HEAD)
-    push(leaving(), level, reserved)
+    local runs, parts = length, {}
+    back, length = true, 0
+    local shift = newest - leaving()
+    for i = 1, runs do
+      local leaves, units, held = run(i)
+      parts[i] = pack('<ddd', leaves - shift, units, held)
+    end
+    rewrite(1, parts)
   end
   while gone < length do
     local leaves, units, held = run(gone + 1)

@@ -33,8 +33,8 @@
 --   concurrency f64 slots of other nodes; -1: not judged
 --
 -- Unsound state counts as absent. Everything is read before the first write, after which nothing can fail. State from
--- an impossible future shows that this server's clock was set back: no time has passed for it then, and even a rejected
--- request brings it back to now, so that no client is locked out until that future comes.
+-- an impossible future shows that this server's clock was set back: no time has passed for it then, its units keep their
+-- distances, and even a rejected request brings it back to now, so that no client is locked out until that future comes.
 
 local call, pcall, spread = redis.call, redis.pcall, unpack
 local pack, unpack, sub = struct.pack, struct.unpack, string.sub
@@ -137,15 +137,11 @@ for pass = 1, 2 do
           slots, counts = id % 64 + 2, {}
           if t and t > now and t < WHOLE then
             counts = { unpack('<' .. string.rep('I4', slots), old, found + 12) }
+            if t > now + x + period then t, back = now - now % x + x + period, true end
             live = (t - now) / x
             if live % 1 > 0 then live = live - live % 1 + 1 end
             if live > slots then live = slots end
             for i = 1, live do level = level + counts[i] end
-            if t > now + x + period then
-              t, back, live = now - now % x + x + period, true, 1
-              if level > 4294967295 then level = 4294967295 end
-              counts = { level }
-            end
           else
             t = nil
           end
@@ -275,30 +271,35 @@ for pass = 1, 2 do
           sound = false
           return 0
         end
-        local present, oldest, leaves, gone, level, back = now, 0, 0, 0, 0, false
+        local present, oldest, leaves, gone, level, back, times = now, 0, 0, 0, 0, false, {}
         if length > 0 then
           local newest = at(-1)
           oldest, level = at(0), length
-          if newest > now + SKEW_US then
-            back, oldest, leaves = true, now, now
-          else
-            if newest > now then present = newest end
-            if newest + x <= present then
-              gone = length
-            elseif oldest + x <= present then
-              -- The oldest has left, and the newest has not.
-              local live = length - 1
-              while live - gone > 1 do
-                local middle = (gone + live - (gone + live) % 2) / 2
-                if at(middle) + x <= present then gone = middle else live = middle end
-              end
-              gone = live
+          if newest > now then present = newest end
+          if newest + x <= present then
+            gone = length
+          elseif oldest + x <= present then
+            -- The oldest has left, and the newest has not.
+            local live = length - 1
+            while live - gone > 1 do
+              local middle = (gone + live - (gone + live) % 2) / 2
+              if at(middle) + x <= present then gone = middle else live = middle end
             end
-            level = length - gone
-            if level > 0 and level >= z then
-              if gone > 0 then oldest = at(gone) end
-              leaves = oldest
-              if level > z + 1 and z >= 0 then leaves = at(gone + level - z - 1) end
+            gone = live
+          end
+          level = length - gone
+          if level > 0 and level >= z then
+            if gone > 0 then oldest = at(gone) end
+            leaves = oldest
+            if level > z + 1 and z >= 0 then leaves = at(gone + level - z - 1) end
+          end
+          if newest > now + SKEW_US then
+            back, present = true, now
+            local shift = newest - now
+            oldest, leaves = math.max(oldest - shift, 0), math.max(leaves - shift, 0)
+            for i, time in ipairs(op == 2 and {} or call('LRANGE', key, gone, -1)) do
+              times[i] = #time == 8 and pack('<d', unpack('<d', time) - shift)
+              sound = sound and times[i]
             end
           end
           if not sound then present, oldest, leaves, gone, level, back = now, 0, 0, 0, 0, false end
@@ -325,8 +326,10 @@ for pass = 1, 2 do
         local anew = back or not sound
         if add > 0 or back then
           local ttl = (present + x - now) / 1000 + 1000
-          local units = back and level + add or add
-          writes[#writes + 1] = { 1, key, anew, gone, units, pack('<d', present), ttl - ttl % 1 }
+          if not back then times = {} end
+          local time = pack('<d', present)
+          for i = #times + 1, #times + add do times[i] = time end
+          writes[#writes + 1] = { 1, key, anew, gone, times, ttl - ttl % 1 }
         end
       end
     elseif class == 2 then
@@ -387,20 +390,14 @@ end
 
 if op ~= 2 and not (op == 1 and refused and not healed) then
   for i = 1, #writes do
-    local kind, key, a, b, c, d, e = spread(writes[i])
+    local kind, key, a, b, c, d = spread(writes[i])
     if kind == 0 then
       if a == '' then call('DEL', key) else call('SET', key, a, 'PX', b) end
     elseif kind == 1 then
-      if a then call('DEL', key) end
-      if b > 0 then call('LTRIM', key, b, -1) end
+      if a then call('DEL', key) elseif b > 0 then call('LTRIM', key, b, -1) end
       -- At most as many values at once as the stack of a call holds.
-      while c > 0 do
-        local units, values = c < 1000 and c or 1000, {}
-        for n = 1, units do values[n] = d end
-        call('RPUSH', key, spread(values))
-        c = c - units
-      end
-      call('PEXPIRE', key, e)
+      for from = 1, #c, 1000 do call('RPUSH', key, spread(c, from, math.min(from + 999, #c))) end
+      call('PEXPIRE', key, d)
     elseif kind == 2 then
       call('LREM', key, a, b)
     else
