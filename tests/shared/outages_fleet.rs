@@ -2,7 +2,7 @@
 //! limits on the same Redis.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -164,6 +164,30 @@ fn keep_their_part(burst: Option<u64>) {
         let differ = || gateway.metric("sluicegate_limit_numbers_differ", &["limit=\"all\""]);
         eventually("the same numbers everywhere", || differ() == 0.0);
     }
+}
+
+/// A gateway whose window is lowered has its share at once, though the others have used more than its new number.
+#[test]
+fn a_lowered_window_has_its_share_at_once() {
+    let redis = Redis::start();
+    let head = counting_on(&redis.url(), "200ms");
+    let file = |units: u64, upstream: &str| {
+        let all = format!("key: global, algorithm: sliding_window, rate: {units}/1m");
+        format!("{head}{}", by_name(upstream, &[("all", &all)]))
+    };
+    let fleet = Fleet::start(2, |_, upstream| file(100, upstream));
+    fleet.wait_enforcing();
+    fleet.wait_nodes(2);
+    // Until heartbeats come every five seconds.
+    thread::sleep(ms(6500));
+    let used = fleet.fire(1, Until::Count(30), |_, _, _| get("/all"));
+    assert_eq!(with_status(&used, 200), 60);
+    let lowered = &fleet.gateways[1];
+    lowered.change(&file(20, &fleet.upstream.url()));
+    let start = Instant::now();
+    eventually("a request by the share", || lowered.get("/all").status == 200);
+    assert!(start.elapsed() < ms(1500), "{:?}", start.elapsed());
+    assert_eq!((0..20).filter(|_| lowered.get("/all").status == 200).count(), 9);
 }
 
 /// Only gateways with a limit of the same name divide it.

@@ -196,6 +196,8 @@ impl Store {
         *self.fleets.lock() = fleets;
         self.debts.follow_limits(limits);
         self.debts.serve_store(self.id);
+        // Until the store has answered, nobody knows whether other gateways have other numbers.
+        self.topology.load().servers.iter().for_each(|server| server.beat_due.notify_one());
     }
 
     /// False for a store of a configuration that is no longer in force.

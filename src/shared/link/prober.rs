@@ -58,7 +58,7 @@ pub(super) async fn watch_server(store: Arc<Store>, server: Arc<StoreServer>) {
         let wait = prober.probe_server().await;
         tokio::select! {
             () = sleep_until(wait) => {}
-            () = prober.server.opened.notified(), if prober.pace.is_closed() => {}
+            () = prober.server.beat_due.notified(), if prober.pace.is_closed() => {}
         }
         if prober.pace.is_closed() && prober.server.breaker.is_open() {
             prober.rest_after_open().await;

@@ -20,8 +20,8 @@ pub(super) struct StoreServer {
     /// Its name in log lines and metrics.
     pub name: String,
     pub breaker: Breaker,
-    /// Notified when calls open the breaker.
-    pub opened: Notify,
+    /// Notified when a heartbeat is due: calls have opened the breaker, or the limits to announce have changed.
+    pub beat_due: Notify,
     /// The first probe has ended, so that an open breaker means an outage.
     pub is_probed: AtomicBool,
     /// Live gateways, as this server last counted them; 0 before that.
@@ -77,7 +77,7 @@ impl StoreServer {
             name: format!("{host}:{}", address.port),
             address,
             breaker: Breaker::new(),
-            opened: Notify::new(),
+            beat_due: Notify::new(),
             is_probed: AtomicBool::new(false),
             nodes: AtomicU64::new(0),
             fleets: Mutex::default(),
@@ -98,7 +98,7 @@ impl StoreServer {
     pub(super) fn record_fault(&self, epoch: u64, fault: StoreFault) {
         if self.breaker.record_call(Now::read_clock(), epoch, true) {
             self.breaker_cause.store(fault as usize, Relaxed);
-            self.opened.notify_one();
+            self.beat_due.notify_one();
         }
     }
 
