@@ -40,6 +40,34 @@ fn a_sentinel_failover_is_followed() {
     assert!(group.replica.judgements() > 0, "the new primary received no call");
 }
 
+/// A Sentinel replaces a primary that is well: it is left as soon as the Sentinel names another one.
+#[test]
+fn a_planned_failover_is_followed_at_once() {
+    const QUOTA: usize = 60;
+    let group = Sentinel::start();
+    let head = counting_on(&group.url(), "100ms");
+    let fleet = Fleet::start(1, |_, upstream| {
+        format!(
+            "{head}locations:\n  - {{ path: /, upstream: \"{upstream}\", \
+               limits: {{ key: global, algorithm: fixed_window, rate: {QUOTA}/1h }} }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    let fire = |count| with_status(&fleet.fire(1, Until::Count(count), |_, _, _| get("/")), 200);
+    let before = fire(QUOTA / 3);
+    group.fail_over();
+    let (named, mut meanwhile) = (Instant::now(), 0);
+    while group.replica.judgements() == 0 {
+        meanwhile += fire(1);
+        thread::sleep(ms(20));
+        assert!(named.elapsed() < PATIENCE, "the new primary receives no call");
+    }
+    println!("the new primary is asked after {:?}; {meanwhile} admitted meanwhile", named.elapsed());
+    assert!(named.elapsed() < ms(1500), "{:?}", named.elapsed());
+    let admitted = before + meanwhile + fire(QUOTA);
+    assert!((QUOTA..=QUOTA + meanwhile).contains(&admitted), "{admitted} of {QUOTA}");
+}
+
 /// A chain over keys in different slots of a Cluster, where the last limit rejects most: afterwards every limit has
 /// been charged for exactly the admitted requests.
 #[test]

@@ -46,6 +46,18 @@ impl Sentinel {
         format!("redis+sentinel://{}/main", self.sentinel.addr())
     }
 
+    /// Has the replica take over from a primary that is well, and waits until the Sentinel names it.
+    #[track_caller]
+    pub fn fail_over(&self) {
+        eventually("a replica that the Sentinel takes", || {
+            self.sentinel.try_ask::<String>(&["SENTINEL", "FAILOVER", "main"]).is_ok()
+        });
+        eventually_within(Duration::from_secs(60), "another name", || {
+            let named: (String, u16) = self.sentinel.ask(&["SENTINEL", "get-master-addr-by-name", "main"]);
+            named.1 == self.replica.addr().port()
+        });
+    }
+
     /// Waits until the replica is the primary.
     #[track_caller]
     pub fn wait_promoted(&self) {
