@@ -224,6 +224,10 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         workers,
     });
     control.register_metrics(&gateway.metrics);
+    if let Some(store) = &gateway.store {
+        // Else the first requests would be decided without it.
+        store.wait_probed().await;
+    }
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {

@@ -1,12 +1,13 @@
 //! Gateways that know of each other: across a reload and an upgrade in an outage, with other numbers, and with other
 //! limits on the same Redis.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::fleet::{by_name, counting_on, refill, span, with_status};
+use crate::support::fleet::{DEGRADED, by_name, counting_on, refill, span, with_status};
 use crate::support::*;
 
 /// The number that the gateways of [`renewed`] may admit together.
@@ -104,6 +105,47 @@ fn an_upgrade_in_an_outage_forgets_nothing() {
         eventually("another process", || gateway.process() != old);
         Some(Successor(gateway.process() as i32))
     });
+}
+
+/// The new process of an upgrade knows that Redis answers before it accepts a request.
+#[test]
+fn an_upgrade_decides_nothing_without_redis() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let head = counting_on(&proxy.url(), "150ms");
+    let fleet = Fleet::start(1, |_, upstream| {
+        format!("{head}{}", by_name(upstream, &[("all", "key: ip, rate: 9000/s")]))
+    });
+    fleet.wait_enforcing();
+    proxy.delay(ms(10));
+    let (gateway, over) = (&fleet.gateways[0], AtomicBool::new(false));
+    let old = gateway.process();
+    let (fired, _successor) = thread::scope(|scope| {
+        let clients = scope.spawn(|| fleet.fire(4, Until::Over(&over), |_, _, _| get("/all")));
+        thread::sleep(ms(200));
+        gateway.signal(Signal::USR2);
+        eventually("another process", || gateway.process() != old);
+        let successor = Successor(gateway.process() as i32);
+        thread::sleep(ms(500));
+        over.store(true, Ordering::SeqCst);
+        (clients.join().expect("the clients finish"), successor)
+    });
+    let degraded = fleet.metric(DEGRADED, &[]);
+    println!("{} requests around an upgrade, {degraded} without Redis in the new process", fired.len());
+    assert_eq!(degraded, 0.0);
+}
+
+/// A Redis that takes connections and never answers delays the start by a second at most.
+#[test]
+fn a_silent_redis_hardly_delays_a_start() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let head = counting_on(&format!("redis://{}", silent.local_addr().unwrap()), "20ms");
+    let start = Instant::now();
+    let fleet = Fleet::start(1, |_, upstream| {
+        format!("{head}{}", by_name(upstream, &[("all", "key: ip, rate: 9/s")]))
+    });
+    fleet.gateways[0].get("/all").expect(200);
+    assert!(start.elapsed() < ms(3000), "{:?}", start.elapsed());
 }
 
 /// A gateway that never reached Redis takes the share of one of the configured number.

@@ -1,11 +1,19 @@
 //! The outages of the store: when they began, and how long they lasted.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
 
 use super::Store;
+use super::server::StoreServer;
 use crate::base::clock::Now;
+
+/// The longest wait of a start for the first probes.
+const PROBED_TIMEOUT: Duration = Duration::from_secs(1);
+const PROBED_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The outages of the servers of one store, as this process saw them.
 #[derive(Debug, Default)]
@@ -55,6 +63,21 @@ impl Store {
         let is_down =
             topology.servers.iter().any(|server| server.is_probed.load(Relaxed) && server.breaker.is_open());
         self.outages.record_state(is_down || topology.servers.is_empty(), Now::read_clock());
+    }
+
+    /// Waits until every server has answered the first probe, or has failed it; a second at most.
+    pub async fn wait_probed(&self) {
+        let probed = async {
+            let is_probed = |server: &Arc<StoreServer>| server.is_probed.load(Relaxed);
+            loop {
+                let topology = self.topology.load_full();
+                if !topology.servers.is_empty() && topology.servers.iter().all(is_probed) {
+                    return;
+                }
+                sleep(PROBED_POLL_INTERVAL).await;
+            }
+        };
+        let _ = timeout(PROBED_TIMEOUT, probed).await;
     }
 }
 
