@@ -28,7 +28,7 @@ pub enum TakeOutcome {
     Taken(SmallVec<[(usize, u64); 2]>),
     /// Fewer are left: so many.
     Refused(u64),
-    /// There was no answer in time. If the store has charged the units, nobody settles them.
+    /// There was no answer in time. Units that the store has charged are given back if the answer comes late.
     Failed,
 }
 

@@ -14,6 +14,8 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
 use super::debts::DebtCharge;
+use super::late_replies::LateReplies;
+use super::link::CallFailure;
 use super::settlements::{Settlements, SettlingKey};
 use super::shared_limit::SharedLimit;
 use super::slots::{SlotReport, WorkerSlots};
@@ -46,6 +48,8 @@ pub struct Session {
     refunds: Cell<Option<mpsc::Receiver<StoreRefund>>>,
     /// The number that names the worker in the store.
     node: u64,
+    /// One more reference for each late reply that is waited for.
+    pub(super) late_waits: Rc<()>,
 }
 
 /// Slots, debts, refunds and settlements that requests leave behind for the store.
@@ -115,6 +119,7 @@ impl Session {
             store: store.clone(),
             outbox,
             refunds: Cell::new(Some(refund_receiver)),
+            late_waits: Rc::new(()),
         })
     }
 
@@ -139,18 +144,28 @@ impl Session {
         questions: &[StoreQuestion<'_>],
     ) -> SmallVec<[StoreAnswer; 4]> {
         let items: SmallVec<[CallItem<'_>; 4]> = questions.iter().map(StoreQuestion::to_item).collect();
-        self.ask_items(op, &items).await
+        let late = LateReplies::default();
+        let answers = self.ask_items(op, &items, &late).await;
+        if op == ScriptOp::Take && !late.0.borrow().is_empty() {
+            self.refund_late(late, questions);
+        }
+        answers
     }
 
-    /// As [`Session::ask_store`].
-    pub(super) async fn ask_items(&self, op: ScriptOp, items: &[CallItem<'_>]) -> SmallVec<[StoreAnswer; 4]> {
+    /// As [`Session::ask_store`], but leaves late replies to the caller.
+    pub(super) async fn ask_items(
+        &self,
+        op: ScriptOp,
+        items: &[CallItem<'_>],
+        late: &LateReplies,
+    ) -> SmallVec<[StoreAnswer; 4]> {
         let groups: SmallVec<[KeyGroup; 4]> =
             items.iter().map(|item| self.store.group_of(&item.key)).collect();
         let Some(&first) = groups.first() else { return SmallVec::new() };
         if groups.iter().all(|group| *group == first) {
-            return answers_of(self.call_script(op, first, items).await, items.len());
+            return answers_of(self.call_script(op, first, items, late).await, items.len());
         }
-        self.ask_groups(op, items, &groups).await
+        self.ask_groups(op, items, &groups, late).await
     }
 
     async fn ask_groups(
@@ -158,6 +173,7 @@ impl Session {
         op: ScriptOp,
         items: &[CallItem<'_>],
         groups: &[KeyGroup],
+        late: &LateReplies,
     ) -> SmallVec<[StoreAnswer; 4]> {
         let mut distinct: SmallVec<[KeyGroup; 4]> = groups.iter().copied().collect();
         distinct.sort_unstable();
@@ -167,7 +183,7 @@ impl Session {
         };
         let calls = distinct.iter().map(|group| async move {
             let own: Vec<CallItem<'_>> = of(group).into_iter().map(|index| items[index]).collect();
-            answers_of(self.call_script(op, *group, &own).await, own.len())
+            answers_of(self.call_script(op, *group, &own, late).await, own.len())
         });
         let answers = join_all(calls).await;
         let mut answered: SmallVec<[StoreAnswer; 4]> =
@@ -185,9 +201,14 @@ impl Session {
         op: ScriptOp,
         group: KeyGroup,
         items: &[CallItem<'_>],
+        late: &LateReplies,
     ) -> Result<ScriptReply, StoreFault> {
         let packed = PackedCall::new(op, self.store.prefix(), self.node, items);
-        let bytes = self.link.call_script(group, LuaScript::take_script(), &packed).await?;
+        let result = self.link.try_script(group, LuaScript::take_script(), &packed).await;
+        let bytes = result.map_err(|CallFailure { fault, late: reply }| {
+            late.0.borrow_mut().extend(reply.map(|reply| (group, reply)));
+            fault
+        })?;
         ScriptReply::parse_reply(op, items, &bytes).ok_or(StoreFault::Garbled)
     }
 
@@ -236,7 +257,7 @@ impl Session {
                 if fits { now.push(refund) } else { later.push(refund) }
             }
             let items: Vec<CallItem<'_>> = now.iter().map(StoreRefund::to_item).collect();
-            if self.call_script(ScriptOp::Refund, group, &items).await.is_err() {
+            if self.call_script(ScriptOp::Refund, group, &items, &LateReplies::default()).await.is_err() {
                 now.iter().for_each(|refund| refund.limit.count_lost());
             }
             refunds = later;
@@ -307,7 +328,10 @@ impl Session {
         for run in reports.chunk_by(|one, next| group(one) == group(next)).flat_map(|run| run.chunks(BATCH)) {
             let items: Vec<CallItem<'_>> = run.iter().map(SlotReport::to_item).collect();
             // A lost report is repeated with the next heartbeat: numbers are absolute.
-            let acknowledged = self.call_script(ScriptOp::ReportSlots, group(&run[0]), &items).await.is_ok();
+            let acknowledged = self
+                .call_script(ScriptOp::ReportSlots, group(&run[0]), &items, &LateReplies::default())
+                .await
+                .is_ok();
             run.iter().for_each(|report| slots.finish_report(report, acknowledged));
         }
         if !all && reports.len() == BATCH {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::late_replies::LateReplies;
 use super::session::{Session, StoreAnswer};
 use super::slot_queue::{PolledLine, SharedSlotQueue};
 use super::{CallItem, ScriptOp, SlotCount};
@@ -41,7 +42,8 @@ impl Session {
 
     async fn poll_lines(&self, queue: &SharedSlotQueue, lines: &[PolledLine]) {
         let items: SmallVec<[CallItem<'_>; 4]> = lines.iter().map(|line| self.poll_item(line)).collect();
-        for (line, answer) in lines.iter().zip(self.ask_items(ScriptOp::Peek, &items).await) {
+        let answers = self.ask_items(ScriptOp::Peek, &items, &LateReplies::default()).await;
+        for (line, answer) in lines.iter().zip(answers) {
             match answer {
                 StoreAnswer::Answered { answer, .. } if answer.decision.outcome == LimitOutcome::Reject => {}
                 // Without an answer, its `on_failure` decides about each waiter.

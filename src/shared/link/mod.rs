@@ -8,6 +8,7 @@
 //! when the connection has ended. Its type for slots does not show the number.
 
 mod breaker;
+mod call;
 mod cluster;
 mod connection;
 mod fault;
@@ -32,10 +33,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::fleet::FleetCount;
-use super::{Debts, Fleet, LuaScript, PackedCall, SharedKey, SharedLimit};
+use super::{Debts, Fleet, LuaScript, SharedKey, SharedLimit};
 use crate::base::clock::Now;
 use crate::config::{self, RedisServers};
 
@@ -46,9 +46,10 @@ use outages::OutageLog;
 use prober::BeatReply;
 use report::CallCounts;
 use server::StoreServer;
-use server_link::{CallOutcome, ScriptCall, ServerLink};
+use server_link::ServerLink;
 use topology::Topology;
 
+pub use call::{CallFailure, LateReply};
 pub use fault::StoreFault;
 pub use outages::OutageReport;
 pub use report::{BreakerState, StoreReport, StoreServerState};
@@ -97,8 +98,6 @@ struct TopologyView {
     links: Vec<Rc<ServerLink>>,
 }
 
-/// How many servers one call tries. Two are enough unless a key moves on meanwhile.
-const HOPS_MAX: usize = 3;
 /// How often to check whether a store is still used.
 const USERS_CHECK: Duration = Duration::from_millis(500);
 /// The deadline for deregistering.
@@ -311,50 +310,6 @@ impl Store {
 impl Link {
     pub fn store(&self) -> &Arc<Store> {
         &self.store
-    }
-
-    /// Runs `script`, loading it where it is missing. The call is sent again only if the server said that it did not
-    /// run.
-    ///
-    /// # Errors
-    /// Any fault of the store, within the configured timeout.
-    pub async fn call_script(
-        &self,
-        group: KeyGroup,
-        script: &LuaScript,
-        packed: &PackedCall,
-    ) -> Result<Vec<u8>, StoreFault> {
-        let result = self.follow_redirects(group, script, packed).await;
-        self.store.counts.record_result(&result);
-        result
-    }
-
-    /// Runs the call, following redirects from server to server.
-    async fn follow_redirects(
-        &self,
-        group: KeyGroup,
-        script: &LuaScript,
-        packed: &PackedCall,
-    ) -> Result<Vec<u8>, StoreFault> {
-        let deadline = Instant::now() + self.store.timeout;
-        let call = ScriptCall { store: &self.store, script, packed, deadline };
-        let mut asking = false;
-        let mut link = self.link_of(group).ok_or(StoreFault::Down)?;
-        for _ in 0..HOPS_MAX {
-            match link.run_call(&call, asking).await {
-                CallOutcome::Answered(bytes) => return Ok(bytes),
-                CallOutcome::Failed(fault) => return Err(fault),
-                CallOutcome::TryAgain => break,
-                CallOutcome::Redirected(address, once) => {
-                    self.store.doubt_topology();
-                    let address = address.resolve_from(&link.server.address);
-                    link = self.link_to(&address, (!once).then_some(group)).ok_or(StoreFault::Moving)?;
-                    asking = once;
-                }
-            }
-        }
-        self.store.doubt_topology();
-        Err(StoreFault::Moving)
     }
 
     /// The link to a server that a redirect named; if `group` is given, the server owns it from now on.

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Store;
+use super::call::{CallFailure, LateReply};
 use super::connection::{StoreConnection, add_script_loads, take_last_answer};
 use super::fault::{StoreAddress, StoreFault};
 use super::server::StoreServer;
@@ -58,7 +59,7 @@ pub(super) enum CallOutcome {
     Redirected(StoreAddress, bool),
     /// Did not run: the slot is being migrated.
     TryAgain,
-    Failed(StoreFault),
+    Failed(CallFailure),
 }
 
 // === impl ServerLink ===
@@ -79,24 +80,24 @@ impl ServerLink {
         let started = Now::read_clock();
         let Some(epoch) = server.breaker.admit(started) else {
             self.drop_connection();
-            return CallOutcome::Failed(StoreFault::Down);
+            return CallOutcome::failed(StoreFault::Down);
         };
         if self.refresh_state().is_unreachable(call.store.timeout) {
-            return CallOutcome::Failed(StoreFault::Down);
+            return CallOutcome::failed(StoreFault::Down);
         }
         let Some(_permit) = server.acquire_call() else {
-            return CallOutcome::Failed(StoreFault::Busy);
+            return CallOutcome::failed(StoreFault::Busy);
         };
         let (waited, connects) = (Cell::new(false), self.connects.get());
         let exchange = self.exchange_call(call, asking, epoch, &waited);
         let outcome = timeout_at(call.deadline, exchange).await;
-        let outcome = outcome.unwrap_or(CallOutcome::Failed(StoreFault::Timeout));
+        let outcome = outcome.unwrap_or_else(|_| CallOutcome::failed(StoreFault::Timeout));
         let ended = Now::read_clock();
         server.call_times.observe_shared(ended.ns_since(started));
         match outcome {
             // A connect may take longer than a call; its failure is judged when it ends.
-            CallOutcome::Failed(StoreFault::Timeout) if waited.get() => {}
-            CallOutcome::Failed(fault) => {
+            CallOutcome::Failed(CallFailure { fault: StoreFault::Timeout, .. }) if waited.get() => {}
+            CallOutcome::Failed(CallFailure { fault, .. }) => {
                 if fault == StoreFault::Timeout && connects == self.connects.get() {
                     self.count_unanswered();
                 }
@@ -120,13 +121,20 @@ impl ServerLink {
     ) -> CallOutcome {
         let connection = match self.ready_connection(call.store, epoch, waited).await {
             Ok(connection) => connection,
-            Err(fault) => return CallOutcome::Failed(fault),
+            Err(fault) => return CallOutcome::failed(fault),
         };
         let mut loads = connection.load_count();
         let mut answer = if asking {
             send_call(&connection, &[], true, call).await
         } else {
-            connection.send_command(&evalsha_command(call)).await
+            let mut reply = send_detached(&connection, call);
+            match timeout_at(call.deadline, &mut reply).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    let failure = CallFailure { fault: StoreFault::Timeout, late: Some(reply) };
+                    return CallOutcome::Failed(failure);
+                }
+            }
         };
         for _ in 0..RELOADS_MAX {
             if !answer.as_ref().is_err_and(is_script_missing) {
@@ -143,7 +151,7 @@ impl ServerLink {
         }
         match answer {
             Ok(Value::BulkString(bytes)) => CallOutcome::Answered(bytes),
-            Ok(_) => CallOutcome::Failed(StoreFault::Garbled),
+            Ok(_) => CallOutcome::failed(StoreFault::Garbled),
             Err(error) => CallOutcome::from_error(&error),
         }
     }
@@ -236,15 +244,19 @@ impl LinkState {
 // === impl CallOutcome ===
 
 impl CallOutcome {
+    fn failed(fault: StoreFault) -> CallOutcome {
+        CallOutcome::Failed(fault.into())
+    }
+
     fn from_error(error: &RedisError) -> CallOutcome {
         match error.kind() {
             ErrorKind::Server(kind @ (ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
                 let redirected = |address| CallOutcome::Redirected(address, kind == ServerErrorKind::Ask);
                 StoreAddress::from_redirect(error)
-                    .map_or(CallOutcome::Failed(StoreFault::Garbled), redirected)
+                    .map_or(CallOutcome::failed(StoreFault::Garbled), redirected)
             }
             ErrorKind::Server(ServerErrorKind::TryAgain) => CallOutcome::TryAgain,
-            _ => CallOutcome::Failed(StoreFault::from_error(error)),
+            _ => CallOutcome::failed(StoreFault::from_error(error)),
         }
     }
 }
@@ -274,6 +286,12 @@ fn evalsha_command(call: &ScriptCall<'_>) -> Cmd {
     let mut command = Cmd::with_capacity(4 + keys.len(), bytes);
     command.arg("EVALSHA").arg(&call.script.sha).arg(keys.len()).arg(keys.as_slice()).arg(body);
     command
+}
+
+/// Sends the call so that its reply can still be read after the call has ended.
+fn send_detached(connection: &StoreConnection, call: &ScriptCall<'_>) -> LateReply {
+    let (connection, command) = (connection.clone(), evalsha_command(call));
+    Box::pin(async move { connection.send_command(&command).await })
 }
 
 /// Sends the call behind the scripts and the `ASKING` that it needs; returns the answer to the call.

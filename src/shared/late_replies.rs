@@ -1,0 +1,85 @@
+//! Charges whose reply came after the deadline. The request was decided without the store, by a share that charges its
+//! units as debts, or was rejected: the store gives them back.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use smallvec::SmallVec;
+use tokio::time::timeout;
+
+use super::link::LateReply;
+use super::session::{Session, StoreQuestion, StoreRefund};
+use super::shared_limit::SharedLimit;
+use super::{CallItem, KeyGroup, ScriptOp, ScriptReply, SharedKey, SlotCount};
+use crate::config::OnFailure;
+
+/// Maximum number of replies that a worker waits for; other charges stay.
+const LATE_MAX: usize = 1024;
+/// The longest wait for one.
+const LATE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The replies that had not come when the calls about some questions ended.
+#[derive(Default)]
+pub(super) struct LateReplies(pub RefCell<SmallVec<[(KeyGroup, LateReply); 1]>>);
+
+/// A question that outlives its request.
+struct OwnedQuestion {
+    limit: Arc<SharedLimit>,
+    rate: usize,
+    key: SharedKey,
+    cost: u64,
+    limit_index: u16,
+    dry_run: bool,
+    slot_count: SlotCount,
+    owed: u64,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Refunds what the late replies to `questions` say to be charged.
+    #[cold]
+    pub(super) fn refund_late(&self, late: LateReplies, questions: &[StoreQuestion<'_>]) {
+        for (group, reply) in late.0.into_inner() {
+            if Rc::strong_count(&self.late_waits) > LATE_MAX {
+                return;
+            }
+            let (outbox, waits) = (self.outbox.clone(), self.late_waits.clone());
+            let own = questions.iter().filter(|question| self.store.group_of(&question.key) == group);
+            let asked: Vec<OwnedQuestion> = own.map(OwnedQuestion::from_question).collect();
+            tokio::task::spawn_local(async move {
+                let reply = timeout(LATE_TIMEOUT, reply).await;
+                drop(waits);
+                let Ok(Ok(Value::BulkString(bytes))) = reply else { return };
+                let items: Vec<CallItem<'_>> = asked.iter().map(OwnedQuestion::to_item).collect();
+                let Some(reply) = ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes) else { return };
+                for (asked, answer) in asked.iter().zip(&reply.answers) {
+                    let OwnedQuestion { limit, rate, key, cost, .. } = asked;
+                    // A request that was admitted without a debt stays charged, unless its response will be.
+                    let stays = limit.on_failure == OnFailure::Allow && !limit.settles();
+                    if answer.mark != 0 && !stays {
+                        let (limit, mark) = (limit.clone(), answer.mark);
+                        outbox.queue_refund(StoreRefund { limit, rate: *rate, key: *key, cost: *cost, mark });
+                    }
+                }
+            });
+        }
+    }
+}
+
+// === impl OwnedQuestion ===
+
+impl OwnedQuestion {
+    fn from_question(question: &StoreQuestion<'_>) -> OwnedQuestion {
+        let StoreQuestion { limit, rate, key, cost, limit_index, dry_run, slot_count, owed, .. } = *question;
+        OwnedQuestion { limit: limit.clone(), rate, key, cost, limit_index, dry_run, slot_count, owed }
+    }
+
+    fn to_item(&self) -> CallItem<'_> {
+        let OwnedQuestion { ref limit, rate, key, cost, limit_index, dry_run, slot_count, owed } = *self;
+        CallItem { rule: &limit.rules[rate], key, cost, limit_index, dry_run, slot_count, mark: 0, owed }
+    }
+}
