@@ -168,6 +168,15 @@ fn a_client_rejected_by_several_gateways_is_banned_by_all() {
     let sum = |name: &str| fleet.metric(name, &[]);
     assert_eq!([sum("sluicegate_strikes_total"), sum("sluicegate_bans_total")], [4.0, 1.0]);
     assert_eq!([sum("sluicegate_bans_learned_total"), sum("sluicegate_bans_active")], [1.0, 2.0]);
+    // The gateway that did not begin it knows a hash of the client only.
+    let lists = [0, 1].map(|index| {
+        let asked = get("/bans").header("Accept", "application/json");
+        let list = fleet.gateways[index].ask_admin(&asked).expect(200).json();
+        assert_eq!(list["active"].as_u64(), list["bans"].as_array().map(|bans| bans.len() as u64), "{list}");
+        [list["active"].as_u64(), list["unnamed"].as_u64()]
+    });
+    let (named, unnamed) = ([Some(1), Some(0)], [Some(0), Some(1)]);
+    assert!([[named, unnamed], [unnamed, named]].contains(&lists), "{lists:?}");
     eventually("a line about the ban", || {
         let is_start = |line: &str| line.contains("a client is banned") && line.contains("127.0.0.5");
         let lines =

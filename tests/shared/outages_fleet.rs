@@ -232,6 +232,30 @@ fn a_lowered_window_has_its_share_at_once() {
     assert_eq!((0..20).filter(|_| lowered.get("/all").status == 200).count(), 9);
 }
 
+/// While one of three gateways cannot reach Redis, it admits its share beside the whole rate of the others.
+#[test]
+fn a_gateway_that_is_cut_off_adds_its_share() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let urls = [proxy.url(), redis.url(), redis.url()];
+    let rate = format!("key: global, rate: {RATE}/s, burst: {BURST}");
+    let fleet = Fleet::start(3, |index, upstream| {
+        counting_on(&urls[index], "100ms") + &by_name(upstream, &[("all", &rate)])
+    });
+    fleet.wait_enforcing();
+    fleet.wait_nodes(3);
+    proxy.refuse();
+    fleet.fire(2, Until::Span(ms(500)), |_, _, _| get("/all"));
+    let fired = fleet.fire(2, Until::Span(ms(3000)), |_, _, _| {
+        thread::sleep(ms(8));
+        get("/all")
+    });
+    let span = span(fired.iter()).as_secs_f64();
+    let part = with_status(&fired, 200) as f64 / (RATE as f64 * span);
+    println!("one of three cut off: {:.0} % of {RATE}/s", part * 100.0);
+    assert!((1.2..=1.4).contains(&part), "{part}");
+}
+
 /// Only gateways with a limit of the same name divide it.
 #[test]
 fn another_service_on_the_same_redis_takes_no_share() {

@@ -24,8 +24,10 @@ const PREFIX_MIN_V6: u8 = 16;
 
 #[derive(Serialize)]
 struct BanList {
-    /// The number of active bans, also those without a name.
+    /// The number of bans in the list.
     active: usize,
+    /// The number of further active bans, of which only hashes are known here.
+    unnamed: usize,
     bans: Vec<BanStatus>,
 }
 
@@ -77,14 +79,14 @@ pub(super) fn list_bans(request: &CallRequest) -> Answer {
         [ban.banned.clone(), ban.by.clone(), format!("{:.0} s", ban.left_s), reason]
     });
     let table = render_table(["banned", "by", "left", "reason"], rows, usize::MAX);
-    let active = gateway.active_bans(now).max(bans.len());
+    let unnamed = gateway.active_bans(now).saturating_sub(bans.len());
     let mut text = table.trim_start().to_owned();
-    match active - bans.len() {
+    match unnamed {
         0 if bans.is_empty() => text.push_str("nobody is banned\n"),
         0 => {}
-        nameless => text.push_str(&format!("and {nameless} whose names are not known here\n")),
+        _ => text.push_str(&format!("and {unnamed} whose names are not known here\n")),
     }
-    Answer::forms(text, &BanList { active, bans })
+    Answer::forms(text, &BanList { active: bans.len(), unnamed, bans })
 }
 
 pub(super) async fn ban_client(request: CallRequest) -> Result<Answer, AdminResponse> {

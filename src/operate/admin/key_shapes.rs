@@ -64,7 +64,12 @@ pub(super) static NEW_GRANT: JsonObject = JsonObject {
 pub(super) static BAN_LIST: JsonObject = JsonObject {
     name: "BanList",
     fields: &[
-        always("active", Count, "The number of active bans, also those whose clients have no name here."),
+        always("active", Count, "The number of bans in the list."),
+        always(
+            "unnamed",
+            Count,
+            "The number of further active bans; only hashes of their clients are known here.",
+        ),
         always("bans", List(&Object(&BAN)), "The bans, those of operators first."),
     ],
 };
@@ -108,7 +113,7 @@ pub(super) static NEW_BAN: JsonObject = JsonObject {
 };
 
 pub(super) const BAN_LIST_EXAMPLE: &str = r#"{
-  "active": 2,
+  "active": 2, "unnamed": 0,
   "bans": [
     { "banned": "203.0.113.0/24", "by": "ops", "reason": "scraping", "left_s": 540.0, "at_ms": 1767225600000 },
     { "banned": "192.0.2.7", "by": "automatic", "reason": null, "left_s": 31.5, "at_ms": null }
