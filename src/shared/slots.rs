@@ -94,11 +94,12 @@ impl WorkerSlots {
         }
     }
 
-    /// Returns whether the report freed slots, or may have.
+    /// Returns whether the report freed slots. Without an answer nobody knows, and a waiter that asked at once would
+    /// cause the next report at once: the next poll finds them.
     fn apply_outcome(&self, report: &SlotReport, acknowledged: bool) -> bool {
         let mut inner = self.inner.lock();
         let Some(entry) = inner.by_key.get_mut(&report.slot_key) else { return false };
-        let frees = !acknowledged || report.count.slots < entry.reported;
+        let frees = acknowledged && report.count.slots < entry.reported;
         entry.reports_in_flight = entry.reports_in_flight.saturating_sub(1);
         if acknowledged {
             entry.apply_report(report.count);

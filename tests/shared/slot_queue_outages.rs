@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::fleet::counting_on;
+use crate::support::fleet::{counting_on, is_degraded};
 use crate::support::*;
 
 /// Two gateways in front of `upstream` that share two slots, on the Redis behind `url`.
@@ -115,4 +115,45 @@ fn waiters_are_served_after_connections_were_refused() {
 fn waiters_are_served_after_replies_were_lost() {
     outlive(Outage::Mute, false, false);
     outlive(Outage::Mute, true, true);
+}
+
+/// While Redis is away, requests that wait cost few calls, though their gateway holds more than its share.
+#[test]
+fn waiters_do_not_ask_a_dead_store_without_pause() {
+    let mut redis = Redis::start();
+    let (first, others) = (Gate::default(), Gate::default());
+    let held_by = [first.clone(), others.clone()];
+    let upstream = Upstream::new(move |seen| {
+        Reply::text("held").held_by(&held_by[usize::from(seen.target != "/first")])
+    });
+    let head = counting_on(&redis.url(), "200ms");
+    let fleet = Fleet::before(upstream, 2, |_, upstream| {
+        format!(
+            "{head}limits:\n  slots: {{ key: global, algorithm: concurrency, max_concurrent: 4, queue: 100 }}\n\
+             locations:\n  - {{ path: /, upstream: \"{upstream}\", limits: slots }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    fleet.wait_nodes(2);
+    let mut clients: Vec<Client> = (0..7).map(|_| fleet.gateways[0].client()).collect();
+    for (place, client) in clients.iter_mut().enumerate() {
+        client.send(get(if place == 0 { "/first" } else { "/other" }).bytes());
+        if place < 4 {
+            fleet.upstream.wait_for(place + 1);
+        }
+    }
+    fleet.gateways[0].wait_queued(3);
+    redis.kill();
+    eventually("a gateway without Redis", || is_degraded(&fleet.gateways[0]));
+    // One of the slots above its share is given back meanwhile.
+    first.open();
+    clients[0].response().expect(200);
+    thread::sleep(ms(300));
+    let failed = || fleet.gateways[0].metric("sluicegate_redis_calls_total", &[]);
+    let (before, start) = (failed(), Instant::now());
+    thread::sleep(ms(2_000));
+    let rate = (failed() - before) / start.elapsed().as_secs_f64();
+    println!("{rate:.0} calls a second");
+    assert!(rate < 150.0, "{rate:.0} calls a second");
+    others.open();
 }

@@ -92,10 +92,12 @@ where
     // A change may be sent again, whether or not it ran: the last one of a name counts.
     let bytes = call(&packed).await?;
     let update = operator::parse_reply(&bytes, sent.len()).ok_or(StoreFault::Garbled)?;
-    let is_more = update.is_more;
-    let (refused, has_sendable) = {
+    let (is_more, has_sendable, refused) = {
         let mut held = entries.held.lock();
-        (held.apply_update(&sent, update, Now::read_clock()), held.has_sendable())
+        // An answer that leads no further is not followed by another question at once.
+        let is_more = update.is_more && update.cursor != held.cursor();
+        let refused = held.apply_update(&sent, update, Now::read_clock());
+        (is_more, held.has_sendable(), refused)
     };
     if refused > 0 {
         tracing::warn!(refused, "redis holds too many entries of operators; these were dropped");

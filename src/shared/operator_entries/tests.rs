@@ -221,6 +221,16 @@ async fn the_store_is_polled_and_not_too_often() {
     assert!((95..=155).contains(&calls.len()), "{} calls in 30 s", calls.len());
     let down = run(&OperatorEntries::default(), 30.0, |_| Err(StoreFault::Down), |_| {}).await;
     assert!((95..=155).contains(&down.len()), "{} calls in 30 s", down.len());
+    let asked = std::cell::Cell::new(0);
+    let more_of_nothing = |packed: &PackedCall| {
+        asked.set(asked.get() + 1);
+        assert!(asked.get() < 1_000, "it asks on and on");
+        let mut reply = nothing(packed)?;
+        reply[24] = 1;
+        Ok(reply)
+    };
+    let calls = run(&OperatorEntries::default(), 30.0, more_of_nothing, |_| {}).await;
+    assert!((95..=156).contains(&calls.len()), "{} calls in 30 s", calls.len());
 }
 
 #[tokio::test(start_paused = true)]
