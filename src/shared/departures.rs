@@ -79,7 +79,10 @@ impl Departures {
             // The head's timer is set for a later departure.
             queues.wake_head(entry.queue, &mut wakers);
         }
-        let node = queues.push_waiter(&mut entry.queue, NewWaiter { fair, cost, span: cost.into(), until });
+        let node = queues.push_waiter(
+            &mut entry.queue,
+            NewWaiter { fair, cost, span: cost.into(), until, since: Now::read_clock() },
+        );
         self.waiting.fetch_add(1, Relaxed);
         drop(waiters);
         wakers.into_iter().for_each(Waker::wake);

@@ -60,7 +60,7 @@ pub use link::{
 };
 pub use process_slots::SlotKey;
 pub use script::LuaScript;
-pub use script::call::{CallItem, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};
+pub use script::call::{CallItem, GatewayTurn, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};
 pub use script::reset::StoreReset;
 pub use script::rule::RateRule;
 pub use script::settle::{SettleItem, SettledKey};

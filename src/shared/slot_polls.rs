@@ -1,5 +1,6 @@
 //! Polls the store for slots that other gateways freed, while requests wait for them here.
 
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +9,16 @@ use smallvec::SmallVec;
 
 use super::late_replies::LateReplies;
 use super::session::{Session, StoreAnswer};
+use super::shared_limit::SharedLimit;
 use super::slot_queue::{PolledLine, SharedSlotQueue};
 use super::{CallItem, ScriptOp, SlotCount};
+use crate::base::clock::Now;
 use crate::limit::LimitOutcome;
 
-/// Between two polls of a limit.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two looks for keys that are to be polled.
+const LOOK_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(10);
+/// Between two polls of a limit while the store does not answer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Keys in one poll; if requests wait for slots of more keys, they take turns.
 const KEYS_MAX: usize = 64;
 
@@ -25,31 +30,41 @@ struct PollGuard {
 
 impl Session {
     /// Starts to poll the store for the waiters of a limit, on the runtime of this worker, as long as there are any.
-    pub fn start_polls(self: &Rc<Session>, queue: &Arc<SharedSlotQueue>) {
-        let guard = PollGuard { queue: queue.clone(), is_over: false };
-        let session = self.clone();
+    pub fn start_polls(self: &Rc<Session>, limit: &SharedLimit) {
+        let guard = PollGuard { queue: limit.slot_queue.clone(), is_over: false };
+        let (session, fleet) = (self.clone(), limit.fleet.clone());
         tokio::task::spawn_local(async move {
+            let mut pause = *LOOK_INTERVALS.start();
             loop {
-                tokio::time::sleep(POLL_INTERVAL).await;
-                let Some(lines) = guard.queue.take_polled(KEYS_MAX) else {
+                tokio::time::sleep(pause).await;
+                let (node, now) = (session.store.node(), Now::read_clock());
+                let Some((lines, next)) = guard.queue.take_polled(KEYS_MAX, (node, fleet.nodes()), now)
+                else {
                     // Another task may poll already.
                     return guard.end_polls();
                 };
-                session.poll_lines(&guard.queue, &lines).await;
+                let until_next = Duration::from_nanos(next.ns_since(now));
+                pause = match session.poll_lines(&guard.queue, &lines).await {
+                    true => until_next.clamp(*LOOK_INTERVALS.start(), *LOOK_INTERVALS.end()),
+                    false => RETRY_INTERVAL,
+                };
             }
         });
     }
 
-    async fn poll_lines(&self, queue: &SharedSlotQueue, lines: &[PolledLine]) {
+    /// Returns whether the store answers.
+    async fn poll_lines(&self, queue: &SharedSlotQueue, lines: &[PolledLine]) -> bool {
         let items: SmallVec<[CallItem<'_>; 4]> = lines.iter().map(|line| self.poll_item(line)).collect();
-        let answers = self.ask_items(ScriptOp::Peek, &items, &LateReplies::default()).await;
-        for (line, answer) in lines.iter().zip(answers) {
+        let mut answers = true;
+        for (line, answer) in lines.iter().zip(self.ask_items(ScriptOp::Peek, &items, &LateReplies::default()).await) {
+            answers &= matches!(answer, StoreAnswer::Answered { .. });
             match answer {
                 StoreAnswer::Answered { answer, .. } if answer.decision.outcome == LimitOutcome::Reject => {}
                 // Without an answer, its `on_failure` decides about each waiter.
                 _ => queue.note_freed(&line.slot_key),
             }
         }
+        answers
     }
 
     fn poll_item<'a>(&self, line: &'a PolledLine) -> CallItem<'a> {
@@ -60,7 +75,7 @@ impl Session {
             cost: line.cost,
             limit_index: 0,
             dry_run: false,
-            slot_count: SlotCount { slots, sequence: 0 },
+            slot_count: SlotCount { slots, sequence: 0, turn: Some(line.turn) },
             mark: 0,
             owed: 0,
         }

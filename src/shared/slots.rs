@@ -76,7 +76,7 @@ impl WorkerSlots {
             is_unreported: false,
         });
         entry.slots = entry.slots.saturating_add(slots);
-        (SlotCount { slots: entry.slots, sequence }, in_process)
+        (SlotCount { slots: entry.slots, sequence, turn: None }, in_process)
     }
 
     /// Notes that the store counts, or may count, `count`.
@@ -181,7 +181,7 @@ impl WorkerSlotsInner {
         let entry = self.by_key.get_mut(slot_key)?;
         entry.is_unreported = false;
         entry.reports_in_flight += 1;
-        let count = SlotCount { slots: entry.slots, sequence };
+        let count = SlotCount { slots: entry.slots, sequence, turn: None };
         Some(SlotReport { limit: entry.limit.clone(), rate: entry.rate, slot_key: *slot_key, count })
     }
 

@@ -34,7 +34,7 @@ fn rules() -> Vec<RateRule> {
 }
 
 fn item(rule: &RateRule, limit_index: u16, key: u8) -> CallItem<'_> {
-    let slot_count = SlotCount { slots: 2, sequence: 3 << 32 | 9 };
+    let slot_count = SlotCount { slots: 2, sequence: 3 << 32 | 9, turn: None };
     CallItem {
         rule,
         key: SharedKey([key; 16]),

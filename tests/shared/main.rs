@@ -62,6 +62,7 @@ mod settled_handovers;
 mod settled_state;
 mod slot_queue_outages;
 mod slot_queues;
+mod slot_turns;
 mod trials;
 mod upstream_stops;
 mod views;

@@ -147,7 +147,7 @@ fn a_full_queue_and_a_long_wait_reject() {
     fleet.gateways[0].get("/").expect(429);
 }
 
-/// While requests wait, one call per limit each 50 ms asks for their keys; otherwise there is none.
+/// While requests wait for long, one call per limit each 50 ms asks for their keys; otherwise there is none.
 #[test]
 fn the_store_is_asked_only_while_requests_wait() {
     let redis = Redis::start();
@@ -164,6 +164,7 @@ fn the_store_is_asked_only_while_requests_wait() {
     let (idle, _) = calls();
     let waiters: Vec<Client> =
         (1..).zip(keys).map(|(nth, key)| wait(&fleet, 0, nth, "/waits", key)).collect();
+    thread::sleep(ms(1_800));
     let (waiting, span) = calls();
     // Slots are reported each second, which may fall into one span twice.
     let most = span.as_millis() as u64 / 50 + 3;

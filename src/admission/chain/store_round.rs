@@ -121,7 +121,7 @@ async fn take_wanted_slots(
     (decisions, undecided): (&mut Decisions, &mut Vec<UndecidedLimit>),
 ) -> ChainVerdict<Infallible> {
     let ChainVerdict::Admit(mut permit) = verdict else { return verdict };
-    match permit.held.take_store_slots(session, undecided, false).await {
+    match permit.held.take_store_slots(session, undecided, None).await {
         Ok(StoreTake::Taken { .. }) => ChainVerdict::Admit(permit),
         Ok(StoreTake::Lacking(lease_index)) => {
             let lacking = permit.held.describe_lacking(lease_index);
@@ -165,10 +165,14 @@ impl StoreQuery {
                     true if M::CHARGES => pending.request_slots(shared_limit, rate, *key, units.cost),
                     true => {
                         let held = shared_limit.slots_held(&shared_limit.slot_key(rate, *key));
-                        (SlotCount { slots: units.cost, sequence: 0 }, held.saturating_add(units.cost))
+                        (
+                            SlotCount { slots: units.cost, ..SlotCount::default() },
+                            held.saturating_add(units.cost),
+                        )
                     }
                     false => Default::default(),
                 };
+                let turn = shared_limit.newcomer_turn(rate, store.node());
                 round.question_demands.push(demand);
                 round.questions.push(StoreQuestion {
                     limit: shared_limit,
@@ -177,7 +181,7 @@ impl StoreQuery {
                     cost: units.cost,
                     limit_index: *limit_index,
                     dry_run: limit.is_dry_run(units.unenforced),
-                    slot_count,
+                    slot_count: SlotCount { turn, ..slot_count },
                     in_process,
                     owed: store.debts().owed_units(shared_limit, rate, key, now),
                 });

@@ -10,7 +10,7 @@ use super::claim::ClaimKind;
 use super::claim_set::ClaimSet;
 use super::store_slots::StoreTake;
 use crate::base::clock::Now;
-use crate::shared::{AskTurn, Session, SharedLimit, SlotKey, SlotNewcomer, SlotTicket};
+use crate::shared::{AskTurn, GatewayTurn, Session, SharedLimit, SlotKey, SlotNewcomer, SlotTicket};
 
 /// The wait of a request for slots in the store.
 #[derive(Default)]
@@ -18,6 +18,8 @@ pub(super) struct StoreSlotWait {
     place: Option<StoreSlotPlace>,
     /// The limit that has refused it just now: it has no need to ask at once.
     refused_by: Option<u16>,
+    /// The moment at which it joined the first queue.
+    since: Option<Now>,
 }
 
 /// The place of a request in the queue of a limit. Dropping it leaves the queue.
@@ -33,7 +35,7 @@ struct StoreSlotPlace {
 
 impl StoreSlotWait {
     pub(super) fn starting(refused_by: Option<u16>) -> StoreSlotWait {
-        StoreSlotWait { place: None, refused_by }
+        StoreSlotWait { refused_by, ..StoreSlotWait::default() }
     }
 
     /// Asks for all slots that are wanted in the store; false: the request stands in the queue of the first limit that
@@ -53,7 +55,7 @@ impl StoreSlotWait {
         let is_noted = refused.is_some();
         let lacking = match refused {
             Some(index) => index,
-            None => match held.take_store_slots(session, undecided, self.place.is_some()).await? {
+            None => match held.take_store_slots(session, undecided, self.describe_turn(session)).await? {
                 StoreTake::Lacking(index) => index,
                 StoreTake::Taken { more_free } => {
                     if let Some(place) = self.place.take() {
@@ -67,7 +69,8 @@ impl StoreSlotWait {
             Some(place) if place.lease_index == lacking => place.end_refused(),
             _ => {
                 self.place = None;
-                let (place, limit_index) = held.join_store_queue(lacking, session)?;
+                let since = *self.since.get_or_insert_with(Now::read_clock);
+                let (place, limit_index) = held.join_store_queue(lacking, session, since)?;
                 self.place = Some(place);
                 if !is_noted {
                     note_place(limit_index);
@@ -101,6 +104,13 @@ impl StoreSlotWait {
 
     pub(super) fn leave_queue(&mut self) {
         self.place = None;
+    }
+
+    /// The lease in whose queue it stands, and its turn there.
+    fn describe_turn(&self, session: &Session) -> Option<(usize, GatewayTurn)> {
+        let place = self.place.as_ref()?;
+        let (queue, gateway) = (&place.limit.slot_queue, session.store.node());
+        Some((place.lease_index, queue.describe_turn(gateway, &place.slot_key, Now::read_clock())?))
     }
 }
 
@@ -154,17 +164,18 @@ impl ClaimSet {
         &mut self,
         lease_index: usize,
         session: &Rc<Session>,
+        since: Now,
     ) -> Result<(StoreSlotPlace, u16), ChainRejection> {
         let lease = self.store_lease.as_ref().and_then(|lease| lease.rate_leases.get(lease_index));
         let found = lease.and_then(|lease| Some((lease, lease.limit.slot_terms(lease.rate)?)));
         let Some((lease, terms)) = found else { return Err(self.reject_for_store_slots(lease_index, 1)) };
         let (limit, slot_key, limit_index) = (lease.limit.clone(), lease.slot_key(), lease.limit_index);
         let rule = &limit.rules[lease.rate];
-        let newcomer = SlotNewcomer { slot_key, rule, cost: lease.cost, fair: lease.fair };
+        let newcomer = SlotNewcomer { slot_key, rule, cost: lease.cost, fair: lease.fair, since };
         match limit.slot_queue.join_queue(newcomer, &terms, Now::read_clock()) {
             Ok((ticket, starts_polls)) => {
                 if starts_polls {
-                    session.start_polls(&limit.slot_queue);
+                    session.start_polls(&limit);
                 }
                 let place = StoreSlotPlace { limit, lease_index, slot_key, ticket: Some(ticket) };
                 Ok((place, limit_index))

@@ -9,7 +9,7 @@ use super::store_lease::{LeaseState, RateLease, StoreLease, none_rejects};
 use super::{ChainCause, ChainRejection, UndecidedLimit};
 use crate::config::OnFailure;
 use crate::limit::LimitOutcome;
-use crate::shared::{ScriptOp, Session, StoreAnswer, StoreQuestion};
+use crate::shared::{GatewayTurn, ScriptOp, Session, SlotCount, StoreAnswer, StoreQuestion};
 
 /// What a request gets of the slots that it wants in the store.
 pub(super) enum StoreTake {
@@ -22,8 +22,8 @@ pub(super) enum StoreTake {
 // === impl ClaimSet ===
 
 impl ClaimSet {
-    /// Takes the concurrency slots that are still to be asked for in the store. A request that does not come
-    /// `in_turn` asks for none as long as others wait for them.
+    /// Takes the concurrency slots that are still to be asked for in the store. `turn`: the lease in whose queue the
+    /// request stands, and its turn there; without one it asks for none as long as others wait for them.
     ///
     /// # Errors
     /// Too few are free, and their limit has no queue.
@@ -31,15 +31,15 @@ impl ClaimSet {
         &mut self,
         session: &Session,
         undecided: &mut Vec<UndecidedLimit>,
-        in_turn: bool,
+        turn: Option<(usize, GatewayTurn)>,
     ) -> Result<StoreTake, ChainRejection> {
         let Some(store_lease) = self.store_lease.as_ref().filter(|lease| lease.wants_slots()) else {
             return Ok(StoreTake::Taken { more_free: true });
         };
-        if let Some(index) = store_lease.find_waited_slots().filter(|_| !in_turn) {
+        if let Some(index) = store_lease.find_waited_slots().filter(|_| turn.is_none()) {
             return Ok(StoreTake::Lacking(index));
         }
-        let outcomes = store_lease.ask_for_slots(session).await;
+        let outcomes = store_lease.ask_for_slots(session, turn).await;
         if let Some(index) = self.find_lacking(&outcomes) {
             if let Some(lease) = &mut self.store_lease {
                 lease.postpone_slots();
@@ -143,15 +143,27 @@ impl StoreLease {
 
     /// Asks for the wanted slots. Returns for each the index of its lease, the answer, and whether its slots are held
     /// although the store did not answer.
-    async fn ask_for_slots(&self, session: &Session) -> SmallVec<[(usize, StoreAnswer, bool); 2]> {
+    async fn ask_for_slots(
+        &self,
+        session: &Session,
+        turn: Option<(usize, GatewayTurn)>,
+    ) -> SmallVec<[(usize, StoreAnswer, bool); 2]> {
+        let turn_at = |index: usize, lease: &RateLease| {
+            let newcomer = lease.limit.newcomer_turn(lease.rate, session.store.node())?;
+            Some(match turn {
+                Some((own, turn)) if own == index => turn,
+                Some((_, turn)) => GatewayTurn { poll_us: 0, ..turn },
+                None => newcomer,
+            })
+        };
         let mut pending = PendingSlots::new(&session.outbox);
         let wanted = |(_, lease): &(usize, &RateLease)| matches!(lease.state, LeaseState::SlotsWanted);
         let wanted: SmallVec<[(usize, &RateLease); 2]> =
             self.rate_leases.iter().enumerate().filter(wanted).collect();
         let mut questions: SmallVec<[StoreQuestion<'_>; 2]> = SmallVec::new();
-        for (_, lease) in &wanted {
-            let (slot_count, in_process) =
-                pending.request_slots(&lease.limit, lease.rate, lease.key, lease.cost);
+        for (index, lease) in &wanted {
+            let (count, in_process) = pending.request_slots(&lease.limit, lease.rate, lease.key, lease.cost);
+            let slot_count = SlotCount { turn: turn_at(*index, lease), ..count };
             questions.push(StoreQuestion { in_process, ..lease.to_question(slot_count) });
         }
         let is_full = |question: &StoreQuestion<'_>| {

@@ -164,7 +164,7 @@ impl PushbackGate {
             };
             // The queue of a limit knows the span of each waiter; here it is the interval of its limit.
             let span = u128::from(front);
-            let own = NewWaiter { fair: 0, cost: 1, span, until: Some(terms.latest) };
+            let own = NewWaiter { fair: 0, cost: 1, span, until: Some(terms.latest), since: now };
             let node = queues.push_waiter(&mut entry.queue, own);
             GateDecision::Wait(GatePlace { gate: self.clone(), key, shared, node })
         });

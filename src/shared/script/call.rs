@@ -54,6 +54,21 @@ pub struct SlotCount {
     pub slots: u64,
     /// Higher than in any earlier report about this key.
     pub sequence: u64,
+    /// For a question, where requests wait for these slots.
+    pub turn: Option<GatewayTurn>,
+}
+
+/// The turn of a gateway at slots that requests wait for in several gateways: that of the request that asks for them,
+/// or has to ask next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GatewayTurn {
+    /// [`crate::shared::Store::node`].
+    pub gateway: u64,
+    /// Microseconds that the request has waited; `None`: nobody waits here any more.
+    pub waited_us: Option<u64>,
+    /// Microseconds between two polls; 0: the request does not stand in the queue for these slots, and the store does
+    /// not note its turn.
+    pub poll_us: u64,
 }
 
 /// A call, ready to be sent.
@@ -97,6 +112,8 @@ pub(super) enum CounterClass {
     Log,
     Settled,
     Slots,
+    /// No counters, but the turns of gateways at the slots that follow.
+    Turns,
     /// No counters, but the last charge of this gateway.
     Charge,
     /// No counters, but the last settlement of this worker.
@@ -153,6 +170,9 @@ impl PackedCall {
             if op == ScriptOp::Charge && charged.replace(item.key) != Some(item.key) {
                 packed.push_charge(prefix, node, items, item);
             }
+            if let Some(turn) = item.slot_count.turn.filter(|_| class == CounterClass::Slots) {
+                packed.push_turn(key_name(prefix, item, CounterClass::Turns), turn);
+            }
             packed.push_group(key_name(prefix, item, class), class, group.len());
             for index in group {
                 packed.push_item(op, node, items, *index);
@@ -173,6 +193,14 @@ impl PackedCall {
         let own = items.iter().filter(|other| other.key == item.key);
         let recovery_us = own.map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
         self.push_sequence(prefix, CounterClass::Charge, node, &item.key, (item.mark, recovery_us));
+    }
+
+    /// Announces the turn of a gateway at the slots that follow.
+    fn push_turn(&mut self, key: Vec<u8>, turn: GatewayTurn) {
+        self.push_group(key, CounterClass::Turns, 0);
+        self.body.extend(turn.gateway.to_le_bytes());
+        self.push_number(turn.waited_us.map_or(-1.0, |us| us as f64));
+        self.push_number(turn.poll_us as f64);
     }
 
     /// Names a call that the script runs once; its number is kept as long as what it charges counts.
@@ -248,7 +276,7 @@ impl PackedCall {
                 self.push_numbers([period as f64, cost as f64, ends(max, taken)]);
             }
             RuleShape::Concurrency { max } => {
-                let SlotCount { slots, sequence } = item.slot_count;
+                let SlotCount { slots, sequence, .. } = item.slot_count;
                 let slots = slots.min(u32::MAX.into());
                 self.body.push(flags);
                 self.body.extend(node.to_le_bytes());
@@ -318,6 +346,7 @@ fn name_counters(prefix: &str, key: &SharedKey, rule: u32, class: CounterClass) 
         CounterClass::Entry => {}
         CounterClass::Log => name.extend(format!(":L:{rule:08x}").bytes()),
         CounterClass::Slots => name.extend(format!(":C:{rule:08x}").bytes()),
+        CounterClass::Turns => name.extend(format!(":Q:{rule:08x}").bytes()),
         CounterClass::Settled => name.extend(format!(":S:{rule:08x}").bytes()),
         CounterClass::Charge => name.extend(b":N:"),
         CounterClass::Settlement => name.extend(b":M:"),
@@ -336,6 +365,7 @@ impl CounterClass {
             CounterClass::Slots => 2,
             CounterClass::Charge | CounterClass::Settlement => 3,
             CounterClass::Settled => 4,
+            CounterClass::Turns => 5,
         }
     }
 }

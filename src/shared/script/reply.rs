@@ -111,6 +111,8 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
         },
         RuleShape::Concurrency { .. } => match read_double(bytes)? {
             -1.0 => FoundState::Slots(None),
+            // Requests in other gateways have their turn.
+            -2.0 => FoundState::Slots(Some(u64::MAX)),
             slots if (0.0..EXACT_MAX).contains(&slots) => FoundState::Slots(Some(slots.ceil() as u64)),
             _ => return None,
         },

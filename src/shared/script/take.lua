@@ -14,6 +14,9 @@
 --   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
 --   class 3, of op 5 and 6, the last call of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
 --   class 4, one rate of a limit that responses settle: see settled.lua
+--   class 5, the waiters of a gateway for the slots of the class 2 that follows, in a hash by gateway: 8 bytes gateway,
+--     f64 microseconds that the first one has waited, or -1 if nobody waits; f64 microseconds between its polls, or 0 if
+--     it does not stand in the queue
 -- An item is accepted if it finds a level of at most z. For op 3, z is the mark of the charge. Slots come last, because
 -- a request that has to wait takes them afterwards. For op 5 and 6, a class 3 precedes the groups of its key: they are
 -- charged or settled, whatever their state, unless that call or a later one of the node was made before; z bounds a
@@ -25,12 +28,17 @@
 --                   microsecond of that charge: they give the used units to an item of any rate
 --   fixed_window    f64 end, f64 units
 --   sliding_window  f64 when the newest sub-window leaves, u32 units of each, newest first
--- The list: an f64 time for every unit, oldest first. The hash: u32 u32 sequence, f64 slots, f64 expiry.
+-- The list: an f64 time for every unit, oldest first. The hash: u32 u32 sequence, f64 slots, f64 expiry. The hash of
+-- waiters: f64 time after which requests that began to wait later get no slot, f64 most slots of its limit, f64 expiry.
 --
 -- The answer: f64 now, u8 admitted, then the state that each item found:
 --   buckets f64 ticks; fixed_window f64 end, f64 units; sliding_window f64 leaves, u32 units of each
 --   sliding_log f64 units, f64 time of the log, f64 oldest time, f64 time that has to leave; the last two if needed
---   concurrency f64 slots of other nodes; -1: not judged
+--   concurrency f64 slots of other nodes; -1: not judged; -2: those who wait elsewhere have their turn
+--
+-- Slots go to requests in the order in which they began to wait, in whatever gateway. A gateway notices a free slot when
+-- it polls, so it is passed over for as long as four polls take; nothing is gained if slots rest for it any earlier. A
+-- gateway with a lower limit cannot use the slots that others ask for, and holds up none of them.
 --
 -- Unsound state counts as absent. Everything is read before the first write, after which nothing can fail. State from
 -- an impossible future shows that this server's clock was set back: no time has passed for it then, its units keep their
@@ -50,14 +58,14 @@ local WHOLE, SKEW_US, NODE_US, LOG_MAX = 9007199254740992, 2000000, 10000000, 10
 local size, op = #body, unpack('<B', body)
 local known = false
 local refused, waits, healed = false, false, false
-local out, outs, writes, answer
+local out, outs, writes, notes, line, answer
 
 -- The second pass is for a rejected request that found the clock set back: it charges nothing.
 for pass = 1, 2 do
   local taking, healing = op == 1 and pass == 1, pass == 2
   local p = 2
   local first, before, dry_refused
-  out, outs, writes = {}, 0, {}
+  out, outs, writes, notes = {}, 0, {}, {}
   while p <= size do
     local class, place, count
     class, place, count, p = unpack('<BI2I2', body, p)
@@ -356,11 +364,30 @@ for pass = 1, 2 do
             end
           end
         end
-        local tell = op > 2
-        if op < 3 and others > z then
+        local tell, full = op > 2, others > z
+        local lines, gone = line and pcall('HGETALL', line[1]) or {}, {}
+        for i = 1, #lines, 2 do
+          local due, most, expiry
+          if #lines[i + 1] == 24 then due, most, expiry = unpack('<ddd', lines[i + 1]) end
+          if not (expiry and expiry > now and expiry <= now + NODE_US) then
+            gone[#gone + 1] = lines[i]
+          elseif lines[i] ~= line[2] and due < now - line[3] and most >= z + slots and not full then
+            others = -2
+          end
+        end
+        if op < 3 and (full or others == -2) then
           if flags % 2 == 0 then refused = true end
         elseif taking then
           tell = true
+        end
+        if line and line[4] > 0 then
+          local since, span, set = now - line[3], 4 * line[4], {}
+          if tell or line[3] < 0 then
+            gone[#gone + 1] = line[2]
+          else
+            set[1] = { line[2], pack('<ddd', since + span, z + slots, now + 1000000 + span) }
+          end
+          notes[#notes + 1] = { 3, line[1], lines.err ~= nil, gone, set }
         end
         if tell and not stale then
           if slots > 0 then
@@ -371,6 +398,7 @@ for pass = 1, 2 do
         end
         if tell or #sets > 0 then writes[#writes + 1] = { 3, key, anew, drops, sets } end
       end
+      line = nil
       outs = outs + 1
       out[outs] = pack('<d', others)
     elseif class == 3 then
@@ -380,6 +408,9 @@ for pass = 1, 2 do
       last = type(last) == 'string' and tonumber(last)
       known = last and last >= sequence
       if not known then writes[#writes + 1] = { 0, key, string.format('%.0f', sequence), keep } end
+    elseif class == 5 then
+      line = { key, unpack('<c8dd', body, p) }
+      p = line[5]
     else
       -- settled.lua stands here.
     end
@@ -388,24 +419,26 @@ for pass = 1, 2 do
   if not (op == 1 and refused and healed) then break end
 end
 
+-- Waiters are noted in any case.
 if op ~= 2 and not (op == 1 and refused and not healed) then
-  for i = 1, #writes do
-    local kind, key, a, b, c, d = spread(writes[i])
-    if kind == 0 then
-      if a == '' then call('DEL', key) else call('SET', key, a, 'PX', b) end
-    elseif kind == 1 then
-      if a then call('DEL', key) elseif b > 0 then call('LTRIM', key, b, -1) end
-      -- At most as many values at once as the stack of a call holds.
-      for from = 1, #c, 1000 do call('RPUSH', key, spread(c, from, math.min(from + 999, #c))) end
-      call('PEXPIRE', key, d)
-    elseif kind == 2 then
-      call('LREM', key, a, b)
-    else
-      if a then call('DEL', key) end
-      for n = 1, #b do call('HDEL', key, b[n]) end
-      for n = 1, #c do call('HSET', key, c[n][1], c[n][2]) end
-      if #c > 0 then call('PEXPIRE', key, NODE_US / 1000) end
-    end
+  for i = 1, #writes do notes[#notes + 1] = writes[i] end
+end
+for i = 1, #notes do
+  local kind, key, a, b, c, d = spread(notes[i])
+  if kind == 0 then
+    if a == '' then call('DEL', key) else call('SET', key, a, 'PX', b) end
+  elseif kind == 1 then
+    if a then call('DEL', key) elseif b > 0 then call('LTRIM', key, b, -1) end
+    -- At most as many values at once as the stack of a call holds.
+    for from = 1, #c, 1000 do call('RPUSH', key, spread(c, from, math.min(from + 999, #c))) end
+    call('PEXPIRE', key, d)
+  elseif kind == 2 then
+    call('LREM', key, a, b)
+  else
+    if a then call('DEL', key) end
+    for n = 1, #b do call('HDEL', key, b[n]) end
+    for n = 1, #c do call('HSET', key, c[n][1], c[n][2]) end
+    if #c > 0 then call('PEXPIRE', key, NODE_US / 1000) end
   end
 end
 

@@ -17,8 +17,9 @@ use super::fleet::Fleet;
 use super::last_answer::LastAnswer;
 use super::local_share::LocalShare;
 use super::process_slots::ProcessSlots;
+use super::script::rule::RuleShape;
 use super::slot_queue::{SharedSlotQueue, SlotTerms};
-use super::{RateAnswer, RateRule, SharedKey, SlotKey};
+use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
 use crate::base::clock::Now;
 use crate::config::LimitId;
 use crate::config::{self, OnFailure};
@@ -357,6 +358,13 @@ impl SharedLimit {
         };
         let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
         Some(SlotTerms { queue: *queue, max_wait_ns, is_fair: !self.config.fair_by.is_empty() })
+    }
+
+    /// The turn of a request that does not wait for slots of a rate yet; `None` = none ever waits.
+    pub fn newcomer_turn(&self, rate: usize, gateway: u64) -> Option<GatewayTurn> {
+        let has_slots = matches!(self.rules[rate].shape, RuleShape::Concurrency { .. });
+        let newcomer = GatewayTurn { gateway, waited_us: Some(0), poll_us: 0 };
+        (has_slots && self.slot_terms(rate).is_some()).then_some(newcomer)
     }
 
     /// The number of keys with a last answer, for the rate that has most.

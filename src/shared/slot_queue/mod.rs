@@ -3,6 +3,11 @@
 //! Nobody hands a slot over: the store tells no gateway of the slots that others free. So of each key the next waiter
 //! in turn asks, alone, and only when a slot may be free: the store has noted slots that this gateway freed, the
 //! answer to the waiter before it says that more are free, or a poll found some. Until it has them it keeps its place.
+//!
+//! Gateways take turns: each question and poll tells the store how long the next waiter here has waited, and the
+//! store refuses slots to those that have waited for less in other gateways. A slot that is kept for a gateway rests
+//! until that gateway polls, which it does the more often the sooner slots are likely to come. The note of a gateway
+//! that polls no more lapses after a second or so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,7 +15,7 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 
-use super::{RateRule, SlotKey};
+use super::{GatewayTurn, RateRule, SlotKey};
 use crate::base::clock::Now;
 use crate::limit::algorithm::concurrency::freed_rate::FreedRate;
 use crate::limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
@@ -26,19 +31,29 @@ pub struct SharedSlotQueue {
 #[derive(Default)]
 struct SlotLines {
     by_key: HashMap<SlotKey, SlotLine>,
-    /// The keys in the order in which they are polled.
-    by_turn: BTreeMap<u64, SlotKey>,
-    turns: u64,
+    /// The keys by the moments of their next polls.
+    by_due: BTreeMap<PollDue, SlotKey>,
+    /// The number of polls so far.
+    polls: u64,
+    /// Keys for which nobody waits any more; the store may still keep slots for this gateway.
+    left: Vec<(SlotKey, RateRule)>,
     queues: ShardQueues,
     is_polled: bool,
 }
+
+/// The moment of a poll, and a number that distinguishes it.
+type PollDue = (Now, u64);
 
 /// The waiters of one key; kept as long as a request waits.
 struct SlotLine {
     queue: u32,
     /// The newest numbers.
     rule: RateRule,
-    turn: u64,
+    due: PollDue,
+    /// Between the last poll and the next one.
+    poll_ns: u64,
+    /// The moment at which a waiter had slots; before the first, that at which it began to wait.
+    served_at: Now,
     /// The waiter that asks the store now; [`NO_NODE`] = none.
     asking: u32,
     may_be_free: bool,
@@ -62,6 +77,8 @@ pub struct SlotNewcomer<'a> {
     pub cost: u64,
     /// Hash of its `fair_by` value.
     pub fair: u64,
+    /// It began to wait for slots of any limit.
+    pub since: Now,
 }
 
 /// The place of a request in the queue of its key.
@@ -90,7 +107,19 @@ pub struct PolledLine {
     pub rule: RateRule,
     /// Of the waiter that is next in turn.
     pub cost: u64,
+    pub turn: GatewayTurn,
 }
+
+/// The longest time between two polls of a key, and how often it may be halved.
+const POLL_MAX_NS: u64 = 50_000_000;
+const POLL_HALVINGS: u32 = 5;
+/// The part of the time since the last slot after which a key is polled again.
+const POLL_PART: u64 = 32;
+/// With many keys, polls are as far apart as this time for each key, up to two seconds.
+const KEY_POLL_NS: u64 = 500_000;
+const KEY_POLL_MAX_NS: u64 = 2_000_000_000;
+/// Maximum number of keys that nobody waits for any more; what the store keeps for further ones lapses.
+const LEFT_MAX: usize = 1024;
 
 // === impl SharedSlotQueue ===
 
@@ -130,15 +159,16 @@ impl SharedSlotQueue {
         terms: &SlotTerms,
         now: Now,
     ) -> Result<(SlotTicket, bool), u64> {
-        let SlotNewcomer { slot_key, rule, cost, fair } = newcomer;
+        let SlotNewcomer { slot_key, rule, cost, fair, since } = newcomer;
         let fair = if terms.is_fair { fair } else { 0 };
         let mut wakers = Wakers::new();
         let mut lines = self.lines.lock();
-        let SlotLines { by_key, by_turn, turns, queues, is_polled } = &mut *lines;
+        let SlotLines { by_key, by_due, polls, queues, is_polled, .. } = &mut *lines;
         let line = by_key.entry(slot_key).or_insert_with(|| {
-            *turns += 1;
-            by_turn.insert(*turns, slot_key);
-            SlotLine::new(rule, *turns, now)
+            *polls += 1;
+            let due = (Now(now.0.saturating_add(POLL_MAX_NS >> POLL_HALVINGS)), *polls);
+            by_due.insert(due, slot_key);
+            SlotLine::new(rule, due, now)
         });
         let Some(found) = queues.find_position(line.queue, terms.queue, terms.is_fair.then_some(fair)) else {
             return Err(line.estimate_wait(queues, now));
@@ -149,8 +179,8 @@ impl SharedSlotQueue {
         }
         line.rule = *rule;
         let until = terms.max_wait_ns.map(|ns| Now(now.0.saturating_add(ns)));
-        let node =
-            queues.push_waiter(&mut line.queue, NewWaiter { fair, cost, span: cost.into(), until: None });
+        let waiter = NewWaiter { fair, cost, span: cost.into(), until: None, since };
+        let node = queues.push_waiter(&mut line.queue, waiter);
         self.waiting.fetch_add(1, Relaxed);
         let starts_polls = !std::mem::replace(is_polled, true);
         drop(lines);
@@ -180,6 +210,7 @@ impl SharedSlotQueue {
             line.end_asking(ticket);
             line.may_be_free |= more_free;
             line.freed.count_slots(ticket.cost, now);
+            line.served_at = now;
             // The next value has its turn then.
             if queues.head_node(line.queue) == ticket.node {
                 queues.release_head(&mut line.queue, wakers);
@@ -222,28 +253,47 @@ impl SharedSlotQueue {
         });
     }
 
-    /// At most `max` keys whose waiters do not ask yet, those first that were not polled for longest. `None` = nobody
-    /// waits; then the polls end.
-    pub fn take_polled(&self, max: usize) -> Option<Vec<PolledLine>> {
+    /// The turn of the waiter that asks for slots of a key.
+    pub fn describe_turn(&self, gateway: u64, slot_key: &SlotKey, now: Now) -> Option<GatewayTurn> {
+        let lines = self.lines.lock();
+        lines.by_key.get(slot_key).map(|line| line.describe_turn(&lines.queues, gateway, now))
+    }
+
+    /// At most `max` keys that are due to be polled and whose waiters do not ask yet, and the moment of the next poll.
+    /// `gateway` is one of `nodes` that share the slots. `None` = nobody waits; then the polls end.
+    pub fn take_polled(
+        &self,
+        max: usize,
+        (gateway, nodes): (u64, u64),
+        now: Now,
+    ) -> Option<(Vec<PolledLine>, Now)> {
         let mut lines = self.lines.lock();
-        let SlotLines { by_key, by_turn, turns, queues, is_polled } = &mut *lines;
-        if by_key.is_empty() {
+        let SlotLines { by_key, by_due, polls, left, queues, is_polled } = &mut *lines;
+        if by_key.is_empty() && left.is_empty() {
             *is_polled = false;
             return None;
         }
-        let first: Vec<u64> = by_turn.keys().take(max).copied().collect();
-        let mut polled = Vec::with_capacity(first.len());
-        for turn in first {
-            let Some(slot_key) = by_turn.remove(&turn) else { continue };
+        let key_poll_ns = KEY_POLL_NS.saturating_mul(by_key.len() as u64).min(KEY_POLL_MAX_NS);
+        let due: Vec<PollDue> = by_due.range(..=(now, u64::MAX)).take(max).map(|(due, _)| *due).collect();
+        let mut polled = Vec::with_capacity(due.len());
+        for due in due {
+            let Some(slot_key) = by_due.remove(&due) else { continue };
             let Some(line) = by_key.get_mut(&slot_key) else { continue };
-            *turns += 1;
-            line.turn = *turns;
-            by_turn.insert(*turns, slot_key);
+            *polls += 1;
+            line.poll_ns = line.next_poll_ns(nodes, now).max(key_poll_ns);
+            line.due = (Now((now.0 / line.poll_ns).saturating_add(1).saturating_mul(line.poll_ns)), *polls);
+            by_due.insert(line.due, slot_key);
             if line.asking == NO_NODE && !line.may_be_free {
-                polled.push(PolledLine { slot_key, rule: line.rule, cost: queues.head_cost(line.queue) });
+                let (cost, turn) = (queues.head_cost(line.queue), line.describe_turn(queues, gateway, now));
+                polled.push(PolledLine { slot_key, rule: line.rule, cost, turn });
             }
         }
-        Some(polled)
+        left.retain(|(slot_key, _)| !by_key.contains_key(slot_key));
+        let others = left.drain(left.len().saturating_sub(max - polled.len())..);
+        let turn = GatewayTurn { gateway, waited_us: None, poll_us: 1 };
+        polled.extend(others.map(|(slot_key, rule)| PolledLine { slot_key, rule, cost: 1, turn }));
+        let next = by_due.keys().next().filter(|_| left.is_empty()).map_or(now, |due| due.0);
+        Some((polled, next))
     }
 
     /// The polls have ended, although requests wait.
@@ -275,10 +325,13 @@ impl SharedSlotQueue {
     ) -> R {
         let mut wakers = Wakers::new();
         let mut lines = self.lines.lock();
-        let SlotLines { by_key, by_turn, queues, .. } = &mut *lines;
+        let SlotLines { by_key, by_due, left, queues, .. } = &mut *lines;
         let result = update(by_key.get_mut(slot_key), queues, &mut wakers);
         if let Some(line) = by_key.get_mut(slot_key).filter(|line| line.queue == NO_NODE) {
-            by_turn.remove(&line.turn);
+            by_due.remove(&line.due);
+            if left.len() < LEFT_MAX {
+                left.push((*slot_key, line.rule));
+            }
             by_key.remove(slot_key);
         }
         drop(lines);
@@ -290,9 +343,32 @@ impl SharedSlotQueue {
 // === impl SlotLine ===
 
 impl SlotLine {
-    fn new(rule: &RateRule, turn: u64, now: Now) -> SlotLine {
-        let freed = FreedRate::starting(now);
-        SlotLine { queue: NO_NODE, rule: *rule, turn, asking: NO_NODE, may_be_free: false, freed }
+    fn new(rule: &RateRule, due: PollDue, now: Now) -> SlotLine {
+        SlotLine {
+            queue: NO_NODE,
+            rule: *rule,
+            due,
+            poll_ns: POLL_MAX_NS >> POLL_HALVINGS,
+            served_at: now,
+            asking: NO_NODE,
+            may_be_free: false,
+            freed: FreedRate::starting(now),
+        }
+    }
+
+    /// The time until the next poll: a small part of the time for which requests hold slots, which is about the time
+    /// since the last slot here for each slot of this gateway's share.
+    fn next_poll_ns(&self, nodes: u64, now: Now) -> u64 {
+        let share = (4 * self.rule.capacity() / nodes.max(1)).clamp(1, POLL_PART);
+        let span = now.ns_since(self.served_at) / POLL_PART * share;
+        // Polls of several keys coincide, and share their calls.
+        let halvings = (POLL_MAX_NS / span.max(1) + 1).next_power_of_two().ilog2();
+        POLL_MAX_NS >> halvings.min(POLL_HALVINGS)
+    }
+
+    fn describe_turn(&self, queues: &ShardQueues, gateway: u64, now: Now) -> GatewayTurn {
+        let waited_us = queues.head_since(self.queue).map(|since| now.ns_since(since) / 1_000);
+        GatewayTurn { gateway, waited_us, poll_us: self.poll_ns / 1_000 }
     }
 
     /// Returns whether this waiter was asking.

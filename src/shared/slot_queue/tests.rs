@@ -24,7 +24,7 @@ fn rule() -> RateRule {
 }
 
 fn join(queue: &SharedSlotQueue, fair: u64, terms: &SlotTerms) -> Result<SlotTicket, u64> {
-    let newcomer = SlotNewcomer { slot_key: KEY, rule: &rule(), cost: 1, fair };
+    let newcomer = SlotNewcomer { slot_key: KEY, rule: &rule(), cost: 1, fair, since: NOW };
     queue.join_queue(newcomer, terms, NOW).map(|(ticket, _)| ticket)
 }
 
@@ -56,7 +56,7 @@ fn one_waiter_at_a_time_asks_in_the_order_of_arrival() {
     queue.end_served(&KEY, &second, false, NOW);
     assert!(!asks(&queue, &third));
     queue.leave_queue(&KEY, &third, NOW);
-    assert!(!queue.has_waiters(&KEY) && queue.lines.lock().by_turn.is_empty());
+    assert!(!queue.has_waiters(&KEY) && queue.lines.lock().by_due.is_empty());
 }
 
 #[test]
@@ -87,29 +87,60 @@ fn a_wait_ends_and_a_displaced_waiter_is_rejected() {
     assert!(!asks(&queue, &greedy[1]) && asks(&queue, &modest), "they take turns");
 }
 
+const MS: u64 = 1_000_000;
+
+fn newcomer(rule: &RateRule, key: u8, since: Now) -> SlotNewcomer<'_> {
+    SlotNewcomer { slot_key: SlotKey { rule: 1, key: SharedKey([key; 16]) }, rule, cost: 1, fair: 0, since }
+}
+
+/// The keys to poll so many milliseconds later.
+fn polled_at(queue: &SharedSlotQueue, max: usize, later: u64) -> Option<Vec<(u8, bool)>> {
+    let (lines, _) = queue.take_polled(max, (7, 1), Now(NOW.0 + later * MS))?;
+    Some(lines.iter().map(|line| (line.slot_key.key.0[0], line.turn.waited_us.is_some())).collect())
+}
+
 #[test]
-fn keys_are_polled_in_turns_while_requests_wait() {
+fn keys_are_polled_in_turns_until_the_last_waiter_is_forgotten() {
     let queue = SharedSlotQueue::default();
-    assert!(queue.take_polled(2).is_none());
+    let polled = |later| polled_at(&queue, 2, later);
+    assert!(polled(0).is_none());
     let own = rule();
-    let newcomer = |key| SlotNewcomer {
-        slot_key: SlotKey { rule: 1, key: SharedKey([key; 16]) },
-        rule: &own,
-        cost: 1,
-        fair: 0,
-    };
-    let joined = [0, 1, 2].map(|key| queue.join_queue(newcomer(key), &TERMS, NOW).unwrap());
+    let joined = [0, 1, 2].map(|key| queue.join_queue(newcomer(&own, key, NOW), &TERMS, NOW).unwrap());
     assert_eq!(joined.map(|(_, starts_polls)| starts_polls), [true, false, false]);
-    let polled = || -> Vec<u8> {
-        let lines = queue.take_polled(2).unwrap();
-        lines.iter().map(|line| line.slot_key.key.0[0]).collect()
-    };
-    assert_eq!([polled(), polled(), polled()], [[0, 1], [2, 0], [1, 2]]);
-    queue.note_freed(&newcomer(0).slot_key);
-    assert_eq!(polled(), [1], "the waiter of the other asks already");
+    assert_eq!(polled(1), Some(vec![]));
+    assert_eq!(polled(1_000), Some(vec![(0, true), (1, true)]));
+    assert_eq!(polled(1_000), Some(vec![(2, true)]));
+    assert_eq!(polled(1_000), Some(vec![]));
+    queue.note_freed(&newcomer(&own, 0, NOW).slot_key);
+    assert_eq!(polled(2_000), Some(vec![(1, true)]), "the waiter of the other asks already");
     for (key, (ticket, _)) in [0, 1, 2].into_iter().zip(joined) {
-        queue.leave_queue(&newcomer(key).slot_key, &ticket, NOW);
+        queue.leave_queue(&newcomer(&own, key, NOW).slot_key, &ticket, NOW);
     }
-    assert!(queue.take_polled(2).is_none());
-    assert!(queue.join_queue(newcomer(0), &TERMS, NOW).unwrap().1, "polls begin again");
+    let (ticket, starts_polls) = queue.join_queue(newcomer(&own, 1, NOW), &TERMS, NOW).unwrap();
+    assert!(!starts_polls, "the store is still to forget the others");
+    let mut forgotten = polled(2_000).unwrap();
+    forgotten.sort();
+    assert_eq!(forgotten, [(0, false), (2, false)]);
+    queue.leave_queue(&newcomer(&own, 1, NOW).slot_key, &ticket, NOW);
+    assert!(polled(2_000).is_none(), "the store knows nothing of it");
+    assert!(queue.join_queue(newcomer(&own, 0, NOW), &TERMS, NOW).unwrap().1, "polls begin again");
+}
+
+/// The polls of a key in the time since its waiters had their last slot.
+#[test]
+fn polls_grow_rare_while_no_slot_comes() {
+    let (queue, own) = (SharedSlotQueue::default(), rule());
+    let (first, _) = queue.join_queue(newcomer(&own, 0, NOW), &TERMS, NOW).unwrap();
+    queue.join_queue(newcomer(&own, 0, NOW), &TERMS, NOW).unwrap();
+    // One of five slots is its share.
+    let polls = |span: std::ops::Range<u64>| {
+        span.filter(|later| !queue.take_polled(2, (7, 5), Now(NOW.0 + later * MS)).unwrap().0.is_empty())
+            .count()
+    };
+    let (early, late) = (polls(0..100), polls(2_000..4_000));
+    assert!((12..=40).contains(&early), "{early} in the first tenth of a second");
+    assert!((38..=42).contains(&late), "{late} in two seconds");
+    queue.end_served(&newcomer(&own, 0, NOW).slot_key, &first, false, Now(NOW.0 + 4_000 * MS));
+    let again = polls(4_000..4_150);
+    assert!((12..=40).contains(&again), "{again} after a slot");
 }

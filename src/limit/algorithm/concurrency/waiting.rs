@@ -264,7 +264,8 @@ impl ConcurrencyParams {
             self.waiting.fetch_sub(1, Relaxed);
         }
         let fair = if self.is_fair { units.fair_hash } else { 0 };
-        let waiter = NewWaiter { fair, cost: units.cost, span: units.cost.into(), until: None };
+        let (cost, span) = (units.cost, units.cost.into());
+        let waiter = NewWaiter { fair, cost, span, until: None, since: now };
         let node = queues.waiters.push_waiter(&mut slots.queue, waiter);
         self.waiting.fetch_add(1, Relaxed);
         queues.write_entry(entry, slots);

@@ -119,8 +119,10 @@ impl<S: Schedule> LeakyBucketParams<S> {
         if position.wait > 0 && !dry_run {
             let until = self.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
             let fair = if self.is_fair { units.fair_hash } else { 0 };
-            charge.node =
-                queues.push_waiter(&mut entry.queue, NewWaiter { fair, cost: units.cost, span, until });
+            charge.node = queues.push_waiter(
+                &mut entry.queue,
+                NewWaiter { fair, cost: units.cost, span, until, since: present },
+            );
             self.waiting.fetch_add(1, Relaxed);
         }
         let backlog = self.backlog_ticks(entry, present);

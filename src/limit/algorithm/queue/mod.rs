@@ -64,6 +64,8 @@ pub(crate) struct NewWaiter {
     pub span: u128,
     /// The end of its wait.
     pub until: Option<Now>,
+    /// The moment at which it began to wait.
+    pub since: Now,
 }
 
 struct QueuedWaiter {
@@ -101,6 +103,11 @@ impl ShardQueues {
     /// The cost of the waiter that departs next.
     pub(crate) fn head_cost(&self, queue: u32) -> u64 {
         self.waiters.get(self.head_node(queue)).map_or(0, |waiter| waiter.own.cost)
+    }
+
+    /// The moment since which the waiter that departs next has waited.
+    pub(crate) fn head_since(&self, queue: u32) -> Option<Now> {
+        self.waiters.get(self.head_node(queue)).map(|waiter| waiter.own.since)
     }
 
     /// The span of the waiter that departs next, if it fits.

@@ -6,7 +6,7 @@ use super::*;
 fn the_number_of_fair_queues_is_bounded() {
     let (mut queues, mut queue) = (ShardQueues::default(), NO_NODE);
     let mut join = |fair| {
-        queues.push_waiter(&mut queue, NewWaiter { fair, cost: 1, span: 1, until: None });
+        queues.push_waiter(&mut queue, NewWaiter { fair, cost: 1, span: 1, until: None, since: Now(0) });
         (queues.fair_queues(queue).count(), queues.find_fair_queue(queue, fair))
     };
     for fair in 0..u64::from(FAIR_QUEUES_MAX) {
