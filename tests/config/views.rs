@@ -17,6 +17,8 @@ limits:
   turns: {{ algorithm: leaky_bucket, rate: 10/s, fair_by: uri }}
   fixed: {{ algorithm: fixed_window, rate: 10/s }}
   slots: {{ algorithm: concurrency, max_concurrent: 1 }}
+  waited: {{ algorithm: concurrency, max_concurrent: 9, queue: 1 }}
+  adaptive: {{ algorithm: concurrency, max_concurrent: auto }}
   wrong: {{ rate: 10 }}
   dear: {{ rate: 100/s, cost: 50 }}
   login: {{ rate: 10/m, charge: {{ reserve: 4 }} }}
@@ -25,7 +27,7 @@ limits:
 locations:
   - path: /all
     upstream: demo
-    limits: [tokens, short, pair, queue, turns, fixed, slots, dear, login, bytes, shared]
+    limits: [tokens, short, pair, queue, turns, fixed, slots, waited, adaptive, dear, login, bytes, shared]
   - {{ path: /, upstream: demo, limits: [{entry}] }}
 "#
     )
@@ -59,7 +61,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("{ use: tokens, burst: [5, 6] }", "2 numbers of burst for one rate", "one number for each rate"),
     ("{ use: pair, burst: 5 }", "one burst for 2 rates", "one number for each rate"),
     ("{ use: [tokens], burst: 5 }", "`use` must be one value", ""),
-    ("{ use: tokens, rate: 5/s }", "`rate` belongs to the limit", "its own burst, queue or max_wait"),
+    (
+        "{ use: tokens, rate: 5/s }",
+        "`rate` belongs to the limit",
+        "its own burst, queue, max_wait or max_concurrent",
+    ),
     ("{ use: tokens, key: account, burst: 2 }", "`key` belongs to the limit", "write the rest under limits"),
     (
         "{ use: tokens, queue: 5 }",
@@ -77,13 +83,17 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "{ use: fixed, burst: 3 }",
         "the limit `fixed` is a fixed_window",
-        "only a token_bucket or a leaky_bucket",
+        "only a token_bucket, a leaky_bucket or a concurrency",
     ),
     (
         "{ use: slots, queue: 3 }",
-        "the limit `slots` is a concurrency",
-        "only a token_bucket or a leaky_bucket",
+        "`queue` of the limit `slots`, a concurrency, is the same everywhere",
+        "write max_concurrent",
     ),
+    ("{ use: slots, max_concurrent: 0 }", "`0` is", ""),
+    ("{ use: tokens, max_concurrent: 3 }", "`max_concurrent` of the limit `tokens`", "write a burst"),
+    ("{ use: waited, max_concurrent: 3 }", "the limit `waited` has a queue", "a limit of its own"),
+    ("{ use: adaptive, max_concurrent: 3 }", "the limit `adaptive` has a queue, or follows", ""),
     ("{ use: dear, burst: 40 }", "a cost of 50 can never pass: burst is 40", "at most 40"),
     ("{ use: login, burst: 3 }", "a reservation of 4 can never pass: burst is 3", "at least 4"),
     ("{ use: bytes, burst: 5 }", "`5` is a number, and the rate of this limit is a size", "10MiB"),
@@ -106,7 +116,7 @@ fn mistakes_of_views_are_told_where_they_are() {
         assert_eq!(problems.len(), 1, "{entry}: {found}");
         assert!(problems[0].message.starts_with(message), "{entry}: {found}");
         assert!(problems[0].suggestion.clone().unwrap_or_default().contains(help), "{entry}: {found}");
-        assert!(problems[0].line >= 18, "{entry}: {found}");
+        assert!(problems[0].line >= 20, "{entry}: {found}");
     }
     assert_eq!(problems("{ use: wrong, burst: 5 }"), [], "the limit is wrong, not its use");
 }
@@ -115,6 +125,7 @@ fn bursts(numbers: &Algorithm) -> Vec<u64> {
     match numbers {
         Algorithm::TokenBucket { rates } => rates.iter().map(|one| one.burst).collect(),
         Algorithm::LeakyBucket { rates, .. } => rates.iter().map(|one| one.queue).collect(),
+        Algorithm::Concurrency { max, .. } => vec![u64::from(*max)],
         other => panic!("{other:?}"),
     }
 }
@@ -138,6 +149,7 @@ fn a_view_has_the_rates_of_its_limit_and_other_numbers() {
         ("queue", "queue: 0", vec![0]),
         ("queue", "queue: 9, max_wait: 2s", vec![9]),
         ("dear", "burst: 50", vec![50]),
+        ("slots", "max_concurrent: 3", vec![3]),
         ("bytes", "burst: 8MiB", vec![8192]),
     ] {
         let (config, warnings) = valid(&format!("{{ use: {name}, {fields} }}"));
@@ -206,7 +218,7 @@ fn small_bursts_and_long_queues_of_a_place_are_warned_of() {
         let (_, warnings) = valid(entry);
         let warning = warnings.iter().find(|warning| warning.code == code).expect(entry);
         assert!(warning.message.starts_with(message), "{warning:?}");
-        assert_eq!(warning.line, 18, "{warning:?}");
+        assert_eq!(warning.line, 20, "{warning:?}");
     }
 }
 

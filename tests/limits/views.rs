@@ -368,3 +368,29 @@ fn a_dry_run_counts_at_every_place_and_never_rejects() {
     let (admit, reject) = (LimitOutcome::Admit, LimitOutcome::Reject);
     assert_eq!([0, 0, 0, 1, 1, 1].map(outcome), [admit, admit, reject, admit, admit, reject]);
 }
+
+/// Requests in flight at any place count at each of them, which compares them with its own number.
+#[test]
+fn places_of_one_concurrency_limit_share_its_slots() {
+    const PLACES: [u32; 3] = [4, 2, 6];
+    let gate = gate_of(&PLACES.map(concurrency));
+    let (mut held, mut used, mut refused, mut seed) = (Vec::new(), 0, [0; 3], 7_u64);
+    for _ in 0..2000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (place, cost, place_in_held) = ((seed >> 33) as usize % 3, 1 + (seed >> 40) % 2, seed >> 48);
+        if (seed >> 60) % 2 == 0 && !held.is_empty() {
+            let (_, cost) = held.swap_remove(place_in_held as usize % held.len());
+            used -= cost;
+            continue;
+        }
+        let verdict = gate.judge_at(place, 0, 1, cost).verdict;
+        let fits = used + cost <= u64::from(PLACES[place]);
+        assert_eq!(matches!(verdict, Verdict::Admit(_)), fits, "place {place}: {used} and {cost}");
+        match verdict {
+            Verdict::Admit(permit) => held.push((permit, cost)),
+            _ => refused[place] += 1,
+        }
+        used += if fits { cost } else { 0 };
+    }
+    assert!(refused.iter().all(|count| *count > 5), "{refused:?}");
+}

@@ -241,3 +241,45 @@ fn waiters_of_all_places_share_the_departures() {
     }
     assert_eq!(fleet.upstream.targets(), ["/first", "/long?1", "/long?2"]);
 }
+
+/// Slots in the store: the requests in flight of all gateways and places, compared with the number of each place.
+#[test]
+fn places_of_a_concurrency_limit_share_its_slots_in_the_store() {
+    let redis = Redis::start();
+    let gate = Gate::default();
+    let upstream = Upstream::new({
+        let gate = gate.clone();
+        move |seen| match seen.target.ends_with("/hold") {
+            true => Reply::text("held").held_by(&gate),
+            false => Reply::text("ok"),
+        }
+    });
+    let fleet = Fleet::start(2, |_, _| {
+        let (head, to) = (counting_on(&redis.url(), "200ms"), upstream.url());
+        format!(
+            "{head}limits: {{ all: {{ key: global, algorithm: concurrency, max_concurrent: 3 }} }}\nlocations:\n  \
+               - {{ path: /narrow, upstream: \"{to}\", limits: {{ use: all, max_concurrent: 1 }} }}\n  \
+               - {{ path: /wide, upstream: \"{to}\", limits: {{ use: all, max_concurrent: 4 }} }}\n  \
+               - {{ path: /, upstream: \"{to}\", limits: all }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    fleet.wait_nodes(2);
+    let [one, two] = [&fleet.gateways[0], &fleet.gateways[1]];
+    let statuses = |gateway: &Gateway| ["/narrow", "/", "/wide"].map(|path| gateway.get(path).status);
+    let mut held = Vec::new();
+    for (gateway, path, expected) in [
+        (one, "/narrow/hold", [503, 200, 200]),
+        (two, "/hold", [503, 200, 200]),
+        (two, "/wide/hold", [503, 503, 200]),
+        (one, "/wide/hold", [503, 503, 503]),
+    ] {
+        let mut client = gateway.client();
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        held.push(client);
+        eventually(path, || [one, two].iter().all(|gateway| statuses(gateway) == expected));
+    }
+    gate.open();
+    drop(held);
+    eventually("all slots are free", || [one, two].iter().all(|gateway| statuses(gateway) == [200; 3]));
+}

@@ -28,7 +28,9 @@ pub(crate) fn is_view(item: &FieldValue<'_>) -> bool {
 
 /// Reads the numbers of a view of `config`, laid over the limit's own.
 pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) -> Option<Algorithm> {
-    let own_fields = [chain_view::BURST.name, chain_view::QUEUE.name, chain_view::MAX_WAIT.name];
+    let [burst, queue] = [chain_view::BURST.name, chain_view::QUEUE.name];
+    let [max_wait, slots] = [chain_view::MAX_WAIT.name, chain_view::MAX_CONCURRENT.name];
+    let own_fields = [burst, queue, max_wait, slots];
     let written = || own_fields.iter().filter_map(|name| fields.find_by_name(name));
     if written().next().is_none() {
         if fields.whole.entries().len() > 1 {
@@ -43,20 +45,26 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
     }
     match &config.algorithm {
         Algorithm::TokenBucket { rates } => {
-            let foreign = [chain_view::QUEUE.name, chain_view::MAX_WAIT.name];
             let help = "in a token_bucket no request waits: write a burst";
-            let is_sound = report_foreign(fields, &foreign, config, help);
+            let is_sound = report_foreign(fields, &[queue, max_wait, slots], config, help);
             let numbers = read_token_bucket(fields, config, rates);
             numbers.filter(|_| is_sound)
         }
-        Algorithm::LeakyBucket { rates, max_wait } => {
+        Algorithm::LeakyBucket { rates, max_wait: own_wait } => {
             // It spaces the departures of all who wait for the key, wherever they came from.
             let help =
                 "the departures of all waiting requests are spaced by one burst: write queue or max_wait";
-            let is_sound = report_foreign(fields, &[chain_view::BURST.name], config, help);
-            let max_wait = fields.read(&chain_view::MAX_WAIT).unwrap_or(*max_wait);
+            let is_sound = report_foreign(fields, &[burst, slots], config, help);
+            let max_wait = fields.read(&chain_view::MAX_WAIT).unwrap_or(*own_wait);
             let rates = read_queues(fields, config, rates)?;
             is_sound.then_some(Algorithm::LeakyBucket { rates, max_wait })
+        }
+        Algorithm::Concurrency { min, max, queue: own_queue, max_wait: own_wait } => {
+            let help = "no request waits for these slots: write max_concurrent";
+            let is_sound = report_foreign(fields, &[burst, queue, max_wait], config, help);
+            let max = fields.read(&chain_view::MAX_CONCURRENT).map_or(*max, |slots| slots as u32);
+            let (min, queue, max_wait) = (*min, *own_queue, *own_wait);
+            is_sound.then_some(Algorithm::Concurrency { min, max, queue, max_wait })
         }
         _ => None,
     }
@@ -67,14 +75,19 @@ pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) ->
     let (reason, help) = match &config.algorithm {
         Algorithm::TokenBucket { .. } => return true,
         Algorithm::LeakyBucket { .. } if config.fair_by.is_empty() => return true,
+        Algorithm::Concurrency { min: None, queue: 0, .. } => return true,
         Algorithm::LeakyBucket { .. } => (
             "has fair_by: its waiting requests take turns in a queue of one length".to_owned(),
             "write the name alone, or a limit of its own",
         ),
+        Algorithm::Concurrency { .. } => (
+            "has a queue, or follows the latency of the upstream, as one for all places".to_owned(),
+            "write the name alone, or a limit of its own",
+        ),
         other => (
             format!("is a {}, which has neither a burst nor a queue in time", other.word()),
-            "only a token_bucket or a leaky_bucket has other numbers at a place: write the name alone, or a limit of \
-             its own",
+            "only a token_bucket, a leaky_bucket or a concurrency has other numbers at a place: write the name alone, \
+             or a limit of its own",
         ),
     };
     let message = format!("the limit `{}` {reason}", config.name);
@@ -91,7 +104,8 @@ pub(crate) fn report_limit_fields(fields: &FieldReader<'_>) -> bool {
         }
         is_sound = false;
         let message = format!("`{}` belongs to the limit, not to a place that uses it", key.name);
-        let help = "a place has its own burst, queue or max_wait; write the rest under limits";
+        let help =
+            "a place has its own burst, queue, max_wait or max_concurrent; write the rest under limits";
         value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
     }
     is_sound

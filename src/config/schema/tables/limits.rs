@@ -128,7 +128,7 @@ section! {
     /// A limit of the top with other numbers at this place. It counts in the limit's own counters: one state for each
     /// key, judged here by these numbers. Those that are missing are the limit's own.
     mod chain_view = "locations[].limits[]";
-    /// The limit: a token bucket or a leaky bucket.
+    /// The limit: a token bucket, a leaky bucket, or slots without a queue.
     USE: Text<String> = Text::new("the name of a limit", parse_name), "use", required, "per-ip";
     /// token_bucket: the size of the bucket at this place; with several rates a list. `auto` is the limit's own.
     BURST: OneOrMore<OrWord<NumberOrSize>> = OneOrMore(OrWord("auto", NumberOrSize)), "burst", "auto", "5";
@@ -136,6 +136,9 @@ section! {
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "10";
     /// leaky_bucket: the longest wait of requests to this place. `auto` is the limit's own.
     MAX_WAIT: OrWord<OrWord<Text<Duration>>> = OrWord("auto", OrWord("none", NONZERO_TIME)), "max_wait", "auto", "5s";
+    /// concurrency: the requests in flight, at all places together, above which this place takes no more. `auto` is
+    /// the limit's own.
+    MAX_CONCURRENT: OrWord<Number> = OrWord("auto", Number(1, u32::MAX as u64)), "max_concurrent", "auto", "5";
 }
 
 /// A part of a key.

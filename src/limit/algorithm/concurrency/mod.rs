@@ -3,6 +3,8 @@
 //!
 //! A freed slot is handed to the next waiter under the lock that frees it, so nobody overtakes those who wait. While
 //! requests wait, the entry of their key holds the place of its [`waited_slots`], and reads as full to newcomers.
+//!
+//! A view compares the slots in use with a number of its own.
 
 pub(crate) mod freed_rate;
 mod waited_slots;
@@ -24,6 +26,8 @@ pub(crate) use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 /// The slots of one limit.
 pub(crate) struct Concurrency {
     params: Arc<ConcurrencyParams>,
+    /// It judges by its own number, and counts in the table of the limit's own.
+    is_view: bool,
     pub(crate) table: Arc<Table<ConcurrencyEntry, ConcurrencyParams>>,
 }
 
@@ -102,7 +106,13 @@ impl Concurrency {
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
         });
         let table = spec.build_table(&params, |before| &before.table);
-        Concurrency { params, table }
+        Concurrency { params, is_view: spec.counted_by.is_some(), table }
+    }
+
+    /// Those in force in the table, or those of a view, for which nothing waits.
+    #[inline]
+    fn params_here<'a>(&'a self, in_force: &'a ConcurrencyParams) -> &'a ConcurrencyParams {
+        if self.is_view { &self.params } else { in_force }
     }
 
     /// The controller, if it has these bounds.
@@ -164,6 +174,7 @@ impl Concurrency {
         now: Now,
     ) -> Option<SlotGrant> {
         self.table.update_entry(key, now, |entry, _, params, shared| {
+            let params = self.params_here(params);
             params.take_slots(entry, slots, params.dry_queue(unenforced), shared)
         })
     }

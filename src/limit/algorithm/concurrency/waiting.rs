@@ -170,6 +170,7 @@ impl Concurrency {
     /// The slots of a key as one more request would find them.
     pub(crate) fn peek_slots(&self, units: &Units, now: Now) -> SlotOutlook {
         self.table.peek_entry(&units.key, |entry, queues, params| {
+            let params = self.params_here(params);
             let slots = queues.read_entry(*entry);
             let (in_flight, allowed) = (u64::from(slots.in_flight), params.max.allowed_slots());
             let free = if slots.queue == NO_NODE { allowed.saturating_sub(in_flight) } else { 0 };
