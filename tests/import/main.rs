@@ -9,6 +9,7 @@ mod support;
 
 mod cases;
 mod differential;
+mod exit_code;
 mod fuzz;
 mod ingress;
 mod nginx_model;

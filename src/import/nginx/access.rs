@@ -38,10 +38,18 @@ impl AccessPlan {
     }
 }
 
+/// The limits of a place with access rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LimitsBehind {
+    /// Each counts every address apart.
+    PerAddress,
+    Shared,
+}
+
 /// The rules of `allow` and `deny` at a level; the first one that matches decides.
 pub(super) fn read_access(
     rules: &[&Directive],
-    limited: bool,
+    behind: Option<LimitsBehind>,
     ledger: &FindingLedger,
 ) -> Result<AccessPlan, ImportFault> {
     let mut ordered: Vec<(IpNet, bool)> = Vec::new();
@@ -62,9 +70,12 @@ pub(super) fn read_access(
             )?,
         };
         ordered.extend(nets.into_iter().map(|net| (net, allowed)));
-        if limited {
+        if let Some(behind) = behind {
             let says = "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
-            ledger.differs(directive, says);
+            match behind == LimitsBehind::Shared && !allowed {
+                true => ledger.loses(directive, format!("{says}; its limits count several clients together")),
+                false => ledger.differs(directive, says),
+            }
         } else {
             ledger.exact(directive, "access");
         }
@@ -88,10 +99,12 @@ pub(super) fn read_access(
     Ok(AccessPlan { allow: Some(allowed), deny: Vec::new() })
 }
 
-/// The networks that `if ($variable) { return 403; }` of this level denies; other conditions get a finding.
+/// The networks that `if ($variable) { return 403; }` of this level denies; other conditions get a finding. `limited`:
+/// there are limits.
 pub(super) fn read_conditions(
     scope: &Scope<'_>,
     variables: &VariableTable<'_>,
+    limited: bool,
     ledger: &FindingLedger,
 ) -> Result<Vec<IpNet>, ImportFault> {
     let mut denied = Vec::new();
@@ -112,7 +125,13 @@ pub(super) fn read_conditions(
             Some(Err(why)) => lose_condition(directive, &why, ledger),
             None => {
                 let why = "the gateway has no conditions";
-                if directive.children().iter().any(super::location_tree::subtree_guards) {
+                // They end the search for limits, or change it.
+                let leaves =
+                    |inner: &Directive| matches!(inner.name.as_str(), "return" | "rewrite" | "break");
+                let inside = directive.children();
+                if inside.iter().any(super::location_tree::subtree_guards)
+                    || limited && inside.iter().any(leaves)
+                {
                     lose_condition(directive, why, ledger);
                 } else {
                     ledger.skips(directive, why);

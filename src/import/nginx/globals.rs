@@ -40,7 +40,15 @@ pub(super) fn read_server_fields(
     if !times.is_empty() {
         fields.push(PlannedField::new("timeouts", flow_map(&times), ""));
     }
-    if http.is_on("underscores_in_headers") {
+    let passes = http.is_on("underscores_in_headers");
+    for scope in scopes {
+        let Some(directive) = scope.value_of("underscores_in_headers") else { continue };
+        match scope.is_on("underscores_in_headers") == passes {
+            true => ledger.exact(directive, "server: { underscore_headers }"),
+            false => ledger.skips(directive, "server.underscore_headers is the same for all servers"),
+        }
+    }
+    if passes {
         fields.push(PlannedField::new("underscore_headers", "pass", ""));
     }
     Ok(fields)
@@ -104,7 +112,7 @@ fn read_client_address(
     }
     if let Some(directive) = directive {
         match header.eq_ignore_ascii_case("x-forwarded-for") && !first.is_on("real_ip_recursive") {
-            true => ledger.differs(
+            true => ledger.loses(
                 directive,
                 "the right-most address that is not of a trusted proxy counts, as with `real_ip_recursive on`",
             ),

@@ -1,9 +1,12 @@
 //! The key of a zone: which requests it counts, and by what.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use super::pieces::{TextPart, split_variables};
 use super::variables::{GeoVariable, MapVariable, Variable, VariableTable};
+use crate::config::value::names::parse_method;
 
 /// A key that the gateway knows. Requests without it, and those that are exempt, are not counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,8 +18,10 @@ pub(super) struct ZoneKey {
     pub bypass: Vec<IpNet>,
     /// Empty = any.
     pub methods: Vec<String>,
-    /// What differs, in words.
+    /// What differs without another decision, in words.
     pub differences: Vec<String>,
+    /// Why some requests are counted otherwise than by nginx.
+    pub losses: Vec<String>,
     /// The key names the server, which is a constant there.
     pub by_server: bool,
     /// The key is always empty: nothing is counted.
@@ -70,12 +75,35 @@ fn read_key(text: &str, table: &VariableTable<'_>, followed: usize) -> Result<Zo
         (_, 0) => {
             let says =
                 "requests that lack all parts of the key are counted together; nginx does not count them";
-            key.differences.push(says.to_owned());
+            key.losses.push(says.to_owned());
             Some("shared")
         }
         _ => Some("shared"),
     };
+    if runs_together(&pieces) {
+        let says = "nginx joins the parts of the key, so that `a` and `bc` count together with `ab` and `c`";
+        key.losses.push(says.to_owned());
+    }
     Ok(key)
+}
+
+/// Whether different values of two variables can make the same text.
+fn runs_together(pieces: &[TextPart]) -> bool {
+    let is_fixed = |name: &str| matches!(name, "binary_remote_addr" | "server_name");
+    let is_loose = |piece: &TextPart| matches!(piece, TextPart::Variable(name) if !is_fixed(name));
+    pieces.iter().enumerate().any(|(place, piece)| {
+        let behind = &pieces[place + 1..];
+        let TextPart::Variable(name) = piece else { return false };
+        let is_word = matches!(name.as_str(), "remote_addr" | "host" | "request_method");
+        let ends_word = match behind.first() {
+            Some(TextPart::Text(text)) => {
+                !text.starts_with(|c: char| c.is_ascii_alphanumeric() || "-._:".contains(c))
+            }
+            Some(TextPart::Variable(next)) => matches!(next.as_str(), "uri" | "document_uri"),
+            None => true,
+        };
+        is_loose(piece) && behind.iter().any(is_loose) && !(is_word && ends_word)
+    })
 }
 
 enum Presence {
@@ -93,28 +121,39 @@ fn read_part(name: &str, key: &mut ZoneKey) -> Result<Presence, String> {
         "binary_remote_addr" | "remote_addr" => push("ip".to_owned()),
         "uri" | "document_uri" => push("uri".to_owned()),
         "host" => push("host".to_owned()),
+        "http_host" => {
+            push("host".to_owned());
+            key.losses.push("the host is counted in lower case and without its port".to_owned());
+        }
         "request_method" => push("method".to_owned()),
         "server_name" => key.by_server = true,
         _ => {
-            let (part, says) = if let Some(header) = name.strip_prefix("http_") {
+            let part = if let Some(header) = name.strip_prefix("http_") {
                 let header = header.replace('_', "-");
-                let says = format!("a request with two fields {header} gets 400");
-                (format!("header:{header}"), says)
+                let says = format!(
+                    "a request with two fields {header} gets 400; nginx joins them, or takes the first"
+                );
+                // Clients of HTTP/2 may send each cookie in a field of its own, and proxies add fields of their own.
+                match header.as_str() {
+                    "cookie" | "x-forwarded-for" | "via" => key.losses.push(says),
+                    _ => key.differences.push(says),
+                }
+                format!("header:{header}")
             } else if let Some(cookie) = name.strip_prefix("cookie_") {
-                (format!("cookie:{cookie}"), String::new())
+                key.losses.push("nginx finds the cookie in any case, and takes the first one".to_owned());
+                format!("cookie:{cookie}")
             } else if let Some(argument) = name.strip_prefix("arg_") {
-                let says =
-                    "the parameter is decoded before it is counted, and its name is compared with its case";
-                (format!("query:{argument}"), says.to_owned())
+                let says = "nginx finds the parameter in any case, takes the first one, and decodes nothing";
+                key.losses.push(says.to_owned());
+                format!("query:{argument}")
             } else {
                 return Err(format!("the gateway does not count by ${name}"));
             };
             if part.ends_with([':', '-']) {
                 return Err(format!("the gateway does not count by ${name}"));
             }
-            push(part);
-            if !says.is_empty() {
-                key.differences.push(says);
+            if !key.parts.contains(&part) {
+                key.parts.push(part);
             }
             return Ok(Presence::MayBeMissing);
         }
@@ -192,32 +231,38 @@ fn exempt_by_source(
         let found = map.entries.iter().find(|(pattern, _)| pattern.eq_ignore_ascii_case(text));
         found.map_or(map.default.as_str(), |(_, value)| value.as_str())
     };
-    let has_regex = map.entries.iter().any(|(pattern, _)| pattern.starts_with('~'));
+    let is_text = map.entries.iter().all(|(pattern, _)| !pattern.starts_with('~'));
     let variable = map.source.strip_prefix('$').unwrap_or_default();
-    if !has_regex && let Some(Variable::Geo(geo)) = table.find(variable) {
+    if is_text && let Some(Variable::Geo(geo)) = table.find(variable) {
         key.bypass.extend(geo.networks_with(|value| value_for(value).is_empty())?);
         return Ok(());
     }
-    if !has_regex && matches!(variable, "remote_addr") && !map.default.is_empty() {
+    if is_text && variable == "remote_addr" && !map.default.is_empty() {
         let exempt = map.entries.iter().filter(|(_, value)| value.is_empty());
-        let nets: Option<Vec<IpNet>> =
-            exempt.map(|(text, _)| text.parse::<std::net::IpAddr>().ok().map(IpNet::from)).collect();
-        if let Some(nets) = nets {
-            key.bypass.extend(nets);
+        // nginx compares texts, so that only the usual one is ever found.
+        let address =
+            |text: &str| text.parse().ok().filter(|ip: &IpAddr| ip.to_string().eq_ignore_ascii_case(text));
+        key.bypass.extend(exempt.filter_map(|(text, _)| address(text)).map(IpNet::from));
+        return Ok(());
+    }
+    if is_text && variable == "request_method" && map.default.is_empty() && key.methods.is_empty() {
+        let counted = map.entries.iter().filter(|(_, value)| !value.is_empty());
+        let methods: Vec<String> = counted.map(|(method, _)| method.to_ascii_uppercase()).collect();
+        if methods.iter().all(|method| parse_method(method).is_ok()) {
+            if methods.contains(&"GET".to_owned()) && !methods.contains(&"HEAD".to_owned()) {
+                key.losses.push("HEAD is limited like GET".to_owned());
+            }
+            key.methods = methods;
             return Ok(());
         }
     }
-    if !has_regex && variable == "request_method" && map.default.is_empty() {
-        let counted = map.entries.iter().filter(|(_, value)| !value.is_empty());
-        key.methods = counted.map(|(method, _)| method.to_ascii_uppercase()).collect();
-        if key.methods.iter().any(|method| method == "GET")
-            && !key.methods.iter().any(|method| method == "HEAD")
-        {
-            key.differences.push("HEAD is limited like GET".to_owned());
-        }
+    // Without a value of its own key nothing is counted in any case.
+    let by_source = read_key(&map.source, table, FOLLOWED_MAX).is_ok_and(|source| source.parts == key.parts);
+    let exempts_missing = map.entries.iter().all(|(pattern, value)| pattern.is_empty() || !value.is_empty());
+    if is_text && by_source && key.missing == Some("skip") && exempts_missing && !map.default.is_empty() {
         return Ok(());
     }
-    key.differences.push(format!(
+    key.losses.push(format!(
         "requests that `map {} …` exempts are limited like all others: a limit exempts by address and method only",
         map.source
     ));

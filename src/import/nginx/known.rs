@@ -194,7 +194,6 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "ssl_stapling_responder",
             "ssl_early_data",
             "ssl_trusted_certificate",
-            "allow_methods",
             "proxy_force_ranges",
             "ancient_browser",
             "modern_browser",
@@ -242,7 +241,6 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "proxy_send_lowat",
             "send_lowat",
             "http2",
-            "underscores_in_headers",
             "keepalive_requests",
             "ssl_ciphers",
             "ssl_prefer_server_ciphers",
@@ -334,6 +332,7 @@ const TRANSLATED: &[&str] = &[
     "proxy_pass",
     "return",
     "satisfy",
+    "underscores_in_headers",
 ];
 
 /// Whether a directive without a finding is one whose reader found no effect.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::access::LimitsBehind;
 use super::key::ZoneKey;
 use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
@@ -54,8 +55,8 @@ pub(super) struct PlannedLimits {
 struct PlannedGroup {
     name: String,
     status: u16,
-    /// The shapes that are not those of the limit.
-    views: Vec<(BurstShape, String)>,
+    /// The numbers that are not those of the limit, with their entries in chains.
+    views: Vec<(UseNumbers, String)>,
 }
 
 const DEFAULT_STATUS: u16 = 503;
@@ -65,14 +66,34 @@ impl<'d, 'b> LimitBook<'d, 'b> {
         LimitBook { zones, ledger, groups: Vec::new() }
     }
 
-    /// The chain of a location, in nginx's order: rates before connections.
+    pub fn has_zones(&self) -> bool {
+        self.zones.zones().next().is_some()
+    }
+
+    /// `None` = the chain is empty.
+    pub fn limits_behind(&self, chain: &[LimitUse<'d>]) -> Option<LimitsBehind> {
+        let by_address = |limit: &LimitUse<'_>| {
+            let key = self.zones.find(&self.groups[limit.group].zone).map(|zone| &zone.key);
+            matches!(key, Some(Ok(key)) if key.parts.iter().any(|part| part == "ip"))
+        };
+        let behind =
+            if chain.iter().all(by_address) { LimitsBehind::PerAddress } else { LimitsBehind::Shared };
+        (!chain.is_empty()).then_some(behind)
+    }
+
+    /// Adds the limits of a scope to the chain of a location, in nginx's order: rates before connections. A kind that
+    /// it has already stays as it is.
     pub fn collect(
         &mut self,
+        chain: &mut Vec<LimitUse<'d>>,
         scope: &Scope<'d>,
         server_name: &str,
-    ) -> Result<Vec<LimitUse<'d>>, ImportFault> {
-        let mut chain = Vec::new();
+    ) -> Result<(), ImportFault> {
+        let before = chain.len();
         for name in ["limit_req", "limit_conn"] {
+            if chain[..before].iter().any(|limit| limit.directive.name == name) {
+                continue;
+            }
             let status = read_status(scope, name)?;
             let dry_run = scope.is_on(&format!("{name}_dry_run"));
             let mut zones = BTreeSet::new();
@@ -88,6 +109,9 @@ impl<'d, 'b> LimitBook<'d, 'b> {
                     return Err(ImportFault::new(&directive.at, message));
                 }
                 let Some(key) = self.usable_key(directive, zone) else { continue };
+                if key.parts.iter().any(|part| part == "uri") && scope.own("rewrite").is_some() {
+                    self.ledger.loses(directive, "nginx counts by the path that `rewrite` makes");
+                }
                 let server = key.by_server.then(|| server_name.to_owned());
                 let group = self.find_group(zone_name, server, dry_run);
                 let limit_use = LimitUse { directive, group, numbers, status };
@@ -95,8 +119,8 @@ impl<'d, 'b> LimitBook<'d, 'b> {
                 chain.push(limit_use);
             }
         }
-        self.note_both_kinds(&chain);
-        Ok(chain)
+        self.note_both_kinds(chain);
+        Ok(())
     }
 
     /// The key of a zone that counts something the gateway can count.
@@ -130,10 +154,10 @@ impl<'d, 'b> LimitBook<'d, 'b> {
     fn note_both_kinds(&self, chain: &[LimitUse<'d>]) {
         let is_rate = |limit: &&LimitUse<'_>| matches!(limit.numbers, UseNumbers::Burst(_));
         if chain.iter().any(|limit| is_rate(&limit)) {
-            for limit in chain.iter().filter(|limit| !is_rate(limit)) {
+            for limit in chain.iter().filter(|limit| !is_rate(limit) && !self.groups[limit.group].dry_run) {
                 let says =
                     "a request that it refuses is not charged to the rates of its chain, as it is in nginx";
-                self.ledger.differs(limit.directive, says);
+                self.ledger.loses(limit.directive, says);
             }
         }
     }
@@ -175,18 +199,23 @@ impl<'d, 'b> LimitBook<'d, 'b> {
         zone: &Zone<'d>,
         name: &str,
         fields: &mut Vec<PlannedField>,
-    ) -> Vec<(BurstShape, String)> {
+    ) -> Vec<(UseNumbers, String)> {
         let mut push =
             |name: &str, value: String, note: &str| fields.push(PlannedField::new(name, value, note));
-        let shapes: Vec<BurstShape> = group.uses.iter().filter_map(LimitUse::shape).collect();
+        let entry = |field: &str, number: u64| {
+            flow_map(&[("use".to_owned(), quote(name)), (field.to_owned(), number.to_string())])
+        };
         let Some(rate) = zone.rate else {
             let counts: Vec<u64> = group.uses.iter().filter_map(LimitUse::connections).collect();
-            let least = counts.iter().min().copied().unwrap_or(1);
+            let most = counts.iter().max().copied().unwrap_or(1);
             push("algorithm", "concurrency".to_owned(), "");
-            push("max_concurrent", least.to_string(), "");
-            self.note_stricter(group, |limit| limit.connections() != Some(least), &least.to_string());
-            return Vec::new();
+            push("max_concurrent", most.to_string(), "");
+            let other = counts.iter().filter(|count| **count != most);
+            return other
+                .map(|&count| (UseNumbers::Connections(count), entry("max_concurrent", count)))
+                .collect();
         };
+        let shapes: Vec<BurstShape> = group.uses.iter().filter_map(LimitUse::shape).collect();
         let plan = BurstPlan::build_group(&shapes);
         let BurstShape { burst, queue } = plan.base;
         push("algorithm", if plan.leaky { "leaky_bucket" } else { "token_bucket" }.to_owned(), "");
@@ -200,25 +229,20 @@ impl<'d, 'b> LimitBook<'d, 'b> {
             push("queue", queue.to_string(), "");
             push("max_wait", "none".to_owned(), "");
         }
-        if plan.is_stricter {
-            let says = format!("burst {burst}, queue {queue}");
-            self.note_stricter(group, |limit| limit.shape() != Some(plan.base), &says);
-        }
-        let entry = |BurstShape { burst, queue }: BurstShape| {
-            let (field, number) = if plan.leaky { ("queue", queue) } else { ("burst", burst) };
-            flow_map(&[("use".to_owned(), quote(name)), (field.to_owned(), number.to_string())])
-        };
-        plan.views.iter().flatten().map(|shape| (*shape, entry(*shape))).collect()
-    }
-
-    fn note_stricter(&self, group: &LimitGroup<'d>, differs: impl Fn(&LimitUse<'d>) -> bool, numbers: &str) {
-        for limit in group.uses.iter().filter(|limit| differs(limit)) {
+        let waits = |limit: &&LimitUse<'_>| limit.shape().is_some_and(|shape| shape.burst != burst);
+        for limit in group.uses.iter().filter(|limit| plan.leaky && waits(limit)) {
             let says = format!(
-                "the zone `{}` is used with several numbers; the strictest ones hold everywhere: {numbers}",
+                "the zone `{}` is used with several delays: as many pass as in nginx, but beyond {burst} they wait",
                 group.zone
             );
-            self.ledger.differs(limit.directive, says);
+            self.ledger.loses(limit.directive, says);
         }
+        let views = shapes.iter().zip(&plan.views).filter_map(|(shape, view)| {
+            let BurstShape { burst, queue } = (*view)?;
+            let text = if plan.leaky { entry("queue", queue) } else { entry("burst", burst) };
+            Some((UseNumbers::Burst(*shape), text))
+        });
+        views.collect()
     }
 
     fn finish_fields(
@@ -247,18 +271,19 @@ impl<'d, 'b> LimitBook<'d, 'b> {
     }
 
     fn tell(&self, group: &LimitGroup<'d>, zone: &Zone<'d>, key: &ZoneKey, name: &str) {
-        match key.differences.as_slice() {
-            [] => self.ledger.exact(zone.directive, format!("limit {name}")),
-            differences => {
+        match (key.losses.as_slice(), key.differences.as_slice()) {
+            ([], []) => self.ledger.exact(zone.directive, format!("limit {name}")),
+            ([], differences) => {
                 self.ledger.differs(zone.directive, format!("limit {name}: {}", differences.join("; ")))
             }
+            (losses, _) => self.ledger.loses(zone.directive, format!("limit {name}: {}", losses.join("; "))),
         }
         let live = |other: &LimitGroup<'_>| other.zone == group.zone && !other.dry_run;
         for limit in &group.uses {
             if group.dry_run && self.groups.iter().any(live) {
                 let says =
                     "the dry run has counters of its own; in nginx it also counts for the enforced limit";
-                self.ledger.differs(limit.directive, says);
+                self.ledger.loses(limit.directive, says);
             } else if !self.ledger.is_told(limit.directive) {
                 self.ledger.exact(limit.directive, format!("limit {name}"));
             }
@@ -288,7 +313,7 @@ impl PlannedLimits {
         let mut entries: Vec<String> = Vec::new();
         for limit in chain {
             let Some(group) = self.groups.get(limit.group) else { continue };
-            let view = group.views.iter().find(|(shape, _)| Some(*shape) == limit.shape());
+            let view = group.views.iter().find(|(numbers, _)| *numbers == limit.numbers);
             entries.push(view.map_or_else(|| quote(&group.name), |(_, entry)| entry.clone()));
         }
         let fits = |limit: &&LimitUse<'_>| {

@@ -130,6 +130,7 @@ fn translate_http<'d>(
             .collect();
         place_locations(number, &plans, &listeners, named, finished, &mut file.locations);
     }
+    tell_judging(http, &zones, ledger);
     tell_unused(&zones, &variables, http, ledger);
     file.upstreams = context.upstreams.planned;
     file.limits = limits.limits;
@@ -180,6 +181,32 @@ fn place_locations(
             out.push(location);
         }
     }
+}
+
+/// Directives that change what limits count, or are limits of their own.
+fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>, ledger: &FindingLedger) {
+    let used = || zones.zones().filter(|zone| ledger.is_told(zone.directive));
+    let mut parts = used().filter_map(|zone| zone.key.as_ref().ok()).flat_map(|key| &key.parts);
+    // A name without a dash has no other spelling.
+    let by_dashed = parts.any(|part| part.starts_with("header:") && part.contains('-'));
+    let by_slots = used().any(|zone| zone.rate.is_none());
+    visit_all(http, &mut |directive| {
+        let why = match (directive.name.as_str(), directive.arg(0)) {
+            ("underscores_in_headers", "on") | ("ignore_invalid_headers", "off") if by_dashed => {
+                "nginx also counts by a header with underscores in its name; the limits do not find it"
+            }
+            ("merge_slashes", "off") if used().next().is_some() => {
+                "the gateway merges slashes, so that such paths may have other limits"
+            }
+            ("proxy_ignore_client_abort", "on") if by_slots => {
+                "a request that its client gives up is no longer counted as a connection"
+            }
+            ("set", "$limit_rate") => "the pace depends on a variable",
+            ("proxy_limit_rate", rate) if rate != "0" => "the gateway reads from a server at any pace",
+            _ => return,
+        };
+        ledger.loses(directive, why);
+    });
 }
 
 /// Zones, variables and upstreams that nothing refers to.

@@ -1,6 +1,6 @@
 //! The locations of one server as those of gateway.yaml.
 
-use super::access::{AccessPlan, read_access, read_conditions};
+use super::access::{AccessPlan, LimitsBehind, read_access, read_conditions};
 use super::content::{LocationContent, read_content};
 use super::error_pages::read_error_pages;
 use super::flatten::{FlatLocation, flatten_server};
@@ -40,7 +40,7 @@ pub(super) fn read_site<'d>(
     server_name: &str,
     context: &mut SiteContext<'d, '_>,
 ) -> Result<Vec<SiteLocation<'d>>, ImportFault> {
-    let denied = read_conditions(&root.scope, context.variables, context.ledger)?;
+    let denied = read_conditions(&root.scope, context.variables, context.limits.has_zones(), context.ledger)?;
     if let Some(action) = read_return(&root.scope, server_name, context.ledger)? {
         // It comes before locations are searched.
         let why = "the `return` of the server comes first";
@@ -126,19 +126,21 @@ fn read_location<'d>(
     let LocationContent { fields, named, forwards } =
         read_content(location.node, root, server_name, &mut context.upstreams, context.ledger)?;
     plan.fields.extend(fields);
-    let mut chain = context.limits.collect(scope, server_name)?;
-    // The limits of a named location hold for requests that met none before.
-    if let Some(named) = named.filter(|_| chain.is_empty()) {
-        chain = context.limits.collect(&named.scope, server_name)?;
+    let mut chain = Vec::new();
+    context.limits.collect(&mut chain, scope, server_name)?;
+    // The limits of a named location hold for requests that met none of their kind before.
+    if let Some(named) = named {
+        context.limits.collect(&mut chain, &named.scope, server_name)?;
     }
     let status = chain.first().map(|limit| limit.status);
     let on_reject =
         read_error_pages(scope, root, status, server_name, &mut context.upstreams, context.ledger)?;
     plan.fields.extend(read_response_headers(scope, server_name, context.ledger));
-    let access = read_access(&scope.nearest_of(&["allow", "deny"]), !chain.is_empty(), context.ledger)?;
+    let behind = context.limits.limits_behind(&chain);
+    let access = read_access(&scope.nearest_of(&["allow", "deny"]), behind, context.ledger)?;
     plan.fields.extend(access.into_field());
     plan.fields.extend(read_bandwidth(scope, context.ledger)?);
-    let other_methods = read_limit_except(scope, &mut plan, context.ledger)?;
+    let other_methods = read_limit_except(scope, &mut plan, behind, context.ledger)?;
     if let Some((access, methods)) = other_methods {
         let mut other = plan.clone();
         other.methods.clear();
@@ -177,7 +179,8 @@ fn add_denied(
 ) -> Result<(), ImportFault> {
     let mut all = denied.to_vec();
     if location.node.directive.is_some() {
-        all.extend(read_conditions(&location.node.scope, context.variables, context.ledger)?);
+        let limited = context.limits.has_zones();
+        all.extend(read_conditions(&location.node.scope, context.variables, limited, context.ledger)?);
     }
     if all.is_empty() {
         return Ok(());
@@ -250,6 +253,7 @@ fn read_bandwidth(scope: &Scope<'_>, ledger: &FindingLedger) -> Result<Option<Pl
 fn read_limit_except(
     scope: &Scope<'_>,
     plan: &mut LocationPlan,
+    behind: Option<LimitsBehind>,
     ledger: &FindingLedger,
 ) -> Result<Option<(AccessPlan, Vec<String>)>, ImportFault> {
     let Some(directive) = scope.own("limit_except") else { return Ok(None) };
@@ -264,7 +268,7 @@ fn read_limit_except(
         ledger.skip_all(directive.children(), "its `limit_except` is not translated");
         return Ok(None);
     }
-    let access = read_access(&rules, false, ledger)?;
+    let access = read_access(&rules, behind, ledger)?;
     ledger.exact(directive, "a location for these methods, and one for all others");
     plan.methods.clear();
     Ok(Some((access, methods)))

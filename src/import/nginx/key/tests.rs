@@ -51,10 +51,26 @@ fn methods_and_addresses_exempt() {
 }
 
 #[test]
-fn an_exemption_that_cannot_be_written_is_a_difference() {
+fn an_exemption_that_cannot_be_written_is_lost() {
     let key = read("map $http_x_internal $key { default $binary_remote_addr; yes \"\"; }", "$key").unwrap();
     assert_eq!(key.parts, ["ip"]);
-    assert!(key.differences[0].contains("limited like all others"), "{key:?}");
+    assert!(key.losses[0].contains("limited like all others"), "{key:?}");
+    let key = read("map $http_x $key { default $http_x; \"\" \"\"; }", "$key").unwrap();
+    assert_eq!((key.missing, key.losses.len()), (Some("skip"), 0), "a header that is missing is not counted");
+    let get = read("map $request_method $key { GET $host; }", "$key").unwrap();
+    assert!(get.losses[0].contains("HEAD"), "{get:?}");
+    let key = read("map $remote_addr $key { 0:0::1 ''; default $host; }", "$key").unwrap();
+    assert!(key.bypass.is_empty() && key.losses.is_empty(), "nginx never writes the address so: {key:?}");
+}
+
+#[test]
+fn parts_whose_values_run_together_are_lost() {
+    for exact in ["$binary_remote_addr$http_x", "$http_x", "a$http_x-b", "$host$uri", "$remote_addr|$uri"] {
+        assert_eq!(read("", exact).unwrap().losses.len(), 0, "{exact}");
+    }
+    for lost in ["$remote_addr$http_x", "$http_x:$http_y", "$uri$http_x", "$host-$uri", "$http_x$uri"] {
+        assert!(read("", lost).unwrap().losses.join(" ").contains("joins the parts"), "{lost}");
+    }
 }
 
 #[test]
