@@ -2,6 +2,7 @@
 
 use http::HeaderValue;
 
+use super::aws_framing::AwsFraming;
 use super::event_framing::{EventFraming, FramePiece};
 
 /// How documents stand in a body, with the state between its pieces.
@@ -10,11 +11,15 @@ pub(super) enum BodyFraming {
     /// The body is one document.
     Document,
     Events(EventFraming),
+    Messages(AwsFraming),
     /// Each line is a document.
     Lines,
     /// Compressed, or of a type that is not read.
     Opaque,
 }
+
+/// Types of JSON by lines; the last is that of Cohere.
+const LINE_TYPES: [&[u8]; 3] = [b"application/x-ndjson", b"application/jsonl", b"application/stream+json"];
 
 // === impl BodyFraming ===
 
@@ -26,8 +31,10 @@ impl BodyFraming {
         let is_type = |name: &[u8]| is_word(essence, name);
         if is_type(b"text/event-stream") {
             BodyFraming::Events(EventFraming::default())
-        } else if is_type(b"application/x-ndjson") || is_type(b"application/jsonl") {
+        } else if LINE_TYPES.iter().any(|name| is_type(name)) {
             BodyFraming::Lines
+        } else if is_type(b"application/vnd.amazon.eventstream") {
+            BodyFraming::Messages(AwsFraming::default())
         } else if is_type(b"application/json") || is_json_suffix(essence) {
             BodyFraming::Document
         } else {
@@ -39,6 +46,7 @@ impl BodyFraming {
         match self {
             BodyFraming::Document => each(FramePiece::Data(bytes)),
             BodyFraming::Events(stream) => stream.scan(bytes, each),
+            BodyFraming::Messages(stream) => stream.scan(bytes, each),
             BodyFraming::Lines => {
                 let mut start = 0;
                 for end in memchr::memchr_iter(b'\n', bytes) {

@@ -1,94 +1,114 @@
 //! The members of the responses of language models: usage, and texts.
 //!
-//! OpenAI chat completions, completions and Responses, Anthropic messages, and what speaks like them, as vLLM does;
-//! Ollama's own API.
+//! OpenAI chat completions, completions and Responses, Anthropic messages, and what speaks like them, as vLLM and Groq;
+//! Gemini, Bedrock Converse, Cohere, Replicate; Ollama, text-generation-inference and llama.cpp with their own APIs.
 
 /// A number of a usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UsageField {
     /// All input: what the usage says of caches is part of it.
     Prompt,
-    /// Input without what Anthropic read from caches and wrote to them.
+    /// Input of tools, beside the prompt.
+    ToolPrompt,
+    /// Input without what was read from caches and written to them.
     Input,
+    /// Input by its tokens, which are listed.
+    ListedInput,
     Output,
+    /// Reasoning, beside the other output.
+    Thoughts,
+    /// Prompt and output, and what else some servers name in no other number.
+    Total,
     /// The part of the input that was read from a cache.
     CachedPart,
     CacheRead,
     CacheWrite,
 }
 
-pub(super) const USAGE_FIELDS: usize = 6;
+pub(super) const USAGE_FIELDS: usize = UsageField::CacheWrite as usize + 1;
 
-/// Where documents say them. Of two members for one field in a document the later of these counts.
-pub(super) const USAGE_PATHS: [(&str, UsageField); 17] = [
-    ("prompt_eval_count", UsageField::Prompt),
-    ("usage/prompt_tokens", UsageField::Prompt),
-    // `message` holds the usage of Anthropic's first event, `response` that of the events of OpenAI Responses.
-    ("message/usage/input_tokens", UsageField::Input),
-    ("response/usage/input_tokens", UsageField::Input),
-    ("usage/input_tokens", UsageField::Input),
-    ("eval_count", UsageField::Output),
-    ("message/usage/output_tokens", UsageField::Output),
-    ("response/usage/output_tokens", UsageField::Output),
-    ("usage/output_tokens", UsageField::Output),
-    ("usage/completion_tokens", UsageField::Output),
-    ("response/usage/input_tokens_details/cached_tokens", UsageField::CachedPart),
-    ("usage/input_tokens_details/cached_tokens", UsageField::CachedPart),
-    ("usage/prompt_tokens_details/cached_tokens", UsageField::CachedPart),
-    ("message/usage/cache_read_input_tokens", UsageField::CacheRead),
-    ("usage/cache_read_input_tokens", UsageField::CacheRead),
-    ("message/usage/cache_creation_input_tokens", UsageField::CacheWrite),
-    ("usage/cache_creation_input_tokens", UsageField::CacheWrite),
+/// The member itself stands at the top of a document.
+const TOP: &str = "";
+const USAGE: &str = "usage/";
+const OPENAI: &str = "x_groq/usage/ usage/";
+/// `response` holds the usage of the events of OpenAI Responses, `message` that of Anthropic's first event: of output
+/// this says one token, before there is any.
+const RESPONSES: &str = "response/usage/ usage/";
+const ANTHROPIC: &str = "message/usage/ usage/";
+/// A stream of Gemini may be one array.
+const GEMINI: &str = "usageMetadata/ */usageMetadata/";
+const COHERE: &str = "meta/ response/meta/ usage/ delta/usage/";
+const TGI: &str = "details/ */details/";
+
+/// The places and the name of each number. Of two members for one field in a document the later of these counts.
+pub(super) const USAGE_NUMBERS: [(&str, &str, UsageField); 33] = [
+    (TOP, "prompt_eval_count", UsageField::Prompt),
+    (TOP, "tokens_evaluated", UsageField::Prompt),
+    (OPENAI, "prompt_tokens", UsageField::Prompt),
+    (GEMINI, "promptTokenCount", UsageField::Prompt),
+    (GEMINI, "toolUsePromptTokenCount", UsageField::ToolPrompt),
+    ("message/usage/", "input_tokens", UsageField::Input),
+    (RESPONSES, "input_tokens", UsageField::Input),
+    (USAGE, "inputTokens", UsageField::Input),
+    // The tokens are those that the model reads, of which a part is billed.
+    (COHERE, "billed_units/input_tokens", UsageField::Input),
+    (COHERE, "tokens/input_tokens", UsageField::Input),
+    (TGI, "input_length", UsageField::Input),
+    ("metrics/", "input_token_count", UsageField::Input),
+    (TGI, "prefill/*", UsageField::ListedInput),
+    (TOP, "eval_count", UsageField::Output),
+    (TOP, "tokens_predicted", UsageField::Output),
+    (RESPONSES, "output_tokens", UsageField::Output),
+    (OPENAI, "completion_tokens", UsageField::Output),
+    (GEMINI, "candidatesTokenCount", UsageField::Output),
+    (USAGE, "outputTokens", UsageField::Output),
+    (COHERE, "billed_units/output_tokens", UsageField::Output),
+    (COHERE, "tokens/output_tokens", UsageField::Output),
+    (TGI, "generated_tokens", UsageField::Output),
+    ("metrics/", "output_token_count", UsageField::Output),
+    (GEMINI, "thoughtsTokenCount", UsageField::Thoughts),
+    (OPENAI, "total_tokens", UsageField::Total),
+    (GEMINI, "totalTokenCount", UsageField::Total),
+    (RESPONSES, "input_tokens_details/cached_tokens", UsageField::CachedPart),
+    (OPENAI, "prompt_tokens_details/cached_tokens", UsageField::CachedPart),
+    (GEMINI, "cachedContentTokenCount", UsageField::CachedPart),
+    (ANTHROPIC, "cache_read_input_tokens", UsageField::CacheRead),
+    (USAGE, "cacheReadInputTokens", UsageField::CacheRead),
+    (ANTHROPIC, "cache_creation_input_tokens", UsageField::CacheWrite),
+    (USAGE, "cacheWriteInputTokens", UsageField::CacheWrite),
 ];
 
 /// Texts of a body that is one document. The first two are names of one text: servers send either or both.
-pub(super) const DOCUMENT_TEXTS: [&str; 19] = [
-    "choices/*/message/reasoning",
-    "choices/*/message/reasoning_content",
-    "choices/*/message/content",
-    "choices/*/message/refusal",
-    "choices/*/message/tool_calls/*/function/arguments",
-    "choices/*/message/tool_calls/*/custom/input",
-    "choices/*/message/function_call/arguments",
-    "choices/*/text",
-    // OpenAI Responses.
-    "output/*/content/*/text",
-    "output/*/content/*/refusal",
-    "output/*/summary/*/text",
-    "output/*/arguments",
-    "output/*/input",
-    // Anthropic messages.
-    "content/*/text",
-    "content/*/thinking",
-    // Ollama.
-    "message/content",
-    "message/thinking",
-    "response",
-    "thinking",
-];
+pub(super) const DOCUMENT_TEXTS: &str = "
+    choices/*/message/reasoning choices/*/message/reasoning_content
+    choices/*/message/content choices/*/message/refusal
+    choices/*/message/tool_calls/*/function/arguments choices/*/message/tool_calls/*/custom/input
+    choices/*/message/function_call/arguments choices/*/text
+    choices/*/message/audio/data choices/*/message/audio/transcript
+    output/*/content/*/text output/*/content/*/refusal output/*/summary/*/text output/*/arguments output/*/input
+    content/*/text content/*/thinking
+    candidates/*/content/parts/*/text */candidates/*/content/parts/*/text
+    output/message/content/*/text output/message/content/*/reasoningContent/reasoningText/text
+    text message/content/*/text message/content/*/thinking message/tool_plan message/tool_calls/*/function/arguments
+    message/content message/thinking response thinking
+    generated_text */generated_text
+    content
+    output output/*";
 
 /// Texts of the documents of a stream; what the end of a stream repeats is not among them. Again the first two are
-/// one text.
-pub(super) const STREAM_TEXTS: [&str; 18] = [
-    "choices/*/delta/reasoning",
-    "choices/*/delta/reasoning_content",
-    "choices/*/delta/content",
-    "choices/*/delta/refusal",
-    "choices/*/delta/tool_calls/*/function/arguments",
-    "choices/*/delta/tool_calls/*/custom/input",
-    "choices/*/delta/function_call/arguments",
-    "choices/*/text",
-    // OpenAI Responses: the text of all events that add something.
-    "delta",
-    // Anthropic messages.
-    "content_block/text",
-    "content_block/thinking",
-    "delta/text",
-    "delta/thinking",
-    "delta/partial_json",
-    // Ollama.
-    "message/content",
-    "message/thinking",
-    "response",
-    "thinking",
-];
+/// one text. `delta` alone is the text of all events of OpenAI Responses that add something.
+pub(super) const STREAM_TEXTS: &str = "
+    choices/*/delta/reasoning choices/*/delta/reasoning_content
+    choices/*/delta/content choices/*/delta/refusal
+    choices/*/delta/tool_calls/*/function/arguments choices/*/delta/tool_calls/*/custom/input
+    choices/*/delta/function_call/arguments choices/*/text
+    choices/*/delta/audio/data choices/*/delta/audio/transcript
+    delta
+    content_block/text content_block/thinking delta/text delta/thinking delta/partial_json
+    candidates/*/content/parts/*/text
+    delta/toolUse/input delta/reasoningContent/text
+    delta/message/content/text delta/message/content/thinking delta/message/tool_plan
+    delta/message/tool_calls/function/arguments
+    message/content message/thinking response thinking
+    token/text
+    content";

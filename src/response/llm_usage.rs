@@ -44,14 +44,21 @@ impl SaidUsage {
     pub(super) fn usage(&self) -> LlmUsage {
         let said = |field: UsageField| self.0[field as usize];
         let (part, read) = (said(UsageField::CachedPart), said(UsageField::CacheRead));
-        let output = said(UsageField::Output);
-        if let Some(prompt) = said(UsageField::Prompt) {
+        let output = sum(said(UsageField::Output), said(UsageField::Thoughts));
+        let (total, input) =
+            (said(UsageField::Total), said(UsageField::Input).or(said(UsageField::ListedInput)));
+        // Input by itself, as that of embeddings, may be said as the total alone.
+        let rest = total.filter(|_| input.is_none()).map(|total| total.saturating_sub(output.unwrap_or(0)));
+        if let Some(prompt) = sum(said(UsageField::Prompt).or(rest), said(UsageField::ToolPrompt)) {
+            // Some servers count reasoning in the total alone.
+            let beyond = said(UsageField::Prompt).and(total).map(|total| total.saturating_sub(prompt));
+            let output = output.max(beyond);
             // Gateways say the cached tokens by the names of OpenAI, of Anthropic, or both; `prompt` holds them.
             let cached = part.max(read).map(|cached| cached.min(prompt));
             return LlmUsage { input: Some(prompt - cached.unwrap_or(0)), output, cached };
         }
-        let whole = said(UsageField::Input).map(|input| input.saturating_sub(part.unwrap_or(0)));
-        let part = said(UsageField::Input).map_or(part, |input| part.map(|part| part.min(input)));
+        let whole = input.map(|input| input.saturating_sub(part.unwrap_or(0)));
+        let part = input.map_or(part, |input| part.map(|part| part.min(input)));
         LlmUsage { input: sum(whole, said(UsageField::CacheWrite)), output, cached: sum(part, read) }
     }
 }

@@ -6,13 +6,13 @@ use http::HeaderValue;
 
 use super::event_framing::FramePiece;
 use super::framing::BodyFraming;
-use super::llm_fields::{USAGE_PATHS, UsageField};
+use super::llm_fields::UsageField;
 use super::llm_usage::{LlmUsage, SaidUsage};
 use super::plan::{METER_POINTERS_MAX, MeterPlan};
-use crate::base::json::{JsonPaths, JsonScanner, JsonTextTally, JsonValue, JsonVisitor, PathSet};
+use crate::base::json::{JsonPaths, JsonScanner, JsonTextTally, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
 
-/// Paths of numbers stand in front of those of texts.
-const METER_VALUES_MAX: usize = USAGE_PATHS.len() + METER_POINTERS_MAX;
+/// One in millionths.
+const ONE: u128 = 1_000_000;
 
 /// Reads what a response used, from the pieces of its body.
 #[derive(Debug)]
@@ -22,14 +22,22 @@ pub struct ResponseMeter {
 }
 
 /// What a body has said, as if it ended here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MeterReading {
     pub usage: LlmUsage,
+    /// The usage is that of the whole response: it came without text, as the last event of a stream has it, or the
+    /// body is one document.
+    pub is_final: bool,
     /// Bytes of texts: decoded, in the document that has not ended as well. All bytes of an opaque body are text.
     pub text_bytes: u64,
     /// Those of them that came after the last document that said its output. If the body ends early, the output that
     /// it said does not include them.
     pub text_bytes_after_usage: u64,
+    /// Bytes of documents in a body that has neither a usage nor a text that is known.
+    pub unread_bytes: u64,
+    pub is_document: bool,
+    /// The body was to be one document, and is none.
+    pub is_broken: bool,
 }
 
 #[derive(Debug)]
@@ -46,6 +54,10 @@ struct MeterState {
 #[derive(Debug, Clone, Copy, Default)]
 struct MeterTotals {
     usage: SaidUsage,
+    is_final: bool,
+    has_text: bool,
+    /// Bytes of all documents.
+    bytes: u64,
     text_bytes: u64,
     text_bytes_after_usage: u64,
 }
@@ -53,12 +65,14 @@ struct MeterTotals {
 /// What the current document has said so far.
 #[derive(Debug)]
 struct MeteredDocument {
-    numbers: [u128; METER_VALUES_MAX],
+    /// By path.
+    numbers: [u128; PATHS_MAX],
     said: PathSet,
     texts: JsonTextTally,
 }
 
 struct DocumentVisitor<'a> {
+    plan: &'a MeterPlan,
     paths: &'a JsonPaths,
     document: &'a mut MeteredDocument,
 }
@@ -66,8 +80,8 @@ struct DocumentVisitor<'a> {
 // === impl ResponseMeter ===
 
 impl ResponseMeter {
-    /// A meter for a body of this type. One that is compressed or of another type than JSON, server-sent events and
-    /// JSON by lines is opaque.
+    /// A meter for a body of this type. One that is compressed or of another type than JSON, server-sent events,
+    /// messages of AWS and JSON by lines is opaque.
     pub fn new(
         plan: Arc<MeterPlan>,
         content_type: Option<&HeaderValue>,
@@ -94,7 +108,10 @@ impl ResponseMeter {
         let is_stream = !matches!(framing, BodyFraming::Document);
         let (plan, paths) = (&*self.plan, self.plan.paths(is_stream));
         framing.scan(bytes, |piece| match piece {
-            FramePiece::Data(data) => scanner.scan(paths, data, &mut DocumentVisitor { paths, document }),
+            FramePiece::Data(data) => {
+                totals.bytes = totals.bytes.saturating_add(data.len() as u64);
+                scanner.scan(paths, data, &mut DocumentVisitor { plan, paths, document });
+            }
             FramePiece::End => {
                 if scanner.is_whole() {
                     totals.add_document(plan, document);
@@ -111,17 +128,23 @@ impl ResponseMeter {
     /// What the body has said. A last document that is whole counts, also where the end of its event or line is
     /// missing.
     pub fn read(&self) -> MeterReading {
-        let MeterState { scanner, document, totals, .. } = &*self.state;
-        let mut totals = *totals;
-        if scanner.is_whole() {
+        let MeterState { framing, scanner, document, totals, .. } = &*self.state;
+        let (mut totals, is_whole) = (*totals, scanner.is_whole());
+        if is_whole {
             totals.add_document(&self.plan, document);
         } else if !scanner.is_invalid() {
             totals.count_text(document.text_bytes(&self.plan));
+            totals.has_text |= document.has_text();
         }
+        let (usage, is_document) = (totals.usage.usage(), matches!(framing, BodyFraming::Document));
         MeterReading {
-            usage: totals.usage.usage(),
+            usage,
+            is_final: totals.is_final || is_document && is_whole,
             text_bytes: totals.text_bytes,
             text_bytes_after_usage: totals.text_bytes_after_usage,
+            unread_bytes: if usage.is_said() || totals.has_text { 0 } else { totals.bytes },
+            is_document,
+            is_broken: is_document && !is_whole,
         }
     }
 
@@ -144,16 +167,20 @@ impl MeterTotals {
     }
 
     fn add_document(&mut self, plan: &MeterPlan, document: &MeteredDocument) {
-        self.count_text(document.text_bytes(plan));
-        if !plan.reads_llm() || document.said.is_empty() {
-            return;
-        }
-        for (path, (_, field)) in USAGE_PATHS.iter().enumerate() {
-            let Some(millionths) = document.number(path) else { continue };
-            self.usage.set(*field, u64::try_from(millionths.div_ceil(1_000_000)).unwrap_or(u64::MAX));
-            if *field == UsageField::Output {
-                self.text_bytes_after_usage = 0;
+        let (text_bytes, mut output) = (document.text_bytes(plan), None);
+        self.count_text(text_bytes);
+        self.has_text |= document.has_text();
+        for path in document.said.iter() {
+            let Some(field) = plan.usage_field(path) else { continue };
+            let tokens = u64::try_from(document.numbers[path].div_ceil(ONE)).unwrap_or(u64::MAX);
+            self.usage.set(field, tokens);
+            if matches!(field, UsageField::Output | UsageField::Thoughts) {
+                output = output.max(Some(tokens));
             }
+        }
+        if let Some(output) = output {
+            self.text_bytes_after_usage = 0;
+            self.is_final = output > 0 && text_bytes == 0;
         }
     }
 }
@@ -163,7 +190,7 @@ impl MeterTotals {
 impl Default for MeteredDocument {
     fn default() -> Self {
         let texts = JsonTextTally::default();
-        MeteredDocument { numbers: [0; METER_VALUES_MAX], said: PathSet::default(), texts }
+        MeteredDocument { numbers: [0; PATHS_MAX], said: PathSet::default(), texts }
     }
 }
 
@@ -175,6 +202,11 @@ impl MeteredDocument {
 
     fn number(&self, path: usize) -> Option<u128> {
         self.said.contains(path).then(|| self.numbers[path])
+    }
+
+    /// Whether it has a text that is known, if only an empty one.
+    fn has_text(&self) -> bool {
+        !self.texts.counted().is_empty()
     }
 
     fn text_bytes(&self, plan: &MeterPlan) -> u64 {
@@ -202,8 +234,17 @@ impl JsonVisitor for DocumentVisitor<'_> {
     }
 
     fn find_value(&mut self, paths: PathSet, value: JsonValue<'_>) {
-        let JsonValue::Number(number) = value else { return };
-        let Some(millionths) = number.millionths else { return };
+        // Of a list of tokens, each element counts.
+        let is_listed = |path: usize| self.plan.usage_field(path) == Some(UsageField::ListedInput);
+        let millionths = match value {
+            JsonValue::Number(number) => number.millionths,
+            JsonValue::Container => {
+                let first = paths.iter().next().filter(|_| paths.iter().all(is_listed));
+                first.map(|path| self.document.number(path).unwrap_or(0).saturating_add(ONE))
+            }
+            _ => None,
+        };
+        let Some(millionths) = millionths else { return };
         self.document.said.insert(paths);
         paths.iter().for_each(|path| self.document.numbers[path] = millionths);
     }

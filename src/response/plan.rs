@@ -1,20 +1,17 @@
 //! What the meters of a location read.
 
-use super::llm_fields::{DOCUMENT_TEXTS, STREAM_TEXTS, USAGE_PATHS};
-use crate::base::json::{JsonPaths, PATHS_MAX};
+use super::llm_fields::{DOCUMENT_TEXTS, STREAM_TEXTS, USAGE_NUMBERS, UsageField};
+use crate::base::json::JsonPaths;
 use crate::config::JsonPointer;
 
 /// The most numbers that a meter reads.
 pub const METER_POINTERS_MAX: usize = 24;
 
-// All paths of a plan fit: usage, numbers, texts.
-const _: () = assert!(USAGE_PATHS.len() + METER_POINTERS_MAX + DOCUMENT_TEXTS.len() <= PATHS_MAX);
-const _: () = assert!(USAGE_PATHS.len() + METER_POINTERS_MAX + STREAM_TEXTS.len() <= PATHS_MAX);
-
 /// What is read from the responses of a location, for all of its limits.
 #[derive(Debug, Clone)]
 pub struct MeterPlan {
-    reads_llm: bool,
+    /// What the first paths say; nothing where the usage of language models is not read.
+    usage: Vec<UsageField>,
     pointers: Vec<JsonPointer>,
     /// Paths of a body that is one document, and of the documents of a stream: usage, then numbers, then texts.
     document_paths: JsonPaths,
@@ -36,21 +33,28 @@ impl MeterPlan {
         if own.len() > METER_POINTERS_MAX {
             return None;
         }
-        let compile = |texts: &[&str]| {
+        let ways = || {
+            let numbers = USAGE_NUMBERS.iter().filter(|_| reads_llm);
+            numbers.flat_map(|(places, name, field)| {
+                places.split(' ').map(move |place| (format!("{place}{name}"), *field))
+            })
+        };
+        let compile = |texts: &str| {
             let mut paths = JsonPaths::default();
-            for (way, _) in USAGE_PATHS.iter().filter(|_| reads_llm) {
-                paths.add_member(way)?;
+            for (way, _) in ways() {
+                paths.add_member(&way)?;
             }
             for pointer in &own {
                 paths.add_pointer(pointer)?;
             }
-            for way in texts.iter().filter(|_| reads_llm) {
+            for way in texts.split_whitespace().filter(|_| reads_llm) {
                 paths.add_text(way)?;
             }
             Some(paths)
         };
-        let (document_paths, stream_paths) = (compile(&DOCUMENT_TEXTS)?, compile(&STREAM_TEXTS)?);
-        Some(MeterPlan { reads_llm, pointers: own, document_paths, stream_paths })
+        let (document_paths, stream_paths) = (compile(DOCUMENT_TEXTS)?, compile(STREAM_TEXTS)?);
+        let usage = ways().map(|(_, field)| field).collect();
+        Some(MeterPlan { usage, pointers: own, document_paths, stream_paths })
     }
 
     /// The number by which a meter knows a pointer.
@@ -58,8 +62,9 @@ impl MeterPlan {
         self.pointers.iter().position(|own| own == pointer)
     }
 
-    pub fn reads_llm(&self) -> bool {
-        self.reads_llm
+    /// What a path says of the usage.
+    pub(super) fn usage_field(&self, path: usize) -> Option<UsageField> {
+        self.usage.get(path).copied()
     }
 
     pub(super) fn paths(&self, is_stream: bool) -> &JsonPaths {
@@ -68,7 +73,7 @@ impl MeterPlan {
 
     /// The path of the first pointer.
     pub(super) fn first_pointer(&self) -> usize {
-        if self.reads_llm { USAGE_PATHS.len() } else { 0 }
+        self.usage.len()
     }
 
     pub(super) fn count_pointers(&self) -> usize {

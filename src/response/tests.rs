@@ -12,6 +12,7 @@ use ledger::{Ledger, read_body};
 mod bodies;
 mod examples;
 mod ledger;
+mod providers;
 
 const POINTERS: [&str; 4] = ["/usage/total_tokens", "/cost/units", "/total_duration", "/choices/0/index"];
 

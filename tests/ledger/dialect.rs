@@ -161,12 +161,12 @@ fn responses_events(pieces: &[String], told: Option<Tokens>, random: &mut Random
 
 fn messages_events(pieces: &[String], told: Option<Tokens>, random: &mut Random) -> Vec<Event> {
     let mut begun = json!({ "type": "message_start", "message": { "content": [] } });
-    // The first event tells the input, and as output one token.
+    // The first event tells the input, and one token of an output that has not begun.
     let first = told.map(|tokens| Tokens { output: 1, ..tokens });
     if let Some(tokens) = first {
         begun["message"]["usage"] = messages_usage(tokens, tokens.output);
     }
-    let mut events = vec![Event::new(Some("message_start"), begun).telling(first, first)];
+    let mut events = vec![Event::new(Some("message_start"), begun).telling(first, None)];
     for piece in pieces {
         let delta = match random.below(3) {
             0 => json!({ "type": "text_delta", "text": piece }),

@@ -3,13 +3,13 @@
 use crate::config::{JsonPointer, POINTER_SEGMENTS_MAX};
 
 /// The most paths of a set.
-pub const PATHS_MAX: usize = 64;
+pub const PATHS_MAX: usize = 128;
 /// The most wildcards of a path.
 pub(super) const WILDCARDS_MAX: usize = 3;
 
 /// Some of the paths of a [`JsonPaths`], by their numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PathSet(pub(super) u64);
+pub struct PathSet(pub(super) u128);
 
 /// Paths to values, each known by its number: the first that is added has the number 0.
 #[derive(Debug, Clone, Default)]
@@ -51,15 +51,15 @@ impl JsonPaths {
         self.add(pointer.segments().iter().map(|segment| Some(segment.as_str())))
     }
 
-    /// Adds the way to a member by the names of members, as `usage/input_tokens`.
+    /// Adds the way to a member by the names of members, as `usage/input_tokens`; `*` stands for any element of an
+    /// array, as in `choices/*/delta/content`.
     pub fn add_member(&mut self, way: &str) -> Option<usize> {
-        self.add(way.split('/').map(Some))
+        self.add(way.split('/').map(|segment| Some(segment).filter(|segment| *segment != "*")))
     }
 
-    /// Adds the way to texts, of which a visitor hears the lengths alone; `*` stands for any element of an array, as in
-    /// `choices/*/delta/content`.
+    /// Adds the way to texts, of which a visitor hears the lengths alone.
     pub fn add_text(&mut self, way: &str) -> Option<usize> {
-        let path = self.add(way.split('/').map(|segment| Some(segment).filter(|segment| *segment != "*")))?;
+        let path = self.add_member(way)?;
         self.texts.0 |= 1 << path;
         Some(path)
     }
@@ -138,7 +138,7 @@ impl JsonPaths {
 // === impl PathLevel ===
 
 impl PathLevel {
-    fn add_name(&mut self, name: &str, bit: u64) {
+    fn add_name(&mut self, name: &str, bit: u128) {
         self.lengths |= length_bit(name.len());
         match self.names.iter_mut().find(|segment| &*segment.name == name) {
             Some(segment) => segment.paths.0 |= bit,

@@ -22,6 +22,7 @@ struct LastSaid {
     part: Option<u64>,
     read: Option<u64>,
     written: Option<u64>,
+    total: Option<u64>,
 }
 
 /// Reads a body of a content type.
@@ -104,8 +105,10 @@ impl LastSaid {
         for usage in usages {
             take(&mut self.input, &usage["input_tokens"]);
         }
-        let outputs =
-            [&document["eval_count"]].into_iter().chain(usages.map(|usage| &usage["output_tokens"]));
+        take(&mut self.total, &document["usage"]["total_tokens"]);
+        // That of the first event of Anthropic is said before there is any.
+        let of_usages = usages[1..].iter().map(|usage| &usage["output_tokens"]);
+        let outputs = [&document["eval_count"]].into_iter().chain(of_usages);
         for output in outputs.chain([&document["usage"]["completion_tokens"]]) {
             says_output |= tokens(output).is_some();
             take(&mut self.output, output);
@@ -122,7 +125,11 @@ impl LastSaid {
 
     fn settle(&self, ledger: &mut Ledger) {
         ledger.output = self.output;
-        if let Some(prompt) = self.prompt {
+        let rest = self.total.filter(|_| self.input.is_none());
+        let rest = rest.map(|total| total.saturating_sub(self.output.unwrap_or(0)));
+        if let Some(prompt) = self.prompt.or(rest) {
+            let beyond = self.prompt.and(self.total).map(|total| total.saturating_sub(prompt));
+            ledger.output = self.output.max(beyond);
             let cached = self.part.unwrap_or(0).max(self.read.unwrap_or(0)).min(prompt);
             ledger.input = Some(prompt - cached);
             ledger.cached = (self.part.is_some() || self.read.is_some()).then_some(cached);
@@ -180,13 +187,23 @@ fn stream_text(event: &Value) -> u64 {
     let block = &event["content_block"];
     let anthropic = length(&delta["text"]) + length(&delta["thinking"]) + length(&delta["partial_json"]);
     let begun = length(&block["text"]) + length(&block["thinking"]);
-    choices_text(event, "delta") + length(delta) + anthropic + begun + ollama_text(event)
+    choices_text(event, "delta")
+        + length(delta)
+        + anthropic
+        + begun
+        + ollama_text(event)
+        + length(&event["content"])
 }
 
 fn document_text(document: &Value) -> u64 {
     let mut text = choices_text(document, "message") + ollama_text(document);
+    // Of llama.cpp, Cohere, text-generation-inference and Replicate.
+    text += ["content", "text", "generated_text", "output"]
+        .map(|name| length(&document[name]))
+        .iter()
+        .sum::<u64>();
     for item in elements(&document["output"]) {
-        text += length(&item["arguments"]) + length(&item["input"]);
+        text += length(item) + length(&item["arguments"]) + length(&item["input"]);
         text += elements(&item["summary"]).map(|part| length(&part["text"])).sum::<u64>();
         let parts = elements(&item["content"]);
         text += parts.map(|part| length(&part["text"]) + length(&part["refusal"])).sum::<u64>();
