@@ -114,8 +114,10 @@ impl RequestState {
                 let Settlement { limit, charged, source, overrun, .. } = *settled;
                 metrics.count_charge(self.worker.id, limit, source as usize, charged, overrun);
             }
-            if self.settlement.is_none() {
-                self.settlement = settlements.first().copied().map(Box::new);
+            // The head may decide for a later limit of the chain first.
+            let known = self.settlement.as_ref().map_or(u16::MAX, |known| known.limit_index);
+            if let Some(first) = settlements.first().filter(|first| first.limit_index < known) {
+                self.settlement = Some(Box::new(*first));
             }
         }
     }

@@ -266,7 +266,7 @@ impl Call {
         self.body = b"answer".to_vec();
         self.write_head(status, "", if self.ending == Ending::Whole { 6 } else { 9 });
         let is_met = !self.sends_head || matches!(status, 401 | 403);
-        let (charged, by) = if is_met { (1, "reserve") } else { (0, "nothing") };
+        let (charged, by) = if is_met { (1, "request") } else { (0, "nothing") };
         self.expected = Expected { reserved: 1, charged, by };
     }
 }

@@ -141,7 +141,7 @@ fn hanging_up_before_the_status_is_charged() {
         let line = line_of(&gateway, sent);
         assert_eq!(
             (&line["status"], &line["charged"], &line["charged_by"]),
-            (&499.into(), &1.into(), &"reserve".into())
+            (&499.into(), &1.into(), &"request".into())
         );
     }
     gateway.get("/").expect(429);
@@ -355,4 +355,31 @@ fn unknown_paths_are_charged_by_their_status() {
     (0..9).for_each(|_| drop(gateway.get("/app/").expect(200)));
     (0..3).for_each(|_| drop(gateway.get("/nowhere").expect(404)));
     gateway.get("/app/").expect(429);
+}
+
+/// The line names the first limit of the chain, and the source that decided.
+#[test]
+fn the_line_of_a_chain_names_its_first_limit() {
+    let upstream = Upstream::new(|_| Reply::with(200, &[("X-Cost", "50")], "done"));
+    for (first, charged, by) in [
+        ("\"header:X-Cost\"", 50, "usage"),
+        ("[request, \"header:X-Cost\"]", 51, "usage"),
+        ("[bytes, \"header:X-Cost\"]", 54, "usage"),
+        ("[\"header:X-Cost\", \"json:/none\"]", 50, "usage"),
+        ("[request, \"json:/none\"]", 7, "reserve"),
+        ("request", 1, "request"),
+    ] {
+        let gateway = Gateway::start(&format!(
+            "limits:\n  first: {{ rate: 100/1h, charge: {{ units: {first}, reserve: 7 }} }}\n  \
+             login: {{ rate: 100/1h, cost: 3, charge: {{ when: 2xx }} }}\n\
+             locations: [{{ path: /, upstream: \"{}\", limits: [first, login] }}]\n",
+            upstream.url()
+        ));
+        gateway.get("/").expect(200);
+        let line = line_of(&gateway, 1);
+        assert_eq!((&line["charged"], &line["charged_by"]), (&charged.into(), &by.into()), "{first}: {line}");
+        let source = format!("source=\"{by}\"");
+        let units = gateway.metric("sluicegate_charged_units_total", &["limit=\"first\"", &source]);
+        assert_eq!(units, f64::from(charged), "{first}");
+    }
 }

@@ -100,7 +100,10 @@ impl ClaimSet {
             match settlements.last_mut().filter(|last| last.limit == limit.id) {
                 // Of several rates, the one that forgives most.
                 Some(last) => last.overrun = last.overrun.max(overrun),
-                None => settlements.push(Settlement { limit: limit.id, reserved, charged, source, overrun }),
+                None => {
+                    let (limit, limit_index) = (limit.id, claim.limit_index);
+                    settlements.push(Settlement { limit, limit_index, reserved, charged, source, overrun });
+                }
             }
             false
         });

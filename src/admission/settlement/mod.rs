@@ -17,6 +17,8 @@ pub use reading::{ReadingPlan, ResponseReading};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settlement {
     pub limit: LimitId,
+    /// Its place in the chain.
+    pub limit_index: u16,
     /// Units taken when the request was judged.
     pub reserved: u64,
     pub charged: u64,
@@ -28,6 +30,8 @@ pub struct Settlement {
 /// How the units of a response were found; a greater one says less of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChargeSource {
+    /// The cost of the request.
+    Request,
     /// The response says them.
     Usage,
     /// Estimated from what was delivered.
@@ -57,6 +61,7 @@ impl ChargeSource {
     /// The word of the access log.
     pub fn as_str(self) -> &'static str {
         match self {
+            ChargeSource::Request => "request",
             ChargeSource::Usage => "usage",
             ChargeSource::Estimate => "estimate",
             ChargeSource::Reserve => "reserve",
@@ -82,7 +87,7 @@ pub(crate) fn compute_charge(
     for summand in &charge.units {
         match summand {
             ChargedUnits::Request => {
-                sum.add(millionths(request_cost(limit, reserved)), ChargeSource::Reserve)
+                sum.add(millionths(request_cost(limit, reserved)), ChargeSource::Request)
             }
             ChargedUnits::Bytes if charge.counts_kib => {
                 sum.add(millionths(bytes.div_ceil(KIB)), ChargeSource::Usage)
@@ -128,11 +133,12 @@ impl ChargeSum {
         }
     }
 
-    /// The units, rounded up once, and at least what was reserved where a summand is unknown.
+    /// The units, rounded up once, and at least what was reserved where a summand is unknown; the source is that of the
+    /// units.
     fn finish(self, reserved: u64) -> (u64, ChargeSource) {
         let units = u64::try_from(self.millionths.div_ceil(LlmWeights::ONE.into())).unwrap_or(u64::MAX);
-        match (self.is_incomplete, self.source) {
-            (true, _) => (units.max(reserved), ChargeSource::Reserve),
+        match (self.is_incomplete && units <= reserved, self.source) {
+            (true, _) => (reserved, ChargeSource::Reserve),
             (false, Some(source)) => (units, source),
             (false, None) => (0, ChargeSource::Nothing),
         }

@@ -61,8 +61,8 @@ fn limit_cost(limit: &LimitConfig) -> u64 {
 fn only_chosen_responses_are_charged() {
     let when = Some(statuses(&[(401, 401), (403, 403)]));
     let limit = limit(ChargeConfig { when, ..charge(vec![ChargedUnits::Request]) }, 3);
-    assert_eq!(settled(&limit, 401, &[], 0), (3, "reserve"));
-    assert_eq!(settled(&limit, 403, &[], 0), (3, "reserve"));
+    assert_eq!(settled(&limit, 401, &[], 0), (3, "request"));
+    assert_eq!(settled(&limit, 403, &[], 0), (3, "request"));
     assert_eq!(settled(&limit, 200, &[], 0), (0, "nothing"));
     assert_eq!(settled(&limit, 500, &[], 0), (0, "nothing"));
 }
@@ -77,7 +77,7 @@ fn without_a_final_status_the_response_is_charged() {
     let unsent = reading(&limit, false);
     assert_eq!(compute(&unsent), (0, ChargeSource::Nothing));
     let before = unsent.begin_attempt();
-    assert_eq!(compute(&unsent), (1, ChargeSource::Reserve));
+    assert_eq!(compute(&unsent), (1, ChargeSource::Request));
     unsent.cancel_attempt(before);
     assert_eq!(compute(&unsent), (0, ChargeSource::Nothing), "the connection was dead");
 }
@@ -97,7 +97,7 @@ fn a_number_of_an_attempt_that_was_repeated_does_not_count() {
 fn units_are_summed_and_rounded_up_once() {
     let units = vec![ChargedUnits::Header(COST), ChargedUnits::Request, ChargedUnits::Bytes];
     let limit = limit(charge(units), 2);
-    assert_eq!(settled(&limit, 200, &["0.4"], 10), (13, "reserve"));
+    assert_eq!(settled(&limit, 200, &["0.4"], 10), (13, "usage"));
     let header_alone = limit_of_header(MissingUnits::Estimate);
     assert_eq!(settled(&header_alone, 200, &["12"], 10), (12, "usage"));
     assert_eq!(settled(&header_alone, 200, &["0"], 10), (0, "usage"));
@@ -128,7 +128,7 @@ fn a_header_that_says_no_number_is_missing() {
 fn a_known_part_may_exceed_the_reservation() {
     let units = vec![ChargedUnits::Header(COST), ChargedUnits::Bytes];
     let limit = limit(charge(units), 5);
-    assert_eq!(settled(&limit, 200, &[], 400), (400, "reserve"));
+    assert_eq!(settled(&limit, 200, &[], 400), (400, "usage"));
     assert_eq!(settled(&limit, 200, &[], 4), (5, "reserve"));
 }
 

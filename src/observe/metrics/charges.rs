@@ -4,7 +4,7 @@ use super::Metrics;
 use crate::config::LimitId;
 
 /// How the units of a response were found.
-pub const CHARGE_NAMES: [&str; 3] = ["usage", "estimate", "reserve"];
+pub const CHARGE_NAMES: [&str; 4] = ["request", "usage", "estimate", "reserve"];
 
 impl Metrics {
     /// Counts the units that a limit charged for a response; `how` is an index of [`CHARGE_NAMES`]. Overrun
