@@ -101,7 +101,8 @@ impl RequestState {
         let Some(mut permit) = self.chain_permit.take() else { return };
         let has_response = self.status != status::CLIENT_GONE && !std::thread::panicking();
         permit.end_response(has_response);
-        if let Some(reading) = &self.reading {
+        if let Some(reading) = &mut self.reading {
+            reading.mark_over();
             let settlements = permit.settle_charges(reading, self.bytes_sent, Now::read_clock());
             self.count_settlements(&settlements);
         }

@@ -36,7 +36,21 @@ pub enum ExchangeFault {
     Http2(hyper::Error),
 }
 
+/// Why a server has certainly not begun to process a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnprocessedCause {
+    /// RST_STREAM with REFUSED_STREAM (RFC 9113, 8.7).
+    RefusedStream,
+    /// GOAWAY with a lower stream number than the request's (RFC 9113, 6.8).
+    GoAway,
+}
+
 impl ExchangeFault {
+    /// Whether the server has certainly not begun to process the request.
+    pub fn is_unprocessed(&self) -> bool {
+        matches!(self, ExchangeFault::Http2(error) if UnprocessedCause::of(error).is_some())
+    }
+
     /// Whether the connection ended before the first byte of a response.
     pub fn has_no_response(&self) -> bool {
         match self {
@@ -69,6 +83,21 @@ impl ExchangeFault {
             ExchangeFault::NoResponse | ExchangeFault::Malformed(_) | ExchangeFault::Client(_) => {
                 ServerFault::Closed
             }
+        }
+    }
+}
+
+// === impl UnprocessedCause ===
+
+impl UnprocessedCause {
+    pub(super) fn of(error: &hyper::Error) -> Option<UnprocessedCause> {
+        let error = error.source()?.downcast_ref::<h2::Error>()?;
+        if !error.is_remote() {
+            None
+        } else if error.is_go_away() {
+            Some(UnprocessedCause::GoAway)
+        } else {
+            (error.reason() == Some(h2::Reason::REFUSED_STREAM)).then_some(UnprocessedCause::RefusedStream)
         }
     }
 }

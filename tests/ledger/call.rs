@@ -196,15 +196,25 @@ impl Call {
         self.write_head(200, &format!("Content-Type: {kind}\r\n{coding}"), whole.max(1));
         self.body = documents[..sent].concat();
         if !self.sends_head {
-            return self.expect_tokens(&[], false, 0);
+            return self.expect_tokens(&[], (false, false), 0);
         }
-        let (events, opaque) = if is_compressed { (&[][..], self.body.len()) } else { (&events[..sent], 0) };
-        self.expect_tokens(events, self.ending == Ending::Whole, opaque as u64);
+        let events = if is_compressed { &[][..] } else { &events[..sent] };
+        // A body that says nothing that is known counts by its bytes.
+        let is_known =
+            events.iter().any(|event| event.has_text || event.input.is_some() || event.output.is_some());
+        let unknown: usize = match (is_compressed, is_known) {
+            (true, _) => self.body.len(),
+            (false, true) => 0,
+            (false, false) => documents[..sent].iter().map(|framed| data_bytes(dialect, framed)).sum(),
+        };
+        // A JSON body that came to nothing is none; without a prompt there need not be one.
+        let is_none = !dialect.is_stream() && sent == 0 && !is_compressed && !self.request_body.is_empty();
+        self.expect_tokens(events, (self.ending == Ending::Whole, is_none), unknown as u64);
     }
 
     /// Weights: input 1, output 4, cached 0.1.
-    fn expect_tokens(&mut self, events: &[Event], is_complete: bool, opaque: u64) {
-        let text: u64 = events.iter().map(|event| event.text).sum::<u64>() + opaque;
+    fn expect_tokens(&mut self, events: &[Event], (is_complete, is_none): (bool, bool), unknown: u64) {
+        let text: u64 = events.iter().map(|event| event.text).sum::<u64>() + unknown;
         let input = events.iter().rev().find_map(|event| event.input);
         let output = events.iter().rev().find_map(|event| event.output);
         let estimated = text.div_ceil(4);
@@ -215,9 +225,18 @@ impl Call {
         let output_units = output.map_or(estimated, |said| said + unsaid.div_ceil(4));
         let (plain, cached) = input.unwrap_or(((self.request_body.len() as u64).div_ceil(4), 0));
         let tenths = plain * 10 + output_units * 40 + cached;
-        let is_said = input.is_some() && output.is_some() && unsaid == 0;
-        let by = if is_said { "usage" } else { "estimate" };
-        self.expected = Expected { reserved: 100, charged: tenths.div_ceil(10), by };
+        // A usage without text is the last of its stream.
+        let last = events.iter().rev().find(|event| event.output.is_some());
+        let is_final = last.is_some_and(|last| last.output > Some(0) && last.text == 0);
+        let is_said = input.is_some() && output.is_some() && unsaid == 0 && (is_complete || is_final);
+        let charged = tenths.div_ceil(10);
+        // Of what broke off, nobody knows the rest.
+        let (charged, by) = match is_said {
+            true => (charged, "usage"),
+            false if (!is_complete || is_none) && charged <= 100 => (100, "reserve"),
+            false => (charged, "estimate"),
+        };
+        self.expected = Expected { reserved: 100, charged, by };
     }
 
     fn plan_header(&mut self, random: &mut Random) {
@@ -294,6 +313,16 @@ fn frame(dialect: Dialect, event: &Event, random: &mut Random) -> Vec<u8> {
     let space = *random.pick(&["", " "]);
     framed += &format!("data:{space}{text}{end}{end}");
     framed.into_bytes()
+}
+
+/// Bytes of the document in a frame, with the space in front of it.
+fn data_bytes(dialect: Dialect, framed: &[u8]) -> usize {
+    let text = std::str::from_utf8(framed).expect("text");
+    match (dialect.is_stream(), dialect.is_ndjson()) {
+        (false, _) => text.len(),
+        (true, true) => text.len() - 1,
+        (true, false) => text.split_once("data:").map_or(0, |(_, data)| data.trim_end().len()),
+    }
 }
 
 /// Writes everything but ASCII as escapes, in surrogate pairs where needed.

@@ -48,15 +48,17 @@ pub struct Event {
     pub text: u64,
     pub input: Option<(u64, u64)>,
     pub output: Option<u64>,
+    /// It has a text, if only an empty one.
+    pub has_text: bool,
 }
 
 impl Event {
     fn new(name: Option<&'static str>, document: Value) -> Event {
-        Event { name, document, text: 0, input: None, output: None }
+        Event { name, document, text: 0, input: None, output: None, has_text: false }
     }
 
     fn with_text(self, text: &str) -> Event {
-        Event { text: text.len() as u64, ..self }
+        Event { text: text.len() as u64, has_text: true, ..self }
     }
 
     /// With the tokens that it tells of input and output.
@@ -198,7 +200,7 @@ fn ollama_lines(pieces: &[String], told: Option<Tokens>) -> Vec<Event> {
         last["prompt_eval_count"] = tokens.input.into();
         last["eval_count"] = tokens.output.into();
     }
-    events.push(Event::new(None, last).telling(told, told));
+    events.push(Event::new(None, last).with_text("").telling(told, told));
     events
 }
 

@@ -25,6 +25,7 @@ mod body_memory;
 mod body_peek;
 mod body_values;
 mod charge;
+mod charge_llm;
 mod commands;
 mod connections;
 mod cors;

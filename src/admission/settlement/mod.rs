@@ -120,6 +120,8 @@ impl ChargeSum {
 
     fn add_tokens(&mut self, reading: &ResponseReading, weights: &LlmWeights, charge: &ChargeConfig) {
         let tokens = reading.count_tokens();
+        // A response that broke off may have used what it was allowed to.
+        self.is_incomplete |= tokens.is_broken && charge.missing == MissingUnits::Estimate;
         match (tokens.is_said, charge.missing) {
             (true, _) => self.add(tokens.usage.units(weights), ChargeSource::Usage),
             (false, MissingUnits::Estimate) => self.add(tokens.usage.units(weights), ChargeSource::Estimate),

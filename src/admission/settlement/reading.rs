@@ -39,8 +39,10 @@ pub struct ResponseReading {
     /// `None` = the body was read whole, before it was judged, or there is none.
     request_body: Option<BodyOutcomeCell>,
     read_before: u64,
-    /// The client took the last byte.
+    /// The last byte was passed on.
     is_complete: bool,
+    /// Nothing more will come.
+    is_over: bool,
     /// What the limits have taken for it beyond the reservations.
     extensions: RefCell<Extensions>,
 }
@@ -51,6 +53,8 @@ pub(super) struct TokenCount {
     pub usage: LlmUsage,
     /// The response says all of them.
     pub is_said: bool,
+    /// It is not what it should have been, and the server may have used more than came.
+    pub is_broken: bool,
 }
 
 /// Bytes of text that a token stands for, on average.
@@ -102,6 +106,7 @@ impl ResponseReading {
             request_body: None,
             read_before: 0,
             is_complete: false,
+            is_over: false,
             extensions: RefCell::default(),
         }
     }
@@ -178,7 +183,12 @@ impl ResponseReading {
 
     /// The whole response was passed on.
     pub fn mark_complete(&mut self) {
-        self.is_complete = true;
+        (self.is_complete, self.is_over) = (true, true);
+    }
+
+    /// The response is over, whole or not.
+    pub fn mark_over(&mut self) {
+        self.is_over = true;
     }
 
     /// Whether nothing that follows the head changes what the response costs.
@@ -232,22 +242,40 @@ impl ResponseReading {
 
     /// The tokens of the request and of what was delivered: as the response says, and estimated where it does not.
     pub(super) fn count_tokens(&self) -> TokenCount {
-        let reading = self.read_meter();
-        let said = reading.map(|reading| reading.usage).unwrap_or_default();
-        let (text, text_after) =
-            reading.map_or((0, 0), |reading| (reading.text_bytes, reading.text_bytes_after_usage));
+        let reading = self.read_meter().unwrap_or_default();
+        let said = reading.usage;
         let request_bytes = self.request_body.as_ref().map_or(self.read_before, |body| body.bytes_read());
+        // Errors, and answers to no prompt, as lists of models, are written by no model.
+        let is_written = !self.is_error() && (request_bytes > 0 || !reading.is_document);
         let unsaid_text = match said.output {
             Some(_) if self.is_complete => 0,
-            Some(_) => text_after,
-            None => text,
+            Some(_) => reading.text_bytes_after_usage,
+            None if is_written => reading.text_bytes.saturating_add(reading.unread_bytes),
+            None => reading.text_bytes,
         };
+        let is_ended = self.is_complete || reading.is_final;
+        let is_said = is_ended && said.input.is_some() && said.output.is_some() && unsaid_text == 0;
         let output = said.output.unwrap_or(0).saturating_add(unsaid_text.div_ceil(BYTES_PER_TOKEN));
         let input = said.input.unwrap_or_else(|| request_bytes.div_ceil(BYTES_PER_TOKEN));
         TokenCount {
             usage: LlmUsage { input: Some(input), output: Some(output), cached: said.cached },
-            is_said: said.input.is_some() && said.output.is_some() && unsaid_text == 0,
+            is_said,
+            is_broken: !is_said && self.is_broken(is_written && reading.is_broken),
         }
+    }
+
+    /// Whether the server had the whole request, and what came of its response is not what it should be.
+    fn is_broken(&self, is_malformed: bool) -> bool {
+        let is_sent = self.request_body.as_ref().is_none_or(|body| body.ended_at().is_some());
+        // The gateway's own responses have no meter.
+        let is_answered = self.status.is_some() && self.meter.borrow().is_none();
+        let is_timeout = self.status == Some(StatusCode::GATEWAY_TIMEOUT);
+        let is_lost = self.status.is_none() || !self.is_complete || is_timeout;
+        self.is_over && is_sent && !is_answered && (is_lost || is_malformed)
+    }
+
+    fn is_error(&self) -> bool {
+        self.status.is_some_and(|status| status.is_client_error() || status.is_server_error())
     }
 
     fn read_meter(&self) -> Option<MeterReading> {

@@ -225,7 +225,12 @@ impl Exchange<'_> {
         let sent = run_until_due(self.watch, due, pin!(sending)).await;
         self.watch.clear_upstream_span();
         if let Some(start) = &start {
-            self.hear_response(start, matches!(sent, Ok(SendOutcome::Unsent)), slot.as_ref());
+            let is_unsent = match &sent {
+                Ok(SendOutcome::Unsent) => true,
+                Ok(SendOutcome::Failed(error)) => error.is_unprocessed(),
+                _ => false,
+            };
+            self.hear_response(start, is_unsent, slot.as_ref());
         }
         match sent {
             Ok(SendOutcome::Responded(status)) if self.rewrite_or_reject(slot) => {

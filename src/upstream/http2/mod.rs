@@ -3,7 +3,6 @@
 pub(crate) mod streams;
 
 use std::cell::{Cell, RefCell};
-use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
@@ -18,7 +17,7 @@ use hyper::rt::{Executor, Read, Write};
 use hyper_util::rt::TokioTimer;
 
 use super::response::{ResponseSlot, ServerBody};
-use super::send_outcome::{ExchangeFault, SendOutcome};
+use super::send_outcome::{ExchangeFault, SendOutcome, UnprocessedCause};
 use super::server::Server;
 use super::translate::{to_http1, to_http2};
 use crate::net::deadline::SweepCounter;
@@ -55,15 +54,6 @@ pub(super) struct Http2Connection {
     paused_until: Cell<u64>,
     /// It gets no new requests and finishes those on it.
     is_draining: Cell<bool>,
-}
-
-/// Why a server has certainly not begun to process a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum UnprocessedCause {
-    /// RST_STREAM with REFUSED_STREAM (RFC 9113, 8.7).
-    RefusedStream,
-    /// GOAWAY with a lower stream number than the request's (RFC 9113, 6.8).
-    GoAway,
 }
 
 impl Http2Connection {
@@ -188,7 +178,7 @@ impl Http2Connection {
             return SendOutcome::Unsent;
         }
         let error = fault.into_error();
-        match unprocessed_cause(&error) {
+        match UnprocessedCause::of(&error) {
             // Other connections are preferred for at least one full tick.
             Some(UnprocessedCause::RefusedStream) => self.paused_until.set(ticks.current_tick() + 2),
             Some(UnprocessedCause::GoAway) => self.is_draining.set(true),
@@ -196,17 +186,6 @@ impl Http2Connection {
         }
         tracing::debug!(%error, "a server did not process a request");
         if request.is_some() { SendOutcome::Unsent } else { SendOutcome::Failed(ExchangeFault::Http2(error)) }
-    }
-}
-
-fn unprocessed_cause(error: &hyper::Error) -> Option<UnprocessedCause> {
-    let error = error.source()?.downcast_ref::<h2::Error>()?;
-    if !error.is_remote() {
-        None
-    } else if error.is_go_away() {
-        Some(UnprocessedCause::GoAway)
-    } else {
-        (error.reason() == Some(h2::Reason::REFUSED_STREAM)).then_some(UnprocessedCause::RefusedStream)
     }
 }
 

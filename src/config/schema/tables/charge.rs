@@ -30,8 +30,8 @@ section! {
     /// The units that a request takes until its response settles them: a number, or one in its JSON body. `cost` is
     /// the cost of the limit.
     RESERVE: Special = Special(reserve_shape), "reserve", "cost", "100";
-    /// The cost of a response that does not say it, or whose end nobody awaited: an estimate by what was delivered,
-    /// what was reserved, or nothing.
+    /// The cost of a response that does not say it, or whose end nobody awaited: an estimate by what was delivered, of
+    /// tokens after an early end at least what was reserved; what was reserved; or nothing.
     MISSING: Words<MissingUnits> = Words(&[
         ("estimate", MissingUnits::Estimate),
         ("reserved", MissingUnits::Reserved),
