@@ -77,7 +77,7 @@ fn anthropic_messages() {
         data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
         \"usage\":{\"output_tokens\":15}}\n\n\
         event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
-    assert_said(EVENTS, &format!("{start}{end}"), (Some(35), Some(15), Some(100), 5, 0));
+    assert_said(EVENTS, format!("{start}{end}"), (Some(35), Some(15), Some(100), 5, 0));
     let body = r#"{"type":"message","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"Hello"}],
         "usage":{"input_tokens":9,"cache_creation_input_tokens":null,"output_tokens":12}}"#;
     assert_said("application/json", body, (Some(9), Some(12), None, 7, 0));
