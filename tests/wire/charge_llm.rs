@@ -24,6 +24,9 @@ fn ask() -> Ask {
     post("/", PROMPT)
 }
 
+/// What it is, its status, a field, its body, and what it costs by which source.
+type Answer = (&'static str, u16, (&'static str, &'static str), String, u64, &'static str);
+
 /// The units of the newest line of the log, and how they were found.
 #[track_caller]
 fn assert_charged(gateway: &Gateway, lines: usize, status: u64, charged: u64, by: &str, what: &str) {
@@ -133,7 +136,7 @@ fn whole_answers_cost_what_they_say() {
     let unknown = format!(r#"{{"result":"{}"}}"#, "y".repeat(387));
     let error = r#"{"error":{"message":"the model is overloaded","type":"server_error"}}"#;
     let words = "data: {\"word\":\"aaaaaaaaaaaa\"}\n\n: a comment\n\ndata: {\"word\":\"bbbbbbbbbbbb\"}\n\n";
-    let cases: Vec<(&str, u16, (&str, &str), String, u64, &str)> = vec![
+    let cases: Vec<Answer> = vec![
         ("usage", 200, JSON, usage.into(), 112, "usage"),
         ("no text", 200, JSON, r#"{"choices":[{"message":{"content":""}}]}"#.into(), INPUT, "estimate"),
         ("nothing known", 200, JSON, unknown.clone(), INPUT + 100, "estimate"),
@@ -229,4 +232,18 @@ fn broken_streams_of_http2_cost_their_reservation() {
     std::thread::sleep(ms(100));
     drop(client);
     assert_charged(&gateway, 4, 499, RESERVED, "reserve", "the client left before the head");
+}
+
+/// Nobody reads what passes through a tunnel.
+#[test]
+fn a_tunnel_costs_its_reservation() {
+    const SWITCH: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let switched = Reply::raw(format!("HTTP/1.1 101 Switching Protocols\r\n{SWITCH}")).then("hello").close();
+    let upstream = Upstream::in_turn([switched]);
+    let gateway = before(&upstream);
+    let mut client = gateway.client();
+    client.send(format!("GET /v1/realtime HTTP/1.1\r\nHost: gateway.test\r\n{SWITCH}"));
+    client.rest(PATIENCE);
+    drop(client);
+    assert_charged(&gateway, 1, 101, RESERVED, "reserve", "a tunnel");
 }
