@@ -112,9 +112,13 @@ enum YamlKind {
 }
 
 fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportFault> {
-    let mut files = Vec::new();
+    let (mut files, mut bytes) = (Vec::new(), 0);
     for path in paths {
         let source = SourceText::read(path)?;
+        bytes += source.text.len() as u64;
+        if bytes > source::FILE_BYTES_MAX {
+            return Err(ImportFault::new(&source.start(), "with it, the files are larger than 8 MiB"));
+        }
         match find_kind(&source)? {
             YamlKind::Ratelimit(root) => files.push((source, root)),
             YamlKind::Ingress if paths.len() == 1 => return ingress::import_ingress(&source),

@@ -4,8 +4,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{ImportFault, ImportedLine};
+use crate::config::yaml::file;
 
-const FILE_BYTES_MAX: u64 = 8 << 20;
+/// The most bytes of a file, and of all files of an nginx configuration together.
+pub(super) const FILE_BYTES_MAX: u64 = 8 << 20;
 /// More files in one folder are not the configuration of one service.
 const FOLDER_FILES_MAX: usize = 1000;
 /// The name that stands for stdin.
@@ -19,20 +21,15 @@ pub(super) struct SourceText {
 }
 
 impl SourceText {
-    /// Reads a file of at most 8 MiB, or stdin if the path is `-`.
+    /// Reads a regular file of at most 8 MiB, or stdin if the path is `-`.
     pub fn read(path: &Path) -> Result<SourceText, ImportFault> {
         let name = if path == Path::new(STDIN) { "stdin".to_owned() } else { path.display().to_string() };
         let start = ImportedLine { file: name.clone(), line: 1 };
-        let unreadable =
-            |error: std::io::Error| ImportFault::new(&start, format!("it cannot be read: {error}"));
-        let bytes = if path == Path::new(STDIN) {
-            read_capped(std::io::stdin().lock()).map_err(unreadable)?
-        } else {
-            read_capped(std::fs::File::open(path).map_err(unreadable)?).map_err(unreadable)?
+        let bytes = match path == Path::new(STDIN) {
+            true => read_capped(std::io::stdin().lock()),
+            false => file::read_capped(path, FILE_BYTES_MAX),
         };
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(ImportFault::new(&start, "the file is larger than 8 MiB"));
-        }
+        let bytes = bytes.map_err(|why| ImportFault::new(&start, format!("the file {why}")))?;
         let text = String::from_utf8(bytes).map_err(|_| ImportFault::new(&start, "it is not UTF-8 text"))?;
         Ok(SourceText { name, text })
     }
@@ -42,10 +39,14 @@ impl SourceText {
     }
 }
 
-fn read_capped(source: impl Read) -> std::io::Result<Vec<u8>> {
+fn read_capped(source: impl Read) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let read = source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    match bytes.len() as u64 > FILE_BYTES_MAX {
+        true => Err(format!("is larger than {} MiB", FILE_BYTES_MAX >> 20)),
+        false => Ok(bytes),
+    }
 }
 
 /// Whether the path names YAML or JSON: by its ending, or because it is stdin.

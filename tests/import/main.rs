@@ -11,6 +11,7 @@ mod cases;
 mod differential;
 mod exit_code;
 mod fuzz;
+mod hostile;
 mod ingress;
 mod nginx_model;
 mod random_site;

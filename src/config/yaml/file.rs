@@ -174,7 +174,7 @@ pub(crate) fn explain_path(folder: &Path, name: &Path) -> String {
 }
 
 /// Opens a regular file without blocking: a pipe would wait for its writer, and a device may have no end.
-fn open_regular(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
     let regular = |data: Metadata| match data.file_type() {
         kind if kind.is_file() => Ok(()),
         kind if kind.is_dir() => Err(ErrorKind::IsADirectory.into()),
@@ -188,17 +188,21 @@ fn open_regular(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, String> {
-    let reason = |error: std::io::Error| match error.kind() {
+/// A phrase that follows the name of a file.
+pub(crate) fn describe_failure(error: std::io::Error) -> String {
+    match error.kind() {
         ErrorKind::NotFound => "does not exist".to_owned(),
         ErrorKind::PermissionDenied => "may not be read by this user".to_owned(),
         ErrorKind::IsADirectory => "is a directory".to_owned(),
         ErrorKind::Unsupported => "is not a regular file".to_owned(),
         _ => format!("cannot be read: {error}"),
-    };
-    let file = open_regular(path).map_err(reason)?;
+    }
+}
+
+fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, String> {
+    let file = open_regular(path).map_err(describe_failure)?;
     let mut bytes = Vec::new();
-    file.take(max + 1).read_to_end(&mut bytes).map_err(reason)?;
+    file.take(max + 1).read_to_end(&mut bytes).map_err(describe_failure)?;
     if bytes.len() as u64 > max {
         return Err(match max >> 20 {
             0 => format!("is larger than {} KiB", max >> 10),

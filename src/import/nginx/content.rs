@@ -42,7 +42,8 @@ pub(super) fn read_content<'n, 'd>(
     let mut handler = (node, None);
     if find_pass(&node.scope).is_none()
         && let Some(tried) = node.scope.own("try_files")
-        && let Some(named) = tried.args.last().and_then(|name| root.find_named(name))
+        && let Some(named) = tried.args.last().filter(|name| name.starts_with('@'))
+        && let Some(named) = root.find_fixed(named)
     {
         ledger.differs(tried, "files are not served: every request goes to the named location");
         if let Some(directive) = named.directive {

@@ -27,7 +27,7 @@ pub(super) fn read_error_pages<'d>(
             ledger.skips(directive, "pages of errors are translated for the statuses of limits only");
             continue;
         };
-        let Some(page) = find_page(root, target) else {
+        let Some(page) = root.find_fixed(target) else {
             ledger.skips(
                 directive,
                 "its target is no location that answers or forwards; the body is the gateway's own",
@@ -100,12 +100,4 @@ fn read_words(directive: &Directive) -> Result<(Vec<u16>, PageStatus, &str), Imp
         return Err(wrong(target));
     }
     Ok((codes, status, target))
-}
-
-/// The named or exact location that a page leads to.
-fn find_page<'n, 'd>(root: &'n LocationNode<'d>, target: &str) -> Option<&'n LocationNode<'d>> {
-    if target.starts_with('@') {
-        return root.find_named(target);
-    }
-    root.children.iter().find(|node| !node.is_prefix() && node.static_path() == Some(target))
 }

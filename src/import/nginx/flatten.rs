@@ -40,15 +40,12 @@ pub(super) fn flatten_server<'n, 'd>(
     }
     collect_leaves(root, &base, &[], ledger, &mut leaves);
     let mut flat = Vec::new();
+    let meets_regexes = root.regexes().next().is_some() || leaves.iter().any(|leaf| !leaf.tried.is_empty());
     let outer = |leaf: &Leaf<'_, '_>| leaf.tried.len() == base.len() && same_nodes(&leaf.tried, &base);
     for leaf in &leaves {
         let path = match (leaf.exact, leaf.tried.is_empty()) {
             (true, _) => format!("= {}", leaf.path),
-            (false, true)
-                if root.regexes().next().is_some() || leaves.iter().any(|leaf| !leaf.tried.is_empty()) =>
-            {
-                format!("^~ {}", leaf.path)
-            }
+            (false, true) if meets_regexes => format!("^~ {}", leaf.path),
             _ => leaf.path.to_owned(),
         };
         flat.push(FlatLocation { path, node: leaf.node });
@@ -57,9 +54,11 @@ pub(super) fn flatten_server<'n, 'd>(
     let mut open: Vec<&Leaf<'n, 'd>> =
         leaves.iter().filter(|leaf| !leaf.exact && !leaf.tried.is_empty()).collect();
     open.sort_by_key(|leaf| std::cmp::Reverse(leaf.path.len()));
-    for (index, leaf) in open.iter().enumerate() {
-        let shorter = |other: &&&Leaf<'_, '_>| leaf.path.starts_with(other.path) && !outer(other);
-        let above = open[index + 1..].iter().find(shorter);
+    let inner: Vec<&Leaf<'n, 'd>> = open.iter().filter(|leaf| !outer(leaf)).copied().collect();
+    let mut passed = 0;
+    for leaf in &open {
+        passed += usize::from(inner.get(passed).is_some_and(|next| std::ptr::eq(*next, *leaf)));
+        let above = inner[passed..].iter().find(|other| leaf.path.starts_with(other.path));
         let is_covered = match above {
             Some(above) => same_nodes(&above.tried, &leaf.tried),
             None => outer(leaf),
@@ -93,6 +92,8 @@ fn collect_leaves<'n, 'd>(
     leaves: &mut Vec<Leaf<'n, 'd>>,
 ) {
     let own_level = usize::from(parent.regexes().next().is_some());
+    let mut siblings: Vec<&str> = parent.children.iter().filter_map(LocationNode::static_path).collect();
+    siblings.sort_unstable();
     for node in &parent.children {
         let Some(path) = node.static_path() else { continue };
         if hidden.iter().any(|outer| path.starts_with(outer)) {
@@ -110,10 +111,12 @@ fn collect_leaves<'n, 'd>(
         };
         let inside = if exact { Vec::new() } else { with_regexes(node, &behind) };
         leaves.push(Leaf { path, exact, node, tried: inside.clone() });
-        let siblings = parent.children.iter().filter_map(LocationNode::static_path);
-        let longer = siblings.filter(|other| *other != path && other.starts_with(path));
-        let hidden: Vec<&str> = hidden.iter().copied().chain(longer).collect();
-        collect_leaves(node, &inside, &hidden, ledger, leaves);
+        if !node.children.is_empty() {
+            let behind = &siblings[siblings.partition_point(|other| *other <= path)..];
+            let longer = behind.iter().copied().take_while(|other| other.starts_with(path));
+            let hidden: Vec<&str> = hidden.iter().copied().chain(longer).collect();
+            collect_leaves(node, &inside, &hidden, ledger, leaves);
+        }
     }
 }
 

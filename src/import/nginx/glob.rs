@@ -2,8 +2,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
-/// More files than this are not included.
-const FILES_MAX: usize = 2_000;
+/// More matches of one pattern are an error.
+const MATCHES_MAX: usize = 2_000;
+/// Names that are compared with one pattern.
+const NAMES_MAX: usize = 100_000;
 
 /// Whether a name is a pattern.
 pub(super) fn is_pattern(name: &str) -> bool {
@@ -11,32 +13,39 @@ pub(super) fn is_pattern(name: &str) -> bool {
 }
 
 /// The files that match, in the order of their names.
-pub(super) fn find_files(pattern: &Path) -> Vec<PathBuf> {
-    let mut found = vec![PathBuf::new()];
+///
+/// # Errors
+/// There are too many files to look at.
+pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
+    let (mut found, mut names_left) = (vec![PathBuf::new()], NAMES_MAX);
     for part in pattern.components() {
         let text = part.as_os_str().to_string_lossy();
         if !matches!(part, Component::Normal(_)) || !is_pattern(&text) {
             found.iter_mut().for_each(|path| path.push(part));
             continue;
         }
-        let pattern: Vec<char> = text.chars().collect();
+        let part_pattern: Vec<char> = text.chars().collect();
         let mut next = Vec::new();
         for folder in &found {
             let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder.as_path() };
             let Ok(entries) = std::fs::read_dir(listed) else { continue };
-            let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-            let fits = |name: &String| {
+            for entry in entries.flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
                 let hidden = name.starts_with('.') && !text.starts_with('.');
-                !hidden && matches_glob(&pattern, &name.chars().collect::<Vec<_>>())
-            };
-            next.extend(names.filter(fits).map(|name| folder.join(name)));
+                if !hidden && matches_glob(&part_pattern, &name.chars().collect::<Vec<_>>()) {
+                    next.push(folder.join(name));
+                }
+                if names_left == 0 || next.len() > MATCHES_MAX {
+                    return Err(format!("`{}` stands for too many files", pattern.display()));
+                }
+                names_left -= 1;
+            }
         }
         next.sort();
-        next.truncate(FILES_MAX);
         found = next;
     }
     found.retain(|path| path.is_file());
-    found
+    Ok(found)
 }
 
 /// Whether one part of a path matches. Takes time in proportion to the product of both lengths.

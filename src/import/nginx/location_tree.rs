@@ -1,5 +1,7 @@
 //! The locations of a server as a tree, as nginx searches it.
 
+use std::collections::{HashMap, HashSet};
+
 use super::parser::Directive;
 use super::scope::{FindingLedger, Scope, is_guard};
 use crate::import::ImportFault;
@@ -21,14 +23,27 @@ pub(super) struct LocationNode<'d> {
     /// `None` for the server.
     pub directive: Option<&'d Directive>,
     pub children: Vec<LocationNode<'d>>,
+    /// The places of exact and named locations in `children`.
+    fixed: HashMap<String, usize>,
 }
 
 impl<'d> LocationNode<'d> {
     /// The tree of a server.
     pub fn read_server(scope: Scope<'d>, ledger: &FindingLedger) -> Result<LocationNode<'d>, ImportFault> {
         let matching = LocationMatch::Prefix { path: "/".to_owned(), no_regex: false };
-        let children = read_children(&scope, None, ledger)?;
-        Ok(LocationNode { matching, scope, directive: None, children })
+        LocationNode::read(matching, scope, None, ledger)
+    }
+
+    fn read(
+        matching: LocationMatch,
+        scope: Scope<'d>,
+        directive: Option<&'d Directive>,
+        ledger: &FindingLedger,
+    ) -> Result<LocationNode<'d>, ImportFault> {
+        let children = read_children(&scope, directive.map(|_| &matching), ledger)?;
+        let fixed = children.iter().enumerate().filter(|(_, node)| !node.is_prefix());
+        let fixed = fixed.filter_map(|(place, node)| Some((node.fixed_path()?.to_owned(), place))).collect();
+        Ok(LocationNode { matching, scope, directive, children, fixed })
     }
 
     /// The path of a location that is no regular expression.
@@ -48,9 +63,16 @@ impl<'d> LocationNode<'d> {
         self.children.iter().filter(|node| matches!(node.matching, LocationMatch::Regex { .. }))
     }
 
-    /// The named location of this name at the level of the server.
-    pub fn find_named(&self, name: &str) -> Option<&LocationNode<'d>> {
-        self.children.iter().find(|node| matches!(&node.matching, LocationMatch::Named(own) if own == name))
+    fn fixed_path(&self) -> Option<&str> {
+        match &self.matching {
+            LocationMatch::Named(name) => Some(name),
+            _ => self.static_path(),
+        }
+    }
+
+    /// The named location of this name, or the exact one of this path, directly inside.
+    pub fn find_fixed(&self, name: &str) -> Option<&LocationNode<'d>> {
+        self.children.get(*self.fixed.get(name)?)
     }
 }
 
@@ -59,7 +81,7 @@ fn read_children<'d>(
     outer: Option<&LocationMatch>,
     ledger: &FindingLedger,
 ) -> Result<Vec<LocationNode<'d>>, ImportFault> {
-    let mut children: Vec<LocationNode<'d>> = Vec::new();
+    let (mut children, mut taken) = (Vec::new(), HashSet::new());
     for directive in scope.own_level().iter().filter(|directive| directive.name == "location") {
         let wrong = |message: String| Err(ImportFault::new(&directive.at, message));
         let Some(block) = directive.block.as_deref() else {
@@ -81,8 +103,7 @@ fn read_children<'d>(
             }
             _ => {}
         }
-        let same = |node: &LocationNode<'_>| is_duplicate(&node.matching, &matching);
-        if children.iter().any(same) {
+        if unique_key(&matching).is_some_and(|key| !taken.insert(key)) {
             return wrong(format!("there are two locations `{}`", directive.args.join(" ")));
         }
         if let (Some(LocationMatch::Regex { .. }), true) = (outer, directive.block.is_some()) {
@@ -97,14 +118,7 @@ fn read_children<'d>(
         if !matches!(matching, LocationMatch::Named(_)) {
             ledger.mark(directive);
         }
-        let inner = scope.enter(block);
-        let children_inside = read_children(&inner, Some(&matching), ledger)?;
-        children.push(LocationNode {
-            matching,
-            scope: inner,
-            directive: Some(directive),
-            children: children_inside,
-        });
+        children.push(LocationNode::read(matching, scope.enter(block), Some(directive), ledger)?);
     }
     Ok(children)
 }
@@ -114,12 +128,12 @@ pub(super) fn subtree_guards(directive: &Directive) -> bool {
     is_guard(directive) && directive.name != "location" || directive.children().iter().any(subtree_guards)
 }
 
-/// nginx allows the same regular expression twice; the first one matches.
-fn is_duplicate(one: &LocationMatch, other: &LocationMatch) -> bool {
-    match (one, other) {
-        (LocationMatch::Prefix { path: one, .. }, LocationMatch::Prefix { path: other, .. }) => one == other,
-        (LocationMatch::Regex { .. }, _) => false,
-        _ => one == other,
+/// What a level has once. nginx allows the same regular expression twice; the first one matches.
+fn unique_key(matching: &LocationMatch) -> Option<(bool, String)> {
+    match matching {
+        LocationMatch::Prefix { path, .. } => Some((true, path.clone())),
+        LocationMatch::Exact(path) | LocationMatch::Named(path) => Some((false, path.clone())),
+        LocationMatch::Regex { .. } => None,
     }
 }
 

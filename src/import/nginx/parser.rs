@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::glob;
 use super::lexer::{ConfToken, TokenKind, read_tokens};
+use crate::config::yaml::file;
+use crate::import::source::FILE_BYTES_MAX;
 use crate::import::{ImportFault, ImportedLine};
 
 /// One directive; its number is unique in the configuration.
@@ -37,7 +39,6 @@ const DEPTH_MAX: usize = 32;
 const INCLUDE_DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 2_000;
 const DIRECTIVES_MAX: usize = 200_000;
-const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// Files of types and parameters that come with nginx and neither limit nor deny.
 const STOCK_FILES: [&str; 10] = [
@@ -59,12 +60,13 @@ pub(super) struct ConfParser {
     folder: PathBuf,
     count: usize,
     files: usize,
+    bytes: u64,
 }
 
 impl ConfParser {
     pub fn read_file(path: &Path) -> Result<Vec<Directive>, ImportFault> {
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut parser = ConfParser { folder, count: 0, files: 0 };
+        let mut parser = ConfParser { folder, count: 0, files: 0, bytes: 0 };
         let name = path.display().to_string();
         parser.read_included(path, &ImportedLine { file: name, line: 1 }, 0, 0)
     }
@@ -84,12 +86,13 @@ impl ConfParser {
                 format!("`{name}` is included too deeply, or includes too many files"),
             ));
         }
-        let size = std::fs::metadata(path).map_or(0, |data| data.len());
-        if size > FILE_BYTES_MAX {
-            return Err(ImportFault::new(from, format!("the file `{name}` is larger than 8 MiB")));
+        let bytes = file::read_capped(path, FILE_BYTES_MAX)
+            .map_err(|why| ImportFault::new(from, format!("the file `{name}` {why}")))?;
+        self.bytes += bytes.len() as u64;
+        if self.bytes > FILE_BYTES_MAX {
+            let message = format!("with `{name}`, the files are larger than {} MiB", FILE_BYTES_MAX >> 20);
+            return Err(ImportFault::new(from, message));
         }
-        let bytes = std::fs::read(path)
-            .map_err(|error| ImportFault::new(from, format!("the file `{name}` cannot be read: {error}")))?;
         let text = String::from_utf8(bytes)
             .map_err(|_| ImportFault::new(from, format!("the file `{name}` is not UTF-8 text")))?;
         self.read_tokens_of(&text, &name, includes, depth)
@@ -117,7 +120,7 @@ impl ConfParser {
     /// Reads a text whose includes are relative to the working folder.
     #[cfg(test)]
     pub fn read_text(text: &str, name: &str) -> Result<Vec<Directive>, ImportFault> {
-        ConfParser { folder: PathBuf::new(), count: 0, files: 0 }.read_tokens_of(text, name, 0, 0)
+        ConfParser { folder: PathBuf::new(), count: 0, files: 0, bytes: 0 }.read_tokens_of(text, name, 0, 0)
     }
 
     /// The directives up to the end or a closing brace, which is left for the caller.
@@ -188,7 +191,10 @@ impl ConfParser {
         };
         let full = self.folder.join(pattern);
         let is_stock = |path: &Path| path.iter().any(|part| STOCK_FILES.iter().any(|name| part == *name));
-        let files = if glob::is_pattern(pattern) { glob::find_files(&full) } else { vec![full.clone()] };
+        let files = match glob::is_pattern(pattern) {
+            true => glob::find_files(&full).map_err(|why| ImportFault::new(&directive.at, why))?,
+            false => vec![full.clone()],
+        };
         for file in files {
             if !file.exists() && is_stock(&full) {
                 continue;

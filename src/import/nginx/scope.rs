@@ -1,7 +1,8 @@
 //! Levels of a configuration and what they inherit: a level with any directive of a kind drops the inherited ones.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use super::parser::Directive;
 use crate::import::{ImportReport, ImportedLine};
@@ -9,26 +10,47 @@ use crate::import::{ImportReport, ImportedLine};
 /// The levels around a place, the outermost first.
 #[derive(Debug, Clone)]
 pub(super) struct Scope<'d> {
-    levels: Vec<&'d [Directive]>,
+    levels: Vec<Rc<ScopeLevel<'d>>>,
+}
+
+/// The directives of a block, also by name: every location asks the levels around it.
+#[derive(Debug)]
+struct ScopeLevel<'d> {
+    directives: &'d [Directive],
+    by_name: HashMap<&'d str, Vec<&'d Directive>>,
+}
+
+impl<'d> ScopeLevel<'d> {
+    fn new(directives: &'d [Directive]) -> Rc<ScopeLevel<'d>> {
+        let mut by_name: HashMap<&str, Vec<&Directive>> = HashMap::new();
+        for directive in directives {
+            by_name.entry(&directive.name).or_default().push(directive);
+        }
+        Rc::new(ScopeLevel { directives, by_name })
+    }
+
+    fn all(&self, name: &str) -> &[&'d Directive] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    }
 }
 
 impl<'d> Scope<'d> {
     pub fn new(http: &'d [Directive]) -> Scope<'d> {
-        Scope { levels: vec![http] }
+        Scope { levels: vec![ScopeLevel::new(http)] }
     }
 
     /// The scope of a block at this level.
     pub fn enter(&self, block: &'d [Directive]) -> Scope<'d> {
         let mut levels = self.levels.clone();
-        levels.push(block);
+        levels.push(ScopeLevel::new(block));
         Scope { levels }
     }
 
     /// All directives of these names at the innermost level that has one.
     pub fn nearest_of(&self, names: &[&str]) -> Vec<&'d Directive> {
-        let find = |level: &&'d [Directive]| {
-            let found: Vec<_> =
-                level.iter().filter(|directive| names.contains(&directive.name.as_str())).collect();
+        let find = |level: &Rc<ScopeLevel<'d>>| {
+            let mut found: Vec<_> = names.iter().flat_map(|name| level.all(name)).copied().collect();
+            found.sort_unstable_by_key(|directive| directive.id);
             (!found.is_empty()).then_some(found)
         };
         self.levels.iter().rev().find_map(find).unwrap_or_default()
@@ -46,11 +68,11 @@ impl<'d> Scope<'d> {
 
     /// The first directive of a name at the innermost level itself, for what is not inherited.
     pub fn own(&self, name: &str) -> Option<&'d Directive> {
-        self.own_level().iter().find(|directive| directive.name == name)
+        self.levels.last()?.all(name).first().copied()
     }
 
     pub fn own_level(&self) -> &'d [Directive] {
-        self.levels.last().copied().unwrap_or_default()
+        self.levels.last().map(|level| level.directives).unwrap_or_default()
     }
 
     /// Whether `on` holds here.
@@ -60,10 +82,8 @@ impl<'d> Scope<'d> {
 
     /// The constant that `set` gives a variable at this or an outer level.
     pub fn find_set(&self, variable: &str) -> Option<&'d Directive> {
-        let is_set = |directive: &&Directive| {
-            directive.name == "set" && directive.arg(0).strip_prefix('$') == Some(variable)
-        };
-        self.levels.iter().rev().find_map(|level| level.iter().rfind(is_set))
+        let is_set = |directive: &&&Directive| directive.arg(0).strip_prefix('$') == Some(variable);
+        self.levels.iter().rev().find_map(|level| level.all("set").iter().rfind(is_set).copied())
     }
 }
 

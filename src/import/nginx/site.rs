@@ -1,5 +1,7 @@
 //! The locations of one server as those of gateway.yaml.
 
+use std::collections::HashSet;
+
 use super::access::{AccessPlan, LimitsBehind, read_access, read_conditions};
 use super::content::{LocationContent, read_content};
 use super::error_pages::read_error_pages;
@@ -57,7 +59,7 @@ pub(super) fn read_site<'d>(
     }
     let mut found = Vec::new();
     let flat = flatten_server(root, context.ledger);
-    let paths: Vec<String> = flat.iter().map(|flat| flat.path.clone()).collect();
+    let paths: HashSet<String> = flat.iter().map(|flat| flat.path.clone()).collect();
     for location in &flat {
         let at = location.node.directive.map_or(&server.at, |directive| &directive.at).clone();
         if let (Err(why), Some(directive)) = (is_usable_path(&location.path), location.node.directive) {
@@ -206,7 +208,7 @@ fn add_denied(
 /// nginx redirects the path of a forwarding prefix without its slash.
 fn add_slash<'d>(
     location: &FlatLocation<'_, 'd>,
-    paths: &[String],
+    paths: &HashSet<String>,
     at: &ImportedLine,
     ledger: &FindingLedger,
 ) -> Option<SiteLocation<'d>> {
@@ -214,7 +216,7 @@ fn add_slash<'d>(
     let bare = path.strip_suffix('/').filter(|bare| !bare.is_empty())?;
     location.node.directive?;
     let taken = [format!("= {bare}"), bare.to_owned(), format!("^~ {bare}")];
-    if location.path.starts_with('~') || paths.iter().any(|path| taken.contains(path)) {
+    if location.path.starts_with('~') || taken.iter().any(|path| paths.contains(path)) {
         return None;
     }
     let mut plan = new_plan(format!("= {bare}"), at);

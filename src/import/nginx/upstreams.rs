@@ -29,6 +29,8 @@ pub(super) struct UpstreamBook<'d, 'b> {
     blocks: HashMap<&'d str, &'d Directive>,
     ledger: &'b FindingLedger,
     pub planned: Vec<UpstreamPlan>,
+    /// The places of names in `planned`.
+    places: HashMap<String, usize>,
 }
 
 /// The servers of an upstream and the fields that its block gives.
@@ -108,7 +110,7 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
                 return Err(ImportFault::new(&directive.at, format!("there are two upstreams `{name}`")));
             }
         }
-        Ok(UpstreamBook { blocks, ledger, planned: Vec::new() })
+        Ok(UpstreamBook { blocks, ledger, planned: Vec::new(), places: HashMap::new() })
     }
 
     /// The name of the upstream that stands for a target in a location; `None` = all its servers are down.
@@ -136,10 +138,11 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
         let source = block.map_or(&directive.at, |block| &block.at).clone();
         let numbered = (2..).map(|number: usize| format!("{base}-{number}"));
         for name in std::iter::once(base.clone()).chain(numbered) {
-            match self.planned.iter().find(|plan| plan.name == name) {
+            match self.places.get(&name).map(|place| &self.planned[*place]) {
                 Some(plan) if plan.servers == servers && plan.fields == fields => return Ok(Some(name)),
                 Some(_) => {}
                 None => {
+                    self.places.insert(name.clone(), self.planned.len());
                     self.planned.push(UpstreamPlan { name: name.clone(), servers, fields, source });
                     return Ok(Some(name));
                 }

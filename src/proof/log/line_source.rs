@@ -1,15 +1,20 @@
 //! The lines of one log: a file or stdin, plain or packed by gzip, which is known by its first bytes.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::config::yaml::file::open_regular;
+
 /// Longer lines are not read; the gateway writes far shorter ones.
 const LINE_MAX: usize = 64 * 1024;
+/// What has no end of line for so long is no log.
+const PASSED_OVER_MAX: usize = 64 << 20;
+/// The most bytes of one log, unpacked: 1 TiB. An endless one must end.
+const LOG_MAX: u64 = 1 << 40;
 const BUFFER: usize = 256 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -19,6 +24,7 @@ pub struct LineSource {
     pub name: String,
     /// The number of the last line that was read, from 1.
     pub line_number: u64,
+    bytes_read: u64,
 }
 
 /// What of all logs was read, in bytes of the files.
@@ -59,7 +65,7 @@ impl LogBytes {
 }
 
 impl LineSource {
-    /// Opens the file, or stdin for `-`.
+    /// Opens the regular file, or stdin for `-`.
     ///
     /// # Errors
     /// It cannot be opened or read.
@@ -67,12 +73,8 @@ impl LineSource {
         if path == Path::new("-") {
             return LineSource::from_reader(io::stdin().lock(), "stdin", bytes);
         }
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder"));
-        }
-        bytes.total.set(bytes.total.get() + metadata.len());
+        let file = open_regular(path)?;
+        bytes.total.set(bytes.total.get() + file.metadata()?.len());
         LineSource::from_reader(file, &path.display().to_string(), bytes)
     }
 
@@ -87,7 +89,7 @@ impl LineSource {
             true => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(plain))),
             false => Box::new(plain),
         };
-        Ok(LineSource { reader, name: name.to_owned(), line_number: 0 })
+        Ok(LineSource { reader, name: name.to_owned(), line_number: 0, bytes_read: 0 })
     }
 
     /// Reads the next line into `line`, without its end.
@@ -96,7 +98,7 @@ impl LineSource {
     /// The log cannot be read any further, because its gzip is broken or cut for example.
     pub fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<NextLine> {
         line.clear();
-        let mut is_too_long = false;
+        let (mut is_too_long, mut length) = (false, 0);
         loop {
             let buffer = match self.reader.fill_buf() {
                 Ok(buffer) => buffer,
@@ -114,7 +116,13 @@ impl LineSource {
             }
             let found = memchr::memchr(b'\n', buffer);
             let part = &buffer[..found.unwrap_or(buffer.len())];
-            is_too_long |= line.len() + part.len() > LINE_MAX;
+            length += part.len();
+            self.bytes_read += part.len() as u64;
+            if length > PASSED_OVER_MAX || self.bytes_read > LOG_MAX {
+                let why = "a line is longer than 64 MiB, or the log than 1 TiB";
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            }
+            is_too_long |= length > LINE_MAX;
             if !is_too_long {
                 line.extend_from_slice(part);
             }

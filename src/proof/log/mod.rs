@@ -19,6 +19,8 @@ use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
+use crate::config::yaml::file::describe_failure;
+
 use line_format::LogLineFormat;
 use line_source::{LineSource, LogBytes, NextLine};
 pub use log_fields::KnownFields;
@@ -106,7 +108,7 @@ impl LogStream {
         let mut sources = Vec::with_capacity(paths.len());
         for path in paths {
             let lines = LineSource::open(path, &bytes)
-                .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+                .map_err(|error| format!("{} {}", path.display(), describe_failure(error)))?;
             sources.push(lines);
         }
         LogStream::with_sources(sources, format, bytes)
