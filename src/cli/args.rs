@@ -197,7 +197,7 @@ pub(super) struct ImportArgs {
     /// Form of the report on stderr
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub report: ImportReportFormat,
-    /// Exit with 0 although something that limits or denies was lost
+    /// Exit with 0 although something that limits, denies or answers was lost
     #[arg(long)]
     pub partial: bool,
 }

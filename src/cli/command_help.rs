@@ -201,7 +201,7 @@ const ALL: [CommandHelp; 25] = [
             ),
             (
                 "sluicegate import nginx.conf --report json 2> report.json > gateway.yaml",
-                "for programs; exit code 1 says that something that limits or denies was lost",
+                "for programs; exit code 1 says that something that limits, denies or answers was lost",
             ),
         ],
         codes: &[0, 1, 2, 3],

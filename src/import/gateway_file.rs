@@ -1,5 +1,7 @@
 //! The configuration to write, as far as imports need it.
 
+use std::collections::HashMap;
+
 use super::ImportedLine;
 
 /// A whole gateway.yaml. Values are written already, as YAML in flow style, unless a field says otherwise.
@@ -12,6 +14,8 @@ pub(super) struct GatewayFile {
     pub limits: Vec<NamedLimitPlan>,
     pub service: Option<ServicePlan>,
     pub locations: Vec<LocationPlan>,
+    /// The sources of parts where comments on other lines stand.
+    pub places: HashMap<ImportedLine, ImportedLine>,
 }
 
 /// A field and where it comes from.
@@ -95,4 +99,11 @@ pub(super) struct LocationPlan {
     /// `upstream`, `respond` or `redirect` first, then the rest in the order of the reference.
     pub fields: Vec<PlannedField>,
     pub source: Option<ImportedLine>,
+}
+
+/// 403, and what the location did as comments.
+pub(super) fn close_fields(open: Vec<PlannedField>) -> Vec<PlannedField> {
+    let respond = PlannedField::new("respond", "{ status: 403 }", "until who may come in is checked; then:");
+    let open = open.into_iter().map(|field| PlannedField { name: format!("# {}", field.name), ..field });
+    std::iter::once(respond).chain(open).collect()
 }

@@ -1,18 +1,55 @@
 //! Writes the text of gateway.yaml, with comments that name the source of each part.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::gateway_file::{DomainRulePlan, GatewayFile, ListenPlan, LocationPlan, PlannedField, ServicePlan};
 use super::yaml_text::{flow_map, one_or_list, quote};
-use super::{ImportedLine, gateway_file};
+use super::{ImportFinding, ImportReport, ImportedLine, gateway_file};
+
+/// What was lost, by the source of the part where it is noted.
+type LossNotes<'r> = BTreeMap<&'r ImportedLine, Vec<&'r ImportFinding>>;
 
 /// The text; `source` is the name of the imported file.
-pub(super) fn write_yaml(file: &GatewayFile, source: &str) -> String {
-    let source: String = source.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+pub(super) fn write_yaml(file: &GatewayFile, report: &ImportReport, source: &str) -> String {
+    let mut notes = LossNotes::new();
+    for finding in report.lost() {
+        notes.entry(file.places.get(&finding.at).unwrap_or(&finding.at)).or_default().push(finding);
+    }
+    // A server that is a source of several parts has its notes at its location.
+    let mut locations = String::new();
+    for location in &file.locations {
+        write_losses(&mut locations, "  ", location.source.as_ref(), &mut notes);
+        write_location(&mut locations, location);
+    }
+    let parts = write_parts(file, &mut notes);
     let mut out = format!(
-        "# Written by `sluicegate import {source}`.\n# A comment names the lines that each part comes from.\n"
+        "# Written by `sluicegate import {}`.\n# A comment names the lines that each part comes from.\n",
+        clean(source)
     );
-    write_listen(&mut out, &file.listen);
+    while let Some((source, _)) = notes.first_key_value() {
+        let source = *source;
+        write_losses(&mut out, "", Some(source), &mut notes);
+    }
+    let title = if locations.is_empty() { "\nlocations: []\n" } else { "\nlocations:\n" };
+    out.extend([parts.as_str(), title, &locations]);
+    out
+}
+
+/// Writes what was lost at a part, once.
+fn write_losses(out: &mut String, indent: &str, source: Option<&ImportedLine>, notes: &mut LossNotes<'_>) {
+    for ImportFinding { at, directive, says, .. } in
+        source.and_then(|source| notes.remove(source)).into_iter().flatten()
+    {
+        // Writing into a String cannot fail.
+        let _ = writeln!(out, "{indent}# LOST: {}", clean(&format!("{at} {directive}: {says}")));
+    }
+}
+
+/// Everything but the locations.
+fn write_parts(file: &GatewayFile, notes: &mut LossNotes<'_>) -> String {
+    let mut out = String::new();
+    write_listen(&mut out, &file.listen, notes);
     if !file.server.is_empty() {
         out.push_str("\nserver:\n");
         write_fields(&mut out, "  ", &file.server);
@@ -21,6 +58,7 @@ pub(super) fn write_yaml(file: &GatewayFile, source: &str) -> String {
         out.push_str("\nupstreams:\n");
     }
     for gateway_file::UpstreamPlan { name, servers, fields, source } in &file.upstreams {
+        write_losses(&mut out, "  ", Some(source), notes);
         let _ = writeln!(out, "  {}:  {}\n    servers:", quote(name), comment(Some(source)));
         servers.iter().for_each(|server| out.extend(["      - ", server, "\n"]));
         write_fields(&mut out, "    ", fields);
@@ -29,23 +67,23 @@ pub(super) fn write_yaml(file: &GatewayFile, source: &str) -> String {
         out.push_str("\nlimits:\n");
     }
     for limit in &file.limits {
+        write_losses(&mut out, "  ", Some(&limit.source), notes);
         let _ = writeln!(out, "  {}:  {}", quote(&limit.name), comment(Some(&limit.source)));
         write_fields(&mut out, "    ", &limit.fields);
     }
     if let Some(service) = &file.service {
         write_service(&mut out, service);
     }
-    out.push_str(if file.locations.is_empty() { "\nlocations: []\n" } else { "\nlocations:\n" });
-    file.locations.iter().for_each(|location| write_location(&mut out, location));
     out
 }
 
-fn write_listen(out: &mut String, listen: &[ListenPlan]) {
+fn write_listen(out: &mut String, listen: &[ListenPlan], notes: &mut LossNotes<'_>) {
     if listen.is_empty() {
         return;
     }
     out.push_str("\nlisten:\n");
     for ListenPlan { address, name, fields, source } in listen {
+        write_losses(out, "  ", source.as_ref(), notes);
         let _ = writeln!(out, "  - address: {}  {}", quote(address), comment(source.as_ref()));
         if !name.is_empty() {
             let _ = writeln!(out, "    name: {}", quote(name));

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config;
 use crate::config::codes;
+use crate::config::diagnostics::problem::Problem;
 use crate::config::yaml::tree::{Node, parse_document};
 use gateway_file::GatewayFile;
 use source::SourceText;
@@ -94,12 +95,20 @@ pub fn import_files(paths: &[PathBuf]) -> Result<Imported, ImportFault> {
     }
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let first = files.first().map_or(Path::new(""), PathBuf::as_path);
-    let (file, mut report) = match files.as_slice() {
+    let (mut file, mut report) = match files.as_slice() {
         [one] if !source::is_yaml(one) => nginx::import_nginx(one)?,
         files => import_yaml(files)?,
     };
-    let yaml = gateway_yaml::write_yaml(&file, &shown.join(" "));
-    check_yaml(&yaml, first, &mut report)?;
+    let yaml = loop {
+        report.sort_findings();
+        let yaml = gateway_yaml::write_yaml(&file, &report, &shown.join(" "));
+        let Some((at, problem)) = check_yaml(&yaml, first, &mut report)? else { break yaml };
+        if leave_out_listener(&mut file, &problem, &mut report).is_none() {
+            let message =
+                format!("cannot be written as gateway.yaml: {}: {}", problem.field, problem.message);
+            return Err(ImportFault::new(&at, message));
+        }
+    };
     report.sort_findings();
     Ok(Imported { yaml, report })
 }
@@ -142,22 +151,53 @@ fn find_kind(source: &SourceText) -> Result<YamlKind, ImportFault> {
     }
 }
 
-/// The gateway's own check. Files that it cannot read here may exist where the gateway will run.
-fn check_yaml(yaml: &str, path: &Path, report: &mut ImportReport) -> Result<(), ImportFault> {
+/// Takes the listener of a problem out of the file, if one is at fault.
+fn leave_out_listener(file: &mut GatewayFile, problem: &Problem, report: &mut ImportReport) -> Option<()> {
+    /// Where locations can be tried whose only listener is left out.
+    const INSTEAD: &str = "127.0.0.1:8080";
+    let place: usize = problem.field.strip_prefix("listen[")?.split_once(']')?.0.parse().ok()?;
+    let listen = file.listen.get_mut(place)?;
+    let source = listen.source.clone()?;
+    let why = problem.suggestion.iter().fold(problem.message.clone(), |why, more| format!("{why}; {more}"));
+    let says = format!("the listener is left out: {why}");
+    let address = std::mem::replace(&mut listen.address, INSTEAD.to_owned());
+    // Who presents no certificate must not come in by another way.
+    if address == INSTEAD || listen.fields.iter().any(|field| field.value.contains("client_ca")) {
+        return None;
+    }
+    report.loses(&source, &format!("listen {address}"), says);
+    file.places.remove(&source);
+    listen.fields.clear();
+    if file.listen.len() > 1 {
+        let gone = file.listen.remove(place).name;
+        file.locations.retain_mut(|location| {
+            let was_bound = !location.listeners.is_empty();
+            location.listeners.retain(|name| *name != gone);
+            !was_bound || !location.listeners.is_empty()
+        });
+    }
+    Some(())
+}
+
+/// The gateway's own check: the first problem and its source. Files that it cannot read here may exist where the
+/// gateway will run.
+fn check_yaml(
+    yaml: &str,
+    path: &Path,
+    report: &mut ImportReport,
+) -> Result<Option<(ImportedLine, Problem)>, ImportFault> {
     if yaml.len() as u64 > config::FILE_MAX {
         let at = ImportedLine { file: path.display().to_string(), line: 1 };
         let message =
             format!("the gateway.yaml has {} bytes, more than the 1 MiB that the gateway reads", yaml.len());
         return Err(ImportFault::new(&at, message));
     }
-    let Err(found) = config::parse(yaml, &path.display().to_string()) else { return Ok(()) };
+    let Err(found) = config::parse(yaml, &path.display().to_string()) else { return Ok(None) };
     let (missing, wrong): (Vec<_>, Vec<_>) =
         found.problems.into_iter().partition(|problem| problem.code == codes::UNREADABLE);
     let lines: Vec<&str> = yaml.lines().collect();
-    if let Some(problem) = wrong.first() {
-        let at = find_source(&lines, problem.line, path);
-        let message = format!("cannot be written as gateway.yaml: {}: {}", problem.field, problem.message);
-        return Err(ImportFault::new(&at, message));
+    if let Some(problem) = wrong.into_iter().next() {
+        return Ok(Some((find_source(&lines, problem.line, path), problem)));
     }
     for problem in missing {
         let at = find_source(&lines, problem.line, path);
@@ -168,7 +208,7 @@ fn check_yaml(yaml: &str, path: &Path, report: &mut ImportReport) -> Result<(), 
             format!("{}; the gateway needs it at its start", problem.message),
         );
     }
-    Ok(())
+    Ok(None)
 }
 
 /// The source that a comment at or above the line of the written file names.

@@ -1,4 +1,4 @@
-//! The report of an import: what was translated exactly, what with a difference, and what not at all.
+//! The report of an import: what was lost, what differs, and how much was translated exactly.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -10,12 +10,22 @@ use super::ImportedLine;
 /// What became of one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FindingKind {
-    Exact,
-    Difference,
-    /// Neither limits nor denies.
-    NotTranslated,
-    /// Limits or denies, or may do so.
+    /// Lets in whom the gateway cannot tell from others, so that all get 403.
+    Closed,
+    /// Limits, denies or answers, or may do so.
     Lost,
+    Difference,
+    /// Does nothing of this.
+    NotTranslated,
+    /// Works without a field of its own.
+    NotNeeded,
+    Exact,
+}
+
+impl FindingKind {
+    pub fn is_lost(self) -> bool {
+        matches!(self, FindingKind::Closed | FindingKind::Lost)
+    }
 }
 
 /// A line of the source and what became of it.
@@ -43,7 +53,7 @@ struct FindingLine<'a> {
     directive: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     says: &'a str,
-    /// Of what is not translated: whether it limits or denies.
+    /// Of what is not translated: whether it limits, denies or answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<bool>,
 }
@@ -53,6 +63,7 @@ struct ReportBody<'a> {
     exact: Vec<FindingLine<'a>>,
     different: Vec<FindingLine<'a>>,
     not_translated: Vec<FindingLine<'a>>,
+    not_needed: Vec<FindingLine<'a>>,
     lost: usize,
 }
 
@@ -84,7 +95,7 @@ impl ImportReport {
         self.add(FindingKind::Lost, at, directive, says.into());
     }
 
-    fn add(&mut self, kind: FindingKind, at: &ImportedLine, directive: &str, says: String) {
+    pub(super) fn add(&mut self, kind: FindingKind, at: &ImportedLine, directive: &str, says: String) {
         let mut directive: String = directive.split_whitespace().collect::<Vec<_>>().join(" ");
         if directive.chars().count() > DIRECTIVE_CHARS_MAX {
             directive = directive.chars().take(DIRECTIVE_CHARS_MAX).chain(['…']).collect();
@@ -99,9 +110,13 @@ impl ImportReport {
         self.findings.sort_by(|a, b| (a.kind, &a.at).cmp(&(b.kind, &b.at)));
     }
 
-    /// The number of findings that limit or deny and are not translated.
+    /// What limits, denies or answers and is not translated.
+    pub fn lost(&self) -> impl Iterator<Item = &ImportFinding> {
+        self.findings.iter().filter(|finding| finding.kind.is_lost())
+    }
+
     pub fn count_lost(&self) -> usize {
-        self.of_kind(FindingKind::Lost).count()
+        self.lost().count()
     }
 
     pub fn of_kind(&self, kind: FindingKind) -> impl Iterator<Item = &ImportFinding> {
@@ -112,27 +127,35 @@ impl ImportReport {
     pub fn render_text(&self) -> String {
         let mut out = String::new();
         let parts = [
-            ("translated exactly", &[FindingKind::Exact][..]),
+            ("LOST", &[FindingKind::Closed, FindingKind::Lost][..]),
             ("translated with a difference", &[FindingKind::Difference]),
-            ("not translated", &[FindingKind::Lost, FindingKind::NotTranslated]),
+            ("not translated", &[FindingKind::NotTranslated]),
         ];
         for (title, kinds) in parts {
-            let count = self.findings.iter().filter(|finding| kinds.contains(&finding.kind)).count();
-            // Writing into a String cannot fail.
-            let _ = writeln!(out, "{title}: {count}");
-            for finding in kinds.iter().flat_map(|&kind| self.of_kind(kind)) {
-                let ImportFinding { at, kind, directive, says } = finding;
-                let mark = if *kind == FindingKind::Lost { "LOST " } else { "" };
+            let findings: Vec<_> = kinds.iter().flat_map(|&kind| self.of_kind(kind)).collect();
+            if !findings.is_empty() {
+                // Writing into a String cannot fail.
+                let _ = writeln!(out, "{title}: {}", findings.len());
+            }
+            for ImportFinding { at, directive, says, .. } in findings {
                 let _ = match says.as_str() {
                     "" => writeln!(out, "  {at}: {directive}"),
-                    says => writeln!(out, "  {at}: {mark}{directive}\n      {says}"),
+                    says => writeln!(out, "  {at}: {directive}\n      {says}"),
                 };
             }
         }
+        let counts = [
+            (FindingKind::NotNeeded, "not needed: the gateway does or decides this by itself"),
+            (FindingKind::Exact, "translated exactly"),
+        ];
+        for (kind, what) in counts {
+            let count = self.of_kind(kind).count();
+            let _ = writeln!(out, "{count} {} {what}", if count == 1 { "directive" } else { "directives" });
+        }
         let _ = match self.count_lost() {
-            0 => writeln!(out, "nothing that limits or denies was lost"),
-            1 => writeln!(out, "1 line that limits or denies, or may do so, was lost"),
-            lost => writeln!(out, "{lost} lines that limit or deny, or may do so, were lost"),
+            0 => writeln!(out, "nothing that limits, denies or answers was lost"),
+            1 => writeln!(out, "1 line that limits, denies or answers, or may do so, was lost"),
+            lost => writeln!(out, "{lost} lines that limit, deny or answer, or may do so, were lost"),
         };
         out
     }
@@ -146,7 +169,8 @@ impl ImportReport {
         let body = ReportBody {
             exact: lines(&[FindingKind::Exact]),
             different: lines(&[FindingKind::Difference]),
-            not_translated: lines(&[FindingKind::Lost, FindingKind::NotTranslated]),
+            not_translated: lines(&[FindingKind::Closed, FindingKind::Lost, FindingKind::NotTranslated]),
+            not_needed: lines(&[FindingKind::NotNeeded]),
             lost: self.count_lost(),
         };
         // Only maps with odd keys fail to serialize, and there are none.
@@ -162,7 +186,7 @@ impl FindingLine<'_> {
             directive: &finding.directive,
             says: &finding.says,
             limits: match finding.kind {
-                FindingKind::Lost => Some(true),
+                kind if kind.is_lost() => Some(true),
                 FindingKind::NotTranslated => Some(false),
                 _ => None,
             },

@@ -2,7 +2,8 @@
 //! `ratelimit/*.yaml`.
 //!
 //! The first lines of a file say what is expected: `# yaml: TEXT` and `# no yaml: TEXT` of the written file (runs of
-//! spaces and comments in it do not count), `# exact: TEXT`, `# differs: TEXT` and `# left out: TEXT` of a finding,
+//! spaces and comments in it do not count), `# comment: TEXT` of it with its comments, `# exact: TEXT`,
+//! `# differs: TEXT`, `# left out: TEXT` and `# not needed: TEXT` of a finding,
 //! `# lost: N` (0 without it), `# fault: TEXT` for a file that is not understood. `# plus` and `# files` excuse a file
 //! from the check by nginx itself: it is for NGINX Plus or another module, or names files that are not there.
 
@@ -47,7 +48,11 @@ fn check_expectation(line: &str, imported: &Imported) -> Result<(), String> {
         "no yaml" => !yaml.contains(&squeeze(text)),
         "exact" => says(FindingKind::Exact),
         "differs" => says(FindingKind::Difference),
-        "left out" => says(FindingKind::NotTranslated) || says(FindingKind::Lost),
+        "left out" => {
+            [FindingKind::NotTranslated, FindingKind::Lost, FindingKind::Closed].into_iter().any(says)
+        }
+        "not needed" => says(FindingKind::NotNeeded),
+        "comment" => imported.yaml.contains(text),
         "lost" => imported.report.count_lost().to_string() == text,
         _ => return Err(format!("unknown word in `{line}`")),
     };

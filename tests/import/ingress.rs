@@ -66,11 +66,33 @@ fn what_denies_and_is_unknown_is_lost() {
     let text = INGRESS.replace("rewrite-target: /", "auth-url: http://auth.test/");
     let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
     assert_eq!(imported.report.count_lost(), 1, "{}", imported.report.render_text());
+    let unknown = INGRESS.replace("rewrite-target: /", "enable-modsecurity: \"true\"");
+    let imported = import_file(&scratch.file("ingress.yaml", &unknown)).unwrap();
+    assert_eq!(imported.report.count_lost(), 1, "{}", imported.report.render_text());
     let wrong = INGRESS.replace("limit-rps: \"10\"", "limit-rps: \"ten\"");
     let fault = import_file(&scratch.file("ingress.yaml", &wrong)).unwrap_err();
     assert_eq!((fault.at.line, fault.message.as_str()), (8, "`ten` is not a number"));
     let fault = import_file(&scratch.file("other.yaml", "a: b\n")).unwrap_err();
     assert!(fault.message.contains("no Kubernetes object"), "{fault}");
+}
+
+/// Whoever had to show a password, a certificate or the consent of another server gets 403.
+#[test]
+fn what_was_closed_stays_closed() {
+    let scratch = Scratch::new();
+    for check in ["auth-type: basic", "auth-url: http://auth.test/", "auth-tls-secret: prod/ca"] {
+        let lines = format!("{check}\n    nginx.ingress.kubernetes.io/auth-realm: staff");
+        let text = INGRESS.replace("rewrite-target: /", &lines);
+        let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
+        assert_eq!(imported.report.count_lost(), 1, "{}", imported.report.render_text());
+        let yaml: serde_yaml::Value = serde_yaml::from_str(&imported.yaml).unwrap();
+        for location in yaml["locations"].as_sequence().unwrap() {
+            assert_eq!(location["respond"]["status"].as_u64(), Some(403), "{}", imported.yaml);
+            assert!(location.get("upstream").is_none(), "{}", imported.yaml);
+        }
+        let comment = imported.yaml.lines().find(|line| line.contains("# LOST: ")).expect("a comment");
+        assert!(comment.contains(check), "{comment}");
+    }
 }
 
 #[test]
@@ -86,7 +108,7 @@ fn the_exit_code_tells_what_was_lost() {
     let good = run(&["import", "good.conf"]);
     assert_eq!(good.code, Some(0), "{}", good.stderr);
     assert!(good.stdout.contains("upstream: \"127.0.0.1-9\""), "{}", good.stdout);
-    assert!(good.stderr.contains("nothing that limits or denies was lost"), "{}", good.stderr);
+    assert!(good.stderr.contains("nothing that limits, denies or answers was lost"), "{}", good.stderr);
     let lossy = run(&["import", "lossy.conf", "-o", "out.yaml", "--report", "json"]);
     assert_eq!((lossy.code, lossy.stdout.as_str()), (Some(1), ""));
     let report: serde_json::Value = serde_json::from_str(&lossy.stderr).unwrap();

@@ -4,7 +4,7 @@ use super::object::{IngressObject, IngressPath, PathKindOfIngress};
 use crate::import::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::import::networks::parse_range;
 use crate::import::yaml_text::{flow_map, one_or_list, quote, write_rate};
-use crate::import::{ImportFault, ImportReport, ImportedLine};
+use crate::import::{FindingKind, ImportFault, ImportReport, ImportedLine};
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
@@ -14,12 +14,14 @@ pub(super) struct IngressRules {
     pub limits: Vec<NamedLimitPlan>,
     pub location_fields: Vec<PlannedField>,
     pub upstream_fields: Vec<PlannedField>,
+    /// A check that the gateway does not make refuses everyone.
+    pub is_closed: bool,
     /// `http` or `https`.
     pub scheme: &'static str,
     use_regex: bool,
 }
 
-/// Annotations that change other things than limits and access, and why they are left out.
+/// Annotations that change other things than limits and access.
 const HARMLESS: &[&str] = &[
     "rewrite-target",
     "app-root",
@@ -39,26 +41,10 @@ const HARMLESS: &[&str] = &[
     "service-upstream",
     "affinity",
     "affinity-mode",
-    "session-cookie-name",
-    "session-cookie-path",
-    "session-cookie-expires",
-    "session-cookie-max-age",
-    "session-cookie-samesite",
-    "session-cookie-secure",
     "upstream-hash-by",
     "upstream-vhost",
     "load-balance",
     "enable-cors",
-    "cors-allow-origin",
-    "cors-allow-methods",
-    "cors-allow-headers",
-    "cors-allow-credentials",
-    "cors-max-age",
-    "cors-expose-headers",
-    "proxy-redirect-from",
-    "proxy-redirect-to",
-    "proxy-cookie-path",
-    "proxy-cookie-domain",
     "connection-proxy-header",
     "x-forwarded-prefix",
     "preserve-trailing-slash",
@@ -68,14 +54,6 @@ const HARMLESS: &[&str] = &[
     "ssl-prefer-server-ciphers",
     "client-body-buffer-size",
     "proxy-send-timeout",
-    "proxy-next-upstream",
-    "proxy-next-upstream-tries",
-    "proxy-next-upstream-timeout",
-    "proxy-ssl-name",
-    "proxy-ssl-server-name",
-    "proxy-ssl-secret",
-    "proxy-ssl-protocols",
-    "proxy-ssl-ciphers",
     "default-backend",
     "server-alias",
     "permanent-redirect",
@@ -83,7 +61,17 @@ const HARMLESS: &[&str] = &[
     "temporal-redirect",
     "custom-headers",
     "backend-protocol",
-    "proxy-ssl-verify",
+];
+
+/// Beginnings of such names. What belongs to a check says nothing without it.
+const FAMILIES: [&str; 7] = [
+    "auth-",
+    "cors-",
+    "proxy-cookie-",
+    "proxy-next-upstream",
+    "proxy-redirect-",
+    "proxy-ssl-",
+    "session-cookie-",
 ];
 
 /// The numbers of the annotations that belong together.
@@ -107,6 +95,7 @@ pub(super) fn read_rules(
         limits: Vec::new(),
         location_fields: Vec::new(),
         upstream_fields: vec![PlannedField::new("eject", "none", "the service chooses among its pods")],
+        is_closed: false,
         scheme: "http",
         use_regex: false,
     };
@@ -142,6 +131,13 @@ pub(super) fn read_rules(
             }
             "use-regex" => rules.use_regex = value == "true",
             "backend-protocol" => read_protocol(at, key, value, &mut rules, report),
+            "auth-type" | "auth-url" | "auth-tls-secret" if !value.is_empty() => {
+                let says = "its paths answer 403: the gateway makes no such check; let the services make it, or \
+                            tokens (account.jwt)";
+                report.add(FindingKind::Closed, at, &format!("{key}: {value}"), says.to_owned());
+                rules.is_closed = true;
+                continue;
+            }
             _ => {
                 skip_annotation(at, key, name, value, report);
                 continue;
@@ -168,7 +164,7 @@ pub(super) fn read_rules(
 
 fn skip_annotation(at: &ImportedLine, key: &str, name: &str, value: &str, report: &mut ImportReport) {
     let text = format!("{key}: {value}");
-    if HARMLESS.contains(&name) {
+    if HARMLESS.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family)) {
         report.skips(at, &text, "it neither limits nor denies; write its field by hand if you need it");
     } else {
         report.loses(at, &text, "it is not translated, and may limit or deny");

@@ -6,7 +6,7 @@
 mod annotations;
 mod object;
 
-use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan};
+use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan, close_fields};
 use super::source::SourceText;
 use super::yaml_text::{one_or_list, quote};
 use super::{ImportFault, ImportReport};
@@ -64,6 +64,10 @@ fn add_object(
         let says = "write the certificate into the field listen[].tls: a Secret is not a file";
         report.skips(at, &format!("tls {secret}"), says);
     }
+    if let Some(first) = object.paths.first() {
+        let lines = object.annotations.iter().map(|(at, ..)| (at.clone(), first.at.clone()));
+        file.places.extend(lines);
+    }
     for path in &object.paths {
         let upstream = add_upstream(object, path, services, rules, file, report)?;
         for written in rules.write_paths(path) {
@@ -75,6 +79,9 @@ fn add_object(
                 continue;
             }
             let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
+            if rules.is_closed {
+                fields = close_fields(fields);
+            }
             if !rules.limits.is_empty() {
                 let names: Vec<String> = rules.limits.iter().map(|limit| quote(&limit.name)).collect();
                 fields.push(PlannedField::new("limits", one_or_list(&names), ""));

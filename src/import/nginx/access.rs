@@ -2,7 +2,8 @@
 
 use ipnet::IpNet;
 
-use super::parser::Directive;
+use super::closed::{is_closing, tell_closed};
+use super::parser::{Directive, visit_all};
 use super::scope::{FindingLedger, Scope};
 use super::variables::{Variable, VariableTable};
 use crate::import::ImportFault;
@@ -123,6 +124,12 @@ pub(super) fn read_conditions(
                 directive.children().iter().for_each(|inner| ledger.mark(inner));
             }
             Some(Err(why)) => lose_condition(directive, &why, ledger),
+            None if is_closing(directive) => {
+                tell_closed(directive, "the gateway has no conditions; let the upstream refuse", ledger);
+                visit_all(directive.children(), &mut |inner| {
+                    ledger.skips(inner, "its `if` is not translated")
+                });
+            }
             None => {
                 let why = "the gateway has no conditions";
                 // They end the search for limits, or change it.
@@ -145,7 +152,7 @@ pub(super) fn read_conditions(
 
 fn lose_condition(directive: &Directive, why: &str, ledger: &FindingLedger) {
     ledger.loses(directive, why);
-    ledger.skip_all(directive.children(), why);
+    visit_all(directive.children(), &mut |inner| ledger.skips(inner, "its `if` is not translated"));
 }
 
 type DeniedNetworks = Result<(Vec<IpNet>, u16), String>;

@@ -62,7 +62,7 @@ pub(super) fn read_content<'n, 'd>(
     let target = match ProxyTarget::parse(pass.arg(0), &source.scope) {
         Ok(target) => target,
         Err(why) => {
-            ledger.skips(pass, format!("{why}; the answer is 502"));
+            ledger.loses(pass, format!("{why}; the answer is 502"));
             return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named, forwards: false });
         }
     };
@@ -85,13 +85,18 @@ fn answer_without_files(node: &LocationNode<'_>, ledger: &FindingLedger) -> Plan
     let other =
         node.scope.own_level().iter().find(|directive| OTHER_HANDLERS.contains(&directive.name.as_str()));
     if let Some(directive) = other {
-        ledger.skips(directive, "the gateway forwards to HTTP servers only; the answer is 501");
+        ledger.loses(directive, "the gateway forwards to HTTP servers only; the answer is 501");
         return write_respond(501, "", "");
     }
     let served =
         ["try_files", "root", "alias"].iter().find_map(|name| node.scope.own(name)).or(node.directive);
-    if let Some(directive) = served {
-        ledger.skips(directive, "files are not served; the answer is 404");
+    let rules = node.scope.nearest_of(&["allow", "deny"]);
+    match served {
+        Some(directive) if rules.first().is_some_and(|rule| rule.text() == "deny all") => {
+            ledger.exact(directive, "nobody may come in");
+        }
+        Some(directive) => ledger.loses(directive, "files are not served; the answer is 404"),
+        None => {}
     }
     write_respond(404, "", "")
 }

@@ -1,5 +1,6 @@
 //! `error_page` for the statuses of limits, where its target is an answer or a proxied location.
 
+use super::closed::find_check;
 use super::content::read_content;
 use super::location_tree::LocationNode;
 use super::parser::Directive;
@@ -27,10 +28,13 @@ pub(super) fn read_error_pages<'d>(
             ledger.skips(directive, "pages of errors are translated for the statuses of limits only");
             continue;
         };
-        let Some(page) = root.find_fixed(target) else {
+        let is_open = |page: &&LocationNode<'_>| {
+            find_check(&page.scope).is_none() && page.scope.nearest_of(&["allow", "deny"]).is_empty()
+        };
+        let Some(page) = root.find_fixed(target).filter(is_open) else {
             ledger.skips(
                 directive,
-                "its target is no location that answers or forwards; the body is the gateway's own",
+                "its target is no location that answers or forwards to anyone; the body is the gateway's own",
             );
             continue;
         };

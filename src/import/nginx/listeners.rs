@@ -54,7 +54,11 @@ impl ListenerTable {
             listener.source = Some(server.at.clone());
         }
         for directive in own {
-            let address = read_address(directive)?;
+            if directive.args.iter().any(|parameter| matches!(parameter.as_str(), "quic" | "http3")) {
+                ledger.skips(directive, "the gateway speaks HTTP/1.1 and HTTP/2 only");
+                continue;
+            }
+            let address = read_address(directive);
             let listener = self.listeners.entry(address).or_default();
             listener.source.get_or_insert_with(|| directive.at.clone());
             if listener.servers.contains(&number) {
@@ -64,6 +68,16 @@ impl ListenerTable {
             read_parameters(directive, number, listener, ledger)?;
             if listener.tls {
                 listener.certificates.extend(read_certificate(scope, folder, ledger));
+                let authority = |fields: &Vec<(String, String)>| {
+                    fields.iter().find(|(name, _)| name == "client_ca").map(|(_, path)| path.clone())
+                };
+                let mut authorities = listener.certificates.iter().map(authority);
+                let first = authorities.next();
+                if authorities.any(|other| Some(other) != first) {
+                    let message = "clients need a certificate at some servers of this address only; the gateway \
+                                   asks for it at all of them or at none";
+                    return Err(ImportFault::new(&directive.at, message));
+                }
             }
         }
         Ok(())
@@ -95,7 +109,8 @@ impl ListenerTable {
             let mut fields = Vec::new();
             match listener.certificates.as_slice() {
                 _ if !listener.tls => {}
-                [] => {}
+                // The check refuses it, so that no port with TLS becomes one without.
+                [] => fields.push(PlannedField::new("tls", "{}", "")),
                 [one] => fields.push(PlannedField::new("tls", flow_map(one), "")),
                 several => {
                     let list: Vec<String> = several.iter().map(|one| flow_map(one)).collect();
@@ -122,21 +137,20 @@ impl Listener {
     }
 }
 
-/// The address as in gateway.yaml.
-fn read_address(directive: &Directive) -> Result<String, ImportFault> {
+/// The address as in gateway.yaml, or a text that its check refuses.
+fn read_address(directive: &Directive) -> String {
     let text = directive.arg(0);
-    let wrong = || ImportFault::new(&directive.at, format!("`{text}` is no address to listen on"));
     if text.strip_prefix("unix:").is_some_and(|path| path.starts_with('/')) {
-        return Ok(text.to_owned());
+        return text.to_owned();
     }
     if let Ok(port) = text.parse::<u16>() {
-        return Ok(format!("0.0.0.0:{port}"));
+        return format!("0.0.0.0:{port}");
     }
     let text = text.strip_prefix("*:").map_or(text.to_owned(), |port| format!("0.0.0.0:{port}"));
     let text = text.strip_prefix("localhost").map_or(text.clone(), |rest| format!("127.0.0.1{rest}"));
     let with_port = |text: &str| format!("{text}:80").parse::<SocketAddr>().ok();
     let address = text.parse::<SocketAddr>().ok().or_else(|| with_port(&text));
-    address.map(|address| address.to_string()).ok_or_else(wrong)
+    address.map_or(text, |address| address.to_string())
 }
 
 fn read_parameters(
@@ -154,9 +168,6 @@ fn read_parameters(
             "http2" | "spdy" => {}
             name if IGNORED.contains(&name) => {}
             "setfib" | "fastopen" | "accept_filter" => {}
-            "quic" | "http3" => {
-                ledger.skips(directive, "the gateway speaks HTTP/1.1 and HTTP/2 only");
-            }
             _ => {
                 let message = format!("`{parameter}` is no parameter of `listen`");
                 return Err(ImportFault::new(&directive.at, message));
@@ -186,7 +197,8 @@ fn read_certificate(
     }
     let mut fields = vec![("cert".to_owned(), path(cert)), ("key".to_owned(), path(key))];
     let verify = scope.value_of("ssl_verify_client").filter(|directive| directive.arg(0) == "on");
-    if let (Some(verify), Some(ca)) = (verify, scope.value_of("ssl_client_certificate")) {
+    if let Some(verify) = verify {
+        let ca = scope.value_of("ssl_client_certificate").or(scope.value_of("ssl_trusted_certificate"))?;
         ledger.exact(ca, "tls: { client_ca }");
         ledger.differs(verify, "tls: { client_ca }: the handshake fails, where nginx answers 400");
         fields.push(("client_ca".to_owned(), path(ca)));

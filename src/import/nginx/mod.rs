@@ -2,6 +2,7 @@
 
 mod access;
 mod balance;
+mod closed;
 mod content;
 mod error_pages;
 mod flatten;
@@ -28,11 +29,11 @@ mod values;
 mod variables;
 mod zones;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::gateway_file::{GatewayFile, LocationPlan};
-use super::{ImportFault, ImportReport, ImportedLine};
+use super::{FindingKind, ImportFault, ImportReport, ImportedLine};
 use hosts::{ServerNames, is_covered, read_names};
 use limits::LimitBook;
 use listeners::ListenerTable;
@@ -63,9 +64,34 @@ pub(super) fn import_nginx(path: &Path) -> Result<(GatewayFile, ImportReport), I
         [] => return Err(ImportFault::new(&start_of(path), "there is no `http` and no `server` to import")),
         [_, second, ..] => return Err(ImportFault::new(&second.at, "there are two blocks `http`")),
     };
-    let file = translate_http(http, &folder, &ledger)?;
+    let mut file = translate_http(http, &folder, &ledger)?;
     sweep(&directives, &ledger);
+    let written = file.locations.iter().filter_map(|location| location.source.clone());
+    let written = written.chain(file.upstreams.iter().map(|upstream| upstream.source.clone())).collect();
+    find_places(&directives, None, &written, &mut file.places);
     Ok((file, ledger.into_report()))
+}
+
+/// The part of the written file where the comment on a lost line stands: its location or upstream, else the first
+/// location of its server.
+fn find_places(
+    directives: &[Directive],
+    around: Option<&ImportedLine>,
+    written: &HashSet<ImportedLine>,
+    places: &mut HashMap<ImportedLine, ImportedLine>,
+) {
+    for directive in directives {
+        let mut place = None;
+        if matches!(directive.name.as_str(), "server" | "location" | "upstream") {
+            visit_all(std::slice::from_ref(directive), &mut |inner| {
+                place = place.or(written.get(&inner.at));
+            });
+        }
+        if let Some(place) = place.or(around) {
+            places.entry(directive.at.clone()).or_insert_with(|| place.clone());
+        }
+        find_places(directive.children(), place.or(around), written, places);
+    }
 }
 
 fn start_of(path: &Path) -> ImportedLine {
@@ -220,7 +246,7 @@ fn tell_unused(
     let unused = zones.zones().map(|zone| zone.directive).chain(variables.directives()).chain(upstreams);
     for directive in unused.filter(|directive| !ledger.is_told(directive)) {
         let says = match directive.name.as_str() {
-            "map" | "geo" => "its values are part of the limits and access rules that use them",
+            "map" | "geo" => "its values are part of the limits and access rules that use it, if any",
             _ => "nothing uses it",
         };
         ledger.exact(directive, says);
@@ -240,10 +266,12 @@ fn sweep(directives: &[Directive], ledger: &FindingLedger) {
         }
         let name = directive.name.as_str();
         match known::find_harmless(name) {
-            Some(why) => ledger.skips(directive, why),
+            Some(known::NOT_DONE) => ledger.skips(directive, known::NOT_DONE),
+            Some(why) => ledger.tell(FindingKind::NotNeeded, directive, why),
             None if matches!(name, "stream" | "mail") => {
-                ledger.skips(directive, "the gateway forwards HTTP only");
-                ledger.skip_all(directive.children(), "the gateway forwards HTTP only");
+                let why = "the gateway forwards HTTP only: its servers are left out";
+                ledger.loses(directive, why);
+                visit_all(directive.children(), &mut |inner| ledger.skips(inner, why));
             }
             None if name == "rewrite" && !redirects(directive) && limits => {
                 ledger.loses(directive, known::describe_guard(name).unwrap_or_default());
@@ -255,13 +283,21 @@ fn sweep(directives: &[Directive], ledger: &FindingLedger) {
                     "an address that is denied stays denied, whatever else would let it in",
                 );
             }
+            None if known::is_check(name) => {
+                ledger.exact(directive, "every location has its own, or answers before")
+            }
+            None if known::is_part_of_check(name) => {
+                ledger.skips(directive, "part of a check that is not made")
+            }
             None if is_guard(directive) && !known::is_translated(name) => {
                 let why =
                     known::describe_guard(name).unwrap_or("this directive is unknown; it may limit or deny");
                 ledger.loses(directive, why);
                 ledger.skip_all(directive.children(), why);
             }
-            None if known::describe_guard(name).is_some() => ledger.skips(directive, "it does nothing here"),
+            None if known::describe_guard(name).is_some() => {
+                ledger.skips(directive, "it does nothing by itself")
+            }
             None if matches!(
                 name,
                 "limit_req" | "limit_conn" | "allow" | "deny" | "limit_rate" | "return"

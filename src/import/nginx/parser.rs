@@ -205,10 +205,15 @@ impl ConfParser {
     }
 }
 
+/// Blocks of values, whose lines are no directives.
+const VALUE_BLOCKS: [&str; 6] = ["types", "charset_map", "split_clients", "map", "geo", "match"];
+
 /// Every directive of the configuration, those inside blocks too.
 pub(super) fn visit_all<'d>(directives: &'d [Directive], visitor: &mut impl FnMut(&'d Directive)) {
     for directive in directives {
         visitor(directive);
-        visit_all(directive.children(), visitor);
+        if !VALUE_BLOCKS.contains(&directive.name.as_str()) {
+            visit_all(directive.children(), visitor);
+        }
     }
 }

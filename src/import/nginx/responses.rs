@@ -86,7 +86,7 @@ fn translate_return(
                 write_redirect(&quote_template(&translated.template), status)
             }
             Err(why) => {
-                ledger.skips(directive, format!("{why}; the answer is 404"));
+                ledger.loses(directive, format!("{why}; the answer is 404"));
                 write_respond(404, "", "text/plain")
             }
         });

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::parser::Directive;
-use crate::import::{ImportReport, ImportedLine};
+use crate::import::{FindingKind, ImportReport, ImportedLine};
 
 /// The levels around a place, the outermost first.
 #[derive(Debug, Clone)]
@@ -96,22 +96,23 @@ pub(super) struct FindingLedger {
 
 impl FindingLedger {
     pub fn exact(&self, directive: &Directive, says: impl Into<String>) {
-        self.report.borrow_mut().exact(&directive.at, &directive.text(), says);
-        self.mark(directive);
+        self.tell(FindingKind::Exact, directive, says);
     }
 
     pub fn differs(&self, directive: &Directive, says: impl Into<String>) {
-        self.report.borrow_mut().differs(&directive.at, &directive.text(), "", says);
-        self.mark(directive);
+        self.tell(FindingKind::Difference, directive, says);
     }
 
     pub fn skips(&self, directive: &Directive, says: impl Into<String>) {
-        self.report.borrow_mut().skips(&directive.at, &directive.text(), says);
-        self.mark(directive);
+        self.tell(FindingKind::NotTranslated, directive, says);
     }
 
     pub fn loses(&self, directive: &Directive, says: impl Into<String>) {
-        self.report.borrow_mut().loses(&directive.at, &directive.text(), says);
+        self.tell(FindingKind::Lost, directive, says);
+    }
+
+    pub fn tell(&self, kind: FindingKind, directive: &Directive, says: impl Into<String>) {
+        self.report.borrow_mut().add(kind, &directive.at, &directive.text(), says.into());
         self.mark(directive);
     }
 
@@ -130,14 +131,11 @@ impl FindingLedger {
 
     /// Everything in these blocks is left out for one reason.
     pub fn skip_all(&self, directives: &[Directive], why: &str) {
-        super::parser::visit_all(directives, &mut |directive| {
-            if super::known::find_harmless(&directive.name).is_some() {
-                self.skips(directive, why);
-            } else if is_guard(directive) {
-                self.loses(directive, why);
-            } else {
-                self.skips(directive, why);
-            }
+        super::parser::visit_all(directives, &mut |directive| match super::known::find_harmless(
+            &directive.name,
+        ) {
+            None if is_guard(directive) => self.loses(directive, why),
+            _ => self.skips(directive, why),
         });
     }
 
@@ -157,10 +155,10 @@ pub(super) fn is_guard(directive: &Directive) -> bool {
         | "internal"
         | "limit_except" => true,
         "return" => directive.arg(0).starts_with(['4', '5']),
-        "allow" | "if" | "satisfy" | "rewrite" => false,
+        "allow" | "if" | "satisfy" | "rewrite" | "valid_referers" => false,
         "ssl_verify_client" => directive.arg(0) != "off",
-        "ssl_reject_handshake" => directive.arg(0) == "on",
-        "auth_basic" | "auth_request" => directive.arg(0) != "off",
+        name if super::known::is_check(name) => directive.arg(0) != "off",
+        name if name.starts_with("secure_link") || super::known::is_part_of_check(name) => false,
         name => {
             super::known::describe_guard(name).is_some()
                 || (super::known::find_harmless(name).is_none() && !super::known::is_translated(name))

@@ -3,20 +3,21 @@
 use std::collections::HashSet;
 
 use super::access::{AccessPlan, LimitsBehind, read_access, read_conditions};
+use super::closed::{find_check, is_closed_by_condition, tell_closed};
 use super::content::{LocationContent, read_content};
 use super::error_pages::read_error_pages;
 use super::flatten::{FlatLocation, flatten_server};
 use super::headers::read_response_headers;
 use super::limits::{LimitBook, LimitUse, PlannedLimits};
 use super::location_tree::{LocationMatch, LocationNode};
-use super::parser::Directive;
+use super::parser::{Directive, visit_all};
 use super::regex_check::is_usable_path;
 use super::responses::{read_return, slash_redirect, write_respond};
 use super::scope::{FindingLedger, Scope};
 use super::upstreams::UpstreamBook;
 use super::values::{size_of, write_size};
 use super::variables::VariableTable;
-use crate::import::gateway_file::{LocationPlan, PlannedField};
+use crate::import::gateway_file::{LocationPlan, PlannedField, close_fields};
 use crate::import::yaml_text::{flow_map, one_or_list};
 use crate::import::{ImportFault, ImportedLine};
 
@@ -49,11 +50,14 @@ pub(super) fn read_site<'d>(
         for node in &root.children {
             let Some(directive) = node.directive else { continue };
             context.ledger.exact(directive, why);
-            super::parser::visit_all(directive.children(), &mut |inner| context.ledger.exact(inner, why));
+            visit_all(directive.children(), &mut |inner| context.ledger.exact(inner, why));
         }
         let access = AccessPlan { allow: None, deny: denied };
         let mut plan = new_plan("/".to_owned(), &server.at);
-        plan.fields.push(action);
+        plan.fields = vec![action];
+        if is_closed_by_condition(root, &root.scope) {
+            plan.fields = close_fields(plan.fields);
+        }
         plan.fields.extend(access.into_field());
         return Ok(vec![SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }]);
     }
@@ -120,39 +124,92 @@ fn read_location<'d>(
     let answer = if is_root { None } else { read_return(scope, server_name, context.ledger)? };
     if let Some(action) = answer {
         note_unlimited(scope, context.ledger);
-        plan.fields.push(action);
+        plan.fields = vec![action];
+        if is_closed_by_condition(root, scope) {
+            plan.fields = close_fields(plan.fields);
+        }
         plan.fields.extend(read_response_headers(scope, server_name, context.ledger));
         found.push(SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() });
         return Ok(false);
     }
     let LocationContent { fields, named, forwards } =
         read_content(location.node, root, server_name, &mut context.upstreams, context.ledger)?;
-    plan.fields.extend(fields);
     let mut chain = Vec::new();
     context.limits.collect(&mut chain, scope, server_name)?;
     // The limits of a named location hold for requests that met none of their kind before.
     if let Some(named) = named {
         context.limits.collect(&mut chain, &named.scope, server_name)?;
     }
+    let behind = context.limits.limits_behind(&chain);
+    let (access, is_closed) = read_admission(location, named, root, behind, context)?;
+    plan.fields = if is_closed { close_fields(fields) } else { fields };
     let status = chain.first().map(|limit| limit.status);
     let on_reject =
         read_error_pages(scope, root, status, server_name, &mut context.upstreams, context.ledger)?;
     plan.fields.extend(read_response_headers(scope, server_name, context.ledger));
-    let behind = context.limits.limits_behind(&chain);
-    let access = read_access(&scope.nearest_of(&["allow", "deny"]), behind, context.ledger)?;
     plan.fields.extend(access.into_field());
     plan.fields.extend(read_bandwidth(scope, context.ledger)?);
     let other_methods = read_limit_except(scope, &mut plan, behind, context.ledger)?;
     if let Some((access, methods)) = other_methods {
         let mut other = plan.clone();
         other.methods.clear();
-        other.fields.retain(|field| field.name != "access");
-        other.fields.extend(access.into_field());
+        if let Some(access) = access {
+            other.fields.retain(|field| field.name != "access");
+            other.fields.extend(access.into_field());
+        }
         plan.methods = methods;
         found.push(SiteLocation { plan: other, chain: chain.clone(), on_reject: on_reject.clone() });
     }
     found.push(SiteLocation { plan, chain, on_reject });
     Ok(forwards)
+}
+
+/// Who may come in by address, and whether the location is closed because of other checks.
+fn read_admission<'d>(
+    location: &FlatLocation<'_, 'd>,
+    named: Option<&LocationNode<'d>>,
+    root: &LocationNode<'d>,
+    behind: Option<LimitsBehind>,
+    context: &mut SiteContext<'d, '_>,
+) -> Result<(AccessPlan, bool), ImportFault> {
+    let (scope, ledger) = (&location.node.scope, context.ledger);
+    let mut is_closed = is_closed_by_condition(root, scope);
+    let mut rules = scope.nearest_of(&["allow", "deny"]);
+    // A request meets the rules of the named location, too.
+    if let Some(named) = named {
+        is_closed |= is_closed_by_condition(root, &named.scope);
+        let inner = named.scope.nearest_of(&["allow", "deny"]);
+        match (rules.first(), inner.first()) {
+            (None, _) => rules = inner,
+            (Some(outer), Some(inner)) if outer.id != inner.id => {
+                tell_closed(
+                    inner,
+                    "the gateway judges one list of addresses, and the outer location has one",
+                    ledger,
+                );
+                is_closed = true;
+            }
+            _ => {}
+        }
+    }
+    let mut access = read_access(&rules, behind, ledger)?;
+    if let Some(named) = named {
+        let limited = context.limits.has_zones();
+        access.deny.extend(read_conditions(&named.scope, context.variables, limited, ledger)?);
+    }
+    let check = find_check(scope).or_else(|| find_check(&named?.scope));
+    let any = scope.value_of("satisfy").is_some_and(|directive| directive.arg(0) == "any");
+    match check {
+        Some((check, why)) if any && access.allow.is_some() => {
+            ledger.loses(check, format!("only the addresses of `allow` come in: {why}"));
+        }
+        Some((check, why)) => {
+            tell_closed(check, why, ledger);
+            is_closed = true;
+        }
+        None => {}
+    }
+    Ok((access, is_closed))
 }
 
 /// `return` comes before limits and access rules, so those of its level have no effect in nginx.
@@ -257,23 +314,30 @@ fn read_limit_except(
     plan: &mut LocationPlan,
     behind: Option<LimitsBehind>,
     ledger: &FindingLedger,
-) -> Result<Option<(AccessPlan, Vec<String>)>, ImportFault> {
+) -> Result<Option<(Option<AccessPlan>, Vec<String>)>, ImportFault> {
     let Some(directive) = scope.own("limit_except") else { return Ok(None) };
     let methods: Vec<String> = directive.args.iter().map(|method| method.to_ascii_uppercase()).collect();
     let known = methods.iter().all(|method| crate::config::value::methods::parse_method(method).is_ok());
     let rules: Vec<&Directive> = directive.children().iter().collect();
-    if methods.is_empty()
-        || !known
-        || rules.iter().any(|rule| !matches!(rule.name.as_str(), "allow" | "deny"))
-    {
-        ledger.loses(directive, "it is translated only with `allow`, `deny` inside and names of methods");
-        ledger.skip_all(directive.children(), "its `limit_except` is not translated");
-        return Ok(None);
+    if methods.is_empty() || !known {
+        return Err(ImportFault::new(&directive.at, "`limit_except` takes names of methods"));
+    }
+    plan.methods.clear();
+    if rules.iter().any(|rule| !matches!(rule.name.as_str(), "allow" | "deny")) {
+        tell_closed(
+            directive,
+            "for all other methods; only `allow` and `deny` inside are translated",
+            ledger,
+        );
+        visit_all(directive.children(), &mut |inner| {
+            ledger.skips(inner, "its `limit_except` is not translated")
+        });
+        return Ok(Some((Some(AccessPlan::nobody()), methods)));
     }
     let access = read_access(&rules, behind, ledger)?;
     ledger.exact(directive, "a location for these methods, and one for all others");
-    plan.methods.clear();
-    Ok(Some((access, methods)))
+    // Without rules inside, those of the location hold.
+    Ok(Some(((!rules.is_empty()).then_some(access), methods)))
 }
 
 /// Writes the chain and `on_reject` of a location.
