@@ -18,3 +18,4 @@ mod random_site;
 mod ratelimit;
 mod ratelimit_agrees;
 mod ratelimit_model;
+mod stock;
