@@ -83,11 +83,7 @@ fn the_command_reads_folders_and_stdin() {
     let run = |args: &[&str]| Run::default().args(args).finish(scratch.path());
     let folder = run(&["import", "config", "-o", "gateway.yaml"]);
     assert_eq!(folder.code, Some(0), "{}", folder.stderr);
-    assert!(
-        folder.stderr.contains("config/one.yaml:2: a: 1 per second\n      limit one.a"),
-        "{}",
-        folder.stderr
-    );
+    assert!(folder.stderr.contains("4 directives translated exactly"), "{}", folder.stderr);
     assert_eq!(run(&["check", "gateway.yaml"]).code, Some(0));
     let files = run(&["import", "config/two.yaml", "config/one.yaml", "--report", "json"]);
     assert_eq!(domains_of(&files.stdout), ["two", "one"]);

@@ -131,15 +131,8 @@ pub(super) fn read_rules(
             }
             "use-regex" => rules.use_regex = value == "true",
             "backend-protocol" => read_protocol(at, key, value, &mut rules, report),
-            "auth-type" | "auth-url" | "auth-tls-secret" if !value.is_empty() => {
-                let says = "its paths answer 403: the gateway makes no such check; let the services make it, or \
-                            tokens (account.jwt)";
-                report.add(FindingKind::Closed, at, &format!("{key}: {value}"), says.to_owned());
-                rules.is_closed = true;
-                continue;
-            }
             _ => {
-                skip_annotation(at, key, name, value, report);
+                skip_annotation(at, key, name, value, &mut rules, report);
                 continue;
             }
         }
@@ -162,8 +155,22 @@ pub(super) fn read_rules(
     Ok(rules)
 }
 
-fn skip_annotation(at: &ImportedLine, key: &str, name: &str, value: &str, report: &mut ImportReport) {
+fn skip_annotation(
+    at: &ImportedLine,
+    key: &str,
+    name: &str,
+    value: &str,
+    rules: &mut IngressRules,
+    report: &mut ImportReport,
+) {
     let text = format!("{key}: {value}");
+    if matches!(name, "auth-type" | "auth-url" | "auth-tls-secret") && !value.is_empty() {
+        let says = "its paths answer 403: the gateway makes no such check; let the services make it, or tokens \
+                    (account.jwt)";
+        report.add(FindingKind::Closed, at, &text, says.to_owned());
+        rules.is_closed = true;
+        return;
+    }
     if HARMLESS.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family)) {
         report.skips(at, &text, "it neither limits nor denies; write its field by hand if you need it");
     } else {
