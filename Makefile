@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz bench bench-redis bench-edge bench-operators bench-proof bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
+.PHONY: help run test test-clients fuzz compare-import bench bench-redis bench-edge bench-operators bench-proof bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -28,6 +28,9 @@ BUILD_RELEASE := cargo build --release --locked --bin sluicegate --target-dir $(
 MEASURED := --gateway $(PLAIN)/release/sluicegate
 # How long `make fuzz` tries each target.
 SECONDS = 300
+# How many files `make compare-import` tries, and the first seed of them.
+FILES = 300
+SEED := $(shell date +%s)
 # Further words for a benchmark: make bench OPTIONS=--quick
 OPTIONS =
 
@@ -64,6 +67,11 @@ test-clients: ## try the admin API with schemathesis, and limits of tokens with 
 
 fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
 	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz --test boundaries --test streams
+
+compare-import: TOOLS := nginx:nginx
+compare-import: tools ## compare imported random files of nginx with nginx itself; make compare-import FILES=50 SEED=1
+	@echo "$(FILES) files from the seed $(SEED)"
+	IMPORT_FILES=$(FILES) IMPORT_SEED=$(SEED) cargo test --locked --test import_differential -- --nocapture
 
 bench: tools gateway ## measure side by side with nginx; make bench OPTIONS=--quick takes less time
 	cargo bench --locked --bench side_by_side -- $(MEASURED) $(OPTIONS)

@@ -57,6 +57,21 @@ impl Nginx {
         nginx
     }
 
+    /// Serves the nginx.conf of a folder, which listens on `addr`. `None`: nginx does not take the file.
+    pub fn serve_folder(scratch: Scratch, addr: SocketAddr) -> Option<Nginx> {
+        let mut command = Command::new(BINARY);
+        command.arg("-p").arg(scratch.path()).arg("-c").arg(scratch.path().join("nginx.conf"));
+        command.args(["-e", "stderr", "-g", "daemon off; master_process off;"]);
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("nginx starts");
+        let mut nginx = Nginx { child, addrs: vec![addr], scratch };
+        let mut is_refused = false;
+        eventually(&format!("nginx on {addr}"), || {
+            is_refused = nginx.child.try_wait().is_ok_and(|status| status.is_some());
+            is_refused || TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_ok()
+        });
+        (!is_refused).then_some(nginx)
+    }
+
     pub fn addr(&self, server: usize) -> SocketAddr {
         self.addrs[server]
     }

@@ -1,0 +1,156 @@
+//! `import` beside a real nginx: random files of many constructs, the same requests to both, the same decisions.
+//!
+//! Where the import exits with 0, no decision may differ: served by the same location, limited, denied, not found or
+//! kept waiting. Where it exits with 1, what nginx refuses by address or password stays refused. Rates are so slow that
+//! nothing refills during a run, so that decisions do not depend on the machine's speed; a file with faults is tried
+//! again with more patience, and then made as small as can be and shown.
+//!
+//! `IMPORT_SEED` sets the first seed and `IMPORT_FILES` the number of files (`make compare-import`).
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod backend;
+mod conf;
+mod features;
+mod levels;
+mod replay;
+mod shrink;
+mod site;
+mod traffic;
+mod trial;
+mod variables;
+
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use replay::Decision;
+use site::Case;
+use trial::Trial;
+
+const FILES: u64 = 24;
+/// Files that run at once.
+const TOGETHER: usize = 3;
+const ROUNDS: u32 = 3;
+/// Faulty files that are made small; the others are named only.
+const SHRUNK: usize = 12;
+
+fn number_of(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// What all files gave.
+#[derive(Default)]
+struct Totals {
+    /// Files by exit code; the last number counts those that nginx does not take.
+    exits: [usize; 5],
+    /// Requests to files with exit code 0, and of them those that were refused or waited.
+    requests: usize,
+    refused: usize,
+    doors: usize,
+    excused: usize,
+    faults: usize,
+    open_doors: usize,
+    /// Faulty files in words.
+    faulty: Vec<String>,
+}
+
+impl Totals {
+    fn add(&mut self, trial: &Trial) {
+        self.exits[trial.exit as usize] += 1;
+        self.doors += trial.doors;
+        self.excused += trial.excused;
+        if trial.exit == 0 {
+            self.requests += trial.decisions.len();
+            let is_passed = |decision: &&Decision| matches!(decision, Decision::Served(_));
+            self.refused += trial.decisions.iter().filter(|decision| !is_passed(decision)).count();
+        }
+        self.open_doors += trial.faults.iter().filter(|fault| fault.is_open_door).count();
+        self.faults += trial.faults.iter().filter(|fault| !fault.is_open_door).count();
+    }
+
+    fn tell(&self) -> String {
+        let [whole, partial, _, unread, invalid] = self.exits;
+        format!(
+            "{whole} files exit 0, {partial} exit 1, {unread} exit 3, {invalid} are none for nginx; \
+             {} decisions with exit 0, {} of them no pass, {} differ, {} differ as documented; \
+             {} refusals by doors, {} open",
+            self.requests, self.refused, self.faults, self.excused, self.doors, self.open_doors
+        )
+    }
+}
+
+/// Runs one file until it has no faults, or the rounds are over. `None`: nginx does not take it.
+fn settle(case: &Case) -> Option<Trial> {
+    let mut trial = case.run(0)?;
+    for round in 1..ROUNDS {
+        if trial.faults.is_empty() {
+            break;
+        }
+        trial = case.run(round)?;
+    }
+    Some(trial)
+}
+
+fn describe(case: &Case, trial: &Trial) -> String {
+    let mut text = format!("=== seed {}, exit {}\n{}", case.seed, trial.exit, case.conf.show());
+    for (number, step) in trial.steps.iter().enumerate() {
+        let _ = writeln!(text, "{number}: {step:?}");
+    }
+    for fault in &trial.faults {
+        let door = if fault.is_open_door { ", an open door" } else { "" };
+        let _ = writeln!(
+            text,
+            "request {}: nginx {:?}, gateway {:?}{door}",
+            fault.number, fault.nginx, fault.gateway
+        );
+    }
+    for lost in &trial.lost {
+        let _ = writeln!(text, "lost: {lost}");
+    }
+    text + "--- gateway.yaml\n" + &trial.written
+}
+
+#[test]
+fn an_imported_file_never_decides_otherwise_without_a_word() {
+    support::raise_descriptors();
+    let (first, files) = (number_of("IMPORT_SEED", 1), number_of("IMPORT_FILES", FILES));
+    let next = AtomicU64::new(0);
+    let totals = Mutex::new(Totals::default());
+    std::thread::scope(|scope| {
+        for _ in 0..TOGETHER {
+            scope.spawn(|| {
+                while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < files) {
+                    let case = Case::roll(first + number);
+                    let Some(trial) = settle(&case) else {
+                        eprintln!("seed {}: nginx does not take it\n{}", case.seed, case.conf.show());
+                        totals.lock().unwrap().exits[4] += 1;
+                        continue;
+                    };
+                    if trial.exit == 3 {
+                        eprintln!("seed {}: {}", case.seed, trial.written);
+                    }
+                    totals.lock().unwrap().add(&trial);
+                    if trial.faults.is_empty() {
+                        continue;
+                    }
+                    eprintln!("seed {}, exit {}: {} faults", case.seed, trial.exit, trial.faults.len());
+                    if totals.lock().unwrap().faulty.len() < SHRUNK {
+                        let (small, shown) = shrink::shrink(&case, &trial);
+                        totals.lock().unwrap().faulty.push(describe(&small, &shown));
+                    }
+                }
+            });
+        }
+    });
+    let totals = totals.into_inner().unwrap();
+    eprintln!("{}", totals.tell());
+    assert!(totals.faults + totals.open_doors == 0, "{}\n{}", totals.faulty.join("\n"), totals.tell());
+    let [whole, ..] = totals.exits;
+    assert!(whole as u64 * 3 >= files, "{whole} of {files} files are imported whole: they are too wild");
+    assert!(totals.refused * 5 > totals.requests, "too few refusals: {}", totals.tell());
+}
