@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::support::Dice;
 
 /// Constructs of which the importer translates most forms.
-const COMMON: [&str; 23] = [
+const COMMON: [&str; 21] = [
     "maps",
     "geo",
     "numbers",
@@ -17,8 +17,6 @@ const COMMON: [&str; 23] = [
     "returns",
     "pages",
     "sets",
-    "underscores",
-    "slashes",
     "includes",
     "statuses",
     "dry run",
@@ -31,18 +29,11 @@ const COMMON: [&str; 23] = [
     "debian",
 ];
 
+/// Constructs of which the importer loses many forms.
+const LOSSY: [&str; 6] = ["odd maps", "odd keys", "mixed delays", "underscores", "slashes", "doubles"];
+
 /// Constructs that the gateway mostly lacks, so that a file with them is seldom imported whole.
-const RARE: [&str; 9] = [
-    "satisfy",
-    "passwords",
-    "asks",
-    "conditions",
-    "rewrites",
-    "regex inside",
-    "doubles",
-    "odd keys",
-    "files",
-];
+const RARE: [&str; 7] = ["satisfy", "passwords", "asks", "conditions", "rewrites", "regex inside", "files"];
 
 /// What one file may hold.
 #[derive(Debug)]
@@ -53,6 +44,7 @@ impl Features {
     pub fn roll(dice: &mut Dice) -> Features {
         let mut found = BTreeSet::new();
         found.extend(COMMON.iter().filter(|_| dice.one_in(3)));
+        found.extend(LOSSY.iter().filter(|_| dice.one_in(10)));
         if dice.one_in(3) {
             found.extend(RARE.iter().filter(|_| dice.one_in(3)));
         }
@@ -60,7 +52,7 @@ impl Features {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        debug_assert!(COMMON.contains(&name) || RARE.contains(&name), "{name} is no feature");
+        debug_assert!([&COMMON[..], &LOSSY, &RARE].concat().contains(&name), "{name} is no feature");
         self.0.contains(name)
     }
 }

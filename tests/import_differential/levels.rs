@@ -79,13 +79,12 @@ impl Guards {
                 found.push(line(format!("limit_conn {zone} {}", 1 + burst % 3)));
                 continue;
             }
-            let mode = match burst {
-                0 => String::new(),
-                _ if features.has("delays") && dice.one_in(2) => {
-                    let delay =
-                        if dice.one_in(2) { format!(" delay={}", 1 + burst / 2) } else { String::new() };
-                    format!(" burst={burst}{delay}")
-                }
+            // Each zone has its own way to delay, too.
+            let way = if features.has("mixed delays") { dice.below(3) } else { place };
+            let mode = match (burst, way) {
+                (0, _) => String::new(),
+                (_, 1) if features.has("delays") => format!(" burst={burst}"),
+                (_, 2) if features.has("delays") => format!(" burst={burst} delay={}", 1 + burst / 2),
                 _ => format!(" burst={burst} nodelay"),
             };
             found.push(line(format!("limit_req zone={zone}{mode}")));

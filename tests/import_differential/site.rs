@@ -49,6 +49,9 @@ const PATHS: [&str; 16] = [
     "/zzz",
 ];
 
+const HOSTS: [&str; 8] =
+    ["s0.test", "s0.test", "s1.test", "S0.test", "x.s1.test", "other.test", "s0.test:80", "X.s1.test."];
+
 struct Site {
     dice: Dice,
     features: Features,
@@ -77,7 +80,7 @@ impl Case {
         let conf = site.wrap(top, http, servers);
         let holds = site.features.has("connections");
         let aims = Aims {
-            hosts: ["s0.test", "s1.test", "S0.test", "x.s1.test", "other.test"].map(str::to_owned).to_vec(),
+            hosts: HOSTS.map(str::to_owned).to_vec(),
             paths: site.paths.iter().cloned().collect(),
             two_ports: conf.show().contains("@1@"),
             holds,
@@ -142,6 +145,9 @@ impl Site {
             vec![line(format!("listen 127.0.0.1:@0@{default}")), line(format!("server_name {name}"))];
         if self.dice.one_in(6) {
             inside.push(line("listen 127.0.0.1:@1@"));
+        }
+        if self.features.has("underscores") && self.dice.one_in(3) {
+            inside.push(line(self.dice.pick(&["underscores_in_headers on", "underscores_in_headers off"])));
         }
         if self.features.has("slashes") && self.dice.one_in(2) {
             inside.push(line("merge_slashes off"));
@@ -209,7 +215,10 @@ impl Site {
             }
         }
         if depth == 0 && !taken.contains("/") && !self.dice.one_in(4) {
-            let body = self.roll_location("/", 9);
+            let mut body = self.roll_location("/", 9);
+            if self.features.has("debian") && self.dice.one_in(5) {
+                body = vec![line("try_files $uri $uri/ =404")];
+            }
             found.push(block("location /", body));
         }
         found

@@ -15,7 +15,7 @@ pub struct Definitions {
     pub connections: Vec<String>,
 }
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 11] = [
     "$remote_addr",
     "$server_name",
     "$host",
@@ -23,15 +23,16 @@ const KEYS: [&str; 14] = [
     "$request_method",
     "$http_x_key",
     "$http_x_api_key",
+    "$binary_remote_addr$uri",
+    "all",
+    "$server_name$uri",
+    "$server_name$binary_remote_addr",
+];
+const ODD_KEYS: [&str; 14] = [
     "$cookie_a",
     "$arg_a",
-    "$binary_remote_addr$uri",
     "$http_x_key$binary_remote_addr",
-    "all",
-    "$server_name$binary_remote_addr",
     "$host$http_x_group",
-];
-const ODD_KEYS: [&str; 10] = [
     "$request_uri",
     "$http_host",
     "$cookie_a$arg_a",
@@ -51,6 +52,9 @@ impl Definitions {
             (0..1 + dice.below(2)).for_each(|_| own.roll_geo(dice));
         }
         if features.has("maps") {
+            (0..1 + dice.below(2)).for_each(|_| own.roll_plain_map(dice));
+        }
+        if features.has("odd maps") {
             (0..1 + dice.below(3)).for_each(|_| own.roll_map(features, dice));
         }
         for number in 0..2 + dice.below(3) {
@@ -73,7 +77,7 @@ impl Definitions {
             return self.variables[dice.below(self.variables.len())].clone();
         }
         match dice.below(5) {
-            0 if features.has("odd keys") => dice.pick(&ODD_KEYS),
+            0..2 if features.has("odd keys") => dice.pick(&ODD_KEYS),
             0..3 => "$binary_remote_addr",
             _ => dice.pick(&KEYS),
         }
@@ -101,6 +105,28 @@ impl Definitions {
         let head = if dice.one_in(5) { "geo $remote_addr" } else { "geo" };
         let name = self.name_next("geo");
         self.statements.push(block(format!("{head} {name}"), inside));
+    }
+
+    /// One of the forms that people copy from each other.
+    fn roll_plain_map(&mut self, dice: &mut Dice) {
+        let geos = self.variables.iter().filter(|name| name.starts_with("$geo"));
+        let geos: Vec<String> = geos.cloned().collect();
+        let (source, inside) = match dice.below(4) {
+            0 => ("$request_method", ["default \"\"", "POST $binary_remote_addr"]),
+            1 => ("$remote_addr", ["default $binary_remote_addr", "127.0.0.2 \"\""]),
+            2 => ("$http_x_key", ["default $http_x_key", "\"\" $binary_remote_addr"]),
+            _ => match geos.first() {
+                Some(geo) => (geo.as_str(), ["0 \"\"", "1 $binary_remote_addr"]),
+                None => return,
+            },
+        };
+        let mut inside: Vec<Statement> = inside.map(line).to_vec();
+        if source == "$request_method" && dice.one_in(2) {
+            inside.push(line("PUT $binary_remote_addr"));
+        }
+        let source = source.to_owned();
+        let name = self.name_next("map");
+        self.statements.push(block(format!("map {source} {name}"), inside));
     }
 
     fn roll_map(&mut self, features: &Features, dice: &mut Dice) {
