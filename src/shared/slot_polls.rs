@@ -56,7 +56,9 @@ impl Session {
     async fn poll_lines(&self, queue: &SharedSlotQueue, lines: &[PolledLine]) -> bool {
         let items: SmallVec<[CallItem<'_>; 4]> = lines.iter().map(|line| self.poll_item(line)).collect();
         let mut answers = true;
-        for (line, answer) in lines.iter().zip(self.ask_items(ScriptOp::Peek, &items, &LateReplies::default()).await) {
+        for (line, answer) in
+            lines.iter().zip(self.ask_items(ScriptOp::Peek, &items, &LateReplies::default()).await)
+        {
             answers &= matches!(answer, StoreAnswer::Answered { .. });
             match answer {
                 StoreAnswer::Answered { answer, .. } if answer.decision.outcome == LimitOutcome::Reject => {}

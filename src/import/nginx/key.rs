@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::pieces::{TextPart, split_variables};
 use super::variables::{GeoVariable, MapVariable, Variable, VariableTable};
-use crate::config::value::names::parse_method;
+use crate::config::value::methods::parse_method;
 
 /// A key that the gateway knows. Requests without it, and those that are exempt, are not counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
