@@ -224,10 +224,7 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         workers,
     });
     control.register_metrics(&gateway.metrics);
-    if let Some(store) = &gateway.store {
-        // Else the first requests would be decided without it.
-        store.wait_probed().await;
-    }
+    wait_for_store(&gateway).await;
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
@@ -259,6 +256,13 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     control.shut_down().await;
     logging::flush_lines();
     outcome
+}
+
+/// Else the first requests would be decided without the store.
+async fn wait_for_store(gateway: &Gateway) {
+    if let Some(store) = &gateway.store {
+        store.wait_probed().await;
+    }
 }
 
 fn build_admin_state(

@@ -1,29 +1,23 @@
 //! Charges whose reply came after the deadline. The request was decided without the store, by a share that charges its
 //! units as debts, or was rejected: the store gives them back.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use smallvec::SmallVec;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::link::LateReply;
-use super::session::{Session, StoreQuestion, StoreRefund};
+use super::session::{LateReplies, Session, StoreQuestion, StoreRefund};
 use super::shared_limit::SharedLimit;
-use super::{CallItem, KeyGroup, ScriptOp, ScriptReply, SharedKey, SlotCount};
+use super::{CallItem, ScriptOp, ScriptReply, SharedKey, SlotCount};
 use crate::config::OnFailure;
 
 /// Maximum number of replies that a worker waits for; other charges stay.
 const LATE_MAX: usize = 1024;
 /// The longest wait for one.
 const LATE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The replies that had not come when the calls about some questions ended.
-#[derive(Default)]
-pub(super) struct LateReplies(pub RefCell<SmallVec<[(KeyGroup, LateReply); 1]>>);
+const DEGRADED_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A question that outlives its request.
 struct OwnedQuestion {
@@ -47,11 +41,19 @@ impl Session {
             if Rc::strong_count(&self.late_waits) > LATE_MAX {
                 return;
             }
-            let (outbox, waits) = (self.outbox.clone(), self.late_waits.clone());
+            let (store, outbox, waits) = (self.store.clone(), self.outbox.clone(), self.late_waits.clone());
             let own = questions.iter().filter(|question| self.store.group_of(&question.key) == group);
             let asked: Vec<OwnedQuestion> = own.map(OwnedQuestion::from_question).collect();
             tokio::task::spawn_local(async move {
-                let reply = timeout(LATE_TIMEOUT, reply).await;
+                let reply = timeout(LATE_TIMEOUT, async {
+                    let reply = reply.await;
+                    // A refund is sent once, so it waits until calls are made again.
+                    while store.is_degraded() {
+                        sleep(DEGRADED_POLL_INTERVAL).await;
+                    }
+                    reply
+                });
+                let reply = reply.await;
                 drop(waits);
                 let Ok(Ok(Value::BulkString(bytes))) = reply else { return };
                 let items: Vec<CallItem<'_>> = asked.iter().map(OwnedQuestion::to_item).collect();

@@ -3,7 +3,7 @@
 
 mod outbox;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,8 +14,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
 use super::debts::DebtCharge;
-use super::late_replies::LateReplies;
-use super::link::CallFailure;
+use super::link::{CallFailure, LateReply};
 use super::settlements::{Settlements, SettlingKey};
 use super::shared_limit::SharedLimit;
 use super::slots::{SlotReport, WorkerSlots};
@@ -101,6 +100,10 @@ pub enum StoreAnswer {
     /// The store was not asked: this process alone holds all slots.
     Full,
 }
+
+/// The replies that had not come when the calls about some questions ended.
+#[derive(Default)]
+pub(super) struct LateReplies(pub RefCell<SmallVec<[(KeyGroup, LateReply); 1]>>);
 
 // === impl Session ===
 

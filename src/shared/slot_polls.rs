@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::late_replies::LateReplies;
+use super::session::LateReplies;
 use super::session::{Session, StoreAnswer};
 use super::shared_limit::SharedLimit;
 use super::slot_queue::{PolledLine, SharedSlotQueue};

@@ -275,7 +275,7 @@ fn places_of_a_concurrency_limit_share_its_slots_in_the_store() {
         (one, "/wide/hold", [503, 503, 503]),
     ] {
         let mut client = gateway.client();
-        client.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         held.push(client);
         eventually(path, || [one, two].iter().all(|gateway| statuses(gateway) == expected));
     }

@@ -1,8 +1,7 @@
 //! Asks the store about all shared limits of a chain at once, after the local limits have accepted.
 //!
-//! Either all accept and stay charged, or none is charged: the store's charges are refunded if a local limit or
-//! another server of the store rejects, and local charges are refunded if the store rejects. Questions without an
-//! answer are judged here, by the `on_failure` of their limit.
+//! Either all accept and stay charged, or none does: charges in the store are refunded if a local limit or another
+//! server rejects, local ones if the store rejects. Unanswered questions are judged by the `on_failure` of their limit.
 
 use std::convert::Infallible;
 

@@ -308,13 +308,16 @@ fn read_bandwidth(scope: &Scope<'_>, ledger: &FindingLedger) -> Result<Option<Pl
     Ok(Some(PlannedField::new("bandwidth", flow_map(&fields), "")))
 }
 
+/// The rules for all other methods than those named; `None`: those of the location.
+type OtherMethods = (Option<AccessPlan>, Vec<String>);
+
 /// `limit_except METHODS { allow …; deny …; }`: the access rules of all other methods.
 fn read_limit_except(
     scope: &Scope<'_>,
     plan: &mut LocationPlan,
     behind: Option<LimitsBehind>,
     ledger: &FindingLedger,
-) -> Result<Option<(Option<AccessPlan>, Vec<String>)>, ImportFault> {
+) -> Result<Option<OtherMethods>, ImportFault> {
     let Some(directive) = scope.own("limit_except") else { return Ok(None) };
     let methods: Vec<String> = directive.args.iter().map(|method| method.to_ascii_uppercase()).collect();
     let known = methods.iter().all(|method| crate::config::value::methods::parse_method(method).is_ok());

@@ -1,27 +1,14 @@
-//! Calls of scripts: where they are redirected, and replies that come after the deadline.
+//! Calls of scripts, and where they are redirected.
 
-use std::pin::Pin;
-
-use redis::{RedisResult, Value};
 use tokio::time::Instant;
 
 use super::fault::StoreFault;
-use super::server_link::{CallOutcome, ScriptCall};
+use super::server_link::{CallFailure, CallOutcome, ScriptCall};
 use super::{KeyGroup, Link};
 use crate::shared::{LuaScript, PackedCall};
 
 /// How many servers one call tries. Two are enough unless a key moves on meanwhile.
 const HOPS_MAX: usize = 3;
-
-/// The reply to a call that was sent, and not answered by its deadline. Dropping it leaves the reply unread.
-pub type LateReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
-
-/// Why a call brought no reply in time.
-pub struct CallFailure {
-    pub fault: StoreFault,
-    /// The reply may still come.
-    pub late: Option<LateReply>,
-}
 
 // === impl Link ===
 
@@ -50,24 +37,19 @@ impl Link {
         script: &LuaScript,
         packed: &PackedCall,
     ) -> Result<Vec<u8>, CallFailure> {
-        let result = self.follow_redirects(group, script, packed).await;
+        let deadline = Instant::now() + self.store.timeout;
+        let call = ScriptCall { store: &self.store, script, packed, deadline };
+        let result = self.follow_redirects(group, &call).await;
         self.store.counts.record_result(&result.as_ref().map_err(|failure| failure.fault));
         result
     }
 
     /// Runs the call, following redirects from server to server.
-    async fn follow_redirects(
-        &self,
-        group: KeyGroup,
-        script: &LuaScript,
-        packed: &PackedCall,
-    ) -> Result<Vec<u8>, CallFailure> {
-        let deadline = Instant::now() + self.store.timeout;
-        let call = ScriptCall { store: &self.store, script, packed, deadline };
+    async fn follow_redirects(&self, group: KeyGroup, call: &ScriptCall<'_>) -> Result<Vec<u8>, CallFailure> {
         let mut asking = false;
         let mut link = self.link_of(group).ok_or(StoreFault::Down)?;
         for _ in 0..HOPS_MAX {
-            match link.run_call(&call, asking).await {
+            match link.run_call(call, asking).await {
                 CallOutcome::Answered(bytes) => return Ok(bytes),
                 CallOutcome::Failed(failure) => return Err(failure),
                 CallOutcome::TryAgain => break,
@@ -81,11 +63,5 @@ impl Link {
         }
         self.store.doubt_topology();
         Err(StoreFault::Moving.into())
-    }
-}
-
-impl From<StoreFault> for CallFailure {
-    fn from(fault: StoreFault) -> CallFailure {
-        CallFailure { fault, late: None }
     }
 }

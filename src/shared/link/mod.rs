@@ -47,9 +47,9 @@ use prober::BeatReply;
 use report::CallCounts;
 use server::StoreServer;
 use server_link::ServerLink;
+pub use server_link::{CallFailure, LateReply};
 use topology::Topology;
 
-pub use call::{CallFailure, LateReply};
 pub use fault::StoreFault;
 pub use outages::OutageReport;
 pub use report::{BreakerState, StoreReport, StoreServerState};

@@ -1,6 +1,7 @@
 //! The link of one worker to one server.
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Store;
-use super::call::{CallFailure, LateReply};
 use super::connection::{StoreConnection, add_script_loads, take_last_answer};
 use super::fault::{StoreAddress, StoreFault};
 use super::server::StoreServer;
@@ -60,6 +60,16 @@ pub(super) enum CallOutcome {
     /// Did not run: the slot is being migrated.
     TryAgain,
     Failed(CallFailure),
+}
+
+/// The reply to a call that was sent, and not answered by its deadline. Dropping it leaves the reply unread.
+pub type LateReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
+
+/// Why a call brought no reply in time.
+pub struct CallFailure {
+    pub fault: StoreFault,
+    /// The reply may still come.
+    pub late: Option<LateReply>,
 }
 
 // === impl ServerLink ===
@@ -258,6 +268,12 @@ impl CallOutcome {
             ErrorKind::Server(ServerErrorKind::TryAgain) => CallOutcome::TryAgain,
             _ => CallOutcome::failed(StoreFault::from_error(error)),
         }
+    }
+}
+
+impl From<StoreFault> for CallFailure {
+    fn from(fault: StoreFault) -> CallFailure {
+        CallFailure { fault, late: None }
     }
 }
 

@@ -305,10 +305,7 @@ for pass = 1, 2 do
             back, present = true, now
             local shift = newest - now
             oldest, leaves = math.max(oldest - shift, 0), math.max(leaves - shift, 0)
-            for i, time in ipairs(op == 2 and {} or call('LRANGE', key, gone, -1)) do
-              times[i] = #time == 8 and pack('<d', unpack('<d', time) - shift)
-              sound = sound and times[i]
-            end
+            for i = 1, op == 2 and 0 or level do times[i] = pack('<d', at(gone + i - 1) - shift) end
           end
           if not sound then present, oldest, leaves, gone, level, back = now, 0, 0, 0, 0, false end
         end
