@@ -40,12 +40,12 @@ const RARE: [&str; 7] = ["satisfy", "passwords", "asks", "conditions", "rewrites
 pub struct Features(BTreeSet<&'static str>);
 
 impl Features {
-    /// Two of three files have no rare constructs.
+    /// Three of four files have no rare constructs.
     pub fn roll(dice: &mut Dice) -> Features {
         let mut found = BTreeSet::new();
         found.extend(COMMON.iter().filter(|_| dice.one_in(3)));
         found.extend(LOSSY.iter().filter(|_| dice.one_in(10)));
-        if dice.one_in(3) {
+        if dice.one_in(4) {
             found.extend(RARE.iter().filter(|_| dice.one_in(3)));
         }
         Features(found)

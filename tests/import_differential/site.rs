@@ -182,7 +182,7 @@ impl Site {
             "error_page 503 @busy",
             "error_page 429 503 =503 @busy",
             "error_page 503 = @spare",
-            "error_page 503 /busy.html",
+            "error_page 503 =429 @busy",
             "error_page 404 500 502 /50x.html",
         ]);
         let place = self.next_place();
