@@ -4,7 +4,7 @@ use std::mem::{Discriminant, discriminant};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use sluicegate::import::{FindingKind, ImportReport, import_file};
+use sluicegate::import::{ImportReport, import_file};
 
 use crate::backend::Backend;
 use crate::conf::{Conf, Places};
@@ -143,8 +143,10 @@ fn serve(conf: &Conf, backend: &Backend) -> Option<(Nginx, [u16; 2])> {
 }
 
 fn list_lost(report: &ImportReport) -> Vec<String> {
-    let lost = report.of_kind(FindingKind::Lost);
-    lost.map(|finding| format!("{}: {}: {}", finding.at.line, finding.directive, finding.says)).collect()
+    report
+        .lost()
+        .map(|finding| format!("{}: {}: {}", finding.at.line, finding.directive, finding.says))
+        .collect()
 }
 
 fn is_denied(denied: &[Request], request: &Request) -> bool {

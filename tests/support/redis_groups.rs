@@ -49,6 +49,11 @@ impl Sentinel {
     /// Has the replica take over from a primary that is well, and waits until the Sentinel names it.
     #[track_caller]
     pub fn fail_over(&self) {
+        // A replica gets nothing for a moment after its first copy.
+        eventually("a replica that has every write", || {
+            let written = self.primary.info("replication", "master_repl_offset");
+            written.is_some() && written == self.replica.info("replication", "slave_repl_offset")
+        });
         eventually("a replica that the Sentinel takes", || {
             self.sentinel.try_ask::<String>(&["SENTINEL", "FAILOVER", "main"]).is_ok()
         });

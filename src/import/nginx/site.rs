@@ -130,7 +130,8 @@ fn read_location<'d>(
         }
         plan.fields.extend(read_response_headers(scope, server_name, context.ledger));
         found.push(SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() });
-        return Ok(false);
+        // nginx redirects to the slash of a location that would forward, whatever answers there.
+        return Ok(scope.own("proxy_pass").is_some());
     }
     let LocationContent { fields, named, forwards } =
         read_content(location.node, root, server_name, &mut context.upstreams, context.ledger)?;
@@ -158,7 +159,9 @@ fn read_location<'d>(
             other.fields.extend(access.into_field());
         }
         plan.methods = methods;
-        found.push(SiteLocation { plan: other, chain: chain.clone(), on_reject: on_reject.clone() });
+        // Of equal expressions the first decides, so that of some methods comes before that of all.
+        found.push(SiteLocation { plan, chain: chain.clone(), on_reject: on_reject.clone() });
+        plan = other;
     }
     found.push(SiteLocation { plan, chain, on_reject });
     Ok(forwards)
