@@ -154,12 +154,20 @@ fn is_denied(denied: &[Request], request: &Request) -> bool {
 }
 
 fn order_steps(steps: &[Step], denied: &[Request]) -> Vec<Step> {
-    let is_last = |step: &&Step| matches!(step, Step::Ask(request) if is_denied(denied, request));
+    // nginx also counts a request that the gateway refuses because a field comes twice.
+    let is_last = |step: &&Step| matches!(step, Step::Ask(request) if is_denied(denied, request) || request.repeats_field());
     let (last, first): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(is_last);
     let mut ordered: Vec<Step> = first.into_iter().cloned().collect();
     ordered.push(Step::Release);
     ordered.extend(last.into_iter().cloned().map(Step::without_hold));
     ordered
+}
+
+impl Request {
+    fn repeats_field(&self) -> bool {
+        let names: Vec<String> = self.headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        names.iter().enumerate().any(|(at, name)| names[..at].contains(name))
+    }
 }
 
 impl Step {
@@ -198,8 +206,6 @@ impl Trial {
 /// Differences that docs/import.md names: addresses are judged before limits, and a field that is part of a key may
 /// come once only.
 fn is_documented(request: &Request, is_denied: bool, nginx: Decision, gateway: Decision) -> bool {
-    let names: Vec<String> = request.headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
-    let is_twice = names.iter().enumerate().any(|(at, name)| names[..at].contains(name));
     (is_denied && nginx == Decision::Limited && gateway == Decision::Denied)
-        || (is_twice && gateway == Decision::BadRequest)
+        || (request.repeats_field() && gateway == Decision::BadRequest)
 }

@@ -58,9 +58,14 @@ pub(super) fn flatten_server<'n, 'd>(
     let mut passed = 0;
     for leaf in &open {
         passed += usize::from(inner.get(passed).is_some_and(|next| std::ptr::eq(*next, *leaf)));
-        let above = inner[passed..].iter().find(|other| leaf.path.starts_with(other.path));
+        let mut around = inner[passed..].iter().filter(|other| leaf.path.starts_with(other.path));
+        let above = around.next();
         let is_covered = match above {
-            Some(above) => same_nodes(&above.tried, &leaf.tried),
+            // An expression that closes the prefix above would also take the paths of this one.
+            Some(above) => {
+                let closes = around.next().is_some() || closes_outer(above, root);
+                same_nodes(&above.tried, &leaf.tried) && !closes
+            }
             None => outer(leaf),
         };
         if !is_covered {
@@ -126,6 +131,12 @@ fn mark_unreached(directive: &Directive, ledger: &FindingLedger) {
     });
 }
 
+/// Whether the expressions of the server must not be tried below a leaf.
+fn closes_outer(leaf: &Leaf<'_, '_>, root: &LocationNode<'_>) -> bool {
+    let tries_outer = leaf.tried.last().is_some_and(|last| std::ptr::eq(*last, root));
+    root.regexes().next().is_some() && !tries_outer
+}
+
 /// Writes the expressions of a leaf with its prefix before them, and closes it where others would follow.
 fn scope_leaf<'n, 'd>(
     leaf: &Leaf<'n, 'd>,
@@ -134,9 +145,7 @@ fn scope_leaf<'n, 'd>(
     ledger: &FindingLedger,
     flat: &mut Vec<FlatLocation<'n, 'd>>,
 ) {
-    let has_outer = root.regexes().next().is_some();
-    let tries_outer = leaf.tried.last().is_some_and(|last| std::ptr::eq(*last, root));
-    let close = is_below_scoped || (has_outer && !tries_outer);
+    let close = is_below_scoped || closes_outer(leaf, root);
     for level in &leaf.tried {
         if std::ptr::eq(*level, root) && !close {
             continue;
@@ -219,6 +228,14 @@ mod tests {
                 r"~ \.js$"
             ]
         );
+    }
+
+    #[test]
+    fn a_location_inside_a_closed_prefix_is_closed_before_it() {
+        let conf = r"location ^~ /b/ { location /b/img {} location ~ \.php$ {} } location ~ x {}";
+        let nested = [r"~ ^(?s-i:/b/img.*)(?:\.php$)", "~ ^/b/img"];
+        let outer = [r"~ ^(?s-i:/b/.*)(?:\.php$)", "~ ^/b/", "~ x"];
+        assert_eq!(flat_paths(conf), [&["/", "/b/", "/b/img"][..], &nested, &outer].concat());
     }
 
     #[test]
