@@ -1,6 +1,6 @@
 //! R102: nginx and HAProxy on the same cases, each in front of a recorder of its own.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -36,10 +36,7 @@ impl HaProxy {
     }
 
     fn try_start(upstreams: &[SocketAddr]) -> Option<(HaProxy, Vec<SocketAddr>)> {
-        // It cannot use port 0: the kernel picks free ports, which are released shortly before.
-        let ports: Vec<_> =
-            upstreams.iter().map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-        let addrs: Vec<_> = ports.iter().map(|p| p.local_addr().expect("an address")).collect();
+        let addrs: Vec<_> = upstreams.iter().map(|_| free_addr()).collect();
         let mut text =
             "defaults\n  mode http\n  timeout connect 5s\n  timeout client 10s\n  timeout server 10s\n"
                 .to_owned();
@@ -48,7 +45,6 @@ impl HaProxy {
         }
         let scratch = Scratch::new();
         let file = scratch.file("haproxy.cfg", &text);
-        drop(ports);
         let mut child = Command::new(HAPROXY)
             .args(["-db", "-f"])
             .arg(file)

@@ -1,8 +1,6 @@
 //! One file on nginx and, imported, on the gateway: the decisions that differ.
 
 use std::mem::{Discriminant, discriminant};
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use sluicegate::import::{ImportReport, import_file};
 
@@ -11,7 +9,7 @@ use crate::conf::{Conf, Places};
 use crate::replay::{Decision, Patience, replay};
 use crate::site::Case;
 use crate::support::nginx::Nginx;
-use crate::support::{Gateway, Scratch, ms};
+use crate::support::{Gateway, Scratch, free_addr, ms};
 use crate::traffic::{Request, Step};
 
 /// A request on which the rule is broken.
@@ -50,16 +48,6 @@ pub struct Trial {
     pub faults: Vec<Fault>,
 }
 
-/// Free ports below those that outgoing connections take.
-fn free_ports() -> [u16; 2] {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let offset = (std::process::id() % 97) as u16 * 100;
-    let mut found = (0..)
-        .map(|_| 12_000 + (offset + NEXT.fetch_add(1, Ordering::Relaxed)) % 18_000)
-        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    [(); 2].map(|()| found.next().expect("a free port"))
-}
-
 /// A slow machine gets more time in each further round.
 pub fn patience_of(round: u32) -> Patience {
     Patience { answer: ms(80 * 4_u64.pow(round)), settle: ms([1, 4, 12][round.min(2) as usize]) }
@@ -77,7 +65,7 @@ impl Case {
         let sides = [Backend::listen().await, Backend::listen().await];
         let (nginx, ports) = serve(&self.conf, &sides[0])?;
         let scratch = Scratch::new();
-        let own_ports = free_ports();
+        let own_ports = [(); 2].map(|()| free_addr().port());
         let places = Places { dir: scratch.path(), ports: own_ports, backend: sides[1].port };
         let imported = import_file(&self.conf.write(&places));
         let mut trial = Trial {
@@ -136,7 +124,7 @@ fn serve(conf: &Conf, backend: &Backend) -> Option<(Nginx, [u16; 2])> {
     if !conf.show().contains(":@0@") {
         return None;
     }
-    let (scratch, ports) = (Scratch::new(), free_ports());
+    let (scratch, ports) = (Scratch::new(), [(); 2].map(|()| free_addr().port()));
     conf.write(&Places { dir: scratch.path(), ports, backend: backend.port });
     let nginx = Nginx::serve_folder(scratch, ([127, 0, 0, 1], ports[0]).into())?;
     Some((nginx, ports))

@@ -1,12 +1,10 @@
 //! `sluicegate reload` and `sluicegate status`: their output and exit codes.
 
-use std::net::TcpListener;
-
 use crate::support::*;
 
 /// A gateway with its admin port in the file.
 fn start(body: &str) -> (Gateway, String) {
-    let admin = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port");
+    let admin = free_addr();
     let head = format!("admin: {{ listen: {admin}, token: s3cret }}\n");
     let gateway = Gateway::start(&format!("{head}{body}"));
     (gateway, head)

@@ -15,10 +15,6 @@ fn listening(listen: &str) -> String {
     format!("listen: {listen}\n{HELLO}")
 }
 
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port")
-}
-
 fn is_open(addr: SocketAddr) -> bool {
     TcpStream::connect(addr).is_ok()
 }
@@ -26,7 +22,7 @@ fn is_open(addr: SocketAddr) -> bool {
 /// One listener is added, one removed, one kept: connections of the removed one end, all others continue.
 #[test]
 fn a_listener_is_added_and_one_removed() {
-    let [stays, goes, comes] = [(); 3].map(|()| free_port());
+    let [stays, goes, comes] = [(); 3].map(|()| free_addr());
     let gateway = Gateway::start(&listening(&format!("[\"{stays}\", \"{goes}\"]")));
     let mut clients: Vec<Client> = [stays, goes].map(Client::connect).into();
     clients.iter_mut().for_each(|client| drop(client.ask(&get("/")).expect(200)));
@@ -50,7 +46,7 @@ fn a_listener_is_added_and_one_removed() {
 fn a_listener_is_removed_while_every_permit_is_taken() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
-    let [stays, goes] = [(); 2].map(|()| free_port());
+    let [stays, goes] = [(); 2].map(|()| free_addr());
     let yaml = |listen: &str| {
         format!(
             "listen: {listen}\nserver: {{ max_connections: 1 }}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n",
@@ -78,7 +74,7 @@ fn a_listener_is_removed_while_every_permit_is_taken() {
 fn a_taken_port_refuses_the_reload() {
     let gateway = Gateway::start(HELLO);
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let [addr, free] = [taken.local_addr().expect("an address"), free_port()];
+    let [addr, free] = [taken.local_addr().expect("an address"), free_addr()];
     let new = listening(&format!("[127.0.0.1:0, \"{free}\", \"{addr}\"]")).replace("hello", "new");
     gateway.write(&new);
     let answer = gateway.reload().expect(422).text();
@@ -112,7 +108,7 @@ fn a_unix_socket_is_added_and_removed() {
 #[test]
 fn an_unchanged_listener_is_not_touched() {
     let gateway = Gateway::start(HELLO);
-    let (addr, other) = (gateway.addr(), free_port());
+    let (addr, other) = (gateway.addr(), free_addr());
     let connecting = std::thread::spawn(move || {
         for _ in 0..300 {
             Client::connect(addr).ask(&get("/")).expect(200);
@@ -130,7 +126,7 @@ fn an_unchanged_listener_is_not_touched() {
 fn a_removed_listener_ends_its_connections() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
-    let [stays, goes] = [(); 2].map(|()| free_port());
+    let [stays, goes] = [(); 2].map(|()| free_addr());
     let yaml = |listen: &str| {
         format!("listen: {listen}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url())
     };
@@ -174,7 +170,7 @@ fn a_stricter_listener_ends_its_connections() {
     let authority = Authority::new();
     ["a", "own"].iter().for_each(|name| authority.issue(name, &["a.test"]));
     let (ca, a) = (authority.path("ca.pem").display().to_string(), authority.entry("a"));
-    let addr = free_port();
+    let addr = free_addr();
     let file = |more: &str| {
         let listen = format!("[{{ address: \"{addr}\", {more} }}]");
         format!("server: {{ trusted_proxies: 127.0.0.1 }}\n{}", listening(&listen))
@@ -215,7 +211,7 @@ fn a_stricter_listener_ends_its_connections() {
 /// When HTTP/2 is turned off, its connections end, and those of HTTP/1 continue.
 #[test]
 fn http2_that_is_switched_off_ends() {
-    let addr = free_port();
+    let addr = free_addr();
     let file = |http2: bool| listening(&format!("[{{ address: \"{addr}\", http2: {http2} }}]"));
     let gateway = Gateway::start(&file(true));
     let mut client = Client::connect(addr);

@@ -1,6 +1,6 @@
 //! Signals at critical moments: to a starting process, and to the new process of an upgrade before it serves.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -20,9 +20,7 @@ struct Starting {
 
 impl Starting {
     fn new(scratch: &Scratch, yaml: &str) -> Starting {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let addr = free.local_addr().expect("an address");
-        drop(free);
+        let addr = free_addr();
         let file = scratch.file("gateway.yaml", &format!("listen: \"{addr}\"\nadmin: none\n{yaml}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
         command.arg("-c").arg(file).process_group(0);

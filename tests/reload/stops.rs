@@ -78,7 +78,7 @@ fn term_accepts_the_queue() {
 /// R157: killed and restarted twenty times under load on the same port, it listens again within a second.
 #[test]
 fn a_killed_gateway_listens_again_within_a_second() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
+    let port = free_addr();
     let yaml = format!("listen: {port}\nlocations:\n  - {{ path: /, respond: {{ body: ok }} }}\n");
     let mut gateway = Gateway::start(&yaml);
     let (ended, served) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -92,7 +92,7 @@ fn reservations_are_settled_each_by_its_limit() {
 
 #[test]
 fn leases_are_kept_by_a_reload_and_known_on_every_connection() {
-    let address = free_address();
+    let address = free_addr();
     let file = |limits: &str| format!("service: {{ listen: \"{address}\" }}\n{limits}\nlocations: []\n");
     let gateway = Gateway::start(&file(SLOTS));
     let lease = lease_of(&check(&gateway, &job(&json!({ "lease_for": "1m" }))).expect(200));
@@ -105,7 +105,7 @@ fn leases_are_kept_by_a_reload_and_known_on_every_connection() {
 
 #[test]
 fn a_hot_upgrade_frees_the_slots_of_leases() {
-    let address = free_address();
+    let address = free_addr();
     let mut gateway =
         Gateway::start(&format!("service: {{ listen: \"{address}\" }}\n{SLOTS}\nlocations: []\n"));
     let ask =

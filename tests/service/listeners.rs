@@ -67,7 +67,7 @@ fn calls_come_over_a_unix_socket_and_behind_a_proxy_header() {
 #[test]
 fn a_reload_opens_changes_and_closes_the_service() {
     let gateway = Gateway::start(&format!("{LIMIT}\n"));
-    let port = free_address();
+    let port = free_addr();
     let changes = gateway.change(&format!("service: {{ listen: \"{port}\" }}\n{LIMIT}\n"));
     assert!(changes.contains("service"), "{changes}");
     let ask = post("/check", b"{\"limits\":\"sms\"}");
@@ -83,7 +83,7 @@ fn a_reload_opens_changes_and_closes_the_service() {
 /// The same socket first forwards, and then takes calls: a connection of before must not do both.
 #[test]
 fn a_connection_does_not_outlive_the_purpose_of_its_listener() {
-    let (requests, calls) = (free_address(), free_address());
+    let (requests, calls) = (free_addr(), free_addr());
     let named = format!("listen: [\"{requests}\", {{ address: \"{calls}\", name: calls }}]\n");
     let gateway = Gateway::start(&format!("{named}{LIMIT}\n"));
     let mut before = Client::connect(calls);
@@ -96,7 +96,7 @@ fn a_connection_does_not_outlive_the_purpose_of_its_listener() {
 /// Calls that wait are answered although the service goes, and leases are known again when it is back.
 #[test]
 fn a_removed_service_answers_those_who_wait_and_keeps_leases() {
-    let address = free_address();
+    let address = free_addr();
     let limits = "limits:\n  sms: { algorithm: leaky_bucket, key: global, rate: 1/1s, burst: 1, queue: 5 }\n\
                   \x20 jobs: { algorithm: concurrency, key: global, max_concurrent: 1 }\nlocations: []\n";
     let with = format!("service: {{ listen: \"{address}\" }}\n{limits}");

@@ -52,11 +52,6 @@ fn start(lines: &str) -> Gateway {
     Gateway::start(&format!("service: {{ listen: 127.0.0.1:0 }}\n{lines}\nlocations: []\n"))
 }
 
-/// An address that is free now, for files that are read twice: a port of 0 stands for any listener of before.
-fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port")
-}
-
 fn lease_of(response: &Response) -> String {
     response.json()["lease"].as_str().unwrap_or_else(|| panic!("no lease: {}", response.text())).to_owned()
 }

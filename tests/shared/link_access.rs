@@ -7,9 +7,9 @@ use sluicegate::config::{self, Secret};
 use sluicegate::shared::{KeyGroup, LuaScript, StoreFault};
 use tokio::time::sleep;
 
-use crate::link_support::{RedisProcess, ask, echo, free_addr, packed, settled, single, with_store};
+use crate::link_support::{RedisProcess, ask, echo, packed, settled, single, with_store};
 use crate::support::fleet::{counting_on, is_degraded};
-use crate::support::{Gateway, Run, Scratch, eventually, ms};
+use crate::support::{Gateway, Run, Scratch, eventually, free_addr, ms};
 
 /// The minimal rights of a gateway's user, without the prefix.
 const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +info +time +type +get +set +del \

@@ -8,8 +8,8 @@ use sluicegate::config::{self, RedisServers};
 use sluicegate::shared::{KeyGroup, Link, SharedKey, Store, StoreFault};
 use tokio::time::sleep;
 
-use crate::link_support::{RedisProcess, ask_in, config, echo, free_addr, settled, until, with_store};
-use crate::support::{eventually, ms};
+use crate::link_support::{RedisProcess, ask_in, config, echo, settled, until, with_store};
+use crate::support::{eventually, free_addr, ms};
 
 /// The first three are primaries; each is followed by the server three positions behind.
 struct Cluster(Vec<RedisProcess>);

@@ -8,8 +8,8 @@ use std::time::Instant;
 use sluicegate::config::{RedisServers, Secret};
 use tokio::time::sleep;
 
-use crate::link_support::{RedisProcess, ask, echo, free_addr, settled, single, with_store};
-use crate::support::ms;
+use crate::link_support::{RedisProcess, ask, echo, settled, single, with_store};
+use crate::support::{free_addr, ms};
 
 thread_local! {
     static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };

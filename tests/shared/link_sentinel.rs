@@ -6,8 +6,8 @@ use sluicegate::config::RedisServers;
 use sluicegate::shared::StoreFault;
 use tokio::time::sleep;
 
-use crate::link_support::{RedisProcess, ask, config, echo, free_addr, settled, until, with_store};
-use crate::support::{eventually, ms};
+use crate::link_support::{RedisProcess, ask, config, echo, settled, until, with_store};
+use crate::support::{eventually, free_addr, ms};
 
 /// A primary, its replica, and the sentinel that knows both.
 fn watched() -> (RedisProcess, RedisProcess, RedisProcess) {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::{self, RedisServers};
 use sluicegate::shared::{KeyGroup, Link, LuaScript, PackedCall, Store, StoreFault};
 
-use crate::support::{PATIENCE, Scratch, eventually, ms};
+use crate::support::{PATIENCE, Scratch, eventually, free_addr, ms};
 
 /// Echoes its argument, and counts its runs.
 pub const ECHO: &str = "redis.call('INCR', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 60000) return ARGV[1]";
@@ -193,12 +193,6 @@ fn spawn(words: &[String], scratch: &Scratch) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("redis-server starts: the Debian package redis-server has it")
-}
-
-/// A port that the kernel picked and that was freed a moment ago.
-#[track_caller]
-pub fn free_addr() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
 }
 
 /// The raw answer to one command, or the reason why there is none.

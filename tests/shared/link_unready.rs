@@ -3,8 +3,8 @@
 use sluicegate::shared::StoreFault;
 use tokio::time::sleep;
 
-use crate::link_support::{RedisProcess, ask, echo, free_addr, settled, single, until, with_store};
-use crate::support::ms;
+use crate::link_support::{RedisProcess, ask, echo, settled, single, until, with_store};
+use crate::support::{free_addr, ms};
 
 /// `on` puts it into that state and `off` ends it; calls fail with `wanted` until the server is left alone.
 fn unwritable(on: &[&str], off: &[&str], wanted: StoreFault) {

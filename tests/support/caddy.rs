@@ -1,9 +1,10 @@
 //! A real Caddy on a port of its own.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::ports::free_addr;
 use super::run::Scratch;
 use super::timing::eventually;
 
@@ -21,15 +22,13 @@ impl Caddy {
     pub fn start(sites: &str) -> Caddy {
         assert!(std::path::Path::new(BINARY).exists(), "{BINARY} is missing: install the package caddy");
         let scratch = Scratch::new();
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let addr = port.local_addr().expect("an address");
+        let addr = free_addr();
         let sites = sites.replace("@port@", &addr.port().to_string());
         let file = scratch.file(
             "Caddyfile",
             &format!("{{\n\tadmin off\n\tauto_https off\n\tdefault_bind 127.0.0.1\n}}\n{sites}"),
         );
         let errors = std::fs::File::create(scratch.path().join("errors")).expect("a file for its errors");
-        drop(port);
         let mut command = Command::new(BINARY);
         command.args(["run", "--adapter", "caddyfile", "--config"]).arg(file);
         for name in ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {

@@ -1,9 +1,10 @@
 //! A real HAProxy on a port of its own.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::ports::free_addr;
 use super::run::Scratch;
 use super::timing::eventually;
 
@@ -21,11 +22,8 @@ impl Haproxy {
     pub fn start(config: &str) -> Haproxy {
         assert!(std::path::Path::new(BINARY).exists(), "{BINARY} is missing: install the package haproxy");
         let scratch = Scratch::new();
-        // HAProxy does not tell a port of its own choice: the kernel picks a free one, released a moment before.
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let addr = port.local_addr().expect("an address");
+        let addr = free_addr();
         let file = scratch.file("haproxy.cfg", &config.replace("@0@", &addr.to_string()));
-        drop(port);
         let mut command = Command::new(BINARY);
         command
             .arg("-db")

@@ -1,9 +1,10 @@
 //! A real nginx on ports of its own, as the oracle.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::ports::free_addr;
 use super::run::Scratch;
 use super::timing::eventually;
 
@@ -25,10 +26,7 @@ impl Nginx {
         );
         let scratch = Scratch::new();
         let dir = scratch.path().display().to_string();
-        // nginx cannot take port 0: the kernel picks free ports, which are released a moment before.
-        let ports: Vec<_> =
-            (0..servers).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-        let addrs: Vec<_> = ports.iter().map(|p| p.local_addr().expect("an address")).collect();
+        let addrs: Vec<_> = (0..servers).map(|_| free_addr()).collect();
         let mut http = http.to_owned();
         for (place, addr) in addrs.iter().enumerate() {
             http = http.replace(&format!("@{place}@"), &addr.to_string());
@@ -44,7 +42,6 @@ impl Nginx {
                  http {{ access_log off; {paths} {http} }}\n"
             ),
         );
-        drop(ports);
         let mut command = Command::new(BINARY);
         command.arg("-p").arg(scratch.path()).arg("-c").arg(file).arg("-e").arg("stderr");
         let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("nginx starts");

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -10,12 +9,10 @@ use ::redis::{Connection, FromRedisValue, Value};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::PATIENCE;
+use super::ports::free_addr;
 use super::run::{Lines, Scratch};
 use super::timing::ms;
 
-/// Below the kernel's ephemeral ports, and so are the Cluster bus ports (10,000 higher): a killed server gets its own
-/// port again.
-const PORTS: std::ops::Range<u32> = 10_000..21_000;
 const FILE: &str = "redis.conf";
 
 /// A running server with its own directory; dropping it kills it.
@@ -47,7 +44,7 @@ impl Redis {
         let options: Vec<_> = options.iter().map(|&word| word.to_owned()).collect();
         let mut last = String::new();
         for _ in 0..20 {
-            let addr = next_addr();
+            let addr = free_addr();
             let scratch = Scratch::new();
             scratch.file(FILE, file);
             match spawn(addr, &options, &scratch) {
@@ -240,12 +237,4 @@ fn serves(log: &Lines) -> bool {
         thread::sleep(ms(2));
     }
     false
-}
-
-/// The next port of this process's own sequence; test binaries start theirs far apart.
-fn next_addr() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let place = std::process::id().wrapping_mul(2_654_435_761) % (PORTS.end - PORTS.start);
-    let offset = (place + NEXT.fetch_add(1, Ordering::Relaxed)) % (PORTS.end - PORTS.start);
-    SocketAddr::from(([127, 0, 0, 1], (PORTS.start + offset) as u16))
 }

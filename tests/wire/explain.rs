@@ -1,13 +1,6 @@
 //! `sluicegate explain`: offline from the file, live from the counters, never charging.
 
-use std::net::TcpListener;
-
 use crate::support::*;
-
-/// A recently free port.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
-}
 
 fn file(admin: &str) -> String {
     format!(
@@ -191,7 +184,7 @@ fn explain_ends_with_the_codes_of_the_contract() {
     assert_eq!(wrong.code, Some(5), "{wrong:?}");
     assert!(wrong.stderr.contains("token") && !wrong.stderr.contains("other\n"), "{wrong:?}");
     assert_eq!(live(&gateway, "s3cret", &["--ip", "nobody"]).code, Some(2));
-    let nobody = explain(&file(&format!("127.0.0.1:{}", free_port())), &["--live"]);
+    let nobody = explain(&file(&free_addr().to_string()), &["--live"]);
     assert_eq!(nobody.code, Some(5), "{nobody:?}");
     assert!(nobody.stderr.contains("is the gateway running?"), "{nobody:?}");
     assert_eq!(explain(&file("none"), &["--live"]).code, Some(5));

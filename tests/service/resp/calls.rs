@@ -127,7 +127,7 @@ fn idle_keys_make_room() {
 
 #[test]
 fn a_reload_keeps_the_counters() {
-    let address = free_address();
+    let address = free_addr();
     let file = |more: &str| format!("service: {{ resp: \"{address}\" }}\n{more}\nlocations: []\n");
     let gateway = Gateway::start(&file(""));
     let mut peer = Peer::connect(address);
@@ -139,7 +139,7 @@ fn a_reload_keeps_the_counters() {
 
 #[test]
 fn a_hot_upgrade_keeps_the_counters() {
-    let address = free_address();
+    let address = free_addr();
     let mut gateway = Gateway::start(&format!("service: {{ resp: \"{address}\" }}\nlocations: []\n"));
     assert_eq!(Peer::connect(address).throttle("a 4 1 1000 3")[2], 2);
     let _successor = gateway.upgrade();

@@ -47,7 +47,7 @@ fn a_client_needs_one_of_the_tokens() {
 /// A reload that takes a token away takes it from open connections, too.
 #[test]
 fn a_token_that_is_taken_away_opens_nothing_any_more() {
-    let address = free_address();
+    let address = free_addr();
     let file = |token: &str| format!("service: {{ resp: \"{address}\", token: {token} }}\nlocations: []\n");
     let gateway = Gateway::start(&file("[one, two]"));
     let [mut one, mut two] = ["one", "two"].map(|token| {

@@ -78,7 +78,7 @@ fn each_listener_speaks_its_own_protocol() {
 
 #[test]
 fn a_reload_opens_and_closes_the_listener() {
-    let address = free_address();
+    let address = free_addr();
     let gateway = Gateway::start("locations: []\n");
     let changes = gateway.change(&format!("service: {{ resp: \"{address}\" }}\nlocations: []\n"));
     assert!(changes.contains(&address.to_string()), "{changes}");
