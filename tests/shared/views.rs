@@ -241,3 +241,42 @@ fn waiters_of_all_places_share_the_departures() {
     }
     assert_eq!(fleet.upstream.targets(), ["/first", "/long?1", "/long?2"]);
 }
+
+/// Slots in the store: the requests in flight of all gateways and places, compared with the number of each place.
+#[test]
+fn places_of_a_concurrency_limit_share_its_slots_in_the_store() {
+    let (redis, gate) = (Redis::start(), Gate::default());
+    let upstream = Upstream::held_by(&gate);
+    let fleet = Fleet::start(2, |_, _| {
+        let (head, to) = (counting_on(&redis.url(), "200ms"), upstream.url());
+        format!(
+            "{head}limits: {{ all: {{ key: global, algorithm: concurrency, max_concurrent: 3 }} }}\nlocations:\n  \
+               - {{ path: /narrow, upstream: \"{to}\", limits: {{ use: all, max_concurrent: 1 }} }}\n  \
+               - {{ path: /wide, upstream: \"{to}\", limits: {{ use: all, max_concurrent: 4 }} }}\n  \
+               - {{ path: /, upstream: \"{to}\", limits: all }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    fleet.wait_nodes(2);
+    let mut held = Vec::new();
+    // Requests in flight go to a gateway and a place that has a slot for them; probes only to places that have none.
+    for (gateway, path, full) in [
+        (0, "/narrow", &["/narrow"][..]),
+        (1, "/", &["/narrow"]),
+        (0, "/", &["/narrow", "/"]),
+        (1, "/wide", &["/narrow", "/", "/wide"]),
+    ] {
+        let mut client = fleet.gateways[gateway].client();
+        client.send(get(path).bytes());
+        held.push(client);
+        upstream.wait_for(held.len());
+        for gateway in &fleet.gateways {
+            full.iter().for_each(|path| drop(gateway.get(path).expect(503)));
+        }
+    }
+    gate.open();
+    held.iter_mut().for_each(|client| drop(client.response().expect(200)));
+    for gateway in &fleet.gateways {
+        eventually("a slot at the narrowest place", || gateway.get("/narrow").status == 200);
+    }
+}
