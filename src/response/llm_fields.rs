@@ -27,8 +27,6 @@ pub(super) enum UsageField {
 
 pub(super) const USAGE_FIELDS: usize = UsageField::CacheWrite as usize + 1;
 
-/// The member itself stands at the top of a document.
-const TOP: &str = "";
 const USAGE: &str = "usage/";
 const OPENAI: &str = "x_groq/usage/ usage/";
 /// `response` holds the usage of the events of OpenAI Responses, `message` that of Anthropic's first event: of output
@@ -40,30 +38,26 @@ const GEMINI: &str = "usageMetadata/ */usageMetadata/";
 const COHERE: &str = "meta/ response/meta/ usage/ delta/usage/";
 const TGI: &str = "details/ */details/";
 
-/// The places and the name of each number. Of two members for one field in a document the later of these counts.
-pub(super) const USAGE_NUMBERS: [(&str, &str, UsageField); 33] = [
-    (TOP, "prompt_eval_count", UsageField::Prompt),
-    (TOP, "tokens_evaluated", UsageField::Prompt),
+/// The places and the names of each number; one without a place stands at the top of a document. Of two members for one
+/// field in a document the later of these counts.
+pub(super) const USAGE_NUMBERS: [(&str, &str, UsageField); 28] = [
+    ("", "prompt_eval_count tokens_evaluated", UsageField::Prompt),
     (OPENAI, "prompt_tokens", UsageField::Prompt),
     (GEMINI, "promptTokenCount", UsageField::Prompt),
     (GEMINI, "toolUsePromptTokenCount", UsageField::ToolPrompt),
-    ("message/usage/", "input_tokens", UsageField::Input),
-    (RESPONSES, "input_tokens", UsageField::Input),
+    ("message/usage/ response/usage/ usage/", "input_tokens", UsageField::Input),
     (USAGE, "inputTokens", UsageField::Input),
     // The tokens are those that the model reads, of which a part is billed.
-    (COHERE, "billed_units/input_tokens", UsageField::Input),
-    (COHERE, "tokens/input_tokens", UsageField::Input),
+    (COHERE, "billed_units/input_tokens tokens/input_tokens", UsageField::Input),
     (TGI, "input_length", UsageField::Input),
     ("metrics/", "input_token_count", UsageField::Input),
     (TGI, "prefill/*", UsageField::ListedInput),
-    (TOP, "eval_count", UsageField::Output),
-    (TOP, "tokens_predicted", UsageField::Output),
+    ("", "eval_count tokens_predicted", UsageField::Output),
     (RESPONSES, "output_tokens", UsageField::Output),
     (OPENAI, "completion_tokens", UsageField::Output),
     (GEMINI, "candidatesTokenCount", UsageField::Output),
     (USAGE, "outputTokens", UsageField::Output),
-    (COHERE, "billed_units/output_tokens", UsageField::Output),
-    (COHERE, "tokens/output_tokens", UsageField::Output),
+    (COHERE, "billed_units/output_tokens tokens/output_tokens", UsageField::Output),
     (TGI, "generated_tokens", UsageField::Output),
     ("metrics/", "output_token_count", UsageField::Output),
     (GEMINI, "thoughtsTokenCount", UsageField::Thoughts),

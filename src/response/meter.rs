@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use http::HeaderValue;
+use smallvec::SmallVec;
 
 use super::event_framing::FramePiece;
 use super::framing::BodyFraming;
 use super::llm_fields::UsageField;
 use super::llm_usage::{LlmUsage, SaidUsage};
 use super::plan::{METER_POINTERS_MAX, MeterPlan};
-use crate::base::json::{JsonPaths, JsonScanner, JsonTextTally, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
+use crate::base::json::{JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
 
 /// One in millionths.
 const ONE: u128 = 1_000_000;
+/// The data of the event that ends a stream of OpenAI, which is no JSON.
+const END_MARK: &[u8] = b"[DONE]";
 
 /// Reads what a response used, from the pieces of its body.
 #[derive(Debug)]
@@ -28,16 +31,16 @@ pub struct MeterReading {
     /// The usage is that of the whole response: it came without text, as the last event of a stream has it, or the
     /// body is one document.
     pub is_final: bool,
-    /// Bytes of texts: decoded, in the document that has not ended as well. All bytes of an opaque body are text.
+    /// Bytes of texts that are known: decoded, in the document that has not ended as well.
     pub text_bytes: u64,
     /// Those of them that came after the last document that said its output. If the body ends early, the output that
     /// it said does not include them.
     pub text_bytes_after_usage: u64,
-    /// Bytes of documents in a body that has neither a usage nor a text that is known.
+    /// Bytes of documents in a body that has neither a usage nor a text that is known, or of an opaque one.
     pub unread_bytes: u64,
     pub is_document: bool,
-    /// The body was to be one document, and is none.
-    pub is_broken: bool,
+    /// The body has neither, or it was to be one document, and is none.
+    pub is_unclear: bool,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,8 @@ struct MeterState {
 struct MeterTotals {
     usage: SaidUsage,
     is_final: bool,
-    has_text: bool,
+    /// One of them was no JSON: a stream of plain text, whose usage could be the words of a client.
+    is_plain: bool,
     /// Bytes of all documents.
     bytes: u64,
     text_bytes: u64,
@@ -68,12 +72,15 @@ struct MeteredDocument {
     /// By path.
     numbers: [u128; PATHS_MAX],
     said: PathSet,
-    texts: JsonTextTally,
+    /// Bytes of its texts, and those of the first two paths, which are names of one text.
+    text_bytes: u64,
+    alike_bytes: [u64; 2],
+    /// The first bytes but white space, one more than those of the mark at the end of a stream.
+    beginning: SmallVec<[u8; END_MARK.len() + 1]>,
 }
 
 struct DocumentVisitor<'a> {
     plan: &'a MeterPlan,
-    paths: &'a JsonPaths,
     document: &'a mut MeteredDocument,
 }
 
@@ -102,7 +109,7 @@ impl ResponseMeter {
     pub fn scan(&mut self, bytes: &[u8]) {
         let MeterState { framing, scanner, document, totals, numbers } = &mut *self.state;
         if matches!(framing, BodyFraming::Opaque) {
-            totals.count_text(bytes.len() as u64);
+            totals.bytes = totals.bytes.saturating_add(bytes.len() as u64);
             return;
         }
         let is_stream = !matches!(framing, BodyFraming::Document);
@@ -110,7 +117,8 @@ impl ResponseMeter {
         framing.scan(bytes, |piece| match piece {
             FramePiece::Data(data) => {
                 totals.bytes = totals.bytes.saturating_add(data.len() as u64);
-                scanner.scan(paths, data, &mut DocumentVisitor { plan, paths, document });
+                document.keep_beginning(data);
+                scanner.scan(paths, data, &mut DocumentVisitor { plan, document });
             }
             FramePiece::End => {
                 if scanner.is_whole() {
@@ -119,6 +127,7 @@ impl ResponseMeter {
                         *number = document.number(plan.first_pointer() + at).or(*number);
                     }
                 }
+                totals.is_plain |= !scanner.is_whole() && !matches!(&document.beginning[..], b"" | END_MARK);
                 scanner.restart();
                 document.restart();
             }
@@ -130,21 +139,34 @@ impl ResponseMeter {
     pub fn read(&self) -> MeterReading {
         let MeterState { framing, scanner, document, totals, .. } = &*self.state;
         let (mut totals, is_whole) = (*totals, scanner.is_whole());
-        if is_whole {
+        if self.is_opaque() {
+            totals = MeterTotals { bytes: totals.bytes, ..MeterTotals::default() };
+        } else if is_whole {
             totals.add_document(&self.plan, document);
         } else if !scanner.is_invalid() {
-            totals.count_text(document.text_bytes(&self.plan));
-            totals.has_text |= document.has_text();
+            totals.count_text(document.text_bytes());
         }
         let (usage, is_document) = (totals.usage.usage(), matches!(framing, BodyFraming::Document));
+        // The answer to a question for embeddings has no output.
+        let is_clear = totals.text_bytes > 0 || usage.output.is_some() || is_document && usage.is_said();
         MeterReading {
             usage,
             is_final: totals.is_final || is_document && is_whole,
             text_bytes: totals.text_bytes,
             text_bytes_after_usage: totals.text_bytes_after_usage,
-            unread_bytes: if usage.is_said() || totals.has_text { 0 } else { totals.bytes },
+            unread_bytes: if is_clear { 0 } else { totals.bytes },
             is_document,
-            is_broken: is_document && !is_whole,
+            is_unclear: !is_clear || is_document && !is_whole,
+        }
+    }
+
+    /// Whether nothing in the body is believed.
+    fn is_opaque(&self) -> bool {
+        let MeterState { framing, scanner, document, totals, .. } = &*self.state;
+        match framing {
+            BodyFraming::Opaque => true,
+            BodyFraming::Document => false,
+            _ => totals.is_plain || scanner.is_invalid() && !END_MARK.starts_with(&document.beginning),
         }
     }
 
@@ -154,7 +176,7 @@ impl ResponseMeter {
         let said = *numbers.get(pointer)?;
         let last = (scanner.is_whole() && pointer < self.plan.count_pointers())
             .then(|| document.number(self.plan.first_pointer() + pointer));
-        last.flatten().or(said)
+        last.flatten().or(said).filter(|_| !self.is_opaque())
     }
 }
 
@@ -167,9 +189,8 @@ impl MeterTotals {
     }
 
     fn add_document(&mut self, plan: &MeterPlan, document: &MeteredDocument) {
-        let (text_bytes, mut output) = (document.text_bytes(plan), None);
+        let (text_bytes, mut output) = (document.text_bytes(), None);
         self.count_text(text_bytes);
-        self.has_text |= document.has_text();
         for path in document.said.iter() {
             let Some(field) = plan.usage_field(path) else { continue };
             let tokens = u64::try_from(document.numbers[path].div_ceil(ONE)).unwrap_or(u64::MAX);
@@ -189,48 +210,42 @@ impl MeterTotals {
 
 impl Default for MeteredDocument {
     fn default() -> Self {
-        let texts = JsonTextTally::default();
-        MeteredDocument { numbers: [0; PATHS_MAX], said: PathSet::default(), texts }
+        MeteredDocument {
+            numbers: [0; PATHS_MAX],
+            said: PathSet::default(),
+            text_bytes: 0,
+            alike_bytes: [0; 2],
+            beginning: SmallVec::new(),
+        }
     }
 }
 
 impl MeteredDocument {
     fn restart(&mut self) {
         self.said = PathSet::default();
-        self.texts.restart();
+        (self.text_bytes, self.alike_bytes) = (0, [0; 2]);
+        self.beginning.clear();
+    }
+
+    fn keep_beginning(&mut self, data: &[u8]) {
+        let room = self.beginning.inline_size() - self.beginning.len();
+        self.beginning.extend(data.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(room));
     }
 
     fn number(&self, path: usize) -> Option<u128> {
         self.said.contains(path).then(|| self.numbers[path])
     }
 
-    /// Whether it has a text that is known, if only an empty one.
-    fn has_text(&self) -> bool {
-        !self.texts.counted().is_empty()
-    }
-
-    fn text_bytes(&self, plan: &MeterPlan) -> u64 {
-        let counted = self.texts.counted();
-        let sum = counted.iter().fold(0u64, |sum, path| sum.saturating_add(self.texts.bytes(path)));
-        let first = plan.first_text();
-        if !(counted.contains(first) && counted.contains(first + 1)) {
-            return sum;
-        }
-        // Two names of one text.
-        sum - self.texts.bytes(first).min(self.texts.bytes(first + 1))
+    fn text_bytes(&self) -> u64 {
+        self.text_bytes - self.alike_bytes[0].min(self.alike_bytes[1])
     }
 }
 
 // === impl DocumentVisitor ===
 
 impl JsonVisitor for DocumentVisitor<'_> {
-    fn begin_member(&mut self, paths: PathSet, segments: usize) {
+    fn begin_member(&mut self, paths: PathSet, _: usize) {
         self.document.said.remove(paths);
-        self.document.texts.begin_member(self.paths, paths, segments);
-    }
-
-    fn begin_element(&mut self, paths: PathSet, segments: usize) {
-        self.document.texts.begin_element(self.paths, paths, segments);
     }
 
     fn find_value(&mut self, paths: PathSet, value: JsonValue<'_>) {
@@ -250,6 +265,12 @@ impl JsonVisitor for DocumentVisitor<'_> {
     }
 
     fn count_text(&mut self, paths: PathSet, bytes: usize) {
-        self.document.texts.count_text(paths, bytes);
+        for path in paths.iter() {
+            self.document.text_bytes += bytes as u64;
+            let alike = path.checked_sub(self.plan.first_text());
+            if let Some(own) = alike.and_then(|at| self.document.alike_bytes.get_mut(at)) {
+                *own += bytes as u64;
+            }
+        }
     }
 }

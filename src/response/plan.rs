@@ -21,12 +21,12 @@ pub struct MeterPlan {
 // === impl MeterPlan ===
 
 impl MeterPlan {
-    /// A plan for the usage of language models and the numbers at these pointers; equal ones count once. `None`: there
-    /// are more than [`METER_POINTERS_MAX`].
+    /// A plan for the usage of language models and the numbers at these pointers; equal ones count once, and those
+    /// beyond [`METER_POINTERS_MAX`] are left out. `None`: there are too many paths.
     pub fn new(reads_llm: bool, pointers: &[JsonPointer]) -> Option<MeterPlan> {
         let mut own: Vec<JsonPointer> = Vec::new();
         for pointer in pointers {
-            if !own.contains(pointer) {
+            if !own.contains(pointer) && own.len() < METER_POINTERS_MAX {
                 own.push(pointer.clone());
             }
         }
@@ -35,8 +35,10 @@ impl MeterPlan {
         }
         let ways = || {
             let numbers = USAGE_NUMBERS.iter().filter(|_| reads_llm);
-            numbers.flat_map(|(places, name, field)| {
-                places.split(' ').map(move |place| (format!("{place}{name}"), *field))
+            numbers.flat_map(|(places, names, field)| {
+                let of_name =
+                    move |name| places.split(' ').map(move |place| (format!("{place}{name}"), *field));
+                names.split(' ').flat_map(of_name)
             })
         };
         let compile = |texts: &str| {

@@ -66,6 +66,42 @@ fn bodies_of_all_providers_are_read_as_by_the_ledger() {
     }
 }
 
+/// Clients choose what a model says, so a stream of plain text could say any usage.
+#[test]
+fn a_stream_that_is_not_of_json_is_not_believed() {
+    let plan = plan();
+    let usage = r#"{"usage":{"prompt_tokens":1,"completion_tokens":2},"cost":{"units":3}}"#;
+    let event = |data: &str| format!("data: {data}\n\n");
+    for (kind, bodies) in [
+        (
+            "text/event-stream",
+            [event("Hi") + &event(usage), event(usage) + "data: Hi", event(usage) + &event("{\"a\":")],
+        ),
+        (
+            "application/x-ndjson",
+            [format!("Hi\n{usage}\n"), format!("{usage}\nHi"), format!("{usage}\n[DONE\n")],
+        ),
+    ] {
+        for body in bodies {
+            for at in 0..body.len() {
+                let (first, second) = body.as_bytes().split_at(at);
+                let found = scan(&plan, kind, [first, second]);
+                let nothing = Ledger { numbers: vec![None; POINTERS.len()], ..Ledger::default() };
+                assert_eq!(found, nothing, "{body} split at {at}");
+            }
+        }
+    }
+    let ends = [event("[DONE]"), event(""), "data: [DO".to_owned(), "data: {\"a\":".to_owned()];
+    for end in ends {
+        let found = scan(&plan, "text/event-stream", [(event(usage) + &end).as_bytes()]);
+        assert_eq!(
+            (found.input, found.output, found.numbers[1]),
+            (Some(1), Some(2), Some(3_000_000)),
+            "{end}"
+        );
+    }
+}
+
 /// A body that is cut anywhere says what its whole documents say; of the text of the last one, what came counts.
 #[test]
 fn bodies_that_end_early_count_what_came() {

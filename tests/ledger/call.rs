@@ -200,15 +200,18 @@ impl Call {
         }
         let events = if is_compressed { &[][..] } else { &events[..sent] };
         // A body that says nothing that is known counts by its bytes.
-        let is_known =
-            events.iter().any(|event| event.has_text || event.input.is_some() || event.output.is_some());
+        let is_known = events.iter().any(|event| {
+            event.text > 0 || event.output.is_some() || !dialect.is_stream() && event.input.is_some()
+        });
         let unknown: usize = match (is_compressed, is_known) {
             (true, _) => self.body.len(),
             (false, true) => 0,
+            // As a list of models.
+            (false, false) if !dialect.is_stream() && self.request_body.is_empty() => 0,
             (false, false) => documents[..sent].iter().map(|framed| data_bytes(dialect, framed)).sum(),
         };
-        // A JSON body that came to nothing is none; without a prompt there need not be one.
-        let is_none = !dialect.is_stream() && sent == 0 && !is_compressed && !self.request_body.is_empty();
+        // Without a prompt there need not be an answer that is known.
+        let is_none = !is_known && !self.request_body.is_empty();
         self.expect_tokens(events, (self.ending == Ending::Whole, is_none), unknown as u64);
     }
 

@@ -48,17 +48,15 @@ pub struct Event {
     pub text: u64,
     pub input: Option<(u64, u64)>,
     pub output: Option<u64>,
-    /// It has a text, if only an empty one.
-    pub has_text: bool,
 }
 
 impl Event {
     fn new(name: Option<&'static str>, document: Value) -> Event {
-        Event { name, document, text: 0, input: None, output: None, has_text: false }
+        Event { name, document, text: 0, input: None, output: None }
     }
 
     fn with_text(self, text: &str) -> Event {
-        Event { text: text.len() as u64, has_text: true, ..self }
+        Event { text: text.len() as u64, ..self }
     }
 
     /// With the tokens that it tells of input and output.

@@ -127,30 +127,45 @@ fn leaving_after_the_usage_costs_the_usage() {
     }
 }
 
-/// A whole answer costs what it says, and by its bytes if it says nothing that is known.
+/// A whole answer costs what it says, and by its bytes, at least its reservation, if it says nothing that is known.
 #[test]
 fn whole_answers_cost_what_they_say() {
     const JSON: (&str, &str) = ("Content-Type", "application/json");
+    const LINES: (&str, &str) = ("Content-Type", "application/x-ndjson");
+    const EMPTY: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n";
     let usage = r#"{"usage":{"prompt_tokens":12,"completion_tokens":100}}"#;
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     let unknown = format!(r#"{{"result":"{}"}}"#, "y".repeat(387));
+    let much = format!("data: {{\"word\":\"{}\"}}\n\n", "y".repeat(39_000));
+    let echo = format!("data: {usage}\n\n");
     let error = r#"{"error":{"message":"the model is overloaded","type":"server_error"}}"#;
     let words = "data: {\"word\":\"aaaaaaaaaaaa\"}\n\n: a comment\n\ndata: {\"word\":\"bbbbbbbbbbbb\"}\n\n";
     let cases: Vec<Answer> = vec![
         ("usage", 200, JSON, usage.into(), 112, "usage"),
-        ("no text", 200, JSON, r#"{"choices":[{"message":{"content":""}}]}"#.into(), INPUT, "estimate"),
-        ("nothing known", 200, JSON, unknown.clone(), INPUT + 100, "estimate"),
-        ("events of nothing known", 200, EVENTS, words.into(), INPUT + 12, "estimate"),
-        ("plain events", 200, EVENTS, "event: output\ndata: Hell\n\n".into(), INPUT + 2, "estimate"),
+        ("text", 200, JSON, r#"{"choices":[{"message":{"content":"Hell"}}]}"#.into(), INPUT + 1, "estimate"),
+        ("no text", 200, JSON, r#"{"choices":[{"message":{"content":""}}]}"#.into(), RESERVED, "reserve"),
+        ("begun", 200, JSON, r#"{"status":"queued","output":[],"usage":null}"#.into(), RESERVED, "reserve"),
+        ("input alone", 200, JSON, r#"{"meta":{"billed_units":{"input_tokens":7}}}"#.into(), 7, "estimate"),
+        ("nothing known", 200, JSON, unknown.clone(), RESERVED, "reserve"),
+        ("much unknown", 200, JSON, unknown.replace('y', &"y".repeat(100)), INPUT + 9_679, "estimate"),
+        ("events of nothing known", 200, EVENTS, words.into(), RESERVED, "reserve"),
+        ("an empty text and more", 200, EVENTS, format!("{EMPTY}{much}"), INPUT + 9_763, "estimate"),
+        ("plain events", 200, EVENTS, "event: output\ndata: Hell\n\n".into(), RESERVED, "reserve"),
+        ("a usage in plain events", 200, EVENTS, format!("data: Hell\n\n{echo}"), RESERVED, "reserve"),
+        ("a usage before plain events", 200, EVENTS, format!("{echo}data: Hell"), RESERVED, "reserve"),
+        ("a usage in plain lines", 200, LINES, format!("Hell\n{usage}\n"), RESERVED, "reserve"),
+        ("a usage and a mark", 200, EVENTS, format!("{echo}data:\n\ndata: [DONE]\n\n"), 112, "usage"),
+        ("plain text", 200, ("Content-Type", "text/plain"), "Hell".into(), RESERVED, "reserve"),
         ("a mark", 200, JSON, format!("\u{feff}{usage}"), RESERVED, "reserve"),
         ("more behind it", 200, JSON, format!("{usage}x"), RESERVED, "reserve"),
         ("too deep", 200, JSON, deep, RESERVED, "reserve"),
         ("half of it", 200, JSON, usage[..30].into(), RESERVED, "reserve"),
         ("half of much", 200, JSON, format!("{{\"a\":\"{}", "z".repeat(9_994)), INPUT + 2_500, "estimate"),
         ("empty", 200, JSON, String::new(), RESERVED, "reserve"),
-        ("empty and unknown", 200, ("X-Any", "a"), String::new(), INPUT, "estimate"),
+        ("empty and unknown", 200, ("X-Any", "a"), String::new(), RESERVED, "reserve"),
         ("an error", 500, JSON, error.into(), INPUT, "estimate"),
         ("a refusal", 429, JSON, error.into(), INPUT, "estimate"),
+        ("an error in words", 500, ("Content-Type", "text/html"), "no".repeat(99), INPUT, "estimate"),
         ("a timeout of its own", 504, JSON, error.into(), RESERVED, "reserve"),
     ];
     let replies: Vec<_> = cases.iter().map(|case| Reply::with(case.1, &[case.2], &case.3)).collect();
@@ -165,9 +180,9 @@ fn whole_answers_cost_what_they_say() {
     assert_charged(&gateway, cases.len() + 1, 200, 0, "estimate", "without a prompt");
 }
 
-/// The provider has certainly not begun.
+/// The provider has certainly not begun, unless it had a part of the body.
 #[test]
-fn what_the_provider_never_had_whole_is_given_back() {
+fn what_the_provider_never_had_is_given_back() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let gateway = Gateway::start(&format!(
@@ -191,15 +206,24 @@ fn what_the_provider_never_had_whole_is_given_back() {
     gate.open();
     client.response().expect(200);
     gateway.wait_log(4);
-    // The client sends 20 bytes of 40.
-    let request = post("/full", PROMPT).bytes();
-    let mut client = gateway.client();
-    client.send(&request[..request.len() - 20]);
-    eventually("half a request", || {
-        (0..upstream.connections()).any(|at| upstream.raw(at).ends_with(&PROMPT[..20]))
-    });
-    drop(client);
-    assert_charged(&gateway, 5, 400, 5, "estimate", "half a request");
+    // The client sends a part of the 40 bytes, which may be all that a server waits for.
+    for (lines, missing, charged, by) in
+        [(5, 1, RESERVED, "reserve"), (6, 20, RESERVED, "reserve"), (7, 40, 0, "estimate")]
+    {
+        let request = post("/full", PROMPT).header("X-Missing", missing.to_string()).bytes();
+        let mut client = gateway.client();
+        client.send(&request[..request.len() - missing]);
+        let mark = format!("x-missing: {missing}\r\n");
+        let is_there = |raw: &[u8]| {
+            String::from_utf8_lossy(raw).to_lowercase().contains(&mark)
+                && raw.ends_with(&PROMPT[..PROMPT.len() - missing])
+        };
+        eventually("a part of a request", || {
+            (0..upstream.connections()).any(|at| is_there(&upstream.raw(at)))
+        });
+        drop(client);
+        assert_charged(&gateway, lines, 400, charged, by, "a part of a request");
+    }
 }
 
 /// A server of HTTP/2 says of a stream that it refuses that it has not looked at it.

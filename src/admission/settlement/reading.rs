@@ -13,7 +13,7 @@ use crate::config::{
 };
 use crate::request::body::BodyOutcomeCell;
 use crate::request::headers::grpc;
-use crate::response::{LlmUsage, METER_POINTERS_MAX, MeterPlan, MeterReading, ResponseMeter};
+use crate::response::{LlmUsage, MeterPlan, MeterReading, ResponseMeter};
 
 /// What the limits of a chain read from responses; made once per chain.
 pub struct ReadingPlan {
@@ -53,7 +53,7 @@ pub(super) struct TokenCount {
     pub usage: LlmUsage,
     /// The response says all of them.
     pub is_said: bool,
-    /// It is not what it should have been, and the server may have used more than came.
+    /// It is not what it should have been, and the server may have used more than it tells.
     pub is_broken: bool,
 }
 
@@ -71,15 +71,11 @@ impl ReadingPlan {
             ChargedUnits::Header(name) => Some(name.clone()),
             _ => None,
         };
-        let mut pointers: Vec<JsonPointer> = Vec::new();
-        for units in units() {
-            match units {
-                ChargedUnits::Json(pointer) if !pointers.contains(pointer) => pointers.push(pointer.clone()),
-                _ => {}
-            }
-        }
-        // The file has no more in one chain.
-        pointers.truncate(METER_POINTERS_MAX);
+        let pointer = |units: &ChargedUnits| match units {
+            ChargedUnits::Json(pointer) => Some(pointer.clone()),
+            _ => None,
+        };
+        let pointers: Vec<JsonPointer> = units().filter_map(pointer).collect();
         let reads_llm = units().any(|units| matches!(units, ChargedUnits::Llm(_)));
         let meter = (reads_llm || !pointers.is_empty()).then(|| MeterPlan::new(reads_llm, &pointers));
         let plan = ReadingPlan {
@@ -246,7 +242,8 @@ impl ResponseReading {
         let said = reading.usage;
         let request_bytes = self.request_body.as_ref().map_or(self.read_before, |body| body.bytes_read());
         // Errors, and answers to no prompt, as lists of models, are written by no model.
-        let is_written = !self.is_error() && (request_bytes > 0 || !reading.is_document);
+        let is_prompted = !self.is_error() && request_bytes > 0;
+        let is_written = is_prompted || !self.is_error() && !reading.is_document;
         let unsaid_text = match said.output {
             Some(_) if self.is_complete => 0,
             Some(_) => reading.text_bytes_after_usage,
@@ -260,18 +257,19 @@ impl ResponseReading {
         TokenCount {
             usage: LlmUsage { input: Some(input), output: Some(output), cached: said.cached },
             is_said,
-            is_broken: !is_said && self.is_broken(is_written && reading.is_broken),
+            is_broken: !is_said && self.is_broken(is_prompted && reading.is_unclear),
         }
     }
 
-    /// Whether the server had the whole request, and what came of its response is not what it should be.
-    fn is_broken(&self, is_malformed: bool) -> bool {
-        let is_sent = self.request_body.as_ref().is_none_or(|body| body.ended_at().is_some());
+    /// Whether the server had a request to begin with, and what came of its response does not tell what it used.
+    fn is_broken(&self, is_unclear: bool) -> bool {
+        let has_begun = |body: &BodyOutcomeCell| body.ended_at().is_some() || body.bytes_read() > 0;
+        let is_sent = self.request_body.as_ref().is_none_or(has_begun);
         // The gateway's own responses have no meter.
         let is_answered = self.status.is_some() && self.meter.borrow().is_none();
         let is_timeout = self.status == Some(StatusCode::GATEWAY_TIMEOUT);
         let is_lost = self.status.is_none() || !self.is_complete || is_timeout;
-        self.is_over && is_sent && !is_answered && (is_lost || is_malformed)
+        self.is_over && is_sent && !is_answered && (is_lost || is_unclear)
     }
 
     fn is_error(&self) -> bool {

@@ -4,8 +4,6 @@ use crate::config::{JsonPointer, POINTER_SEGMENTS_MAX};
 
 /// The most paths of a set.
 pub const PATHS_MAX: usize = 128;
-/// The most wildcards of a path.
-pub(super) const WILDCARDS_MAX: usize = 3;
 
 /// Some of the paths of a [`JsonPaths`], by their numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,8 +18,7 @@ pub struct JsonPaths {
     ends: [PathSet; POINTER_SEGMENTS_MAX + 1],
     all: PathSet,
     texts: PathSet,
-    /// For each path the places of its wildcards, as bits.
-    wildcards: Vec<u32>,
+    length: usize,
 }
 
 /// The segments at one place of the way.
@@ -66,11 +63,9 @@ impl JsonPaths {
 
     /// Segments without a name are wildcards.
     fn add<'a>(&mut self, way: impl Iterator<Item = Option<&'a str>>) -> Option<usize> {
-        let path = self.wildcards.len();
+        let path = self.length;
         let segments: Vec<Option<&str>> = way.collect();
-        let wildcards: u32 = (0..).zip(&segments).map(|(at, name)| u32::from(name.is_none()) << at).sum();
-        let fits = segments.len() <= POINTER_SEGMENTS_MAX && wildcards.count_ones() as usize <= WILDCARDS_MAX;
-        if path == PATHS_MAX || !fits {
+        if path == PATHS_MAX || segments.len() > POINTER_SEGMENTS_MAX {
             return None;
         }
         let bit = 1 << path;
@@ -83,16 +78,16 @@ impl JsonPaths {
         }
         self.ends[segments.len()].0 |= bit;
         self.all.0 |= bit;
-        self.wildcards.push(wildcards);
+        self.length += 1;
         Some(path)
     }
 
     pub fn len(&self) -> usize {
-        self.wildcards.len()
+        self.length
     }
 
     pub fn is_empty(&self) -> bool {
-        self.wildcards.is_empty()
+        self.length == 0
     }
 
     pub(super) fn all(&self) -> PathSet {
@@ -120,18 +115,11 @@ impl JsonPaths {
         PathSet(same.map_or(0, |segment| segment.paths.0) & live.0)
     }
 
-    /// The paths that lead through the element `index` at this place: by a wildcard, and by its number.
-    pub(super) fn find_element(&self, place: usize, index: u64, live: PathSet) -> (PathSet, PathSet) {
-        let Some(level) = self.levels.get(place) else { return Default::default() };
+    /// The paths that lead through the element `index` at this place: by a wildcard, or by its number.
+    pub(super) fn find_element(&self, place: usize, index: u64, live: PathSet) -> PathSet {
+        let Some(level) = self.levels.get(place) else { return PathSet::default() };
         let same = level.names.iter().filter(|segment| segment.index == Some(index));
-        let by_number = same.fold(0, |paths, segment| paths | segment.paths.0);
-        (PathSet(level.elements.0 & live.0), PathSet(by_number & live.0))
-    }
-
-    /// Wildcards among the first segments of a path.
-    pub(super) fn wildcards_before(&self, path: usize, segments: usize) -> usize {
-        let wildcards = self.wildcards.get(path).copied().unwrap_or_default();
-        (wildcards & ((1 << segments) - 1)).count_ones() as usize
+        PathSet(same.fold(level.elements.0, |paths, segment| paths | segment.paths.0) & live.0)
     }
 }
 

@@ -11,12 +11,12 @@ pub const DEPTH_MAX: usize = 127;
 
 /// Hears what a [`JsonScanner`] finds. A document that turns out to be invalid takes back everything.
 pub trait JsonVisitor {
-    /// A member on the way to `paths` begins, `segments` from the top. What was found on these ways inside the same
-    /// object is void: of members with one name the last counts.
-    fn begin_member(&mut self, paths: PathSet, segments: usize);
+    /// A member of an object that the paths `live` lead into, `segments` from the top.
+    fn read_name(&mut self, _name: &[u8], _live: PathSet, _segments: usize) {}
 
-    /// An element begins that a wildcard of these paths stands for.
-    fn begin_element(&mut self, _paths: PathSet, _segments: usize) {}
+    /// A member on the way to `paths` begins, `segments` from the top. The values that were found on these ways inside
+    /// the same object are void: of members with one name the last counts.
+    fn begin_member(&mut self, paths: PathSet, segments: usize);
 
     /// The value at these paths.
     fn find_value(&mut self, paths: PathSet, value: JsonValue<'_>);
@@ -212,7 +212,7 @@ impl JsonScanner {
         } else if self.in_object() {
             self.member
         } else {
-            self.begin_element(paths, visitor)
+            self.begin_element(paths)
         };
         let found = here.0 & paths.ends(self.depth).0;
         (self.values, self.texts) = (PathSet(found & !paths.texts().0), PathSet(found & paths.texts().0));
@@ -232,19 +232,16 @@ impl JsonScanner {
         }
     }
 
-    fn begin_element(&mut self, paths: &JsonPaths, visitor: &mut impl JsonVisitor) -> PathSet {
+    fn begin_element(&mut self, paths: &JsonPaths) -> PathSet {
         let place = self.depth - 1;
         self.elements += u64::from(place == 0);
         let live = self.live();
         if live.is_empty() {
             return live;
         }
-        let (wildcards, numbered) = paths.find_element(place, self.indices[place], live);
+        let found = paths.find_element(place, self.indices[place], live);
         self.indices[place] += 1;
-        if !wildcards.is_empty() {
-            visitor.begin_element(wildcards, self.depth);
-        }
-        PathSet(wildcards.0 | numbered.0)
+        found
     }
 
     fn open(&mut self, paths: &JsonPaths, is_object: bool, here: PathSet, visitor: &mut impl JsonVisitor) {
@@ -346,6 +343,7 @@ impl JsonScanner {
             let (place, live) = (self.depth - 1, self.live());
             let name = self.token.join(last);
             self.member = name.map(|name| paths.find_member(place, name, live)).unwrap_or_default();
+            name.into_iter().for_each(|name| visitor.read_name(name, live, self.depth));
             if !self.member.is_empty() {
                 visitor.begin_member(self.member, self.depth);
             }

@@ -56,11 +56,12 @@ pub async fn answer_admitted(
     };
     let sent = Now::read_clock();
     // As a body that was read whole: the request is complete when it is sent.
-    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
-    let feedback = LatencyFeedback { charged_chain: permit, body_outcome: None, sent };
-    if let Some(reading) = &state.reading {
+    if let Some(reading) = &mut state.reading {
+        reading.watch_request(None, inbound.request.body().held_bytes());
         reading.begin_attempt();
     }
+    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
+    let feedback = LatencyFeedback { charged_chain: permit, body_outcome: None, sent };
     let response = respond();
     let answered = hold_request(&state, upstream, hold).await;
     let now = Now::read_clock();

@@ -197,6 +197,8 @@ impl BodyRandom {
     }
 
     fn event_stream(&mut self, events: &[Value]) -> Vec<u8> {
+        // Few streams hold what is no JSON.
+        let is_raw = self.below(4) == 0;
         let line_end = self.pick(&["\n", "\r\n", "\r"]);
         let mut body = self.pick(&["", "", "\u{feff}", "\u{feff}\n", "\n\n"]).to_owned();
         for event in events {
@@ -210,29 +212,32 @@ impl BodyRandom {
                 "data: [DONE]\n\n",
                 "data:\n\n",
                 "data\n\n",
-                "data: {\"usage\":{\"output_tokens\":5}\n\n",
                 "retry\n",
                 "datax: {}\n",
-                "data: x\n\n",
                 "\n",
-                "dat",
                 " data: {}\n",
+                "data: {\"usage\":{\"output_tokens\":5}\n\n",
+                "data: x\n\n",
+                "dat",
             ];
-            body += self.pick(&noise);
+            body += self.pick(&noise[..if is_raw { noise.len() } else { noise.len() - 3 }]);
             let text = if self.below(4) == 0 { format!("{event:#}") } else { event.to_string() };
             let colon = self.pick(&["data: ", "data:"]);
             for line in text.lines() {
                 body += &format!("{colon}{line}\n");
             }
-            body += self.pick(&["\n", "\n", "\n\n", ":\n\n", "", "event: x\n\n"]);
+            let ends = ["\n", "\n", "\n\n", ":\n\n", "event: x\n\n", ""];
+            body += self.pick(&ends[..if is_raw { 6 } else { 5 }]);
         }
         (body + "data: [DONE]\n\n").replace('\n', line_end).into_bytes()
     }
 
     fn lines(&mut self, documents: &[Value]) -> Vec<u8> {
         let mut body = String::new();
+        let noise = ["", "", "", "\n", "[]\n", "x\n", "{\"eval_count\":7\n", "\u{feff}"];
+        let most = if self.below(4) == 0 { noise.len() } else { 5 };
         for document in documents {
-            body += self.pick(&["", "", "", "\n", "x\n", "{\"eval_count\":7\n", "\u{feff}", "[]\n"]);
+            body += self.pick(&noise[..most]);
             body += &format!("{document}{}", self.pick(&["\n", "\n", "\r\n", " \n"]));
         }
         body.into_bytes()

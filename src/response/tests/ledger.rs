@@ -27,16 +27,30 @@ struct LastSaid {
 
 /// Reads a body of a content type.
 pub fn read_body(content_type: &str, body: &[u8], pointers: &[&str]) -> Ledger {
-    let documents = match content_type {
+    let mut documents = match content_type {
         "text/event-stream" => split_events(body),
-        "application/x-ndjson" => body.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect(),
-        _ => vec![body.to_vec()],
+        "application/x-ndjson" => {
+            body.split(|byte| *byte == b'\n').map(|line| (line.to_vec(), true)).collect()
+        }
+        _ => vec![(body.to_vec(), false)],
     };
+    documents.last_mut().expect("a document").1 = false;
     let is_stream = content_type != "application/json";
     let mut ledger = Ledger { numbers: vec![None; pointers.len()], ..Ledger::default() };
     let mut said = LastSaid::default();
-    for document in documents {
-        let Ok(value) = serde_json::from_slice::<Value>(&document) else { continue };
+    for (document, is_ended) in documents {
+        let value = match serde_json::from_slice::<Value>(&document) {
+            Ok(value) => value,
+            Err(error) => {
+                let text = document.trim_ascii();
+                let is_mark = text == b"[DONE]" || !is_ended && b"[DONE]".starts_with(text);
+                // Nothing is believed of a stream that is not one of JSON.
+                if is_stream && !is_mark && !text.is_empty() && (is_ended || !error.is_eof()) {
+                    return Ledger { numbers: vec![None; pointers.len()], ..Ledger::default() };
+                }
+                continue;
+            }
+        };
         let text = if is_stream { stream_text(&value) } else { document_text(&value) };
         ledger.text += text;
         ledger.text_after_usage += text;
@@ -51,8 +65,8 @@ pub fn read_body(content_type: &str, body: &[u8], pointers: &[&str]) -> Ledger {
     ledger
 }
 
-/// The data of each event; the last counts without its end.
-fn split_events(body: &[u8]) -> Vec<Vec<u8>> {
+/// The data of each event, and whether the event has ended; the last counts without its end.
+fn split_events(body: &[u8]) -> Vec<(Vec<u8>, bool)> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     let mut lines: Vec<Vec<u8>> = vec![vec![]];
     let mut last = 0;
@@ -64,11 +78,12 @@ fn split_events(body: &[u8]) -> Vec<Vec<u8>> {
         }
         last = *byte;
     }
+    let whole_lines = lines.len() - 1;
     lines.push(vec![]);
-    let (mut events, mut data): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (vec![], vec![]);
-    for line in lines {
+    let (mut events, mut data) = (vec![], Vec::<Vec<u8>>::new());
+    for (at, line) in lines.into_iter().enumerate() {
         if line.is_empty() {
-            events.push(data.join(&b'\n'));
+            events.push((data.join(&b'\n'), at < whole_lines));
             data.clear();
         }
         let mut parts = line.splitn(2, |byte| *byte == b':');

@@ -6,6 +6,7 @@ use super::super::number::BEYOND_DOUBLE;
 use super::super::*;
 use super::documents::Random;
 use super::scan;
+use super::values::{FoundJson, collect};
 
 #[test]
 fn numbers_that_are_out_of_range_make_a_document_invalid() {
@@ -49,7 +50,10 @@ fn read_number(number: &str) -> Option<u128> {
     let mut paths = JsonPaths::default();
     let path = paths.add_member("a").unwrap();
     let document = format!("{{\"a\":{number}}}");
-    JsonValues::read(&paths, [document.as_bytes()]).unwrap().get(path).unwrap().millionths()
+    match collect(&paths, [document.as_bytes()]).1.values[path] {
+        Some(FoundJson::Number { millionths, .. }) => millionths,
+        _ => panic!("no number in {document}"),
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ section! {
     /// the cost of the limit.
     RESERVE: Special = Special(reserve_shape), "reserve", "cost", "100";
     /// The cost of a response that does not say it, or whose end nobody awaited: an estimate by what was delivered, of
-    /// tokens after an early end at least what was reserved; what was reserved; or nothing.
+    /// tokens after an early end or without a known text at least what was reserved; what was reserved; or nothing.
     MISSING: Words<MissingUnits> = Words(&[
         ("estimate", MissingUnits::Estimate),
         ("reserved", MissingUnits::Reserved),
