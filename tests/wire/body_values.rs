@@ -46,6 +46,8 @@ fn a_key_is_a_value_in_the_body() {
         (format!("{}1{}", "[".repeat(200), "]".repeat(200)), 429),
         // A member that is there twice is an ambiguous request.
         (r#"{"params":{"name":"new","name":"other"}}"#.to_owned(), 400),
+        (r#"{"params":{"name":"new","Name":"other"}}"#.to_owned(), 400),
+        (r#"{"PARAMS":{"name":"new"}}"#.to_owned(), 400),
     ] {
         assert_eq!(client.ask(&post("/", body.as_bytes())).status, status, "{body}");
     }

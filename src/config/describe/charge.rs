@@ -3,6 +3,7 @@
 use super::{format_bytes, format_count, join_names, list_statuses};
 use crate::config::model::charge::{
     BodyReserve, ChargeConfig, ChargedUnits, LlmWeights, MissingUnits, OverrunAction, Reserve, ResponseSet,
+    format_millionths,
 };
 use crate::config::model::cost::Cost;
 use crate::config::model::limit::LimitConfig;
@@ -116,18 +117,12 @@ fn describe_units(charge: &ChargeConfig) -> String {
         ChargedUnits::Llm(LlmWeights::EQUAL) => "the tokens that the response reports".to_owned(),
         ChargedUnits::Llm(weights) => format!(
             "the tokens that the response reports (input × {}, output × {}, cached input × {})",
-            format_weight(weights.input),
-            format_weight(weights.output),
-            format_weight(weights.cached)
+            format_millionths(weights.input.into()),
+            format_millionths(weights.output.into()),
+            format_millionths(weights.cached.into())
         ),
     };
     charge.units.iter().map(one).collect::<Vec<String>>().join(" + ")
-}
-
-/// Millionths as a decimal.
-fn format_weight(millionths: u64) -> String {
-    let (whole, rest) = (millionths / LlmWeights::ONE, millionths % LlmWeights::ONE);
-    if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:06}").trim_end_matches('0').to_owned() }
 }
 
 /// "401, 4xx, grpc:RESOURCE_EXHAUSTED".

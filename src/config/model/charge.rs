@@ -127,3 +127,9 @@ impl LlmWeights {
     pub const EQUAL: LlmWeights =
         LlmWeights { input: LlmWeights::ONE, output: LlmWeights::ONE, cached: LlmWeights::ONE };
 }
+
+/// Millionths as a decimal.
+pub fn format_millionths(millionths: u128) -> String {
+    let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
+    if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:06}").trim_end_matches('0').to_owned() }
+}

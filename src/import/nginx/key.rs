@@ -140,10 +140,12 @@ fn read_part(name: &str, key: &mut ZoneKey) -> Result<Presence, String> {
                 }
                 format!("header:{header}")
             } else if let Some(cookie) = name.strip_prefix("cookie_") {
-                key.losses.push("nginx finds the cookie in any case, and takes the first one".to_owned());
+                key.losses
+                    .push("nginx takes the first of two cookies, and tells `.` and `_` apart".to_owned());
                 format!("cookie:{cookie}")
             } else if let Some(argument) = name.strip_prefix("arg_") {
-                let says = "nginx finds the parameter in any case, takes the first one, and decodes nothing";
+                let says =
+                    "nginx takes the first of two parameters, tells `.` and `_` apart, and decodes nothing";
                 key.losses.push(says.to_owned());
                 format!("query:{argument}")
             } else {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::base::json::{JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
-use crate::config::JsonPointer;
+use crate::base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
+use crate::config::{JsonPointer, format_millionths};
 
 /// What is read of the bodies of a location's requests.
 #[derive(Debug)]
@@ -47,15 +47,14 @@ pub enum BodyValue {
     /// Not there, or null.
     #[default]
     Absent,
-    /// A member on its way is there twice: the gateway and the upstream might read different ones.
+    /// A member on its way is there twice, or in another case: the gateway and the upstream might read different ones.
     Repeated,
     Text(Box<str>),
     Number {
-        /// As written; `None` = too long to be kept.
+        /// The same for all ways to write it; `None` = too long to be kept.
         text: Option<Box<str>>,
         /// `None` of a negative number, or of one above the largest `u64`.
         millionths: Option<u128>,
-        is_negative: bool,
     },
     Bool(bool),
     /// An object, an array, or a text that is too long to be kept.
@@ -135,8 +134,8 @@ impl BodyValues {
         }
         let mut values = Vec::with_capacity(plan.pointers.len());
         let mut elements = None;
-        for paths in &plan.path_sets {
-            let (mut scanner, mut found) = (JsonScanner::default(), PointedValues::new(paths.len()));
+        for (paths, pointers) in plan.path_sets.iter().zip(plan.pointers.chunks(PATHS_MAX).chain([&[][..]])) {
+            let (mut scanner, mut found) = (JsonScanner::default(), PointedValues::new(pointers));
             scanner.scan(paths, bytes, &mut found);
             if !scanner.is_whole() {
                 return BodyValues::without_values(BodyForm::NotJson, length);
@@ -177,7 +176,7 @@ impl BodyValues {
             (_, BodyValue::Number { millionths: Some(millionths), .. }) => {
                 Ok(u64::try_from(millionths.div_ceil(MILLION)).unwrap_or(u64::MAX).max(1))
             }
-            (_, BodyValue::Number { is_negative: true, .. }) => Ok(1),
+            (_, BodyValue::Number { text: Some(text), .. }) if text.starts_with('-') => Ok(1),
             // A number that overflows is the highest cost.
             (_, BodyValue::Number { .. }) => Ok(u64::MAX),
             _ => Err(CostFault::NotANumber),
@@ -207,8 +206,8 @@ impl BodyValues {
 }
 
 impl BodyValue {
-    /// The bytes that a key is made of: texts as they are, numbers and booleans as they are written. `None`, also for
-    /// an empty text, counts as absent.
+    /// The bytes that a key is made of: texts and booleans as they are, numbers by their value. `None`, also for an
+    /// empty text, counts as absent.
     pub fn key_text(&self) -> Option<&[u8]> {
         let text = match self {
             BodyValue::Text(text) => text,
@@ -232,19 +231,38 @@ impl BodyValue {
 // === PointedValues ===
 
 /// Keeps the values that a scanner finds.
-struct PointedValues {
+struct PointedValues<'a> {
+    /// By path.
+    pointers: &'a [JsonPointer],
     values: Vec<BodyValue>,
     /// For each path, as bits, how far its way has been found.
     found_segments: Vec<u64>,
 }
 
-impl PointedValues {
-    fn new(paths: usize) -> PointedValues {
-        PointedValues { values: vec![BodyValue::Absent; paths], found_segments: vec![0; paths] }
+impl PointedValues<'_> {
+    fn new(pointers: &[JsonPointer]) -> PointedValues<'_> {
+        let paths = pointers.len();
+        PointedValues { pointers, values: vec![BodyValue::Absent; paths], found_segments: vec![0; paths] }
     }
 }
 
-impl JsonVisitor for PointedValues {
+/// Whether names differ, but not to a server that ignores case as Go does, which reads `ſ` as `s`.
+fn is_in_other_case(name: &str, other: &str) -> bool {
+    let fold = |character: char| character.to_uppercase().flat_map(char::to_lowercase);
+    let is_same = || name.chars().flat_map(fold).eq(other.chars().flat_map(fold));
+    name != other && (name.eq_ignore_ascii_case(other) || !name.is_ascii() && is_same())
+}
+
+impl JsonVisitor for PointedValues<'_> {
+    fn read_name(&mut self, name: &[u8], live: PathSet, segments: usize) {
+        let Ok(name) = str::from_utf8(name) else { return };
+        for path in live.iter() {
+            if is_in_other_case(name, &self.pointers[path].segments()[segments - 1]) {
+                self.values[path] = BodyValue::Repeated;
+            }
+        }
+    }
+
     fn begin_member(&mut self, paths: PathSet, segments: usize) {
         for path in paths.iter() {
             let bit = 1 << segments;
@@ -268,15 +286,21 @@ impl From<JsonValue<'_>> for BodyValue {
     fn from(value: JsonValue<'_>) -> BodyValue {
         match value {
             JsonValue::Text(text) => BodyValue::Text(text.into()),
-            JsonValue::Number(number) => BodyValue::Number {
-                text: number.text.map(Into::into),
-                millionths: number.millionths,
-                is_negative: number.text.is_some_and(|text| text.starts_with('-')),
-            },
+            JsonValue::Number(number) => {
+                BodyValue::Number { text: number_key(number).map(Into::into), millionths: number.millionths }
+            }
             JsonValue::Bool(value) => BodyValue::Bool(value),
             JsonValue::Null => BodyValue::Absent,
             JsonValue::LongText | JsonValue::Container => BodyValue::Other,
         }
+    }
+}
+
+/// The number without an exponent and without zeros at its end; beyond an exact range as the nearest double.
+fn number_key(number: JsonNumber<'_>) -> Option<String> {
+    match number.millionths {
+        Some(millionths) => Some(format_millionths(millionths)),
+        None => number.text?.parse::<f64>().ok().map(|double| double.to_string()),
     }
 }
 

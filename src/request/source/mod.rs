@@ -66,7 +66,7 @@ fn read_cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> SourceValue<'a> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
     let mut values = pairs.filter_map(|pair| {
         let (found, value) = split_pair(pair);
-        (found.trim_ascii() == name).then_some(value.trim_ascii())
+        is_read_as(found.trim_ascii(), name).then_some(value.trim_ascii())
     });
     let first = values.next();
     if values.any(|other| Some(other) != first) {
@@ -80,8 +80,16 @@ fn read_parameter<'a>(name: &[u8], query: &'a str) -> SourceValue<'a> {
     let pairs = query.as_bytes().split(|&byte| byte == b'&');
     single_value(pairs.filter_map(|pair| {
         let (found, value) = split_pair(pair);
-        (*form_decoded(found) == *name).then(|| form_decoded(value))
+        is_read_as(&form_decoded(found), name).then(|| form_decoded(value))
     }))
+}
+
+/// Whether a server may read the name of a cookie or parameter as that name. PHP takes a dot, a space and a bracket for
+/// an underscore, skips spaces in front and stops at a zero; nginx and ASP.NET ignore case.
+fn is_read_as(found: &[u8], name: &[u8]) -> bool {
+    let fold = |byte: &u8| if b". [".contains(byte) { b'_' } else { byte.to_ascii_lowercase() };
+    let found = found.trim_ascii_start().iter().take_while(|byte| **byte != 0);
+    found.map(fold).eq(name.iter().map(fold))
 }
 
 fn single_value<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> SourceValue<'a> {

@@ -35,12 +35,28 @@ fn assert_key(body: &str, at: &str, expected: Option<&str>) {
 fn keys_are_texts_numbers_and_booleans() {
     assert_key(r#"{"model":"gpt","n":1}"#, "/model", Some("gpt"));
     assert_key(r#"{"a":{"b":["x",{"c":"deep"}]}}"#, "/a/b/1/c", Some("deep"));
-    assert_key(r#" { "n" : 1.50e2 } "#, "/n", Some("1.50e2"));
-    assert_key(r#"{"n":-0}"#, "/n", Some("-0"));
     assert_key(r#"{"b":true,"c":false}"#, "/c", Some("false"));
     assert_key(r#"{"model":"é\u00e9\ud83d\ude00\n"}"#, "/model", Some("éé😀\n"));
     assert_key(r#"{"\u006dodel":"gpt"}"#, "/model", Some("gpt"));
     assert_key(r#"{"a/b":{"m~n":"x"}}"#, "/a~1b/m~0n", Some("x"));
+}
+
+/// Servers read them as one number, so they lead to one counter.
+#[test]
+fn ways_to_write_a_number_are_one_key() {
+    let long = format!("1.{}", "0".repeat(5_000));
+    for (key, ways) in [
+        ("1", &["1", "1.0", "1e0", "10e-1", "0.1E+1", &long][..]),
+        ("150", &["150", "1.50e2", "150.000"]),
+        ("0", &["0", "-0", "0.0", "0e9"]),
+        ("0.05", &["0.05", "5e-2"]),
+        ("-7", &["-7", "-7.0", "-70e-1"]),
+        ("18446744073709551615", &["18446744073709551615", "18446744073709551615.0"]),
+        ("9007199254740993", &["9007199254740993", "9007199254740993e0"]),
+        ("100000000000000000000", &["1e20", "100000000000000000000", "10.0e19"]),
+    ] {
+        ways.iter().for_each(|way| assert_key(&format!(r#"{{"n":{way}}}"#), "/n", Some(key)));
+    }
 }
 
 #[test]
@@ -88,12 +104,38 @@ fn a_repeated_member_is_neither() {
         assert_eq!(*read(body, &[at]).find(&pointer(at)), BodyValue::Repeated, "{body}");
     }
     for (body, at) in [
-        (r#"{"x":1,"x":2,"model":"a"}"#, "/model"),
+        (r#"{"x":1,"x":2,"X":3,"model":"a"}"#, "/model"),
         (r#"{"a":[{"b":"a"},{"b":2}]}"#, "/a/0/b"),
         (r#"{"name":"x","params":{"name":"a","x":{"name":"y"}},"z":{"params":{"name":1}}}"#, "/params/name"),
     ] {
         assert_key(body, at, Some("a"));
     }
+}
+
+/// Servers that ignore case read the member as well, and some of them the last one.
+#[test]
+fn a_member_in_another_case_is_a_second_one() {
+    for (body, at) in [
+        (r#"{"model":"a","Model":"b"}"#, "/model"),
+        (r#"{"Model":"b","model":"a"}"#, "/model"),
+        (r#"{"MODEL":"b"}"#, "/model"),
+        (r#"{"\u004dodel":"b"}"#, "/model"),
+        (r#"{"params":{"name":"a"},"Params":{}}"#, "/params/name"),
+        (r#"{"Params":{"name":"b"},"params":{"name":"a"}}"#, "/params/name"),
+        (r#"{"params":{"name":"a","naMe":null}}"#, "/params/name"),
+        (r#"{"a":[{"B":1}]}"#, "/a/0/b"),
+        // Go reads these as s and k.
+        ("{\"ma\u{17f}k\":1}", "/mask"),
+        (r#"{"mas\u212a":1,"mask":2}"#, "/mask"),
+        ("{\"cl\u{c9}\":1}", "/cl\u{e9}"),
+    ] {
+        assert_eq!(*read(body, &[at]).find(&pointer(at)), BodyValue::Repeated, "{body}");
+    }
+    for body in [r#"{"model":"a","x":{"Model":"b"},"models":1,"mode1":2}"#, r#"{"model":"a","m\u00f6del":1}"#]
+    {
+        assert_key(body, "/model", Some("a"));
+    }
+    assert_eq!(read(r#"{"N":7}"#, &["/n"]).read_cost(&pointer("/n")), Err(CostFault::Repeated));
 }
 
 #[test]
