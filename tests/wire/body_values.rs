@@ -71,6 +71,10 @@ fn an_encoded_body_is_refused_where_something_counts_by_it() {
         ("Content-Type", "application/json; charset=utf-7"),
         ("Content-Type", "application/json; a=b; CHARSET = \"UTF-16\""),
         ("Content-Type", "application/json;charset*=utf-8''utf-7"),
+        ("Content-Type", "application/json, text/x; charset=utf-16"),
+        ("Content-Type", "application/json, charset=utf-16"),
+        ("Content-Type", "application/json charset=utf-16"),
+        ("Content-Type", "charset=utf-8; charset=utf-16"),
     ];
     let ask = |gateway: &Gateway, (name, value)| {
         gateway.ask(&post("/", call_of("x").as_bytes()).header(name, value))
@@ -275,9 +279,13 @@ fn a_body_that_is_no_json_is_no_call() {
     for body in &bodies {
         gateway.ask(&post("/", body)).expect(400);
     }
-    let grpc = post("/", batch.as_bytes()).header("Content-Type", "application/grpc");
-    assert_eq!(gateway.ask(&grpc).header("grpc-status").as_deref(), Some("3"));
+    let grpc = |body: &[u8]| gateway.ask(&post("/", body).header("Content-Type", "application/grpc"));
+    assert_eq!(grpc(b"\0\0\0\0\x02\x08\x01").header("grpc-status").as_deref(), Some("3"));
     assert_eq!(gateway.metric("sluicegate_invalid_costs_total", &["calls"]), 10.0);
+    // Upstreams that do not look at the type read calls and padding all the same.
+    for read in [format!("[{}]", vec![call_of("x"); 70].join(",")), " ".repeat(100_000)] {
+        assert_eq!(grpc(read.as_bytes()).header("grpc-status").as_deref(), Some("8"));
+    }
     assert_eq!(upstream.count(), 0);
     // None of them was charged, and a request without a body costs 1.
     gateway.get("/").expect(200);

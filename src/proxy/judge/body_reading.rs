@@ -46,7 +46,7 @@ pub fn awaits_body(gateway: &Gateway, plan: &BodyPlan, facts: &mut RequestFacts<
         return Err(Fault::BodyUnreadable);
     }
     // A call of gRPC may wait for an answer before it goes on.
-    if is_encoded || facts.is_grpc() {
+    if is_encoded || facts.is_grpc() && !plan.must_fit() {
         facts.body_view = BodyView::Read(&NOT_JSON);
         return Ok(false);
     }
@@ -69,13 +69,11 @@ fn is_encoded(headers: &HeaderMap) -> bool {
 /// Whether a media type names a charset in which the bytes of JSON may mean another document, such as UTF-7, which
 /// parsers of bodies accept.
 fn names_other_charset(media_type: &HeaderValue) -> bool {
-    const READ_ALIKE: [&str; 5] = ["utf-8", "utf8", "us-ascii", "iso-8859-", "windows-125"];
+    const READ_ALIKE: [&str; 5] = ["=utf-8", "=utf8", "=us-ascii", "=iso-8859-", "=windows-125"];
     let text = String::from_utf8_lossy(media_type.as_bytes()).to_ascii_lowercase();
-    text.split(';').skip(1).any(|parameter| {
-        let plain = parameter.replace([' ', '\t', '"', '\''], "");
-        let is_alike = |charset: &str| READ_ALIKE.iter().any(|known| charset.starts_with(known));
-        plain.contains("charset") && !plain.strip_prefix("charset=").is_some_and(is_alike)
-    })
+    let plain = text.replace([' ', '\t', '"', '\''], "");
+    let is_alike = |rest: &str| READ_ALIKE.iter().any(|known| rest.starts_with(known));
+    plain.split("charset").skip(1).any(|rest| !is_alike(rest))
 }
 
 /// Reads the beginning of the body, and finds the values of the plan in it. The request counts as a waiting one
