@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use serde::Serialize;
-
 use super::server_state::{DOWN, DRAINING, EJECTED};
 use super::{Server, StopStatus, Upstream};
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::{BalancePolicy, RetryReason};
 
 /// Retries by their reason.
@@ -21,59 +20,53 @@ impl RetryCounts {
     }
 }
 
-/// The status of one upstream.
-#[derive(Debug, Serialize)]
-pub struct UpstreamStatus {
-    pub upstream: String,
-    pub balance: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue: Option<QueueStatus>,
-    pub servers: Vec<ServerStatus>,
-    /// `None` without `obey`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop: Option<StopStatus>,
+json_object! {
+    /// The status of one upstream.
+    #[derive(Debug)]
+    pub struct UpstreamStatus as "Upstream" {
+        pub upstream: String = "Its name.",
+        pub balance: String = "How a server is chosen.",
+        pub queue: Option<QueueStatus> = maybe "The queue in front of its servers; absent without one.",
+        pub servers: Vec<ServerStatus> = "Its servers.",
+        pub stop: Option<StopStatus> = maybe "Its stops; absent without `obey`.",
+    }
 }
 
-/// The status of the queue of an upstream.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct QueueStatus {
-    /// As configured.
-    pub size: usize,
-    pub waiting: usize,
-    /// Waits that have ended, whatever their end.
-    pub waits: u64,
-    /// Of all these waits.
-    pub wait_seconds: f64,
-    /// Waits that ended after the longest wait.
-    pub timeouts: u64,
+json_object! {
+    /// The status of the queue of an upstream.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct QueueStatus as "ServerQueue" {
+        pub size: usize = "The most requests that may wait.",
+        pub waiting: usize = "Requests that wait now.",
+        pub waits: u64 = "Waits that have ended, whatever their end.",
+        pub wait_seconds: f64 = "The time of all these waits.",
+        pub timeouts: u64 = "Waits that `max_wait` ended.",
+    }
 }
 
-/// The status of one server.
-#[derive(Debug, Serialize)]
-pub struct ServerStatus {
-    pub server: String,
-    /// `up`, `down`, `ejected` or `draining`.
-    pub state: &'static str,
-    /// As configured.
-    pub weight: u32,
-    /// The effective weight, in percent of the configured one.
-    pub share: u64,
-    pub backup: bool,
-    pub in_flight: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_connections: Option<u32>,
-    /// Only if the host is a name.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub addresses: Vec<SocketAddr>,
-    pub ejections: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<LastError>,
+json_object! {
+    /// The status of one server.
+    #[derive(Debug)]
+    pub struct ServerStatus as "Server" {
+        pub server: String = "Its address, or its name with the port.",
+        pub state: &'static str = "Its state." in ["up", "down", "ejected", "draining"],
+        pub weight: u32 = "Its configured weight.",
+        pub share: u64 = "Its effective weight, in percent of the configured one.",
+        pub backup: bool = "Whether it is used only while no other server is up.",
+        pub in_flight: u32 = "Requests in flight.",
+        pub max_connections: Option<u32> = maybe "The most requests in flight; absent without a bound.",
+        pub addresses: Vec<SocketAddr> = maybe "The addresses of its name.",
+        pub ejections: u64 = "How often it was ejected.",
+        pub last_error: Option<LastError> = maybe "Its last error.",
+    }
 }
 
-#[derive(Debug, Serialize)]
-pub struct LastError {
-    pub error: String,
-    pub seconds_ago: f64,
+json_object! {
+    #[derive(Debug)]
+    pub struct LastError as "ServerError" {
+        pub error: String = "The error, in the words of the access log.",
+        pub seconds_ago: f64 = "Its age.",
+    }
 }
 
 /// The outcome of draining a server, or of ending that.

@@ -1,8 +1,8 @@
 //! The documented answers that many calls have.
 
 use super::call::{AnswerForm, AnswerFormat};
-use super::json_shape::JsonShape;
 use super::shapes;
+use crate::base::json_shape::JsonShape;
 
 /// The answer to a name that nothing has.
 pub(super) const fn not_found(sentence: &'static str) -> AnswerFormat {
@@ -19,4 +19,4 @@ pub(super) const fn ok(sentence: &'static str, forms: &'static [AnswerForm]) -> 
 
 /// Their texts differ, so they have no example.
 const ERROR_FORMS: &[AnswerForm] =
-    &[AnswerForm::Text(""), AnswerForm::Json(&JsonShape::Object(&shapes::ERROR), "")];
+    &[AnswerForm::Text(""), AnswerForm::Json(JsonShape::Object(&shapes::ERROR), "")];

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
@@ -14,6 +13,7 @@ use super::keys::{read_length, reject_change};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{DEFAULT_LENGTH, NewBan};
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::{KeyPart, LimitId};
 use crate::operate::text_table::render_table;
 use crate::proxy::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorChange, OperatorOutcome};
@@ -22,39 +22,39 @@ use crate::proxy::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorCh
 const PREFIX_MIN_V4: u8 = 8;
 const PREFIX_MIN_V6: u8 = 16;
 
-#[derive(Serialize)]
-struct BanList {
-    /// The number of bans in the list.
-    active: usize,
-    /// The number of further active bans, of which only hashes are known here.
-    unnamed: usize,
-    bans: Vec<BanStatus>,
+json_object! {
+    pub(super) struct BanList as "BanList" {
+        active: usize = "The number of bans in the list.",
+        unnamed: usize = "The number of further active bans; only hashes of their clients are known here.",
+        bans: Vec<BanStatus> = "The bans, those of operators first.",
+    }
 }
 
-#[derive(Serialize)]
-struct BanStatus {
-    banned: String,
-    by: String,
-    reason: Option<String>,
-    left_s: f64,
-    /// Milliseconds since 1970.
-    at_ms: Option<u64>,
+json_object! {
+    pub(super) struct BanStatus as "Ban" {
+        banned: String = "An address, a network, or `account=NAME`.",
+        by: String = "The operator, or `automatic` after too many rejections.",
+        reason: Option<String> = "The reason that the operator gave.",
+        left_s: f64 = "Seconds until it ends.",
+        at_ms: Option<u64> = "When an operator began it, in milliseconds since 1970.",
+    }
 }
 
-#[derive(Serialize)]
-struct EndedBanList {
-    /// As they were.
-    ended: Vec<BanStatus>,
-    /// What the limits by this client alone leave it, because they go on counting during a ban.
-    left: Vec<UnitsLeft>,
+json_object! {
+    pub(super) struct EndedBanList as "EndedBans" {
+        ended: Vec<BanStatus> = "The bans that were lifted, as they were.",
+        // These limits go on counting during a ban.
+        left: Vec<UnitsLeft> = "What the limits by this client alone leave it.",
+    }
 }
 
-#[derive(Serialize)]
-struct UnitsLeft {
-    limit: String,
-    key: String,
-    remaining: Option<u64>,
-    reset_s: Option<f64>,
+json_object! {
+    struct UnitsLeft as "UnitsLeft" {
+        limit: String = "Its name.",
+        key: String = "The client as a key of the limit.",
+        remaining: Option<u64> = "As in `Key`.",
+        reset_s: Option<f64> = "As in `Key`.",
+    }
 }
 
 impl BanStatus {

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use super::answer::{AdminResponse, Answer};
 use super::connections::AdminConnection;
-use super::json_shape::{JsonObject, JsonShape};
 use super::state::AdminState;
+use crate::base::json_shape::{JsonObject, JsonShape};
 
 /// A row of the table of calls.
 pub(super) struct Call {
@@ -90,9 +90,9 @@ pub(super) struct AnswerFormat {
 /// One media type of an answer, with an example unless that is empty.
 pub(super) enum AnswerForm {
     Text(&'static str),
-    Json(&'static JsonShape, &'static str),
+    Json(JsonShape, &'static str),
     /// Server-sent events whose data is such an object.
-    Events(&'static JsonObject, &'static str),
+    Events(JsonShape, &'static str),
     /// Any other kind.
     Other(&'static str, &'static str),
 }
@@ -142,6 +142,21 @@ pub(super) struct AdminCaller {
 }
 
 impl Call {
+    /// A call that shows something, without parameters; a row of the table sets its other fields.
+    pub const READ: Call = Call {
+        name: "",
+        method: "GET",
+        path: "",
+        summary: "",
+        parameters: &[],
+        body: None,
+        answers: &[],
+        access: CallAccess::Read,
+        handler: Handler::Immediate(|_| AdminResponse::shutting_down().into()),
+    };
+    /// A call that changes something; a row of the table sets its other fields.
+    pub const CHANGE: Call = Call { method: "POST", access: CallAccess::Change, ..Call::READ };
+
     /// The parameters of the query with their defaults.
     pub fn query_parameters(&self) -> impl Iterator<Item = (&'static Parameter, &'static str)> + use<> {
         self.parameters.iter().filter_map(|parameter| match parameter.place {

@@ -5,12 +5,17 @@ use super::answer_formats::{error, not_found, ok};
 use super::call::Handler::{Immediate, Waiting};
 use super::call::ParameterPlace::{Path, Query};
 use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
-use super::json_shape::JsonShape;
+use super::events::TrafficEvent;
+use super::limits::LimitList;
+use super::upstreams::UpstreamList;
 use super::{
-    ban_calls, control, events, examples, explain, explain_shapes, health, key_calls, limits, openapi, page,
-    shapes, upstreams,
+    ban_calls, control, events, examples, explain, health, key_calls, limits, openapi, page, shapes,
+    upstreams,
 };
+use crate::base::json_shape::{JsonShape, JsonShaped};
 use crate::observe::metrics;
+use crate::operate::explain::Explanation;
+use crate::upstream::{ServerStatus, UpstreamStatus};
 
 const UPSTREAM: Parameter = Parameter {
     name: "upstream",
@@ -31,7 +36,7 @@ const SERVER: Parameter = Parameter {
 
 const NOT_RELOADED: &[AnswerForm] = &[
     AnswerForm::Text("server.workers changes from 2 to 4: that needs a restart\n"),
-    AnswerForm::Json(&JsonShape::Object(&shapes::NOT_RELOADED), examples::NOT_RELOADED),
+    AnswerForm::Json(JsonShape::Object(&shapes::NOT_RELOADED), examples::NOT_RELOADED),
 ];
 
 const FORCE: Parameter = Parameter {
@@ -46,71 +51,58 @@ const FORCE: Parameter = Parameter {
 pub(super) static CALLS: &[Call] = &[
     Call {
         name: "show_page",
-        method: "GET",
         path: "/",
         summary: "The page for operators, which asks the other calls.",
-        parameters: &[],
-        body: None,
         answers: &[ok("The page.", &[AnswerForm::Other(page::HTML, "<!doctype html>")])],
         access: CallAccess::Public,
         handler: Immediate(page::show_page),
+        ..Call::READ
     },
     Call {
         name: "show_health",
-        method: "GET",
         path: "/healthz",
         summary: "Whether the process answers.",
-        parameters: &[],
-        body: None,
         answers: &[ok("It does.", &[AnswerForm::Text("ok")])],
         access: CallAccess::Public,
         handler: Immediate(health::show_health),
+        ..Call::READ
     },
     Call {
         name: "show_readiness",
-        method: "GET",
         path: "/readyz",
         summary: "Whether the gateway takes requests; with a line `degraded: redis` while a fallback decides.",
-        parameters: &[],
-        body: None,
         answers: &[ok("It does.", &[AnswerForm::Text("ready\n")]), error(503, "It starts or stops.")],
         access: CallAccess::Public,
         handler: Immediate(health::show_readiness),
+        ..Call::READ
     },
     Call {
         name: "show_metrics",
-        method: "GET",
         path: "/metrics",
         summary: "All metrics, in the OpenMetrics text format.",
-        parameters: &[],
-        body: None,
         answers: &[ok("The metrics.", &[AnswerForm::Other(metrics::CONTENT_TYPE, "# EOF\n")])],
-        access: CallAccess::Read,
         handler: Immediate(health::show_metrics),
+        ..Call::READ
     },
     Call {
         name: "show_status",
-        method: "GET",
         path: "/status",
         summary: "The state of the gateway, on one screen.",
-        parameters: &[],
-        body: None,
         answers: &[
             ok(
                 "The state.",
                 &[
                     AnswerForm::Text("sluicegate 0.1.0, process 4711, up 86400 s\n"),
-                    AnswerForm::Json(&JsonShape::Object(&shapes::STATUS), examples::STATUS),
+                    AnswerForm::Json(JsonShape::Object(&shapes::STATUS), examples::STATUS),
                 ],
             ),
             error(503, "The process is shutting down."),
         ],
-        access: CallAccess::Read,
         handler: Waiting(control::show_status),
+        ..Call::READ
     },
     Call {
         name: "list_limits",
-        method: "GET",
         path: "/limits",
         summary: "Every limit with its numbers, its keys, its queue and its traffic.",
         parameters: &[
@@ -129,16 +121,15 @@ pub(super) static CALLS: &[Call] = &[
                 sentence: "The most limits to list.",
             },
         ],
-        body: None,
         answers: &[ok(
             "The limits.",
             &[
                 AnswerForm::Text("limit   numbers\nper-ip  10 requests per second, burst 20\n"),
-                AnswerForm::Json(&JsonShape::Object(&shapes::LIMIT_LIST), examples::LIMIT_LIST),
+                AnswerForm::Json(LimitList::SHAPE, examples::LIMIT_LIST),
             ],
         )],
-        access: CallAccess::Read,
         handler: Immediate(limits::list_limits),
+        ..Call::READ
     },
     key_calls::LIST_KEYS,
     key_calls::SHOW_KEY,
@@ -150,97 +141,81 @@ pub(super) static CALLS: &[Call] = &[
     ban_calls::UNBAN_CLIENT,
     Call {
         name: "list_upstreams",
-        method: "GET",
         path: "/upstreams",
         summary: "Every upstream with the state of its servers.",
-        parameters: &[],
-        body: None,
-        answers: &[ok(
-            "The upstreams.",
-            &[AnswerForm::Json(&JsonShape::Object(&shapes::UPSTREAM_LIST), examples::UPSTREAM_LIST)],
-        )],
-        access: CallAccess::Read,
+        answers: &[ok("The upstreams.", &[AnswerForm::Json(UpstreamList::SHAPE, examples::UPSTREAM_LIST)])],
         handler: Immediate(upstreams::list_upstreams),
+        ..Call::READ
     },
     Call {
         name: "show_upstream",
-        method: "GET",
         path: "/upstreams/{upstream}",
         summary: "One upstream with the state of its servers.",
         parameters: &[UPSTREAM],
-        body: None,
         answers: &[
-            ok(
-                "The upstream.",
-                &[AnswerForm::Json(&JsonShape::Object(&shapes::UPSTREAM), examples::UPSTREAM)],
-            ),
+            ok("The upstream.", &[AnswerForm::Json(UpstreamStatus::SHAPE, examples::UPSTREAM)]),
             not_found("There is no such upstream."),
         ],
-        access: CallAccess::Read,
         handler: Immediate(upstreams::show_upstream),
+        ..Call::READ
     },
     Call {
         name: "drain_server",
-        method: "POST",
         path: "/upstreams/{upstream}/servers/{server}/drain",
         summary: "Stops new requests to a server; those in flight finish.",
         parameters: &[UPSTREAM_OF_SERVER, SERVER, FORCE],
-        body: None,
         answers: &[
             ok(
                 "The servers of this name, now draining.",
-                &[AnswerForm::Json(&shapes::SERVERS, examples::SERVERS)],
+                &[AnswerForm::Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)],
             ),
             not_found("There is no such upstream or server."),
             error(409, "No other server of the upstream is up."),
         ],
-        access: CallAccess::Change,
         handler: Immediate(upstreams::drain_server),
+        ..Call::CHANGE
     },
     Call {
         name: "undrain_server",
-        method: "POST",
         path: "/upstreams/{upstream}/servers/{server}/undrain",
         summary: "Ends the drain of a server.",
         parameters: &[UPSTREAM_OF_SERVER, SERVER],
-        body: None,
         answers: &[
-            ok("The servers of this name.", &[AnswerForm::Json(&shapes::SERVERS, examples::SERVERS)]),
+            ok(
+                "The servers of this name.",
+                &[AnswerForm::Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)],
+            ),
             not_found("There is no such upstream or server."),
         ],
-        access: CallAccess::Change,
         handler: Immediate(upstreams::undrain_server),
+        ..Call::CHANGE
     },
     Call {
         name: "explain",
         method: "POST",
         path: "/explain",
         summary: "Explains the decision on a request, from the running counters, and charges nothing.",
-        parameters: &[],
-        body: Some(BodyFormat { object: &explain_shapes::QUERY, required: true, example: examples::QUERY }),
+        body: Some(BodyFormat { object: &shapes::QUERY, required: true, example: examples::QUERY }),
         answers: &[ok(
             "The decision and its reasons.",
             &[
                 AnswerForm::Text("client    203.0.113.7: the peer\n"),
-                AnswerForm::Json(&JsonShape::Object(&explain_shapes::EXPLANATION), examples::EXPLANATION),
+                AnswerForm::Json(Explanation::SHAPE, examples::EXPLANATION),
             ],
         )],
-        access: CallAccess::Read,
         handler: Waiting(explain::post_explain),
+        ..Call::READ
     },
     Call {
         name: "reload",
-        method: "POST",
         path: "/reload",
         summary: "Reads the file again, and puts it in force if it is valid.",
-        parameters: &[],
-        body: None,
         answers: &[
             ok(
                 "The file is in force.",
                 &[
                     AnswerForm::Text("reloaded: limits per-ip\n"),
-                    AnswerForm::Json(&JsonShape::Object(&shapes::RELOADED), examples::RELOADED),
+                    AnswerForm::Json(JsonShape::Object(&shapes::RELOADED), examples::RELOADED),
                 ],
             ),
             AnswerFormat { status: 409, sentence: "There is no file to read.", forms: NOT_RELOADED },
@@ -251,36 +226,30 @@ pub(super) static CALLS: &[Call] = &[
             },
             AnswerFormat { status: 503, sentence: "The process is shutting down.", forms: NOT_RELOADED },
         ],
-        access: CallAccess::Change,
         handler: Waiting(control::post_reload),
+        ..Call::CHANGE
     },
     Call {
         name: events::STREAM_EVENTS,
-        method: "GET",
         path: "/events",
         summary: "The traffic as server-sent events, one a second, for an hour at most.",
-        parameters: &[],
-        body: None,
         answers: &[
             ok(
                 "The events; the data of each is an object.",
-                &[AnswerForm::Events(&shapes::TRAFFIC_EVENT, examples::TRAFFIC_EVENT)],
+                &[AnswerForm::Events(TrafficEvent::SHAPE, examples::TRAFFIC_EVENT)],
             ),
             error(403, "The page of another site asks for events."),
             error(503, "8 streams are open, which is the most."),
         ],
-        access: CallAccess::Read,
         handler: Waiting(events::stream_events),
+        ..Call::READ
     },
     Call {
         name: "describe_calls",
-        method: "GET",
         path: "/openapi.json",
         summary: "This API as an OpenAPI 3.1 document.",
-        parameters: &[],
-        body: None,
-        answers: &[ok("The document.", &[AnswerForm::Json(&JsonShape::Any, "{}")])],
-        access: CallAccess::Read,
+        answers: &[ok("The document.", &[AnswerForm::Json(JsonShape::Any, "{}")])],
         handler: Immediate(openapi::describe_calls),
+        ..Call::READ
     },
 ];

@@ -4,24 +4,23 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use http::StatusCode;
-use serde::Serialize;
 
 use super::answer::Answer;
 use super::call::{AnswerFuture, CallRequest};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::base::wall_clock::unix_ns;
-use crate::observe::metrics::VERDICT_NAMES;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::report::RecentRefusal;
 use crate::shared::Store;
 use crate::upstream::{Upstream, UpstreamStatus};
 
-/// The kind of the answer.
 /// The name of the call.
 pub(super) const STREAM_EVENTS: &str = "stream_events";
+/// The kind of the answer.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// Limits, upstreams and refusals in an event; those with most refusals and requests come first.
@@ -29,29 +28,40 @@ const ROWS_MAX: usize = 100;
 /// A client connects again after this time.
 const RETRY: &str = "retry: 2000\n";
 
-/// The data of one event.
-#[derive(Serialize)]
-struct TrafficEvent<'a> {
-    /// Milliseconds since 1970.
-    at_ms: u64,
-    requests: serde_json::Map<String, serde_json::Value>,
-    in_flight: u64,
-    waiting: usize,
-    bans: usize,
-    wait: Option<Quantiles>,
-    limits: Vec<LimitRates<'a>>,
-    upstreams: Vec<UpstreamRates<'a>>,
-    /// The last refusals, the newest first.
-    refusals: Vec<RefusalStatus>,
-    /// `None` = no limit is counted in Redis.
-    redis: Option<RedisState>,
+json_object! {
+    /// The data of one event.
+    pub(super) struct TrafficEvent<'a> as "TrafficEvent" {
+        at_ms: u64 = "When, in milliseconds since 1970.",
+        requests: VerdictRates = "Finished requests per second, by verdict.",
+        in_flight: u64 = "Requests in flight.",
+        waiting: usize = "Requests in the queues of limits and upstreams.",
+        bans: usize = "Clients that are banned.",
+        wait: Option<Quantiles> = "The waits in queues, over the last minute.",
+        limits: Vec<LimitRates<'a>> = "The busiest limits, at most 100.",
+        upstreams: Vec<UpstreamRates<'a>> = "The busiest upstreams, at most 100.",
+        refusals: Vec<RefusalStatus> = "The last refusals, at most 100, the newest first.",
+        redis: Option<RedisState> = "Null without Redis.",
+    }
 }
 
-#[derive(Serialize)]
-struct RedisState {
-    reachable: bool,
-    outages: u64,
-    nodes: u64,
+json_object! {
+    struct VerdictRates as "VerdictRates" {
+        admit: f64 = "Admitted at once.",
+        wait: f64 = "Admitted after a wait.",
+        reject: f64 = "Rejected by a limit.",
+        missing_key: f64 = "Rejected because they lack a key.",
+        degrade: f64 = "Answered otherwise instead of a rejection.",
+        ban: f64 = "Rejected because of a ban.",
+        fault: f64 = "Answered by the gateway because something broke.",
+    }
+}
+
+json_object! {
+    struct RedisState as "RedisState" {
+        reachable: bool = "Whether every server answers.",
+        outages: u64 = "Outages since the start, with the present one.",
+        nodes: u64 = "Gateways that use it, as last counted.",
+    }
 }
 
 impl From<&Store> for RedisState {
@@ -61,16 +71,17 @@ impl From<&Store> for RedisState {
     }
 }
 
-#[derive(Serialize)]
-struct RefusalStatus {
-    at_ms: u64,
-    limit: String,
-    key: Option<String>,
-    ip: Option<IpAddr>,
-    location: Option<String>,
-    status: Option<u16>,
-    cause: &'static str,
-    retry_after_ms: Option<u64>,
+json_object! {
+    struct RefusalStatus as "Refusal" {
+        at_ms: u64 = "When, in milliseconds since 1970.",
+        limit: String = "The limit that refused the request.",
+        key: Option<String> = "Its key, as `GET /limits/{limit}/keys/{key}` takes it; null if unknown.",
+        ip: Option<IpAddr> = "The address of the client; null on a unix socket.",
+        location: Option<String> = "The location; null if the request had none.",
+        status: Option<u16> = "The status of the answer; null if an upstream answered instead.",
+        cause: &'static str = "Why, as in the access log, e.g. `rate`.",
+        retry_after_ms: Option<u64> = "When the same request would pass; null if unknown.",
+    }
 }
 
 impl From<RecentRefusal> for RefusalStatus {
@@ -81,28 +92,29 @@ impl From<RecentRefusal> for RefusalStatus {
     }
 }
 
-#[derive(Serialize)]
-struct LimitRates<'a> {
-    limit: &'a str,
-    admitted_per_s: f64,
-    waited_per_s: f64,
-    rejected_per_s: f64,
-    keys: Option<usize>,
-    waiting: usize,
+json_object! {
+    struct LimitRates<'a> as "LimitRates" {
+        limit: &'a str = "Its name.",
+        admitted_per_s: f64 = "Admitted at once, per second.",
+        waited_per_s: f64 = "Made to wait, per second.",
+        rejected_per_s: f64 = "Rejected, per second.",
+        keys: Option<usize> = "Keys with counters; null if only the store knows them.",
+        waiting: usize = "Requests in its queues.",
+    }
 }
 
-#[derive(Serialize)]
-struct UpstreamRates<'a> {
-    upstream: &'a str,
-    up: usize,
-    down: usize,
-    ejected: usize,
-    draining: usize,
-    in_flight: u64,
-    /// `None` = it has no queue.
-    waiting: Option<usize>,
-    stopped_s: f64,
-    response: Option<Quantiles>,
+json_object! {
+    struct UpstreamRates<'a> as "UpstreamRates" {
+        upstream: &'a str = "Its name.",
+        up: usize = "Servers that get requests.",
+        down: usize = "Servers whose health checks fail.",
+        ejected: usize = "Servers left out after errors.",
+        draining: usize = "Servers that get no new requests.",
+        in_flight: u64 = "Requests in flight.",
+        waiting: Option<usize> = "Requests in the queue in front of its servers; null without one.",
+        stopped_s: f64 = "Seconds left of a stop that it asked for.",
+        response: Option<Quantiles> = "The times to the head of a response, over the last minute.",
+    }
 }
 
 pub(super) fn stream_events(request: CallRequest) -> AnswerFuture {
@@ -142,13 +154,10 @@ async fn render_event(state: &AdminState) -> String {
     let (gateway, now) = (state.gateway(), Now::read_clock());
     let look = state.traffic().look_at(&gateway, now);
     let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
+    let [admit, wait, reject, missing_key, degrade, ban, fault] = look.verdicts.map(|traffic| traffic.per_s);
     let event = TrafficEvent {
         at_ms: unix_ns() / 1_000_000,
-        requests: VERDICT_NAMES
-            .iter()
-            .zip(&look.verdicts)
-            .map(|(name, traffic)| ((*name).to_owned(), traffic.per_s.into()))
-            .collect(),
+        requests: VerdictRates { admit, wait, reject, missing_key, degrade, ban, fault },
         in_flight: gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed),
         waiting: count_all_waiting(&gateway),
         bans: gateway.active_bans(now),

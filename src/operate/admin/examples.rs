@@ -111,3 +111,41 @@ pub(super) const TRAFFIC_EVENT: &str = r#"{
   ],
   "redis": { "reachable": true, "outages": 1, "nodes": 2 }
 }"#;
+
+pub(super) const BAN_LIST: &str = r#"{
+  "active": 2, "unnamed": 0,
+  "bans": [
+    { "banned": "203.0.113.0/24", "by": "ops", "reason": "scraping", "left_s": 540.0, "at_ms": 1767225600000 },
+    { "banned": "192.0.2.7", "by": "automatic", "reason": null, "left_s": 31.5, "at_ms": null }
+  ]
+}"#;
+
+pub(super) const BAN: &str = r#"{
+  "banned": "203.0.113.0/24", "by": "ops", "reason": "scraping", "left_s": 600.0, "at_ms": 1767225600000
+}"#;
+
+pub(super) const ENDED_BANS: &str = r#"{
+  "ended": [{ "banned": "192.0.2.7", "by": "automatic", "reason": null, "left_s": 31.5, "at_ms": null }],
+  "left": [{ "limit": "per-ip", "key": "ip=192.0.2.7", "remaining": 0, "reset_s": 0.062 }]
+}"#;
+
+pub(super) const NEW_BAN: &str = r#"{"ip": "203.0.113.0/24", "for": "10m", "reason": "scraping"}"#;
+
+pub(super) const KEY_LIST: &str = r#"{
+  "limit": "per-ip", "by": "refused", "gateways": 1,
+  "keys": [
+    { "key": "ip=192.0.2.7", "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 0,
+      "reset_s": 0.062, "waiting": 0, "grant": null, "ban": "192.0.2.7" }
+  ]
+}"#;
+
+pub(super) const KEY: &str = r#"{
+  "key": "ip=192.0.2.7", "asked_per_s": 42.0, "refused_per_s": 32.1, "error_per_s": 0.0, "remaining": 200,
+  "reset_s": 0.0, "waiting": 0,
+  "grant": { "numbers": "100 requests per second, burst 200", "left_s": 3600.0, "reason": "a demo", "by": "ops" },
+  "ban": "192.0.2.7"
+}"#;
+
+pub(super) const RESET: &str = r#"{"reason": "a false alarm"}"#;
+
+pub(super) const NEW_GRANT: &str = r#"{"rate": "100/s", "burst": 200, "for": "1h", "reason": "a demo"}"#;

@@ -3,11 +3,11 @@
 use super::answer_formats::{error, not_found, ok};
 use super::call::Handler::Waiting;
 use super::call::ParameterPlace::{Path, Query};
-use super::call::{
-    AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind, box_answer,
-};
-use super::json_shape::JsonShape;
-use super::{key_shapes, keys};
+use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, Parameter, ParameterKind, box_answer};
+use super::key_status::KeyStatus;
+use super::keys::KeyList;
+use super::{examples, keys, shapes};
+use crate::base::json_shape::JsonShaped;
 
 const LIMIT: Parameter = Parameter {
     name: "limit",
@@ -24,19 +24,17 @@ const KEY: Parameter = Parameter {
     sentence: "The name of the key, as `part=value`, percent-encoded; slashes may stand plain.",
 };
 
-const KEY_FORM: AnswerForm = AnswerForm::Json(&JsonShape::Object(&key_shapes::KEY), key_shapes::KEY_EXAMPLE);
+const KEY_FORM: AnswerForm = AnswerForm::Json(KeyStatus::SHAPE, examples::KEY);
 const KEY_TEXT: AnswerForm =
     AnswerForm::Text("key           asked/s  refused/s\nip=192.0.2.7  42.0     32.1\n");
 const KEY_FORMS: &[AnswerForm] = &[KEY_TEXT, KEY_FORM];
-const KEY_LIST_FORMS: &[AnswerForm] =
-    &[KEY_TEXT, AnswerForm::Json(&JsonShape::Object(&key_shapes::KEY_LIST), key_shapes::KEY_LIST_EXAMPLE)];
+const KEY_LIST_FORMS: &[AnswerForm] = &[KEY_TEXT, AnswerForm::Json(KeyList::SHAPE, examples::KEY_LIST)];
 const CHANGED: AnswerFormat = ok("The key after the change.", &[KEY_FORM]);
 const NO_LIMIT: AnswerFormat = not_found("There is no such limit.");
 const STOPPING: AnswerFormat = error(503, "The process is shutting down.");
 
 pub(super) const LIST_KEYS: Call = Call {
     name: "list_keys",
-    method: "GET",
     path: "/limits/{limit}/keys",
     summary: "The keys of a limit that are refused most, or that ask most.",
     parameters: &[
@@ -56,20 +54,18 @@ pub(super) const LIST_KEYS: Call = Call {
             sentence: "The most keys to list.",
         },
     ],
-    body: None,
     answers: &[
         ok("The keys.", KEY_LIST_FORMS),
         NO_LIMIT,
         error(409, "Names of keys are not kept, because `state.heavy_hitters` is `none`."),
         STOPPING,
     ],
-    access: CallAccess::Read,
     handler: Waiting(|request| box_answer(keys::list_keys(request))),
+    ..Call::READ
 };
 
 pub(super) const SHOW_KEY: Call = Call {
     name: "show_key",
-    method: "GET",
     path: "/limits/{limit}/keys/{key}",
     summary: "One key of a limit.",
     parameters: &[
@@ -83,52 +79,41 @@ pub(super) const SHOW_KEY: Call = Call {
             sentence: "The tier of the caller, where the limit has other numbers for it.",
         },
     ],
-    body: None,
     answers: &[
         ok("The key.", KEY_FORMS),
         NO_LIMIT,
         error(409, "Names of keys are not kept, so that a hash names none."),
         STOPPING,
     ],
-    access: CallAccess::Read,
     handler: Waiting(|request| box_answer(keys::show_key(request))),
+    ..Call::READ
 };
 
 pub(super) const RESET_KEY: Call = Call {
     name: "reset_key",
-    method: "POST",
     path: "/limits/{limit}/keys/{key}/reset",
     summary: "Forgets what a key has used; requests that wait keep their turn.",
     parameters: &[LIMIT, KEY],
-    body: Some(BodyFormat {
-        object: &key_shapes::RESET,
-        required: false,
-        example: key_shapes::RESET_EXAMPLE,
-    }),
+    body: Some(BodyFormat { object: &shapes::RESET, required: false, example: examples::RESET }),
     answers: &[
         CHANGED,
         NO_LIMIT,
         error(409, "It limits concurrency, or the key shares a counter with others."),
         error(503, "Redis does not answer, or the process is shutting down."),
     ],
-    access: CallAccess::Change,
     handler: Waiting(|request| box_answer(keys::reset_key(request))),
+    ..Call::CHANGE
 };
 
 pub(super) const GRANT_KEY: Call = Call {
     name: "grant_key",
-    method: "POST",
     path: "/limits/{limit}/keys/{key}/grant",
     summary: "Counts a key by other numbers for a while; its ordinary counters stand still.",
     parameters: &[LIMIT, KEY],
-    body: Some(BodyFormat {
-        object: &key_shapes::NEW_GRANT,
-        required: true,
-        example: key_shapes::NEW_GRANT_EXAMPLE,
-    }),
+    body: Some(BodyFormat { object: &shapes::NEW_GRANT, required: true, example: examples::NEW_GRANT }),
     answers: &[CHANGED, NO_LIMIT, error(409, "There are too many grants."), STOPPING],
-    access: CallAccess::Change,
     handler: Waiting(|request| box_answer(keys::grant_key(request))),
+    ..Call::CHANGE
 };
 
 pub(super) const REVOKE_GRANT: Call = Call {
@@ -137,13 +122,12 @@ pub(super) const REVOKE_GRANT: Call = Call {
     path: "/limits/{limit}/keys/{key}/grant",
     summary: "Ends the grant of a key.",
     parameters: &[LIMIT, KEY],
-    body: None,
     answers: &[
         CHANGED,
         not_found("There is no such limit, or the key has no grant."),
         error(409, "Too many changes wait for Redis."),
         STOPPING,
     ],
-    access: CallAccess::Change,
     handler: Waiting(|request| box_answer(keys::revoke_grant(request))),
+    ..Call::CHANGE
 };

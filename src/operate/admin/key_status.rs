@@ -1,39 +1,39 @@
 //! One key of a limit, as operators see it.
 
 use percent_encoding::percent_decode_str;
-use serde::Serialize;
 
 use crate::admission::ban_target::BanTarget;
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::describe::describe_rates;
 use crate::config::{GrantConfig, GrantKey, LimitId};
 use crate::limit::{Decision, Units};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::heavy_keys::report::HeavyKey;
 
-#[derive(Debug, Serialize)]
-pub(super) struct KeyStatus {
-    pub key: String,
-    pub asked_per_s: f64,
-    pub refused_per_s: f64,
-    /// The greatest amount by which either rate may be too low.
-    pub error_per_s: f64,
-    /// `None` = the key is not limited, or only the store knows.
-    pub remaining: Option<u64>,
-    pub reset_s: Option<f64>,
-    pub waiting: Option<u64>,
-    pub grant: Option<KeyGrant>,
-    /// The target that bans this client.
-    pub ban: Option<String>,
+json_object! {
+    #[derive(Debug)]
+    pub(super) struct KeyStatus as "Key" {
+        pub key: String = "Its name, e.g. `ip=192.0.2.7`.",
+        pub asked_per_s: f64 = "Units that it asked per second, faded with a half-life of a minute.",
+        pub refused_per_s: f64 = "Units that it was refused, likewise.",
+        pub error_per_s: f64 = "The greatest amount by which either rate may be too low.",
+        pub remaining: Option<u64> = "Units that it has left; null without a limit, or if unknown.",
+        pub reset_s: Option<f64> = "Seconds until one more unit fits.",
+        pub waiting: Option<u64> = "Units that wait in its queue; null if unknown.",
+        pub grant: Option<KeyGrant> = "Other numbers that an operator granted it.",
+        pub ban: Option<String> = "The address, network or account to ban; null if the key names none.",
+    }
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct KeyGrant {
-    /// In words.
-    pub numbers: String,
-    pub left_s: f64,
-    pub reason: Option<String>,
-    pub by: String,
+json_object! {
+    #[derive(Debug)]
+    pub(super) struct KeyGrant as "Grant" {
+        pub numbers: String = "Its rates or slots, in words.",
+        pub left_s: f64 = "Seconds until it ends.",
+        pub reason: Option<String> = "The reason that the operator gave.",
+        pub by: String = "The operator: the name of a token.",
+    }
 }
 
 impl KeyStatus {

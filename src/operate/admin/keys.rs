@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
@@ -12,6 +11,7 @@ use super::call::{CallRequest, reject_body};
 use super::key_status::{KeyGrant, KeyStatus};
 use crate::admission::operator_bans::{BanFault, UnbanFault};
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::{LimitId, read_duration};
 use crate::operate::text_table::render_table;
 use crate::proxy::gateway::{
@@ -21,13 +21,13 @@ use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_c
 use crate::request::key::NamedKey;
 use crate::shared::SharedKey;
 
-#[derive(Serialize)]
-struct KeyList {
-    limit: String,
-    by: &'static str,
-    /// The gateways whose keys are added up.
-    gateways: usize,
-    keys: Vec<KeyStatus>,
+json_object! {
+    pub(super) struct KeyList as "KeyList" {
+        limit: String = "The name of the limit.",
+        by: &'static str = "The order: the keys with most of these come first." in ["refused", "asked"],
+        gateways: usize = "The gateways whose keys are added up; 1 for a limit that each counts alone.",
+        keys: Vec<KeyStatus> = "The keys.",
+    }
 }
 
 pub(super) async fn list_keys(request: CallRequest) -> Result<Answer, AdminResponse> {

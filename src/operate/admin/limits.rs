@@ -1,10 +1,9 @@
 //! `GET /limits`: every limit with its numbers, its size and its traffic.
 
-use serde::Serialize;
-
 use super::answer::Answer;
 use super::call::CallRequest;
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::Algorithm;
 use crate::config::LimitConfig;
 use crate::config::describe::{describe_key, describe_limit, describe_rates};
@@ -12,52 +11,50 @@ use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use crate::proxy::gateway::Gateway;
 
-#[derive(Serialize)]
-struct LimitList {
-    limits: Vec<LimitStatus>,
+json_object! {
+    pub(super) struct LimitList as "LimitList" {
+        limits: Vec<LimitStatus> = "The limits, one for each name.",
+    }
 }
 
-#[derive(Serialize)]
-struct LimitStatus {
-    limit: String,
-    algorithm: &'static str,
-    /// The key by which it counts.
-    key: String,
-    sentence: String,
-    /// The numbers in words.
-    numbers: String,
-    rates: Vec<RateNumbers>,
-    max_concurrent: Option<u32>,
-    tiers: Vec<TierNumbers>,
-    dry_run: bool,
-    /// The share of its keys on which it acts.
-    enforce: Option<String>,
-    /// The limit that this one is the shadow of.
-    shadow_of: Option<String>,
-    shared: bool,
-    keys: Option<usize>,
-    waiting: usize,
-    admitted: Traffic,
-    waited: Traffic,
-    rejected: Traffic,
-    dry_run_rejected: Traffic,
+json_object! {
+    struct LimitStatus as "Limit" {
+        limit: String = "Its name.",
+        algorithm: &'static str = "Its algorithm, as in the file.",
+        key: String = "What it counts by, in words.",
+        sentence: String = "The whole limit as a sentence.",
+        numbers: String = "Its rates or slots, in words.",
+        rates: Vec<RateNumbers> = "Its rates; empty for concurrency.",
+        max_concurrent: Option<u32> = "The most slots; null for rates.",
+        tiers: Vec<TierNumbers> = "Tiers with other numbers.",
+        dry_run: bool = "Whether it only counts.",
+        enforce: Option<String> = "The share of its keys on which it acts; null: all.",
+        shadow_of: Option<String> = "The limit that it judges beside with other numbers; null: none.",
+        shared: bool = "Whether it is counted in Redis.",
+        keys: Option<usize> = "Keys with counters; null if only the store knows them.",
+        waiting: usize = "Requests in its queues.",
+        admitted: Traffic = "Requests that it admitted at once.",
+        waited: Traffic = "Requests that it made wait.",
+        rejected: Traffic = "Requests that it rejected.",
+        dry_run_rejected: Traffic
+            = "Requests that it would have rejected, in a dry run or for keys it does not act on.",
+    }
 }
 
-#[derive(Serialize)]
-struct RateNumbers {
-    units: u64,
-    period_ms: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<u64>,
+json_object! {
+    struct RateNumbers as "Rate" {
+        units: u64 = "Units in each period.",
+        period_ms: f64 = "The period, in milliseconds.",
+        burst: Option<u64> = maybe "Units that pass at once.",
+        queue: Option<u64> = maybe "Requests that may wait.",
+    }
 }
 
-#[derive(Serialize)]
-struct TierNumbers {
-    tier: String,
-    /// In words; null for a tier without a limit.
-    numbers: Option<String>,
+json_object! {
+    struct TierNumbers as "Tier" {
+        tier: String = "Its name.",
+        numbers: Option<String> = "Its rates or slots, in words; null without a limit.",
+    }
 }
 
 pub(super) fn list_limits(request: &CallRequest) -> Answer {

@@ -2,9 +2,10 @@
 //! it answers when they are busy.
 //!
 //! [`calls`] is the table of all calls, from which come routing, access, the page of a wrong path and the OpenAPI
-//! document. A new call is a row there, with its JSON in [`shapes`] and an example in [`examples`], and a handler. The
-//! handler gets a [`CallRequest`](call::CallRequest), whose caller is authorized and whose parameters fit the table,
-//! and returns an [`Answer`](answer::Answer); one that changes something says what by
+//! document. A new call is a row there, with its JSON as a
+//! [`json_object!`](crate::base::json_shape::json_object) or in [`shapes`], an example in [`examples`], and a handler.
+//! The handler gets a [`CallRequest`](call::CallRequest), whose caller is authorized and whose parameters fit the
+//! table, and returns an [`Answer`](answer::Answer); one that changes something says what by
 //! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;
@@ -23,11 +24,8 @@ mod event_streams;
 mod events;
 mod examples;
 mod explain;
-mod explain_shapes;
 mod health;
-mod json_shape;
 mod key_calls;
-mod key_shapes;
 mod key_status;
 mod keys;
 mod limits;
@@ -38,7 +36,6 @@ mod routes;
 mod service;
 mod shapes;
 mod state;
-mod store_shapes;
 mod upstreams;
 
 use std::cell::Cell;

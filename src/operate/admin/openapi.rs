@@ -8,8 +8,8 @@ use super::call::{
     AnswerForm, AnswerFormat, Call, CallAccess, CallRequest, Parameter, ParameterKind, ParameterPlace,
 };
 use super::events::EVENT_STREAM;
-use super::json_shape::{JsonObject, JsonShape};
 use super::shapes::{ERROR, REASON};
+use crate::base::json_shape::{JsonObject, JsonShape};
 
 pub(super) fn describe_calls(request: &CallRequest) -> Answer {
     Answer::json(&describe_api(request.calls, request.needs_token))
@@ -50,8 +50,7 @@ fn describe_api(calls: &[Call], needs_token: bool) -> Value {
 fn collect_schemas(call: &Call, schemas: &mut Map<String, Value>) {
     for form in call.answers.iter().flat_map(|answer| answer.forms) {
         match form {
-            AnswerForm::Json(shape, _) => shape.collect_objects(schemas),
-            AnswerForm::Events(object, _) => object.collect_into(schemas),
+            AnswerForm::Json(shape, _) | AnswerForm::Events(shape, _) => shape.collect_objects(schemas),
             AnswerForm::Text(_) | AnswerForm::Other(..) => {}
         }
     }
@@ -164,11 +163,11 @@ fn describe_answer(answer: &AnswerFormat) -> Value {
         AnswerForm::Json(shape, example) => {
             describe_media("application/json", shape.schema(), example, parse_example(example))
         }
-        AnswerForm::Events(object, example) => {
+        AnswerForm::Events(shape, example) => {
             let data = json!({
                 "type": "string",
                 "contentMediaType": "application/json",
-                "contentSchema": object.reference(),
+                "contentSchema": shape.schema(),
             });
             let event = format!("data: {}\n\n", parse_example(example));
             describe_media(EVENT_STREAM, data, example, json!(event))

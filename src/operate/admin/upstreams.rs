@@ -2,17 +2,18 @@
 //! requests.
 
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
 use super::call::CallRequest;
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::upstream::{DrainOutcome, ServerStatus, Upstream, UpstreamStatus};
 
-#[derive(Serialize)]
-struct UpstreamList {
-    upstreams: Vec<UpstreamStatus>,
+json_object! {
+    pub(super) struct UpstreamList as "UpstreamList" {
+        upstreams: Vec<UpstreamStatus> = "All upstreams, in file order.",
+    }
 }
 
 pub(super) fn list_upstreams(request: &CallRequest) -> Answer {

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use serde::Serialize;
 use smallvec::SmallVec;
 
 use super::describe;
@@ -12,6 +11,7 @@ use crate::admission::chain::{
     WaitingRequest,
 };
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::MissingKey;
 use crate::config::describe::{describe_chain_limit, describe_rate};
 use crate::limit::{Limit, LimitOutcome};
@@ -21,72 +21,53 @@ use crate::proxy::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, R
 use crate::proxy::reject::Rejection;
 use crate::shared::Session;
 
-/// One limit of the chain.
-#[derive(Debug, Clone, Serialize)]
-pub struct LimitExplanation {
-    pub name: String,
-    /// The limit as a sentence.
-    pub does: String,
-    pub dry_run: bool,
-    /// The limit does not act on this key: it is a dry run for it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub unenforced: bool,
-    /// Why the limit does not count the request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub skipped: Option<String>,
-    /// Why the limit cannot count the request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-    /// What is missing for a limit that reads the body.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub body: Option<&'static str>,
-    /// "client IP 203.0.113.7".
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub counts_by: Option<String>,
-    /// Other numbers that an operator granted this key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub grant: Option<GrantExplanation>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost: Option<u64>,
-    /// Units that the request reserves in place of a cost; its response settles them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reserves: Option<u64>,
-    /// For a limit in Redis without an answer: `offline`, or the fallback in force: `local`, `allow` or `reject`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub without_redis: Option<&'static str>,
-    pub counters: Vec<CounterExplanation>,
-    /// A call of the rate-limit service names the limit.
-    #[serde(skip)]
-    pub(super) is_named: bool,
+json_object! {
+    /// One limit of the chain.
+    #[derive(Debug, Clone)]
+    pub struct LimitExplanation as "ExplainedLimit" {
+        pub name: String = "Its name.",
+        pub does: String = "The limit as a sentence.",
+        pub dry_run: bool = "Whether it only counts.",
+        pub unenforced: bool = maybe "True if it is a dry run for this key, which is not in its share.",
+        pub skipped: Option<String> = maybe "Why it does not count the request.",
+        pub problem: Option<String> = maybe "Why it cannot count the request.",
+        pub body: Option<&'static str> = maybe "What is missing for a limit that reads the body.",
+        pub counts_by: Option<String> = maybe "The key.",
+        pub grant: Option<GrantExplanation> = maybe "The other numbers that an operator granted the key.",
+        pub cost: Option<u64> = maybe "The units that the request takes.",
+        pub reserves: Option<u64> = maybe "The units that it reserves; its response settles them.",
+        pub without_redis: Option<&'static str> = maybe "The fallback in force, if Redis does not answer.",
+        pub counters: Vec<CounterExplanation> = "One for each rate.",
+        // A call of the rate-limit service names the limit.
+        pub(super) is_named: bool,
+    }
 }
 
 /// What is said of a limit that reads the body, where none is given.
 const BODY_MISSING: &str = "no body was given, so its values are missing";
 
-/// A grant of an operator.
-#[derive(Debug, Clone, Serialize)]
-pub struct GrantExplanation {
-    pub left_ms: u64,
-    pub by: String,
-    pub reason: String,
+json_object! {
+    /// A grant of an operator.
+    #[derive(Debug, Clone)]
+    pub struct GrantExplanation as "ExplainedGrant" {
+        pub left_ms: u64 = "Milliseconds until it ends.",
+        pub by: String = "The name of the operator's token.",
+        pub reason: String = "The operator's reason.",
+    }
 }
 
-/// One rate, or the slots of a concurrency limit, as the request finds it.
-#[derive(Debug, Clone, Serialize)]
-pub struct CounterExplanation {
-    /// "300 requests per 60 seconds"; absent for slots.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<String>,
-    pub remaining: u64,
-    pub of: u64,
-    /// Time until one more fits.
-    pub reset_ms: u64,
-    /// `admit`, `wait` or `reject`.
-    pub outcome: &'static str,
-    pub wait_ms: u64,
-    /// After a rejection; absent if no wait helps, or the time is unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after_ms: Option<u64>,
+json_object! {
+    /// One rate, or the slots of a concurrency limit, as the request finds it.
+    #[derive(Debug, Clone)]
+    pub struct CounterExplanation as "ExplainedCounter" {
+        pub rate: Option<String> = maybe "The rate; absent for slots.",
+        pub remaining: u64 = "Units that still fit.",
+        pub of: u64 = "Units that fit when nothing is used.",
+        pub reset_ms: u64 = "Milliseconds until one more fits.",
+        pub outcome: &'static str = "The decision." in ["admit", "wait", "reject"],
+        pub wait_ms: u64 = "Milliseconds in the queue.",
+        pub retry_after_ms: Option<u64> = maybe "Milliseconds until the request would fit.",
+    }
 }
 
 /// Looks at the limits for a request without charging them, and explains each.

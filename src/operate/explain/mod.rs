@@ -12,10 +12,9 @@ mod verdict;
 
 use std::io;
 
-use serde::Serialize;
-
 use crate::admission::chain::{Decisions, WaitingRequest};
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::base::wall_clock::WallClock;
 use crate::config::describe::describe_location;
 use crate::config::{AccessLogOutput, Config, LocationConfig};
@@ -34,138 +33,108 @@ pub(super) use query::ParsedQuery;
 pub use query::Query;
 pub use verdict::VerdictExplanation;
 
-/// The decision on one request, and its reasons. `Display` renders it for people.
-#[derive(Debug, Clone, Serialize)]
-pub struct Explanation {
-    /// The limits that a call of the rate-limit service names; empty for a request.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub named_limits: Vec<String>,
-    /// Absent for a call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client: Option<ClientExplanation>,
-    /// Canonical; absent when it cannot be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
-    /// Normalised; absent when it cannot be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-    /// Where the request comes in; absent if no location depends on it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub arrival: Option<ArrivalExplanation>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub location: Option<LocationExplanation>,
-    /// Locations that match but do not serve the request, with the reason.
-    pub passed_over: Vec<LocationExplanation>,
-    /// The decision of the access rules; absent without rules.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub access: Option<&'static str>,
-    /// Time left of the client's ban.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ban_left_ms: Option<u64>,
-    /// The ban, if an operator set it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ban: Option<BanExplanation>,
-    /// The stop by the upstream; absent if there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop: Option<StopExplanation>,
-    /// The queue in front of the servers of its upstream; absent without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue: Option<QueueExplanation>,
-    /// Absent where tokens are not verified.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<TokenExplanation>,
-    /// Absent unless the configuration has an account source.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub account: Option<AccountExplanation>,
-    /// Absent without tiers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tier: Option<String>,
-    /// The chain, in the order of judging.
-    pub limits: Vec<LimitExplanation>,
-    /// The names of the limits that do not judge the request, because it is decided before.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub limits_not_judged: Vec<String>,
-    pub verdict: VerdictExplanation,
+json_object! {
+    /// The decision on one request, and its reasons. `Display` renders it for people.
+    #[derive(Debug, Clone)]
+    pub struct Explanation as "Explanation" {
+        pub named_limits: Vec<String> = maybe "The limits that a call names; absent for a request.",
+        pub client: Option<ClientExplanation> = maybe "The client, behind trusted proxies; absent for a call.",
+        pub host: Option<String> = maybe "The host; absent when it cannot be read.",
+        pub path: Option<String> = maybe "The normalised path; absent when there is none.",
+        pub arrival: Option<ArrivalExplanation>
+            = maybe "Where the request comes in; absent if no location depends on it.",
+        pub location: Option<LocationExplanation> = maybe "The location that serves the request.",
+        pub passed_over: Vec<LocationExplanation> = "Locations that match but do not serve the request.",
+        pub access: Option<&'static str> = maybe "The decision of the access rules.",
+        pub ban_left_ms: Option<u64> = maybe "Milliseconds left of the client's ban.",
+        pub ban: Option<BanExplanation> = maybe "The ban, if an operator set it.",
+        pub stop: Option<StopExplanation> = maybe "The stop by its upstream.",
+        pub queue: Option<QueueExplanation> = maybe "The queue in front of its servers; absent without one.",
+        pub token: Option<TokenExplanation> = maybe "Whether the client's token is accepted.",
+        pub account: Option<AccountExplanation> = maybe "The account.",
+        pub tier: Option<String> = maybe "The tier of the account.",
+        pub limits: Vec<LimitExplanation> = "The chain, in the order of judging.",
+        pub limits_not_judged: Vec<String>
+            = maybe "The limits that do not judge it, because it is decided before.",
+        pub verdict: VerdictExplanation = "The decision.",
+    }
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct ClientExplanation {
-    pub ip: String,
-    pub peer: String,
-    pub trusted_peer: bool,
-    pub why: String,
+json_object! {
+    #[derive(Debug, Clone)]
+    pub struct ClientExplanation as "ExplainedClient" {
+        pub ip: String = "Its address.",
+        pub peer: String = "The address of the peer.",
+        pub trusted_peer: bool = "Whether the peer is a trusted proxy.",
+        pub why: String = "Why this address counts.",
+    }
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct ArrivalExplanation {
-    pub scheme: &'static str,
-    /// Absent if the listener has no name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listener: Option<String>,
+json_object! {
+    #[derive(Debug, Clone)]
+    pub struct ArrivalExplanation as "ExplainedArrival" {
+        pub scheme: &'static str = "http or https.",
+        pub listener: Option<String> = maybe "The name of the listener.",
+    }
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct LocationExplanation {
-    /// Index in the file, from 0.
-    pub index: usize,
-    /// "/api/ (a.test, GET) -> app".
-    pub location: String,
-    /// Why it serves the request, or why not.
-    pub why: String,
+json_object! {
+    #[derive(Debug, Clone)]
+    pub struct LocationExplanation as "ExplainedLocation" {
+        pub index: usize = "Its index in the file, from 0.",
+        pub location: String = "The location.",
+        pub why: String = "Why it serves the request, or why not.",
+    }
 }
 
-/// A ban that an operator set.
-#[derive(Debug, Clone, Serialize)]
-pub struct BanExplanation {
-    /// "192.0.2.7", "10.0.0.0/8", "account=acme".
-    pub target: String,
-    pub by: String,
-    pub reason: String,
+json_object! {
+    /// A ban that an operator set.
+    #[derive(Debug, Clone)]
+    pub struct BanExplanation as "ExplainedBan" {
+        pub target: String = "An address, a network or `account=NAME`.",
+        pub by: String = "The name of the operator's token.",
+        pub reason: String = "The operator's reason.",
+    }
 }
 
-/// A stop that its upstream asked for.
-#[derive(Debug, Clone, Serialize)]
-pub struct StopExplanation {
-    pub upstream: String,
-    /// The status that began it; absent if the upstream only said that nothing is left.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The rest of the stop; 0 while the pace climbs after it.
-    pub left_ms: u64,
-    /// Its end, in milliseconds since 1970.
-    pub until_ms: u64,
-    /// Until this request may pass, behind those that wait.
-    pub wait_ms: u64,
+json_object! {
+    /// A stop that its upstream asked for.
+    #[derive(Debug, Clone)]
+    pub struct StopExplanation as "ExplainedStop" {
+        pub upstream: String = "The upstream.",
+        pub status: Option<u16> = maybe "The status that began it; absent if it said that nothing is left.",
+        pub left_ms: u64 = "Milliseconds left; 0 while the pace climbs after it.",
+        pub until_ms: u64 = "Its end, in milliseconds since 1970.",
+        pub wait_ms: u64 = "Milliseconds until this request may pass, behind those that wait.",
+    }
 }
 
-/// The queue in front of the servers of an upstream.
-#[derive(Debug, Clone, Serialize)]
-pub struct QueueExplanation {
-    pub upstream: String,
-    /// Requests that wait now.
-    pub waiting: usize,
-    /// The most that may wait.
-    pub size: usize,
+json_object! {
+    /// The queue in front of the servers of an upstream.
+    #[derive(Debug, Clone)]
+    pub struct QueueExplanation as "ExplainedQueue" {
+        pub upstream: String = "The upstream.",
+        pub waiting: usize = "Requests that wait now.",
+        pub size: usize = "The most requests that may wait.",
+    }
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct TokenExplanation {
-    /// Whether its claims are used.
-    pub accepted: bool,
-    /// Why not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+json_object! {
+    #[derive(Debug, Clone)]
+    pub struct TokenExplanation as "ExplainedToken" {
+        pub accepted: bool = "Whether its claims are used.",
+        pub why: Option<String> = maybe "Why not.",
+    }
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct AccountExplanation {
-    /// `None` = the request has no account.
-    pub name: Option<String>,
-    /// The source of the account, e.g. "header x-account-id".
-    pub from: String,
-    /// The source is a claim of a token that is not accepted.
-    #[serde(skip)]
-    token_not_accepted: bool,
+json_object! {
+    #[derive(Debug, Clone)]
+    pub struct AccountExplanation as "ExplainedAccount" {
+        pub name: Option<String> = "Null if the request has none.",
+        pub from: String = "The source of the account.",
+        // The source is a claim of a token that is not accepted.
+        token_not_accepted: bool,
+    }
 }
 
 /// A gateway with fresh counters that opens neither sockets nor files.

@@ -3,43 +3,29 @@
 use http::Response;
 use http::header::RETRY_AFTER;
 use http::uri::PathAndQuery;
-use serde::Serialize;
 
 use super::describe;
 use super::limits::PlannedWait;
+use crate::base::json_shape::json_object;
 use crate::config::LocationId;
 use crate::proxy::gateway::{Action, Gateway, LimitChain};
 use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
 
-/// The verdict of the chain and of the checks around it.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct VerdictExplanation {
-    /// `admit`, `wait`, `reject` or `degrade`.
-    pub outcome: &'static str,
-    /// The status of a rejection, or of the degraded answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The limit that rejects the request or makes it wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<String>,
-    /// The cause of the rejection, as logs and metrics name it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cause: Option<&'static str>,
-    /// The `Retry-After` of the answer, in seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after_ms: Option<u64>,
-    /// The wait in a queue, also before a rejection because no location serves the request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wait_ms: Option<u64>,
-    /// The position in a queue for slots, from 1, where the wait is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub position: Option<u64>,
-    /// "forwarded to upstream app as GET /users", "answered here with 200".
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub then: Option<String>,
+json_object! {
+    /// The verdict of the chain and of the checks around it.
+    #[derive(Debug, Clone, Default)]
+    pub struct VerdictExplanation as "ExplainedVerdict" {
+        pub outcome: &'static str = "The decision." in ["admit", "wait", "reject", "degrade"],
+        pub status: Option<u16> = maybe "The status of a rejection.",
+        pub limit: Option<String> = maybe "The limit that decides.",
+        pub cause: Option<&'static str> = maybe "The cause, as logs and metrics name it.",
+        pub retry_after: Option<String> = maybe "The `Retry-After` of the answer, in seconds.",
+        pub retry_after_ms: Option<u64> = maybe "The same, exactly.",
+        pub wait_ms: Option<u64> = maybe "Milliseconds in a queue.",
+        pub position: Option<u64> = maybe "The position in a queue for slots, from 1; its wait is not known.",
+        pub then: Option<String> = maybe "What happens to the request.",
+    }
 }
 
 pub(super) fn explain_admitted(

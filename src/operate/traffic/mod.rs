@@ -8,9 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::LimitId;
 use crate::observe::metrics::VERDICT_NAMES;
 use crate::observe::metrics::cells::{BucketCounts, estimate_quantile};
@@ -27,15 +26,14 @@ const RECENT_NS: u64 = 1_000_000_000;
 /// The last samples of the counters.
 pub struct TrafficSampler(RefCell<VecDeque<TrafficSample>>);
 
-/// A count and its rates.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Traffic {
-    /// Since the start.
-    pub total: u64,
-    /// Now: over the last second or two.
-    pub per_s: f64,
-    /// Over the last minute, or since the start.
-    pub per_s_1m: f64,
+json_object! {
+    /// A count and its rates.
+    #[derive(Debug, Clone, Copy, Default, PartialEq)]
+    pub struct Traffic as "Traffic" {
+        pub total: u64 = "Since the start.",
+        pub per_s: f64 = "Per second, now.",
+        pub per_s_1m: f64 = "Per second, over the last minute.",
+    }
 }
 
 /// Everything that the samples tell about a gateway.
@@ -64,11 +62,13 @@ pub struct LimitTraffic {
     pub dry_run_rejected: Traffic,
 }
 
-/// Estimates from a histogram.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Quantiles {
-    pub p50_ms: f64,
-    pub p99_ms: f64,
+json_object! {
+    /// Estimates from a histogram.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Quantiles as "Quantiles" {
+        pub p50_ms: f64 = "The median, in milliseconds.",
+        pub p99_ms: f64 = "99 of 100 are not longer.",
+    }
 }
 
 impl TrafficSampler {

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use http::{HeaderMap, StatusCode};
-use serde::Serialize;
 use siphasher::sip::SipHasher13;
 
 use super::Upstream;
 use crate::base::clock::Now;
+use crate::base::json_shape::json_object;
 use crate::config::{KeyPart, MissingKey, ObeyConfig, StatusRanges};
 use crate::limit::pushback::PushbackGate;
 use crate::limit::table::CounterKey;
@@ -59,14 +59,15 @@ pub(super) struct ObeyState {
     warned_at: AtomicU64,
 }
 
-/// The stops of an upstream for the operator.
-#[derive(Debug, Serialize)]
-pub struct StopStatus {
-    /// The rest of the longest stop now, in seconds; 0 = nothing is stopped.
-    pub stopped_s: f64,
-    pub stops: u64,
-    pub held: u64,
-    pub rejected: u64,
+json_object! {
+    /// The stops of an upstream for the operator.
+    #[derive(Debug)]
+    pub struct StopStatus as "UpstreamStops" {
+        pub stopped_s: f64 = "Seconds left of the longest stop; 0 = nothing is stopped.",
+        pub stops: u64 = "Stops since the start.",
+        pub held: u64 = "Requests that waited for the end of a stop.",
+        pub rejected: u64 = "Requests that a stop rejected.",
+    }
 }
 
 // === impl ObeyState ===
