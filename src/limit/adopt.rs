@@ -59,7 +59,8 @@ impl Limit {
     pub fn apply_params(&self, clock: &dyn Fn() -> Now) {
         each!(&self.meters, meters => {
             for (rate, meter) in meters.iter().enumerate().filter(|(rate, _)| !self.is_viewed_rate(*rate)) {
-                meter.apply_params(keys_max(&self.config, self.max_keys, rate), clock);
+                let keys_max = keys_max(&self.config, self.max_keys, rate);
+                meter.table.replace_params(&meter.params, keys_max, clock);
             }
         });
     }

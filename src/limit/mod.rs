@@ -308,7 +308,11 @@ impl Limit {
         charge: &ChargeRecord,
         now: impl FnOnce() -> Now,
     ) {
-        rated!(&self.meters, rate, meter => meter.refund_charge(key, cost, charge, now));
+        match &self.meters {
+            Meters::LeakyBucket(rates) => rates[rate].refund_charge(key, cost, charge, now),
+            Meters::WarmLeakyBucket(rates) => rates[rate].refund_charge(key, cost, charge, now),
+            _ => drop(self.settle_charge(rate, key, (cost, 0), charge, now())),
+        }
     }
 
     /// The chain accepted the charge: the waiter that has to make room for it is displaced now.

@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::settle::{self, ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use super::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
 use super::shard_charges::{OpenUnits, ShardCharges};
 use crate::base::clock;
 use crate::base::clock::{ClockShift, Now};
@@ -19,7 +19,7 @@ use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns
 
 /// One rate of a fixed window with its counters.
 pub(crate) struct FixedWindow {
-    params: Arc<FixedWindowParams>,
+    pub(crate) params: Arc<FixedWindowParams>,
     pub(crate) table: Arc<Table<FixedWindowEntry, FixedWindowParams>>,
 }
 
@@ -52,10 +52,6 @@ impl FixedWindow {
         let params = Arc::new(FixedWindowParams { max, period, align, epoch, settle_terms });
         let table = spec.build_table(&params, |before| &before.table);
         FixedWindow { params, table }
-    }
-
-    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     pub(crate) fn max_units(&self) -> u64 {
@@ -93,17 +89,6 @@ impl FixedWindow {
             params.carry_window(window, now);
             params.build_decision(window, units.cost, now)
         })
-    }
-
-    /// Gives a charge back, unless its window is over.
-    pub(crate) fn refund_charge(
-        &self,
-        key: &CounterKey,
-        cost: u64,
-        charge: &ChargeRecord,
-        now: impl FnOnce() -> Now,
-    ) {
-        settle::settle_charge(&self.table, key, (cost, 0), charge, now());
     }
 
     /// Forgets what the key has used; its counter is then as that of a newcomer.

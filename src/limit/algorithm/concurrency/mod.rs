@@ -25,7 +25,7 @@ pub(crate) use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 
 /// The slots of one limit.
 pub(crate) struct Concurrency {
-    params: Arc<ConcurrencyParams>,
+    pub(crate) params: Arc<ConcurrencyParams>,
     /// It judges by its own number, and counts in the table of the limit's own.
     is_view: bool,
     pub(crate) table: Arc<Table<ConcurrencyEntry, ConcurrencyParams>>,
@@ -121,10 +121,6 @@ impl Concurrency {
             SlotLimit::Adaptive(adaptive) if adaptive.is_within(min, max) => Some(adaptive.clone()),
             _ => None,
         }
-    }
-
-    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     /// The slots that each key has now.

@@ -31,7 +31,7 @@ pub(crate) use params::QueueNumbers;
 
 /// One rate of a leaky bucket with its counters and queues.
 pub(crate) struct LeakyBucket<S: Schedule = TickRate> {
-    params: Arc<LeakyBucketParams<S>>,
+    pub(crate) params: Arc<LeakyBucketParams<S>>,
     /// It judges by its own queue and longest wait, and counts in the table of the limit's own rate.
     is_view: bool,
     pub(crate) table: Arc<Table<LeakyBucketEntry<S::Used>, LeakyBucketParams<S>>>,
@@ -103,10 +103,6 @@ impl<S: Schedule> LeakyBucket<S> {
         let params = Arc::new(params);
         let table = spec.build_table(&params, |before| &before.table);
         LeakyBucket { params, is_view: spec.counted_by.is_some(), table }
-    }
-
-    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     pub(crate) fn max_units(&self) -> u64 {

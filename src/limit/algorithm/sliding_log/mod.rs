@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::settle::{self, SettleTerms};
+use super::settle::SettleTerms;
 use super::shard_charges::ShardCharges;
 use super::slab::Slab;
 use crate::base::clock::{ClockShift, Now};
@@ -25,7 +25,7 @@ use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns
 
 /// One rate of a sliding log with its counters.
 pub(crate) struct SlidingLog {
-    params: Arc<SlidingLogParams>,
+    pub(crate) params: Arc<SlidingLogParams>,
     pub(crate) table: Arc<Table<SlidingLogEntry, SlidingLogParams>>,
 }
 
@@ -89,10 +89,6 @@ impl SlidingLog {
         SlidingLog { params, table }
     }
 
-    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.params, keys_max, clock);
-    }
-
     pub(crate) fn max_units(&self) -> u64 {
         self.params.max
     }
@@ -129,17 +125,6 @@ impl SlidingLog {
             params.carry_runs(log, rings, now);
             params.build_decision(log, rings, units.cost, now)
         })
-    }
-
-    /// Gives a charge back, unless it no longer counts.
-    pub(crate) fn refund_charge(
-        &self,
-        key: &CounterKey,
-        cost: u64,
-        charge: &ChargeRecord,
-        now: impl FnOnce() -> Now,
-    ) {
-        settle::settle_charge(&self.table, key, (cost, 0), charge, now());
     }
 
     /// Forgets what the key has used; its counter is then as that of a newcomer.

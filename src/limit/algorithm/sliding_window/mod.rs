@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::settle::{self, SettleTerms};
+use super::settle::SettleTerms;
 use super::shard_charges::ShardCharges;
 use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
@@ -21,7 +21,7 @@ use crate::limit::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns
 
 /// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
 pub(crate) struct SlidingWindow<const SLOTS: usize> {
-    params: Arc<SlidingWindowParams>,
+    pub(crate) params: Arc<SlidingWindowParams>,
     pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams>>,
 }
 
@@ -63,10 +63,6 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         SlidingWindow { params, table }
     }
 
-    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.params, keys_max, clock);
-    }
-
     pub(crate) fn max_units(&self) -> u64 {
         self.params.max
     }
@@ -99,17 +95,6 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
             params.carry_counts(entry, now);
             params.build_decision(entry, units.cost, now)
         })
-    }
-
-    /// Gives a charge back, unless it has already left.
-    pub(crate) fn refund_charge(
-        &self,
-        key: &CounterKey,
-        cost: u64,
-        charge: &ChargeRecord,
-        now: impl FnOnce() -> Now,
-    ) {
-        settle::settle_charge(&self.table, key, (cost, 0), charge, now());
     }
 
     /// Forgets what the key has used; its counter is then as that of a newcomer.

@@ -25,7 +25,7 @@ use governor::{Quota, RateLimiter};
 use super::queue::NO_NODE;
 use super::rate::{RemainingUnits, TickRate};
 use super::schedule::{BucketUsage, Schedule};
-use super::settle::{self, SettleTerms};
+use super::settle::SettleTerms;
 use super::shard_charges::{ChargedSpan, ShardCharges};
 use crate::base::clock::Now;
 use crate::config::TokenBucketRate;
@@ -38,7 +38,7 @@ const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
 
 /// One rate of a token bucket with its counters.
 pub(crate) struct TokenBucket<S: Schedule = TickRate> {
-    params: Arc<TokenBucketParams<S>>,
+    pub(crate) params: Arc<TokenBucketParams<S>>,
     /// It judges by its own burst, and counts in the table of the limit's own rate.
     is_view: bool,
     pub(crate) table: Arc<Table<S::Used, TokenBucketParams<S>>>,
@@ -93,10 +93,6 @@ impl<S: Schedule> TokenBucket<S> {
         TokenBucket { params, is_view: spec.counted_by.is_some(), table }
     }
 
-    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.params, keys_max, clock);
-    }
-
     pub(crate) fn max_units(&self) -> u64 {
         self.params.burst
     }
@@ -133,17 +129,6 @@ impl<S: Schedule> TokenBucket<S> {
         let bursts = (own.bursts.0, own.bursts.0.max(in_force.bursts.1));
         let TokenBucketParams { schedule, epoch, settle_terms, .. } = in_force;
         judge(&TokenBucketParams::new(bursts, schedule.clone(), *epoch, *settle_terms))
-    }
-
-    /// Gives a charge back.
-    pub(crate) fn refund_charge(
-        &self,
-        key: &CounterKey,
-        cost: u64,
-        charge: &ChargeRecord,
-        now: impl FnOnce() -> Now,
-    ) {
-        settle::settle_charge(&self.table, key, (cost, 0), charge, now());
     }
 
     /// Forgets what the key has used; its counter is then as that of a newcomer.
