@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
+use super::numbers::{encode_whole, read_whole, take_bytes};
 use crate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey};
 
 /// Maximum number of clients in one call.
@@ -75,8 +76,6 @@ pub struct BanCursor {
     store: u64,
 }
 
-/// Numbers from here on are not exact in the store's arithmetic.
-const NUMBERS_MAX: u64 = 1 << 52;
 const ANNOUNCED_BYTES: usize = 36;
 
 /// The script of all calls about bans.
@@ -98,25 +97,25 @@ pub fn pack_call(
         [name(&[]), name(&[":ends"]), name(&[":clock"]), name(&[":store"])].into_iter().collect();
     let mut body = Vec::with_capacity(48 + reports.len() * 28 + unreported.len() * ANNOUNCED_BYTES);
     for us in [rules.period_us, rules.first_us, rules.longest_us] {
-        body.extend(encode_number(us));
+        body.extend(encode_whole(us));
     }
     body.extend(rules.after.to_le_bytes());
-    body.extend(encode_number(cursor.number));
-    body.extend(encode_number(cursor.store));
+    body.extend(encode_whole(cursor.number));
+    body.extend(encode_whole(cursor.store));
     // The count fits: it is bounded by the size of a call.
     body.extend((unreported.len() as u32).to_le_bytes());
     for report in reports {
         let id = URL_SAFE_NO_PAD.encode(report.client.0);
         keys.extend([name(&[":", &id]), name(&[":", &id, ":L"])]);
         body.extend(report.client.0);
-        body.extend(encode_number(report.age_us));
+        body.extend(encode_whole(report.age_us));
         body.extend(report.strikes.to_le_bytes());
     }
     for (client, ban) in unreported {
         keys.push(name(&[":", &URL_SAFE_NO_PAD.encode(client.0)]));
         body.extend(client.0);
-        body.extend(encode_number(ban.left_us));
-        body.extend(encode_number(ban.lasts_us));
+        body.extend(encode_whole(ban.left_us));
+        body.extend(encode_whole(ban.lasts_us));
         body.extend(ban.repeats.to_le_bytes());
     }
     PackedCall { keys, body }
@@ -125,7 +124,7 @@ pub fn pack_call(
 /// Parses the reply to a call with `reports` reports; `None` if it is malformed.
 pub fn parse_reply(mut bytes: &[u8], reports: usize) -> Option<BanUpdate> {
     let bytes = &mut bytes;
-    let cursor = BanCursor { number: read_number(bytes)?, store: read_number(bytes)? };
+    let cursor = BanCursor { number: read_whole(bytes)?, store: read_whole(bytes)? };
     let is_more = take_bytes::<1>(bytes)? == [1];
     let mut answers = SmallVec::with_capacity(reports);
     for _ in 0..reports {
@@ -144,24 +143,8 @@ pub fn parse_reply(mut bytes: &[u8], reports: usize) -> Option<BanUpdate> {
 }
 
 fn read_ban(bytes: &mut &[u8]) -> Option<Ban> {
-    let (left_us, lasts_us) = (read_number(bytes)?, read_number(bytes)?);
+    let (left_us, lasts_us) = (read_whole(bytes)?, read_whole(bytes)?);
     Some(Ban { left_us, lasts_us, repeats: u32::from_le_bytes(take_bytes(bytes)?) })
-}
-
-fn encode_number(number: u64) -> [u8; 8] {
-    (number.min(NUMBERS_MAX) as f64).to_le_bytes()
-}
-
-/// A non-negative number; a fraction is rounded up, so that nothing ends too early.
-fn read_number(bytes: &mut &[u8]) -> Option<u64> {
-    let number = f64::from_le_bytes(take_bytes(bytes)?);
-    (0.0..=NUMBERS_MAX as f64).contains(&number).then(|| number.ceil() as u64)
-}
-
-fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (taken, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(*taken)
 }
 
 // === impl StrikeReport ===
@@ -220,11 +203,11 @@ mod tests {
     const BAN: Ban = Ban { left_us: 5, lasts_us: 6, repeats: 7 };
 
     fn encode_ban(ban: &Ban) -> Vec<u8> {
-        [&encode_number(ban.left_us)[..], &encode_number(ban.lasts_us), &ban.repeats.to_le_bytes()].concat()
+        [&encode_whole(ban.left_us)[..], &encode_whole(ban.lasts_us), &ban.repeats.to_le_bytes()].concat()
     }
 
     fn answer(pieces: &[&[u8]]) -> Vec<u8> {
-        [&encode_number(9)[..], &encode_number(4), &[1], &pieces.concat()].concat()
+        [&encode_whole(9)[..], &encode_whole(4), &[1], &pieces.concat()].concat()
     }
 
     #[test]
@@ -261,7 +244,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_none_is_refused() {
         for number in [-1.0, f64::NAN, f64::INFINITY, 1e300] {
-            let bytes = answer(&[&[1], &f64::to_le_bytes(number), &encode_number(1), &[0; 4]]);
+            let bytes = answer(&[&[1], &f64::to_le_bytes(number), &encode_whole(1), &[0; 4]]);
             assert_eq!(parse_reply(&bytes, 1), None, "{number}");
         }
         assert_eq!(parse_reply(&answer(&[&[3]]), 1), None);

@@ -38,6 +38,18 @@ pub(super) fn read_number(bytes: &mut &[u8]) -> Option<u64> {
     read_double(bytes).filter(|number| (0.0..EXACT_MAX).contains(number)).map(|number| number.ceil() as u64)
 }
 
+/// Numbers from here on are not exact in the arithmetic of the scripts about bans and entries.
+const WHOLE_MAX: u64 = 1 << 52;
+
+pub(super) fn encode_whole(number: u64) -> [u8; 8] {
+    (number.min(WHOLE_MAX) as f64).to_le_bytes()
+}
+
+/// As [`read_number`], by the bound of [`encode_whole`].
+pub(super) fn read_whole(bytes: &mut &[u8]) -> Option<u64> {
+    read_number(bytes).filter(|number| *number <= WHOLE_MAX)
+}
+
 /// Ticks in microseconds, rounded up.
 pub(super) fn ticks_to_us(ticks: u64, num: u64) -> u64 {
     ticks.div_ceil(num)

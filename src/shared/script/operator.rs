@@ -5,6 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
+use super::numbers::{encode_whole, read_whole, take_bytes};
 use crate::shared::{KeyGroup, LuaScript, PackedCall};
 
 /// The longest name of an entry, in bytes.
@@ -79,9 +80,6 @@ pub struct EntriesUpdate {
     pub is_whole: bool,
 }
 
-/// Numbers from here on are not exact in the store's arithmetic.
-const NUMBERS_MAX: u64 = 1 << 52;
-
 /// The script of all calls about entries.
 pub fn operator_script() -> LuaScript {
     LuaScript::new(include_str!("operator.lua"))
@@ -94,7 +92,7 @@ pub fn pack_call(prefix: &str, changes: &[EntryChange], cursor: EntryCursor) -> 
     let mut keys: SmallVec<[Vec<u8>; 2]> = [name(""), name(":ends"), name(":clock")].into_iter().collect();
     let mut body = Vec::with_capacity(24 + changes.len() * 128);
     for number in [cursor.as_of, cursor.position, cursor.store] {
-        body.extend(encode_number(number));
+        body.extend(encode_whole(number));
     }
     for EntryChange { name: entry, kind, lasts_us } in changes {
         keys.push(name(&format!(":e:{}", record_id(entry))));
@@ -104,7 +102,7 @@ pub fn pack_call(prefix: &str, changes: &[EntryChange], cursor: EntryCursor) -> 
             ChangeKind::Restore(value) => (3, value),
         };
         body.push(kind);
-        body.extend(encode_number(*lasts_us));
+        body.extend(encode_whole(*lasts_us));
         // The lengths fit: see above.
         body.extend((entry.len() as u16).to_le_bytes());
         body.extend((value.len() as u16).to_le_bytes());
@@ -118,7 +116,7 @@ pub fn pack_call(prefix: &str, changes: &[EntryChange], cursor: EntryCursor) -> 
 pub fn parse_reply(mut bytes: &[u8], changes: usize) -> Option<EntriesUpdate> {
     let bytes = &mut bytes;
     let cursor =
-        EntryCursor { as_of: read_number(bytes)?, position: read_number(bytes)?, store: read_number(bytes)? };
+        EntryCursor { as_of: read_whole(bytes)?, position: read_whole(bytes)?, store: read_whole(bytes)? };
     let [flags @ 0..=3] = take_bytes::<1>(bytes)? else { return None };
     let mut answers = SmallVec::with_capacity(changes);
     for _ in 0..changes {
@@ -131,7 +129,7 @@ pub fn parse_reply(mut bytes: &[u8], changes: usize) -> Option<EntriesUpdate> {
     }
     let mut told = Vec::new();
     while !bytes.is_empty() {
-        let left_us = read_number(bytes)?;
+        let left_us = read_whole(bytes)?;
         let name_bytes = usize::from(u16::from_le_bytes(take_bytes(bytes)?));
         let value_bytes = usize::from(u16::from_le_bytes(take_bytes(bytes)?));
         if name_bytes > NAME_MAX || value_bytes > VALUE_MAX {
@@ -147,22 +145,6 @@ pub fn parse_reply(mut bytes: &[u8], changes: usize) -> Option<EntriesUpdate> {
 fn record_id(name: &[u8]) -> String {
     let digest = digest::digest(&digest::SHA256, name);
     URL_SAFE_NO_PAD.encode(&digest.as_ref()[..16])
-}
-
-fn encode_number(number: u64) -> [u8; 8] {
-    (number.min(NUMBERS_MAX) as f64).to_le_bytes()
-}
-
-/// A non-negative number; a fraction is rounded up, so that nothing ends too early.
-fn read_number(bytes: &mut &[u8]) -> Option<u64> {
-    let number = f64::from_le_bytes(take_bytes(bytes)?);
-    (0.0..=NUMBERS_MAX as f64).contains(&number).then(|| number.ceil() as u64)
-}
-
-fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (taken, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(*taken)
 }
 
 fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
@@ -199,11 +181,11 @@ mod tests {
     }
 
     fn answer(flags: u8, answers: &[u8], told: &[(&[u8], &[u8])]) -> Vec<u8> {
-        let mut bytes = [9, 8, 4].map(encode_number).concat();
+        let mut bytes = [9, 8, 4].map(encode_whole).concat();
         bytes.push(flags);
         bytes.extend(answers);
         for (name, value) in told {
-            bytes.extend(encode_number(5));
+            bytes.extend(encode_whole(5));
             bytes.extend((name.len() as u16).to_le_bytes());
             bytes.extend((value.len() as u16).to_le_bytes());
             bytes.extend([*name, *value].concat());
