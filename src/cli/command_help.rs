@@ -26,216 +26,118 @@ pub(super) struct CommandHelp {
     codes: &'static [usize],
 }
 
+/// Of the commands that ask the admin listener.
+const ADMIN_CODES: &[usize] = &[0, 1, 2, 3, 5];
+
 /// The program itself comes first.
 const ALL: [CommandHelp; 25] = [
-    CommandHelp {
-        command: "sluicegate",
-        examples: &[
-            ("sluicegate", "serve ./gateway.yaml"),
-            ("sluicegate -t -c /etc/sluicegate/gateway.yaml", "check a file"),
-            ("sluicegate proxy --to http://127.0.0.1:9000 --limit 10/s", "serve without a file"),
-            ("sluicegate help explain", "show the help of a command"),
-        ],
-        codes: &[0, 1, 2, 3, 4, 5],
-    },
-    CommandHelp {
-        command: "run",
-        examples: &[
-            ("sluicegate run", "serve ./gateway.yaml"),
-            ("sluicegate run /etc/sluicegate/gateway.yaml", "serve another file"),
-        ],
-        codes: &[0, 1, 2, 3, 4],
-    },
-    CommandHelp {
-        command: "check",
-        examples: &[
-            ("sluicegate check", "check ./gateway.yaml"),
-            ("sluicegate check --strict gateway.yaml", "fail on warnings too"),
-            ("helm template . | sluicegate check -", "check what another program writes"),
-        ],
-        codes: &[0, 2, 3],
-    },
-    CommandHelp {
-        command: "explain",
-        examples: &[
-            ("sluicegate explain GET /api/ --ip 192.0.2.7", "by the file alone, with fresh counters"),
-            ("sluicegate explain GET /api/ -H 'X-Account-Id: acme' --live", "with the running counters"),
-            ("sluicegate explain --limits sms --key account=acme --live", "a call of the rate-limit service"),
-        ],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "test",
-        examples: &[
-            ("sluicegate test", "run every *_test.yaml beside ./gateway.yaml"),
-            ("sluicegate test limits_test.yaml --filter office", "some scenarios of one file"),
-            ("sluicegate test --junit report.xml", "with a report for continuous integration"),
-        ],
-        codes: &[0, 1, 2, 3],
-    },
-    CommandHelp {
-        command: "replay",
-        examples: &[
-            ("sluicegate replay access.log", "what ./gateway.yaml would have done with these requests"),
-            ("sluicegate replay *.log.gz -c new.yaml --against gateway.yaml", "what a new file changes"),
-            ("sluicegate replay access.log --html report.html", "a page with plots"),
-            (
-                "sluicegate replay nginx.log --format '$msec $request_time $remote_addr \"$request\" $status'",
-                "a log of nginx with exact times",
-            ),
-        ],
-        codes: &[0, 1, 2, 3],
-    },
-    CommandHelp {
-        command: "recommend",
-        examples: &[
-            ("sluicegate recommend access.log", "a limit per client address that spares 99.9% of them"),
-            (
-                "sluicegate recommend access.log --key account --spare 99% --period 1m",
-                "per account and minute",
-            ),
-        ],
-        codes: &[0, 1, 2],
-    },
-    CommandHelp {
-        command: "reload",
-        examples: &[("sluicegate reload", "reload the gateway that serves ./gateway.yaml")],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "status",
-        examples: &[
-            ("sluicegate status", "servers, limits, bans and rejections on one screen"),
-            ("sluicegate status --json", "everything, for programs"),
-        ],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "top",
-        examples: &[
-            (
-                "sluicegate top",
-                "once a second, until q; the arrow keys choose the limit whose keys are listed",
-            ),
-            ("sluicegate top --once", "print once"),
-            ("sluicegate top --json | jq .keys", "for programs"),
-        ],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "keys",
-        examples: &[
-            ("sluicegate keys per-ip", "the keys that are refused most"),
-            ("sluicegate keys per-ip --by asked --top 50", "the 50 keys that ask most"),
-        ],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "show",
-        examples: &[("sluicegate show per-ip ip=192.0.2.7", "what a key asks and has left")],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "reset",
-        examples: &[("sluicegate reset per-ip ip=192.0.2.7", "forget what the key has used")],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "grant",
-        examples: &[
-            (
-                "sluicegate grant per-ip ip=192.0.2.7 --rate 100/s --burst 200 --for 1h --reason 'a demo'",
-                "another rate for one hour",
-            ),
-            ("sluicegate grant slots account=acme --max-concurrent 50 --for 1d", "more requests in flight"),
-        ],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "revoke",
-        examples: &[("sluicegate revoke per-ip ip=192.0.2.7", "the numbers of the limit hold again")],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "bans",
-        examples: &[("sluicegate bans", "the bans in force")],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "ban",
-        examples: &[
-            ("sluicegate ban 192.0.2.7 --for 1h --reason 'a scraper'", "an address"),
-            ("sluicegate ban 192.0.2.0/24", "a network"),
-            ("sluicegate ban account=acme --for 1d", "an account"),
-        ],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "unban",
-        examples: &[("sluicegate unban 192.0.2.7", "end the ban of an address")],
-        codes: &[0, 1, 2, 3, 5],
-    },
-    CommandHelp {
-        command: "proxy",
-        examples: &[
-            ("sluicegate proxy --to http://127.0.0.1:9000 --limit 10/s", "10 requests per second per client"),
-            ("sluicegate proxy --to unix:/run/app.sock --limit 5/s --limit 100/m --listen 8000", "two rates"),
-        ],
-        codes: &[0, 1, 2, 4],
-    },
-    CommandHelp {
-        command: "init",
-        examples: &[
-            ("sluicegate init", "write ./gateway.yaml, and the schema for editors beside it"),
-            ("sluicegate init -c /etc/sluicegate/gateway.yaml", "write another file"),
-        ],
-        codes: &[0, 1, 2],
-    },
-    CommandHelp {
-        command: "import",
-        examples: &[
-            ("sluicegate import /etc/nginx/nginx.conf -o gateway.yaml", "the report goes to stderr"),
-            (
-                "sluicegate import ingress.yaml > gateway.yaml",
-                "Ingress objects with annotations of ingress-nginx",
-            ),
-            (
-                "sluicegate import nginx.conf --report json 2> report.json > gateway.yaml",
-                "for programs; exit code 1 says that something that limits, denies or answers was lost",
-            ),
-        ],
-        codes: &[0, 1, 2, 3],
-    },
-    CommandHelp {
-        command: "schema",
-        examples: &[
-            ("sluicegate schema > gateway.schema.json", "for editors and other programs"),
-            ("sluicegate schema --format markdown", "every field with its default, meaning and example"),
-        ],
-        codes: &[0, 2],
-    },
-    CommandHelp {
-        command: "completions",
-        examples: &[
-            ("sluicegate completions bash > /etc/bash_completion.d/sluicegate", "for bash"),
-            ("sluicegate completions zsh > ~/.zfunc/_sluicegate", "for zsh; ~/.zfunc must be in $fpath"),
-            ("sluicegate completions fish > ~/.config/fish/completions/sluicegate.fish", "for fish"),
-        ],
-        codes: &[0, 2],
-    },
-    CommandHelp {
-        command: "man",
-        examples: &[
-            ("sluicegate man | man -l -", "read the page"),
-            ("sluicegate man --dir /usr/local/share/man/man1", "install one page per command"),
-        ],
-        codes: &[0, 1, 2],
-    },
-    CommandHelp {
-        command: "version",
-        examples: &[("sluicegate version", "print the version")],
-        codes: &[0, 2],
-    },
+    CommandHelp::of("sluicegate", &[0, 1, 2, 3, 4, 5]).with(&[
+        ("sluicegate", "serve ./gateway.yaml"),
+        ("sluicegate -t -c /etc/sluicegate/gateway.yaml", "check a file"),
+        ("sluicegate proxy --to http://127.0.0.1:9000 --limit 10/s", "serve without a file"),
+        ("sluicegate help explain", "show the help of a command"),
+    ]),
+    CommandHelp::of("run", &[0, 1, 2, 3, 4]).with(&[
+        ("sluicegate run", "serve ./gateway.yaml"),
+        ("sluicegate run /etc/sluicegate/gateway.yaml", "serve another file"),
+    ]),
+    CommandHelp::of("check", &[0, 2, 3]).with(&[
+        ("sluicegate check", "check ./gateway.yaml"),
+        ("sluicegate check --strict gateway.yaml", "fail on warnings too"),
+        ("helm template . | sluicegate check -", "check what another program writes"),
+    ]),
+    CommandHelp::of("explain", ADMIN_CODES).with(&[
+        ("sluicegate explain GET /api/ --ip 192.0.2.7", "by the file alone, with fresh counters"),
+        ("sluicegate explain GET /api/ -H 'X-Account-Id: acme' --live", "with the running counters"),
+        ("sluicegate explain --limits sms --key account=acme --live", "a call of the rate-limit service"),
+    ]),
+    CommandHelp::of("test", &[0, 1, 2, 3]).with(&[
+        ("sluicegate test", "run every *_test.yaml beside ./gateway.yaml"),
+        ("sluicegate test limits_test.yaml --filter office", "some scenarios of one file"),
+        ("sluicegate test --junit report.xml", "with a report for continuous integration"),
+    ]),
+    CommandHelp::of("replay", &[0, 1, 2, 3]).with(&[
+        ("sluicegate replay access.log", "what ./gateway.yaml would have done with these requests"),
+        ("sluicegate replay *.log.gz -c new.yaml --against gateway.yaml", "what a new file changes"),
+        ("sluicegate replay access.log --html report.html", "a page with plots"),
+        (
+            "sluicegate replay nginx.log --format '$msec $request_time $remote_addr \"$request\" $status'",
+            "a log of nginx with exact times",
+        ),
+    ]),
+    CommandHelp::of("recommend", &[0, 1, 2]).with(&[
+        ("sluicegate recommend access.log", "a limit per client address that spares 99.9% of them"),
+        ("sluicegate recommend access.log --key account --spare 99% --period 1m", "per account and minute"),
+    ]),
+    CommandHelp::of("reload", ADMIN_CODES)
+        .with(&[("sluicegate reload", "reload the gateway that serves ./gateway.yaml")]),
+    CommandHelp::of("status", ADMIN_CODES).with(&[
+        ("sluicegate status", "servers, limits, bans and rejections on one screen"),
+        ("sluicegate status --json", "everything, for programs"),
+    ]),
+    CommandHelp::of("top", ADMIN_CODES).with(&[
+        ("sluicegate top", "once a second, until q; the arrow keys choose the limit whose keys are listed"),
+        ("sluicegate top --once", "print once"),
+        ("sluicegate top --json | jq .keys", "for programs"),
+    ]),
+    CommandHelp::of("keys", ADMIN_CODES).with(&[
+        ("sluicegate keys per-ip", "the keys that are refused most"),
+        ("sluicegate keys per-ip --by asked --top 50", "the 50 keys that ask most"),
+    ]),
+    CommandHelp::of("show", ADMIN_CODES)
+        .with(&[("sluicegate show per-ip ip=192.0.2.7", "what a key asks and has left")]),
+    CommandHelp::of("reset", ADMIN_CODES)
+        .with(&[("sluicegate reset per-ip ip=192.0.2.7", "forget what the key has used")]),
+    CommandHelp::of("grant", ADMIN_CODES).with(&[
+        (
+            "sluicegate grant per-ip ip=192.0.2.7 --rate 100/s --burst 200 --for 1h --reason 'a demo'",
+            "another rate for one hour",
+        ),
+        ("sluicegate grant slots account=acme --max-concurrent 50 --for 1d", "more requests in flight"),
+    ]),
+    CommandHelp::of("revoke", ADMIN_CODES)
+        .with(&[("sluicegate revoke per-ip ip=192.0.2.7", "the numbers of the limit hold again")]),
+    CommandHelp::of("bans", ADMIN_CODES).with(&[("sluicegate bans", "the bans in force")]),
+    CommandHelp::of("ban", ADMIN_CODES).with(&[
+        ("sluicegate ban 192.0.2.7 --for 1h --reason 'a scraper'", "an address"),
+        ("sluicegate ban 192.0.2.0/24", "a network"),
+        ("sluicegate ban account=acme --for 1d", "an account"),
+    ]),
+    CommandHelp::of("unban", ADMIN_CODES)
+        .with(&[("sluicegate unban 192.0.2.7", "end the ban of an address")]),
+    CommandHelp::of("proxy", &[0, 1, 2, 4]).with(&[
+        ("sluicegate proxy --to http://127.0.0.1:9000 --limit 10/s", "10 requests per second per client"),
+        ("sluicegate proxy --to unix:/run/app.sock --limit 5/s --limit 100/m --listen 8000", "two rates"),
+    ]),
+    CommandHelp::of("init", &[0, 1, 2]).with(&[
+        ("sluicegate init", "write ./gateway.yaml, and the schema for editors beside it"),
+        ("sluicegate init -c /etc/sluicegate/gateway.yaml", "write another file"),
+    ]),
+    CommandHelp::of("import", &[0, 1, 2, 3]).with(&[
+        ("sluicegate import /etc/nginx/nginx.conf -o gateway.yaml", "the report goes to stderr"),
+        (
+            "sluicegate import ingress.yaml > gateway.yaml",
+            "Ingress objects with annotations of ingress-nginx",
+        ),
+        (
+            "sluicegate import nginx.conf --report json 2> report.json > gateway.yaml",
+            "for programs; exit code 1 says that something that limits, denies or answers was lost",
+        ),
+    ]),
+    CommandHelp::of("schema", &[0, 2]).with(&[
+        ("sluicegate schema > gateway.schema.json", "for editors and other programs"),
+        ("sluicegate schema --format markdown", "every field with its default, meaning and example"),
+    ]),
+    CommandHelp::of("completions", &[0, 2]).with(&[
+        ("sluicegate completions bash > /etc/bash_completion.d/sluicegate", "for bash"),
+        ("sluicegate completions zsh > ~/.zfunc/_sluicegate", "for zsh; ~/.zfunc must be in $fpath"),
+        ("sluicegate completions fish > ~/.config/fish/completions/sluicegate.fish", "for fish"),
+    ]),
+    CommandHelp::of("man", &[0, 1, 2]).with(&[
+        ("sluicegate man | man -l -", "read the page"),
+        ("sluicegate man --dir /usr/local/share/man/man1", "install one page per command"),
+    ]),
+    CommandHelp::of("version", &[0, 2]).with(&[("sluicegate version", "print the version")]),
 ];
 
 /// The help of the command of this name; `sluicegate` is the program itself.
@@ -244,6 +146,14 @@ pub(super) fn find_help(command: &str) -> &'static CommandHelp {
 }
 
 impl CommandHelp {
+    const fn of(command: &'static str, codes: &'static [usize]) -> CommandHelp {
+        CommandHelp { command, examples: &[], codes }
+    }
+
+    const fn with(self, examples: &'static [CommandExample]) -> CommandHelp {
+        CommandHelp { examples, ..self }
+    }
+
     /// The exit codes that the command uses, with their meanings.
     pub fn exit_codes(&self) -> impl Iterator<Item = (usize, &'static str)> {
         self.codes.iter().map(|&code| (code, EXIT_CODES[code]))
