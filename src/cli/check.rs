@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use http::Method;
-use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::args::CheckArgs;
 use super::file_argument::ConfigInput;
@@ -16,76 +16,7 @@ use crate::config::describe::{
     describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
     describe_location, describe_service, describe_state, describe_upstream,
 };
-use crate::config::{Config, LocationConfig, Problem, UpstreamConfig};
-
-#[derive(Serialize)]
-struct CheckReport<'a> {
-    file: &'a str,
-    valid: bool,
-    problems: &'a [Problem],
-    warnings: &'a [Problem],
-    /// The effects of the file; absent when it has problems.
-    #[serde(flatten)]
-    does: Option<ConfigSummary<'a>>,
-}
-
-#[derive(Serialize)]
-struct ConfigSummary<'a> {
-    listen: Vec<String>,
-    upstreams: Vec<NamedSummary<'a>>,
-    limits: Vec<NamedSummary<'a>>,
-    /// The limits that apply before every location's own.
-    server_limits: Vec<&'a str>,
-    /// Absent if nothing is counted in Redis.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<String>,
-    /// Suggestions, which never make a file invalid; absent without any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<String>,
-    /// Absent without a rate-limit service.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    service: Option<String>,
-    /// Absent without bans.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bans: Option<String>,
-    /// The default of all locations; absent if all clients are treated alike.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    access: Option<String>,
-    /// The edits of `server.headers`; absent without any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response_headers: Option<String>,
-    locations: Vec<LocationSummary<'a>>,
-}
-
-/// A limit or an upstream and its description.
-#[derive(Serialize)]
-struct NamedSummary<'a> {
-    name: &'a str,
-    does: String,
-}
-
-#[derive(Serialize)]
-struct LocationSummary<'a> {
-    path: &'a str,
-    /// Empty = any.
-    hosts: Vec<String>,
-    /// Empty = any.
-    methods: Vec<&'a str>,
-    /// The name of the upstream, or the answer given here.
-    to: String,
-    /// Absent if all clients are treated alike.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    access: Option<String>,
-    /// Absent without `cors`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cors: Option<String>,
-    /// Absent without edits, as is the next one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_headers: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response_headers: Option<String>,
-    limits: Vec<NamedSummary<'a>>,
-}
+use crate::config::{Config, LocationConfig, UpstreamConfig};
 
 /// Checks the file; with `--strict` a file with warnings is invalid, except those about names that do not resolve: they
 /// depend on the machine.
@@ -103,8 +34,13 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
         warnings.extend(find_unresolved(&loaded.config, &text));
     }
     if json {
-        let does = outcome.as_ref().ok().map(|loaded| summarize_config(&loaded.config));
-        let findings = CheckReport { file: &name, valid, problems, warnings: &warnings, does };
+        let mut findings = omit_nulls(json!({
+            "file": name,
+            "valid": valid,
+            "problems": problems,
+            "warnings": warnings,
+        }));
+        findings.extend(outcome.iter().flat_map(|loaded| summarize_config(&loaded.config)));
         // Only maps with odd keys fail to serialize, and there are none.
         print_output(&(serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n"));
     } else {
@@ -120,47 +56,45 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
     if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) }
 }
 
-/// The content of `check --json`.
-fn summarize_config(config: &Config) -> ConfigSummary<'_> {
-    ConfigSummary {
-        listen: describe_listen(config),
-        upstreams: config.upstreams.iter().map(summarize_upstream).collect(),
-        limits: list_limits(config).into_iter().map(|limit| summarize_limit(config, limit, None)).collect(),
-        server_limits: config.server.limits.iter().map(|&limit| limit_name(config, limit)).collect(),
-        state: describe_state(config),
-        advice: advise_on_state(config),
-        service: describe_service(config),
-        bans: describe_bans(config),
-        access: describe_access(config, &config.access),
-        response_headers: describe_header_edits(&config.server.headers),
-        locations: config.locations.iter().map(|location| summarize_location(config, location)).collect(),
-    }
+/// The effects of a valid file in `check --json`; what the file does not set is absent.
+fn summarize_config(config: &Config) -> Map<String, Value> {
+    let named = |name: &str, does: String| json!({ "name": name, "does": does });
+    let limit = |id: LimitId, location: Option<&LocationConfig>| {
+        named(limit_name(config, id), describe_limit(config, id, location))
+    };
+    let location = |location: &LocationConfig| {
+        omit_nulls(json!({
+            "path": location.written_path,
+            "hosts": describe_hosts(location),
+            "methods": location.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
+            "to": describe_action(config, location),
+            "access": describe_access(config, &location.access),
+            "cors": location.cors.as_ref().map(describe_cors),
+            "request_headers": describe_header_edits(&location.request_headers),
+            "response_headers": describe_header_edits(&location.response_headers),
+            "limits": location.limits.iter().map(|&id| limit(id, Some(location))).collect::<Vec<_>>(),
+        }))
+    };
+    let upstream = |one: &UpstreamConfig| named(&one.name, describe_upstream(one));
+    omit_nulls(json!({
+        "listen": describe_listen(config),
+        "upstreams": config.upstreams.iter().map(upstream).collect::<Vec<_>>(),
+        "limits": list_limits(config).into_iter().map(|id| limit(id, None)).collect::<Vec<_>>(),
+        "server_limits": config.server.limits.iter().map(|&id| limit_name(config, id)).collect::<Vec<_>>(),
+        "state": describe_state(config),
+        "advice": advise_on_state(config),
+        "service": describe_service(config),
+        "bans": describe_bans(config),
+        "access": describe_access(config, &config.access),
+        "response_headers": describe_header_edits(&config.server.headers),
+        "locations": config.locations.iter().map(location).collect::<Vec<_>>(),
+    }))
 }
 
-fn summarize_location<'a>(config: &'a Config, location: &'a LocationConfig) -> LocationSummary<'a> {
-    LocationSummary {
-        path: &location.written_path,
-        hosts: describe_hosts(location),
-        methods: location.methods.iter().map(Method::as_str).collect(),
-        to: describe_action(config, location),
-        access: describe_access(config, &location.access),
-        cors: location.cors.as_ref().map(describe_cors),
-        request_headers: describe_header_edits(&location.request_headers),
-        response_headers: describe_header_edits(&location.response_headers),
-        limits: location.limits.iter().map(|&limit| summarize_limit(config, limit, Some(location))).collect(),
-    }
-}
-
-fn summarize_upstream(upstream: &UpstreamConfig) -> NamedSummary<'_> {
-    NamedSummary { name: &upstream.name, does: describe_upstream(upstream) }
-}
-
-fn summarize_limit<'a>(
-    config: &'a Config,
-    limit: LimitId,
-    location: Option<&LocationConfig>,
-) -> NamedSummary<'a> {
-    NamedSummary { name: limit_name(config, limit), does: describe_limit(config, limit, location) }
+fn omit_nulls(object: Value) -> Map<String, Value> {
+    let Value::Object(mut fields) = object else { return Map::new() };
+    fields.retain(|_, field| !field.is_null());
+    fields
 }
 
 /// All limits in file order, each with its shadow behind it.
