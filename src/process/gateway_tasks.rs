@@ -16,6 +16,7 @@ use super::stop_sharing::StopSharing;
 use super::watched_files;
 use crate::admission::ban;
 use crate::limit::snapshot::{LastFault, SnapshotThread};
+use crate::observe::metrics::values;
 use crate::proxy::gateway::Gateway;
 use crate::shared::Store;
 use crate::upstream::BackgroundTasks;
@@ -183,7 +184,8 @@ fn share_bans(gateway: &Gateway) -> Option<JoinHandle<()>> {
 fn watch_snapshots(gateway: &Gateway, last_fault: &LastFault) {
     if gateway.config.state.snapshot.is_some() {
         let last_fault = last_fault.clone();
-        gateway.metrics.watch_snapshots(move || u64::from(last_fault.lock().is_some()));
+        let failing = move || u64::from(last_fault.lock().is_some());
+        gateway.metrics.watch_value(values::SNAPSHOT_FAILING, Vec::new(), failing);
     }
 }
 

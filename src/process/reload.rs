@@ -19,7 +19,7 @@ use super::worker_thread::WorkerCommand;
 use crate::base::clock::Now;
 use crate::config::{self, FileFingerprint, LoadedConfig, ProblemReport};
 use crate::observe::logging;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{Metrics, values};
 use crate::operate::admin::AdminResponse;
 use crate::proxy::gateway::Gateway;
 
@@ -147,7 +147,7 @@ impl ControlThread {
     /// Registers the values known here with `metrics`, and with the metrics that continue them. Call it once.
     pub fn register_metrics(&self, metrics: &Metrics) {
         let limits = self.connection_limits.clone();
-        metrics.watch_connections(move || limits.open_count() as u64);
+        metrics.watch_process(values::CONNECTIONS, Vec::new(), move || limits.open_count() as u64);
         self.history.clone().register_metrics(metrics);
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::base::clock::Now;
 use crate::base::wall_clock::unix_ns;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{Metrics, values};
 use crate::proxy::gateway::Gateway;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -55,12 +55,16 @@ impl ReloadHistory {
 
     /// Registers the history with `metrics`.
     pub fn register_metrics(self: Arc<ReloadHistory>, metrics: &Metrics) {
-        let [ok, failed, generation, at, live] = [(); 5].map(|()| self.clone());
-        metrics.watch_reloads("ok", move || ok.applied.load(Relaxed));
-        metrics.watch_reloads("failed", move || failed.rejected.load(Relaxed));
-        metrics.watch_generation(move || generation.generation());
-        metrics.watch_reload_time(move || at.applied_at.load(Relaxed));
-        metrics.watch_gateways(move || live.live_gateways() as u64);
+        let watch = |metric, result: Option<&str>, read: fn(&ReloadHistory) -> u64| {
+            let history = self.clone();
+            let labels = result.map(|result| ("result", result.to_owned())).into_iter().collect();
+            metrics.watch_process(metric, labels, move || read(&history));
+        };
+        watch(values::RELOADS, Some("ok"), |history| history.applied.load(Relaxed));
+        watch(values::RELOADS, Some("failed"), |history| history.rejected.load(Relaxed));
+        watch(values::GENERATION, None, ReloadHistory::generation);
+        watch(values::RELOAD_TIME, None, |history| history.applied_at.load(Relaxed));
+        watch(values::LIVE_GATEWAYS, None, |history| history.live_gateways() as u64);
     }
 
     /// Records that `gateway` is in force, and its changes against the previous one.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Metrics;
 use super::cells::Counters;
+use super::values::SERVICE_CALLS;
 
 /// A call of the rate-limit service, and what became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,24 +127,13 @@ impl ServiceCallCounts {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Calls of the rate-limit service by their results, the leases that its callers hold, and the keys of
-    /// `CL.THROTTLE`.
-    pub fn watch_calls(
-        &self,
-        counts: &Arc<ServiceCallCounts>,
-        leases: impl Fn() -> u64 + Send + Sync + 'static,
-        keys: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        let (name, help) = ("sluicegate_service_calls", "Calls of the rate-limit service, by result");
+    /// Calls of the rate-limit service by their results.
+    pub fn watch_calls(&self, counts: &Arc<ServiceCallCounts>) {
         for (slot, values) in CALL_LABELS.into_iter().enumerate() {
             let labels = ["door", "call", "result"].into_iter().zip(values);
             let labels = labels.map(|(name, value)| (name, value.to_owned())).collect();
             let counts = counts.clone();
-            self.watch_counter(name, help, labels, move || counts.0.sum(slot));
+            self.watch_value(SERVICE_CALLS, labels, move || counts.0.sum(slot));
         }
-        let (name, help) = ("sluicegate_service_leases", "Leases that callers of the service hold");
-        self.watch_gauge(name, help, Vec::new(), leases);
-        let (name, help) = ("sluicegate_service_throttle_keys", "Keys that CL.THROTTLE counts");
-        self.watch_gauge(name, help, Vec::new(), keys);
     }
 }

@@ -27,10 +27,4 @@ impl Metrics {
         let own = readers.iter().filter(|(limit, _)| self.series.limits.get(limit.0) == Some(&index));
         own.map(|(_, read)| read()).sum::<u64>() + self.charges[index].sum(CHARGE_NAMES.len())
     }
-
-    /// Units that requests in flight have reserved of a limit that charges by the response.
-    pub fn watch_reserved_units(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_reserved_units", "Units that requests in flight have reserved");
-        self.watch_limit_gauge(name, help, Some(limit), read);
-    }
 }

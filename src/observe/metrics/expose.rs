@@ -10,6 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, HistogramReading};
 use super::decision::DECISION_NAMES;
+use super::values::ValueMetric;
 use super::{
     BanEvent, CHARGE_NAMES, CONNECTION_REJECTIONS, FAULT_OUTCOMES, HANDSHAKE_RESULTS, MAKER_NAMES, Metrics,
     PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, VERDICT_NAMES, WatchedValue,
@@ -227,14 +228,15 @@ impl MetricsCollector {
         let (gateway_values, process_values) = (self.0.gateway_values.lock(), self.0.process_values.lock());
         let watched: Vec<&WatchedValue> = gateway_values.iter().chain(process_values.iter()).collect();
         for (index, first) in watched.iter().enumerate() {
-            let same = |name: &str| name == first.name;
-            if watched[..index].iter().any(|earlier| same(earlier.name)) {
+            let ValueMetric { name, help, is_counter } = first.metric;
+            let is_same = |other: &&&WatchedValue| other.metric.name == name;
+            if watched[..index].iter().any(|earlier| is_same(&earlier)) {
                 continue;
             }
-            let kind = if first.is_counter { MetricType::Counter } else { MetricType::Gauge };
-            let mut family = out.encode_descriptor(first.name, first.help, None, kind)?;
+            let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
+            let mut family = out.encode_descriptor(name, help, None, kind)?;
             let mut sums: Vec<(&Vec<(&str, String)>, u64)> = Vec::new();
-            for other in watched.iter().filter(|other| same(other.name)) {
+            for other in watched.iter().filter(is_same) {
                 let value = (other.read)();
                 match sums.iter_mut().find(|(known, _)| **known == other.labels) {
                     Some((_, sum)) => *sum += value,
@@ -242,7 +244,7 @@ impl MetricsCollector {
                 }
             }
             for (labels, value) in sums {
-                match (labels.is_empty(), first.is_counter) {
+                match (labels.is_empty(), is_counter) {
                     (true, true) => family.encode_counter(&value, NO_EXEMPLAR)?,
                     (true, false) => family.encode_gauge(&value)?,
                     (false, true) => family.encode_family(labels)?.encode_counter(&value, NO_EXEMPLAR)?,

@@ -8,11 +8,9 @@ mod count;
 mod decision;
 mod expose;
 mod labels;
-mod process_values;
-mod servers;
-mod spans;
 mod store;
 mod traffic;
+pub mod values;
 
 use crate::config::LimitId;
 use std::fmt;
@@ -29,9 +27,9 @@ use decision::DECISION_NAMES;
 pub use decision::DecisionKind;
 pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
-pub use servers::{ServerMetric, StopMetric};
 pub use store::StoreReading;
 pub use traffic::{DecisionCounts, VERDICT_NAMES, VerdictKind};
+use values::ValueMetric;
 
 /// The names that series are labelled with, by their indices in the configuration.
 #[derive(Debug, Clone, Default)]
@@ -171,13 +169,14 @@ const PROXY_HEADER_RESULTS: [&str; 5] = ["announced", "local", "absent", "refuse
 type ServerCounters = Counters<{ STATUS_CLASSES + FAULT_OUTCOMES.len() }>;
 
 /// A number that each scrape reads.
-pub type ValueReader = Box<dyn Fn() -> u64 + Send + Sync>;
+type ValueReader = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// The name and the value of a label.
+pub type ValueLabel = (&'static str, String);
 
 struct WatchedValue {
-    name: &'static str,
-    help: &'static str,
-    is_counter: bool,
-    labels: Vec<(&'static str, String)>,
+    metric: ValueMetric,
+    labels: Vec<ValueLabel>,
     read: ValueReader,
 }
 
@@ -225,116 +224,6 @@ impl Metrics {
             store_overruns: Mutex::default(),
             labels,
         })
-    }
-
-    /// Requests that wait in the queues of a limit.
-    pub fn watch_queue_depth(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch_limit_gauge(
-            "sluicegate_queue_depth",
-            "Requests waiting in the queues of a limit",
-            Some(limit),
-            read,
-        );
-    }
-
-    /// Keys that hold counters of a limit.
-    pub fn watch_keys(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch_limit_gauge("sluicegate_keys", "Keys that hold counters of a limit", Some(limit), read);
-    }
-
-    /// Requests that a limit judged on a shared overflow counter.
-    pub fn watch_overflow(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
-        self.watch_counter(name, help, self.limit_label(limit), read);
-    }
-
-    /// The number of requests in flight per key that an adaptive limit allows; `tier` if the tier has its own numbers.
-    pub fn watch_slots(
-        &self,
-        limit: LimitId,
-        tier: Option<&str>,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        let (name, help) =
-            ("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
-        let mut labels = self.limit_label(limit);
-        labels.extend(tier.map(|tier| ("tier", tier.to_owned())));
-        self.watch_gauge(name, help, labels, read);
-    }
-
-    /// Requests in flight, over all workers.
-    pub fn watch_in_flight(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch_limit_gauge("sluicegate_requests_in_flight", "Requests in flight", None, read);
-    }
-
-    /// Open client connections, over all workers; also in the metrics of later gateways.
-    pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_connections", "Open client connections");
-        self.watch_process_value(name, help, Vec::new(), read);
-    }
-
-    /// Clients that are banned.
-    pub fn watch_bans(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch_limit_gauge("sluicegate_bans_active", "Clients that are banned now", None, read);
-    }
-
-    /// Whether the last snapshot was not written.
-    pub fn watch_snapshots(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let help = "1 while the snapshot of the counters cannot be written";
-        self.watch_limit_gauge("sluicegate_snapshot_failing", help, None, read);
-    }
-
-    /// Lines of the access log that were not written.
-    pub fn watch_dropped_lines(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_access_log_dropped", "Access log lines that were not written");
-        self.watch_counter(name, help, Vec::new(), read);
-    }
-
-    fn watch_limit_gauge(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        limit: Option<LimitId>,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        let labels = limit.map(|limit| self.limit_label(limit)).unwrap_or_default();
-        self.watch_gauge(name, help, labels, read);
-    }
-
-    fn watch_gauge(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        labels: Vec<(&'static str, String)>,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        self.gateway_values.lock().push(WatchedValue {
-            name,
-            help,
-            is_counter: false,
-            labels,
-            read: Box::new(read),
-        });
-    }
-
-    fn watch_counter(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        labels: Vec<(&'static str, String)>,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        self.gateway_values.lock().push(WatchedValue {
-            name,
-            help,
-            is_counter: true,
-            labels,
-            read: Box::new(read),
-        });
-    }
-
-    fn limit_label(&self, limit: LimitId) -> Vec<(&'static str, String)> {
-        self.labels.limits.get(limit.0).map(|name| ("limit", name.clone())).into_iter().collect()
     }
 }
 

@@ -147,16 +147,16 @@ fn the_counts_of_workers_are_summed() {
 #[test]
 fn watched_numbers_are_read_at_the_scrape() {
     let metrics = metrics();
-    metrics.watch_queue_depth(LimitId(1), || 7);
-    metrics.watch_keys(LimitId(0), || 3);
-    metrics.watch_queue_depth(LimitId(0), || 5);
-    metrics.watch_queue_depth(LimitId(2), || 1);
-    metrics.watch_overflow(LimitId(2), || 8);
-    metrics.watch_overflow(LimitId(0), || 1);
-    metrics.watch_dropped_lines(|| 11);
-    metrics.watch_in_flight(|| 2);
-    metrics.watch_connections(|| 4);
-    metrics.watch_bans(|| 9);
+    metrics.watch_limit(values::QUEUE_DEPTH, LimitId(1), None, || 7);
+    metrics.watch_limit(values::KEYS, LimitId(0), None, || 3);
+    metrics.watch_limit(values::QUEUE_DEPTH, LimitId(0), None, || 5);
+    metrics.watch_limit(values::QUEUE_DEPTH, LimitId(2), None, || 1);
+    metrics.watch_limit(values::OVERFLOW, LimitId(2), None, || 8);
+    metrics.watch_limit(values::OVERFLOW, LimitId(0), None, || 1);
+    metrics.watch_value(values::DROPPED_LINES, Vec::new(), || 11);
+    metrics.watch_value(values::IN_FLIGHT, Vec::new(), || 2);
+    metrics.watch_process(values::CONNECTIONS, Vec::new(), || 4);
+    metrics.watch_value(values::BANS, Vec::new(), || 9);
     let samples = parse(&metrics.render());
     assert_eq!(samples["sluicegate_queue_depth{limit=\"line\"}"], 7.0);
     assert_eq!(samples["sluicegate_queue_depth{limit=\"per-ip\"}"], 6.0);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{Metrics, values};
 
 /// The results of changes, as the metric names them.
 const RESULTS: [&str; 2] = ["ok", "refused"];
@@ -30,7 +30,9 @@ impl ChangeCounts {
         for (at, (name, _)) in self.0.iter().enumerate() {
             for (result, word) in RESULTS.into_iter().enumerate() {
                 let counts = self.clone();
-                metrics.watch_admin_changes(name, word, move || counts.0[at].1[result].load(Relaxed));
+                let labels = vec![("call", name.to_string()), ("result", word.to_owned())];
+                let read = move || counts.0[at].1[result].load(Relaxed);
+                metrics.watch_process(values::ADMIN_CHANGES, labels, read);
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::base::secrets;
 use crate::config::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
 use crate::limit::Limit;
 use crate::limit::throttle::ThrottleTable;
-use crate::observe::metrics::{Metrics, ServiceCallCounts};
+use crate::observe::metrics::{Metrics, ServiceCallCounts, values};
 use crate::proxy::reject::CompiledTemplate;
 use crate::shared::SharedLimit;
 
@@ -68,7 +68,9 @@ impl CallService {
         let serving = previous.map_or_else(|| watch::Sender::new(true), |calls| calls.serving.clone());
         if config.service.is_some() {
             let (held, counted) = (leases.clone(), throttles.clone());
-            metrics.watch_calls(&counts, move || held.count() as u64, move || counted.key_count() as u64);
+            metrics.watch_calls(&counts);
+            metrics.watch_value(values::SERVICE_LEASES, Vec::new(), move || held.count() as u64);
+            metrics.watch_value(values::THROTTLE_KEYS, Vec::new(), move || counted.key_count() as u64);
         }
         let tokens = config.service.as_ref().map(|service| service.tokens.clone());
         let declared = config.declared_limits();

@@ -9,13 +9,14 @@ use crate::admission::operator_bans::OperatorBans;
 use crate::base::clock::Now;
 use crate::config::{self, Config};
 use crate::limit::Limit;
+use crate::limit::pushback::PushbackGate;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
-use crate::observe::metrics::{MetricLabels, Metrics, ServerMetric, StopMetric};
+use crate::observe::metrics::{MetricLabels, Metrics, values};
 use crate::observe::traces::Tracer;
 use crate::proxy::reject::Fault;
 use crate::shared::{SharedLimit, Store};
-use crate::upstream::Upstream;
+use crate::upstream::{Server, Upstream};
 
 pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> MetricLabels {
     let servers = |upstream: &Arc<Upstream>| {
@@ -43,45 +44,49 @@ pub(super) fn watch_gateway(
     request_counts: &Arc<Counters<2>>,
 ) {
     for limit in limits {
-        let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
-        let shared_limit = shared[limit.id.0].clone();
-        metrics.watch_queue_depth(limit.id, move || queue.waiter_count() as u64);
+        let watch = |metric, read: fn(&Limit) -> u64| {
+            let limit = limit.clone();
+            metrics.watch_limit(metric, limit.id, None, move || read(&limit));
+        };
+        watch(values::QUEUE_DEPTH, |limit| limit.waiter_count() as u64);
         // The keys of a shared limit are counted in the store.
         if limit.config.shared.is_none() {
-            metrics.watch_keys(limit.id, move || keys.key_count() as u64);
+            watch(values::KEYS, |limit| limit.key_count() as u64);
         }
         if limit.config.charge.is_some() {
-            let reserved = limit.clone();
-            metrics.watch_reserved_units(limit.id, move || reserved.reserved_units());
+            watch(values::RESERVED_UNITS, Limit::reserved_units);
         }
-        metrics.watch_overflow(limit.id, move || {
+        let (overflow, shared_limit) = (limit.clone(), shared[limit.id.0].clone());
+        metrics.watch_limit(values::OVERFLOW, limit.id, None, move || {
             overflow.overflow_count() + shared_limit.as_ref().map_or(0, |shared| shared.overflow_count())
         });
         // A grant is not shown: its name holds a key, and no client may choose a label.
         let is_in_file = |variant: &usize| limit.config.variant_grant(*variant).is_none();
         for variant in limit.adaptive_variants().into_iter().filter(is_in_file) {
             let (slots, tier) = (limit.clone(), limit.config.variant_tier(variant));
-            metrics.watch_slots(limit.id, tier, move || slots.slot_count(variant));
+            let tier = tier.map(|tier| ("tier", tier));
+            metrics.watch_limit(values::ADAPTIVE_SLOTS, limit.id, tier, move || slots.slot_count(variant));
         }
     }
     let request_counts = request_counts.clone();
     // Read the closed count first: a request that ends in between must not make the number negative.
-    metrics.watch_in_flight(move || {
+    metrics.watch_value(values::IN_FLIGHT, Vec::new(), move || {
         let closed = request_counts.sum(REQUESTS_CLOSED);
         request_counts.sum(REQUESTS_OPENED).saturating_sub(closed)
     });
     let access_log = access_log.clone();
-    metrics.watch_dropped_lines(move || access_log.dropped_lines());
+    metrics.watch_value(values::DROPPED_LINES, Vec::new(), move || access_log.dropped_lines());
     if let Some(counts) = tracer.map(|tracer| tracer.counts.clone()) {
         let exported = counts.clone();
-        metrics.watch_spans(move || exported.exported.load(Relaxed), move || counts.dropped.load(Relaxed));
+        metrics.watch_value(values::SPANS_EXPORTED, Vec::new(), move || exported.exported.load(Relaxed));
+        metrics.watch_value(values::SPANS_DROPPED, Vec::new(), move || counts.dropped.load(Relaxed));
     }
 }
 
 /// Registers the number of active bans.
 pub(super) fn watch_bans(metrics: &Metrics, bans: Option<&Arc<Bans>>, operator_bans: &Arc<OperatorBans>) {
     let (bans, operator_bans) = (bans.cloned(), operator_bans.clone());
-    metrics.watch_bans(move || {
+    metrics.watch_value(values::BANS, Vec::new(), move || {
         let now = Now::read_clock();
         let automatic = bans.as_ref().map_or(0, |bans| bans.active_count(now));
         (automatic + operator_bans.active_count(now)) as u64
@@ -97,30 +102,32 @@ pub(super) fn watch_shared_limits(
 ) {
     let Some(store) = store.cloned() else { return };
     let debts = store.debts().clone();
-    metrics.watch_debts(move || debts.key_count() as u64);
+    metrics.watch_value(values::DEBT_KEYS, Vec::new(), move || debts.key_count() as u64);
     metrics.watch_store(move || store.reading());
     for shared_limit in shared.iter().flatten() {
         let limit = shared_limit.id();
         for (name, how) in config::OnFailure::WORDS {
             let shared_limit = shared_limit.clone();
-            metrics.watch_degraded_decisions(limit, name, move || shared_limit.fallback_count(how));
+            let read = move || shared_limit.fallback_count(how);
+            metrics.watch_limit(values::DEGRADED_DECISIONS, limit, Some(("how", name)), read);
         }
-        let (cache_hits, lost_refunds, queue, keys) =
-            (shared_limit.clone(), shared_limit.clone(), shared_limit.clone(), shared_limit.clone());
-        let (differs, collides) = (shared_limit.fleet.clone(), shared_limit.fleet.clone());
-        metrics.watch_differing_numbers(limit, move || differs.differs().into());
-        metrics.watch_name_collisions(limit, move || collides.collides().into());
-        metrics.watch_reject_cache_hits(limit, move || cache_hits.cache_hit_count());
-        metrics.watch_lost_refunds(limit, move || lost_refunds.lost_count());
-        metrics.watch_queue_depth(limit, move || queue.waiting_count() as u64);
-        if limits[limit.0].config.charge.is_some() {
+        let watch = |metric, read: fn(&SharedLimit) -> u64| {
+            let shared_limit = shared_limit.clone();
+            metrics.watch_limit(metric, limit, None, move || read(&shared_limit));
+        };
+        watch(values::NUMBERS_DIFFER, |limit| limit.fleet.differs().into());
+        watch(values::NAME_COLLIDES, |limit| limit.fleet.collides().into());
+        watch(values::REJECT_CACHE_HITS, SharedLimit::cache_hit_count);
+        watch(values::LOST_REFUNDS, SharedLimit::lost_count);
+        watch(values::QUEUE_DEPTH, |limit| limit.waiting_count() as u64);
+        let config = &limits[limit.0].config;
+        if config.charge.is_some() {
             let overruns = shared_limit.clone();
             metrics.watch_overruns(limit, move || overruns.overrun_units());
         }
         // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
-        let config = &limits[limit.0].config;
         if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
-            metrics.watch_keys(limit, move || keys.keys() as u64);
+            watch(values::KEYS, |limit| limit.keys() as u64);
         }
     }
 }
@@ -128,41 +135,44 @@ pub(super) fn watch_shared_limits(
 /// Registers the states of servers, and the retries.
 pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
     for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
+        let id = (upstream.id, None);
         for (word, reason) in config::RetryReason::WORDS {
             let upstream = upstream.clone();
-            metrics.watch_retries(upstream.id, word, move || upstream.retry_count(reason));
+            let read = move || upstream.retry_count(reason);
+            metrics.watch_upstream(values::RETRIES, id, Some(("reason", word)), read);
         }
         let unbudgeted = upstream.clone();
-        metrics.watch_over_budget(upstream.id, move || unbudgeted.retries_over_budget());
+        let read = move || unbudgeted.retries_over_budget();
+        metrics.watch_upstream(values::RETRIES_OVER_BUDGET, id, None, read);
         if let Some(obey) = &upstream.obey {
-            metrics.watch_stops(upstream.id, |metric| {
+            let watch = |metric, read: fn(&PushbackGate) -> u64| {
                 let gate = obey.gate().clone();
-                Box::new(move || match metric {
-                    StopMetric::Stopped => u64::from(gate.stop_left_ns(Now::read_clock()) > 0),
-                    StopMetric::Stops => gate.counts().stops,
-                    StopMetric::Held => gate.counts().held,
-                    StopMetric::Rejected => gate.counts().refused,
-                })
-            });
+                metrics.watch_upstream(metric, id, None, move || read(&gate));
+            };
+            watch(values::STOPPED, |gate| u64::from(gate.stop_left_ns(Now::read_clock()) > 0));
+            watch(values::STOPS, |gate| gate.counts().stops);
+            watch(values::STOP_HELD, |gate| gate.counts().held);
+            watch(values::STOP_REJECTIONS, |gate| gate.counts().refused);
         }
         if upstream.queue().is_some() {
             let queued = upstream.clone();
-            metrics.watch_upstream_queue(upstream.id, move || queued.waiting_count() as u64);
+            let read = move || queued.waiting_count() as u64;
+            metrics.watch_upstream(values::UPSTREAM_QUEUE_DEPTH, id, None, read);
         }
         for server in &upstream.servers {
-            metrics.watch_server(upstream.id, server.position, |metric| {
-                let server = server.clone();
-                Box::new(move || match metric {
-                    ServerMetric::Up => u64::from(server.is_healthy()),
-                    ServerMetric::Ejected => u64::from(server.is_ejected()),
-                    ServerMetric::Draining => u64::from(server.is_draining()),
-                    ServerMetric::InFlight => u64::from(server.in_flight()),
-                    ServerMetric::Ejections => server.ejection_count(),
-                    ServerMetric::StrayData => server.stray_data_count(),
-                    ServerMetric::ChecksPassed => server.check_counts()[0],
-                    ServerMetric::ChecksFailed => server.check_counts()[1],
-                })
-            });
+            let watch = |metric, result: Option<&str>, read: fn(&Server) -> u64| {
+                let (id, server) = ((upstream.id, Some(server.position)), server.clone());
+                let result = result.map(|result| ("result", result));
+                metrics.watch_upstream(metric, id, result, move || read(&server));
+            };
+            watch(values::SERVER_UP, None, |server| server.is_healthy().into());
+            watch(values::SERVER_EJECTED, None, |server| server.is_ejected().into());
+            watch(values::SERVER_DRAINING, None, |server| server.is_draining().into());
+            watch(values::SERVER_IN_FLIGHT, None, |server| server.in_flight().into());
+            watch(values::EJECTIONS, None, Server::ejection_count);
+            watch(values::STRAY_DATA, None, Server::stray_data_count);
+            watch(values::HEALTH_CHECKS, Some("pass"), |server| server.check_counts()[0]);
+            watch(values::HEALTH_CHECKS, Some("fail"), |server| server.check_counts()[1]);
         }
     }
 }

@@ -140,7 +140,7 @@ fn counters_in_metrics_never_go_back() {
         ServerId(1),
         crate::observe::metrics::UpstreamOutcome::Status(StatusCode::OK),
     );
-    first.metrics.watch_connections(|| 7);
+    first.metrics.watch_process(crate::observe::metrics::values::CONNECTIONS, Vec::new(), || 7);
     let moved =
         "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
     let second = next(&first, &located("[c, b]", moved));

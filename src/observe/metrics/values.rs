@@ -1,0 +1,177 @@
+//! Values that each scrape reads: their metrics, and how they are registered.
+
+use super::{Metrics, ValueLabel, WatchedValue};
+use crate::config::{LimitId, ServerId, UpstreamId};
+
+/// A metric whose values each scrape reads.
+#[derive(Debug, Clone, Copy)]
+pub struct ValueMetric {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) is_counter: bool,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> ValueMetric {
+    ValueMetric { name, help, is_counter: true }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> ValueMetric {
+    ValueMetric { name, help, is_counter: false }
+}
+
+// === The process, over all workers ===
+
+pub const CONNECTIONS: ValueMetric = gauge("sluicegate_connections", "Open client connections");
+/// With the label `result`.
+pub const RELOADS: ValueMetric = counter("sluicegate_reloads", "Reloads of the configuration, by result");
+/// With the labels `call` and `result`.
+pub const ADMIN_CHANGES: ValueMetric =
+    counter("sluicegate_admin_changes", "Changes by calls of the admin API, by result");
+pub const GENERATION: ValueMetric =
+    gauge("sluicegate_config_generation", "Configurations of this process so far");
+/// In seconds since 1970.
+pub const RELOAD_TIME: ValueMetric = gauge(
+    "sluicegate_config_last_reload_success_timestamp_seconds",
+    "When the configuration in force took effect",
+);
+pub const LIVE_GATEWAYS: ValueMetric =
+    gauge("sluicegate_config_live", "Configurations that requests still use");
+
+// === A gateway ===
+
+pub const IN_FLIGHT: ValueMetric = gauge("sluicegate_requests_in_flight", "Requests in flight");
+pub const BANS: ValueMetric = gauge("sluicegate_bans_active", "Clients that are banned now");
+pub const SNAPSHOT_FAILING: ValueMetric =
+    gauge("sluicegate_snapshot_failing", "1 while the snapshot of the counters cannot be written");
+pub const DROPPED_LINES: ValueMetric =
+    counter("sluicegate_access_log_dropped", "Access log lines that were not written");
+pub const SPANS_EXPORTED: ValueMetric = counter("sluicegate_spans_exported", "Spans that the collector took");
+pub const SPANS_DROPPED: ValueMetric = counter(
+    "sluicegate_spans_dropped",
+    "Spans that were lost: the queue was full, or the collector did not take them",
+);
+pub const DEBT_KEYS: ValueMetric =
+    gauge("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
+/// With the labels `door`, `call` and `result`.
+pub(super) const SERVICE_CALLS: ValueMetric =
+    counter("sluicegate_service_calls", "Calls of the rate-limit service, by result");
+pub const SERVICE_LEASES: ValueMetric =
+    gauge("sluicegate_service_leases", "Leases that callers of the service hold");
+pub const THROTTLE_KEYS: ValueMetric =
+    gauge("sluicegate_service_throttle_keys", "Keys that CL.THROTTLE counts");
+
+// === Limits ===
+
+pub const QUEUE_DEPTH: ValueMetric =
+    gauge("sluicegate_queue_depth", "Requests waiting in the queues of a limit");
+pub const KEYS: ValueMetric = gauge("sluicegate_keys", "Keys that hold counters of a limit");
+pub const OVERFLOW: ValueMetric =
+    counter("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
+/// With the label `tier` if the tier has its own numbers.
+pub const ADAPTIVE_SLOTS: ValueMetric =
+    gauge("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
+pub const RESERVED_UNITS: ValueMetric =
+    gauge("sluicegate_reserved_units", "Units that requests in flight have reserved");
+/// With the label `how`, the fallback that decided.
+pub const DEGRADED_DECISIONS: ValueMetric =
+    counter("sluicegate_degraded_decisions", "Decisions while the store did not reply");
+pub const REJECT_CACHE_HITS: ValueMetric =
+    counter("sluicegate_reject_cache_hits", "Rejections without asking the store again");
+pub const LOST_REFUNDS: ValueMetric =
+    counter("sluicegate_redis_gives_lost", "Charges that could not be refunded");
+pub const NUMBERS_DIFFER: ValueMetric =
+    gauge("sluicegate_limit_numbers_differ", "1 while other gateways count with other numbers");
+pub const NAME_COLLIDES: ValueMetric =
+    gauge("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
+
+// === Upstreams ===
+
+/// With the label `reason`.
+pub const RETRIES: ValueMetric = counter("sluicegate_upstream_retries", "Requests that were retried");
+pub const RETRIES_OVER_BUDGET: ValueMetric =
+    counter("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
+pub const STOPPED: ValueMetric =
+    gauge("sluicegate_upstream_stopped", "Whether an upstream has stopped requests for now");
+pub const STOPS: ValueMetric = counter("sluicegate_upstream_stops", "Stops that an upstream asked for");
+pub const STOP_HELD: ValueMetric =
+    counter("sluicegate_upstream_held", "Requests that waited for the end of a stop");
+pub const STOP_REJECTIONS: ValueMetric =
+    counter("sluicegate_upstream_stop_rejections", "Requests that a stop rejected");
+pub const UPSTREAM_QUEUE_DEPTH: ValueMetric =
+    gauge("sluicegate_upstream_queue_depth", "Requests waiting in the queue of an upstream");
+
+// === Servers ===
+
+pub const SERVER_UP: ValueMetric =
+    gauge("sluicegate_upstream_up", "Whether a server passes its health checks");
+pub const SERVER_EJECTED: ValueMetric =
+    gauge("sluicegate_upstream_ejected", "Whether a server is ejected for its errors");
+pub const SERVER_DRAINING: ValueMetric =
+    gauge("sluicegate_upstream_draining", "Whether a server is draining");
+pub const SERVER_IN_FLIGHT: ValueMetric =
+    gauge("sluicegate_upstream_in_flight", "Requests in flight at a server");
+pub const EJECTIONS: ValueMetric = counter("sluicegate_upstream_ejections", "Ejections of a server");
+pub const STRAY_DATA: ValueMetric =
+    counter("sluicegate_upstream_stray_data", "Connections with data of no request");
+/// With the label `result`.
+pub const HEALTH_CHECKS: ValueMetric =
+    counter("sluicegate_upstream_health_checks", "Health checks of a server");
+
+impl Metrics {
+    /// Registers a value of the process, which continues in the metrics of later gateways. Call it once per value.
+    pub fn watch_process(
+        &self,
+        metric: ValueMetric,
+        labels: Vec<ValueLabel>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        self.process_values.lock().push(WatchedValue { metric, labels, read: Box::new(read) });
+    }
+
+    /// Registers a value of this gateway.
+    pub fn watch_value(
+        &self,
+        metric: ValueMetric,
+        labels: Vec<ValueLabel>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        self.gateway_values.lock().push(WatchedValue { metric, labels, read: Box::new(read) });
+    }
+
+    /// Registers a value of a limit, perhaps with a further label.
+    pub fn watch_limit(
+        &self,
+        metric: ValueMetric,
+        limit: LimitId,
+        label: Option<(&'static str, &str)>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let name = self.labels.limits.get(limit.0).map(|name| ("limit", name.as_str()));
+        self.watch_value(metric, own_labels([name, label]), read);
+    }
+
+    /// Registers a value of an upstream, or of one of its servers, perhaps with a further label. A name that an
+    /// earlier one has is left out, because their sum would mean nothing.
+    pub fn watch_upstream(
+        &self,
+        metric: ValueMetric,
+        (upstream, server): (UpstreamId, Option<ServerId>),
+        label: Option<(&'static str, &str)>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let is_first = |firsts: &[usize], index: usize| firsts.get(index) == Some(&index);
+        if is_first(&self.series.upstreams, upstream.0)
+            && server.is_none_or(|server| is_first(&self.series.servers[upstream.0], server.0))
+        {
+            let names = self.labels.upstreams.get(upstream.0);
+            let name = names.map(|(name, _)| ("upstream", name.as_str()));
+            let server = names.zip(server).and_then(|((_, servers), server)| servers.get(server.0));
+            let server = server.map(|server| ("server", server.as_str()));
+            self.watch_value(metric, own_labels([name, server, label]), read);
+        }
+    }
+}
+
+fn own_labels<const N: usize>(labels: [Option<(&'static str, &str)>; N]) -> Vec<ValueLabel> {
+    labels.into_iter().flatten().map(|(name, value)| (name, value.to_owned())).collect()
+}
