@@ -1,5 +1,5 @@
-//! The clock, the time of day, sets of networks, escaping, JSON as it comes and its forms, hashes in place of values,
-//! and secrets.
+//! The clock, the time of day, sets of networks, escaping, JSON as it comes and its forms, labels of enums, random
+//! numbers, hashes in place of values, and secrets.
 //!
 //! Time is passed on. A request reads the clock when its head is there, at its turns in a queue, and for its log line;
 //! every function that judges takes the time as an argument. The clock is tokio's, so a paused runtime drives every
@@ -12,6 +12,8 @@ pub mod http_date;
 pub mod ip_set;
 pub mod json;
 pub mod json_shape;
+pub mod labelled;
+pub mod random;
 pub mod secrets;
 pub mod value_hash;
 pub mod wall_clock;

@@ -1,11 +1,11 @@
 //! Request ids: 26 characters that sort by time, as ULIDs do.
 
 use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 
 use http::HeaderValue;
 
 use crate::base::clock::Now;
+use crate::base::random::RandomNumbers;
 use crate::base::wall_clock::WallClock;
 
 /// The id of one request.
@@ -45,7 +45,7 @@ impl RequestId {
 #[derive(Debug)]
 pub struct RequestIds {
     wall_clock: WallClock,
-    random_state: Cell<u64>,
+    random: RandomNumbers,
     /// The millisecond of the last id, and its ten characters.
     stamp: Cell<(u64, [u8; STAMP_LENGTH])>,
 }
@@ -68,10 +68,9 @@ static PAIRS: [[u8; 2]; 1024] = {
 
 impl RequestIds {
     pub fn new() -> RequestIds {
-        let seed = RandomState::new().hash_one("request id");
         RequestIds {
             wall_clock: WallClock::new(Now::read_clock()),
-            random_state: Cell::new(seed),
+            random: RandomNumbers::seeded("request id"),
             stamp: Cell::new((0, [b'0'; STAMP_LENGTH])),
         }
     }
@@ -87,18 +86,9 @@ impl RequestIds {
         }
         let mut id = [0; ID_LENGTH];
         id[..STAMP_LENGTH].copy_from_slice(&stamp);
-        id[STAMP_LENGTH..STAMP_LENGTH + 8].copy_from_slice(&encode_base32::<8>(self.next_random()));
-        id[STAMP_LENGTH + 8..].copy_from_slice(&encode_base32::<8>(self.next_random()));
+        id[STAMP_LENGTH..STAMP_LENGTH + 8].copy_from_slice(&encode_base32::<8>(self.random.next()));
+        id[STAMP_LENGTH + 8..].copy_from_slice(&encode_base32::<8>(self.random.next()));
         RequestId::Made(id)
-    }
-
-    /// SplitMix64 (Steele, Lea and Flood 2014): ids must differ, but need not be secret.
-    fn next_random(&self) -> u64 {
-        let state = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random_state.set(state);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 }
 

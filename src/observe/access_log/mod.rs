@@ -6,9 +6,7 @@
 pub mod line;
 mod writer_thread;
 
-use std::cell::Cell;
 use std::fs::{File, OpenOptions};
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
@@ -19,6 +17,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::base::random::RandomNumbers;
 use crate::base::value_hash::ValueHasher;
 use crate::config::{self, AccessLogOutput};
 use crate::observe::access_log::line::{AccessRecord, CallRecord, LineFormat};
@@ -46,7 +45,7 @@ pub struct LineWriter {
     format: LineFormat,
     /// A request is logged if its random number is less; `None` = all are logged.
     sample_below: Option<u64>,
-    random_state: Cell<u64>,
+    random: RandomNumbers,
 }
 
 /// The right to write lines; the thread ends when the last handle is dropped.
@@ -179,7 +178,7 @@ impl AccessLog {
             writer: self.writer.clone(),
             format: LineFormat::new(self.hasher.clone()),
             sample_below,
-            random_state: Cell::new(RandomState::new().hash_one(worker)),
+            random: RandomNumbers::seeded(worker),
         }
     }
 
@@ -264,7 +263,7 @@ impl LineWriter {
         match (&self.writer, self.sample_below) {
             (None, _) => false,
             (Some(_), None) => true,
-            (Some(_), Some(below)) => self.next_random() < below,
+            (Some(_), Some(below)) => self.random.next() < below,
         }
     }
 
@@ -296,15 +295,6 @@ impl LineWriter {
         } else if before < half && after >= half {
             state.wake_writer(true);
         }
-    }
-
-    /// The next random number (SplitMix64).
-    fn next_random(&self) -> u64 {
-        let state = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random_state.set(state);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 }
 

@@ -5,112 +5,70 @@ use std::sync::Arc;
 use super::Metrics;
 use super::cells::Counters;
 use super::values::SERVICE_CALLS;
+use crate::base::labelled::labelled_enum;
 
-/// A call of the rate-limit service, and what became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallResult {
-    CheckAdmitted,
-    /// Admitted after a wait in a queue.
-    CheckWaited,
-    /// Rejected by a limit.
-    CheckRejected,
-    CheckBanned,
-    /// Not judged, because something broke or the gateway is overloaded.
-    CheckFault,
-    CheckBad,
-    ReleaseDone,
-    /// The lease has ended before.
-    ReleaseUnknown,
-    ReleaseBad,
-    SettleDone,
-    SettleUnknown,
-    SettleBad,
-    RenewDone,
-    RenewUnknown,
-    RenewBad,
-    /// It carries no valid token, or comes from a page in a browser.
-    Denied,
-    /// There is no such call.
-    NoCall,
-    AuthAdmitted,
-    AuthWaited,
-    AuthRejected,
-    AuthBanned,
-    /// An access rule or the request itself forbids it, something broke, or the gateway is overloaded.
-    AuthFault,
-    AuthBad,
-    /// The proxy sends no valid token.
-    AuthDenied,
-    ThrottleAdmitted,
-    ThrottleRejected,
-    /// There is no room for the counter of another key.
-    ThrottleFault,
-    ThrottleBad,
-    /// A Redis client without a valid token.
-    RespDenied,
-    /// A Redis client sent a command that there is not, or no command at all.
-    RespNoCall,
-    RlsAdmitted,
-    RlsWaited,
-    RlsRejected,
-    RlsBanned,
-    RlsFault,
-    /// It took longer than its caller accepts.
-    RlsLate,
-    RlsBad,
-    RlsHealthDone,
-    RlsHealthBad,
-    RlsDenied,
-    RlsNoCall,
+labelled_enum! {
+    /// A call of the rate-limit service, and what became of it; `labels` are the values of `door`, `call` and `result`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum CallResult: labels -> [&'static str; 3] {
+        CheckAdmitted = ["check", "check", "admit"],
+        /// Admitted after a wait in a queue.
+        CheckWaited = ["check", "check", "wait"],
+        /// Rejected by a limit.
+        CheckRejected = ["check", "check", "reject"],
+        CheckBanned = ["check", "check", "ban"],
+        /// Not judged, because something broke or the gateway is overloaded.
+        CheckFault = ["check", "check", "fault"],
+        CheckBad = ["check", "check", "bad_call"],
+        ReleaseDone = ["check", "release", "done"],
+        /// The lease has ended before.
+        ReleaseUnknown = ["check", "release", "no_lease"],
+        ReleaseBad = ["check", "release", "bad_call"],
+        SettleDone = ["check", "settle", "done"],
+        SettleUnknown = ["check", "settle", "no_lease"],
+        SettleBad = ["check", "settle", "bad_call"],
+        RenewDone = ["check", "renew", "done"],
+        RenewUnknown = ["check", "renew", "no_lease"],
+        RenewBad = ["check", "renew", "bad_call"],
+        /// It carries no valid token, or comes from a page in a browser.
+        Denied = ["check", "any", "denied"],
+        /// There is no such call.
+        NoCall = ["check", "any", "no_call"],
+        AuthAdmitted = ["auth", "auth", "admit"],
+        AuthWaited = ["auth", "auth", "wait"],
+        AuthRejected = ["auth", "auth", "reject"],
+        AuthBanned = ["auth", "auth", "ban"],
+        /// An access rule or the request itself forbids it, something broke, or the gateway is overloaded.
+        AuthFault = ["auth", "auth", "fault"],
+        AuthBad = ["auth", "auth", "bad_call"],
+        /// The proxy sends no valid token.
+        AuthDenied = ["auth", "auth", "denied"],
+        ThrottleAdmitted = ["resp", "throttle", "admit"],
+        ThrottleRejected = ["resp", "throttle", "reject"],
+        /// There is no room for the counter of another key.
+        ThrottleFault = ["resp", "throttle", "fault"],
+        ThrottleBad = ["resp", "throttle", "bad_call"],
+        /// A Redis client without a valid token.
+        RespDenied = ["resp", "any", "denied"],
+        /// A Redis client sent a command that there is not, or no command at all.
+        RespNoCall = ["resp", "any", "no_call"],
+        RlsAdmitted = ["rls", "should_rate_limit", "admit"],
+        RlsWaited = ["rls", "should_rate_limit", "wait"],
+        RlsRejected = ["rls", "should_rate_limit", "reject"],
+        RlsBanned = ["rls", "should_rate_limit", "ban"],
+        RlsFault = ["rls", "should_rate_limit", "fault"],
+        /// It took longer than its caller accepts.
+        RlsLate = ["rls", "should_rate_limit", "late"],
+        RlsBad = ["rls", "should_rate_limit", "bad_call"],
+        RlsHealthDone = ["rls", "health", "done"],
+        RlsHealthBad = ["rls", "health", "bad_call"],
+        RlsDenied = ["rls", "any", "denied"],
+        RlsNoCall = ["rls", "any", "no_call"],
+    }
 }
 
-/// The labels `door`, `call` and `result` of each [`CallResult`].
-const CALL_LABELS: [[&str; 3]; 41] = [
-    ["check", "check", "admit"],
-    ["check", "check", "wait"],
-    ["check", "check", "reject"],
-    ["check", "check", "ban"],
-    ["check", "check", "fault"],
-    ["check", "check", "bad_call"],
-    ["check", "release", "done"],
-    ["check", "release", "no_lease"],
-    ["check", "release", "bad_call"],
-    ["check", "settle", "done"],
-    ["check", "settle", "no_lease"],
-    ["check", "settle", "bad_call"],
-    ["check", "renew", "done"],
-    ["check", "renew", "no_lease"],
-    ["check", "renew", "bad_call"],
-    ["check", "any", "denied"],
-    ["check", "any", "no_call"],
-    ["auth", "auth", "admit"],
-    ["auth", "auth", "wait"],
-    ["auth", "auth", "reject"],
-    ["auth", "auth", "ban"],
-    ["auth", "auth", "fault"],
-    ["auth", "auth", "bad_call"],
-    ["auth", "auth", "denied"],
-    ["resp", "throttle", "admit"],
-    ["resp", "throttle", "reject"],
-    ["resp", "throttle", "fault"],
-    ["resp", "throttle", "bad_call"],
-    ["resp", "any", "denied"],
-    ["resp", "any", "no_call"],
-    ["rls", "should_rate_limit", "admit"],
-    ["rls", "should_rate_limit", "wait"],
-    ["rls", "should_rate_limit", "reject"],
-    ["rls", "should_rate_limit", "ban"],
-    ["rls", "should_rate_limit", "fault"],
-    ["rls", "should_rate_limit", "late"],
-    ["rls", "should_rate_limit", "bad_call"],
-    ["rls", "health", "done"],
-    ["rls", "health", "bad_call"],
-    ["rls", "any", "denied"],
-    ["rls", "any", "no_call"],
-];
-
 /// The calls of a process.
-pub struct ServiceCallCounts(Counters<{ CALL_LABELS.len() }>);
+pub struct ServiceCallCounts(Counters<{ CallResult::ALL.len() }>);
 
 // === impl ServiceCallCounts ===
 
@@ -129,8 +87,8 @@ impl ServiceCallCounts {
 impl Metrics {
     /// Calls of the rate-limit service by their results.
     pub fn watch_calls(&self, counts: &Arc<ServiceCallCounts>) {
-        for (slot, values) in CALL_LABELS.into_iter().enumerate() {
-            let labels = ["door", "call", "result"].into_iter().zip(values);
+        for (slot, result) in CallResult::ALL.into_iter().enumerate() {
+            let labels = ["door", "call", "result"].into_iter().zip(result.labels());
             let labels = labels.map(|(name, value)| (name, value.to_owned())).collect();
             let counts = counts.clone();
             self.watch_value(SERVICE_CALLS, labels, move || counts.0.sum(slot));

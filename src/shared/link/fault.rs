@@ -2,29 +2,33 @@
 
 use redis::{ErrorKind, RedisError};
 
-/// The reason why a call brought no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreFault {
-    /// Not asked: the store is known not to answer.
-    Down,
-    /// Not asked: too many calls are in flight.
-    Busy,
-    /// No answer in time; the call may have run.
-    Timeout,
-    /// The connection broke; the call may have run.
-    Broken,
-    /// The server takes no writes: it is a replica, loading, or cut off from its primary.
-    Unready,
-    /// The server's memory is full.
-    Full,
-    /// User, password or permissions were not accepted.
-    Unauthorized,
-    /// Keys are moving between servers faster than they are found.
-    Moving,
-    /// A malformed answer.
-    Garbled,
-    /// Any other error of the server.
-    CommandError,
+use crate::base::labelled::labelled_enum;
+
+labelled_enum! {
+    /// The reason why a call brought no answer; `label` is its word in metrics and log lines.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum StoreFault: label -> &'static str {
+        /// Not asked: the store is known not to answer.
+        Down = "down",
+        /// Not asked: too many calls are in flight.
+        Busy = "busy",
+        /// No answer in time; the call may have run.
+        Timeout = "timeout",
+        /// The connection broke; the call may have run.
+        Broken = "broken",
+        /// The server takes no writes: it is a replica, loading, or cut off from its primary.
+        Unready = "unready",
+        /// The server's memory is full.
+        Full = "full",
+        /// User, password or permissions were not accepted.
+        Unauthorized = "denied",
+        /// Keys are moving between servers faster than they are found.
+        Moving = "moving",
+        /// A malformed answer.
+        Garbled = "garbled",
+        /// Any other error of the server.
+        CommandError = "refused",
+    }
 }
 
 /// A host and a port; the host is empty if the server that named it meant itself.
@@ -47,35 +51,6 @@ const CODE_MAX: usize = 24;
 // === impl StoreFault ===
 
 impl StoreFault {
-    pub const ALL: [StoreFault; 10] = [
-        StoreFault::Down,
-        StoreFault::Busy,
-        StoreFault::Timeout,
-        StoreFault::Broken,
-        StoreFault::Unready,
-        StoreFault::Full,
-        StoreFault::Unauthorized,
-        StoreFault::Moving,
-        StoreFault::Garbled,
-        StoreFault::CommandError,
-    ];
-
-    /// Its label in metrics and its word in log lines.
-    pub fn label(self) -> &'static str {
-        match self {
-            StoreFault::Down => "down",
-            StoreFault::Busy => "busy",
-            StoreFault::Timeout => "timeout",
-            StoreFault::Broken => "broken",
-            StoreFault::Unready => "unready",
-            StoreFault::Full => "full",
-            StoreFault::Unauthorized => "denied",
-            StoreFault::Moving => "moving",
-            StoreFault::Garbled => "garbled",
-            StoreFault::CommandError => "refused",
-        }
-    }
-
     /// Classifies an error reply, or an error of the client library.
     pub(super) fn from_error(error: &RedisError) -> StoreFault {
         // A denied command within a script has no code of its own.
