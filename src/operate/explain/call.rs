@@ -84,25 +84,10 @@ fn explain_stated(
     };
     Explanation {
         named_limits: named.collect(),
-        client: None,
-        host: None,
-        path: None,
-        arrival: None,
-        location: None,
-        passed_over: Vec::new(),
-        access: None,
-        ban_left_ms: match rejection {
-            Some(Rejection::Banned { left_ns, .. }) => Some(left_ns.div_ceil(1_000_000)),
-            _ => None,
-        },
+        ban_left_ms: describe::ban_left_ms(rejection),
         ban: describe::explain_ban(gateway, facts, rejection),
-        stop: None,
-        queue: None,
-        token: None,
         account,
         tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),
-        limits: Vec::new(),
-        limits_not_judged: Vec::new(),
-        verdict: VerdictExplanation::default(),
+        ..Explanation::default()
     }
 }

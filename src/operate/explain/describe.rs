@@ -81,6 +81,13 @@ pub(super) fn explain_account(
     Some(AccountExplanation { name: name.map(escape_bytes), from, token_not_accepted })
 }
 
+pub(super) fn ban_left_ms(rejection: Option<&Rejection>) -> Option<u64> {
+    match rejection {
+        Some(Rejection::Banned { left_ns, .. }) => Some(left_ns.div_ceil(1_000_000)),
+        _ => None,
+    }
+}
+
 /// The ban of an operator that rejects the request.
 pub(super) fn explain_ban(
     gateway: &Gateway,

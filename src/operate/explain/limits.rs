@@ -23,7 +23,7 @@ use crate::shared::Session;
 
 json_object! {
     /// One limit of the chain.
-    #[derive(Debug, Clone)]
+    #[derive(Debug, Clone, Default)]
     pub struct LimitExplanation as "ExplainedLimit" {
         pub name: String = "Its name.",
         pub does: String = "The limit as a sentence.",
@@ -204,17 +204,9 @@ fn explain_limit(
         name: limit.name.to_string(),
         does: describe_chain_limit(&gateway.config, limit.id, location),
         dry_run: config.dry_run,
-        unenforced: false,
-        skipped: None,
-        problem: None,
         body: (lacks_body && !is_named).then_some(BODY_MISSING),
-        counts_by: None,
-        grant: None,
-        cost: None,
-        reserves: None,
-        without_redis: None,
-        counters: Vec::new(),
         is_named,
+        ..LimitExplanation::default()
     };
     let missing = key.missing.join(" or ");
     match demand {

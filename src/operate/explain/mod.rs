@@ -35,7 +35,7 @@ pub use verdict::VerdictExplanation;
 
 json_object! {
     /// The decision on one request, and its reasons. `Display` renders it for people.
-    #[derive(Debug, Clone)]
+    #[derive(Debug, Clone, Default)]
     pub struct Explanation as "Explanation" {
         pub named_limits: Vec<String> = maybe "The limits that a call names; absent for a request.",
         pub client: Option<ClientExplanation> = maybe "The client, behind trusted proxies; absent for a call.",
@@ -223,27 +223,17 @@ fn explain_facts(
 ) -> Explanation {
     let unless_empty = |text: String| (!text.is_empty()).then_some(text);
     let mut explanation = Explanation {
-        named_limits: Vec::new(),
         client: Some(describe::explain_client(gateway, parsed, facts.head.client)),
         host: unless_empty(facts.host.to_string()),
         path: unless_empty(describe::escape_bytes(&facts.path)),
         arrival: explain_arrival(gateway, facts),
-        location: None,
-        passed_over: Vec::new(),
         access: facts.access.map(|decision| describe::describe_access_decision(decision, rejection)),
-        ban_left_ms: match rejection {
-            Some(Rejection::Banned { left_ns, .. }) => Some(left_ns.div_ceil(1_000_000)),
-            _ => None,
-        },
+        ban_left_ms: describe::ban_left_ms(rejection),
         ban: describe::explain_ban(gateway, facts, rejection),
         stop: describe::explain_stop(gateway, facts),
         queue: describe::explain_queue(gateway, facts),
-        token: None,
-        account: None,
         tier: facts.tier.as_ref().map(|tier| tier.as_str().to_owned()),
-        limits: Vec::new(),
-        limits_not_judged: Vec::new(),
-        verdict: VerdictExplanation::default(),
+        ..Explanation::default()
     };
     if !facts.path.is_empty() {
         // A preflight belongs to the location of the request that it asks for.
