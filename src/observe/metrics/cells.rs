@@ -45,40 +45,24 @@ impl CellStorage for Histogram {
 const BOUNDS: usize = 14;
 
 /// From 1 ms to 30 s: requests.
-pub static REQUEST_BOUNDS: Bounds = [
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    5_000_000_000,
-    10_000_000_000,
-    30_000_000_000,
-];
+pub static REQUEST_BOUNDS: Bounds = bounds_of_us([
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
+    10_000_000, 30_000_000,
+]);
 
 /// From 50 µs to 1 s: calls to a store nearby.
-pub static STORE_BOUNDS: Bounds = [
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-];
+pub static STORE_BOUNDS: Bounds = bounds_of_us([
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+]);
+
+const fn bounds_of_us(mut bounds: Bounds) -> Bounds {
+    let mut index = 0;
+    while index < BOUNDS {
+        bounds[index] *= 1_000;
+        index += 1;
+    }
+    bounds
+}
 
 /// One bucket per bound, and one for longer durations.
 pub const BUCKETS: usize = BOUNDS + 1;
