@@ -70,6 +70,16 @@ pub enum LimitDemand {
     Shared(Units, SharedKey),
 }
 
+impl LimitDemand {
+    pub fn with_cost(self, cost: u64) -> LimitDemand {
+        match self {
+            LimitDemand::Units(units) => LimitDemand::Units(Units { cost, ..units }),
+            LimitDemand::Shared(units, key) => LimitDemand::Shared(Units { cost, ..units }, key),
+            other => other,
+        }
+    }
+}
+
 /// The limits a request passes, in the order they are judged.
 #[derive(Clone)]
 pub struct Chain {

@@ -9,7 +9,7 @@ use super::head::Judgement;
 use super::mode::{ChargeRequest, JudgeMode};
 use crate::admission::chain::{ChainVerdict, Decisions, LimitDemand, PendingStore};
 use crate::config::{BanKey, LimitId, LocationId, Scheme};
-use crate::limit::{Limit, Units};
+use crate::limit::Limit;
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::reject::{Fault, Rejection};
 use crate::request::account::Tier;
@@ -88,12 +88,8 @@ impl<'r, M: JudgeMode<'r>> JudgeMode<'r> for CallMode<'r, M> {
         if limit.is_concurrency() && !self.terms.takes_slots {
             return LimitDemand::Skip;
         }
-        let Some(cost) = self.terms.cost.filter(|_| !limit.is_concurrency()) else { return demand };
-        match demand {
-            LimitDemand::Units(units) => LimitDemand::Units(Units { cost, ..units }),
-            LimitDemand::Shared(units, key) => LimitDemand::Shared(Units { cost, ..units }, key),
-            other => other,
-        }
+        let cost = self.terms.cost.filter(|_| !limit.is_concurrency());
+        cost.map_or(demand, |cost| demand.with_cost(cost))
     }
 
     fn max_wait_ns(&self) -> u64 {

@@ -238,12 +238,7 @@ fn collect_demands(
 }
 
 fn with_hits(limit: &Limit, demand: LimitDemand, hits: Option<u64>) -> LimitDemand {
-    let Some(cost) = hits.filter(|_| !limit.is_concurrency()) else { return demand };
-    match demand {
-        LimitDemand::Units(units) => LimitDemand::Units(Units { cost, ..units }),
-        LimitDemand::Shared(units, key) => LimitDemand::Shared(Units { cost, ..units }, key),
-        other => other,
-    }
+    hits.filter(|_| !limit.is_concurrency()).map_or(demand, |cost| demand.with_cost(cost))
 }
 
 /// Adds up the demands on one limit under one key, at the first place of them: the store judges each key of a limit
