@@ -26,7 +26,7 @@ pub(super) struct CommandHelp {
     codes: &'static [usize],
 }
 
-/// Of the commands that ask the admin listener.
+/// The exit codes of the commands that ask the admin listener.
 const ADMIN_CODES: &[usize] = &[0, 1, 2, 3, 5];
 
 /// The program itself comes first.

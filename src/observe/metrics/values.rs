@@ -22,14 +22,14 @@ const fn gauge(name: &'static str, help: &'static str) -> ValueMetric {
 // === The process, over all workers ===
 
 pub const CONNECTIONS: ValueMetric = gauge("sluicegate_connections", "Open client connections");
-/// With the label `result`.
+/// Labelled by `result`.
 pub const RELOADS: ValueMetric = counter("sluicegate_reloads", "Reloads of the configuration, by result");
-/// With the labels `call` and `result`.
+/// Labelled by `call` and `result`.
 pub const ADMIN_CHANGES: ValueMetric =
     counter("sluicegate_admin_changes", "Changes by calls of the admin API, by result");
 pub const GENERATION: ValueMetric =
     gauge("sluicegate_config_generation", "Configurations of this process so far");
-/// In seconds since 1970.
+/// Seconds since 1970.
 pub const RELOAD_TIME: ValueMetric = gauge(
     "sluicegate_config_last_reload_success_timestamp_seconds",
     "When the configuration in force took effect",
@@ -52,7 +52,7 @@ pub const SPANS_DROPPED: ValueMetric = counter(
 );
 pub const DEBT_KEYS: ValueMetric =
     gauge("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
-/// With the labels `door`, `call` and `result`.
+/// Labelled by `door`, `call` and `result`.
 pub(super) const SERVICE_CALLS: ValueMetric =
     counter("sluicegate_service_calls", "Calls of the rate-limit service, by result");
 pub const SERVICE_LEASES: ValueMetric =
@@ -67,12 +67,12 @@ pub const QUEUE_DEPTH: ValueMetric =
 pub const KEYS: ValueMetric = gauge("sluicegate_keys", "Keys that hold counters of a limit");
 pub const OVERFLOW: ValueMetric =
     counter("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
-/// With the label `tier` if the tier has its own numbers.
+/// Labelled by `tier` if the tier has its own numbers.
 pub const ADAPTIVE_SLOTS: ValueMetric =
     gauge("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
 pub const RESERVED_UNITS: ValueMetric =
     gauge("sluicegate_reserved_units", "Units that requests in flight have reserved");
-/// With the label `how`, the fallback that decided.
+/// Labelled by `how`, the fallback that decided.
 pub const DEGRADED_DECISIONS: ValueMetric =
     counter("sluicegate_degraded_decisions", "Decisions while the store did not reply");
 pub const REJECT_CACHE_HITS: ValueMetric =
@@ -86,7 +86,7 @@ pub const NAME_COLLIDES: ValueMetric =
 
 // === Upstreams ===
 
-/// With the label `reason`.
+/// Labelled by `reason`.
 pub const RETRIES: ValueMetric = counter("sluicegate_upstream_retries", "Requests that were retried");
 pub const RETRIES_OVER_BUDGET: ValueMetric =
     counter("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
@@ -113,7 +113,7 @@ pub const SERVER_IN_FLIGHT: ValueMetric =
 pub const EJECTIONS: ValueMetric = counter("sluicegate_upstream_ejections", "Ejections of a server");
 pub const STRAY_DATA: ValueMetric =
     counter("sluicegate_upstream_stray_data", "Connections with data of no request");
-/// With the label `result`.
+/// Labelled by `result`.
 pub const HEALTH_CHECKS: ValueMetric =
     counter("sluicegate_upstream_health_checks", "Health checks of a server");
 

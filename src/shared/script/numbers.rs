@@ -45,7 +45,7 @@ pub(super) fn encode_whole(number: u64) -> [u8; 8] {
     (number.min(WHOLE_MAX) as f64).to_le_bytes()
 }
 
-/// As [`read_number`], by the bound of [`encode_whole`].
+/// Reads as [`read_number`] does, by the bound of [`encode_whole`].
 pub(super) fn read_whole(bytes: &mut &[u8]) -> Option<u64> {
     read_number(bytes).filter(|number| *number <= WHOLE_MAX)
 }
