@@ -46,7 +46,8 @@ pub(super) fn read_listener<'a>(
     folder: &Path,
 ) -> Option<(ListenConfig, FieldValue<'a>)> {
     let (listen, named) = read_entry(item, known, server, folder)?;
-    if known.iter().any(|known| known.address == listen.address) && !is_any_port(&listen.address) {
+    let is_taken = known.iter().any(|known| collide(&known.address, &listen.address));
+    if is_taken && !is_any_port(&listen.address) {
         let message = format!("`{}` is listened on twice", named.written_text());
         named.report_at_value(ValueError::new(codes::ADDRESS, message));
     }
@@ -61,6 +62,18 @@ fn read_name(fields: &FieldReader<'_>, known: &[ListenConfig]) -> Option<String>
         value.report_at_value(ValueError::new(codes::NAME, message));
     }
     Some(name)
+}
+
+/// Whether both need the same socket.
+fn collide(one: &ListenAddress, other: &ListenAddress) -> bool {
+    let includes = |all: &ListenAddress, other: &ListenAddress| match (all, other) {
+        (ListenAddress::Port(port), ListenAddress::Address(other)) => other.port() == *port,
+        (ListenAddress::Address(all), ListenAddress::Address(other)) => {
+            all.ip().is_unspecified() && all.port() == other.port() && all.is_ipv4() == other.is_ipv4()
+        }
+        _ => false,
+    };
+    one == other || includes(one, other) || includes(other, one)
 }
 
 fn is_any_port(address: &ListenAddress) -> bool {
