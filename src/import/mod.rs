@@ -156,26 +156,29 @@ fn leave_out_listener(file: &mut GatewayFile, problem: &Problem, report: &mut Im
     /// Where locations can be tried whose only listener is left out.
     const INSTEAD: &str = "127.0.0.1:8080";
     let place: usize = problem.field.strip_prefix("listen[")?.split_once(']')?.0.parse().ok()?;
-    let listen = file.listen.get_mut(place)?;
-    let source = listen.source.clone()?;
+    let source = file.listen.get(place)?.source.clone()?;
     let why = problem.suggestion.iter().fold(problem.message.clone(), |why, more| format!("{why}; {more}"));
     let says = format!("the listener is left out: {why}");
+    let is_only = file.listen.len() == 1;
+    let listen = &mut file.listen[place];
     let address = std::mem::replace(&mut listen.address, INSTEAD.to_owned());
     // Who presents no certificate must not come in by another way.
-    if address == INSTEAD || listen.fields.iter().any(|field| field.value.contains("client_ca")) {
+    if is_only && (address == INSTEAD || listen.fields.iter().any(|field| field.value.contains("client_ca")))
+    {
         return None;
     }
     report.loses(&source, &format!("listen {address}"), says);
     file.places.remove(&source);
-    listen.fields.clear();
-    if file.listen.len() > 1 {
-        let gone = file.listen.remove(place).name;
-        file.locations.retain_mut(|location| {
-            let was_bound = !location.listeners.is_empty();
-            location.listeners.retain(|name| *name != gone);
-            !was_bound || !location.listeners.is_empty()
-        });
+    if is_only {
+        listen.fields.clear();
+        return Some(());
     }
+    let gone = file.listen.remove(place).name;
+    file.locations.retain_mut(|location| {
+        let was_bound = !location.listeners.is_empty();
+        location.listeners.retain(|name| *name != gone);
+        !was_bound || !location.listeners.is_empty()
+    });
     Some(())
 }
 

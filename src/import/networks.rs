@@ -48,11 +48,25 @@ pub(super) fn first_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec<I
     Ok(IpNet::aggregate(&out))
 }
 
-/// The networks for which the longest matching prefix says `wanted`.
+/// The networks for which the longest matching prefix says `wanted`; every network is in the rules once.
 pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec<IpNet>, TooManyNetworks> {
     let mut ordered = rules.to_vec();
-    ordered.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
-    first_match(&ordered, wanted)
+    // Each network comes behind those that contain it, which wait with the networks directly inside them.
+    ordered.sort_unstable();
+    let (mut around, mut out) = (Vec::<(IpNet, bool, Vec<IpNet>)>::new(), Vec::new());
+    for next in ordered.iter().map(Some).chain([None]) {
+        let ends = |(net, ..): &mut (IpNet, _, _)| next.is_none_or(|(inner, _)| !net.contains(inner));
+        while let Some((net, says, inside)) = around.pop_if(ends) {
+            if says == wanted {
+                subtract_networks(net, &inside, &mut out)?;
+            }
+        }
+        if let Some((net, says)) = next {
+            around.iter_mut().last().into_iter().for_each(|(.., inside)| inside.push(*net));
+            around.push((*net, *says, Vec::new()));
+        }
+    }
+    Ok(IpNet::aggregate(&out))
 }
 
 /// An address, a network, or `FIRST-LAST`.
@@ -105,6 +119,33 @@ mod tests {
         let rules = nets(&[("10.0.0.0/8", true), ("10.1.0.0/16", false), ("10.1.2.0/24", true)]);
         let yes = text(longest_match(&rules, true));
         assert!(yes.contains(&"10.1.2.0/24".to_owned()) && !yes.contains(&"10.1.0.0/16".to_owned()));
+    }
+
+    #[test]
+    fn a_rule_decides_as_for_single_addresses() {
+        let mut seed = 1_u32;
+        let mut roll = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % below
+        };
+        for _ in 0..300 {
+            let mut rule = |_| {
+                let address = std::net::Ipv4Addr::new(10, 0, 0, roll(256) as u8);
+                let net = Ipv4Net::new(address, 24 + roll(9) as u8).unwrap().trunc();
+                (IpNet::V4(net), roll(2) == 0)
+            };
+            let rules: std::collections::BTreeMap<IpNet, bool> = (0..12).map(&mut rule).collect();
+            let rules: Vec<(IpNet, bool)> = rules.into_iter().rev().collect();
+            let (first, longest) = (first_match(&rules, true).unwrap(), longest_match(&rules, true).unwrap());
+            for last in 0..=255 {
+                let address = std::net::IpAddr::from([10, 0, 0, last]);
+                let around: Vec<_> = rules.iter().filter(|(net, _)| net.contains(&address)).collect();
+                let has = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&address));
+                assert_eq!(has(&first), around.first().is_some_and(|rule| rule.1), "{rules:?} {address}");
+                let deepest = around.iter().max_by_key(|(net, _)| net.prefix_len());
+                assert_eq!(has(&longest), deepest.is_some_and(|rule| rule.1), "{rules:?} {address}");
+            }
+        }
     }
 
     #[test]

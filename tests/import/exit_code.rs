@@ -161,7 +161,7 @@ fn start_backend() -> SocketAddr {
     addr
 }
 
-fn ask(addr: SocketAddr, client: u8, head: &str) -> u16 {
+pub fn ask(addr: SocketAddr, client: u8, head: &str) -> u16 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut stream = runtime.block_on(async {
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
@@ -176,7 +176,7 @@ fn ask(addr: SocketAddr, client: u8, head: &str) -> u16 {
     crate::support::http::status_of(&answer).unwrap_or(0)
 }
 
-fn head(method: &str, target: &str, host: &str, fields: &str) -> String {
+pub fn head(method: &str, target: &str, host: &str, fields: &str) -> String {
     format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n")
 }
 

@@ -13,24 +13,36 @@ fn processor_ms() -> i64 {
     now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
-/// The time to import as many locations of one zone.
-fn import_ms(count: usize, location: impl Fn(usize) -> String) -> i64 {
+/// The time to import as many parts in the place of `@`.
+fn import_ms(count: usize, around: &str, part: &dyn Fn(usize) -> String) -> i64 {
     let scratch = Scratch::new();
-    let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s;";
-    let locations: String = (0..count).map(location).collect();
-    let file = scratch.file("nginx.conf", &format!("{zone} server {{ listen 8080; {locations} }}"));
+    let parts: String = (0..count).map(part).collect();
+    let file = scratch.file("nginx.conf", &around.replace('@', &parts));
     let start = processor_ms();
     import_file(&file).expect("an import");
     processor_ms() - start
 }
 
 #[test]
-fn the_time_grows_with_the_locations_and_not_with_their_square() {
+fn the_time_grows_with_the_parts_and_not_with_their_square() {
     let body = "limit_req zone=one; proxy_pass http://127.0.0.1:9000;";
-    let flat = |n: usize| format!("location /p{n}/ {{ {body} }}\n");
-    let regex = |n: usize| format!("location ~ ^/p{n}$ {{ {body} }}\n");
-    for (name, location) in [("prefixes", &flat as &dyn Fn(usize) -> String), ("expressions", &regex)] {
-        let (few, many) = (import_ms(1000, location), import_ms(4000, location));
+    let locations = "limit_req_zone $host zone=one:1m rate=10r/s; server { listen 8080; @ }";
+    let names = "server { listen 8080; } server { listen 8080; server_name @; return 403; }";
+    let default =
+        "server { listen 8080; server_name @; return 403; } server { listen 8080; server_name *.b.test; }";
+    let geo = "geo $g { @ } server { listen 8080; if ($g) { return 403; } return 204; }";
+    let parts: [(&str, usize, &str, &dyn Fn(usize) -> String); 6] = [
+        ("prefixes", 1000, locations, &|n| format!("location /p{n}/ {{ {body} }}\n")),
+        ("expressions", 1000, locations, &|n| format!("location ~ ^/p{n}$ {{ {body} }}\n")),
+        ("servers", 1000, "@", &|n| {
+            format!("server {{ listen 8080; server_name h{n}.test w{n}.test; return 403; }}\n")
+        }),
+        ("names", 4000, names, &|n| format!("h{n}.test\n")),
+        ("names of the default", 4000, default, &|n| format!("h{n}.test\n")),
+        ("networks", 2000, geo, &|n| format!("10.{}.{}.7 1;\n", n >> 8, n & 255)),
+    ];
+    for (name, count, around, part) in parts {
+        let (few, many) = (import_ms(count, around, part), import_ms(4 * count, around, part));
         assert!(many <= 7 * few, "{name}: {few} ms, and {many} ms for four times as many");
     }
 }

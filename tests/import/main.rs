@@ -18,4 +18,5 @@ mod random_site;
 mod ratelimit;
 mod ratelimit_agrees;
 mod ratelimit_model;
+mod readings;
 mod stock;

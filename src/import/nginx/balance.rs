@@ -3,6 +3,7 @@
 use super::parser::Directive;
 use super::scope::FindingLedger;
 use super::values::{parse_time_ms, write_time};
+use crate::config::value::names::parse_header_name;
 use crate::import::gateway_file::PlannedField;
 
 /// The fields of a block beside its servers.
@@ -38,10 +39,13 @@ pub(super) fn read_balance(block: &Directive, ledger: &FindingLedger) -> Vec<Pla
                 None => ledger
                     .skips(directive, format!("the gateway has no hash of {text}; balance: round_robin")),
             },
-            ("keepalive", count) => {
-                fields.push(PlannedField::new("keepalive", count, ""));
-                ledger.differs(directive, "here it is the number for each server");
-            }
+            ("keepalive", count) => match count.parse::<u32>() {
+                Ok(count) => {
+                    fields.push(PlannedField::new("keepalive", count.to_string(), ""));
+                    ledger.differs(directive, "here it is the number for each server");
+                }
+                Err(_) => ledger.skips(directive, "it is not a number"),
+            },
             ("keepalive_timeout", text) => match parse_time_ms(text) {
                 Some(ms) if ms > 0 => {
                     fields.push(PlannedField::new("idle", write_time(ms), ""));
@@ -77,9 +81,8 @@ fn hash_source(text: &str) -> Option<String> {
         "$remote_addr" | "$binary_remote_addr" => "hash:ip".to_owned(),
         "$request_uri" | "$uri" => "hash:uri".to_owned(),
         _ => {
-            let header =
-                text.strip_prefix("$http_").filter(|name| !name.is_empty() && !name.contains('$'))?;
-            format!("hash:header:{}", header.replace('_', "-"))
+            let header = text.strip_prefix("$http_")?.replace('_', "-");
+            format!("hash:header:{}", parse_header_name(&header).ok()?)
         }
     })
 }

@@ -12,7 +12,7 @@ pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// The files that match, in the order of their names.
+/// The files that match, in the order of the bytes of their whole paths.
 ///
 /// # Errors
 /// There are too many files to look at.
@@ -33,7 +33,7 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let hidden = name.starts_with('.') && !text.starts_with('.');
                 if !hidden && matches_glob(&part_pattern, &name.chars().collect::<Vec<_>>()) {
-                    next.push(folder.join(name));
+                    next.push(folder.join(entry.file_name()));
                 }
                 if names_left == 0 || next.len() > MATCHES_MAX {
                     return Err(format!("`{}` stands for too many files", pattern.display()));
@@ -41,10 +41,10 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
                 names_left -= 1;
             }
         }
-        next.sort();
         found = next;
     }
     found.retain(|path| path.is_file());
+    found.sort_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
     Ok(found)
 }
 

@@ -1,13 +1,14 @@
 //! What the gateway says once for all servers: the client's address, the size of bodies, times of clients.
 
+use super::listeners::ListenerTable;
 use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
 use super::values::{size_of, time_of, write_size, write_time};
 use crate::config::value::names::parse_header_name;
+use crate::import::ImportFault;
 use crate::import::gateway_file::PlannedField;
 use crate::import::networks::parse_range;
 use crate::import::yaml_text::{flow_map, one_or_list, quote};
-use crate::import::{ImportFault, ImportedLine};
 
 /// nginx's default of `client_max_body_size`.
 const BODY_MAX: u64 = 1 << 20;
@@ -17,11 +18,12 @@ pub(super) fn read_server_fields(
     scopes: &[Scope<'_>],
     locations: &[Scope<'_>],
     http: &Scope<'_>,
+    listeners: &ListenerTable,
     ledger: &FindingLedger,
 ) -> Result<Vec<PlannedField>, ImportFault> {
     let mut fields =
         vec![PlannedField::new("ipv6_prefix", "128", "nginx counts each IPv6 address by itself")];
-    fields.extend(read_client_address(scopes, locations, ledger)?);
+    fields.extend(read_client_address(scopes, locations, listeners, ledger)?);
     fields.extend(read_body_size(locations, ledger)?);
     let mut times = Vec::new();
     for (name, field) in [
@@ -54,16 +56,18 @@ pub(super) fn read_server_fields(
     Ok(fields)
 }
 
-/// Where a place's `set_real_ip_from` and `real_ip_header` lead.
-fn trusted_of(scope: &Scope<'_>) -> (Vec<ImportedLine>, Option<ImportedLine>) {
-    let nets = scope.nearest("set_real_ip_from").iter().map(|directive| directive.at.clone()).collect();
-    (nets, scope.value_of("real_ip_header").map(|directive| directive.at.clone()))
+/// The proxies that a place trusts, the field with the client's address, and whether the addresses in it are followed.
+fn trusted_of<'d>(scope: &Scope<'d>) -> (Vec<&'d str>, Option<&'d str>, bool) {
+    let nets = scope.nearest("set_real_ip_from").iter().map(|directive| directive.arg(0)).collect();
+    let header = scope.value_of("real_ip_header").map(|directive| directive.arg(0));
+    (nets, header, scope.is_on("real_ip_recursive"))
 }
 
 /// `trusted_proxies` and `client_ip`, if all servers agree.
 fn read_client_address(
     scopes: &[Scope<'_>],
     locations: &[Scope<'_>],
+    listeners: &ListenerTable,
     ledger: &FindingLedger,
 ) -> Result<Vec<PlannedField>, ImportFault> {
     let Some(first) = scopes.first() else { return Ok(Vec::new()) };
@@ -110,14 +114,18 @@ fn read_client_address(
     if !source.is_empty() {
         fields.push(PlannedField::new("client_ip", quote(&source), ""));
     }
-    if let Some(directive) = directive {
-        match header.eq_ignore_ascii_case("x-forwarded-for") && !first.is_on("real_ip_recursive") {
-            true => ledger.loses(
-                directive,
-                "the right-most address that is not of a trusted proxy counts, as with `real_ip_recursive on`",
-            ),
-            false => ledger.exact(directive, "server: { client_ip }"),
+    let why = match header {
+        "proxy_protocol" if listeners.all_have_proxy_protocol(true) => "",
+        _ if header == "proxy_protocol" || !listeners.all_have_proxy_protocol(false) => {
+            "the address of a PROXY header counts where `listen` has `proxy_protocol`, and a field elsewhere"
         }
+        "X-Forwarded-For" if first.is_on("real_ip_recursive") => "",
+        _ => "of several fields or addresses the right-most one that is not of a trusted proxy counts",
+    };
+    match directive.or(first.value_of("set_real_ip_from")) {
+        Some(directive) if why.is_empty() => ledger.exact(directive, "server: { client_ip }"),
+        Some(directive) => ledger.loses(directive, why),
+        None => {}
     }
     if let Some(directive) = first.value_of("real_ip_recursive") {
         ledger.exact(directive, "");

@@ -2,11 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::location_tree::subtree_guards;
-use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
 use crate::config::value::names::parse_host_name;
-use crate::import::ImportFault;
 
 /// The names of a server, as in the field `host`.
 #[derive(Debug, Default, Clone)]
@@ -14,80 +11,71 @@ pub(super) struct ServerNames {
     pub hosts: Vec<String>,
     /// The value of `$server_name`.
     pub primary: String,
+    /// The gateway does not know some of its names.
+    pub are_incomplete: bool,
 }
 
-/// Reads the names of a server. `taken` holds the names and listeners of servers before it, which win in nginx.
+/// Reads the names of a server. `taken` holds the names and listeners of servers before it, which win in nginx;
+/// `is_everywhere`: it is the default server of all its listeners.
 pub(super) fn read_names(
-    server: &Directive,
     scope: &Scope<'_>,
     listeners: &[String],
+    is_everywhere: bool,
     taken: &mut HashSet<(String, String)>,
     ledger: &FindingLedger,
-) -> Result<ServerNames, ImportFault> {
+) -> ServerNames {
     let mut names = ServerNames::default();
     let own = scope.own_level().iter().filter(|directive| directive.name == "server_name");
-    for directive in own {
+    for directive in own.clone() {
         let mut left_out = Vec::new();
-        for name in &directive.args {
-            if names.primary.is_empty() {
-                names.primary.clone_from(name);
-            }
-            let hosts = match name.as_str() {
-                "" | "_" => continue,
-                regex if regex.starts_with('~') => {
-                    left_out.push(name.as_str());
-                    continue;
-                }
-                ending if ending.ends_with(".*") => {
-                    left_out.push(name.as_str());
-                    continue;
-                }
-                both if both.starts_with('.') => vec![both[1..].to_owned(), format!("*{both}")],
-                one => vec![one.to_owned()],
+        for name in directive.args.iter().filter(|name| !matches!(name.as_str(), "" | "_")) {
+            let hosts = match name.strip_prefix('.') {
+                Some(plain) => vec![plain.to_ascii_lowercase(), format!("*.{plain}").to_ascii_lowercase()],
+                None => vec![name.to_ascii_lowercase()],
             };
+            if hosts.iter().any(|host| parse_host_name(host.strip_prefix("*.").unwrap_or(host)).is_err()) {
+                left_out.push(name.as_str());
+                continue;
+            }
             for host in hosts {
-                let plain = host.strip_prefix("*.").unwrap_or(&host);
-                if parse_host_name(plain).is_err() {
-                    let message = format!("`{name}` is no name of a server that the gateway knows");
-                    return Err(ImportFault::new(&directive.at, message));
-                }
-                let host = host.to_ascii_lowercase();
-                let is_new =
-                    listeners.iter().filter(|listener| taken.insert((host.clone(), (*listener).clone())));
-                if is_new.count() == listeners.len() && !names.hosts.contains(&host) {
-                    names.hosts.push(host);
-                } else if !names.hosts.contains(&host) {
-                    ledger.differs(
+                let is_new = |listener: &&String| taken.insert((host.clone(), (*listener).clone()));
+                match listeners.iter().filter(is_new).count() {
+                    0 => ledger.differs(
                         directive,
                         format!("`{host}` belongs to an earlier server; nginx ignores it too"),
-                    );
+                    ),
+                    new if new == listeners.len() => names.hosts.push(host),
+                    _ => ledger.loses(
+                        directive,
+                        format!(
+                            "at some addresses `{host}` belongs to an earlier server; it is left out at all"
+                        ),
+                    ),
                 }
             }
         }
-        tell_left_out(server, directive, &left_out, ledger);
-    }
-    Ok(names)
-}
-
-fn tell_left_out(server: &Directive, directive: &Directive, left_out: &[&str], ledger: &FindingLedger) {
-    if left_out.is_empty() {
-        if !ledger.is_told(directive) {
-            ledger.exact(directive, "host");
+        let says = format!("the gateway matches no hosts by {}", left_out.join(", "));
+        match left_out.as_slice() {
+            [] if ledger.is_told(directive) => {}
+            [] => ledger.exact(directive, "host"),
+            _ if is_everywhere => ledger.exact(directive, format!("{says}: it is the default server")),
+            _ => {
+                names.are_incomplete = true;
+                ledger.loses(
+                    directive,
+                    format!("{says}: they meet the default server, or get 404 if this one refuses"),
+                );
+            }
         }
-        return;
     }
-    let says = format!(
-        "the gateway matches no hosts by {}: their requests meet the default server",
-        left_out.join(", ")
-    );
-    if subtree_guards(server) {
-        ledger.loses(directive, says);
-    } else {
-        ledger.skips(directive, says);
+    if let Some(first) = own.clone().find_map(|directive| directive.args.first()) {
+        let text = first.strip_prefix(['.', '~']).unwrap_or(first);
+        names.primary = if first.starts_with('~') { text.to_owned() } else { text.to_ascii_lowercase() };
     }
+    names
 }
 
-/// Whether a wildcard is one of `hosts` that takes `name`.
-pub(super) fn is_covered(name: &str, hosts: &[String]) -> bool {
-    hosts.iter().filter_map(|host| host.strip_prefix('*')).any(|suffix| name.ends_with(suffix))
+/// Whether one of the wildcards, given by their endings, takes `host`.
+pub(super) fn is_covered(host: &str, wildcards: &HashSet<&str>) -> bool {
+    host.match_indices('.').any(|(dot, _)| wildcards.contains(&host[dot..]))
 }

@@ -1,6 +1,6 @@
 //! `limit_req` and `limit_conn` of every location, and the limits that stand for them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::access::LimitsBehind;
 use super::key::ZoneKey;
@@ -112,6 +112,10 @@ impl<'d, 'b> LimitBook<'d, 'b> {
                 if key.parts.iter().any(|part| part == "uri") && scope.own("rewrite").is_some() {
                     self.ledger.loses(directive, "nginx counts by the path that `rewrite` makes");
                 }
+                if key.by_server && server_name.is_empty() {
+                    self.ledger
+                        .loses(directive, "the server has no name, and nginx counts nothing by an empty key");
+                }
                 let server = key.by_server.then(|| server_name.to_owned());
                 let group = self.find_group(zone_name, server, dry_run);
                 let limit_use = LimitUse { directive, group, numbers, status };
@@ -165,8 +169,9 @@ impl<'d, 'b> LimitBook<'d, 'b> {
     /// Builds the limits, once every location has been collected.
     pub fn build_limits(&self) -> PlannedLimits {
         let mut planned = PlannedLimits { limits: Vec::new(), groups: Vec::new() };
+        let mut names = HashSet::new();
         for group in &self.groups {
-            let name = unique_name(group, &planned.limits);
+            let name = unique_name(group, &mut names);
             // Groups are made from zones that were found, with keys that are understood.
             let Some((zone, key)) =
                 self.zones.find(&group.zone).and_then(|zone| Some((zone, zone.key.as_ref().ok()?)))
@@ -333,7 +338,7 @@ impl PlannedLimits {
     }
 }
 
-fn unique_name(group: &LimitGroup<'_>, known: &[NamedLimitPlan]) -> String {
+fn unique_name(group: &LimitGroup<'_>, known: &mut HashSet<String>) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     let parts = [Some(group.zone.as_str()), group.server.as_deref(), group.dry_run.then_some("dry-run")];
     let name: String =
@@ -342,9 +347,8 @@ fn unique_name(group: &LimitGroup<'_>, known: &[NamedLimitPlan]) -> String {
     if matches!(name.as_str(), "none" | "any" | "auto") {
         name.push_str("-zone");
     }
-    let is_known = |name: &str| known.iter().any(|limit| limit.name == name);
     let numbered = (2..).map(|number: usize| format!("{name}-{number}"));
-    std::iter::once(name.clone()).chain(numbered).find(|name| !is_known(name)).unwrap_or(name)
+    std::iter::once(name.clone()).chain(numbered).find(|name| known.insert(name.clone())).unwrap_or(name)
 }
 
 fn write_key(key: &ZoneKey) -> String {

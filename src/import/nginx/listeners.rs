@@ -1,9 +1,10 @@
 //! `listen` of all servers: the listeners, and which server is the default of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
+use super::closed::tell_closed;
 use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
 use crate::import::ImportFault;
@@ -14,6 +15,9 @@ use crate::import::yaml_text::{flow_map, quote};
 const IGNORED: [&str; 8] =
     ["reuseport", "bind", "deferred", "ipv6only", "so_keepalive", "backlog", "rcvbuf", "sndbuf"];
 
+/// The fields of a certificate in `tls`.
+type TlsFields = Vec<(String, String)>;
+
 /// All addresses, each with the servers that serve it.
 #[derive(Debug, Default)]
 pub(super) struct ListenerTable {
@@ -22,12 +26,12 @@ pub(super) struct ListenerTable {
 
 #[derive(Debug, Default)]
 struct Listener {
-    /// The number of each server, in the order of the file.
-    servers: Vec<usize>,
+    /// The numbers of servers, in the order of the file.
+    servers: BTreeSet<usize>,
     default: Option<usize>,
     tls: bool,
     proxy_protocol: bool,
-    certificates: Vec<Vec<(String, String)>>,
+    certificates: Vec<TlsFields>,
     source: Option<crate::import::ImportedLine>,
 }
 
@@ -38,7 +42,6 @@ impl ListenerTable {
         number: usize,
         server: &Directive,
         scope: &Scope<'_>,
-        folder: &Path,
         ledger: &FindingLedger,
     ) -> Result<(), ImportFault> {
         let own: Vec<&Directive> =
@@ -50,8 +53,9 @@ impl ListenerTable {
                 "without `listen` it is *:80, as for nginx started by root",
             );
             let listener = self.listeners.entry("0.0.0.0:80".to_owned()).or_default();
-            listener.servers.push(number);
+            listener.servers.insert(number);
             listener.source = Some(server.at.clone());
+            listener.tls |= scope.is_on("ssl");
         }
         for directive in own {
             if directive.args.iter().any(|parameter| matches!(parameter.as_str(), "quic" | "http3")) {
@@ -61,26 +65,55 @@ impl ListenerTable {
             let address = read_address(directive);
             let listener = self.listeners.entry(address).or_default();
             listener.source.get_or_insert_with(|| directive.at.clone());
-            if listener.servers.contains(&number) {
+            if !listener.servers.insert(number) {
                 return Err(ImportFault::new(&directive.at, "the server listens on this address twice"));
             }
-            listener.servers.push(number);
+            listener.tls |= scope.is_on("ssl");
             read_parameters(directive, number, listener, ledger)?;
-            if listener.tls {
-                listener.certificates.extend(read_certificate(scope, folder, ledger));
-                let authority = |fields: &Vec<(String, String)>| {
-                    fields.iter().find(|(name, _)| name == "client_ca").map(|(_, path)| path.clone())
-                };
-                let mut authorities = listener.certificates.iter().map(authority);
-                let first = authorities.next();
-                if authorities.any(|other| Some(other) != first) {
-                    let message = "clients need a certificate at some servers of this address only; the gateway \
-                                   asks for it at all of them or at none";
-                    return Err(ImportFault::new(&directive.at, message));
-                }
-            }
         }
         Ok(())
+    }
+
+    /// Reads the certificates of the servers with TLS. Returns the servers whose clients nginx asks for certificates,
+    /// and the gateway does not.
+    pub fn read_certificates(
+        &mut self,
+        scopes: &[Scope<'_>],
+        folder: &Path,
+        ledger: &FindingLedger,
+    ) -> HashSet<usize> {
+        let mut closed = HashSet::new();
+        for listener in self.listeners.values_mut().filter(|listener| listener.tls) {
+            let scopes = || listener.servers.iter().map(|number| (*number, &scopes[*number]));
+            let mut certificates: Vec<TlsFields> =
+                scopes().filter_map(|(_, scope)| read_certificate(scope, folder, ledger)).collect();
+            // Behind the files, a listener has the same fields for all its certificates.
+            let first = certificates.first().map(|fields| fields[2..].to_vec()).unwrap_or_default();
+            if certificates.iter().any(|fields| fields[2..] != first) {
+                certificates.iter_mut().for_each(|fields| fields.truncate(2));
+            }
+            let asks = |fields: &TlsFields| fields.iter().any(|(name, _)| name == "client_ca");
+            let all_ask = certificates.len() == listener.servers.len() && certificates.iter().all(asks);
+            for (number, verify) in scopes().filter_map(|(number, scope)| Some((number, find_verify(scope)?)))
+            {
+                if all_ask {
+                    ledger
+                        .differs(verify, "tls: { client_ca }: the handshake fails, where nginx answers 400");
+                } else {
+                    let why =
+                        "the gateway asks clients of all servers of an address for certificates, or none";
+                    tell_closed(verify, why, ledger);
+                    closed.insert(number);
+                }
+            }
+            listener.certificates = certificates;
+        }
+        closed
+    }
+
+    /// Whether every listener reads PROXY headers, or none does.
+    pub fn all_have_proxy_protocol(&self, wanted: bool) -> bool {
+        self.listeners.values().all(|listener| listener.proxy_protocol == wanted)
     }
 
     /// Whether all servers listen on the same addresses, so that locations need not name them.
@@ -93,14 +126,17 @@ impl ListenerTable {
         sets.all(|set| Some(set) == first) && defaults.all(|other| Some(other) == default)
     }
 
-    /// The names of the listeners of a server: those where it is the default, and the others.
-    pub fn names_of(&self, number: usize) -> (Vec<String>, Vec<String>) {
-        let served = self.listeners.iter().enumerate();
-        let served = served.filter(|(_, (_, listener))| listener.servers.contains(&number));
-        let (default, others): (Vec<_>, Vec<_>) =
-            served.partition(|(_, (_, listener))| listener.default_server() == number);
-        let name = |(place, _): (usize, _)| listener_name(place);
-        (default.into_iter().map(name).collect(), others.into_iter().map(name).collect())
+    /// The names of the listeners of every server: those where it is the default, and the others.
+    pub fn names_by_server(&self, servers: usize) -> Vec<(Vec<String>, Vec<String>)> {
+        let mut names = vec![(Vec::new(), Vec::new()); servers];
+        for (place, listener) in self.listeners.values().enumerate() {
+            for number in &listener.servers {
+                let (default, others) = &mut names[*number];
+                let list = if *number == listener.default_server() { default } else { others };
+                list.push(listener_name(place));
+            }
+        }
+        names
     }
 
     /// The listeners to write; they have names if locations need them.
@@ -123,7 +159,10 @@ impl ListenerTable {
             let name = if named { listener_name(place) } else { String::new() };
             ListenPlan { address, name, fields, source: listener.source }
         };
-        self.listeners.into_iter().enumerate().map(plan).collect()
+        let mut plans: Vec<ListenPlan> = self.listeners.into_iter().enumerate().map(plan).collect();
+        // Of two that cannot be listened on together the check refuses the last, so that nobody meets other servers.
+        plans.sort_by_key(|plan| plan.address.starts_with("0.0.0.0:") || plan.address.starts_with("[::]:"));
+        plans
     }
 }
 
@@ -180,12 +219,12 @@ fn read_parameters(
     Ok(())
 }
 
+fn find_verify<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {
+    scope.value_of("ssl_verify_client").filter(|directive| directive.arg(0) == "on")
+}
+
 /// The certificate of a server, as the fields of `tls`.
-fn read_certificate(
-    scope: &Scope<'_>,
-    folder: &Path,
-    ledger: &FindingLedger,
-) -> Option<Vec<(String, String)>> {
+fn read_certificate(scope: &Scope<'_>, folder: &Path, ledger: &FindingLedger) -> Option<TlsFields> {
     let path = |directive: &Directive| quote(&folder.join(directive.arg(0)).display().to_string());
     let (cert, key) = (scope.value_of("ssl_certificate")?, scope.value_of("ssl_certificate_key")?);
     for directive in [cert, key] {
@@ -196,11 +235,9 @@ fn read_certificate(
         ledger.exact(directive, "tls");
     }
     let mut fields = vec![("cert".to_owned(), path(cert)), ("key".to_owned(), path(key))];
-    let verify = scope.value_of("ssl_verify_client").filter(|directive| directive.arg(0) == "on");
-    if let Some(verify) = verify {
+    if find_verify(scope).is_some() {
         let ca = scope.value_of("ssl_client_certificate").or(scope.value_of("ssl_trusted_certificate"))?;
         ledger.exact(ca, "tls: { client_ca }");
-        ledger.differs(verify, "tls: { client_ca }: the handshake fails, where nginx answers 400");
         fields.push(("client_ca".to_owned(), path(ca)));
     }
     if let Some(protocols) = scope.value_of("ssl_protocols") {

@@ -18,7 +18,7 @@ mod listeners;
 mod location_tree;
 mod parser;
 mod pieces;
-mod regex_check;
+pub(super) mod regex_check;
 mod regex_scope;
 mod responses;
 mod scope;
@@ -32,12 +32,12 @@ mod zones;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::gateway_file::{GatewayFile, LocationPlan};
+use super::gateway_file::{GatewayFile, LocationPlan, close_fields};
 use super::{FindingKind, ImportFault, ImportReport, ImportedLine};
 use hosts::{ServerNames, is_covered, read_names};
 use limits::LimitBook;
 use listeners::ListenerTable;
-use location_tree::LocationNode;
+use location_tree::{LocationNode, subtree_guards};
 use parser::{ConfParser, Directive, visit_all};
 use scope::{FindingLedger, Scope, is_guard};
 use site::{SiteContext, SiteLocation, finish_location, read_site};
@@ -102,6 +102,9 @@ fn start_of(path: &Path) -> ImportedLine {
 struct ServerPlan<'d> {
     directive: &'d Directive,
     names: ServerNames,
+    /// Where it is the default.
+    default: Vec<String>,
+    other_listeners: Vec<String>,
     root: LocationNode<'d>,
 }
 
@@ -121,15 +124,16 @@ fn translate_http<'d>(
     };
     let scopes: Vec<Scope<'d>> = servers.iter().map(|server| scope.enter(server.children())).collect();
     for (number, (server, inner)) in servers.iter().zip(&scopes).enumerate() {
-        listeners.add_server(number, server, inner, folder, ledger)?;
+        listeners.add_server(number, server, inner, ledger)?;
     }
+    let closed = listeners.read_certificates(&scopes, folder, ledger);
     let (mut plans, mut taken) = (Vec::new(), HashSet::new());
-    for (number, (server, inner)) in servers.iter().zip(&scopes).enumerate() {
-        let (default, others) = listeners.names_of(number);
-        let all = [default, others].concat();
-        let names = read_names(server, inner, &all, &mut taken, ledger)?;
+    let by_server = listeners.names_by_server(servers.len());
+    for ((directive, inner), (default, other_listeners)) in servers.iter().zip(&scopes).zip(by_server) {
+        let all = [&default[..], &other_listeners].concat();
+        let names = read_names(inner, &all, other_listeners.is_empty(), &mut taken, ledger);
         let root = LocationNode::read_server(inner.clone(), ledger)?;
-        plans.push(ServerPlan { directive: server, names, root });
+        plans.push(ServerPlan { directive, names, default, other_listeners, root });
     }
     let mut context = SiteContext {
         variables: &variables,
@@ -145,16 +149,23 @@ fn translate_http<'d>(
     let mut location_scopes = Vec::new();
     plans.iter().for_each(|plan| collect_scopes(&plan.root, &mut location_scopes));
     let mut file = GatewayFile {
-        server: globals::read_server_fields(&scopes, &location_scopes, &scope, ledger)?,
+        server: globals::read_server_fields(&scopes, &location_scopes, &scope, &listeners, ledger)?,
         ..GatewayFile::default()
     };
     let named = !listeners.are_uniform();
-    for (number, site) in sites.into_iter().enumerate() {
-        let finished: Vec<LocationPlan> = site
-            .into_iter()
-            .map(|location: SiteLocation<'_>| finish_location(location, &limits, ledger))
-            .collect();
-        place_locations(number, &plans, &listeners, named, finished, &mut file.locations);
+    let names = plans.iter().flat_map(|plan| &plan.names.hosts);
+    let wildcards: HashSet<&str> = names.filter_map(|host| host.strip_prefix('*')).collect();
+    // A host without a name in the file may be one of a server that refuses.
+    let shut = plans.iter().filter(|plan| plan.names.are_incomplete && subtree_guards(plan.directive));
+    let shut: HashSet<&String> = shut.flat_map(|plan| &plan.other_listeners).collect();
+    for (number, (site, plan)) in sites.into_iter().zip(&plans).enumerate() {
+        let finish = |location: SiteLocation<'_>| finish_location(location, &limits, ledger);
+        let mut finished: Vec<LocationPlan> = site.into_iter().map(finish).collect();
+        for location in finished.iter_mut().filter(|_| closed.contains(&number)) {
+            location.fields = close_fields(std::mem::take(&mut location.fields));
+        }
+        let takes_any = !plan.default.iter().any(|listener| shut.contains(listener));
+        place_locations(plan, takes_any, &wildcards, named, &finished, &mut file.locations);
     }
     tell_judging(http, &zones, ledger);
     tell_unused(&zones, &variables, http, ledger);
@@ -172,37 +183,26 @@ fn collect_scopes<'d>(node: &LocationNode<'d>, scopes: &mut Vec<Scope<'d>>) {
 
 /// Writes the locations of a server for its hosts, and for any host where it is the default.
 fn place_locations(
-    number: usize,
-    plans: &[ServerPlan<'_>],
-    listeners: &ListenerTable,
+    ServerPlan { names, default, other_listeners, .. }: &ServerPlan<'_>,
+    takes_any: bool,
+    wildcards: &HashSet<&str>,
     named: bool,
-    locations: Vec<LocationPlan>,
+    locations: &[LocationPlan],
     out: &mut Vec<LocationPlan>,
 ) {
-    let (default, others) = listeners.names_of(number);
-    let hosts = &plans[number].names.hosts;
-    // A wildcard of another server would win over the locations for any host.
-    let covered = |host: &&String| {
-        let rivals = plans.iter().enumerate().filter(|(other, _)| *other != number);
-        rivals.clone().any(|(_, plan)| is_covered(host, &plan.names.hosts))
-    };
-    let claimed: Vec<String> = hosts.iter().filter(covered).cloned().collect();
-    let mut groups = Vec::new();
-    if !default.is_empty() {
-        groups.push((Vec::new(), default.clone()));
-        if !claimed.is_empty() {
-            groups.push((claimed, default));
-        }
-    }
-    if !others.is_empty() && !hosts.is_empty() {
-        groups.push((hosts.clone(), others));
-    }
-    for (hosts, listeners) in groups {
-        for location in &locations {
+    // A wildcard would win over the locations for any host.
+    let needs_name = |host: &&String| !takes_any || is_covered(host, wildcards);
+    let claimed: Vec<String> = names.hosts.iter().filter(needs_name).cloned().collect();
+    for (hosts, listeners, is_needed) in [
+        (&Vec::new(), default, takes_any),
+        (&claimed, default, !claimed.is_empty()),
+        (&names.hosts, other_listeners, !names.hosts.is_empty()),
+    ] {
+        for location in locations.iter().filter(|_| is_needed && !listeners.is_empty()) {
             let mut location = location.clone();
-            location.hosts.clone_from(&hosts);
+            location.hosts.clone_from(hosts);
             if named {
-                location.listeners.clone_from(&listeners);
+                location.listeners.clone_from(listeners);
             }
             out.push(location);
         }

@@ -41,18 +41,8 @@ const FILES_MAX: usize = 2_000;
 const DIRECTIVES_MAX: usize = 200_000;
 
 /// Files of types and parameters that come with nginx and neither limit nor deny.
-const STOCK_FILES: [&str; 10] = [
-    "mime.types",
-    "fastcgi_params",
-    "fastcgi.conf",
-    "uwsgi_params",
-    "scgi_params",
-    "proxy_params",
-    "koi-utf",
-    "koi-win",
-    "win-utf",
-    "modules-enabled",
-];
+const STOCK_FILES: &str = "mime.types fastcgi_params fastcgi.conf uwsgi_params scgi_params proxy_params koi-utf \
+                           koi-win win-utf modules-enabled";
 
 /// Reads a file and everything that it includes.
 pub(super) struct ConfParser {
@@ -190,7 +180,7 @@ impl ConfParser {
             return Err(ImportFault::new(&directive.at, "`include` takes one name"));
         };
         let full = self.folder.join(pattern);
-        let is_stock = |path: &Path| path.iter().any(|part| STOCK_FILES.iter().any(|name| part == *name));
+        let is_stock = |path: &Path| path.iter().any(|part| STOCK_FILES.split(' ').any(|name| part == name));
         let files = match glob::is_pattern(pattern) {
             true => glob::find_files(&full).map_err(|why| ImportFault::new(&directive.at, why))?,
             false => vec![full.clone()],

@@ -26,7 +26,8 @@ pub(super) struct ProxyTarget {
 /// The upstreams of the configuration, and those that are written.
 #[derive(Debug)]
 pub(super) struct UpstreamBook<'d, 'b> {
-    blocks: HashMap<&'d str, &'d Directive>,
+    /// By their names in lower case.
+    blocks: HashMap<String, &'d Directive>,
     ledger: &'b FindingLedger,
     pub planned: Vec<UpstreamPlan>,
     /// The places of names in `planned`.
@@ -100,13 +101,13 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
         http: &'d [Directive],
         ledger: &'b FindingLedger,
     ) -> Result<UpstreamBook<'d, 'b>, ImportFault> {
-        let mut blocks: HashMap<&str, &Directive> = HashMap::new();
+        let mut blocks: HashMap<String, &Directive> = HashMap::new();
         for directive in http.iter().filter(|directive| directive.name == "upstream") {
             let name = directive.arg(0);
             if name.is_empty() || directive.block.is_none() {
                 return Err(ImportFault::new(&directive.at, "`upstream` takes a name and a block"));
             }
-            if blocks.insert(name, directive).is_some() {
+            if blocks.insert(name.to_ascii_lowercase(), directive).is_some() {
                 return Err(ImportFault::new(&directive.at, format!("there are two upstreams `{name}`")));
             }
         }
@@ -121,7 +122,7 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
         directive: &Directive,
         is_tunnel: bool,
     ) -> Result<Option<String>, ImportFault> {
-        let block = self.blocks.get(target.authority.as_str()).copied();
+        let block = self.blocks.get(&target.authority.to_ascii_lowercase()).copied();
         let group = match block {
             Some(block) => self.read_block(block, target)?,
             None => self.read_single(target, directive)?,
@@ -134,7 +135,7 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
         if target.scheme.starts_with("grpc") {
             fields.push(PlannedField::new("protocol", "http2", ""));
         }
-        let base = upstream_name(&target.authority);
+        let base = upstream_name(block.map_or(&target.authority, |block| block.arg(0)));
         let source = block.map_or(&directive.at, |block| &block.at).clone();
         let numbered = (2..).map(|number: usize| format!("{base}-{number}"));
         for name in std::iter::once(base.clone()).chain(numbered) {
@@ -142,6 +143,14 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
                 Some(plan) if plan.servers == servers && plan.fields == fields => return Ok(Some(name)),
                 Some(_) => {}
                 None => {
+                    let known = block.filter(|_| self.planned.iter().any(|plan| plan.source == source));
+                    if let Some(block) =
+                        known.filter(|_| fields.iter().any(|field| field.name == "max_connections"))
+                    {
+                        let says =
+                            "it is written once for each set of times, and each counts connections apart";
+                        self.ledger.loses(block, says);
+                    }
                     self.places.insert(name.clone(), self.planned.len());
                     self.planned.push(UpstreamPlan { name: name.clone(), servers, fields, source });
                     return Ok(Some(name));
@@ -162,8 +171,12 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
 
     fn read_block(&self, block: &'d Directive, target: &ProxyTarget) -> Result<ServerGroup, ImportFault> {
         let (mut servers, mut failures, mut slots) = (Vec::new(), Vec::new(), Vec::new());
-        let mut slow_start = None;
-        for directive in block.children().iter().filter(|directive| directive.name == "server") {
+        let members = || block.children().iter().filter(|directive| directive.name == "server");
+        // Where the others are down, the backups serve all requests.
+        let is_spare =
+            |server: &Directive| server.args.iter().any(|word| matches!(word.as_str(), "down" | "backup"));
+        let has_backup = !members().all(is_spare);
+        for directive in members() {
             let server =
                 write_server(directive.arg(0), target).map_err(|why| ImportFault::new(&directive.at, why))?;
             let mut options = ServerOptions::default();
@@ -178,25 +191,21 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
             if options.weight != 1 {
                 fields.push(("weight".to_owned(), options.weight.to_string()));
             }
-            if options.backup {
+            if options.backup && has_backup {
                 fields.push(("backup".to_owned(), "true".to_owned()));
             }
             servers.push(if fields.len() == 1 { quote(&server) } else { flow_map(&fields) });
             failures.push((directive, options.max_fails, options.fail_timeout_ms));
             slots.push((directive, options.max_conns));
-            slow_start = slow_start.or(options.slow_start_ms);
             if !self.ledger.is_told(directive) {
                 self.ledger.exact(directive, "");
             }
         }
-        if servers.is_empty() && !block.children().iter().any(|directive| directive.name == "server") {
+        if members().next().is_none() {
             return Err(ImportFault::new(&block.at, "the upstream has no servers"));
         }
         let mut fields = read_balance(block, self.ledger);
         fields.push(self.write_ejection(&failures));
-        if let Some(ms) = slow_start.filter(|ms| *ms > 0) {
-            fields.push(PlannedField::new("slow_start", write_time(ms), ""));
-        }
         fields.extend(self.write_slots(&slots));
         self.ledger.exact(block, "");
         Ok(ServerGroup { servers, fields })
@@ -224,7 +233,7 @@ impl<'d, 'b> UpstreamBook<'d, 'b> {
         for (directive, count) in slots.iter().filter(|(_, count)| *count != least) {
             let was = if *count == 0 { "no max_conns".to_owned() } else { format!("max_conns={count}") };
             self.ledger
-                .differs(directive, format!("{was}; here all servers have the smallest number, {least}"));
+                .loses(directive, format!("{was}; here all servers have the smallest number, {least}"));
         }
         Some(PlannedField::new("max_connections", least.to_string(), "per server"))
     }
@@ -235,7 +244,6 @@ struct ServerOptions {
     max_conns: u64,
     max_fails: u64,
     fail_timeout_ms: u64,
-    slow_start_ms: Option<u64>,
     backup: bool,
     down: bool,
 }
@@ -244,15 +252,7 @@ impl Default for ServerOptions {
     /// The defaults of nginx.
     fn default() -> ServerOptions {
         let fail_timeout_ms = 10_000;
-        ServerOptions {
-            weight: 1,
-            max_conns: 0,
-            max_fails: 1,
-            fail_timeout_ms,
-            slow_start_ms: None,
-            backup: false,
-            down: false,
-        }
+        ServerOptions { weight: 1, max_conns: 0, max_fails: 1, fail_timeout_ms, backup: false, down: false }
     }
 }
 
@@ -266,12 +266,12 @@ impl ServerOptions {
         let wrong = || ImportFault::new(&directive.at, format!("`{parameter}` is no parameter of a server"));
         let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
         match parameter.split_once('=') {
-            Some(("weight", text)) => self.weight = number(text)?,
+            // The largest weight of the gateway.
+            Some(("weight", text)) => self.weight = number(text)?.min(65_535),
             Some(("max_conns", text)) => self.max_conns = number(text)?,
             Some(("max_fails", text)) => self.max_fails = number(text)?,
             Some(("fail_timeout", text)) => self.fail_timeout_ms = parse_time_ms(text).ok_or_else(wrong)?,
-            Some(("slow_start", text)) => self.slow_start_ms = Some(parse_time_ms(text).ok_or_else(wrong)?),
-            Some(("route" | "service", _)) => {
+            Some(("slow_start" | "route" | "service", _)) => {
                 ledger.skips(directive, format!("`{parameter}` is not translated"))
             }
             None if parameter == "backup" => self.backup = true,

@@ -1,6 +1,6 @@
 //! `map` and `geo`: variables whose values depend on another variable or on the address.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
 
@@ -25,8 +25,8 @@ pub(super) enum Variable<'d> {
 #[derive(Debug)]
 pub(super) struct GeoVariable<'d> {
     pub directive: &'d Directive,
-    /// Networks with their values; the longest prefix holds, and the first one is everything.
-    pub entries: Vec<(IpNet, String)>,
+    /// Networks with their values; the longest prefix holds, and each family has one of all its addresses.
+    entries: BTreeMap<IpNet, String>,
     /// Why it is not understood.
     pub obstacle: Option<String>,
 }
@@ -86,14 +86,14 @@ impl GeoVariable<'_> {
     }
 
     pub fn values(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|(_, value)| value.as_str())
+        self.entries.values().map(String::as_str)
     }
 }
 
 fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Variable<'d>, ImportFault> {
-    let mut default = String::new();
-    let mut entries: Vec<(IpNet, String)> = Vec::new();
-    let mut obstacle = None;
+    let mut entries: BTreeMap<IpNet, String> = BTreeMap::new();
+    let (mut default, mut obstacle) = (String::new(), None);
+    let by_ranges = directive.children().iter().any(|entry| entry.name == "ranges");
     match directive.args.as_slice() {
         [_] => {}
         [address, _] if matches!(address.as_str(), "$remote_addr" | "$binary_remote_addr") => {}
@@ -102,11 +102,12 @@ fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
     for entry in directive.children() {
         ledger.mark(entry);
         match (entry.name.as_str(), entry.args.as_slice()) {
-            ("default", [value]) => default.clone_from(value),
+            ("default", [value]) if by_ranges => default.clone_from(value),
+            // It stands for the networks of all addresses, of whose values the last one holds.
+            ("default", [value]) => entries.extend(all_networks().map(|net| (net, value.clone()))),
             ("ranges" | "include", _) => {}
             ("delete", [net]) => {
-                let gone = parse_range(net).unwrap_or_default();
-                entries.retain(|(net, _)| !gone.contains(net));
+                parse_range(net).iter().flatten().for_each(|net| drop(entries.remove(net)));
             }
             ("proxy" | "proxy_recursive" | "volatile", _) => {
                 obstacle = Some(format!("`{}` inside is not translated", entry.text()));
@@ -115,18 +116,13 @@ fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
                 let Some(nets) = parse_range(net) else {
                     return Err(ImportFault::new(&entry.at, format!("`{net}` is no network in `geo`")));
                 };
-                for net in nets {
-                    entries.retain(|(known, _)| *known != net);
-                    entries.push((net, value.clone()));
-                }
+                entries.extend(nets.into_iter().map(|net| (net, value.clone())));
             }
             _ => return Err(ImportFault::new(&entry.at, format!("`{}` is no entry of `geo`", entry.text()))),
         }
     }
     for whole in all_networks() {
-        if !entries.iter().any(|(net, _)| *net == whole) {
-            entries.insert(0, (whole, default.clone()));
-        }
+        entries.entry(whole).or_insert_with(|| default.clone());
     }
     Ok(Variable::Geo(GeoVariable { directive, entries, obstacle }))
 }
