@@ -10,6 +10,7 @@ mod support;
 mod cases;
 mod differential;
 mod exit_code;
+mod expressions;
 mod fuzz;
 mod hostile;
 mod ingress;

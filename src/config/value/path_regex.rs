@@ -45,7 +45,9 @@ impl PathRegex {
         pattern: &str,
         case_insensitive: bool,
     ) -> Result<PathRegex, (String, Option<Range<usize>>)> {
-        let parsed = ParserBuilder::new().case_insensitive(case_insensitive).build().parse(pattern);
+        let mut parser = ParserBuilder::new();
+        // `(?-u:.)` is one byte.
+        let parsed = parser.utf8(false).case_insensitive(case_insensitive).build().parse(pattern);
         let hir = parsed.map_err(|error| describe_parse_error(&error))?;
         let options = meta::Config::new()
             .nfa_size_limit(Some(PROGRAM_MAX_BYTES))

@@ -5,6 +5,8 @@
 //! expression that holds below one prefix only is written with that prefix before it, those of longer prefixes first,
 //! and a prefix whose paths must not meet the expressions behind is closed by an expression of its own.
 
+use std::collections::HashSet;
+
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
 use super::regex_scope::{RegexBelow, scope_regex};
@@ -73,6 +75,9 @@ pub(super) fn flatten_server<'n, 'd>(
         }
     }
     flat.extend(root.regexes().map(|node| FlatLocation { path: regex_path(&node.matching), node }));
+    // Of equal expressions the first one decides.
+    let mut known = HashSet::new();
+    flat.retain(|location| known.insert(location.path.clone()));
     flat
 }
 
@@ -115,7 +120,10 @@ fn collect_leaves<'n, 'd>(
             _ => tried.to_vec(),
         };
         let inside = if exact { Vec::new() } else { with_regexes(node, &behind) };
-        leaves.push(Leaf { path, exact, node, tried: inside.clone() });
+        let is_same = |inner: &LocationNode<'_>| inner.is_prefix() && inner.static_path() == Some(path);
+        if !node.children.iter().any(is_same) {
+            leaves.push(Leaf { path, exact, node, tried: inside.clone() });
+        }
         if !node.children.is_empty() {
             let behind = &siblings[siblings.partition_point(|other| *other <= path)..];
             let longer = behind.iter().copied().take_while(|other| other.starts_with(path));
@@ -200,20 +208,23 @@ mod tests {
     #[test]
     fn plain_locations_stay_as_they_are() {
         let conf = "location /a {} location = /b {} location ^~ /c/ {} location ~ x$ {}";
-        assert_eq!(flat_paths(conf), ["/", "/a", "= /b", "^~ /c/", "~ x$"]);
+        assert_eq!(flat_paths(conf), ["/", "/a", "= /b", "^~ /c/", r"~ x\n?$"]);
         assert_eq!(flat_paths("location / { location /a/ { location /a/b {} } }"), ["/", "/a/", "/a/b"]);
     }
 
     #[test]
     fn an_expression_inside_a_prefix_stays_below_it() {
         let conf = r"location /app/ { location ~ \.php$ {} } location ~ \.js$ {}";
-        assert_eq!(flat_paths(conf), ["/", "/app/", r"~ ^(?s-i:/app/.*)(?:\.php$)", r"~ \.js$"]);
+        assert_eq!(flat_paths(conf), ["/", "/app/", r"~ ^(?s-i:/app/.*)(?:\.php\n?$)", r"~ \.js\n?$"]);
     }
 
     #[test]
     fn a_prefix_that_stops_outer_expressions_is_closed() {
         let conf = r"location ^~ /app/ { location ~ \.php$ {} } location ~ \.js$ {}";
-        assert_eq!(flat_paths(conf), ["/", "/app/", r"~ ^(?s-i:/app/.*)(?:\.php$)", "~ ^/app/", r"~ \.js$"]);
+        assert_eq!(
+            flat_paths(conf),
+            ["/", "/app/", r"~ ^(?s-i:/app/.*)(?:\.php\n?$)", "~ ^/app/", r"~ \.js\n?$"]
+        );
         // A longer prefix of the outer level never meets the expressions inside the shorter one.
         let conf = r"location /app/ { location ~ \.php$ {} } location /app/x/ {} location ~ \.js$ {}";
         assert_eq!(
@@ -222,10 +233,10 @@ mod tests {
                 "/",
                 "/app/",
                 "/app/x/",
-                r"~ ^(?s-i:/app/x/.*)(?:\.js$)",
+                r"~ ^(?s-i:/app/x/.*)(?:\.js\n?$)",
                 "~ ^/app/x/",
-                r"~ ^(?s-i:/app/.*)(?:\.php$)",
-                r"~ \.js$"
+                r"~ ^(?s-i:/app/.*)(?:\.php\n?$)",
+                r"~ \.js\n?$"
             ]
         );
     }
@@ -233,8 +244,8 @@ mod tests {
     #[test]
     fn a_location_inside_a_closed_prefix_is_closed_before_it() {
         let conf = r"location ^~ /b/ { location /b/img {} location ~ \.php$ {} } location ~ x {}";
-        let nested = [r"~ ^(?s-i:/b/img.*)(?:\.php$)", "~ ^/b/img"];
-        let outer = [r"~ ^(?s-i:/b/.*)(?:\.php$)", "~ ^/b/", "~ x"];
+        let nested = [r"~ ^(?s-i:/b/img.*)(?:\.php\n?$)", "~ ^/b/img"];
+        let outer = [r"~ ^(?s-i:/b/.*)(?:\.php\n?$)", "~ ^/b/", "~ x"];
         assert_eq!(flat_paths(conf), [&["/", "/b/", "/b/img"][..], &nested, &outer].concat());
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::parser::Directive;
+use super::regex_check::translate_pattern;
 use super::scope::{FindingLedger, Scope, is_guard};
 use crate::import::ImportFault;
 
@@ -139,7 +140,10 @@ fn unique_key(matching: &LocationMatch) -> Option<(bool, String)> {
 
 fn read_match(directive: &Directive) -> Result<LocationMatch, ImportFault> {
     let prefix = |path: &str, no_regex| LocationMatch::Prefix { path: path.to_owned(), no_regex };
-    let regex = |pattern: &str, any_case| LocationMatch::Regex { pattern: pattern.to_owned(), any_case };
+    let regex = |pattern: &str, any_case| LocationMatch::Regex {
+        pattern: translate_pattern(pattern, any_case),
+        any_case,
+    };
     let words: Vec<&str> = directive.args.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
         ["=", path] => LocationMatch::Exact((*path).to_owned()),

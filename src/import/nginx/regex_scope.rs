@@ -21,7 +21,7 @@ pub(super) fn scope_regex(prefix: &str, pattern: &str, any_case: bool) -> RegexB
     if prefix == "/" {
         return RegexBelow::Path(format!("{mark} {pattern}"));
     }
-    let Ok(hir) = ParserBuilder::new().case_insensitive(any_case).build().parse(pattern) else {
+    let Ok(hir) = ParserBuilder::new().utf8(false).case_insensitive(any_case).build().parse(pattern) else {
         // The reader of paths reports it.
         return RegexBelow::Path(format!("{mark} {pattern}"));
     };
