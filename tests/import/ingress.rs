@@ -51,13 +51,76 @@ fn annotations_become_limits() {
     assert_eq!(yaml["limits"]["prod-shop-connections"]["max_concurrent"].as_u64(), Some(7));
     let paths: Vec<_> =
         yaml["locations"].as_sequence().unwrap().iter().map(|l| l["path"].as_str().unwrap()).collect();
-    assert_eq!(paths, ["= /api", "/api/", "= /exact", "/raw"]);
+    // A rewrite makes expressions of all paths, the longest first.
+    assert_eq!(paths, ["~* ^/exact", "~* ^/raw", "~* ^/api"]);
     let first = &yaml["locations"][0];
     assert_eq!(first["limits"].as_sequence().unwrap().len(), 3);
     assert_eq!(first["bandwidth"]["burst"].as_str(), Some("128KiB"));
     let server = &yaml["upstreams"]["prod-api-8080"]["servers"][0];
     assert_eq!(server.as_str(), Some("http://api.prod.svc.cluster.local:8080"));
     assert_eq!(imported.report.count_lost(), 0, "{}", imported.report.render_text());
+}
+
+/// An Ingress of one path at `a.test`.
+fn ingress_of(name: &str, annotations: &str, kind: &str, path: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{ name: {name}, annotations: {{ {annotations} }} }}\n\
+         spec: {{ rules: [{{ host: a.test, http: {{ paths: [{{ path: \"{path}\", pathType: {kind}, backend: \
+         {{ service: {{ name: {name}, port: {{ number: 80 }} }} }} }}] }} }}] }}\n---\n"
+    )
+}
+
+fn paths_of(text: &str) -> Vec<(String, String)> {
+    let scratch = Scratch::new();
+    let imported = import_file(&scratch.file("ingress.yaml", text)).unwrap();
+    let yaml: serde_yaml::Value = serde_yaml::from_str(&imported.yaml).unwrap();
+    let text =
+        |location: &serde_yaml::Value, name: &str| location[name].as_str().unwrap_or_default().to_owned();
+    let locations = yaml["locations"].as_sequence().unwrap();
+    locations.iter().map(|location| (text(location, "path"), text(location, "upstream"))).collect()
+}
+
+#[test]
+fn one_ingress_makes_expressions_of_all_paths_of_a_host() {
+    let prefix = "nginx.ingress.kubernetes.io/";
+    let own = |name: &str| format!("default-{name}-80");
+    let admin = ingress_of(
+        "admin",
+        &format!("{prefix}rewrite-target: /$2"),
+        "ImplementationSpecific",
+        "/admin(/|$)(.*)",
+    );
+    let all = [ingress_of("all", "", "Prefix", "/"), ingress_of("x", "", "Prefix", "/x"), admin].concat();
+    let expected =
+        [(r"~* ^/admin(/|\n?$)(.*)", "admin"), ("~* ^/x/", "x"), ("~* ^/x", "x"), ("~* ^/", "all")];
+    assert_eq!(paths_of(&all), expected.map(|(path, name)| (path.to_owned(), own(name))));
+    let used = ingress_of("api", &format!("{prefix}use-regex: \"true\""), "Prefix", "/api/.*");
+    let all = [ingress_of("all", "", "Exact", "/Skip"), used].concat();
+    let expected = [("~* ^/api/.*", "api"), ("~* (?-u:^/Skip)", "all")];
+    assert_eq!(paths_of(&all), expected.map(|(path, name)| (path.to_owned(), own(name))));
+    // The exact path of another Ingress is not that of the prefix.
+    let all = [ingress_of("all", "", "Prefix", "/x"), ingress_of("one", "", "Exact", "/x")].concat();
+    let expected = [("= /x", "one"), ("/x/", "all")];
+    assert_eq!(paths_of(&all)[..2], expected.map(|(path, name)| (path.to_owned(), own(name))));
+}
+
+#[test]
+fn redirects_and_further_hosts_are_lost() {
+    let prefix = "nginx.ingress.kubernetes.io/";
+    let scratch = Scratch::new();
+    for (annotation, is_closed) in [
+        ("permanent-redirect: https://b.test/", true),
+        ("temporal-redirect: https://b.test/", true),
+        ("app-root: /app", false),
+        ("from-to-www-redirect: \"true\"", false),
+        ("force-ssl-redirect: \"true\"", false),
+        ("server-alias: b.test", false),
+    ] {
+        let text = ingress_of("all", &format!("{prefix}{annotation}"), "Prefix", "/");
+        let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
+        assert_eq!(imported.report.count_lost(), 1, "{}", imported.yaml);
+        assert_eq!(imported.yaml.contains("    respond: { status: 403 }"), is_closed, "{}", imported.yaml);
+    }
 }
 
 #[test]

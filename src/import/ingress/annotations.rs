@@ -3,6 +3,7 @@
 use super::object::{IngressObject, IngressPath, PathKindOfIngress};
 use crate::import::gateway_file::{NamedLimitPlan, PlannedField};
 use crate::import::networks::parse_range;
+use crate::import::nginx::regex_check::translate_pattern;
 use crate::import::yaml_text::{flow_map, one_or_list, quote, write_rate};
 use crate::import::{FindingKind, ImportFault, ImportReport, ImportedLine};
 
@@ -19,49 +20,18 @@ pub(super) struct IngressRules {
     /// `http` or `https`.
     pub scheme: &'static str,
     use_regex: bool,
+    rewrite_target: Option<String>,
 }
 
 /// Annotations that change other things than limits and access.
-const HARMLESS: &[&str] = &[
-    "rewrite-target",
-    "app-root",
-    "ssl-redirect",
-    "force-ssl-redirect",
-    "proxy-buffering",
-    "proxy-buffer-size",
-    "proxy-buffers-number",
-    "proxy-request-buffering",
-    "proxy-http-version",
-    "proxy-max-temp-file-size",
-    "proxy-busy-buffers-size",
-    "enable-access-log",
-    "enable-rewrite-log",
-    "enable-opentracing",
-    "enable-opentelemetry",
-    "service-upstream",
-    "affinity",
-    "affinity-mode",
-    "upstream-hash-by",
-    "upstream-vhost",
-    "load-balance",
-    "enable-cors",
-    "connection-proxy-header",
-    "x-forwarded-prefix",
-    "preserve-trailing-slash",
-    "http2-push-preload",
-    "from-to-www-redirect",
-    "ssl-ciphers",
-    "ssl-prefer-server-ciphers",
-    "client-body-buffer-size",
-    "proxy-send-timeout",
-    "default-backend",
-    "server-alias",
-    "permanent-redirect",
-    "permanent-redirect-code",
-    "temporal-redirect",
-    "custom-headers",
-    "backend-protocol",
-];
+const HARMLESS: &str = "\
+    rewrite-target ssl-redirect proxy-buffering proxy-buffer-size proxy-buffers-number \
+    proxy-request-buffering proxy-http-version proxy-max-temp-file-size proxy-busy-buffers-size \
+    enable-access-log enable-rewrite-log enable-opentracing enable-opentelemetry service-upstream affinity \
+    affinity-mode upstream-hash-by upstream-vhost load-balance enable-cors connection-proxy-header \
+    x-forwarded-prefix preserve-trailing-slash http2-push-preload ssl-ciphers ssl-prefer-server-ciphers \
+    client-body-buffer-size proxy-send-timeout default-backend permanent-redirect-code \
+    temporal-redirect-code custom-headers backend-protocol";
 
 /// Beginnings of such names. What belongs to a check says nothing without it.
 const FAMILIES: [&str; 7] = [
@@ -98,6 +68,7 @@ pub(super) fn read_rules(
         is_closed: false,
         scheme: "http",
         use_regex: false,
+        rewrite_target: None,
     };
     let (mut access, mut times) = (Vec::new(), Vec::new());
     for (at, key, value) in &object.annotations {
@@ -171,7 +142,16 @@ fn skip_annotation(
         rules.is_closed = true;
         return;
     }
-    if HARMLESS.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family)) {
+    if name == "rewrite-target" {
+        rules.rewrite_target = Some(value.to_owned());
+    }
+    if matches!(name, "permanent-redirect" | "temporal-redirect") {
+        let says = "its paths answer 403: write the redirect into the field `redirect`";
+        report.add(FindingKind::Closed, at, &text, says.to_owned());
+        rules.is_closed = true;
+    } else if HARMLESS.split(' ').any(|known| known == name)
+        || FAMILIES.iter().any(|family| name.starts_with(family))
+    {
         report.skips(at, &text, "it neither limits nor denies; write its field by hand if you need it");
     } else {
         report.loses(at, &text, "it is not translated, and may limit or deny");
@@ -278,19 +258,27 @@ fn build_limits(
 }
 
 impl IngressRules {
-    /// The paths of gateway.yaml, as ingress-nginx writes them for nginx.
-    pub fn write_paths(&self, path: &IngressPath) -> Vec<String> {
+    /// Whether ingress-nginx matches all paths of the host by expressions because of this one.
+    pub fn makes_expressions(&self, path: &IngressPath) -> bool {
+        self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)
+    }
+
+    /// The paths of gateway.yaml, as ingress-nginx writes them for nginx; `by_regex`: as expressions.
+    pub fn write_paths(&self, path: &IngressPath, by_regex: bool) -> Vec<String> {
         let text = path.path.as_str();
-        if self.use_regex {
-            return vec![format!("~* ^{text}")];
+        let folder = text.trim_end_matches('/');
+        let is_folder = path.kind == PathKindOfIngress::Prefix && !folder.is_empty();
+        if by_regex {
+            let write = |text: &str| format!("~* {}", translate_pattern(&format!("^{text}"), true));
+            return match is_folder && !self.makes_expressions(path) {
+                true => vec![write(&format!("{folder}/")), write(folder)],
+                false => vec![write(text)],
+            };
         }
         match path.kind {
             PathKindOfIngress::Exact => vec![format!("= {text}")],
-            PathKindOfIngress::ImplementationSpecific => vec![text.to_owned()],
-            PathKindOfIngress::Prefix => match text.trim_end_matches('/') {
-                "" => vec!["/".to_owned()],
-                folder => vec![format!("= {folder}"), format!("{folder}/")],
-            },
+            _ if is_folder => vec![format!("= {folder}"), format!("{folder}/")],
+            _ => vec![text.to_owned()],
         }
     }
 }

@@ -6,12 +6,17 @@
 mod annotations;
 mod object;
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::rc::Rc;
+
 use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan, close_fields};
+use super::nginx::regex_check::is_usable_path;
 use super::source::SourceText;
 use super::yaml_text::{one_or_list, quote};
 use super::{ImportFault, ImportReport};
 use annotations::{IngressRules, read_rules};
-use object::{IngressObject, IngressPath, PortRef, ServiceTable, read_objects};
+use object::{IngressObject, IngressPath, PathKindOfIngress, PortRef, ServiceTable, read_objects};
 
 /// Imports the Ingress objects of a file; its services name the ports.
 pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, ImportReport), ImportFault> {
@@ -23,10 +28,24 @@ pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, Import
     let note = "ingress-nginx counts each IPv6 address by itself";
     let mut file =
         GatewayFile { server: vec![PlannedField::new("ipv6_prefix", "128", note)], ..GatewayFile::default() };
+    let (mut paths, mut regex_hosts) = (Vec::new(), HashSet::new());
     for object in &objects {
-        let rules = read_rules(object, &mut report)?;
+        let rules = Rc::new(read_rules(object, &mut report)?);
         file.limits.extend(rules.limits.iter().cloned());
-        add_object(object, &rules, &services, &mut file, &mut report)?;
+        note_object(object, &mut file, &mut report);
+        for path in &object.paths {
+            regex_hosts.extend(rules.makes_expressions(path).then_some(&path.host));
+            paths.push((object, rules.clone(), path));
+        }
+    }
+    // ingress-nginx tries the expressions of a host by their lengths; an exact path is not that of a prefix, too.
+    paths.sort_by_key(|(_, _, IngressPath { host, path, kind, .. })| {
+        let text = if regex_hosts.contains(host) { path.as_str() } else { "" };
+        (Reverse((text.len(), text)), *kind != PathKindOfIngress::Exact)
+    });
+    for (object, rules, path) in paths {
+        let by_regex = regex_hosts.contains(&path.host);
+        add_path((object, path, by_regex), &rules, &services, &mut file, &mut report)?;
     }
     close_hosts(&mut file);
     Ok((file, report))
@@ -53,13 +72,7 @@ fn close_hosts(file: &mut GatewayFile) {
     }
 }
 
-fn add_object(
-    object: &IngressObject,
-    rules: &IngressRules,
-    services: &ServiceTable,
-    file: &mut GatewayFile,
-    report: &mut ImportReport,
-) -> Result<(), ImportFault> {
+fn note_object(object: &IngressObject, file: &mut GatewayFile, report: &mut ImportReport) {
     for (at, secret) in &object.tls {
         let says = "write the certificate into the field listen[].tls: a Secret is not a file";
         report.skips(at, &format!("tls {secret}"), says);
@@ -68,36 +81,44 @@ fn add_object(
         let lines = object.annotations.iter().map(|(at, ..)| (at.clone(), first.at.clone()));
         file.places.extend(lines);
     }
-    for path in &object.paths {
-        let upstream = add_upstream(object, path, services, rules, file, report)?;
-        for written in rules.write_paths(path) {
-            let hosts: Vec<String> = path.host.clone().into_iter().collect();
-            let same = |known: &LocationPlan| known.path == written && known.hosts == hosts;
-            if file.locations.iter().any(same) {
-                let says = "an earlier Ingress has the same host and path and wins";
-                report.differs(&path.at, &format!("path {}", path.path), "", says);
-                continue;
-            }
-            let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
-            if rules.is_closed {
-                fields = close_fields(fields);
-            }
-            if !rules.limits.is_empty() {
-                let names: Vec<String> = rules.limits.iter().map(|limit| quote(&limit.name)).collect();
-                fields.push(PlannedField::new("limits", one_or_list(&names), ""));
-            }
-            fields.extend(rules.location_fields.iter().cloned());
-            let plan = LocationPlan {
-                path: written,
-                hosts,
-                fields,
-                source: Some(path.at.clone()),
-                ..LocationPlan::default()
-            };
-            file.locations.push(plan);
+}
+
+fn add_path(
+    (object, path, by_regex): (&IngressObject, &IngressPath, bool),
+    rules: &IngressRules,
+    services: &ServiceTable,
+    file: &mut GatewayFile,
+    report: &mut ImportReport,
+) -> Result<(), ImportFault> {
+    let upstream = add_upstream(object, path, services, rules, file, report)?;
+    for written in rules.write_paths(path, by_regex) {
+        is_usable_path(&written).map_err(|why| ImportFault::new(&path.at, why))?;
+        let hosts: Vec<String> = path.host.clone().into_iter().collect();
+        let same = |known: &LocationPlan| known.path == written && known.hosts == hosts;
+        if file.locations.iter().any(same) {
+            let says = "an earlier Ingress has the same host and path and wins";
+            report.differs(&path.at, &format!("path {}", path.path), "", says);
+            continue;
         }
-        report.exact(&path.at, &format!("path {}", path.path), format!("upstream {upstream}"));
+        let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
+        if rules.is_closed {
+            fields = close_fields(fields);
+        }
+        if !rules.limits.is_empty() {
+            let names: Vec<String> = rules.limits.iter().map(|limit| quote(&limit.name)).collect();
+            fields.push(PlannedField::new("limits", one_or_list(&names), ""));
+        }
+        fields.extend(rules.location_fields.iter().cloned());
+        let plan = LocationPlan {
+            path: written,
+            hosts,
+            fields,
+            source: Some(path.at.clone()),
+            ..LocationPlan::default()
+        };
+        file.locations.push(plan);
     }
+    report.exact(&path.at, &format!("path {}", path.path), format!("upstream {upstream}"));
     Ok(())
 }
 
