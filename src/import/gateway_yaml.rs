@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::gateway_file::{DomainRulePlan, GatewayFile, ListenPlan, LocationPlan, PlannedField, ServicePlan};
-use super::yaml_text::{flow_map, one_or_list, quote};
+use super::report::clean;
+use super::yaml_text::{as_value, flow_map, one_or_list, quote};
 use super::{ImportFinding, ImportReport, ImportedLine, gateway_file};
 
 /// What was lost, by the source of the part where it is noted.
@@ -60,7 +61,7 @@ fn write_parts(file: &GatewayFile, notes: &mut LossNotes<'_>) -> String {
     for gateway_file::UpstreamPlan { name, servers, fields, source } in &file.upstreams {
         write_losses(&mut out, "  ", Some(source), notes);
         let _ = writeln!(out, "  {}:  {}\n    servers:", quote(name), comment(Some(source)));
-        servers.iter().for_each(|server| out.extend(["      - ", server, "\n"]));
+        servers.iter().for_each(|server| out.extend(["      - ", &as_value(server), "\n"]));
         write_fields(&mut out, "    ", fields);
     }
     if !file.limits.is_empty() {
@@ -133,17 +134,10 @@ fn write_fields(out: &mut String, indent: &str, fields: &[PlannedField]) {
     for PlannedField { name, value, note } in fields {
         let note = if note.is_empty() { String::new() } else { format!("  # {}", clean(note)) };
         // Writing into a String cannot fail.
-        let _ = writeln!(out, "{indent}{name}: {value}{note}");
+        let _ = writeln!(out, "{indent}{name}: {}{note}", as_value(value));
     }
 }
 
 fn comment(source: Option<&ImportedLine>) -> String {
     source.map(|source| format!("# {}", clean(&source.to_string()))).unwrap_or_default()
-}
-
-/// A comment ends with its line.
-fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') { '?' } else { c })
-        .collect()
 }

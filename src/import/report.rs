@@ -100,7 +100,7 @@ impl ImportReport {
         if directive.chars().count() > DIRECTIVE_CHARS_MAX {
             directive = directive.chars().take(DIRECTIVE_CHARS_MAX).chain(['…']).collect();
         }
-        let finding = ImportFinding { at: at.clone(), kind, directive, says };
+        let finding = ImportFinding { at: at.clone(), kind, directive, says: clean(&says) };
         if self.seen.insert(finding.clone()) {
             self.findings.push(finding);
         }
@@ -176,6 +176,11 @@ impl ImportReport {
         // Only maps with odd keys fail to serialize, and there are none.
         serde_json::to_string_pretty(&body).unwrap_or_default() + "\n"
     }
+}
+
+/// One line of text: a comment ends with its line.
+pub(super) fn clean(text: &str) -> String {
+    text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'), "?")
 }
 
 impl FindingLine<'_> {

@@ -1,5 +1,7 @@
 //! Scalars, lists and mappings in YAML's flow style.
 
+use std::borrow::Cow;
+
 /// A scalar in double quotes, or as it is where no quotes are needed. `${` is written as `$${`.
 pub(super) fn quote(text: &str) -> String {
     quote_template(&text.replace("${", "$${"))
@@ -35,18 +37,42 @@ pub(super) fn quote_template(text: &str) -> String {
     out
 }
 
+/// The value that stands in the file for `text`: one that is written already stays as it is, and any other text is
+/// quoted, so that no text of an imported file is read as YAML.
+pub(super) fn as_value(text: &str) -> Cow<'_, str> {
+    let (mut depth, mut quoted, mut escaped, mut before) = (0_i32, false, false, ' ');
+    let is_sound = |c: char| {
+        let is_escaped = escaped;
+        escaped = quoted && !is_escaped && c == '\\';
+        let before = std::mem::replace(&mut before, c);
+        match c {
+            '"' if quoted => quoted = is_escaped,
+            _ if quoted => return !c.is_control(),
+            '"' if !matches!(before, ' ' | '[') => return false,
+            '"' => quoted = true,
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth -= 1,
+            ',' | ' ' => return depth > 0,
+            _ => return c.is_ascii_alphanumeric() || "-_./%:".contains(c),
+        }
+        depth >= 0
+    };
+    let is_written = text.chars().all(is_sound) && depth == 0 && !quoted && !matches!(before, ' ' | ':');
+    if is_written { Cow::Borrowed(text) } else { Cow::Owned(quote(text)) }
+}
+
 /// One value as it is, several as a list.
 pub(super) fn one_or_list(items: &[String]) -> String {
     match items {
-        [one] => one.clone(),
-        items => format!("[{}]", items.join(", ")),
+        [one] => as_value(one).into_owned(),
+        items => format!("[{}]", items.iter().map(|item| as_value(item)).collect::<Vec<_>>().join(", ")),
     }
 }
 
-/// `{ a: b, c: d }` of fields that are written already.
+/// `{ a: b, c: d }` of names and values.
 pub(super) fn flow_map(fields: &[(String, String)]) -> String {
-    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    format!("{{ {} }}", fields.join(", "))
+    let write = |(name, value): &(String, String)| format!("{}: {}", as_value(name), as_value(value));
+    format!("{{ {} }}", fields.iter().map(write).collect::<Vec<_>>().join(", "))
 }
 
 /// A rate of gateway.yaml for thousandths per second.
@@ -64,6 +90,37 @@ pub(super) fn write_rate(thousandths: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_is_no_value_is_quoted() {
+        let field = |value: &str| flow_map(&[("a".to_owned(), value.to_owned())]);
+        for value in ["10", "100%", "hash:ip", "{}", "\"x, \\\" y: z\"", "[1, { \"b c\": [d, \"\"], e: f }]"]
+        {
+            assert_eq!(as_value(value), value);
+            assert_eq!(field(value), format!("{{ a: {value} }}"));
+        }
+        let deep = "[".repeat(100_000);
+        for text in [
+            "",
+            "a b",
+            "a:",
+            "1, b: 2",
+            "x\n  b: 1",
+            "x #",
+            "\"a\" b",
+            "{ a: 1 } x",
+            "[a",
+            "a\"b, c\"",
+            "&a",
+            &deep,
+        ] {
+            assert_eq!(
+                (as_value(text), field(text)),
+                (quote(text).into(), format!("{{ a: {} }}", quote(text)))
+            );
+            assert_eq!(one_or_list(&[text.to_owned(), "x".to_owned()]), format!("[{}, x]", quote(text)));
+        }
+    }
 
     #[test]
     fn scalars_are_quoted_where_needed() {

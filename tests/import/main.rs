@@ -15,6 +15,7 @@ mod fuzz;
 mod hostile;
 mod ingress;
 mod nginx_model;
+mod quoting;
 mod random_site;
 mod ratelimit;
 mod ratelimit_agrees;
