@@ -13,8 +13,11 @@ fn processor_ms() -> i64 {
     now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
+/// The part of a number.
+type Part<'p> = &'p dyn Fn(usize) -> String;
+
 /// The time to import as many parts in the place of `@`.
-fn import_ms(count: usize, around: &str, part: &dyn Fn(usize) -> String) -> i64 {
+fn import_ms(count: usize, around: &str, part: Part<'_>) -> i64 {
     let scratch = Scratch::new();
     let parts: String = (0..count).map(part).collect();
     let file = scratch.file("nginx.conf", &around.replace('@', &parts));
@@ -31,7 +34,7 @@ fn the_time_grows_with_the_parts_and_not_with_their_square() {
     let default =
         "server { listen 8080; server_name @; return 403; } server { listen 8080; server_name *.b.test; }";
     let geo = "geo $g { @ } server { listen 8080; if ($g) { return 403; } return 204; }";
-    let parts: [(&str, usize, &str, &dyn Fn(usize) -> String); 6] = [
+    let parts: [(&str, usize, &str, Part<'_>); 6] = [
         ("prefixes", 1000, locations, &|n| format!("location /p{n}/ {{ {body} }}\n")),
         ("expressions", 1000, locations, &|n| format!("location ~ ^/p{n}$ {{ {body} }}\n")),
         ("servers", 1000, "@", &|n| {
