@@ -69,6 +69,33 @@ fn slow_uploads_stop_their_own_network_alone() {
     in_flight(&gateway, 0);
 }
 
+/// The room of a POST is free once the server has its body, however long it thinks, and that of a longer body once its
+/// beginning is sent.
+#[test]
+fn a_body_that_was_sent_gives_its_room_back() {
+    let gate = Gate::default();
+    let upstream = Upstream::holding("/think", &gate);
+    let gateway = Gateway::start(&format!(
+        "server: {{ {SERVER} }}\nlimits:\n\
+         \x20 model: {{ key: json:/model, rate: 1000/s }}\n\
+         \x20 tokens: {{ key: global, rate: 1000/s, charge: {{ units: llm, reserve: {{ from: json:/n }} }} }}\nlocations:\n\
+         \x20 - {{ path: /, upstream: \"{url}\", limits: model, body_peek: 256KiB, timeout: 5s }}\n\
+         \x20 - {{ path: /slow, upstream: \"{url}\", limits: tokens, body_peek: 200KiB }}\n",
+        url = upstream.url()
+    ));
+    let whole = || ask(HONEST, 256 << 10);
+    for bytes in [1_000, 250_000] {
+        let (mut thinking, before) = (gateway.client(), upstream.count());
+        thinking.send(post("/think", &body(bytes)).header("X-Forwarded-For", HONEST).bytes());
+        eventually("the body to arrive", || upstream.count() > before);
+        gateway.ask(&whole()).expect(200);
+    }
+    let _slow = upload(&gateway, HONEST, 250_000);
+    in_flight(&gateway, 1);
+    gateway.ask(&whole()).expect(200);
+    gate.open();
+}
+
 /// A body that waits for room holds no slot, and gets an honest answer when its time is over.
 #[test]
 fn a_wait_for_room_ends() {

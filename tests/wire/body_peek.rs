@@ -247,6 +247,7 @@ fn a_body_that_is_at_hand_is_sent_again() {
         (status, upstream.count())
     };
     assert_eq!(retried("PUT", "limits: model"), (200, 3));
+    assert_eq!(retried("QUERY", "limits: model"), (200, 3));
     assert_eq!(retried("POST", "limits: model"), (503, 1), "a POST never runs twice");
     assert_eq!(retried("PUT", "limits: []"), (503, 1), "a streamed body is gone");
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -192,12 +192,7 @@ fn earlier_of(first: Option<Instant>, second: Option<Instant>) -> Option<Instant
 /// Whether the request is still available with its body, if it has one, and has an idempotent method (RFC 9110,
 /// section 9.2.2).
 pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
-    let Some(request) = request else { return false };
-    let is_idempotent = matches!(
-        *request.method(),
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
-    );
-    is_idempotent && request.body().is_at_hand()
+    request.as_ref().is_some_and(|request| request.method().is_idempotent() && request.body().is_at_hand())
 }
 
 /// Discards a response before its request is retried; its connection is kept if the rest of the response is short.

@@ -141,7 +141,15 @@ impl Http1Connection {
     ) -> (SendOutcome, Option<UploadTask>) {
         let mut reader = HeadReader::new(request.method());
         let mut upload = Some(self.state.borrow_mut().start_request(request, added));
-        let head = poll_fn(|cx| self.state.borrow_mut().poll_head(cx, &mut upload, &mut reader)).await;
+        let polling = poll_fn(|cx| {
+            let polled = self.state.borrow_mut().poll_head(cx, &mut upload, &mut reader);
+            // No retry needs the body of such a request once it was sent, so its memory is free.
+            if upload.is_none() && !request.method().is_idempotent() {
+                *request.body_mut() = RequestBody::Consumed;
+            }
+            polled
+        });
+        let head = polling.await;
         let ResponseHead { status, headers, framing, keeps_alive } = match head {
             Ok(Some(head)) => head,
             Ok(None) => return (SendOutcome::Unsent, None),

@@ -198,8 +198,12 @@ impl Upload {
         }
         if count > of_buffer {
             self.piece.advance(count - of_buffer);
-            if self.piece.is_empty() && self.framing == RequestFraming::Chunked {
-                self.write_buffer.extend_from_slice(b"\r\n");
+            if self.piece.is_empty() {
+                // Even an empty part would keep the memory of the whole.
+                self.piece = Bytes::new();
+                if self.framing == RequestFraming::Chunked {
+                    self.write_buffer.extend_from_slice(b"\r\n");
+                }
             }
         }
         Poll::Ready(Ok(()))

@@ -110,8 +110,8 @@ section! {
     /// Tries after the first one.
     ATTEMPTS: Number = Number(0, 10), "attempts", "1", "2";
     /// The failures that are tried again: no connection, and a request that the server did not accept; for GET, HEAD,
-    /// OPTIONS, TRACE, PUT and DELETE without a body also no response in time (`timeout`) and responses with these
-    /// statuses. A list replaces the default one.
+    /// OPTIONS, TRACE, QUERY, PUT and DELETE without a body also no response in time (`timeout`) and responses with
+    /// these statuses. A list replaces the default one.
     WHEN: OneOrMore<RetryReasonText> = OneOrMore(RetryReasonText),
         "when", "[connect, refused]", "[connect, refused, 502-504]";
     /// The share of requests that may be retries; three at a time are always allowed.
