@@ -69,6 +69,56 @@ fn slow_uploads_stop_their_own_network_alone() {
     in_flight(&gateway, 0);
 }
 
+/// One client holds half of its network's room, so neighbours go on.
+#[test]
+fn slow_uploads_of_a_client_leave_room_to_its_neighbours() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "server: {{ {SERVER} }}\nlimits: {{ model: {{ key: json:/model, rate: 1000/s }} }}\nlocations:\n\
+         \x20 - {{ path: /, upstream: \"{}\", limits: model, body_peek: 32KiB, timeout: 10s }}\n",
+        upstream.url()
+    ));
+    let slow: Vec<Client> = (0..12).map(|_| upload(&gateway, &format!("{SLOW}.1"), 30_000)).collect();
+    in_flight(&gateway, 12);
+    for neighbour in 2..6 {
+        gateway.ask(&ask(&format!("{SLOW}.{neighbour}"), 30_000)).expect(200);
+    }
+    drop(slow);
+    in_flight(&gateway, 0);
+}
+
+/// The bodies of one client take an eighth of `max_waiting`, those of its network a quarter.
+#[test]
+fn slow_uploads_leave_others_their_places() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "server: {{ {SERVER}, max_waiting: 400 }}\nlimits:\n\
+         \x20 model: {{ key: json:/model, rate: 1000/s }}\n\
+         \x20 line: {{ key: global, algorithm: leaky_bucket, rate: 5/s, queue: 9 }}\nlocations:\n\
+         \x20 - {{ path: /, upstream: \"{url}\", limits: model }}\n\
+         \x20 - {{ path: /line, upstream: \"{url}\", limits: line }}\n",
+        url = upstream.url()
+    ));
+    // A stream without a length weighs 17, an upload over HTTP/1 one.
+    let mut h2 = H2::open(gateway.addr());
+    let fields = h2_raw::request("POST", "/", &[("x-forwarded-for", "203.0.113.1")]);
+    for stream in (0..40u32).map(|n| 2 * n + 1) {
+        h2.send(h2_raw::HEADERS, h2_raw::END_HEADERS, stream, &h2_raw::block(&fields));
+        h2.send(h2_raw::DATA, 0, stream, b"{");
+    }
+    let _slow: Vec<Client> =
+        (0..60).map(|n| upload(&gateway, &format!("{SLOW}.{}", 1 + n / 30), 100)).collect();
+    eventually("all uploads to be read or refused", || {
+        let refused = gateway.metric("sluicegate_faults_total", &["too_many_waiting"]);
+        gateway.metric("sluicegate_requests_in_flight", &[]) + refused == 100.0
+    });
+    gateway.ask(&ask(HONEST, 1_000)).expect(200);
+    gateway.ask(&ask(&format!("{SLOW}.3"), 1_000)).expect(200);
+    let line = volley(gateway.addr(), (0..3).map(|_| get("/line").header("X-Forwarded-For", HONEST)));
+    assert_eq!(volley::count(&line, 200), 3);
+    drop(h2);
+}
+
 /// The room of a POST is free once the server has its body, however long it thinks, and that of a longer body once its
 /// beginning is sent.
 #[test]

@@ -129,11 +129,12 @@ fn streams_have_the_same_time() {
     assert_idle(&gateway);
 }
 
-/// Bodies that are read wait by their heads alone; their bytes count in `server.body_memory`.
+/// Bodies that are read wait by their heads alone, in the eighth of their client; their bytes count in
+/// `server.body_memory`.
 #[test]
 fn bodies_that_are_read_are_waiting_requests() {
     let upstream = Upstream::ok();
-    let gateway = start(&upstream, "server: { max_waiting: 2 }", "limits: model, body_peek: 1MiB");
+    let gateway = start(&upstream, "server: { max_waiting: 16 }", "limits: model, body_peek: 1MiB");
     let begin = || {
         let mut client = gateway.client();
         client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n16\r\n{");

@@ -105,6 +105,12 @@ impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
 
 // === impl WaitingPlace ===
 
+impl WaitingPlace {
+    pub fn weight(&self) -> u64 {
+        self.weight.into()
+    }
+}
+
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
         self.cap.count.fetch_sub(self.weight as usize, Relaxed);

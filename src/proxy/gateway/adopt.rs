@@ -144,8 +144,8 @@ pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<
 pub(super) fn build_body_memory(config: &Config, previous: Option<&Gateway>) -> Arc<BodyMemory> {
     let peeks = config.locations.iter().map(LocationConfig::body_peek_bytes);
     let longest = peeks.chain([BODY_PEEK_AUTO]).max().unwrap_or(BODY_PEEK_AUTO);
-    let before = previous.map(|previous| previous.body_memory.clone()).unwrap_or_default();
-    Arc::new(before.with_bounds(config.server.body_memory, longest))
+    let (before, server) = (previous.map(|previous| &previous.body_memory), &config.server);
+    BodyMemory::adopt(before, server.body_memory, longest, server.max_waiting as u64)
 }
 
 /// The counters of requests, see [`Gateway::request_counts`] and [`Gateway::in_flight`].

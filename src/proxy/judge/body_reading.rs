@@ -119,13 +119,14 @@ async fn read_in_time(
     let gateway = &state.worker.gateway;
     let held_bytes = || inbound.waiting_bytes();
     let waiter = WaitingRequest::new(&gateway.waiting, &held_bytes);
-    let _place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
+    let place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
     // Reading answers the client that waits for a 100 Continue, so that the upstream need not.
     inbound.request.headers_mut().remove(EXPECT);
     let body = inbound.request.body_mut();
     let bound = body.size_hint().upper().unwrap_or(u64::MAX).min(peek_bytes);
-    let network = gateway.keys.hash_ip(state.client.ip).prefix;
-    let room = gateway.body_memory.begin_reading(network, bound);
+    let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.client.ip));
+    let room =
+        gateway.body_memory.begin_reading(client, place.weight(), bound).ok_or(Fault::TooManyWaiting)?;
     let mut reading = pin!(body.peek_beginning(&state.watch, &room, peek_bytes, max));
     let mut patience: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(|cx| {

@@ -1,158 +1,155 @@
-//! The memory of the bodies that are read before judging: a process has room for so many bytes of them, and one network
-//! for a quarter of these.
+//! The memory of the bodies that are read before judging, and the places of their requests meanwhile.
 //!
-//! A body takes room for each piece that was read, and may wait for it while it holds some. No bodies wait for each
-//! other for ever: a piece gets room only if each older body that is still being read could then be read to its end,
-//! so the oldest one always comes to its end. Bytes keep their room until they are dropped.
+//! A body takes room for each piece, as long as its shares then have enough left for the longest body. Otherwise it
+//! waits for all that it may still need; the pieces of the bodies that wait always leave that for the first one, so no
+//! bodies wait for each other. Bytes keep their room until they are dropped.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The room of all bodies, in the bounds of one configuration.
-#[derive(Debug, Default)]
-pub struct BodyMemory {
-    /// Bytes of room.
-    most: u64,
-    /// No body takes more than this.
-    longest: u64,
-    rooms: Arc<Mutex<Rooms>>,
-}
+use crate::limit::table::CounterKey;
 
-#[derive(Debug, Default)]
-struct Rooms {
-    used: u64,
-    /// Bytes of each network that has any.
-    by_network: HashMap<u64, u64>,
-    /// The bodies that are being read, the oldest first.
-    readers: BTreeMap<u64, Reader>,
-    next_reader: u64,
-    /// Readers that wait.
-    waiting: usize,
-}
+/// A client, its network, and all clients.
+const LEVELS: usize = 3;
 
+/// The room of all bodies.
 #[derive(Debug)]
-struct Reader {
-    network: u64,
-    held: u64,
-    /// The most that it may still take.
-    left: u64,
-    /// Bytes that it waits for; 0 = it does not wait.
-    wanted: u64,
-    waker: Option<Waker>,
+pub struct BodyMemory {
+    /// Bytes.
+    room: ClientShares,
+    /// No body takes more bytes than this.
+    longest: u64,
+    /// The weights in `server.max_waiting` of the requests whose bodies are being read.
+    places: ClientShares,
+}
+
+/// An amount of which a network takes at most a quarter, and a client half of that. Each share serves those that wait
+/// for it in their order.
+#[derive(Debug)]
+struct ClientShares {
+    bounds: [u64; LEVELS],
+    /// By level and owner; some are no longer in use.
+    shares: Mutex<HashMap<(usize, u128), Arc<Semaphore>>>,
 }
 
 /// The room of one body while that is read.
 pub struct BodyRoom {
-    memory: Arc<BodyMemory>,
-    reader: u64,
+    shares: [Arc<Semaphore>; LEVELS],
+    longest: u64,
+    /// The most bytes that it may take.
+    bound: u64,
+    /// Bytes that it has taken.
+    taken: Cell<u64>,
+    permits: RefCell<Vec<OwnedSemaphorePermit>>,
     is_waiting: Cell<bool>,
+    _places: Vec<OwnedSemaphorePermit>,
 }
 
-/// Bytes with their room.
+/// Bytes with their room. They are dropped first, so that room is never counted free while it is used.
 struct HeldBody {
     data: Bytes,
-    memory: Arc<BodyMemory>,
-    network: u64,
-    room: u64,
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 // === impl BodyMemory ===
 
 impl BodyMemory {
-    /// The same room in other bounds: `most` bytes, of which a body takes at most `longest`.
-    pub fn with_bounds(&self, most: u64, longest: u64) -> BodyMemory {
-        BodyMemory { most, longest, rooms: self.rooms.clone() }
+    /// Room for `most` bytes, of which a body takes at most `longest`, and `max_waiting`. The same as before, unless
+    /// the bounds differ; then bodies that are held already do not count.
+    pub fn adopt(
+        before: Option<&Arc<BodyMemory>>,
+        most: u64,
+        longest: u64,
+        max_waiting: u64,
+    ) -> Arc<BodyMemory> {
+        let (room, places) = (ClientShares::new(most, longest), ClientShares::new(max_waiting, 1));
+        let is_same = |before: &&Arc<BodyMemory>| {
+            before.longest == longest
+                && before.room.bounds == room.bounds
+                && before.places.bounds == places.bounds
+        };
+        let same = before.filter(is_same).cloned();
+        same.unwrap_or_else(|| Arc::new(BodyMemory { room, longest, places }))
     }
 
-    /// Room for a body of a client in `network`, which takes at most `bound` bytes.
-    pub fn begin_reading(self: &Arc<BodyMemory>, network: u64, bound: u64) -> BodyRoom {
-        let mut rooms = self.rooms.lock();
-        let reader = rooms.next_reader;
-        rooms.next_reader += 1;
-        rooms.readers.insert(reader, Reader { network, held: 0, left: bound, wanted: 0, waker: None });
-        BodyRoom { memory: self.clone(), reader, is_waiting: Cell::new(false) }
-    }
-
-    /// Whether `bytes` more have room beside what is kept for the older bodies, of all networks and of their own.
-    fn has_room(&self, used: (u64, u64), kept: (u64, u64), bytes: u64) -> bool {
-        used.0 + kept.0 + bytes <= self.most && used.1 + kept.1 + bytes <= self.most / 4
-    }
-
-    /// Gives room to the bodies that wait, the oldest first.
-    fn serve_waiting(&self, rooms: &mut Rooms) {
-        if rooms.waiting == 0 {
-            return;
-        }
-        let Rooms { used, by_network, readers, waiting, .. } = rooms;
-        let (mut kept, mut kept_here) = (0, HashMap::new());
-        for reader in readers.values_mut() {
-            let here = kept_here.entry(reader.network).or_insert(0);
-            let used_here = by_network.get(&reader.network).copied().unwrap_or(0);
-            if reader.wanted > 0 && self.has_room((*used, used_here), (kept, *here), reader.wanted) {
-                let wanted = std::mem::take(&mut reader.wanted);
-                reader.take(wanted, used, by_network);
-                *waiting -= 1;
-                reader.waker.take().inspect(Waker::wake_by_ref);
-            }
-            (kept, *here) = (kept.max(reader.left), (*here).max(reader.left));
-        }
-    }
-
-    fn give_back(&self, rooms: &mut Rooms, network: u64, bytes: u64) {
-        rooms.used -= bytes;
-        if let Some(used) = rooms.by_network.get_mut(&network) {
-            *used -= bytes;
-            if *used == 0 {
-                rooms.by_network.remove(&network);
-            }
-        }
-        self.serve_waiting(rooms);
+    /// Room for a body of at most `bound` bytes, whose request weighs `weight`. `None`: other bodies of the client or
+    /// its network take too many places.
+    pub fn begin_reading(&self, client: CounterKey, weight: u64, bound: u64) -> Option<BodyRoom> {
+        // A single request is always admitted, however heavy.
+        let places = try_take(&self.places.of(client), weight.min(self.places.bounds[0]), 0)?;
+        let shares = self.room.of(client);
+        let permits = RefCell::new(try_take(&shares, 0, 0)?);
+        let (taken, is_waiting) = (Cell::new(0), Cell::new(false));
+        let longest = self.longest;
+        Some(BodyRoom { shares, longest, bound, taken, permits, is_waiting, _places: places })
     }
 }
 
-impl Reader {
-    fn take(&mut self, bytes: u64, used: &mut u64, by_network: &mut HashMap<u64, u64>) {
-        self.held += bytes;
-        self.left = self.left.saturating_sub(bytes);
-        *used += bytes;
-        *by_network.entry(self.network).or_insert(0) += bytes;
+impl ClientShares {
+    /// Shares of `most`, each of which suffices for the `longest` body.
+    fn new(most: u64, longest: u64) -> ClientShares {
+        let bounds = [(most / 8).max(longest), (most / 4).max(longest), most];
+        ClientShares { bounds, shares: Mutex::default() }
     }
+
+    fn of(&self, client: CounterKey) -> [Arc<Semaphore>; LEVELS] {
+        let mut shares = self.shares.lock();
+        if shares.len() + LEVELS > shares.capacity() {
+            shares.retain(|_, share| Arc::strong_count(share) > 1);
+            // Half of the table is free then, so that most newcomers sweep nothing.
+            let used = shares.len();
+            shares.reserve(used + LEVELS);
+        }
+        let owners = [client.id, client.prefix.into(), 0];
+        let share = |level| Arc::new(Semaphore::new(self.bounds[level] as usize));
+        std::array::from_fn(|level| {
+            shares.entry((level, owners[level])).or_insert_with(|| share(level)).clone()
+        })
+    }
+}
+
+/// Takes `amount` if each share has that and leaves `spare`.
+fn try_take(shares: &[Arc<Semaphore>], amount: u64, spare: u64) -> Option<Vec<OwnedSemaphorePermit>> {
+    let both = u32::try_from(amount + spare).ok()?;
+    let taken = shares.iter().map(|share| share.clone().try_acquire_many_owned(both).ok());
+    let mut permits = taken.collect::<Option<Vec<_>>>()?;
+    permits.iter_mut().for_each(|permit| drop(permit.split(spare as usize)));
+    Some(permits)
 }
 
 // === impl BodyRoom ===
 
 impl BodyRoom {
-    /// Takes room for `bytes` more; called again with the same number until there is room.
-    pub fn poll_take(&self, cx: &mut Context<'_>, bytes: u64) -> Poll<()> {
-        let BodyMemory { longest, rooms, .. } = &*self.memory;
-        let mut rooms = rooms.lock();
-        let rooms = &mut *rooms;
-        if !self.is_waiting.get() && bytes > 0 {
-            let Some(reader) = rooms.readers.get_mut(&self.reader) else { return Poll::Ready(()) };
-            let used_here = rooms.by_network.get(&reader.network).copied().unwrap_or(0);
-            // No older body needs more than the longest one, so the usual piece need not look at them.
-            if self.memory.has_room((rooms.used, used_here), (*longest, *longest), bytes) {
-                reader.take(bytes, &mut rooms.used, &mut rooms.by_network);
-                return Poll::Ready(());
-            }
-            reader.wanted = bytes;
-            rooms.waiting += 1;
-            self.memory.serve_waiting(rooms);
+    /// Takes room until the body has `bytes`, and waits for it if need be.
+    pub async fn take(&self, bytes: u64) {
+        let more = bytes.min(self.bound).saturating_sub(self.taken.get());
+        if more == 0 {
+            return;
         }
-        let waiting = rooms.readers.get_mut(&self.reader).filter(|reader| reader.wanted > 0);
-        self.is_waiting.set(waiting.is_some());
-        match waiting {
-            Some(reader) => {
-                reader.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-            None => Poll::Ready(()),
+        if let Some(permits) = try_take(&self.shares, more, self.longest) {
+            self.taken.set(self.taken.get() + more);
+            permits.into_iter().enumerate().for_each(|(level, permit)| self.keep(level, permit));
+            return;
         }
+        self.is_waiting.set(true);
+        let rest = u32::try_from(self.bound - self.taken.get()).unwrap_or(u32::MAX);
+        for (level, share) in self.shares.iter().enumerate() {
+            // Shares are never closed.
+            if let Ok(permit) = share.clone().acquire_many_owned(rest).await {
+                self.keep(level, permit);
+            }
+        }
+        self.taken.set(self.bound);
+        self.is_waiting.set(false);
+    }
+
+    fn keep(&self, level: usize, permit: OwnedSemaphorePermit) {
+        self.permits.borrow_mut()[level].merge(permit);
     }
 
     /// Whether the body waits for room.
@@ -160,41 +157,18 @@ impl BodyRoom {
         self.is_waiting.get()
     }
 
-    /// The body is read: its bytes keep the room.
+    /// The body is read: its bytes keep their room.
     pub fn hold(&self, data: Bytes) -> Bytes {
-        let Some(Reader { network, held: room, .. }) = self.end_reading(false) else { return data };
-        Bytes::from_owner(HeldBody { data, memory: self.memory.clone(), network, room })
-    }
-
-    /// Ends the reading, and gives back its room if it is `lost`.
-    fn end_reading(&self, is_lost: bool) -> Option<Reader> {
-        let mut rooms = self.memory.rooms.lock();
-        let reader = rooms.readers.remove(&self.reader)?;
-        rooms.waiting -= usize::from(reader.wanted > 0);
-        self.memory.give_back(&mut rooms, reader.network, if is_lost { reader.held } else { 0 });
-        Some(reader)
+        let mut permits = self.permits.take();
+        let excess = self.taken.replace(0).saturating_sub(data.len() as u64);
+        permits.iter_mut().for_each(|permit| drop(permit.split(excess as usize)));
+        Bytes::from_owner(HeldBody { data, _permits: permits })
     }
 }
-
-impl Drop for BodyRoom {
-    fn drop(&mut self) {
-        self.end_reading(true);
-    }
-}
-
-// === impl HeldBody ===
 
 impl AsRef<[u8]> for HeldBody {
     fn as_ref(&self) -> &[u8] {
         &self.data
-    }
-}
-
-impl Drop for HeldBody {
-    fn drop(&mut self) {
-        // The bytes first, so that room is never counted free while it is used.
-        self.data = Bytes::new();
-        self.memory.give_back(&mut self.memory.rooms.lock(), self.network, self.room);
     }
 }
 

@@ -1,10 +1,8 @@
 //! Reads the beginning of a request body before the request is judged, and keeps it for the upstream.
 
 use std::future::poll_fn;
-use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use bytes::Bytes;
 use http_body::Body;
 
 use super::inbound::InboundBody;
@@ -18,19 +16,11 @@ pub struct PeekedBody {
     pub(super) rest: InboundBody,
 }
 
-/// The beginning of a body, while it is read.
-struct Beginning {
-    read: ReadBytes,
-    /// The last piece, until there is room for it.
-    piece: Option<Bytes>,
-    trailers: Option<HeaderMap>,
-}
-
 /// The bytes so far. The usual body comes in one piece, which is kept as it is; more pieces are copied into one, so
 /// that no small piece keeps a large buffer.
 enum ReadBytes {
     One(Bytes),
-    Joined(BytesMut),
+    Joined(Vec<u8>),
 }
 
 impl RequestBody {
@@ -55,13 +45,31 @@ impl RequestBody {
         };
         let has_length = incoming.size_hint().exact().is_some();
         let _unblock = UnblockGuard(watch);
-        let mut beginning = Beginning { read: ReadBytes::One(Bytes::new()), piece: None, trailers: None };
+        let (mut read, mut trailers) = (ReadBytes::One(Bytes::new()), None);
         let most = peek_bytes.min(max);
-        let is_whole = poll_fn(|cx| beginning.poll_read(cx, &mut incoming, watch, room, most)).await?;
-        if beginning.read.len() > max {
+        let is_whole = loop {
+            if read.len() > most {
+                break false;
+            }
+            // A body of known length ends with its last byte.
+            if incoming.is_end_stream() {
+                break true;
+            }
+            let frame = poll_fn(|cx| poll_client(&mut incoming, watch, cx)).await;
+            let Some(frame) = frame.transpose()? else { break true };
+            match frame.into_data() {
+                Ok(piece) => {
+                    // What lies beyond is one piece at most, and no longer kept once the body is refused.
+                    let capacity = read.capacity_with(&piece).min(most);
+                    room.take(capacity).await;
+                    read.push(piece, capacity);
+                }
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+        };
+        if read.len() > max {
             return Err(BodyFault::TooLarge);
         }
-        let Beginning { read, trailers, .. } = beginning;
         let data = room.hold(read.into_bytes());
         *self = if is_whole {
             RequestBody::Whole(Box::new(WholeBody::new(data, trailers, has_length)))
@@ -89,41 +97,6 @@ impl RequestBody {
     }
 }
 
-impl Beginning {
-    /// Reads until the body ends (true) or is longer than `most` bytes (false).
-    fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        incoming: &mut InboundBody,
-        watch: &RequestWatch,
-        room: &BodyRoom,
-        most: u64,
-    ) -> Poll<Result<bool, BodyFault>> {
-        loop {
-            if let Some(piece) = &self.piece {
-                // What lies beyond is one piece at most, and no longer kept once the body is refused.
-                let counted = (piece.len() as u64).min(most.saturating_sub(self.read.len()));
-                ready!(room.poll_take(cx, counted));
-                self.piece.take().into_iter().for_each(|piece| self.read.push(piece));
-            }
-            if self.read.len() > most {
-                return Poll::Ready(Ok(false));
-            }
-            // A body of known length ends with its last byte.
-            if incoming.is_end_stream() {
-                return Poll::Ready(Ok(true));
-            }
-            let Some(frame) = ready!(poll_client(incoming, watch, cx)).transpose()? else {
-                return Poll::Ready(Ok(true));
-            };
-            match frame.into_data() {
-                Ok(data) => self.piece = Some(data),
-                Err(trailers) => self.trailers = trailers.into_trailers().ok(),
-            }
-        }
-    }
-}
-
 impl ReadBytes {
     fn len(&self) -> u64 {
         match self {
@@ -132,23 +105,28 @@ impl ReadBytes {
         }
     }
 
-    fn push(&mut self, piece: Bytes) {
+    /// The bytes to allocate before `piece` is added; twofold growth makes the copies cheap.
+    fn capacity_with(&self, piece: &Bytes) -> u64 {
+        let bytes = self.len() + piece.len() as u64;
+        if self.len() == 0 { bytes } else { bytes.next_power_of_two() }
+    }
+
+    fn push(&mut self, piece: Bytes, capacity: u64) {
         match self {
-            ReadBytes::One(bytes) if bytes.is_empty() => *bytes = piece,
-            ReadBytes::One(bytes) => {
-                let mut joined = BytesMut::with_capacity(2 * (bytes.len() + piece.len()));
-                joined.extend_from_slice(bytes);
-                joined.extend_from_slice(&piece);
-                *self = ReadBytes::Joined(joined);
-            }
-            ReadBytes::Joined(bytes) => bytes.extend_from_slice(&piece),
+            ReadBytes::One(bytes) if bytes.is_empty() => return *bytes = piece,
+            ReadBytes::One(bytes) => *self = ReadBytes::Joined(bytes.to_vec()),
+            ReadBytes::Joined(_) => {}
+        }
+        if let ReadBytes::Joined(bytes) = self {
+            bytes.reserve_exact(piece.len().max(capacity as usize - bytes.len()));
+            bytes.extend_from_slice(&piece);
         }
     }
 
     fn into_bytes(self) -> Bytes {
         match self {
             ReadBytes::One(bytes) => bytes,
-            ReadBytes::Joined(bytes) => bytes.freeze(),
+            ReadBytes::Joined(bytes) => bytes.into_boxed_slice().into(),
         }
     }
 }
@@ -161,3 +139,6 @@ impl Drop for UnblockGuard<'_> {
         self.0.clear_body_blocked();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::limit::table::CounterKey;
 use crate::net::deadline::WatchList;
 
 /// A forwarded body, as an upstream would get it.
@@ -71,8 +72,9 @@ async fn collect(mut body: RequestBody, peek_bytes: u64, max: u64) -> Forwarded 
     let watches = WatchList::default();
     let watch = watches.watch_request(&watches.watch_connection());
     let mut forwarded = Forwarded::default();
-    let memory = std::sync::Arc::new(BodyMemory::default().with_bounds(1 << 30, 1 << 20));
-    let room = memory.begin_reading(0, peek_bytes);
+    let memory = BodyMemory::adopt(None, 1 << 30, 1 << 20, 1);
+    let client = CounterKey { id: 0, prefix: 0 };
+    let room = memory.begin_reading(client, 1, peek_bytes).expect("a place");
     if let Err(fault) = body.peek_beginning(&watch, &room, peek_bytes, max).await {
         forwarded.fault = Some(fault);
         return forwarded;

@@ -39,7 +39,8 @@ section! {
     CONNECTIONS_PER_IP: OrWord<Count32> = OrWord("none", Count32), "connections_per_ip", "none", "100";
     /// The end of connections of clients.
     KEEPALIVE: Nested = Nested(&keepalive::SECTION), "keepalive", "{}", "{ requests: 10000, age: 1h }";
-    /// Requests in all queues; above it, a request that would have to wait gets 503.
+    /// Requests in all queues, and those whose bodies are being read; above it, a request that would have to wait gets
+    /// 503.
     MAX_WAITING: Count = Count(0, 100_000_000), "max_waiting", "50000", "10000";
     /// Requests in flight; above it, a request gets 503.
     MAX_IN_FLIGHT: OrWord<Count> = OrWord("none", Count(1, 100_000_000)), "max_in_flight", "none", "5000";
@@ -50,7 +51,8 @@ section! {
     /// The size of a request's body; a larger one gets 413. Bodies stream in any case.
     MAX_BODY: OrWord<Size> = OrWord("none", Size(0, u64::MAX)), "max_body", "none", "10MiB";
     /// The memory for bodies that are read before the limits are judged, see [body](concepts.md#body). One network
-    /// holds at most a quarter of it. A body that finds no room waits within its location's `timeout`, then gets 503.
+    /// holds at most a quarter of it, and one client an eighth. A body that finds no room waits within its location's
+    /// `timeout`, then gets 503.
     BODY_MEMORY: Size = Size(256 << 10, 1 << 50), "body_memory", "256MiB", "1GiB";
     /// The times that a client may take.
     TIMEOUTS: Nested = Nested(&timeouts::SECTION), "timeouts", "{}", "{ header: 5s, idle: 30s }";

@@ -1,7 +1,9 @@
-//! Room for bodies: its bounds, its order, and that bodies never wait for each other for ever.
+//! Room for bodies: its bounds, its order, its work, and that bodies never wait for each other for ever.
 
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Wake;
+use std::task::{Context, Wake};
 
 use proptest::prelude::*;
 
@@ -10,17 +12,18 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 fn memory(most: u64, longest: u64) -> Arc<BodyMemory> {
-    Arc::new(BodyMemory::default().with_bounds(most, longest))
+    BodyMemory::adopt(None, most, longest, 1 << 30)
 }
 
-fn take(room: &BodyRoom, bytes: u64) -> bool {
-    room.poll_take(&mut Context::from_waker(Waker::noop()), bytes).is_ready()
+fn client(network: u64, client: u64) -> CounterKey {
+    CounterKey { id: u128::from(network) << 64 | u128::from(client), prefix: network }
 }
 
-fn used(memory: &BodyMemory) -> u64 {
-    let rooms = memory.rooms.lock();
-    assert_eq!(rooms.by_network.values().sum::<u64>(), rooms.used);
-    rooms.used
+/// A body that is read piece by piece.
+struct Body {
+    room: Rc<BodyRoom>,
+    taking: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
+    wakes: Arc<Wakes>,
 }
 
 #[derive(Default)]
@@ -32,70 +35,159 @@ impl Wake for Wakes {
     }
 }
 
-#[test]
-fn a_network_holds_a_quarter() {
-    let memory = memory(64 * MIB, MIB);
-    let slow: Vec<BodyRoom> = (0..16).map(|_| memory.begin_reading(1, MIB)).collect();
-    let held = slow.iter().filter(|room| take(room, MIB)).count();
-    assert_eq!((held, used(&memory)), (16, 16 * MIB));
-    let mut more: Vec<BodyRoom> = (0..1_000).map(|_| memory.begin_reading(1, MIB)).collect();
-    assert!(!more.iter().any(|room| take(room, 1)));
-    for network in 2..5 {
-        let room = memory.begin_reading(network, MIB);
-        assert!(take(&room, MIB), "{network}");
-        drop(room);
+/// A body of a client in `network`.
+fn begin(memory: &BodyMemory, (network, number): (u64, u64), bound: u64) -> Body {
+    let room = memory.begin_reading(client(network, number), 1, bound).expect("a place");
+    Body { room: Rc::new(room), taking: RefCell::default(), wakes: Arc::default() }
+}
+
+/// Whether the body has room for so many bytes; otherwise it waits.
+fn take(body: &Body, bytes: u64) -> bool {
+    let mut taking = body.taking.borrow_mut();
+    let room = body.room.clone();
+    let future = taking.get_or_insert_with(|| Box::pin(async move { room.take(bytes).await }));
+    let is_ready = future.as_mut().poll(&mut Context::from_waker(&body.wakes.clone().into())).is_ready();
+    assert_eq!(body.room.is_waiting(), !is_ready);
+    taking.take_if(|_| is_ready);
+    is_ready
+}
+
+fn hold(body: &Body, bytes: usize) -> Bytes {
+    body.room.hold(vec![b'x'; bytes].into())
+}
+
+fn wakes(bodies: &[Body]) -> Vec<usize> {
+    bodies.iter().map(|body| body.wakes.0.load(Ordering::Relaxed)).collect()
+}
+
+/// The largest amounts that are used of the shares of each level.
+fn used_by_level(shares: &ClientShares) -> [u64; LEVELS] {
+    let mut most = [0; LEVELS];
+    for ((level, _), share) in &*shares.shares.lock() {
+        most[*level] = most[*level].max(shares.bounds[*level] - share.available_permits() as u64);
     }
-    // A body that leaves gives back what it holds, and a waiting one its place.
-    drop(slow);
-    assert_eq!(used(&memory), 1_000);
-    more.truncate(500);
-    assert_eq!(used(&memory), 500);
-    drop(more);
-    assert_eq!(used(&memory), 0);
-    assert!(memory.rooms.lock().readers.is_empty() && memory.rooms.lock().waiting == 0);
+    most
+}
+
+/// Bytes of all bodies.
+fn used(memory: &BodyMemory) -> u64 {
+    used_by_level(&memory.room)[2]
+}
+
+fn assert_free(memory: &BodyMemory) {
+    assert_eq!((used_by_level(&memory.room), used_by_level(&memory.places)), ([0; LEVELS], [0; LEVELS]));
+}
+
+#[test]
+fn a_network_holds_a_quarter_and_a_client_an_eighth() {
+    let memory = memory(64 * MIB, MIB);
+    let rooms = |client| (0..20).map(|_| begin(&memory, (1, client), MIB)).collect::<Vec<Body>>();
+    let count = |rooms: &[Body]| rooms.iter().filter(|room| take(room, MIB)).count();
+    let (first, second, third) = (rooms(1), rooms(2), rooms(3));
+    assert_eq!((count(&first), used(&memory)), (8, 8 * MIB));
+    assert_eq!((count(&second), count(&third), used(&memory)), (8, 0, 16 * MIB));
+    for network in 2..5 {
+        assert!(take(&begin(&memory, (network, 1), MIB), MIB), "{network}");
+    }
+    // Bodies that leave give back what they hold, and waiting ones their places.
+    drop(first);
+    assert_eq!((count(&third), used(&memory)), (8, 16 * MIB));
+    drop((second, third));
+    assert_free(&memory);
 }
 
 /// Room is counted by the bytes that were read, and kept as long as they are.
 #[test]
 fn bytes_keep_their_room() {
-    let memory = memory(64 * MIB, 16 * MIB);
-    let room = memory.begin_reading(1, 16 * MIB);
-    assert!(take(&room, 3) && take(&room, 4));
-    assert_eq!(used(&memory), 7);
-    let bytes = room.hold(Bytes::from_static(b"seven b"));
+    let memory = memory(64 * MIB, 4 * MIB);
+    let room = begin(&memory, (1, 1), 4 * MIB);
+    assert!(take(&room, 3) && take(&room, 8) && take(&room, 8));
+    assert_eq!(used(&memory), 8);
+    let bytes = hold(&room, 7);
     drop(room);
     let (copy, part) = (bytes.clone(), bytes.slice(2..3));
     drop(bytes);
     drop(copy);
-    assert_eq!((used(&memory), &part[..]), (7, &b"v"[..]));
+    assert_eq!((used(&memory), &part[..]), (7, &b"x"[..]));
     drop(part);
+    assert_eq!(used(&memory), 0);
+    // What was taken for a longer body is free again.
+    let rooms = [4 * MIB, 4 * MIB, 3 * MIB].map(|bound| begin(&memory, (1, 1), bound));
+    assert!(take(&rooms[0], 4 * MIB) && take(&rooms[1], 1) && !take(&rooms[2], 2 * MIB));
+    let bytes = hold(&rooms[0], 5);
+    assert!(take(&rooms[2], 2 * MIB));
+    drop((bytes, rooms));
     assert_eq!(used(&memory), 0);
 }
 
-/// Waiting bodies get room in the order in which they began.
+/// Bodies get room in the order in which they had to wait.
 #[test]
-fn the_oldest_is_served_first() {
-    let memory = memory(4 * MIB, MIB);
-    let wakes: Vec<Arc<Wakes>> = (0..3).map(|_| Arc::default()).collect();
-    let first = memory.begin_reading(1, MIB);
-    let rooms: Vec<BodyRoom> = wakes.iter().map(|_| memory.begin_reading(1, MIB)).collect();
-    assert!(take(&first, MIB));
-    for (room, wakes) in rooms.iter().zip(&wakes).rev() {
-        let waker = wakes.clone().into();
-        assert!(room.poll_take(&mut Context::from_waker(&waker), MIB / 2).is_pending());
-        assert!(room.is_waiting());
-    }
-    drop(first.hold(Bytes::from_static(b"x")));
-    let woken: Vec<usize> = wakes.iter().map(|wakes| wakes.0.load(Ordering::Relaxed)).collect();
-    assert_eq!(woken, [1, 0, 0], "the second half is kept for the oldest");
-    assert!(take(&rooms[0], MIB / 2) && !rooms[0].is_waiting());
-    assert!(take(&rooms[0], MIB / 2) && !take(&rooms[1], MIB / 2));
+fn the_first_is_served_first() {
+    let memory = memory(8 * MIB, MIB);
+    let bodies = [0; 4].map(|_| begin(&memory, (1, 1), MIB));
+    assert!(take(&bodies[0], MIB) && !bodies[1..].iter().any(|body| take(body, MIB / 2)));
+    drop(hold(&bodies[0], 1));
+    assert_eq!(wakes(&bodies), [0, 1, 0, 0], "the room is kept for the rest of the first");
+    assert!(take(&bodies[1], MIB / 2) && take(&bodies[1], MIB));
+    drop(hold(&bodies[1], 1));
+    assert_eq!(wakes(&bodies), [0, 1, 1, 0]);
 }
 
-/// A body of the given network that takes its pieces one after the other.
+/// Thousands of waiting bodies are not looked at before it is their turn: each is woken once for each of its shares.
+#[test]
+fn waiting_bodies_are_left_alone() {
+    let memory = memory(64 * MIB, MIB);
+    let slow: Vec<Body> = (0..16).map(|n| begin(&memory, (1, n), MIB)).collect();
+    slow.iter().for_each(|body| assert!(take(body, MIB)));
+    let mut waiting: Vec<Body> = (0..2_000).map(|n| begin(&memory, (1, n % 100), MIB)).collect();
+    waiting.iter().for_each(|body| assert!(!take(body, 1_000)));
+    for client in 0..1_000 {
+        let body = begin(&memory, (2, client), MIB);
+        assert!(take(&body, MIB));
+        drop(hold(&body, 1_000));
+    }
+    assert!(memory.room.shares.lock().len() < 500, "the shares of clients that left are gone");
+    assert_eq!(wakes(&waiting).iter().sum::<usize>(), 0);
+    // Some leave, and the others are read one after the other.
+    waiting.truncate(1_500);
+    drop(slow);
+    while !waiting.is_empty() {
+        let count = waiting.len();
+        waiting.retain(|body| {
+            let is_read = take(body, 1_000);
+            if is_read {
+                drop(hold(body, 1_000));
+                assert!(wakes(std::slice::from_ref(body))[0] <= LEVELS);
+            }
+            !is_read
+        });
+        assert!(waiting.len() < count, "{count} are stuck");
+    }
+    assert_free(&memory);
+}
+
+/// The requests of a client take an eighth of the places, those of a network a quarter.
+#[test]
+fn places_are_shared() {
+    let memory = BodyMemory::adopt(None, 64 * MIB, MIB, 400);
+    let begin = |network, number, weight| memory.begin_reading(client(network, number), weight, 1);
+    let streams = [begin(1, 1, 17), begin(1, 1, 17)];
+    assert!(streams.iter().all(Option::is_some));
+    assert!(begin(1, 1, 17).is_none() && begin(1, 1, 16).is_some());
+    let _neighbours = [begin(1, 2, 50), begin(1, 3, 16)];
+    assert!(begin(1, 4, 1).is_none() && begin(2, 1, 1).is_some());
+    drop(streams);
+    assert!(begin(1, 4, 34).is_some());
+    // A request of any weight may be alone.
+    assert!(begin(2, 1, 1_000).is_some());
+    let tiny = BodyMemory::adopt(None, MIB, 1, 1);
+    assert!(tiny.begin_reading(client(1, 1), 1, 1).is_some());
+}
+
+/// A body of the given client that takes its pieces one after the other.
 #[derive(Debug, Clone)]
 struct Plan {
-    network: u64,
+    client: (u64, u64),
     pieces: Vec<u64>,
     /// Its length is known.
     is_announced: bool,
@@ -103,26 +195,27 @@ struct Plan {
 
 fn plans() -> impl Strategy<Value = Vec<Plan>> {
     let pieces = proptest::collection::vec(1..=64_u64, 1..5);
-    let plan = (0..6_u64, pieces, any::<bool>()).prop_map(|(network, pieces, is_announced)| Plan {
-        network,
-        pieces,
-        is_announced,
-    });
-    proptest::collection::vec(plan, 1..60)
+    let plan = ((0..6_u64, 0..3_u64), pieces, any::<bool>())
+        .prop_map(|(client, pieces, is_announced)| Plan { client, pieces, is_announced });
+    proptest::collection::vec(plan, 1..90)
 }
 
 proptest! {
     /// Whatever bodies come and however they are read by turns, all of them come to their end, and neither all of
-    /// them nor those of a network hold more than they may.
+    /// them nor those of a network or a client hold more than they may.
     #[test]
-    fn all_bodies_come_to_their_end(plans in plans(), order in proptest::collection::vec(any::<usize>(), 1..400)) {
-        const LONGEST: u64 = 256;
-        let memory = memory(1_024, LONGEST);
-        let mut bodies: Vec<(BodyRoom, Vec<u64>)> = plans
+    fn all_bodies_come_to_their_end(
+        plans in plans(),
+        order in proptest::collection::vec(any::<usize>(), 1..400),
+        (most, longest) in prop_oneof![Just((1_280, 256)), Just((1_280, 320)), Just((4_096, 256))],
+    ) {
+        let memory = memory(most, longest);
+        let mut bodies: Vec<(Body, u64, Vec<u64>)> = plans
             .iter()
             .map(|plan| {
-                let bound = if plan.is_announced { plan.pieces.iter().sum() } else { LONGEST };
-                (memory.begin_reading(plan.network, bound), plan.pieces.clone())
+                let sum = plan.pieces.iter().sum();
+                let bound = if plan.is_announced { sum } else { longest };
+                (begin(&memory, plan.client, bound), 0, plan.pieces.clone())
             })
             .collect();
         let mut order = order.into_iter().cycle();
@@ -133,22 +226,37 @@ proptest! {
                 start = order.next().unwrap_or(0) % bodies.len();
             }
             let index = (start + idle) % bodies.len();
-            let (room, left) = &mut bodies[index];
+            let (room, read, left) = &mut bodies[index];
             match left.last().copied() {
-                Some(piece) if take(room, piece) => {
+                Some(piece) if take(room, *read + piece) => {
+                    *read += piece;
                     left.pop();
                     idle = 0;
                 }
                 Some(_) => idle += 1,
                 None => {
-                    drop(bodies.remove(index).0.hold(Bytes::from_static(b"x")));
+                    drop(hold(room, *read as usize));
+                    bodies.remove(index);
                     idle = 0;
                 }
             }
             prop_assert!(idle <= 2 * plans.len(), "{:?}", memory);
-            let rooms = memory.rooms.lock();
-            prop_assert!(rooms.used <= 1_024 && rooms.by_network.values().all(|&used| used <= 256));
+            let [client, network, all] = used_by_level(&memory.room);
+            prop_assert!(client <= longest.max(most / 8) && network <= most / 4 && all <= most);
         }
-        prop_assert_eq!(used(&memory), 0);
+        assert_free(&memory);
+    }
+}
+
+/// A reload goes on with the same room, unless its bounds change.
+#[test]
+fn a_reload_keeps_the_room() {
+    let before = memory(64 * MIB, MIB);
+    let same = BodyMemory::adopt(Some(&before), 64 * MIB, MIB, 1 << 30);
+    assert!(Arc::ptr_eq(&before, &same));
+    for (most, longest, max_waiting) in
+        [(65 * MIB, MIB, 1 << 30), (64 * MIB, MIB + 1, 1 << 30), (64 * MIB, MIB, 1)]
+    {
+        assert!(!Arc::ptr_eq(&before, &BodyMemory::adopt(Some(&before), most, longest, max_waiting)));
     }
 }
