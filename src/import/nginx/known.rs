@@ -5,210 +5,60 @@ pub(super) const NOT_DONE: &str = "the gateway does not do this";
 
 /// Directives that neither limit nor deny, or whose job the gateway does by itself. An asterisk ends the name of a
 /// family.
-const HARMLESS: &[(&str, &[&str])] = &[
+const HARMLESS: &[(&str, &str)] = &[
     (
         "the gateway has settings of its own for this",
-        &[
-            "user",
-            "worker_*",
-            "working_directory",
-            "events",
-            "pid",
-            "daemon",
-            "master_process",
-            "error_log",
-            "access_log",
-            "log_*",
-            "multi_accept",
-            "use",
-            "accept_mutex*",
-            "sendfile",
-            "sendfile_max_chunk",
-            "tcp_nopush",
-            "tcp_nodelay",
-            "aio",
-            "directio*",
-            "output_buffers",
-            "postpone_output",
-            "reset_timedout_connection",
-            "lingering_*",
-            "keepalive_disable",
-            "keepalive_time",
-            "client_body_buffer_size",
-            "client_body_in_file_only",
-            "client_body_in_single_buffer",
-            "client_body_temp_path",
-            "client_header_buffer_size",
-            "connection_pool_size",
-            "request_pool_size",
-            "server_names_hash_*",
-            "types_hash_*",
-            "variables_hash_*",
-            "map_hash_*",
-            "server_tokens",
-            "resolver",
-            "resolver_timeout",
-            "pcre_jit",
-            "env",
-            "debug_*",
-            "lock_file",
-            "thread_pool",
-            "timer_resolution",
-            "ssl_engine",
-            "limit_req_log_level",
-            "limit_conn_log_level",
-            "recursive_error_pages",
-            "read_ahead",
-            "max_ranges",
-            "open_file_cache*",
-            "open_log_file_cache",
-            "port_in_redirect",
-            "server_name_in_redirect",
-            "absolute_redirect",
-            "subrequest_output_buffer_size",
-            "chunked_transfer_encoding",
-            "msie_*",
-            "etag",
-            "if_modified_since",
-            "rewrite_log",
-            "uninitialized_variable_warn",
-            "real_ip_recursive",
-            "proxy_headers_hash_*",
-            "load_module",
-        ],
+        "user worker_* working_directory events pid daemon master_process error_log access_log log_* \
+         multi_accept use accept_mutex* sendfile sendfile_max_chunk tcp_nopush tcp_nodelay aio directio* \
+         output_buffers postpone_output reset_timedout_connection lingering_* keepalive_disable \
+         keepalive_time client_body_buffer_size client_body_in_file_only client_body_in_single_buffer \
+         client_body_temp_path client_header_buffer_size connection_pool_size request_pool_size \
+         server_names_hash_* types_hash_* variables_hash_* map_hash_* server_tokens resolver resolver_timeout \
+         pcre_jit env debug_* lock_file thread_pool timer_resolution ssl_engine limit_req_log_level \
+         limit_conn_log_level recursive_error_pages read_ahead max_ranges open_file_cache* \
+         open_log_file_cache port_in_redirect server_name_in_redirect absolute_redirect \
+         subrequest_output_buffer_size chunked_transfer_encoding msie_* etag if_modified_since rewrite_log \
+         uninitialized_variable_warn real_ip_recursive proxy_headers_hash_* load_module",
     ),
     (
         NOT_DONE,
-        &[
-            "gzip*",
-            "gunzip",
-            "brotli*",
-            "charset*",
-            "override_charset",
-            "source_charset",
-            "default_type",
-            "types",
-            "expires",
-            "add_trailer",
-            "sub_filter*",
-            "ssi*",
-            "image_filter*",
-            "mirror*",
-            "autoindex*",
-            "index",
-            "root",
-            "alias",
-            "try_files",
-            "random_index",
-            "dav_*",
-            "flv",
-            "mp4*",
-            "hls*",
-            "memcached_*",
-            "stub_status",
-            "empty_gif",
-            "split_clients",
-            "match",
-            "grpc_*",
-            "xslt_*",
-            "health_check*",
-            "userid*",
-            "break",
-            "perl_modules",
-            "proxy_cache*",
-            "proxy_no_cache",
-            "proxy_store*",
-            "proxy_redirect",
-            "proxy_cookie_*",
-            "fastcgi_*",
-            "uwsgi_*",
-            "scgi_*",
-            "auth_delay",
-            "proxy_intercept_errors",
-            "proxy_method",
-            "http2_push*",
-            "http2_max_field_size",
-            "http2_recv_buffer_size",
-            "disable_symlinks",
-            "set",
-            "ssl_stapling*",
-            "ssl_early_data",
-            "ssl_trusted_certificate",
-            "proxy_force_ranges",
-            "ancient_browser",
-            "modern_browser",
-        ],
+        "gzip* gunzip brotli* charset* override_charset source_charset default_type types expires add_trailer \
+         sub_filter* ssi* image_filter* mirror* autoindex* index root alias try_files random_index dav_* flv \
+         mp4* hls* memcached_* stub_status empty_gif split_clients match grpc_* xslt_* health_check* userid* \
+         break perl_modules proxy_cache* proxy_no_cache proxy_store* proxy_redirect proxy_cookie_* fastcgi_* \
+         uwsgi_* scgi_* auth_delay proxy_intercept_errors proxy_method http2_push* http2_max_field_size \
+         http2_recv_buffer_size disable_symlinks set ssl_stapling* ssl_early_data ssl_trusted_certificate \
+         proxy_force_ranges ancient_browser modern_browser",
     ),
     (
         "the gateway streams bodies and decides about buffers itself",
-        &[
-            "proxy_buffering",
-            "proxy_buffers",
-            "proxy_buffer_size",
-            "proxy_busy_buffers_size",
-            "proxy_request_buffering",
-            "proxy_max_temp_file_size",
-            "proxy_temp_file_write_size",
-            "proxy_temp_path",
-            "proxy_limit_rate",
-        ],
+        "proxy_buffering proxy_buffers proxy_buffer_size proxy_busy_buffers_size proxy_request_buffering \
+         proxy_max_temp_file_size proxy_temp_file_write_size proxy_temp_path proxy_limit_rate",
     ),
     (
         "the gateway does this by itself",
-        &[
-            "merge_slashes",
-            "proxy_http_version",
-            "proxy_socket_keepalive",
-            "proxy_pass_request_headers",
-            "proxy_pass_request_body",
-            "proxy_pass_header",
-            "proxy_ignore_headers",
-            "proxy_ignore_client_abort",
-            "proxy_set_body",
-            "proxy_send_lowat",
-            "send_lowat",
-            "http2",
-            "keepalive_requests",
-            "ssl_ciphers",
-            "ssl_prefer_server_ciphers",
-            "ssl_session_cache",
-            "ssl_session_timeout",
-            "ssl_session_tickets",
-            "ssl_session_ticket_key",
-            "ssl_dhparam",
-            "ssl_ecdh_curve",
-            "ssl_buffer_size",
-            "ssl_conf_command",
-            "ssl",
-            "ssl_password_file",
-            "proxy_ssl_session_reuse",
-            "proxy_ssl_protocols",
-            "proxy_ssl_ciphers",
-            "proxy_ssl_verify_depth",
-            "http2_max_concurrent_streams",
-            "http2_chunk_size",
-            "ssl_verify_depth",
-            "http2_body_preread_size",
-            "proxy_bind",
-            "zone",
-            "keepalive_timeout",
-            "send_timeout",
-            "ntlm",
-            "client_header_timeout",
-            "client_body_timeout",
-            "large_client_header_buffers",
-            "ignore_invalid_headers",
-        ],
+        "merge_slashes proxy_http_version proxy_socket_keepalive proxy_pass_request_headers \
+         proxy_pass_request_body proxy_pass_header proxy_ignore_headers proxy_ignore_client_abort \
+         proxy_set_body proxy_send_lowat send_lowat http2 keepalive_requests ssl_ciphers \
+         ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout ssl_session_tickets \
+         ssl_session_ticket_key ssl_dhparam ssl_ecdh_curve ssl_buffer_size ssl_conf_command ssl \
+         ssl_password_file proxy_ssl_session_reuse proxy_ssl_protocols proxy_ssl_ciphers \
+         proxy_ssl_verify_depth http2_max_concurrent_streams http2_chunk_size ssl_verify_depth \
+         http2_body_preread_size proxy_bind zone keepalive_timeout send_timeout ntlm client_header_timeout \
+         client_body_timeout large_client_header_buffers ignore_invalid_headers",
     ),
 ];
 
-fn is_meant(known: &str, name: &str) -> bool {
-    known.strip_suffix('*').map_or(known == name, |family| name.starts_with(family))
+fn is_one_of(names: &str, name: &str) -> bool {
+    let is_meant =
+        |known: &str| known.strip_suffix('*').map_or(known == name, |family| name.starts_with(family));
+    names.split(' ').any(is_meant)
 }
 
 /// Why a directive is left out, if it is known to neither limit nor deny.
 pub(super) fn find_harmless(name: &str) -> Option<&'static str> {
-    HARMLESS.iter().find(|(_, names)| names.iter().any(|known| is_meant(known, name))).map(|(why, _)| *why)
+    let (why, _) = HARMLESS.iter().find(|(_, names)| is_one_of(names, name))?;
+    Some(why)
 }
 
 const PASSWORDS: &str =
@@ -242,46 +92,15 @@ pub(super) fn is_part_of_check(name: &str) -> bool {
 }
 
 /// Directives that a reader translates where they have an effect. An asterisk ends the name of a family.
-const TRANSLATED: &[&str] = &[
-    "limit_req*",
-    "limit_conn*",
-    "limit_rate*",
-    "allow",
-    "deny",
-    "error_page",
-    "add_header",
-    "proxy_set_header",
-    "proxy_hide_header",
-    "proxy_connect_timeout",
-    "proxy_read_timeout",
-    "proxy_send_timeout",
-    "proxy_next_upstream*",
-    "client_max_body_size",
-    "ssl_certificate",
-    "ssl_certificate_key",
-    "ssl_protocols",
-    "ssl_client_certificate",
-    "proxy_ssl_*",
-    "set_real_ip_from",
-    "real_ip_header",
-    "upstream",
-    "map",
-    "geo",
-    "http",
-    "server",
-    "location",
-    "listen",
-    "server_name",
-    "include",
-    "proxy_pass",
-    "return",
-    "satisfy",
-    "underscores_in_headers",
-];
+const TRANSLATED: &str = "limit_req* limit_conn* limit_rate* allow deny error_page add_header proxy_set_header \
+     proxy_hide_header proxy_connect_timeout proxy_read_timeout proxy_send_timeout proxy_next_upstream* \
+     client_max_body_size ssl_certificate ssl_certificate_key ssl_protocols ssl_client_certificate \
+     proxy_ssl_* set_real_ip_from real_ip_header upstream map geo http server location listen server_name \
+     include proxy_pass return satisfy underscores_in_headers";
 
 /// Whether a directive without a finding is one whose reader found no effect.
 pub(super) fn is_translated(name: &str) -> bool {
-    TRANSLATED.iter().any(|known| is_meant(known, name))
+    is_one_of(TRANSLATED, name)
 }
 
 /// What a directive that may limit or deny would do.
