@@ -36,6 +36,16 @@ struct Listener {
 }
 
 impl ListenerTable {
+    /// Finds the addresses with TLS: one `ssl` holds for all servers of an address.
+    pub fn find_tls(&mut self, scopes: &[Scope<'_>]) {
+        let listens = scopes.iter().flat_map(Scope::own_level).filter(|directive| directive.name == "listen");
+        for listen in
+            listens.filter(|listen| listen.args.iter().any(|word| word == "ssl") && !is_quic(listen))
+        {
+            self.listeners.entry(read_address(listen)).or_default().tls = true;
+        }
+    }
+
     /// Adds the listeners of a server; `scope` is that of its block.
     pub fn add_server(
         &mut self,
@@ -58,7 +68,7 @@ impl ListenerTable {
             listener.tls |= scope.is_on("ssl");
         }
         for directive in own {
-            if directive.args.iter().any(|parameter| matches!(parameter.as_str(), "quic" | "http3")) {
+            if is_quic(directive) {
                 ledger.skips(directive, "the gateway speaks HTTP/1.1 and HTTP/2 only");
                 continue;
             }
@@ -166,6 +176,10 @@ impl ListenerTable {
     }
 }
 
+fn is_quic(listen: &Directive) -> bool {
+    listen.args.iter().any(|parameter| matches!(parameter.as_str(), "quic" | "http3"))
+}
+
 fn listener_name(place: usize) -> String {
     format!("listener-{}", place + 1)
 }
@@ -202,9 +216,8 @@ fn read_parameters(
         let name = parameter.split_once('=').map_or(parameter.as_str(), |(name, _)| name);
         match name {
             "default_server" | "default" => listener.default = Some(number),
-            "ssl" => listener.tls = true,
             "proxy_protocol" => listener.proxy_protocol = true,
-            "http2" | "spdy" => {}
+            "ssl" | "http2" | "spdy" => {}
             name if IGNORED.contains(&name) => {}
             "setfib" | "fastopen" | "accept_filter" => {}
             _ => {

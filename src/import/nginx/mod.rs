@@ -123,6 +123,7 @@ fn translate_http<'d>(
         return Err(ImportFault::new(&at, "`http` has no `server`"));
     };
     let scopes: Vec<Scope<'d>> = servers.iter().map(|server| scope.enter(server.children())).collect();
+    listeners.find_tls(&scopes);
     for (number, (server, inner)) in servers.iter().zip(&scopes).enumerate() {
         listeners.add_server(number, server, inner, ledger)?;
     }
