@@ -17,6 +17,16 @@ struct HeaderLines {
 }
 
 impl HeaderLines {
+    /// The last edit of a name counts; the gateway allows one of each.
+    fn edit(&mut self, name: &str, value: Option<String>) {
+        self.set.retain(|(known, _)| !known.eq_ignore_ascii_case(&quote(name)));
+        self.remove.retain(|known| !known.eq_ignore_ascii_case(name));
+        match value {
+            Some(value) => self.set.push((quote(name), value)),
+            None => self.remove.push(name.to_owned()),
+        }
+    }
+
     fn into_field(self, name: &str) -> Option<PlannedField> {
         let remove: Vec<String> = self.remove.iter().map(|name| quote(name)).collect();
         let mut fields = Vec::new();
@@ -113,7 +123,7 @@ fn read_request_header(
         ledger.skips(directive, error.message);
         return;
     }
-    if value.contains("$proxy_add_x_forwarded_for") {
+    if value.contains("$proxy_add_x_forwarded_for") && name.eq_ignore_ascii_case("x-forwarded-for") {
         let says =
             "the gateway appends the peer for trusted proxies, and replaces the field for everyone else";
         ledger.differs(directive, says);
@@ -125,41 +135,38 @@ fn read_request_header(
         return;
     }
     if value.is_empty() {
-        edits.remove.push(name.to_owned());
+        edits.edit(name, None);
         ledger.exact(directive, "request_headers: { remove }");
         return;
     }
-    if let Some(entry) = translate_header(directive, value, server_name, "request_headers: { set }", ledger) {
-        // The last one counts; the gateway allows one of each name.
-        edits.set.retain(|(known, _)| !known.eq_ignore_ascii_case(&quote(name)));
-        edits.set.push((quote(name), entry));
-    }
+    let becomes = "request_headers: { set }";
+    let entry = translate_header(directive, value, server_name, becomes, ledger).map_err(|why| {
+        // The upstream would take the field of the client for that of nginx.
+        ledger.differs(directive, format!("request_headers: {{ remove }}: {why}"));
+    });
+    edits.edit(name, entry.ok());
 }
 
 /// The value as YAML, with a finding.
+///
+/// # Errors
+/// Why the gateway cannot write it.
 fn translate_header(
     directive: &Directive,
     value: &str,
     server_name: &str,
     becomes: &str,
     ledger: &FindingLedger,
-) -> Option<String> {
-    let translated = match translate_text(value, server_name) {
-        Ok(translated) => translated,
-        Err(why) => {
-            ledger.skips(directive, why);
-            return None;
-        }
-    };
+) -> Result<String, String> {
+    let translated = translate_text(value, server_name)?;
     if translated.template.chars().any(|c| c.is_control() && c != '\t') {
-        ledger.skips(directive, "the value has control characters");
-        return None;
+        return Err("the value has control characters".to_owned());
     }
     match translated.differences.as_slice() {
         [] => ledger.exact(directive, becomes),
         differences => ledger.differs(directive, format!("{becomes}: {}", differences.join("; "))),
     }
-    Some(quote_template(&translated.template))
+    Ok(quote_template(&translated.template))
 }
 
 /// `response_headers` of a location.
@@ -177,13 +184,20 @@ pub(super) fn read_response_headers(
             ledger.exact(directive, "an empty field is not sent");
         } else if edits.add.iter().any(|(known, _)| known.eq_ignore_ascii_case(&quote(name))) {
             ledger.skips(directive, "a field of this name is added already, and a location adds one of each");
-        } else if let Some(entry) = translate_header(directive, value, server_name, "", ledger) {
-            edits.add.push((quote(name), entry));
-            let says = match directive.arg(2) {
-                "always" => "response_headers: { add }: not on the gateway's own rejections and errors",
-                _ => "response_headers: { add }: on responses with any status",
-            };
-            ledger.differs(directive, says);
+        } else {
+            match translate_header(directive, value, server_name, "", ledger) {
+                Ok(entry) => {
+                    edits.add.push((quote(name), entry));
+                    let says = match directive.arg(2) {
+                        "always" => {
+                            "response_headers: { add }: not on the gateway's own rejections and errors"
+                        }
+                        _ => "response_headers: { add }: on responses with any status",
+                    };
+                    ledger.differs(directive, says);
+                }
+                Err(why) => ledger.skips(directive, why),
+            }
         }
     }
     for directive in scope.nearest("proxy_hide_header") {
