@@ -1,7 +1,6 @@
 //! What the gateway says once for all servers: the client's address, the size of bodies, times of clients.
 
 use super::listeners::ListenerTable;
-use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
 use super::values::{size_of, time_of, write_size, write_time};
 use crate::config::value::names::parse_header_name;
@@ -138,16 +137,15 @@ fn read_body_size(
     locations: &[Scope<'_>],
     ledger: &FindingLedger,
 ) -> Result<Option<PlannedField>, ImportFault> {
-    let mut sizes: Vec<(Option<&Directive>, u64)> = Vec::new();
+    let mut sizes = Vec::new();
     for scope in locations {
-        let directive = scope.value_of("client_max_body_size");
-        let size = directive.map_or(Ok(BODY_MAX), size_of)?;
-        sizes.push((directive, if size == 0 { u64::MAX } else { size }));
+        let size = scope.value_of("client_max_body_size").map_or(Ok(BODY_MAX), size_of)?;
+        sizes.push(if size == 0 { u64::MAX } else { size });
     }
-    let most = sizes.iter().map(|(_, size)| *size).max().unwrap_or(BODY_MAX);
-    for (directive, size) in sizes {
-        let Some(directive) = directive else { continue };
-        match size == most {
+    let most = sizes.iter().max().copied().unwrap_or(BODY_MAX);
+    let is_same = sizes.iter().all(|size| *size == most);
+    for directive in locations.iter().filter_map(|scope| scope.value_of("client_max_body_size")) {
+        match is_same {
             true => ledger.exact(directive, "server: { max_body }"),
             false => ledger.loses(directive, "the gateway has one size for all locations, the largest one"),
         }

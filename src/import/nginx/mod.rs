@@ -37,7 +37,7 @@ use super::{FindingKind, ImportFault, ImportReport, ImportedLine};
 use hosts::{ServerNames, is_covered, read_names};
 use limits::LimitBook;
 use listeners::ListenerTable;
-use location_tree::{LocationNode, subtree_guards};
+use location_tree::{LocationMatch, LocationNode};
 use parser::{ConfParser, Directive, visit_all};
 use scope::{FindingLedger, Scope, is_guard};
 use site::{SiteContext, SiteLocation, finish_location, read_site};
@@ -177,8 +177,20 @@ fn translate_http<'d>(
     Ok(file)
 }
 
+/// The scopes of locations that requests come to.
 fn collect_scopes<'d>(node: &LocationNode<'d>, scopes: &mut Vec<Scope<'d>>) {
-    scopes.push(node.scope.clone());
+    let is_server = node.directive.is_none();
+    if is_server && node.scope.own("return").is_some() {
+        return;
+    }
+    let is_hidden = match &node.matching {
+        LocationMatch::Named(_) => true,
+        _ if is_server => {
+            node.children.iter().any(|node| node.is_prefix() && node.static_path() == Some("/"))
+        }
+        _ => node.scope.own("internal").is_some(),
+    };
+    scopes.extend((!is_hidden).then(|| node.scope.clone()));
     node.children.iter().for_each(|child| collect_scopes(child, scopes));
 }
 
