@@ -15,7 +15,7 @@ pub(super) struct LocationContent<'n, 'd> {
     pub fields: Vec<PlannedField>,
     /// The named location that `try_files` leads to.
     pub named: Option<&'n LocationNode<'d>>,
-    /// Whether the location forwards, so that nginx adds a slash to its path.
+    /// Whether the location itself forwards, so that nginx adds a slash to its path.
     pub forwards: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn read_content<'n, 'd>(
     if find_pass(&node.scope).is_none()
         && let Some(tried) = node.scope.own("try_files")
         && let Some(named) = tried.args.last().filter(|name| name.starts_with('@'))
-        && let Some(named) = root.find_fixed(named)
+        && let Some(named) = root.find_fixed(named).filter(|named| named.scope.own("return").is_none())
     {
         ledger.differs(tried, "files are not served: every request goes to the named location");
         if let Some(directive) = named.directive {
@@ -59,24 +59,25 @@ pub(super) fn read_content<'n, 'd>(
             forwards: false,
         });
     };
+    let forwards = named.is_none();
     let target = match ProxyTarget::parse(pass.arg(0), &source.scope) {
         Ok(target) => target,
         Err(why) => {
             ledger.loses(pass, format!("{why}; the answer is 502"));
-            return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named, forwards: false });
+            return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named, forwards });
         }
     };
     let Some(upstream) = upstreams.resolve(&target, &source.scope, pass, is_tunnel(&source.scope))? else {
         ledger.exact(pass, "all servers are down: 502");
-        return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named, forwards: false });
+        return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named, forwards });
     };
     let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
     fields.extend(read_strip(&node.matching, pass, &target, &source.scope, ledger));
     fields.extend(read_request_headers(&source.scope, &target, server_name, ledger));
-    Ok(LocationContent { fields, named, forwards: true })
+    Ok(LocationContent { fields, named, forwards })
 }
 
-fn find_pass<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {
+pub(super) fn find_pass<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {
     scope.own("proxy_pass").or_else(|| scope.own("grpc_pass"))
 }
 
@@ -88,8 +89,8 @@ fn answer_without_files(node: &LocationNode<'_>, ledger: &FindingLedger) -> Plan
         ledger.loses(directive, "the gateway forwards to HTTP servers only; the answer is 501");
         return write_respond(501, "", "");
     }
-    let served =
-        ["try_files", "root", "alias"].iter().find_map(|name| node.scope.own(name)).or(node.directive);
+    let own = ["try_files", "alias"].iter().find_map(|name| node.scope.own(name));
+    let served = own.or_else(|| node.scope.value_of("root")).or(node.directive);
     let rules = node.scope.nearest_of(&["allow", "deny"]);
     match served {
         Some(directive) if rules.first().is_some_and(|rule| rule.text() == "deny all") => {

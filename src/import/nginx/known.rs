@@ -3,6 +3,9 @@
 /// Why directives that do not limit or deny have no effect, where the gateway lacks what they do.
 pub(super) const NOT_DONE: &str = "the gateway does not do this";
 
+/// Why directives are left out that say how a check is made.
+pub(super) const PART_OF_CHECK: &str = "part of a check that is not made";
+
 /// Directives that neither limit nor deny, or whose job the gateway does by itself. An asterisk ends the name of a
 /// family.
 const HARMLESS: &[(&str, &str)] = &[
@@ -18,17 +21,22 @@ const HARMLESS: &[(&str, &str)] = &[
          limit_conn_log_level recursive_error_pages read_ahead max_ranges open_file_cache* \
          open_log_file_cache port_in_redirect server_name_in_redirect absolute_redirect \
          subrequest_output_buffer_size chunked_transfer_encoding msie_* etag if_modified_since rewrite_log \
-         uninitialized_variable_warn real_ip_recursive proxy_headers_hash_* load_module",
+         uninitialized_variable_warn real_ip_recursive proxy_headers_hash_* load_module vhost_traffic_status* \
+         status_zone quic_* http3* init_by_lua* init_worker_by_lua* lua_package_path lua_package_cpath \
+         lua_shared_dict lua_code_cache",
     ),
     (
         NOT_DONE,
-        "gzip* gunzip brotli* charset* override_charset source_charset default_type types expires add_trailer \
-         sub_filter* ssi* image_filter* mirror* autoindex* index root alias try_files random_index dav_* flv \
-         mp4* hls* memcached_* stub_status empty_gif split_clients match grpc_* xslt_* health_check* userid* \
-         break perl_modules proxy_cache* proxy_no_cache proxy_store* proxy_redirect proxy_cookie_* fastcgi_* \
-         uwsgi_* scgi_* auth_delay proxy_intercept_errors proxy_method http2_push* http2_max_field_size \
-         http2_recv_buffer_size disable_symlinks set ssl_stapling* ssl_early_data ssl_trusted_certificate \
-         proxy_force_ranges ancient_browser modern_browser",
+        "gzip* gunzip* brotli* charset* override_charset source_charset default_type types expires \
+         add_trailer sub_filter* ssi* image_filter* mirror* autoindex* index root alias try_files \
+         random_index dav_* flv mp4* hls* memcached_* stub_status empty_gif split_clients match grpc_* xslt_* \
+         health_check* userid* perl_modules proxy_cache* proxy_no_cache proxy_store* proxy_redirect \
+         proxy_cookie_* fastcgi_* uwsgi_* scgi_* auth_delay proxy_intercept_errors proxy_method \
+         disable_symlinks set ssl_stapling* ssl_early_data ssl_trusted_certificate proxy_force_ranges \
+         ancient_browser modern_browser more_set_headers more_clear_headers geoip* early_hints \
+         add_header_inherit slice js_import js_path js_set js_var header_filter_by_lua* body_filter_by_lua* \
+         log_by_lua* set_by_lua* add_before_body add_after_body addition_types post_action min_delete_depth \
+         create_full_put_path referer_hash_* ancient_browser_value modern_browser_value",
     ),
     (
         "the gateway streams bodies and decides about buffers itself",
@@ -39,13 +47,18 @@ const HARMLESS: &[(&str, &str)] = &[
         "the gateway does this by itself",
         "merge_slashes proxy_http_version proxy_socket_keepalive proxy_pass_request_headers \
          proxy_pass_request_body proxy_pass_header proxy_ignore_headers proxy_ignore_client_abort \
-         proxy_set_body proxy_send_lowat send_lowat http2 keepalive_requests ssl_ciphers \
+         proxy_set_body proxy_send_lowat send_lowat http2* keepalive_requests ssl_ciphers \
          ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout ssl_session_tickets \
          ssl_session_ticket_key ssl_dhparam ssl_ecdh_curve ssl_buffer_size ssl_conf_command ssl \
          ssl_password_file proxy_ssl_session_reuse proxy_ssl_protocols proxy_ssl_ciphers \
-         proxy_ssl_verify_depth http2_max_concurrent_streams http2_chunk_size ssl_verify_depth \
-         http2_body_preread_size proxy_bind zone keepalive_timeout send_timeout ntlm client_header_timeout \
-         client_body_timeout large_client_header_buffers ignore_invalid_headers",
+         proxy_ssl_verify_depth ssl_verify_depth proxy_bind zone keepalive_timeout send_timeout ntlm \
+         client_header_timeout client_body_timeout ignore_invalid_headers",
+    ),
+    (
+        PART_OF_CHECK,
+        "auth_basic_user_file auth_request_set auth_digest_* auth_gss_* auth_ldap_* auth_pam_* auth_jwt_key* \
+         auth_jwt_leeway auth_jwt_type auth_jwt_claim_set auth_jwt_header_set ssl_ocsp_responder \
+         ssl_ocsp_cache",
     ),
 ];
 
@@ -96,7 +109,7 @@ const TRANSLATED: &str = "limit_req* limit_conn* limit_rate* allow deny error_pa
      proxy_hide_header proxy_connect_timeout proxy_read_timeout proxy_send_timeout proxy_next_upstream* \
      client_max_body_size ssl_certificate ssl_certificate_key ssl_protocols ssl_client_certificate \
      proxy_ssl_* set_real_ip_from real_ip_header upstream map geo http server location listen server_name \
-     include proxy_pass return satisfy underscores_in_headers";
+     include proxy_pass return satisfy underscores_in_headers internal break";
 
 /// Whether a directive without a finding is one whose reader found no effect.
 pub(super) fn is_translated(name: &str) -> bool {
@@ -111,10 +124,9 @@ pub(super) fn describe_guard(name: &str) -> Option<&'static str> {
         "if" => "conditions are not translated; this one limits or denies, or may do so",
         "rewrite" => "the path is not rewritten, so that other limits may hold for it",
         "satisfy" => "only `satisfy all` is translated",
-        "ssl_verify_client" | "ssl_crl" | "ssl_ocsp" => {
-            "only `ssl_verify_client on` and `off` are translated"
-        }
+        "ssl_verify_client" => "only `on` and `off` are translated",
         "limit_except" => "it is translated only with `allow`, `deny` inside and names of methods",
+        "large_client_header_buffers" | "max_headers" => "the gateway has one size for the head of a request",
         "perl" | "js_content" => "the gateway runs no scripts",
         "stream" | "mail" => "the gateway forwards HTTP only",
         _ => return None,

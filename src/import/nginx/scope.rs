@@ -80,9 +80,14 @@ impl<'d> Scope<'d> {
         self.value_of(name).is_some_and(|directive| directive.arg(0).eq_ignore_ascii_case("on"))
     }
 
-    /// The constant that `set` gives a variable at this or an outer level.
+    /// The constant that `set` gives a variable at this or an outer level, whatever conditions hold.
     pub fn find_set(&self, variable: &str) -> Option<&'d Directive> {
         let is_set = |directive: &&&Directive| directive.arg(0).strip_prefix('$') == Some(variable);
+        let conditions = self.levels.iter().flat_map(|level| level.all("if"));
+        let mut inside = conditions.flat_map(|condition| condition.children());
+        if inside.any(|inner| inner.name == "set" && is_set(&&inner)) {
+            return None;
+        }
         self.levels.iter().rev().find_map(|level| level.all("set").iter().rfind(is_set).copied())
     }
 }
