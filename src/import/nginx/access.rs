@@ -2,8 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::closed::{is_closing, tell_closed};
-use super::parser::{Directive, visit_all};
+use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
 use super::variables::{Variable, VariableTable};
 use crate::import::ImportFault;
@@ -100,65 +99,14 @@ pub(super) fn read_access(
     Ok(AccessPlan { allow: Some(allowed), deny: Vec::new() })
 }
 
-/// The networks that `if ($variable) { return 403; }` of this level denies; other conditions get a finding. `limited`:
-/// there are limits.
-pub(super) fn read_conditions(
-    scope: &Scope<'_>,
-    variables: &VariableTable<'_>,
-    limited: bool,
-    ledger: &FindingLedger,
-) -> Result<Vec<IpNet>, ImportFault> {
-    let mut denied = Vec::new();
-    for directive in scope.own_level().iter().filter(|directive| directive.name == "if") {
-        if ledger.is_told(directive) && denied_by(directive, variables).is_none() {
-            continue;
-        }
-        match denied_by(directive, variables) {
-            Some(Ok((nets, status))) => {
-                denied.extend(nets);
-                match status {
-                    403 => ledger.exact(directive, "access: { deny }"),
-                    status => ledger
-                        .differs(directive, format!("access: {{ deny }}: with 403 in place of {status}")),
-                }
-                directive.children().iter().for_each(|inner| ledger.mark(inner));
-            }
-            Some(Err(why)) => lose_condition(directive, &why, ledger),
-            None if is_closing(directive) => {
-                tell_closed(directive, "the gateway has no conditions; let the upstream refuse", ledger);
-                visit_all(directive.children(), &mut |inner| {
-                    ledger.skips(inner, "its `if` is not translated")
-                });
-            }
-            None => {
-                let why = "the gateway has no conditions";
-                // They end the search for limits, or change it.
-                let leaves =
-                    |inner: &Directive| matches!(inner.name.as_str(), "return" | "rewrite" | "break");
-                let inside = directive.children();
-                if inside.iter().any(super::location_tree::subtree_guards)
-                    || limited && inside.iter().any(leaves)
-                {
-                    lose_condition(directive, why, ledger);
-                } else {
-                    ledger.skips(directive, why);
-                    ledger.skip_all(directive.children(), why);
-                }
-            }
-        }
-    }
-    Ok(denied)
-}
-
-fn lose_condition(directive: &Directive, why: &str, ledger: &FindingLedger) {
-    ledger.loses(directive, why);
-    visit_all(directive.children(), &mut |inner| ledger.skips(inner, "its `if` is not translated"));
-}
-
 type DeniedNetworks = Result<(Vec<IpNet>, u16), String>;
 
 /// The networks and the status of a condition on a `geo` variable whose block refuses.
-fn denied_by(directive: &Directive, variables: &VariableTable<'_>) -> Option<DeniedNetworks> {
+pub(super) fn denied_by(
+    directive: &Directive,
+    scope: &Scope<'_>,
+    variables: &VariableTable<'_>,
+) -> Option<DeniedNetworks> {
     let [only] = directive.children() else { return None };
     let status = Some(only).filter(|only| only.name == "return")?.arg(0).parse::<u16>().ok()?;
     if !(400..=599).contains(&status) {
@@ -174,6 +122,9 @@ fn denied_by(directive: &Directive, variables: &VariableTable<'_>) -> Option<Den
         _ => return None,
     };
     let name = name.strip_prefix('$')?;
+    if scope.find_set(name).is_some() || expected.is_some_and(|value| value.contains('$')) {
+        return None;
+    }
     let is_wanted = |value: &str| match expected {
         None => !value.is_empty() && value != "0",
         Some(expected) => (value == expected) == equal,

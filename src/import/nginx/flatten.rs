@@ -7,8 +7,10 @@
 
 use std::collections::HashSet;
 
+use super::closed::{may_refuse, widen_path};
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
+use super::regex_check::is_usable_path;
 use super::regex_scope::{RegexBelow, scope_regex};
 use super::scope::FindingLedger;
 
@@ -18,6 +20,14 @@ pub(super) struct FlatLocation<'n, 'd> {
     /// As in the field `path`.
     pub path: String,
     pub node: &'n LocationNode<'d>,
+    /// Answers 403, because an expression inside it that may refuse is left out.
+    pub is_closed: bool,
+}
+
+impl<'n, 'd> FlatLocation<'n, 'd> {
+    fn new(path: String, node: &'n LocationNode<'d>) -> FlatLocation<'n, 'd> {
+        FlatLocation { path, node, is_closed: false }
+    }
 }
 
 /// A path without expressions, and the levels whose expressions are tried for it.
@@ -50,7 +60,7 @@ pub(super) fn flatten_server<'n, 'd>(
             (false, true) if meets_regexes => format!("^~ {}", leaf.path),
             _ => leaf.path.to_owned(),
         };
-        flat.push(FlatLocation { path, node: leaf.node });
+        flat.push(FlatLocation::new(path, leaf.node));
     }
     // The longest first, so that a longer prefix is closed before a shorter one's expressions are tried.
     let mut open: Vec<&Leaf<'n, 'd>> =
@@ -74,10 +84,10 @@ pub(super) fn flatten_server<'n, 'd>(
             scope_leaf(leaf, root, above.is_some(), ledger, &mut flat);
         }
     }
-    flat.extend(root.regexes().map(|node| FlatLocation { path: regex_path(&node.matching), node }));
-    // Of equal expressions the first one decides.
-    let mut known = HashSet::new();
-    flat.retain(|location| known.insert(location.path.clone()));
+    flat.extend(root.regexes().map(|node| FlatLocation::new(regex_path(&node.matching), node)));
+    // Of equal expressions the first decides.
+    let mut taken = HashSet::new();
+    flat.retain(|location| taken.insert(location.path.clone()));
     flat
 }
 
@@ -162,21 +172,30 @@ fn scope_leaf<'n, 'd>(
             let LocationMatch::Regex { pattern, any_case } = &node.matching else { continue };
             match scope_regex(leaf.path, pattern, *any_case) {
                 RegexBelow::Never => {}
-                RegexBelow::Path(path) => flat.push(FlatLocation { path, node }),
-                RegexBelow::Unknown => tell_unscoped(node, leaf.path, ledger),
+                RegexBelow::Path(path) if is_usable_path(&path).is_ok() => {
+                    flat.push(FlatLocation::new(path, node))
+                }
+                _ => {
+                    tell_unscoped(node, leaf.path, ledger);
+                    let prefix = LocationMatch::Prefix { path: leaf.path.to_owned(), no_regex: false };
+                    let path = widen_path(if leaf.path == "/" { &node.matching } else { &prefix });
+                    let closed = FlatLocation { path, node, is_closed: true };
+                    flat.extend(may_refuse(node, Some(root)).then_some(closed));
+                }
             }
         }
     }
     if close {
         let path = format!("~ ^{}", regex_syntax::escape(leaf.path));
-        flat.push(FlatLocation { path, node: leaf.node });
+        flat.push(FlatLocation::new(path, leaf.node));
     }
 }
 
 fn tell_unscoped(node: &LocationNode<'_>, path: &str, ledger: &FindingLedger) {
     let Some(directive) = node.directive else { return };
     let why = format!(
-        "below {path}, this expression cannot be told from the paths around it; write it with its folder"
+        "below {path}, the gateway cannot match this expression, or cannot tell it from the paths around it; write \
+         it with its folder"
     );
     ledger.loses(directive, why.clone());
     ledger.skip_all(directive.children(), &why);

@@ -80,28 +80,23 @@ const TOKENS: &str = "write account.jwt, and a limit by account with `missing_ke
 const SCRIPTS: &str = "the gateway runs no scripts; let the upstream decide";
 
 /// Directives that let in some clients alone unless they are `off`, and how to go on.
-pub(super) const CHECKS: [(&str, &str); 12] = [
-    ("auth_basic", PASSWORDS),
-    ("auth_digest", PASSWORDS),
-    ("auth_gss", PASSWORDS),
-    ("auth_ldap", PASSWORDS),
-    ("auth_pam", PASSWORDS),
-    ("auth_jwt", TOKENS),
-    ("auth_oidc", TOKENS),
+const CHECKS: &[(&str, &str)] = &[
+    ("auth_basic auth_digest auth_gss auth_ldap auth_pam", PASSWORDS),
+    ("auth_jwt auth_oidc", TOKENS),
     ("auth_request", "the gateway asks no other server whether a request may pass; let the upstream ask"),
-    ("access_by_lua_block", SCRIPTS),
-    ("access_by_lua_file", SCRIPTS),
-    ("js_access", SCRIPTS),
+    ("access_by_lua* rewrite_by_lua* js_access", SCRIPTS),
     ("ssl_reject_handshake", "the gateway refuses no handshakes by name"),
+    ("ssl_crl ssl_ocsp", "the gateway does not ask whether a certificate is revoked"),
 ];
 
-pub(super) fn is_check(name: &str) -> bool {
-    CHECKS.iter().any(|(check, _)| *check == name)
-}
+/// Why a directive closes its place that is not known at all.
+pub(super) const UNKNOWN: &str = "this directive is unknown; it may limit or deny";
 
-/// Whether a directive says something about a check, such as `auth_basic_user_file`.
-pub(super) fn is_part_of_check(name: &str) -> bool {
-    CHECKS.iter().filter_map(|(check, _)| name.strip_prefix(check)).any(|rest| rest.starts_with('_'))
+/// Why a directive of this name lets in some clients alone, or may do so, unless it is `off`.
+pub(super) fn find_check(name: &str) -> Option<&'static str> {
+    let known = || find_harmless(name).is_some() || is_translated(name) || describe_guard(name).is_some();
+    let check = CHECKS.iter().find(|(names, _)| is_one_of(names, name)).map(|(_, why)| *why);
+    check.or_else(|| (!known()).then_some(UNKNOWN))
 }
 
 /// Directives that a reader translates where they have an effect. An asterisk ends the name of a family.

@@ -66,10 +66,6 @@ impl<'d, 'b> LimitBook<'d, 'b> {
         LimitBook { zones, ledger, groups: Vec::new() }
     }
 
-    pub fn has_zones(&self) -> bool {
-        self.zones.zones().next().is_some()
-    }
-
     /// `None` = the chain is empty.
     pub fn limits_behind(&self, chain: &[LimitUse<'d>]) -> Option<LimitsBehind> {
         let by_address = |limit: &LimitUse<'_>| {

@@ -107,13 +107,8 @@ fn read_children<'d>(
         if unique_key(&matching).is_some_and(|key| !taken.insert(key)) {
             return wrong(format!("there are two locations `{}`", directive.args.join(" ")));
         }
-        if let (Some(LocationMatch::Regex { .. }), true) = (outer, directive.block.is_some()) {
-            let why = "a location inside a regular expression is not translated; its requests get the outer location";
-            ledger.skips(directive, why);
-            if subtree_guards(directive) {
-                ledger.loses(directive, why);
-            }
-            ledger.skip_all(block, why);
+        // The reader of the outer location tells it.
+        if let Some(LocationMatch::Regex { .. }) = outer {
             continue;
         }
         if !matches!(matching, LocationMatch::Named(_)) {

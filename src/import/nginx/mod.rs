@@ -4,6 +4,7 @@ mod access;
 mod balance;
 mod closed;
 mod content;
+mod context;
 mod error_pages;
 mod flatten;
 mod glob;
@@ -23,6 +24,7 @@ mod regex_scope;
 mod responses;
 mod scope;
 mod site;
+mod steps;
 mod upstream_fields;
 mod upstreams;
 mod values;
@@ -34,13 +36,14 @@ use std::path::Path;
 
 use super::gateway_file::{GatewayFile, LocationPlan, close_fields};
 use super::{FindingKind, ImportFault, ImportReport, ImportedLine};
+use context::SiteContext;
 use hosts::{ServerNames, is_covered, read_names};
 use limits::LimitBook;
 use listeners::ListenerTable;
 use location_tree::{LocationMatch, LocationNode};
 use parser::{ConfParser, Directive, visit_all};
 use scope::{FindingLedger, Scope, is_guard};
-use site::{SiteContext, SiteLocation, finish_location, read_site};
+use site::{SiteLocation, finish_location, read_site};
 use upstreams::UpstreamBook;
 use variables::VariableTable;
 use zones::ZoneTable;
@@ -234,9 +237,10 @@ fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>, ledger: &FindingLedge
             ("underscores_in_headers", "on") | ("ignore_invalid_headers", "off") if by_dashed => {
                 "nginx also counts by a header with underscores in its name; the limits do not find it"
             }
-            ("merge_slashes", "off") if used().next().is_some() => {
-                "the gateway merges slashes, so that such paths may have other limits"
+            ("merge_slashes", "off") => {
+                "the gateway merges slashes, so that such paths may find another location"
             }
+            ("proxy_pass_request_headers", "off") => "the fields of the client are forwarded",
             ("proxy_ignore_client_abort", "on") if by_slots => {
                 "a request that its client gives up is no longer counted as a connection"
             }
@@ -269,42 +273,31 @@ fn tell_unused(
 
 /// Every directive without a finding gets one, so that nothing is left out without a word.
 fn sweep(directives: &[Directive], ledger: &FindingLedger) {
-    let mut limits = false;
-    visit_all(directives, &mut |directive| {
-        limits |= matches!(directive.name.as_str(), "limit_req" | "limit_conn" | "deny");
-    });
     visit_all(directives, &mut |directive| {
         if ledger.is_told(directive) {
             return;
         }
         let name = directive.name.as_str();
         match known::find_harmless(name) {
-            Some(known::NOT_DONE) => ledger.skips(directive, known::NOT_DONE),
+            Some(why @ (known::NOT_DONE | known::PART_OF_CHECK)) => ledger.skips(directive, why),
             Some(why) => ledger.tell(FindingKind::NotNeeded, directive, why),
             None if matches!(name, "stream" | "mail") => {
                 let why = "the gateway forwards HTTP only: its servers are left out";
                 ledger.loses(directive, why);
                 visit_all(directive.children(), &mut |inner| ledger.skips(inner, why));
             }
-            None if name == "rewrite" && !redirects(directive) && limits => {
-                ledger.loses(directive, known::describe_guard(name).unwrap_or_default());
-            }
-            None if name == "rewrite" => ledger.skips(directive, "paths are not rewritten"),
+            None if name == "rewrite" => ledger.skips(directive, "the path is forwarded unchanged"),
             None if name == "satisfy" && directive.arg(0) == "any" => {
                 ledger.differs(
                     directive,
                     "an address that is denied stays denied, whatever else would let it in",
                 );
             }
-            None if known::is_check(name) => {
+            None if known::find_check(name).is_some_and(|why| why != known::UNKNOWN) => {
                 ledger.exact(directive, "every location has its own, or answers before")
             }
-            None if known::is_part_of_check(name) => {
-                ledger.skips(directive, "part of a check that is not made")
-            }
             None if is_guard(directive) && !known::is_translated(name) => {
-                let why =
-                    known::describe_guard(name).unwrap_or("this directive is unknown; it may limit or deny");
+                let why = known::describe_guard(name).unwrap_or(known::UNKNOWN);
                 ledger.loses(directive, why);
                 ledger.skip_all(directive.children(), why);
             }
@@ -324,8 +317,4 @@ fn sweep(directives: &[Directive], ledger: &FindingLedger) {
             None => ledger.exact(directive, ""),
         }
     });
-}
-
-fn redirects(directive: &Directive) -> bool {
-    matches!(directive.arg(2), "permanent" | "redirect") || directive.arg(1).contains("://")
 }

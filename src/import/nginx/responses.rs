@@ -10,34 +10,8 @@ use crate::import::yaml_text::{flow_map, quote, quote_template};
 /// The statuses of `redirect`.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
-/// `return` at this level, which comes before limits and access rules.
-pub(super) fn read_return(
-    scope: &Scope<'_>,
-    server_name: &str,
-    ledger: &FindingLedger,
-) -> Result<Option<PlannedField>, ImportFault> {
-    let own = scope.own_level().iter();
-    let first = own.clone().find(|directive| matches!(directive.name.as_str(), "return" | "rewrite"));
-    match first {
-        Some(directive) if directive.name == "return" => {
-            translate_return(directive, scope, server_name, ledger).map(Some)
-        }
-        Some(directive) if redirects(directive) => Ok(translate_rewrite(directive, ledger)),
-        // A rewrite before a `return` changes the path, or ends the search for it.
-        Some(_) => match own.clone().find(|directive| directive.name == "return") {
-            Some(directive) => translate_return(directive, scope, server_name, ledger).map(Some),
-            None => Ok(None),
-        },
-        None => Ok(None),
-    }
-}
-
-fn redirects(directive: &Directive) -> bool {
-    matches!(directive.arg(2), "permanent" | "redirect") || directive.arg(1).contains("://")
-}
-
 /// `rewrite ^ https://host$request_uri? permanent;` and `rewrite ^/(.*)$ https://host/$1 permanent;`
-fn translate_rewrite(directive: &Directive, ledger: &FindingLedger) -> Option<PlannedField> {
+pub(super) fn translate_rewrite(directive: &Directive, ledger: &FindingLedger) -> Option<PlannedField> {
     let status = if directive.arg(2) == "permanent" { 301 } else { 302 };
     let (pattern, to) = (directive.arg(0), directive.arg(1));
     let everything =
@@ -51,7 +25,7 @@ fn translate_rewrite(directive: &Directive, ledger: &FindingLedger) -> Option<Pl
     };
     let translated = whole.and_then(|text| translate_text(&text, "").ok());
     let Some(translated) = translated else {
-        ledger.skips(directive, "paths are not rewritten; the requests are answered without this redirect");
+        ledger.loses(directive, "paths are not rewritten; the requests are answered without this redirect");
         return None;
     };
     ledger.differs(directive, "redirect: to the path as the client sent it, not decoded and encoded again");
@@ -63,7 +37,7 @@ fn write_redirect(to: &str, status: u16) -> PlannedField {
     PlannedField::new("redirect", flow_map(&fields), "")
 }
 
-fn translate_return(
+pub(super) fn translate_return(
     directive: &Directive,
     scope: &Scope<'_>,
     server_name: &str,

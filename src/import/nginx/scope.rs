@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
+use super::known::{describe_guard, find_check, find_harmless};
 use super::parser::Directive;
 use crate::import::{FindingKind, ImportReport, ImportedLine};
 
@@ -18,6 +19,8 @@ pub(super) struct Scope<'d> {
 struct ScopeLevel<'d> {
     directives: &'d [Directive],
     by_name: HashMap<&'d str, Vec<&'d Directive>>,
+    /// Those that let in some clients alone, and why the gateway cannot.
+    checks: Vec<(&'d Directive, &'static str)>,
 }
 
 impl<'d> ScopeLevel<'d> {
@@ -26,7 +29,8 @@ impl<'d> ScopeLevel<'d> {
         for directive in directives {
             by_name.entry(&directive.name).or_default().push(directive);
         }
-        Rc::new(ScopeLevel { directives, by_name })
+        let check = |directive: &'d Directive| Some((directive, find_check(&directive.name)?));
+        Rc::new(ScopeLevel { directives, by_name, checks: directives.iter().filter_map(check).collect() })
     }
 
     fn all(&self, name: &str) -> &[&'d Directive] {
@@ -73,6 +77,13 @@ impl<'d> Scope<'d> {
 
     pub fn own_level(&self) -> &'d [Directive] {
         self.levels.last().map(|level| level.directives).unwrap_or_default()
+    }
+
+    /// The checks that hold here, the outermost first, and why the gateway cannot make them.
+    pub fn checks(&self) -> impl Iterator<Item = (&'d Directive, &'static str)> {
+        let found = self.levels.iter().flat_map(|level| &level.checks);
+        let held = found.filter_map(|(check, why)| Some((self.value_of(&check.name)?, *why)));
+        held.filter(|(check, _)| check.arg(0) != "off")
     }
 
     /// Whether `on` holds here.
@@ -136,9 +147,7 @@ impl FindingLedger {
 
     /// Everything in these blocks is left out for one reason.
     pub fn skip_all(&self, directives: &[Directive], why: &str) {
-        super::parser::visit_all(directives, &mut |directive| match super::known::find_harmless(
-            &directive.name,
-        ) {
+        super::parser::visit_all(directives, &mut |directive| match find_harmless(&directive.name) {
             None if is_guard(directive) => self.loses(directive, why),
             _ => self.skips(directive, why),
         });
@@ -152,21 +161,12 @@ impl FindingLedger {
 /// Whether a directive limits or denies by itself; unknown ones may.
 pub(super) fn is_guard(directive: &Directive) -> bool {
     match directive.name.as_str() {
-        "limit_req"
-        | "limit_conn"
-        | "deny"
-        | "limit_rate"
-        | "client_max_body_size"
-        | "internal"
-        | "limit_except" => true,
+        "limit_req" | "limit_conn" | "deny" | "limit_rate" | "client_max_body_size" | "internal" => true,
         "return" => directive.arg(0).starts_with(['4', '5']),
         "allow" | "if" | "satisfy" | "rewrite" | "valid_referers" => false,
         "ssl_verify_client" => directive.arg(0) != "off",
-        name if super::known::is_check(name) => directive.arg(0) != "off",
-        name if name.starts_with("secure_link") || super::known::is_part_of_check(name) => false,
-        name => {
-            super::known::describe_guard(name).is_some()
-                || (super::known::find_harmless(name).is_none() && !super::known::is_translated(name))
-        }
+        name if name.starts_with("secure_link") => false,
+        name if describe_guard(name).is_some() => true,
+        name => find_check(name).is_some() && directive.arg(0) != "off",
     }
 }

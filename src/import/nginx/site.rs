@@ -2,38 +2,49 @@
 
 use std::collections::HashSet;
 
-use super::access::{AccessPlan, LimitsBehind, read_access, read_conditions};
-use super::closed::{find_check, is_closed_by_condition, tell_closed};
-use super::content::{LocationContent, read_content};
+use super::access::{AccessPlan, LimitsBehind, read_access};
+use super::closed::{may_refuse, refuses, tell_closed, widen_path};
+use super::content::{LocationContent, find_pass, read_content};
+use super::context::SiteContext;
 use super::error_pages::read_error_pages;
 use super::flatten::{FlatLocation, flatten_server};
 use super::headers::read_response_headers;
-use super::limits::{LimitBook, LimitUse, PlannedLimits};
+use super::known::UNKNOWN;
+use super::limits::{LimitUse, PlannedLimits};
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::{Directive, visit_all};
 use super::regex_check::is_usable_path;
-use super::responses::{read_return, slash_redirect, write_respond};
+use super::responses::{slash_redirect, write_respond};
 use super::scope::{FindingLedger, Scope};
-use super::upstreams::UpstreamBook;
+use super::steps::{LevelSteps, read_steps};
 use super::values::{size_of, write_size};
-use super::variables::VariableTable;
 use crate::import::gateway_file::{LocationPlan, PlannedField, close_fields};
 use crate::import::yaml_text::{flow_map, one_or_list};
 use crate::import::{ImportFault, ImportedLine};
 
-/// What all servers share.
-pub(super) struct SiteContext<'d, 'b> {
-    pub variables: &'b VariableTable<'d>,
-    pub ledger: &'b FindingLedger,
-    pub limits: LimitBook<'d, 'b>,
-    pub upstreams: UpstreamBook<'d, 'b>,
-}
-
 /// A location before its chain is written: limits get their names when all uses are known.
+#[derive(Clone)]
 pub(super) struct SiteLocation<'d> {
     pub plan: LocationPlan,
     pub chain: Vec<LimitUse<'d>>,
     pub on_reject: Vec<PlannedField>,
+}
+
+impl SiteLocation<'_> {
+    /// Answers by itself, whatever limits and addresses are there; `steps` come before.
+    fn answering(path: String, at: &ImportedLine, answer: PlannedField, steps: &LevelSteps) -> Self {
+        let mut plan = new_plan(path, at);
+        plan.fields = if steps.is_closed { close_fields(vec![answer]) } else { vec![answer] };
+        plan.fields.extend(AccessPlan { allow: None, deny: steps.denied.clone() }.into_field());
+        SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }
+    }
+
+    /// Stands for a location that is left out and may refuse.
+    fn closed(path: String, at: &ImportedLine) -> Self {
+        let mut plan = new_plan(path, at);
+        plan.fields = close_fields(Vec::new());
+        SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }
+    }
 }
 
 /// The locations of a server, whose primary name is `server_name`.
@@ -43,41 +54,37 @@ pub(super) fn read_site<'d>(
     server_name: &str,
     context: &mut SiteContext<'d, '_>,
 ) -> Result<Vec<SiteLocation<'d>>, ImportFault> {
-    let denied = read_conditions(&root.scope, context.variables, context.limits.has_zones(), context.ledger)?;
-    if let Some(action) = read_return(&root.scope, server_name, context.ledger)? {
+    let ledger = context.ledger;
+    let mut steps = read_steps(root, root, server_name, context.variables, ledger)?;
+    if let Some(answer) = steps.answer.take() {
         // It comes before locations are searched.
         let why = "the `return` of the server comes first";
-        for node in &root.children {
-            let Some(directive) = node.directive else { continue };
-            context.ledger.exact(directive, why);
-            visit_all(directive.children(), &mut |inner| context.ledger.exact(inner, why));
+        for directive in root.children.iter().filter_map(|node| node.directive) {
+            visit_all(std::slice::from_ref(directive), &mut |inner| ledger.exact(inner, why));
         }
-        let access = AccessPlan { allow: None, deny: denied };
-        let mut plan = new_plan("/".to_owned(), &server.at);
-        plan.fields = vec![action];
-        if is_closed_by_condition(root, &root.scope) {
-            plan.fields = close_fields(plan.fields);
-        }
-        plan.fields.extend(access.into_field());
-        return Ok(vec![SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() }]);
+        let site = SiteLocation::answering("/".to_owned(), &server.at, answer, &steps);
+        read_pages_of_answer(&root.scope, root, server_name, context)?;
+        return Ok(vec![site]);
     }
     let mut found = Vec::new();
-    let flat = flatten_server(root, context.ledger);
+    let flat = flatten_server(root, ledger);
     let paths: HashSet<String> = flat.iter().map(|flat| flat.path.clone()).collect();
+    let mut closed = HashSet::new();
     for location in &flat {
         let at = location.node.directive.map_or(&server.at, |directive| &directive.at).clone();
         if let (Err(why), Some(directive)) = (is_usable_path(&location.path), location.node.directive) {
-            leave_out(directive, &why, context.ledger);
-            continue;
+            leave_out(directive, &why, ledger);
+            let path = widen_path(&location.node.matching);
+            if may_refuse(location.node, Some(root)) && closed.insert(path.clone()) {
+                found.push(SiteLocation::closed(path, &at));
+            }
+        } else if location.is_closed {
+            found.push(SiteLocation::closed(location.path.clone(), &at));
+        } else if read_location(location, root, &at, server_name, &steps, context, &mut found)? {
+            found.extend(add_slash(location, &paths, &at, &steps, ledger));
         }
-        let before = found.len();
-        let forwards = read_location(location, root, &at, server_name, context, &mut found)?;
-        for site in &mut found[before..] {
-            add_denied(&denied, site, location, context)?;
-        }
-        found.extend(forwards.then(|| add_slash(location, &paths, &at, context.ledger)).flatten());
     }
-    leave_out_pages(root, context.ledger);
+    leave_out_pages(root, ledger);
     Ok(found)
 }
 
@@ -89,98 +96,154 @@ fn leave_out_pages(root: &LocationNode<'_>, ledger: &FindingLedger) {
     }
 }
 
-/// A location whose expression the gateway cannot match.
+/// A location whose requests the gateway cannot tell from others, so that other limits may hold for them.
 fn leave_out(directive: &Directive, why: &str, ledger: &FindingLedger) {
-    if super::location_tree::subtree_guards(directive) {
-        ledger.loses(directive, why);
-    } else {
-        ledger.skips(directive, why);
-    }
+    ledger.loses(directive, why);
     ledger.skip_all(directive.children(), why);
+}
+
+/// Leaves out the locations inside an expression; returns whether one of them may refuse.
+fn leave_out_inner(node: &LocationNode<'_>, root: &LocationNode<'_>, ledger: &FindingLedger) -> bool {
+    let is_regex = matches!(node.matching, LocationMatch::Regex { .. });
+    let inside = node.scope.own_level().iter().filter(|inner| is_regex && inner.name == "location");
+    let mut is_closed = false;
+    for inner in inside {
+        let why =
+            "a location inside a regular expression is not translated; its requests get the outer location";
+        if refuses(inner, Some(root)) {
+            tell_closed(inner, why, ledger);
+            is_closed = true;
+        } else {
+            ledger.loses(inner, why);
+        }
+        ledger.skip_all(inner.children(), why);
+    }
+    is_closed
 }
 
 fn new_plan(path: String, at: &ImportedLine) -> LocationPlan {
     LocationPlan { path, source: Some(at.clone()), ..LocationPlan::default() }
 }
 
-/// Adds the location, and a second one for the methods that `limit_except` leaves out. Returns whether it forwards.
+/// Adds the location, and a second one for the methods that `limit_except` leaves out. `server` are the steps before.
+/// Returns whether nginx adds a slash to its path.
 fn read_location<'d>(
     location: &FlatLocation<'_, 'd>,
     root: &LocationNode<'d>,
     at: &ImportedLine,
     server_name: &str,
+    server: &LevelSteps,
     context: &mut SiteContext<'d, '_>,
     found: &mut Vec<SiteLocation<'d>>,
 ) -> Result<bool, ImportFault> {
-    let scope = &location.node.scope;
-    let mut plan = new_plan(location.path.clone(), at);
+    let (scope, ledger) = (&location.node.scope, context.ledger);
+    let path = location.path.clone();
     if let Some(internal) = scope.own("internal") {
-        context.ledger.exact(internal, "respond: 404");
-        plan.fields.push(write_respond(404, "", ""));
-        found.push(SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() });
+        ledger.exact(internal, "respond: 404");
+        found.push(SiteLocation::answering(path, at, write_respond(404, "", ""), server));
         return Ok(false);
     }
-    let is_root = location.node.directive.is_none();
-    let answer = if is_root { None } else { read_return(scope, server_name, context.ledger)? };
-    if let Some(action) = answer {
-        note_unlimited(scope, context.ledger);
-        plan.fields = vec![action];
-        if is_closed_by_condition(root, scope) {
-            plan.fields = close_fields(plan.fields);
+    let mut steps = match location.node.directive {
+        Some(_) => read_steps(location.node, root, server_name, context.variables, ledger)?,
+        None => LevelSteps::default(),
+    };
+    steps.denied.extend(&server.denied);
+    steps.is_closed |= server.is_closed | leave_out_inner(location.node, root, ledger);
+    let answer = steps.answer.take();
+    let answers = answer.is_some();
+    let (mut site, forwards, behind) = match answer {
+        Some(answer) => {
+            note_unlimited(scope, ledger);
+            let mut site = SiteLocation::answering(path, at, answer, &steps);
+            site.plan.fields.extend(read_response_headers(scope, server_name, ledger));
+            read_pages_of_answer(scope, root, server_name, context)?;
+            // nginx redirects to the slash of a location that would forward, whatever answers there.
+            (site, find_pass(scope).is_some(), None)
         }
-        plan.fields.extend(read_response_headers(scope, server_name, context.ledger));
-        found.push(SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() });
-        // nginx redirects to the slash of a location that would forward, whatever answers there.
-        return Ok(scope.own("proxy_pass").is_some());
-    }
-    let LocationContent { fields, named, forwards } =
-        read_content(location.node, root, server_name, &mut context.upstreams, context.ledger)?;
-    let mut chain = Vec::new();
-    context.limits.collect(&mut chain, scope, server_name)?;
-    // The limits of a named location hold for requests that met none of their kind before.
-    if let Some(named) = named {
-        context.limits.collect(&mut chain, &named.scope, server_name)?;
-    }
-    let behind = context.limits.limits_behind(&chain);
-    let (access, is_closed) = read_admission(location, named, root, behind, context)?;
-    plan.fields = if is_closed { close_fields(fields) } else { fields };
-    let status = chain.first().map(|limit| limit.status);
-    let on_reject =
-        read_error_pages(scope, root, status, server_name, &mut context.upstreams, context.ledger)?;
-    plan.fields.extend(read_response_headers(scope, server_name, context.ledger));
-    plan.fields.extend(access.into_field());
-    plan.fields.extend(read_bandwidth(scope, context.ledger)?);
-    let other_methods = read_limit_except(scope, &mut plan, behind, context.ledger)?;
-    if let Some((access, methods)) = other_methods {
-        let mut other = plan.clone();
-        other.methods.clear();
-        if let Some(access) = access {
-            other.fields.retain(|field| field.name != "access");
-            other.fields.extend(access.into_field());
+        None => read_handler(location.node, root, new_plan(path, at), server_name, steps, context)?,
+    };
+    if let Some((access, methods)) = read_limit_except(scope, answers, behind, ledger)? {
+        let mut other = site.clone();
+        if let Some(mut access) = access {
+            // Conditions of the location do not hold for these methods.
+            access.deny.extend(&server.denied);
+            other.plan.fields.retain(|field| field.name != "access");
+            other.plan.fields.extend(access.into_field());
         }
-        plan.methods = methods;
+        site.plan.methods = methods;
         // Of equal expressions the first decides, so that of some methods comes before that of all.
-        found.push(SiteLocation { plan, chain: chain.clone(), on_reject: on_reject.clone() });
-        plan = other;
+        found.push(std::mem::replace(&mut site, other));
     }
-    found.push(SiteLocation { plan, chain, on_reject });
+    found.push(site);
     Ok(forwards)
 }
 
-/// Who may come in by address, and whether the location is closed because of other checks.
+/// Pages of errors also hold for what a `return` answers.
+fn read_pages_of_answer<'d>(
+    scope: &Scope<'d>,
+    root: &LocationNode<'d>,
+    server_name: &str,
+    context: &mut SiteContext<'d, '_>,
+) -> Result<(), ImportFault> {
+    let status = scope.own("return").and_then(|answer| answer.arg(0).parse().ok());
+    read_error_pages(scope, root, None, status.as_slice(), server_name, context).map(|_| ())
+}
+
+/// A location that does not answer by itself, whether nginx adds a slash to its path, and its limits.
+fn read_handler<'d>(
+    node: &LocationNode<'d>,
+    root: &LocationNode<'d>,
+    mut plan: LocationPlan,
+    server_name: &str,
+    steps: LevelSteps,
+    context: &mut SiteContext<'d, '_>,
+) -> Result<(SiteLocation<'d>, bool, Option<LimitsBehind>), ImportFault> {
+    let scope = &node.scope;
+    let LocationContent { fields, named, forwards } =
+        read_content(node, root, server_name, &mut context.upstreams, context.ledger)?;
+    // A named location is the last one of the request.
+    let last = named.map_or(scope, |named| &named.scope);
+    let mut chain = Vec::new();
+    context.limits.collect(&mut chain, scope, server_name)?;
+    // The limits of a named location hold for requests that met none of their kind before.
+    if named.is_some() {
+        context.limits.collect(&mut chain, last, server_name)?;
+    }
+    let behind = context.limits.limits_behind(&chain);
+    let mut access = AccessPlan { allow: None, deny: steps.denied };
+    let mut is_closed = read_admission(scope, named, root, behind, &mut access, server_name, context)?;
+    is_closed |= steps.is_closed;
+    plan.fields = if is_closed { close_fields(fields) } else { fields };
+    let mut refusals: Vec<u16> = chain.iter().map(|limit| limit.status).chain([413]).collect();
+    refusals.extend((!forwards && named.is_none()).then_some(404));
+    let may_deny = is_closed || access != AccessPlan::default() || scope.own("limit_except").is_some();
+    refusals.extend(may_deny.then_some(403));
+    let status = chain.first().map(|limit| limit.status);
+    let on_reject = read_error_pages(scope, root, status, &refusals, server_name, context)?;
+    plan.fields.extend(read_response_headers(last, server_name, context.ledger));
+    plan.fields.extend(access.into_field());
+    plan.fields.extend(read_bandwidth(last, context.ledger)?);
+    Ok((SiteLocation { plan, chain, on_reject }, forwards, behind))
+}
+
+/// Adds who may come in by address; returns whether the location is closed because of other checks.
 fn read_admission<'d>(
-    location: &FlatLocation<'_, 'd>,
+    scope: &Scope<'d>,
     named: Option<&LocationNode<'d>>,
     root: &LocationNode<'d>,
     behind: Option<LimitsBehind>,
+    access: &mut AccessPlan,
+    server_name: &str,
     context: &mut SiteContext<'d, '_>,
-) -> Result<(AccessPlan, bool), ImportFault> {
-    let (scope, ledger) = (&location.node.scope, context.ledger);
-    let mut is_closed = is_closed_by_condition(root, scope);
+) -> Result<bool, ImportFault> {
+    let ledger = context.ledger;
+    let mut is_closed = false;
     let mut rules = scope.nearest_of(&["allow", "deny"]);
     // A request meets the rules of the named location, too.
     if let Some(named) = named {
-        is_closed |= is_closed_by_condition(root, &named.scope);
+        let steps = read_steps(named, root, server_name, context.variables, ledger)?;
+        access.deny.extend(steps.denied);
+        is_closed |= steps.is_closed;
         let inner = named.scope.nearest_of(&["allow", "deny"]);
         match (rules.first(), inner.first()) {
             (None, _) => rules = inner,
@@ -195,24 +258,28 @@ fn read_admission<'d>(
             _ => {}
         }
     }
-    let mut access = read_access(&rules, behind, ledger)?;
-    if let Some(named) = named {
-        let limited = context.limits.has_zones();
-        access.deny.extend(read_conditions(&named.scope, context.variables, limited, ledger)?);
-    }
-    let check = find_check(scope).or_else(|| find_check(&named?.scope));
+    let by_rules = read_access(&rules, behind, ledger)?;
+    access.deny.extend(by_rules.deny);
+    access.allow = by_rules.allow;
     let any = scope.value_of("satisfy").is_some_and(|directive| directive.arg(0) == "any");
-    match check {
-        Some((check, why)) if any && access.allow.is_some() => {
-            ledger.loses(check, format!("only the addresses of `allow` come in: {why}"));
+    let scopes = [Some(scope), named.map(|named| &named.scope)];
+    for scope in scopes.into_iter().flatten() {
+        for (check, why) in scope.checks() {
+            // The others are made whatever the addresses are.
+            let is_either = check.name.starts_with("auth_") && why != UNKNOWN;
+            if any && is_either && access.allow.is_some() {
+                ledger.loses(check, format!("only the addresses of `allow` come in: {why}"));
+            } else {
+                tell_closed(check, why, ledger);
+                is_closed = true;
+            }
         }
-        Some((check, why)) => {
-            tell_closed(check, why, ledger);
+        if let Some(tried) = scope.own("try_files").filter(|_| find_pass(scope).is_some()) {
+            tell_closed(tried, "nginx looks for files before it forwards", ledger);
             is_closed = true;
         }
-        None => {}
     }
-    Ok((access, is_closed))
+    Ok(is_closed)
 }
 
 /// `return` comes before limits and access rules, so those of its level have no effect in nginx.
@@ -232,44 +299,12 @@ fn note_unlimited(scope: &Scope<'_>, ledger: &FindingLedger) {
     }
 }
 
-/// Adds the networks that conditions of the server and of the location deny.
-fn add_denied(
-    denied: &[ipnet::IpNet],
-    site: &mut SiteLocation<'_>,
-    location: &FlatLocation<'_, '_>,
-    context: &SiteContext<'_, '_>,
-) -> Result<(), ImportFault> {
-    let mut all = denied.to_vec();
-    if location.node.directive.is_some() {
-        let limited = context.limits.has_zones();
-        all.extend(read_conditions(&location.node.scope, context.variables, limited, context.ledger)?);
-    }
-    if all.is_empty() {
-        return Ok(());
-    }
-    let deny =
-        AccessPlan { allow: None, deny: all }.into_field().map(|field| field.value).unwrap_or_default();
-    match site.plan.fields.iter_mut().find(|field| field.name == "access") {
-        None => site.plan.fields.push(PlannedField::new("access", deny, "")),
-        Some(field) if !field.value.contains("deny:") => {
-            field.value =
-                format!("{}, {}", field.value.trim_end_matches(" }"), deny.trim_start_matches("{ "));
-        }
-        Some(field) => {
-            let inner = deny.trim_start_matches("{ deny: ").trim_end_matches(" }").trim_matches(['[', ']']);
-            let (start, list) = field.value.split_once("deny: ").unwrap_or(("{ ", ""));
-            let list = list.trim_end_matches(" }").trim_matches(['[', ']']);
-            field.value = format!("{start}deny: [{list}, {inner}] }}");
-        }
-    }
-    Ok(())
-}
-
 /// nginx redirects the path of a forwarding prefix without its slash.
 fn add_slash<'d>(
     location: &FlatLocation<'_, 'd>,
     paths: &HashSet<String>,
     at: &ImportedLine,
+    steps: &LevelSteps,
     ledger: &FindingLedger,
 ) -> Option<SiteLocation<'d>> {
     let LocationMatch::Prefix { path, .. } = &location.node.matching else { return None };
@@ -279,14 +314,12 @@ fn add_slash<'d>(
     if location.path.starts_with('~') || taken.iter().any(|path| paths.contains(path)) {
         return None;
     }
-    let mut plan = new_plan(format!("= {bare}"), at);
-    plan.fields.push(slash_redirect(path));
     ledger.differs_at(
         at,
         &format!("location {path}"),
         "the redirect to the path with its slash drops the query",
     );
-    Some(SiteLocation { plan, chain: Vec::new(), on_reject: Vec::new() })
+    Some(SiteLocation::answering(format!("= {bare}"), at, slash_redirect(path), steps))
 }
 
 /// `limit_rate` and `limit_rate_after`.
@@ -317,7 +350,7 @@ type OtherMethods = (Option<AccessPlan>, Vec<String>);
 /// `limit_except METHODS { allow …; deny …; }`: the access rules of all other methods.
 fn read_limit_except(
     scope: &Scope<'_>,
-    plan: &mut LocationPlan,
+    answers: bool,
     behind: Option<LimitsBehind>,
     ledger: &FindingLedger,
 ) -> Result<Option<OtherMethods>, ImportFault> {
@@ -328,13 +361,10 @@ fn read_limit_except(
     if methods.is_empty() || !known {
         return Err(ImportFault::new(&directive.at, "`limit_except` takes names of methods"));
     }
-    plan.methods.clear();
-    if rules.iter().any(|rule| !matches!(rule.name.as_str(), "allow" | "deny")) {
-        tell_closed(
-            directive,
-            "for all other methods; only `allow` and `deny` inside are translated",
-            ledger,
-        );
+    if answers || rules.iter().any(|rule| !matches!(rule.name.as_str(), "allow" | "deny")) {
+        let why =
+            "for all other methods; only `allow` and `deny` inside are translated, and only without `return`";
+        tell_closed(directive, why, ledger);
         visit_all(directive.children(), &mut |inner| {
             ledger.skips(inner, "its `limit_except` is not translated")
         });
