@@ -134,7 +134,7 @@ impl Case {
 }
 
 /// Answers 200, after the milliseconds that the path ends with.
-fn start_backend() -> SocketAddr {
+pub fn start_backend() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("an address");
     thread::spawn(move || {

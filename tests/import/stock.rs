@@ -93,7 +93,7 @@ fn the_report_begins_with_what_was_lost_and_counts_what_is_exact() {
     listen 80;
     add_header X-A b;
     location / { proxy_pass http://127.0.0.1:9000; }
-    location /a { guard_of_a_module on; proxy_pass http://127.0.0.1:9000; }
+    location /a { set $limit_rate 4k; proxy_pass http://127.0.0.1:9000; }
     location /b { auth_basic closed; auth_basic_user_file users; proxy_pass http://127.0.0.1:9000; }
 }
 ";
@@ -102,7 +102,7 @@ fn the_report_begins_with_what_was_lost_and_counts_what_is_exact() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "LOST: 2", "{text}");
     assert!(lines[1].ends_with("default:6: auth_basic closed"), "what is closed comes first: {text}");
-    assert!(lines[3].ends_with("default:5: guard_of_a_module on"), "{text}");
+    assert!(lines[3].ends_with("default:5: set $limit_rate 4k"), "{text}");
     assert!(lines[5].starts_with("translated with a difference: "), "{text}");
     assert!(!text.contains("proxy_pass"), "exact lines are not listed: {text}");
     let exact = report.of_kind(FindingKind::Exact).count();
@@ -111,7 +111,7 @@ fn the_report_begins_with_what_was_lost_and_counts_what_is_exact() {
     let lines: Vec<&str> = yaml.lines().collect();
     let place = lines.iter().position(|line| line.starts_with("  - path: /a ")).expect("the location");
     let note = lines[place - 1];
-    assert!(note.starts_with("  # LOST: ") && note.contains("default:5 guard_of_a_module on: "), "{yaml}");
+    assert!(note.starts_with("  # LOST: ") && note.contains("default:5 set $limit_rate 4k: "), "{yaml}");
 }
 
 #[test]

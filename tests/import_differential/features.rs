@@ -33,7 +33,17 @@ const COMMON: [&str; 21] = [
 const LOSSY: [&str; 6] = ["odd maps", "odd keys", "mixed delays", "underscores", "slashes", "doubles"];
 
 /// Constructs that the gateway mostly lacks, so that a file with them is seldom imported whole.
-const RARE: [&str; 7] = ["satisfy", "passwords", "asks", "conditions", "rewrites", "regex inside", "files"];
+const RARE: [&str; 9] = [
+    "satisfy",
+    "passwords",
+    "asks",
+    "conditions",
+    "rewrites",
+    "regex inside",
+    "files",
+    "steps",
+    "lookarounds",
+];
 
 /// What one file may hold.
 #[derive(Debug)]

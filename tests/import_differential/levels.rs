@@ -5,6 +5,19 @@ use crate::features::Features;
 use crate::support::Dice;
 use crate::variables::Definitions;
 
+/// Steps that nginx does in their order, before it judges.
+const STEPS: [&str; 9] = [
+    "break",
+    "set $unused 1",
+    "if ($http_x_key) { return 200 ok; }",
+    "if ($arg_a = 2) { break; }",
+    "if ($cookie_a) { return 302 /b/; }",
+    "if ($host = other.test) { return 301 http://s1.test$request_uri; }",
+    "if ($remote_addr = 127.0.0.3) { return 403; }",
+    "if ($http_x_group) { add_header X-Y z; }",
+    "rewrite ^ http://s1.test$request_uri? redirect",
+];
+
 /// What levels can name.
 pub struct Guards {
     rates: Vec<String>,
@@ -50,6 +63,13 @@ impl Guards {
         }
         if features.has("conditions") && depth > 0 && dice.one_in(3) {
             found.push(self.roll_condition(dice));
+        }
+        if features.has("steps") && depth > 0 && dice.one_in(3) {
+            let step = dice.pick(&STEPS);
+            found.push(match step.split_once(" { ") {
+                Some((head, inside)) => block(head, vec![line(inside.trim_end_matches("; }"))]),
+                None => line(step),
+            });
         }
         if features.has("methods") && depth == 2 && dice.one_in(4) {
             let inside = dice.pick(&["deny all", "allow 127.0.0.2; deny all", "deny 127.0.0.4"]);

@@ -60,7 +60,7 @@ struct Totals {
 impl Totals {
     fn add(&mut self, case: Case, trial: Trial) {
         if trial.exit == 3 {
-            eprintln!("seed {}: {}", case.seed, trial.written);
+            eprintln!("seed {}: {}\n{}", case.seed, trial.written, case.conf.show());
         }
         self.exits[trial.exit as usize] += 1;
         self.doors += trial.doors;

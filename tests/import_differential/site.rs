@@ -30,6 +30,8 @@ const REGEXES: [&str; 9] = [
     "~ ^/img/[0-9]+$",
     "~ x",
 ];
+/// Expressions that the gateway cannot match.
+const LOOKAROUNDS: [&str; 4] = ["~ ^/(?!b|api)", "~ /img(?=/)", "~ (?<!x)\\.php$", "~* ^/A(?!/x)(/v1)?"];
 const PATHS: [&str; 16] = [
     "/",
     "/a",
@@ -235,7 +237,8 @@ impl Site {
 
     fn roll_head(&mut self, base: &str, in_regex: bool) -> String {
         if in_regex || (self.features.has("regex") && self.dice.one_in(3)) {
-            return self.dice.pick(&REGEXES).to_owned();
+            let looks = self.features.has("lookarounds") && self.dice.one_in(2);
+            return self.dice.pick(if looks { &LOOKAROUNDS } else { &REGEXES }).to_owned();
         }
         let path = format!("{base}{}", self.dice.pick(&SEGMENTS));
         let (head, aim) = match self.dice.below(6) {

@@ -169,6 +169,8 @@ impl Step {
 
 impl Trial {
     fn judge(&mut self, denied: &[Request], theirs: &[Option<Decision>], ours: &[Option<Decision>]) {
+        // nginx counted a request that the gateway refused because a field comes twice; those come last.
+        let mut is_spent = false;
         for (number, step) in self.steps.iter().enumerate() {
             let (Step::Ask(request), Some(nginx), Some(gateway)) = (step, theirs[number], ours[number])
             else {
@@ -177,12 +179,16 @@ impl Trial {
             self.decisions.push(nginx);
             let is_denied = is_denied(denied, request);
             self.doors += usize::from(is_denied);
-            let is_open_door = is_denied && matches!(gateway, Decision::Served(_) | Decision::Waits);
+            let is_through = |decision| matches!(decision, Decision::Served(_) | Decision::Waits);
+            let is_open_door = is_denied && is_through(gateway) && nginx != gateway;
             let differs = self.exit == 0 && nginx != gateway;
             if !differs && !is_open_door {
                 continue;
             }
-            if !is_open_door && is_documented(request, is_denied, nginx, gateway) {
+            let is_repeated = request.repeats_field() && gateway == Decision::BadRequest;
+            let is_counted = is_spent && matches!(nginx, Decision::Limited | Decision::Waits);
+            is_spent |= is_repeated;
+            if !is_open_door && (is_repeated || is_counted || is_judged_first(is_denied, nginx, gateway)) {
                 self.excused += 1;
                 continue;
             }
@@ -191,9 +197,7 @@ impl Trial {
     }
 }
 
-/// Differences that docs/import.md names: addresses are judged before limits, and a field that is part of a key may
-/// come once only.
-fn is_documented(request: &Request, is_denied: bool, nginx: Decision, gateway: Decision) -> bool {
-    (is_denied && nginx == Decision::Limited && gateway == Decision::Denied)
-        || (request.repeats_field() && gateway == Decision::BadRequest)
+/// The gateway judges addresses before limits, as docs/import.md says: nobody who is denied waits or is counted.
+fn is_judged_first(is_denied: bool, nginx: Decision, gateway: Decision) -> bool {
+    is_denied && matches!(nginx, Decision::Limited | Decision::Waits) && gateway == Decision::Denied
 }

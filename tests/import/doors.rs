@@ -1,0 +1,239 @@
+//! What nginx refuses stays refused where it cannot be translated, and what is decided otherwise is a lost line.
+
+use std::net::SocketAddr;
+
+use sluicegate::import::{Imported, import_file};
+
+use crate::exit_code::{ask, head, start_backend};
+use crate::support::nginx::Nginx;
+use crate::support::{Gateway, Scratch};
+
+/// Before `server` and inside of it; `@P` forwards. Then the path of a request that nginx does not forward, with
+/// further header fields.
+type Door = (&'static str, &'static str, &'static str, &'static str);
+
+const GEO: &str = "geo $g { default 0; 127.1.0.1 1; }";
+const ZONE: &str = "limit_req_zone $binary_remote_addr zone=z:1m rate=1r/m;";
+
+const DOORS: &[Door] = &[
+    // Expressions that the gateway cannot match, and those inside of others.
+    ("", "location / { @P } location ~ /\\.(?!well-known|x) { deny all; @P }", "/.git", ""),
+    ("", "location / { @P } location ~ ^/(?!public) { return 403; }", "/secret", ""),
+    ("", "location / { @P } location ~ (?<!x)\\.a$ { deny all; } location ~ \\.a$ { @P }", "/.a", ""),
+    (
+        "",
+        "location ^~ /v/ { @P location ~ v { return 403; } location ~ /v { deny all; } } location ~ x {}",
+        "/v/v",
+        "",
+    ),
+    ("", "location / { @P } location ~ ^/(a)\\1 { return 403; }", "/aa", ""),
+    ("", "deny all; location / { allow all; @P } location ~ ^/(?!public) { @P }", "/secret", ""),
+    ("", "location ~ ^/app { @P location ~ ^/app/admin { return 403; } }", "/app/admin", ""),
+    ("", "location / { @P location ~ /\\.(?!well-known) { deny all; } }", "/.git", ""),
+    ("", "location / { @P } location ^~ /app/ { @P location ~ admin { return 403; } }", "/app/admin", ""),
+    ("", "location / { @P } location /v1/ { @P location ~* ^/V1/adm { deny all; @P } }", "/v1/adm", ""),
+    ("", "location / { @P } location /app/ { @P location ~ (?<!x)\\.key$ { deny all; } }", "/app/a.key", ""),
+    // Steps in the order of the file.
+    ("", "rewrite ^/old$ https://new.test/ permanent; return 403; location / { @P }", "/x", ""),
+    ("", "location / { rewrite ^/a$ /b last; return 403; @P }", "/x", ""),
+    ("", "location / { if ($http_x) { return 200 ok; } return 403; @P }", "/x", ""),
+    ("", "location / { if ($cookie_session = '') { return 302 /login; } @P }", "/x", ""),
+    ("", "location / { if ($http_user_agent ~ bot) { return 403; } @P }", "/x", "User-Agent: bot\r\n"),
+    (
+        "",
+        "location / { valid_referers none a.test; if ($invalid_referer) { rewrite ^ /no.png redirect; } @P }",
+        "/x",
+        "Referer: http://evil.test/\r\n",
+    ),
+    ("", "if ($http_x) { set $no 1; } location / { if ($no) { return 403; } @P }", "/x", "X: 1\r\n"),
+    (GEO, "location / { if ($g = $http_x) { return 403; } @P }", "/x", "X: 1\r\n"),
+    (GEO, "set $g 1; location / { if ($g) { return 403; } @P }", "/x", ""),
+    (GEO, "if ($g) { return 403; } location /a/ { @P } location / { @P }", "/a", ""),
+    ("", "rewrite ^/a /denied last; location / { @P } location /denied { return 403; }", "/a", ""),
+    ("", "location / { deny all; @P } location /a { rewrite ^/a(.*)$ /b$1 last; @P }", "/a", ""),
+    ("", "location / { deny all; } location /a/ { try_files $uri @b; } location @b { @P }", "/a", ""),
+    ("", "location / { try_files /none =403; @P }", "/x", ""),
+    ("", "location / { try_files /none @b; } location @b { return 403; @P }", "/x", ""),
+    (
+        ZONE,
+        "error_page 503 = @b; location @b { @P }
+         location / { limit_req zone=z; if ($http_x) { return 403; } @P }",
+        "/x",
+        "X: 1\r\n",
+    ),
+    ("", "location / { error_page 403 @b; deny all; @P } location @b { return 403; }", "/x", ""),
+];
+
+/// The same with directives of modules that nginx does not have here.
+const MODULES: &[&str] = &[
+    "access_by_lua 'ngx.exit(403)';",
+    "access_by_lua_file x.lua;",
+    "access_by_njs x;",
+    "auth_cas on;",
+    "auth_jwt_enabled on;",
+    "auth_jwt_require $x;",
+    "auth_spnego on;",
+    "modsecurity on;",
+    "perl_access x;",
+    "rewrite_by_lua_block { ngx.exit(403) }",
+    "vouch_check on;",
+    "ssl_crl crl.pem;",
+];
+
+/// Each of these is decided otherwise, and no line of it said so.
+const LOST: &[(&str, &str)] = &[
+    ("", "location / { if ($scheme = http) { return 301 https://$host$request_uri; } @P }"),
+    ("", "location / { if ($request_method = OPTIONS) { return 204; } @P }"),
+    ("", "location / { if ($http_x) { break; } return 403; }"),
+    ("", "location / { if ($http_x) { @P } @P }"),
+    ("", "set $b 127.0.0.1:1; if ($http_x) { set $b 127.0.0.1:2; } location / { proxy_pass http://$b; }"),
+    ("", "location / { @P } location /a { rewrite ^/a /b last; @P }"),
+    ("", "location / { @P } rewrite ^/a /b break;"),
+    ("", "location / { @P } rewrite ^/a https://other.test/ permanent;"),
+    ("", "location / { @P } location /up { client_max_body_size 50m; @P }"),
+    ("", "location / { @P } location ~* ^/(?!api/).*\\.js$ { @P }"),
+    ("", "location / { @P } location ~ ^/a { @P location ~ b$ { @P } }"),
+    ("", "location / { deny all; error_page 403 = @b; @P } location @b { @P }"),
+    ("", "location / { deny all; error_page 403 =200 /b; @P } location = /b { return 200 ok; }"),
+    ("", "location / { deny all; error_page 403 https://login.test/; @P }"),
+    (ZONE, "location / { limit_req zone=z; error_page 503 =200 /b; @P } location = /b { return 200 ok; }"),
+    (
+        ZONE,
+        "location / { limit_req zone=z; error_page 503 = @b; @P }
+         location @b { if ($request_method = POST) { return 405; } @P }",
+    ),
+    ("", "error_page 404 /50x.html; location / { return 301 /b/; } location /b/ { return 404; }"),
+    ("", "location / { return 403; error_page 403 = @b; } location @b { @P }"),
+    ("", "error_page 404 /x.html; location ~ x { limit_except PUT { deny all; } @P }"),
+    (ZONE, "error_page 503 = @b; location / { limit_req zone=z; deny all; @P } location @b { @P }"),
+    ("", "location / { proxy_intercept_errors on; error_page 401 = @b; @P } location @b { @P }"),
+    ("", "large_client_header_buffers 2 1k; location / { @P }"),
+    ("", "merge_slashes off; location / { @P } location /a { deny all; @P }"),
+    ("", "root /var/www; location /a { @P }"),
+    ("root /var/www;", "location /a { @P }"),
+    ("", "location / { limit_except GET { deny all; } return 200; }"),
+];
+
+/// The constructs beside them that are translated whole.
+const WHOLE: &[(&str, &str)] = &[
+    ("", "location / { break; return 403; @P }"),
+    ("", "location / { @P } location /h { return 200 ok; if ($http_x) { return 403; } }"),
+    (GEO, "location / { @P } location /h { return 200 ok; if ($g) { return 403; } }"),
+    (GEO, "if ($g) { return 403; } location /a/ { @P } location / { @P } location = /i { internal; @P }"),
+    (GEO, "location / { if ($g) { return 403; } limit_except GET { allow all; } @P }"),
+    ("", "location / { if ($http_x) { add_header X-Y z; } @P }"),
+    ("", "location /a/ { @P } location / { client_max_body_size 1m; @P }"),
+    ("", "location / { client_max_body_size 50m; @P }"),
+    ("", "location / { try_files /none @b; } location @b { limit_rate 1m; @P }"),
+    ("", "location / { @P error_page 500 502 @b; } location @b { return 502 sorry; }"),
+    (
+        "",
+        "location /a { @P location ~ x { @P } } location /ab/ { @P } location ~ ^/ab/x { return 404; } location / { @P }",
+    ),
+    ("", "location / { auth_basic off; auth_request off; @P }"),
+    ("", "rewrite ^ https://new.test$request_uri? permanent; return 403;"),
+];
+
+fn write_conf(http: &str, server: &str, listen: &str, backend: SocketAddr) -> String {
+    let text = format!("{http}\nserver {{ listen {listen};\n{server} }}");
+    text.replace("@P", &format!("proxy_pass http://{backend};"))
+}
+
+fn import(http: &str, server: &str, backend: SocketAddr) -> Imported {
+    let conf = write_conf(http, server, "127.0.0.1:0", backend);
+    let scratch = Scratch::new();
+    let imported = import_file(&scratch.file("nginx.conf", &format!("events {{}} http {{ {conf} }}")));
+    imported.unwrap_or_else(|fault| panic!("{fault}\n{conf}"))
+}
+
+fn start_gateway(imported: &Imported) -> Gateway {
+    Gateway::start(&format!("{}\nadmin: none\naccess_log: none\n", imported.yaml))
+}
+
+/// The file, and the report of its import.
+fn describe(server: &str, imported: &Imported) -> String {
+    format!("{server}\n{}{}", imported.yaml, imported.report.render_text())
+}
+
+fn list_faults(faults: impl Iterator<Item = String>) {
+    let faults: Vec<String> = faults.collect();
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n\n"));
+}
+
+/// Whether one of two requests of `127.1.0.1` comes through.
+fn passes(addr: SocketAddr, path: &str, fields: &str) -> bool {
+    (0..2).any(|_| ask(addr, 1, &head("GET", path, "s.test", fields)) == 200)
+}
+
+#[test]
+fn no_door_of_nginx_stands_open() {
+    let backend = start_backend();
+    list_faults(DOORS.iter().filter_map(|(http, server, path, fields)| {
+        let nginx = Nginx::start(&write_conf(http, server, "@0@", backend), 1);
+        assert!(!passes(nginx.addr(0), path, fields), "nginx forwards it: {server}");
+        let imported = import(http, server, backend);
+        let is_open = passes(start_gateway(&imported).addr(), path, fields);
+        is_open.then(|| describe(server, &imported))
+    }));
+}
+
+#[test]
+fn directives_of_other_modules_close_their_place() {
+    let backend = start_backend();
+    list_faults(MODULES.iter().filter_map(|directive| {
+        let server = format!("location / {{ {directive} @P }}");
+        let imported = import("", &server, backend);
+        let is_open = passes(start_gateway(&imported).addr(), "/", "");
+        (is_open || imported.report.count_lost() == 0).then(|| describe(&server, &imported))
+    }));
+}
+
+#[test]
+fn what_is_decided_otherwise_is_lost() {
+    let backend = start_backend();
+    list_faults(LOST.iter().filter_map(|(http, server)| {
+        drop(Nginx::start(&write_conf(http, server, "@0@", backend), 1));
+        let imported = import(http, server, backend);
+        (imported.report.count_lost() == 0).then(|| describe(server, &imported))
+    }));
+}
+
+#[test]
+fn what_is_translated_whole_decides_as_nginx_does() {
+    let backend = start_backend();
+    list_faults(WHOLE.iter().filter_map(|(http, server)| {
+        let nginx = Nginx::start(&write_conf(http, server, "@0@", backend), 1);
+        let imported = import(http, server, backend);
+        let gateway = start_gateway(&imported);
+        let differs = ["GET", "POST"].into_iter().any(|method| {
+            ["/", "/a", "/a/b", "/h", "/i", "/x?y=1"].into_iter().any(|path| {
+                [(1, ""), (2, ""), (2, "X: 1\r\n")].into_iter().any(|(client, fields)| {
+                    let request = head(method, path, "s.test", fields);
+                    ask(gateway.addr(), client, &request) != ask(nginx.addr(0), client, &request)
+                })
+            })
+        });
+        (differs || imported.report.count_lost() > 0).then(|| describe(server, &imported))
+    }));
+}
+
+/// A field whose value the gateway does not have is removed, so that no client can write it.
+#[test]
+fn fields_that_nginx_writes_are_none_of_the_client() {
+    let backend = start_backend();
+    for (value, removed) in [
+        ("$ssl_client_verify", true),
+        ("$remote_user", true),
+        ("\"$proxy_add_x_forwarded_for\"", true),
+        ("\"\"", true),
+        ("$http_x_user", false),
+        ("a", false),
+    ] {
+        let server =
+            format!("location / {{ proxy_set_header X-User b; proxy_set_header X-User {value}; @P }}");
+        let imported = import("", &server, backend);
+        let removes = imported.yaml.contains("request_headers: { remove: X-User }");
+        assert_eq!(removes, removed, "{}", describe(&server, &imported));
+        drop(start_gateway(&imported));
+    }
+}
