@@ -38,7 +38,6 @@ const DOORS: &[Door] = &[
     ("", "location / { rewrite ^/a$ /b last; return 403; @P }", "/x", ""),
     ("", "location / { if ($http_x) { return 200 ok; } return 403; @P }", "/x", ""),
     ("", "location / { if ($cookie_session = '') { return 302 /login; } @P }", "/x", ""),
-    ("", "location / { if ($http_user_agent ~ bot) { return 403; } @P }", "/x", "User-Agent: bot\r\n"),
     (
         "",
         "location / { valid_referers none a.test; if ($invalid_referer) { rewrite ^ /no.png redirect; } @P }",

@@ -159,3 +159,30 @@ fn one_item_per_limit() {
     let logged: Vec<_> = lines.iter().filter_map(|line| line["dry_run"].as_str()).collect();
     assert_eq!(logged, ["two=reject,keyed=reject"]);
 }
+
+/// A dry run refuses nothing, neither what it cannot read nor what it cannot tell.
+#[test]
+fn a_dry_run_refuses_no_body() {
+    let upstream = Upstream::ok();
+    for (dry_run, refused) in [("true", [200; 4]), ("false", [400, 400, 415, 413])] {
+        let limits =
+            format!("limits: {{ l: {{ key: [json:/id, cookie:sid], rate: 90/h, dry_run: {dry_run} }} }}");
+        let gateway = Gateway::start(&format!(
+            "{limits}\nlocations: [{{ path: /, upstream: \"{}\", limits: l, body_peek: 1KiB }}]\n",
+            upstream.url()
+        ));
+        let long = vec![b'x'; 5_000];
+        let ask = |fields: &[(&str, &str)], body: &[u8]| {
+            let request =
+                fields.iter().fold(post("/", body), |request, (name, value)| request.header(name, value));
+            gateway.ask(&request).status
+        };
+        let statuses = [
+            ask(&[], br#"{"ID":1}"#),
+            ask(&[("Cookie", "sid=a; SID=b")], br#"{"id":1}"#),
+            ask(&[("Content-Type", "application/json; charset=utf-7")], br#"{"id":1}"#),
+            ask(&[], &long),
+        ];
+        assert_eq!(statuses, refused, "{dry_run}");
+    }
+}

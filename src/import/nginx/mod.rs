@@ -40,7 +40,7 @@ use context::SiteContext;
 use hosts::{ServerNames, is_covered, read_names};
 use limits::LimitBook;
 use listeners::ListenerTable;
-use location_tree::{LocationMatch, LocationNode};
+use location_tree::{LocationMatch, LocationNode, subtree_guards};
 use parser::{ConfParser, Directive, visit_all};
 use scope::{FindingLedger, Scope, is_guard};
 use site::{SiteLocation, finish_location, read_site};

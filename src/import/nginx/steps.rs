@@ -91,7 +91,7 @@ fn read_condition(
     };
     if inside.iter().all(|inner| inner.name == "add_header" || find_harmless(&inner.name).is_some()) {
         ledger.skips(step, why.as_str());
-    } else if refuses(step, Some(root)) && !is_canonical(step) {
+    } else if refuses(step, Some(root)) && !is_no_door(step) {
         found.is_closed = true;
         tell_closed(step, &format!("{why}; let the upstream refuse"), ledger);
     } else {
@@ -100,10 +100,17 @@ fn read_condition(
     visit_all(inside, &mut |inner| ledger.skips(inner, "its `if` is not translated"));
 }
 
-/// Whether an `if` redirects to another scheme or name of the site, which guards nothing.
-fn is_canonical(step: &Directive) -> bool {
+/// Whether an `if` keeps nobody out: it redirects to another scheme or name of the site, or goes by the name that a
+/// client gives itself.
+fn is_no_door(step: &Directive) -> bool {
     let condition = step.args.join(" ");
     let subject = condition.trim_start_matches(['(', ' ']).split([' ', ')']).next();
-    let is_address = matches!(subject, Some("$scheme" | "$https" | "$host" | "$http_host" | "$server_port"));
-    is_address && step.children().iter().all(|inner| redirects(inner) || inner.arg(0).starts_with("30"))
+    let redirects = |inner: &Directive| redirects(inner) || inner.arg(0).starts_with("30");
+    match subject {
+        Some("$http_user_agent") => true,
+        Some("$scheme" | "$https" | "$host" | "$http_host" | "$server_port") => {
+            step.children().iter().all(redirects)
+        }
+        _ => false,
+    }
 }

@@ -11,17 +11,18 @@ pub fn build_body_plan(config: &Config, location: Option<&LocationConfig>) -> Op
     let limits = || config.server.limits.iter().chain(own).map(|&limit| &config.limits[limit]);
     let bandwidth = location.and_then(|location| location.bandwidth.as_ref());
     let of_caller = || config.account.body_pointers();
-    let of_limits = limits().flat_map(LimitConfig::body_pointers);
-    let of_bandwidth = bandwidth.into_iter().flat_map(BandwidthConfig::body_pointers);
-    let mut pointers = of_caller().chain(of_limits).chain(of_bandwidth).peekable();
-    // What a request reserves may be a guess; its key and its cost may not.
-    let must_fit = pointers.peek().is_some() || limits().any(LimitConfig::reads_body);
-    let mut claims = limits().filter_map(LimitConfig::body_reserve).peekable();
-    if !must_fit && claims.peek().is_none() {
+    let of_bandwidth = || bandwidth.into_iter().flat_map(BandwidthConfig::body_pointers);
+    let claims = || limits().filter_map(LimitConfig::body_reserve);
+    // What a request reserves, or a dry run counts, may be a guess; a key and a cost may not.
+    let must_fit = of_caller().chain(of_bandwidth()).next().is_some()
+        || limits().any(|limit| limit.reads_body() && !limit.dry_run);
+    if !must_fit && !limits().any(LimitConfig::reads_body) && claims().next().is_none() {
         return None;
     }
     let peek_bytes = location.map_or(BODY_PEEK_AUTO, LocationConfig::body_peek_bytes);
     let mut plan = BodyPlan::new(peek_bytes, must_fit, of_caller().next().is_some());
-    pointers.chain(claims.flat_map(|claim| &claim.from)).for_each(|pointer| plan.add_pointer(pointer));
+    let of_limits = limits().flat_map(LimitConfig::body_pointers);
+    let pointers = of_caller().chain(of_limits).chain(of_bandwidth());
+    pointers.chain(claims().flat_map(|claim| &claim.from)).for_each(|pointer| plan.add_pointer(pointer));
     Some(Arc::new(plan))
 }

@@ -113,6 +113,8 @@ impl<'a> Caller<'a> {
             }
             KeyOutcome::Skip => Ok(LimitDemand::Skip),
             KeyOutcome::Missing => Ok(LimitDemand::MissingKey),
+            // No counter can be told, and a dry run refuses nothing.
+            KeyOutcome::Duplicate if limit.config.dry_run => Ok(LimitDemand::Skip),
             KeyOutcome::Duplicate => Err(ChargeFault::RepeatedKey),
         }
     }

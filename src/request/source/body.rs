@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
-use crate::config::{JsonPointer, format_millionths};
+use crate::config::JsonPointer;
 
 /// What is read of the bodies of a location's requests.
 #[derive(Debug)]
@@ -246,11 +246,14 @@ impl PointedValues<'_> {
     }
 }
 
-/// Whether names differ, but not to a server that ignores case as Go does, which reads `ſ` as `s`.
+/// Whether names differ, but not to a server that ignores case as Go does, which reads `ſ` as `s` and the sign for
+/// kelvins as `k`. Most names are told apart by their first letter.
 fn is_in_other_case(name: &str, other: &str) -> bool {
-    let fold = |character: char| character.to_uppercase().flat_map(char::to_lowercase);
-    let is_same = || name.chars().flat_map(fold).eq(other.chars().flat_map(fold));
-    name != other && (name.eq_ignore_ascii_case(other) || !name.is_ascii() && is_same())
+    let fold = |character: char| match character {
+        'ſ' => 's',
+        _ => character.to_lowercase().next().unwrap_or(character),
+    };
+    name != other && name.chars().map(fold).eq(other.chars().map(fold))
 }
 
 impl JsonVisitor for PointedValues<'_> {
@@ -296,12 +299,18 @@ impl From<JsonValue<'_>> for BodyValue {
     }
 }
 
-/// The number without an exponent and without zeros at its end; beyond an exact range as the nearest double.
+/// Integers as they are written; other numbers as the nearest double, which is what servers read.
 fn number_key(number: JsonNumber<'_>) -> Option<String> {
-    match number.millionths {
-        Some(millionths) => Some(format_millionths(millionths)),
-        None => number.text?.parse::<f64>().ok().map(|double| double.to_string()),
+    let is_integer = |text: &&str| *text != "-0" && !text.contains(['.', 'e', 'E']);
+    if let Some(text) = number.text.filter(is_integer) {
+        return Some(text.to_owned());
     }
+    let double = match (number.text, number.millionths) {
+        (Some(text), _) => text.parse::<f64>().ok()?,
+        (None, millionths) => millionths? as f64 / 1e6,
+    };
+    // The sum has no negative zero.
+    Some((double + 0.0).to_string())
 }
 
 #[cfg(test)]

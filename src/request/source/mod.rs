@@ -66,7 +66,7 @@ fn read_cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> SourceValue<'a> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
     let mut values = pairs.filter_map(|pair| {
         let (found, value) = split_pair(pair);
-        is_read_as(found.trim_ascii(), name).then_some(value.trim_ascii())
+        is_read_as(trim_spaces(found), name).then(|| trim_spaces(value))
     });
     let first = values.next();
     if values.any(|other| Some(other) != first) {
@@ -82,6 +82,48 @@ fn read_parameter<'a>(name: &[u8], query: &'a str) -> SourceValue<'a> {
         let (found, value) = split_pair(pair);
         is_read_as(&form_decoded(found), name).then(|| form_decoded(value))
     }))
+}
+
+/// White space that is no ASCII, in Latin-1 and in UTF-8, the longer forms first.
+const WHITE_SPACE: [&[u8]; 21] = [
+    b"\xe1\x9a\x80",
+    b"\xe2\x80\x80",
+    b"\xe2\x80\x81",
+    b"\xe2\x80\x82",
+    b"\xe2\x80\x83",
+    b"\xe2\x80\x84",
+    b"\xe2\x80\x85",
+    b"\xe2\x80\x86",
+    b"\xe2\x80\x87",
+    b"\xe2\x80\x88",
+    b"\xe2\x80\x89",
+    b"\xe2\x80\x8a",
+    b"\xe2\x80\xa8",
+    b"\xe2\x80\xa9",
+    b"\xe2\x80\xaf",
+    b"\xe2\x81\x9f",
+    b"\xe3\x80\x80",
+    b"\xc2\x85",
+    b"\xc2\xa0",
+    b"\x85",
+    b"\xa0",
+];
+
+/// The text without the white space of ASCII, Latin-1 and UTF-8 at its ends, which servers in Python and JavaScript
+/// remove from the names and values of cookies.
+fn trim_spaces(mut text: &[u8]) -> &[u8] {
+    loop {
+        text = text.trim_ascii();
+        let is_plain = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_graphic);
+        if is_plain(text.first()) && is_plain(text.last()) {
+            return text;
+        }
+        let ends = |space: &&[u8]| text.strip_prefix(*space).or_else(|| text.strip_suffix(*space));
+        match WHITE_SPACE.iter().find_map(ends) {
+            Some(rest) => text = rest,
+            None => return text,
+        }
+    }
 }
 
 /// Whether a server may read the name of a cookie or parameter as that name. PHP takes a dot, a space and a bracket for

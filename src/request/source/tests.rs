@@ -77,6 +77,15 @@ fn names_that_a_server_reads_as_one_are_one() {
             assert!(!cookies(&format!("{limit_name}=a; {name}=b")), "{name}");
         }
     }
+    // Python and JavaScript remove white space beyond ASCII from names and values.
+    for space in ["\u{a0}", "\u{85}", "\u{2003}", "\u{3000}", " \u{a0}\t"] {
+        let (name, value_at) = (format!("{space}my_sid{space}=a"), format!("my_sid={space}a{space}"));
+        for line in [name, value_at] {
+            let source = ValueSource::Cookie("my_sid".to_owned());
+            assert_eq!(value(&source, &headers("cookie", &[&line]), None), one("a"), "{line:?}");
+        }
+    }
+    assert_eq!(trim_spaces(b"\xa0 \x85a\xa0b\xa0"), b"a\xa0b");
     let source = ValueSource::Query("my_sid".to_owned());
     let parameter = |query: &str| value(&source, &HeaderMap::new(), Some(query)) == SourceValue::Repeated;
     for name in alike.into_iter().chain(["%6dy.sid", "my+sid", "+my_sid", "my%5Bsid", "my_sid%00x"]) {
