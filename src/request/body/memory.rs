@@ -10,12 +10,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limit::table::CounterKey;
 
 /// A client, its network, and all clients.
 const LEVELS: usize = 3;
+
+/// Permits of each level.
+type Permits = SmallVec<[OwnedSemaphorePermit; LEVELS]>;
 
 /// The room of all bodies.
 #[derive(Debug)]
@@ -45,15 +49,15 @@ pub struct BodyRoom {
     bound: u64,
     /// Bytes that it has taken.
     taken: Cell<u64>,
-    permits: RefCell<Vec<OwnedSemaphorePermit>>,
+    permits: RefCell<Permits>,
     is_waiting: Cell<bool>,
-    _places: Vec<OwnedSemaphorePermit>,
+    _places: Permits,
 }
 
 /// Bytes with their room. They are dropped first, so that room is never counted free while it is used.
 struct HeldBody {
     data: Bytes,
-    _permits: Vec<OwnedSemaphorePermit>,
+    _permits: Permits,
 }
 
 // === impl BodyMemory ===
@@ -103,7 +107,7 @@ impl ClientShares {
             shares.retain(|_, share| Arc::strong_count(share) > 1);
             // Half of the table is free then, so that most newcomers sweep nothing.
             let used = shares.len();
-            shares.reserve(used + LEVELS);
+            shares.reserve(used + 64);
         }
         let owners = [client.id, client.prefix.into(), 0];
         let share = |level| Arc::new(Semaphore::new(self.bounds[level] as usize));
@@ -114,10 +118,10 @@ impl ClientShares {
 }
 
 /// Takes `amount` if each share has that and leaves `spare`.
-fn try_take(shares: &[Arc<Semaphore>], amount: u64, spare: u64) -> Option<Vec<OwnedSemaphorePermit>> {
+fn try_take(shares: &[Arc<Semaphore>], amount: u64, spare: u64) -> Option<Permits> {
     let both = u32::try_from(amount + spare).ok()?;
     let taken = shares.iter().map(|share| share.clone().try_acquire_many_owned(both).ok());
-    let mut permits = taken.collect::<Option<Vec<_>>>()?;
+    let mut permits = taken.collect::<Option<Permits>>()?;
     permits.iter_mut().for_each(|permit| drop(permit.split(spare as usize)));
     Some(permits)
 }
