@@ -156,7 +156,7 @@ fn whole_answers_cost_what_they_say() {
         ("a usage in plain lines", 200, LINES, format!("Hell\n{usage}\n"), RESERVED, "reserve"),
         ("a usage and a mark", 200, EVENTS, format!("{echo}data:\n\ndata: [DONE]\n\n"), 112, "usage"),
         ("plain text", 200, ("Content-Type", "text/plain"), "Hell".into(), RESERVED, "reserve"),
-        ("a mark", 200, JSON, format!("\u{feff}{usage}"), RESERVED, "reserve"),
+        ("a mark", 200, JSON, format!("\u{feff}{usage}"), 112, "usage"),
         ("more behind it", 200, JSON, format!("{usage}x"), RESERVED, "reserve"),
         ("too deep", 200, JSON, deep, RESERVED, "reserve"),
         ("half of it", 200, JSON, usage[..30].into(), RESERVED, "reserve"),

@@ -245,7 +245,7 @@ fn mcp_tools() {
     for _ in 0..24 {
         gateway.ask(&post("/mcp", call("search").as_bytes()).header("Content-Encoding", "none")).expect(415);
         ask(&format!("[{}]", call("search"))).expect(403);
-        ask(&format!("\u{feff}{}", call("search"))).expect(400);
+        ask(&format!("{}//", call("search"))).expect(400);
     }
     // None of these was counted.
     let passed = (0..60).filter(|n| ask(&call(&format!("tool-{n}"))).status == 200).count();

@@ -1,18 +1,10 @@
 //! A number of a JSON document, read digit by digit.
 
-use std::cmp::Ordering;
-
 /// Millionths in a whole.
 const WHOLE: u128 = 1_000_000;
 const NUMBER_MAX: u128 = u64::MAX as u128 * WHOLE;
 /// Digits are kept until there are this many; it is far more than the largest number has in millionths.
 const DIGITS_FULL: u128 = 10u128.pow(37);
-/// The digits of the least number that a double rounds to infinity, 2^1024 - 2^970; the first stands for 10^308.
-pub(super) const BEYOND_DOUBLE: &[u8; 309] = b"\
-    1797693134862315807937289714053034150799341327100378269361737789804449682927647509466490179775872070\
-    9633028641669288791094655554785194040263065748867150582068190890200070838367627385484581771153176447\
-    5730270069855571366959622842914819860834936475292719074168444365510704342711559699508093042880177904\
-    174497792";
 
 /// A number while its digits come.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +17,6 @@ pub(super) struct NumberScan {
     left_out: bool,
     exponent: i32,
     exponent_negative: bool,
-    double: DoubleRange,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,17 +29,6 @@ enum NumberStep {
     ExponentMark,
     ExponentSign,
     Exponent,
-}
-
-/// The size of the number beside [`BEYOND_DOUBLE`]: `serde_json` refuses what a double cannot hold.
-#[derive(Debug, Clone, Copy)]
-struct DoubleRange {
-    /// Digits from the first that is not zero.
-    length: usize,
-    /// The power of ten that the first of them stands for, without the exponent.
-    power: i32,
-    /// How these digits compare with as many of the other number.
-    order: Ordering,
 }
 
 /// How a number stands behind the bytes that were pushed.
@@ -74,7 +54,6 @@ impl NumberScan {
             left_out: false,
             exponent: 0,
             exponent_negative: false,
-            double: DoubleRange { length: 0, power: 0, order: Ordering::Equal },
         };
         if !number.negative {
             number.push(&[first]);
@@ -109,7 +88,6 @@ impl NumberScan {
     }
 
     fn push_digit(&mut self, digit: u8, in_fraction: bool) {
-        self.double.push_digit(digit, in_fraction);
         if self.digits < DIGITS_FULL {
             self.digits = self.digits * 10 + u128::from(digit);
             self.scale = self.scale.saturating_sub(i32::from(in_fraction));
@@ -123,26 +101,10 @@ impl NumberScan {
         self.exponent = self.exponent.saturating_mul(10).saturating_add(i32::from(digit));
     }
 
-    fn add_exponent(&self, scale: i32) -> i32 {
-        let exponent = self.exponent;
-        if self.exponent_negative { scale.saturating_sub(exponent) } else { scale.saturating_add(exponent) }
-    }
-
     /// Whether the number may end here.
     pub(super) fn is_whole(&self) -> bool {
         use NumberStep::*;
-        matches!(self.step, Zero | Integer | Fraction | Exponent) && self.is_in_range()
-    }
-
-    fn is_in_range(&self) -> bool {
-        let power = self.add_exponent(self.double.power);
-        match power.cmp(&308) {
-            Ordering::Equal => {
-                self.double.order.is_lt()
-                    || self.double.length < BEYOND_DOUBLE.len() && self.double.order.is_eq()
-            }
-            order => self.double.length == 0 || order.is_lt(),
-        }
+        matches!(self.step, Zero | Integer | Fraction | Exponent)
     }
 
     /// The value in millionths, rounded up. `None`: it is negative or larger than the largest `u64`.
@@ -153,7 +115,8 @@ impl NumberScan {
         if self.negative {
             return None;
         }
-        let power = self.add_exponent(self.scale).saturating_add(6);
+        let exponent = if self.exponent_negative { -self.exponent } else { self.exponent };
+        let power = self.scale.saturating_add(exponent).saturating_add(6);
         let shift = 10u128.checked_pow(power.unsigned_abs());
         let value = match shift {
             // The number is less than a millionth, or beyond all bounds.
@@ -165,25 +128,5 @@ impl NumberScan {
             Some(shift) => self.digits.checked_mul(shift)?,
         };
         Some(value).filter(|value| *value <= NUMBER_MAX)
-    }
-}
-
-// === impl DoubleRange ===
-
-impl DoubleRange {
-    fn push_digit(&mut self, digit: u8, in_fraction: bool) {
-        let is_first = self.length == 0;
-        if is_first && digit == 0 {
-            self.power = self.power.saturating_sub(i32::from(in_fraction));
-            return;
-        }
-        match in_fraction {
-            true if is_first => self.power = self.power.saturating_sub(1),
-            false if !is_first => self.power = self.power.saturating_add(1),
-            _ => {}
-        }
-        let other = BEYOND_DOUBLE.get(self.length);
-        self.order = self.order.then(other.map_or(Ordering::Equal, |other| (digit + b'0').cmp(other)));
-        self.length = self.length.saturating_add(1);
     }
 }

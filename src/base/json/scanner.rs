@@ -6,7 +6,7 @@ use super::text_run::{CutCharacter, find_run};
 use super::token::{EscapeByte, EscapeScan, TokenBuffer};
 use crate::config::POINTER_SEGMENTS_MAX;
 
-/// Containers inside each other; a document that is nested deeper is invalid, as for `serde_json`.
+/// Containers inside each other; a document that is nested deeper counts as invalid, as for `serde_json`.
 pub const DEPTH_MAX: usize = 127;
 
 /// Hears what a [`JsonScanner`] finds. A document that turns out to be invalid takes back everything.
@@ -75,6 +75,7 @@ pub struct JsonScanner {
 /// The place in the grammar: what the next byte may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanState {
+    Mark,
     Value,
     FirstElement,
     FirstName,
@@ -131,7 +132,7 @@ impl JsonScanner {
                 ScanState::Text => self.scan_text(paths, &bytes[at..], visitor),
                 ScanState::Number => self.scan_number(&bytes[at..], visitor),
                 ScanState::Escape => self.scan_escape(byte, visitor),
-                ScanState::Literal => self.scan_literal(&bytes[at..]),
+                ScanState::Mark | ScanState::Literal => self.scan_literal(&bytes[at..]),
                 _ => self.scan_structure(paths, &bytes[at..], visitor),
             };
         }
@@ -185,6 +186,11 @@ impl JsonScanner {
                 (b'}', FirstName | AfterValue) if self.in_object() => self.close(),
                 (b']', FirstElement | AfterValue) if self.depth > 0 && !self.in_object() => self.close(),
                 (b' ' | b'\n' | b'\r' | b'\t', _) => {}
+                // Servers skip a byte order mark in front of a document.
+                (0xef, Value) if self.depth == 0 => {
+                    (self.literal, self.state) = (b"\xbb\xbf", Mark);
+                    return at + 1;
+                }
                 (_, Value | FirstElement) => {
                     self.begin_value(paths, byte, visitor);
                     if matches!(self.state, Text | Number | Literal | Invalid) {
@@ -277,7 +283,10 @@ impl JsonScanner {
             self.fail();
         } else {
             self.literal = rest;
-            self.state = if rest.is_empty() { ScanState::AfterValue } else { ScanState::Literal };
+            if rest.is_empty() {
+                let is_mark = self.state == ScanState::Mark;
+                self.state = if is_mark { ScanState::Value } else { ScanState::AfterValue };
+            }
         }
         length
     }
@@ -312,10 +321,13 @@ impl JsonScanner {
         let run = find_run(bytes);
         let (text, end) = (&bytes[..run.length], bytes.get(run.length));
         let is_utf8 = run.is_ascii && self.cut.is_empty() || self.cut.accepts(text);
-        let is_pair = !self.escape.is_open() || text.is_empty() && end.is_none_or(|byte| *byte == b'\\');
-        if !is_utf8 || !is_pair || end.is_some() && !self.cut.is_empty() {
+        if !is_utf8 || end.is_some() && !self.cut.is_empty() {
             self.fail();
             return 1;
+        }
+        if !text.is_empty() || end == Some(&b'"') {
+            let half = self.escape.end_half();
+            self.push_decoded(half, visitor);
         }
         self.count_text(run.length, visitor);
         match end {
@@ -359,16 +371,21 @@ impl JsonScanner {
     fn scan_escape(&mut self, byte: u8, visitor: &mut impl JsonVisitor) -> usize {
         match self.escape.push(byte) {
             EscapeByte::Taken => {}
-            EscapeByte::FirstHalf => self.state = ScanState::Text,
-            EscapeByte::Character(character) => {
-                let mut bytes = [0; 4];
-                let text = character.encode_utf8(&mut bytes).as_bytes();
-                self.token.push(text);
-                self.count_text(text.len(), visitor);
+            EscapeByte::Complete(characters) => {
+                self.push_decoded(characters.into_iter().flatten(), visitor);
                 self.state = ScanState::Text;
             }
             EscapeByte::Invalid => self.fail(),
         }
         1
+    }
+
+    fn push_decoded(&mut self, characters: impl IntoIterator<Item = char>, visitor: &mut impl JsonVisitor) {
+        for character in characters {
+            let mut bytes = [0; 4];
+            let text = character.encode_utf8(&mut bytes).as_bytes();
+            self.token.push(text);
+            self.count_text(text.len(), visitor);
+        }
     }
 }

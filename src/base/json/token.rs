@@ -18,7 +18,7 @@ pub(super) struct EscapeScan {
     /// Digits of `\u` that are missing, and the value of those that came.
     digits_left: u8,
     unit: u16,
-    /// The first half of a surrogate pair, which needs its second.
+    /// The first half of a surrogate pair, of which the second may follow.
     first_half: Option<u16>,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct EscapeScan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EscapeByte {
     Taken,
-    /// The first half of a surrogate pair is complete.
-    FirstHalf,
-    Character(char),
+    /// The sequence is complete, with the characters that are known now: none by the first half of a surrogate pair,
+    /// two if such a half stayed alone in front of another character.
+    Complete([Option<char>; 2]),
     Invalid,
 }
 
@@ -75,11 +75,6 @@ impl TokenBuffer {
 // === impl EscapeScan ===
 
 impl EscapeScan {
-    /// Whether only another escape sequence may follow.
-    pub(super) fn is_open(&self) -> bool {
-        self.first_half.is_some()
-    }
-
     pub(super) fn push(&mut self, byte: u8) -> EscapeByte {
         if self.digits_left > 0 {
             return self.push_digit(byte);
@@ -89,33 +84,36 @@ impl EscapeScan {
                 (self.digits_left, self.unit) = (4, 0);
                 return EscapeByte::Taken;
             }
-            _ if self.is_open() => return EscapeByte::Invalid,
-            b'"' | b'\\' | b'/' => char::from(byte),
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
+            b'"' | b'\\' | b'/' => byte,
+            b'b' => 0x8,
+            b'f' => 0xc,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
             _ => return EscapeByte::Invalid,
         };
-        EscapeByte::Character(character)
+        self.complete(character.into())
     }
 
     fn push_digit(&mut self, byte: u8) -> EscapeByte {
         let Some(digit) = char::from(byte).to_digit(16) else { return EscapeByte::Invalid };
         self.unit = self.unit << 4 | digit as u16;
         self.digits_left -= 1;
-        if self.digits_left > 0 {
-            return EscapeByte::Taken;
-        }
-        let halves = [self.first_half.take(), Some(self.unit)];
-        if halves[0].is_none() && matches!(self.unit, 0xd800..0xdc00) {
-            self.first_half = Some(self.unit);
-            return EscapeByte::FirstHalf;
-        }
-        match char::decode_utf16(halves.into_iter().flatten()).next() {
-            Some(Ok(character)) => EscapeByte::Character(character),
-            _ => EscapeByte::Invalid,
-        }
+        if self.digits_left > 0 { EscapeByte::Taken } else { self.complete(self.unit) }
+    }
+
+    /// Halves that stay alone are replaced: RFC 8259 allows them, and servers read the document nevertheless.
+    fn complete(&mut self, unit: u16) -> EscapeByte {
+        let is_first = matches!(unit, 0xd800..0xdc00);
+        let before = std::mem::replace(&mut self.first_half, is_first.then_some(unit));
+        let units = before.into_iter().chain((!is_first).then_some(unit));
+        let decoded = char::decode_utf16(units);
+        let mut characters = decoded.map(|character| character.unwrap_or(char::REPLACEMENT_CHARACTER));
+        EscapeByte::Complete([characters.next(), characters.next()])
+    }
+
+    /// The character in place of a first half that has stayed alone.
+    pub(super) fn end_half(&mut self) -> Option<char> {
+        self.first_half.take().map(|_| char::REPLACEMENT_CHARACTER)
     }
 }

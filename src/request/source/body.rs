@@ -173,12 +173,10 @@ impl BodyValues {
         match (self.form, self.find(pointer)) {
             (BodyForm::Json | BodyForm::Empty, BodyValue::Absent) => Ok(1),
             (_, BodyValue::Repeated) => Err(CostFault::Repeated),
-            (_, BodyValue::Number { millionths: Some(millionths), .. }) => {
-                Ok(u64::try_from(millionths.div_ceil(MILLION)).unwrap_or(u64::MAX).max(1))
+            (_, number @ BodyValue::Number { .. }) => {
+                let units = number.millionths().unwrap_or(0).div_ceil(MILLION);
+                Ok(u64::try_from(units).unwrap_or(u64::MAX).max(1))
             }
-            (_, BodyValue::Number { text: Some(text), .. }) if text.starts_with('-') => Ok(1),
-            // A number that overflows is the highest cost.
-            (_, BodyValue::Number { .. }) => Ok(u64::MAX),
             _ => Err(CostFault::NotANumber),
         }
     }
@@ -219,10 +217,11 @@ impl BodyValue {
         (!text.is_empty()).then_some(text.as_bytes())
     }
 
-    /// The number in millionths, rounded up, if it is one from 0 to the largest `u64`.
+    /// The number in millionths, rounded up, if it is one from 0; one that overflows counts as the largest `u64`.
     pub fn millionths(&self) -> Option<u128> {
         match self {
-            BodyValue::Number { millionths, .. } => *millionths,
+            BodyValue::Number { millionths: None, text: Some(text) } if text.starts_with('-') => None,
+            BodyValue::Number { millionths, .. } => millionths.or(Some(u128::from(u64::MAX) * MILLION)),
             _ => None,
         }
     }

@@ -44,6 +44,9 @@ pub(super) const NASTY: &[&str] = &[
     r#"["\ud83e\n\udd80"]"#,
     r#"["\ud83e\u0041"]"#,
     r#"["\ud83e\"]"#,
+    r#"["\ud83e\ud83e\udd80\udd80\\ud83e"]"#,
+    r#"["\ud83e\ud8"]"#,
+    r#"{"a\ud83e":1,"\udd80a":2,"a":3,"b":"x\ud83ey\ud83e"}"#,
     r#"["\u00g0"]"#,
     r#"["\u00"]"#,
     r#"["\x"]"#,
@@ -54,6 +57,9 @@ pub(super) const NASTY: &[&str] = &[
     "\"a",
     "\"a\"b",
     "\u{feff}{}",
+    "\u{feff} [\"\u{feff}\"]",
+    "\u{feff}",
+    "\u{fefe}{}",
     "tru",
     "true",
     "truex",
@@ -157,6 +163,8 @@ impl Random {
                 "\\n",
                 "\\\"",
                 "\\ud83e\\udd80",
+                "\\ud83e",
+                "\\uDd80",
                 "語",
             ]));
         }

@@ -1,5 +1,7 @@
 //! What a scanner finds in a document, kept to be compared; the fuzz tests use this file as well.
 
+use serde_json::Value;
+
 use super::{JsonPaths, JsonScanner, JsonValue, JsonVisitor, PathSet};
 
 /// A value that was found in a document.
@@ -60,4 +62,35 @@ pub fn collect<'a>(
         assert!(!(scanner.is_whole() && scanner.is_invalid()));
     }
     (scanner, collector)
+}
+
+/// The value of a document by `serde_json`, with the byte order mark in front taken away and lone halves of surrogate
+/// pairs replaced, which it refuses. An error about a number beyond a double says nothing of the grammar.
+pub fn parse(document: &[u8]) -> Result<Option<Value>, serde_json::Error> {
+    let document = document.trim_ascii_start();
+    let document = replace_halves(document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document));
+    match serde_json::from_slice(&document) {
+        Err(error) if error.to_string().starts_with("number out of range") => Err(error),
+        result => Ok(result.ok()),
+    }
+}
+
+fn replace_halves(document: &[u8]) -> Vec<u8> {
+    let half = |at: usize| {
+        let digits = document.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
+        u16::from_str_radix(str::from_utf8(digits).ok().filter(|_| is_hex)?, 16).ok()
+    };
+    let (mut replaced, mut at) = (Vec::new(), 0);
+    while let Some(byte) = document.get(at) {
+        let (kept, length): (&[u8], usize) = match (half(at), half(at + 6)) {
+            (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => (&document[at..at + 12], 12),
+            (Some(0xd800..0xe000), _) => (b"\\ufffd", 6),
+            _ if *byte == b'\\' => (&document[at..document.len().min(at + 2)], 2),
+            _ => (&document[at..=at], 1),
+        };
+        replaced.extend_from_slice(kept);
+        at += length;
+    }
+    replaced
 }
