@@ -36,7 +36,8 @@ pub struct MeterReading {
     /// Those of them that came after the last document that said its output. If the body ends early, the output that
     /// it said does not include them.
     pub text_bytes_after_usage: u64,
-    /// Bytes of documents in a body that has neither a usage nor a text that is known, or of an opaque one.
+    /// Bytes of documents in a body that has neither a usage nor a text that is known, or of an opaque one; of a stream
+    /// of plain text those of the documents without a text that is known.
     pub unread_bytes: u64,
     pub is_document: bool,
     /// The body has neither, or it was to be one document, and is none.
@@ -60,8 +61,8 @@ struct MeterTotals {
     is_final: bool,
     /// One of them was no JSON: a stream of plain text, whose usage could be the words of a client.
     is_plain: bool,
-    /// Bytes of all documents.
-    bytes: u64,
+    /// Bytes of documents without a text that is known.
+    unread_bytes: u64,
     text_bytes: u64,
     text_bytes_after_usage: u64,
 }
@@ -72,6 +73,7 @@ struct MeteredDocument {
     /// By path.
     numbers: [u128; PATHS_MAX],
     said: PathSet,
+    bytes: u64,
     /// Bytes of its texts, and those of the first two paths, which are names of one text.
     text_bytes: u64,
     alike_bytes: [u64; 2],
@@ -109,14 +111,14 @@ impl ResponseMeter {
     pub fn scan(&mut self, bytes: &[u8]) {
         let MeterState { framing, scanner, document, totals, numbers } = &mut *self.state;
         if matches!(framing, BodyFraming::Opaque) {
-            totals.bytes = totals.bytes.saturating_add(bytes.len() as u64);
+            document.bytes = document.bytes.saturating_add(bytes.len() as u64);
             return;
         }
         let is_stream = !matches!(framing, BodyFraming::Document);
         let (plan, paths) = (&*self.plan, self.plan.paths(is_stream));
         framing.scan(bytes, |piece| match piece {
             FramePiece::Data(data) => {
-                totals.bytes = totals.bytes.saturating_add(data.len() as u64);
+                document.bytes = document.bytes.saturating_add(data.len() as u64);
                 document.keep_beginning(data);
                 scanner.scan(paths, data, &mut DocumentVisitor { plan, document });
             }
@@ -126,6 +128,8 @@ impl ResponseMeter {
                     for (at, number) in numbers.iter_mut().enumerate().take(plan.count_pointers()) {
                         *number = document.number(plan.first_pointer() + at).or(*number);
                     }
+                } else {
+                    totals.count_unread(document);
                 }
                 totals.is_plain |= !scanner.is_whole() && !matches!(&document.beginning[..], b"" | END_MARK);
                 scanner.restart();
@@ -139,12 +143,19 @@ impl ResponseMeter {
     pub fn read(&self) -> MeterReading {
         let MeterState { framing, scanner, document, totals, .. } = &*self.state;
         let (mut totals, is_whole) = (*totals, scanner.is_whole());
-        if self.is_opaque() {
-            totals = MeterTotals { bytes: totals.bytes, ..MeterTotals::default() };
-        } else if is_whole {
+        if is_whole {
             totals.add_document(&self.plan, document);
-        } else if !scanner.is_invalid() {
-            totals.count_text(document.text_bytes());
+        } else if scanner.is_invalid() {
+            totals.count_unread(document);
+        } else {
+            totals.count_text(document);
+        }
+        let is_opaque = self.is_opaque();
+        if is_opaque {
+            let MeterTotals { text_bytes, unread_bytes, .. } = totals;
+            totals = MeterTotals::default();
+            (totals.text_bytes, totals.text_bytes_after_usage) = (text_bytes, text_bytes);
+            totals.unread_bytes = unread_bytes;
         }
         let (usage, is_document) = (totals.usage.usage(), matches!(framing, BodyFraming::Document));
         // The answer to a question for embeddings has no output.
@@ -154,13 +165,13 @@ impl ResponseMeter {
             is_final: totals.is_final || is_document && is_whole,
             text_bytes: totals.text_bytes,
             text_bytes_after_usage: totals.text_bytes_after_usage,
-            unread_bytes: if is_clear { 0 } else { totals.bytes },
+            unread_bytes: if is_clear && !is_opaque { 0 } else { totals.unread_bytes },
             is_document,
             is_unclear: !is_clear || is_document && !is_whole,
         }
     }
 
-    /// Whether nothing in the body is believed.
+    /// Whether nothing in the body is believed but its texts.
     fn is_opaque(&self) -> bool {
         let MeterState { framing, scanner, document, totals, .. } = &*self.state;
         match framing {
@@ -183,14 +194,22 @@ impl ResponseMeter {
 // === impl MeterTotals ===
 
 impl MeterTotals {
-    fn count_text(&mut self, bytes: u64) {
+    fn count_unread(&mut self, document: &MeteredDocument) {
+        self.unread_bytes = self.unread_bytes.saturating_add(document.bytes);
+    }
+
+    fn count_text(&mut self, document: &MeteredDocument) -> u64 {
+        let bytes = document.text_bytes();
         self.text_bytes = self.text_bytes.saturating_add(bytes);
         self.text_bytes_after_usage = self.text_bytes_after_usage.saturating_add(bytes);
+        if bytes == 0 {
+            self.count_unread(document);
+        }
+        bytes
     }
 
     fn add_document(&mut self, plan: &MeterPlan, document: &MeteredDocument) {
-        let (text_bytes, mut output) = (document.text_bytes(), None);
-        self.count_text(text_bytes);
+        let (text_bytes, mut output) = (self.count_text(document), None);
         for path in document.said.iter() {
             let Some(field) = plan.usage_field(path) else { continue };
             let tokens = u64::try_from(document.numbers[path].div_ceil(ONE)).unwrap_or(u64::MAX);
@@ -213,6 +232,7 @@ impl Default for MeteredDocument {
         MeteredDocument {
             numbers: [0; PATHS_MAX],
             said: PathSet::default(),
+            bytes: 0,
             text_bytes: 0,
             alike_bytes: [0; 2],
             beginning: SmallVec::new(),
@@ -223,7 +243,7 @@ impl Default for MeteredDocument {
 impl MeteredDocument {
     fn restart(&mut self) {
         self.said = PathSet::default();
-        (self.text_bytes, self.alike_bytes) = (0, [0; 2]);
+        (self.bytes, self.text_bytes, self.alike_bytes) = (0, 0, [0; 2]);
         self.beginning.clear();
     }
 

@@ -14,6 +14,7 @@ mod examples;
 mod ledger;
 mod providers;
 
+const EVENTS: &str = "text/event-stream";
 const POINTERS: [&str; 4] = ["/usage/total_tokens", "/cost/units", "/total_duration", "/choices/0/index"];
 
 fn plan() -> Arc<MeterPlan> {
@@ -99,6 +100,43 @@ fn a_stream_that_is_not_of_json_is_not_believed() {
             (Some(1), Some(2), Some(3_000_000)),
             "{end}"
         );
+    }
+}
+
+#[test]
+fn a_plain_stream_counts_the_texts_of_its_json_and_the_bytes_of_all_else() {
+    let plan = plan();
+    let text = r#"{"id":"chatcmpl-1","choices":[{"delta":{"content":"Hello"}}],"logprobs":null}"#;
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
+    for other in ["done", "keep-alive", "{\"lp\":NaN}"] {
+        for (kind, body) in [
+            (EVENTS, format!("data: {text}\n\ndata: {other}\n\ndata: {usage}\n\ndata: {text}")),
+            ("application/x-ndjson", format!("{text}\n{other}\n{usage}\n{text}\n")),
+        ] {
+            let mut meter = meter(&plan, kind);
+            body.as_bytes().chunks(7).for_each(|piece| meter.scan(piece));
+            let reading = meter.read();
+            assert_eq!(reading.usage, LlmUsage::default());
+            assert_eq!((reading.text_bytes, reading.text_bytes_after_usage), (10, 10));
+            // In events a space stands in front of each.
+            let spaces = if kind == EVENTS { 2 } else { 0 };
+            assert_eq!(reading.unread_bytes, (other.len() + usage.len() + spaces) as u64, "{body}");
+            assert!(!reading.is_unclear);
+        }
+    }
+}
+
+/// Servers that cut a text between the halves of a character send JSON all the same.
+#[test]
+fn halves_of_characters_and_marks_leave_a_stream_believed() {
+    let plan = plan();
+    let text = |text: &str| format!(r#"{{"choices":[{{"delta":{{"content":"{text}"}}}}]}}"#);
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
+    let documents = [text("a\\ud83d"), text("\\ude00"), format!("\u{feff}{usage}")];
+    for (kind, before, behind) in [(EVENTS, "data: ", "\n\n"), ("application/x-ndjson", "", "\n")] {
+        let body = documents.iter().map(|document| format!("{before}{document}{behind}")).collect::<String>();
+        let found = scan(&plan, kind, body.as_bytes().chunks(1));
+        assert_eq!((found.input, found.output, found.text), (Some(1), Some(2), 7), "{body}");
     }
 }
 

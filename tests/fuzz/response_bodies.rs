@@ -78,7 +78,11 @@ fn bodies_say_what_the_ledger_says() {
         let shown = bytes.escape_ascii();
         let mut expected = read_body(kind, bytes, &[]);
         let whole = scan(&plan, kind, [bytes]);
-        if kind == "application/json" && serde_json::from_slice::<serde_json::Value>(bytes).is_err() {
+        let is_cut =
+            kind == "application/json" && serde_json::from_slice::<serde_json::Value>(bytes).is_err();
+        // The texts of all members of one name count, where the ledger knows the last of them.
+        if is_cut || bytes.windows(15).any(|window| window == b"\"delta\":\"text\",") {
+            prop_assert!(whole.text >= expected.text, "{}", shown);
             (expected.text, expected.text_after_usage) = (whole.text, whole.text_after_usage);
         }
         prop_assert_eq!(&whole, &expected, "{}", shown);

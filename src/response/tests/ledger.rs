@@ -37,17 +37,15 @@ pub fn read_body(content_type: &str, body: &[u8], pointers: &[&str]) -> Ledger {
     documents.last_mut().expect("a document").1 = false;
     let is_stream = content_type != "application/json";
     let mut ledger = Ledger { numbers: vec![None; pointers.len()], ..Ledger::default() };
-    let mut said = LastSaid::default();
+    let (mut said, mut is_plain) = (LastSaid::default(), false);
     for (document, is_ended) in documents {
-        let value = match serde_json::from_slice::<Value>(&document) {
+        let json = document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&document);
+        let value = match serde_json::from_slice::<Value>(json) {
             Ok(value) => value,
             Err(error) => {
                 let text = document.trim_ascii();
                 let is_mark = text == b"[DONE]" || !is_ended && b"[DONE]".starts_with(text);
-                // Nothing is believed of a stream that is not one of JSON.
-                if is_stream && !is_mark && !text.is_empty() && (is_ended || !error.is_eof()) {
-                    return Ledger { numbers: vec![None; pointers.len()], ..Ledger::default() };
-                }
+                is_plain |= is_stream && !is_mark && !text.is_empty() && (is_ended || !error.is_eof());
                 continue;
             }
         };
@@ -62,6 +60,11 @@ pub fn read_body(content_type: &str, body: &[u8], pointers: &[&str]) -> Ledger {
         }
     }
     said.settle(&mut ledger);
+    if is_plain {
+        // Nothing is believed of a stream that is not one of JSON, but for its texts.
+        let numbers = vec![None; pointers.len()];
+        return Ledger { text: ledger.text, text_after_usage: ledger.text, numbers, ..Ledger::default() };
+    }
     ledger
 }
 
