@@ -49,6 +49,8 @@ fn limit_fields() {
     let by = |invalid| Cost::Header { name: http::HeaderName::from_static("x-cost"), invalid };
     assert_eq!(cost("priced"), by(InvalidCost::One));
     assert_eq!(cost("priced-exactly"), by(InvalidCost::Reject));
+    assert!(matches!(cost("priced-by-body"), Cost::Json { invalid: InvalidCost::Reject, .. }));
+    assert!(matches!(cost("priced-by-some"), Cost::Json { invalid: InvalidCost::One, .. }));
     let chain = |location: usize| -> Vec<&str> {
         config.locations[location].limits.iter().map(|index| config.limits[*index].name.as_str()).collect()
     };

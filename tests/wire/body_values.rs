@@ -224,17 +224,19 @@ fn costs_come_from_the_body_of_any_client() {
     assert_eq!(ask(r#"{"n":3.2}"#), 200);
     assert_eq!(ask(r#"{"n":7}"#), 429);
     assert_eq!(ask(r#"{"n":-7}"#), 200);
-    assert_eq!(ask(r#"{"n":"many"}"#), 200, "what is no number costs 1");
-    assert_eq!(ask(r#"{"n":4}"#), 200);
+    assert_eq!(ask("\u{feff}{\"n\":4,\"t\":\"\\ud83d\"}"), 200);
+    assert_eq!(ask("{}"), 200);
     assert_eq!(ask(""), 429, "all ten are used");
-    let strict = "limits: { images: { key: global, rate: 10/h, cost: json:/n, invalid_cost: reject } }";
-    let gateway = start(&format!("\"{}\"", upstream.url()), strict, "limits: images");
-    for (body, status) in
-        [(r#"{"n":"2"}"#, 400), ("n=2", 400), (r#"{"n":2,"n":1}"#, 400), ("{}", 200), ("", 200)]
-    {
+    // An upstream may read a number in them all the same.
+    let deep = format!(r#"{{"n":2,"x":{}{}}}"#, "[".repeat(130), "]".repeat(130));
+    let wrong = [r#"{"n":"2"}"#, r#"{"n":2,"x":NaN}"#, "n=2", r#"{"n":2,"n":1}"#, r#"{"n":2}x"#, &deep];
+    wrong.iter().for_each(|body| assert_eq!(ask(body), 400, "{body}"));
+    assert_eq!(gateway.metric("sluicegate_invalid_costs_total", &["images"]), 6.0);
+    let lenient = "limits: { images: { key: global, rate: 10/h, cost: json:/n, invalid_cost: one } }";
+    let gateway = start(&format!("\"{}\"", upstream.url()), lenient, "limits: images");
+    for (body, status) in [(r#"{"n":"2"}"#, 200), ("n=2", 200), (r#"{"n":2,"n":1}"#, 400), ("", 200)] {
         assert_eq!(gateway.ask(&post("/", body.as_bytes())).status, status, "{body}");
     }
-    assert_eq!(gateway.metric("sluicegate_invalid_costs_total", &["images"]), 3.0);
 }
 
 #[test]
@@ -268,7 +270,6 @@ fn a_body_that_is_no_json_is_no_call() {
         format!("{batch}x").into_bytes(),
         format!("{batch}\0").into_bytes(),
         format!("{batch}\n{batch}").into_bytes(),
-        format!("\u{feff}{batch}").into_bytes(),
         batch.replace("}]", "},]").into_bytes(),
         batch.replace(",{", ",/**/{").into_bytes(),
         batch.replace("\"id\":1", "\"id\":NaN").into_bytes(),
@@ -281,7 +282,7 @@ fn a_body_that_is_no_json_is_no_call() {
     }
     let grpc = |body: &[u8]| gateway.ask(&post("/", body).header("Content-Type", "application/grpc"));
     assert_eq!(grpc(b"\0\0\0\0\x02\x08\x01").header("grpc-status").as_deref(), Some("3"));
-    assert_eq!(gateway.metric("sluicegate_invalid_costs_total", &["calls"]), 10.0);
+    assert_eq!(gateway.metric("sluicegate_invalid_costs_total", &["calls"]), 9.0);
     // Upstreams that do not look at the type read calls and padding all the same.
     for read in [format!("[{}]", vec![call_of("x"); 70].join(",")), " ".repeat(100_000)] {
         assert_eq!(grpc(read.as_bytes()).header("grpc-status").as_deref(), Some("8"));

@@ -66,7 +66,7 @@ section! {
     /// The response settles what a request costs: failed logins, bytes, tokens of a language model.
     CHARGE: NestedOrNone = NestedOrNone(&charge::SECTION), "charge", "none", "{ units: bytes }";
     /// What a cost that cannot be read means, because it is not a number or the body is no JSON: a cost of 1, or 400.
-    /// `auto` is `reject` of `json-rpc`, and `one` of the others.
+    /// `auto` is `one` of a header, and `reject` of a body.
     INVALID_COST: OrWord<Words<InvalidCost>> =
         OrWord("auto", Words(&[("one", InvalidCost::One), ("reject", InvalidCost::Reject)])),
         "invalid_cost", "auto", "reject";
@@ -213,11 +213,14 @@ fn parse_key_part(text: &str) -> Parsed<KeyPart> {
 }
 
 fn parse_cost(text: &str) -> Parsed<Cost> {
-    let invalid = InvalidCost::One;
+    // Servers may read numbers and calls in a body of a client that the gateway does not.
+    let (of_header, invalid) = (InvalidCost::One, InvalidCost::Reject);
     match text.split_once(':') {
-        Some(("header", name)) => names::parse_header_name(name).map(|name| Cost::Header { name, invalid }),
+        Some(("header", name)) => {
+            names::parse_header_name(name).map(|name| Cost::Header { name, invalid: of_header })
+        }
         Some(("json", pointer)) => JsonPointer::parse(pointer).map(|pointer| Cost::Json { pointer, invalid }),
-        _ if text == "json-rpc" => Ok(Cost::JsonRpc { invalid: InvalidCost::Reject }),
+        _ if text == "json-rpc" => Ok(Cost::JsonRpc { invalid }),
         _ => scalars::parse_number(text, 1, u64::MAX).map(Cost::Units),
     }
 }
