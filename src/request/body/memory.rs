@@ -107,7 +107,7 @@ impl ClientShares {
             shares.retain(|_, share| Arc::strong_count(share) > 1);
             // Half of the table is free then, so that most newcomers sweep nothing.
             let used = shares.len();
-            shares.reserve(used + 64);
+            shares.reserve(used.max(64));
         }
         let owners = [client.id, client.prefix.into(), 0];
         let share = |level| Arc::new(Semaphore::new(self.bounds[level] as usize));
