@@ -224,6 +224,7 @@ impl Session {
             interval
         };
         let (mut heartbeat, mut charging) = (every(HEARTBEAT), every(CHARGE_INTERVAL));
+        let mut unsent: Vec<StoreRefund> = Vec::new();
         loop {
             tokio::select! {
                 refund = refunds.recv() => {
@@ -233,13 +234,15 @@ impl Session {
                     while batch.len() < BATCH && let Ok(refund) = refunds.try_recv() {
                         batch.push(refund);
                     }
-                    self.send_refunds(batch).await;
-                    self.outbox.is_sending.store(false, Relaxed);
+                    self.send_refunds(batch, &mut unsent).await;
+                    self.outbox.is_sending.store(!unsent.is_empty(), Relaxed);
                 }
                 () = self.outbox.settlements.changed.notified() => self.send_settlements().await,
                 () = self.outbox.slots.changed.notified() => self.report_slots(false).await,
                 _ = heartbeat.tick() => self.report_slots(true).await,
                 _ = charging.tick() => {
+                    self.send_refunds(std::mem::take(&mut unsent), &mut unsent).await;
+                    self.outbox.is_sending.store(!unsent.is_empty(), Relaxed);
                     self.send_settlements().await;
                     self.charge_debts().await;
                 }
@@ -248,9 +251,9 @@ impl Session {
         }
     }
 
-    /// Sends refunds once: a refund that ran twice would admit more than the limit. A call reads before it writes, so
-    /// it may name an entry of a key only once.
-    async fn send_refunds(&self, mut refunds: Vec<StoreRefund>) {
+    /// Sends refunds once: a refund that ran twice would admit more than the limit. Those that were certainly not sent
+    /// go to `unsent`. A call reads before it writes, so it may name an entry of a key only once.
+    async fn send_refunds(&self, mut refunds: Vec<StoreRefund>, unsent: &mut Vec<StoreRefund>) {
         while let Some(first) = refunds.first() {
             let group = self.store.group_of(&first.key);
             let (mut now, mut later): (Vec<StoreRefund>, Vec<StoreRefund>) = (Vec::new(), Vec::new());
@@ -260,8 +263,10 @@ impl Session {
                 if fits { now.push(refund) } else { later.push(refund) }
             }
             let items: Vec<CallItem<'_>> = now.iter().map(StoreRefund::to_item).collect();
-            if self.call_script(ScriptOp::Refund, group, &items, &LateReplies::default()).await.is_err() {
-                now.iter().for_each(|refund| refund.limit.count_lost());
+            match self.call_script(ScriptOp::Refund, group, &items, &LateReplies::default()).await {
+                Err(StoreFault::Down | StoreFault::Busy) if unsent.len() < REFUNDS_MAX => unsent.extend(now),
+                Err(_) => now.iter().for_each(|refund| refund.limit.count_lost()),
+                Ok(_) => {}
             }
             refunds = later;
         }
@@ -302,6 +307,10 @@ impl Session {
         let debts = self.store.debts();
         let mut failed = 0;
         while debts.key_count() > 0 && self.store.is_current() && failed < FAILED_CHARGES_MAX {
+            if !self.store.is_reachable() {
+                // A charge on its way cannot be corrected by its response, nor be kept by this process in an upgrade.
+                return debts.forget_units(FAILED_CHARGES_MAX * BATCH, Now::read_clock());
+            }
             let mut charges = debts.take_due(BATCH, Now::read_clock());
             if charges.is_empty() {
                 return;

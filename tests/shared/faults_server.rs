@@ -124,12 +124,14 @@ fn a_pause_of_redis_charges_nothing_twice() {
             let explained = gateway.ask_admin(&asked).expect(200).json();
             UNITS - explained["limits"][0]["counters"][0]["remaining"].as_u64().expect("a number")
         };
+        // A refund may itself find no answer on a slow machine: it is lost then, and counted.
         eventually(&format!("{admitted} units of {name}"), || {
             let found = used();
+            let lost = gateway.metric("sluicegate_redis_gives_lost_total", &[&format!("limit=\"{name}\"")]);
             if std::mem::replace(&mut last, found) != found {
-                println!("{name}: {found} charged for {admitted} admitted");
+                println!("{name}: {found} charged for {admitted} admitted, {lost} lost");
             }
-            found == admitted
+            (admitted..=admitted + lost as u64).contains(&found)
         });
     }
 }

@@ -82,12 +82,17 @@ impl ClaimSet {
             }
             match (claim.kind, store_lease.as_mut()) {
                 (ClaimKind::Charge(record), lease) => {
+                    // The share never counts less than the debt, which is otherwise forgotten as units that left.
+                    let settle_debt = || lease.iter().for_each(|lease| lease.settle_debt(claim, own));
+                    if own <= claim.cost {
+                        settle_debt();
+                    }
                     overrun += limit.settle_charge(rate, &key, (claim.cost, own), &record, now);
+                    if own > claim.cost {
+                        settle_debt();
+                    }
                     if clears {
                         limit.clear_key(rate, &key, now);
-                    }
-                    if let Some(lease) = lease {
-                        lease.settle_debt(claim, own);
                     }
                 }
                 // The store tells later how many units it forgave.

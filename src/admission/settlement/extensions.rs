@@ -166,10 +166,17 @@ impl ExtensionPart {
         match self.source {
             PartSource::Counted { limit, charges, debt } => {
                 let settle = |(rate, charge): &(usize, ChargeRecord)| {
-                    if let Some(debt) = &debt {
-                        debt.settle_units(*rate, (self.units, used));
+                    let settle_debt =
+                        || debt.iter().for_each(|debt| debt.settle_units(*rate, (self.units, used)));
+                    // The share never counts less than the debt, as for the charge that it extends.
+                    if used <= self.units {
+                        settle_debt();
                     }
-                    limit.settle_charge(*rate, key, (self.units, used), charge, now)
+                    let overrun = limit.settle_charge(*rate, key, (self.units, used), charge, now);
+                    if used > self.units {
+                        settle_debt();
+                    }
+                    overrun
                 };
                 charges.iter().map(settle).max().unwrap_or(0)
             }

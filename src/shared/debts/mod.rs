@@ -67,6 +67,8 @@ struct Debt {
     open: u64,
     /// Open units in that charge.
     sent_open: u64,
+    /// Units in that charge that a response has corrected meanwhile: owed no longer, unless the store charges them.
+    sent_unused: u64,
     /// Open units that were not exported to the successor process.
     kept: u64,
     /// The local share counted none of it when it was last to be charged.
@@ -160,6 +162,21 @@ impl Debts {
         charges
     }
 
+    /// Forgets units that have left their windows, of at most `keys_max` keys; for times when nothing can be charged.
+    pub(super) fn forget_units(&self, keys_max: usize, now: Now) {
+        let inner = &mut *self.inner.lock();
+        for _ in 0..keys_max.min(inner.due.len()) {
+            let Some(key) = inner.due.pop_front() else { break };
+            let Some(debts) = inner.by_key.get_mut(&key) else { continue };
+            debts.forget_units(now);
+            match debts.rates.is_empty() {
+                true => drop(inner.by_key.remove(&key)),
+                false => inner.due.push_back(key),
+            }
+        }
+        self.keys.store(inner.by_key.len(), Relaxed);
+    }
+
     /// Forgets what `rates` of `limit` owe for a key that was reset. A charge on its way may still arrive.
     pub(super) fn forget_key(&self, limit: &SharedLimit, rates: Range<usize>, key: &SharedKey) {
         if self.key_count() == 0 {
@@ -204,6 +221,9 @@ impl Debts {
             debts.rates.retain(|debt| {
                 debt.owed = debt.owed.saturating_sub(std::mem::take(&mut debt.sent));
                 debt.sent_open = 0;
+                if std::mem::take(&mut debt.sent_unused) > 0 {
+                    debt.limit.count_lost();
+                }
                 debt.owed > 0
             });
         }
@@ -257,17 +277,10 @@ impl KeyDebts {
             // The store may have made that charge, so it is sent unchanged.
             return true;
         }
-        self.rates.retain(|debt| {
-            let amount = debt.current_amount(now);
-            if amount > 0 {
-                // Units that have left their windows meanwhile are no longer owed.
-                (debt.owed, debt.sent, debt.is_forgotten) = (amount, amount, false);
-                debt.sent_open = std::mem::take(&mut debt.open);
-                return true;
-            }
-            // Only after two misses in a row: while the numbers of a share change, its counters may be misread.
-            !std::mem::replace(&mut debt.is_forgotten, true)
-        });
+        self.forget_units(now);
+        for debt in self.rates.iter_mut().filter(|debt| !debt.is_forgotten) {
+            (debt.sent, debt.sent_open) = (debt.owed, std::mem::take(&mut debt.open));
+        }
         let has_some = self.rates.iter().any(|debt| debt.sent > 0);
         if has_some {
             *sequence += 1;
@@ -275,18 +288,43 @@ impl KeyDebts {
         }
         has_some
     }
+
+    /// Forgets units that have left their windows meanwhile: they are no longer owed.
+    fn forget_units(&mut self, now: Now) {
+        self.rates.retain(|debt| {
+            let amount = debt.current_amount(now);
+            if debt.sent > 0 || amount > 0 {
+                (debt.owed, debt.is_forgotten) = (amount.max(debt.sent), false);
+                return true;
+            }
+            // Only after two misses in a row: while the numbers of a share change, its counters may be misread.
+            !std::mem::replace(&mut debt.is_forgotten, true)
+        });
+    }
 }
 
 // === impl Debt ===
 
 impl Debt {
     fn new(limit: Arc<SharedLimit>, rate: usize, units: Units) -> Debt {
-        Debt { limit, rate, units, owed: 0, sent: 0, open: 0, sent_open: 0, kept: 0, is_forgotten: false }
+        Debt {
+            limit,
+            rate,
+            units,
+            owed: 0,
+            sent: 0,
+            open: 0,
+            sent_open: 0,
+            sent_unused: 0,
+            kept: 0,
+            is_forgotten: false,
+        }
     }
 
     /// The charge was not made.
     fn cancel_charge(&mut self) {
         self.sent = 0;
+        self.owed = self.owed.saturating_sub(std::mem::take(&mut self.sent_unused));
         self.open = self.open.saturating_add(std::mem::take(&mut self.sent_open)).min(self.owed);
     }
 

@@ -54,13 +54,8 @@ impl Debts {
             }
             return used.saturating_sub(exported);
         }
-        let unsent = debt.as_ref().map_or(0, |debt| debt.owed - debt.sent);
         let unused = reserved.saturating_sub(used);
-        if let Some(debt) = debt {
-            debt.owed -= unused.min(unsent);
-            debt.open = debt.open.saturating_sub(reserved);
-        }
-        if unused > unsent {
+        if debt.map_or(unused, |debt| debt.close_open(reserved, unused)) > 0 {
             limit.count_lost();
         }
         if used > reserved {
@@ -102,6 +97,18 @@ impl Debts {
 // === impl Debt ===
 
 impl Debt {
+    /// Closes `reserved` open units, of which `unused` are no longer owed; returns those that stay charged anyway.
+    fn close_open(&mut self, reserved: u64, unused: u64) -> u64 {
+        let closed = self.open.min(reserved);
+        self.open -= closed;
+        self.sent_open = self.sent_open.saturating_sub(reserved - closed);
+        let unsent = unused.min(self.owed - self.sent);
+        self.owed -= unsent;
+        let returned = (unused - unsent).min(self.sent - self.sent_unused);
+        self.sent_unused += returned;
+        unused - unsent - returned
+    }
+
     /// Takes at most `reserved` units out that were not exported; returns their number.
     fn close_kept(&mut self, reserved: u64) -> u64 {
         let kept = self.kept.min(reserved);

@@ -79,6 +79,29 @@ fn responses_correct_debts_that_are_not_sent() {
     assert_eq!(debts.key_count(), 0);
 }
 
+/// A response that ends while its units are on their way corrects them, unless they arrive.
+#[test]
+fn responses_correct_a_charge_that_is_not_made() {
+    for arrives in [false, true] {
+        let (debts, limit, now) = (Debts::new(7), settled_limit(), Now::read_clock());
+        admit(&debts, &limit, 4, now);
+        admit(&debts, &limit, 2, now);
+        let charges = debts.take_due(10, now);
+        let mut in_flight = debts.hold_charges(&charges);
+        assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (4, 1)), 0);
+        match arrives {
+            true => in_flight.finish_key(&KEY, true),
+            false => in_flight.cancel_key(&KEY),
+        }
+        assert_eq!(limit.lost_count(), u64::from(arrives));
+        let other = Debts::new(8);
+        other.restore_state(&debts.export_state(), &[&limit]);
+        let (charged, excess) = if arrives { (vec![], 3) } else { (vec![(2, 1)], 5) };
+        assert_eq!(charge(&other, now, true), charged, "the open units stay with this process");
+        assert_eq!(debts.settle_debt(&limit, 0, KEY, &units(1), (2, 5)), excess);
+    }
+}
+
 #[test]
 fn units_that_left_their_window_are_not_owed() {
     let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
@@ -86,6 +109,12 @@ fn units_that_left_their_window_are_not_owed() {
     let later = Now(now.0 + 3_600_000_000_000);
     assert_eq!(debts.owed_units(&limit, 0, &KEY, later), 0);
     assert_eq!((charge(&debts, later, true), charge(&debts, later, true)), (vec![], vec![]));
+    assert_eq!(debts.key_count(), 0);
+    admit(&debts, &limit, 2, later);
+    debts.forget_units(9, later);
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, later)), (1, 2));
+    let last = Now(later.0 + 3_600_000_000_000);
+    (0..2).for_each(|_| debts.forget_units(9, last));
     assert_eq!(debts.key_count(), 0);
 }
 

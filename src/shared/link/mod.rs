@@ -173,6 +173,11 @@ impl Store {
         topology.servers.is_empty() || topology.servers.iter().any(|server| !server.breaker.is_settled(now))
     }
 
+    /// Whether calls to any server may be made.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.topology.load().servers.iter().any(|server| !server.breaker.is_open())
+    }
+
     /// The number of live gateways, as the store last counted them; at least 1.
     pub fn nodes(&self) -> u64 {
         self.nodes.load(Relaxed)
