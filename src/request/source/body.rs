@@ -47,7 +47,8 @@ pub enum BodyValue {
     /// Not there, or null.
     #[default]
     Absent,
-    /// A member on its way is there twice, or in another case: the gateway and the upstream might read different ones.
+    /// A member on its way is there twice, or in another spelling: the gateway and the upstream might read different
+    /// ones.
     Repeated,
     Text(Box<str>),
     Number {
@@ -243,23 +244,41 @@ impl PointedValues<'_> {
         let paths = pointers.len();
         PointedValues { pointers, values: vec![BodyValue::Absent; paths], found_segments: vec![0; paths] }
     }
+
+    /// Whether so much of the way of a path was found already.
+    fn has_begun(&self, path: usize, segments: usize) -> bool {
+        self.found_segments[path] & 1 << segments != 0
+    }
 }
 
 /// Whether names differ, but not to a server that ignores case as Go does, which reads `ſ` as `s` and the sign for
-/// kelvins as `k`. Most names are told apart by their first letter.
-fn is_in_other_case(name: &str, other: &str) -> bool {
+/// kelvins as `k`, or to one of Protocol Buffers. Most names are told apart by their first letter.
+fn is_in_other_spelling(name: &str, other: &str) -> bool {
     let fold = |character: char| match character {
         'ſ' => 's',
         _ => character.to_lowercase().next().unwrap_or(character),
     };
-    name != other && name.chars().map(fold).eq(other.chars().map(fold))
+    let is_same_in_camel_case = || camel_case(name).eq(camel_case(other));
+    name != other && (name.chars().map(fold).eq(other.chars().map(fold)) || is_same_in_camel_case())
+}
+
+/// The name that Protocol Buffers give a field in JSON beside its own.
+fn camel_case(name: &str) -> impl Iterator<Item = char> {
+    let mut before = ' ';
+    name.chars().filter_map(move |character| {
+        let begins_word = std::mem::replace(&mut before, character) == '_';
+        let cased = if begins_word { character.to_ascii_uppercase() } else { character };
+        (character != '_').then_some(cased)
+    })
 }
 
 impl JsonVisitor for PointedValues<'_> {
     fn read_name(&mut self, name: &[u8], live: PathSet, segments: usize) {
         let Ok(name) = str::from_utf8(name) else { return };
-        for path in live.iter() {
-            if is_in_other_case(name, &self.pointers[path].segments()[segments - 1]) {
+        let segment = |path: usize| self.pointers[path].segments()[segments - 1].as_str();
+        for path in live.iter().filter(|path| is_in_other_spelling(name, segment(*path))) {
+            // A name that is looked for itself is a second one only beside the first.
+            if self.has_begun(path, segments) || !live.iter().any(|other| segment(other) == name) {
                 self.values[path] = BodyValue::Repeated;
             }
         }
@@ -267,11 +286,10 @@ impl JsonVisitor for PointedValues<'_> {
 
     fn begin_member(&mut self, paths: PathSet, segments: usize) {
         for path in paths.iter() {
-            let bit = 1 << segments;
-            if self.found_segments[path] & bit != 0 {
+            if self.has_begun(path, segments) {
                 self.values[path] = BodyValue::Repeated;
             }
-            self.found_segments[path] |= bit;
+            self.found_segments[path] |= 1 << segments;
         }
     }
 

@@ -127,11 +127,14 @@ fn trim_spaces(mut text: &[u8]) -> &[u8] {
 }
 
 /// Whether a server may read the name of a cookie or parameter as that name. PHP takes a dot, a space and a bracket for
-/// an underscore, skips spaces in front and stops at a zero; nginx and ASP.NET ignore case.
+/// an underscore, skips spaces in front and stops at a zero; nginx and ASP.NET ignore case. PHP, Rails and parsers for
+/// Node take brackets in pairs for a part of the value.
 fn is_read_as(found: &[u8], name: &[u8]) -> bool {
     let fold = |byte: &u8| if b". [".contains(byte) { b'_' } else { byte.to_ascii_lowercase() };
-    let found = found.trim_ascii_start().iter().take_while(|byte| **byte != 0);
-    found.map(fold).eq(name.iter().map(fold))
+    let found = found.trim_ascii_start();
+    let is_name = |text: &[u8]| text.iter().take_while(|b| **b != 0).map(fold).eq(name.iter().map(fold));
+    let bracket = found.iter().position(|byte| *byte == b'[').filter(|at| found[*at..].contains(&b']'));
+    is_name(found) || bracket.is_some_and(|at| is_name(&found[..at]))
 }
 
 fn single_value<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> SourceValue<'a> {

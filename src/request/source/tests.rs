@@ -96,6 +96,27 @@ fn names_that_a_server_reads_as_one_are_one() {
     }
 }
 
+/// PHP, Rails and the parsers of Node read the brackets as a part of the value.
+#[test]
+fn a_parameter_with_brackets_is_the_one_in_front() {
+    let source = ValueSource::Query("k".to_owned());
+    let rows = [
+        ("k=a&k[]=b", SourceValue::Repeated),
+        ("k[]=a&k[]=b", SourceValue::Repeated),
+        ("k%5B%5D=b&k=a", SourceValue::Repeated),
+        ("k=a&K[x][y]=b", SourceValue::Repeated),
+        ("k[]=b", one("b")),
+        ("k=a&x[k]=b&kk[]=c&[k]=d&k%255B%255D=e", one("a")),
+    ];
+    for (query, expected) in rows {
+        assert_eq!(value(&source, &HeaderMap::new(), Some(query)), expected, "{query}");
+    }
+    let inner = ValueSource::Query("k[x]".to_owned());
+    assert_eq!(value(&inner, &HeaderMap::new(), Some("k[x]=a&k=b&k[y]=c")), one("a"));
+    let cookie = headers("cookie", &["k=a; k[x]=b"]);
+    assert_eq!(value(&ValueSource::Cookie("k".to_owned()), &cookie, None), SourceValue::Repeated);
+}
+
 #[test]
 fn a_query_parameter_is_compared_decoded() {
     let source = ValueSource::Query("key a".to_owned());

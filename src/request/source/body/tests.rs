@@ -147,6 +147,41 @@ fn a_member_in_another_case_is_a_second_one() {
     assert_eq!(read(r#"{"N":7}"#, &["/n"]).read_cost(&pointer("/n")), Err(CostFault::Repeated));
 }
 
+/// Servers of Protocol Buffers read `max_tokens` and `maxTokens` as one member, and take the last.
+#[test]
+fn a_member_in_camel_case_is_a_second_one() {
+    for (body, at) in [
+        (r#"{"max_tokens":1,"maxTokens":9}"#, "/max_tokens"),
+        (r#"{"maxTokens":9}"#, "/max_tokens"),
+        (r#"{"max_tokens":9,"maxTokens":1}"#, "/maxTokens"),
+        (r#"{"max_output_tokens":1,"maxOutput_tokens":9}"#, "/max_output_tokens"),
+        (r#"{"top_p":{"n_x":1},"topP":{}}"#, "/top_p/n_x"),
+        (r#"{"a_1":1,"a1":2}"#, "/a_1"),
+        (r#"{"id":1,"id_":2}"#, "/id"),
+    ] {
+        assert_eq!(*read(body, &[at]).find(&pointer(at)), BodyValue::Repeated, "{body}");
+    }
+    for (body, at) in [
+        (r#"{"id":"a","_id":1,"i_d":3}"#, "/id"),
+        (r#"{"_id":"a","id":1}"#, "/_id"),
+        (r#"{"user_id":"a","userid":1,"x":{"userId":2}}"#, "/user_id"),
+        (r#"{"max_tokens":"a","max-tokens":1,"max_token":2}"#, "/max_tokens"),
+    ] {
+        assert_key(body, at, Some("a"));
+    }
+    // Where each is looked for, either may stand alone.
+    let both = ["/max_tokens", "/maxTokens"];
+    for (body, found) in [(r#"{"max_tokens":"a"}"#, [true, false]), (r#"{"maxTokens":"a"}"#, [false, true])] {
+        let values = read(body, &both);
+        assert_eq!(both.map(|at| values.find(&pointer(at)).key_text() == Some(b"a")), found, "{body}");
+        assert!(both.iter().all(|at| *values.find(&pointer(at)) != BodyValue::Repeated), "{body}");
+    }
+    for body in [r#"{"max_tokens":1,"maxTokens":9}"#, r#"{"maxTokens":1,"max_tokens":9}"#] {
+        let values = read(body, &both);
+        assert!(both.iter().any(|at| *values.find(&pointer(at)) == BodyValue::Repeated), "{body}");
+    }
+}
+
 #[test]
 fn costs_are_numbers_from_one() {
     let cost = |body: &str| read(body, &["/n"]).read_cost(&pointer("/n"));
