@@ -25,7 +25,7 @@ pub use model::access::*;
 pub use model::account::*;
 pub use model::admin::*;
 pub use model::bandwidth::*;
-pub use model::body_reading::BODY_PEEK_AUTO;
+pub use model::body_reading::{BODY_PEEK_AUTO, BodyUse};
 pub use model::charge::*;
 pub use model::cors::*;
 pub use model::cost::*;

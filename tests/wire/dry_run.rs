@@ -186,3 +186,19 @@ fn a_dry_run_refuses_no_body() {
         assert_eq!(statuses, refused, "{dry_run}");
     }
 }
+
+/// Neither does it refuse a repeated `fair_by`, or for a key that it does not act on.
+#[test]
+fn a_dry_run_refuses_no_repeated_value() {
+    for (fields, status) in [("dry_run: true", 200), ("enforce: 0%", 200), ("enforce: 100%", 400)] {
+        let queue = format!("algorithm: leaky_bucket, rate: 90/s, queue: 9, {fields}");
+        for keys in ["key: ip, fair_by: header:X", "key: header:X", "key: ip, fair_by: cookie:X"] {
+            let gateway = Gateway::start(&format!(
+                "limits: {{ l: {{ {keys}, {queue} }} }}\n\
+                 locations: [{{ path: /, respond: {{ body: ok }}, limits: l }}]\n"
+            ));
+            let twice = get("/").header("X", "a").header("X", "b").header("Cookie", "X=a; x=b");
+            assert_eq!(gateway.ask(&twice).status, status, "{keys} {fields}");
+        }
+    }
+}

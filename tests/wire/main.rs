@@ -23,6 +23,7 @@ mod bans_answers;
 mod body_explain;
 mod body_memory;
 mod body_peek;
+mod body_refusals;
 mod body_values;
 mod charge;
 mod charge_llm;

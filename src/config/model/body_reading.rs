@@ -12,6 +12,18 @@ use crate::config::value::json_pointer::JsonPointer;
 /// The bytes of a body that are read before its request is judged, unless the location sets others.
 pub const BODY_PEEK_AUTO: u64 = 64 << 10;
 
+/// How much depends on the body of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BodyUse {
+    Unused,
+    /// It is counted in dry runs alone.
+    DryRun,
+    /// Units are reserved by it, which the response corrects.
+    Estimate,
+    /// A key, a cost or the caller.
+    Required,
+}
+
 impl ValueSource {
     /// Its place in the body.
     pub fn body_pointer(&self) -> Option<&JsonPointer> {
@@ -49,6 +61,15 @@ impl LimitConfig {
         matches!(self.cost, Cost::JsonRpc { .. }) || self.body_pointers().next().is_some()
     }
 
+    pub fn body_use(&self) -> BodyUse {
+        match (self.reads_body(), self.body_reserve()) {
+            (false, None) => BodyUse::Unused,
+            _ if self.dry_run => BodyUse::DryRun,
+            (true, _) => BodyUse::Required,
+            (false, Some(_)) => BodyUse::Estimate,
+        }
+    }
+
     /// The claim in the body by which it reserves units.
     pub fn body_reserve(&self) -> Option<&BodyReserve> {
         match &self.charge.as_ref()?.reserve {
@@ -83,9 +104,6 @@ impl LocationConfig {
         let mut chain = config.server.limits.iter().chain(&self.limits);
         config.account.body_pointers().next().is_some()
             || self.bandwidth.as_ref().is_some_and(|own| own.body_pointers().next().is_some())
-            || chain.any(|&limit| {
-                let limit = &config.limits[limit];
-                limit.reads_body() || limit.body_reserve().is_some()
-            })
+            || chain.any(|&limit| config.limits[limit].body_use() > BodyUse::Unused)
     }
 }

@@ -241,6 +241,7 @@ fn explain_limit(
         Err(ChargeFault::RepeatedCost) => {
             explanation.problem = Some("its cost is given more than once".to_owned());
         }
+        Err(ChargeFault::Body(fault)) => explanation.problem = Some(fault.detail().to_owned()),
         Err(ChargeFault::RepeatedKey) => {
             explanation.problem = Some(format!("its key is given more than once: {}", key.text));
         }

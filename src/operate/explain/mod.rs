@@ -182,7 +182,7 @@ pub async fn explain_request(
         None => judge::judge(gateway, &mut facts, &mut look, &mut decisions, &mut verdict),
     };
     let values;
-    if let (Ok(Judgement::AwaitsBody), Some(data)) = (&judged, &parsed.data)
+    if let (Ok(Judgement::AwaitsBody(_)), Some(data)) = (&judged, &parsed.data)
         && let Some(plan) = gateway.body_plan_for(facts.route())
     {
         values = BodyValues::read(plan, data.as_bytes(), true);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{BODY_PEEK_AUTO, BandwidthConfig, Config, LimitConfig, LocationConfig};
+use crate::config::{BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, LimitConfig, LocationConfig};
 use crate::request::source::BodyPlan;
 
 /// The plan for the requests of a location, or for those without one; `None` = nothing is read.
@@ -13,10 +13,8 @@ pub fn build_body_plan(config: &Config, location: Option<&LocationConfig>) -> Op
     let of_caller = || config.account.body_pointers();
     let of_bandwidth = || bandwidth.into_iter().flat_map(BandwidthConfig::body_pointers);
     let claims = || limits().filter_map(LimitConfig::body_reserve);
-    // What a request reserves, or a dry run counts, may be a guess; a key and a cost may not.
-    let must_fit = of_caller().chain(of_bandwidth()).next().is_some()
-        || limits().any(|limit| limit.reads_body() && !limit.dry_run);
-    if !must_fit && !limits().any(LimitConfig::reads_body) && claims().next().is_none() {
+    let must_fit = of_caller().chain(of_bandwidth()).next().is_some();
+    if !must_fit && limits().all(|limit| limit.body_use() == BodyUse::Unused) {
         return None;
     }
     let peek_bytes = location.map_or(BODY_PEEK_AUTO, LocationConfig::body_peek_bytes);

@@ -11,8 +11,10 @@ use http::{HeaderMap, HeaderValue};
 use http_body::Body;
 use tokio::time::{Sleep, sleep};
 
-use super::facts::{BodyView, RequestFacts};
+use super::demand;
+use super::facts::{BodyView, RequestFacts, RequestHead};
 use crate::admission::chain::{Charge, WaitingRequest};
+use crate::config::BodyUse;
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::forward::ForwardFault;
 use crate::proxy::gateway::Gateway;
@@ -20,43 +22,45 @@ use crate::proxy::inbound::InboundRequest;
 use crate::proxy::reject::Fault;
 use crate::proxy::request_state::RequestState;
 use crate::request::access::AccessDecision;
-use crate::request::source::{BodyPlan, BodyValues, NOT_JSON};
+use crate::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
 
-/// Whether the body must be read before the request can be judged further.
+/// The use for which the body must be read before the request is judged further; `None` = judging goes on.
 ///
 /// # Errors
-/// The body is longer than what may be read of it, or encoded although a key or a cost depends on it.
-pub fn awaits_body(gateway: &Gateway, plan: &BodyPlan, facts: &mut RequestFacts<'_>) -> Result<bool, Fault> {
-    if facts.access == Some(AccessDecision::Bypassed) && !plan.identifies_caller() {
-        return Ok(false);
+/// The body is longer than what may be read of it, or encoded although the caller is identified by it.
+pub fn awaits_body(
+    gateway: &Gateway,
+    plan: &BodyPlan,
+    facts: &mut RequestFacts<'_>,
+) -> Result<Option<BodyUse>, Fault> {
+    let is_bypassed = facts.access == Some(AccessDecision::Bypassed);
+    let must_fit = if is_bypassed { plan.identifies_caller() } else { plan.must_fit() };
+    let body_use = if must_fit { BodyUse::Required } else { find_use(gateway, facts, is_bypassed) };
+    if body_use == BodyUse::Unused || facts.body.exact() == Some(0) {
+        return Ok(None);
     }
-    match facts.body_view {
-        BodyView::Unread => {}
-        BodyView::Read(values) if values.is_too_long() && plan.must_fit() => {
-            return Err(Fault::BodyBeyondPeek);
+    let known = match facts.body_view {
+        BodyView::Absent => return Ok(None),
+        BodyView::Read(values) => values,
+        BodyView::Unread if is_encoded(facts.head.headers) => &ENCODED,
+        BodyView::Unread if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
+            return Err(Fault::BodyTooLarge);
         }
-        BodyView::Read(_) | BodyView::Absent => return Ok(false),
-    }
-    if facts.body.exact() == Some(0) {
-        return Ok(false);
-    }
-    let is_encoded = is_encoded(facts.head.headers);
-    // Many upstreams read such a body all the same, so it must not lead to another key or a lower cost.
-    if is_encoded && plan.must_fit() {
-        return Err(Fault::BodyUnreadable);
-    }
-    // A call of gRPC may wait for an answer before it goes on.
-    if is_encoded || facts.is_grpc() && !plan.must_fit() {
-        facts.body_view = BodyView::Read(&NOT_JSON);
-        return Ok(false);
-    }
-    if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) {
-        return Err(Fault::BodyTooLarge);
-    }
-    if plan.must_fit() && facts.body.lower() > plan.peek_bytes() {
-        return Err(Fault::BodyBeyondPeek);
-    }
-    Ok(true)
+        BodyView::Unread if facts.body.lower() > plan.peek_bytes() => &TOO_LONG,
+        // A call of gRPC may wait for an answer before it goes on.
+        BodyView::Unread if facts.is_grpc() && body_use < BodyUse::Required => &NOT_JSON,
+        BodyView::Unread => return Ok(Some(body_use)),
+    };
+    facts.body_view = BodyView::Read(known);
+    if must_fit { demand::check_form(known).map(|()| None) } else { Ok(None) }
+}
+
+/// The use of the body for the limits of the request.
+fn find_use(gateway: &Gateway, facts: &RequestFacts<'_>, is_bypassed: bool) -> BodyUse {
+    let RequestHead { method, client, .. } = &facts.head;
+    let limits = gateway.chain_for(facts.route()).chain.limits().iter().filter(|_| !is_bypassed);
+    let applying = limits.filter(|limit| demand::check_exemption(limit, method, client).is_ok());
+    applying.map(|limit| limit.config.body_use()).max().unwrap_or(BodyUse::Unused)
 }
 
 /// Whether the bytes of the body are not those of its text in UTF-8.
@@ -80,15 +84,21 @@ fn names_other_charset(media_type: &HeaderValue) -> bool {
 /// meanwhile. If the client hangs up, its connection ends this future.
 ///
 /// # Errors
-/// The client sends no whole body in time, other bodies leave no room for it, or too many requests are waiting.
+/// The client sends no whole body in time, other bodies leave no room for it, or too many requests are waiting; for a
+/// dry run the body then counts as too long.
 pub async fn read_values(
     state: &RequestState,
     inbound: &mut InboundRequest,
     plan: &Arc<BodyPlan>,
+    body_use: BodyUse,
 ) -> Result<BodyValues, Fault> {
     let max = state.worker.gateway.server.max_body.unwrap_or(u64::MAX);
-    read_in_time(state, inbound, plan.peek_bytes(), max).await?;
-    let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
+    let is_dry_run = body_use == BodyUse::DryRun;
+    match read_in_time(state, inbound, plan.peek_bytes(), max, is_dry_run).await {
+        Err(Fault::TooManyWaiting) if is_dry_run => {}
+        read => read?,
+    }
+    let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", false));
     // A body that did not come over a connection is at hand, however long it is.
     Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes()))
 }
@@ -103,18 +113,20 @@ pub async fn read_call_body(
     inbound: &mut InboundRequest,
     max: u64,
 ) -> Result<Bytes, Fault> {
-    read_in_time(state, inbound, max, max).await?;
+    read_in_time(state, inbound, max, max, false).await?;
     let (bytes, _) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
     Ok(Bytes::copy_from_slice(bytes))
 }
 
 /// Reads until the body ends, is longer than `peek_bytes`, or the location's timeout passes, which the sweep of
-/// deadlines tells this task. A wait for room takes at most as long as one for the client.
+/// deadlines tells this task; a dry run also until there is no room. A wait for room takes at most as long as one
+/// for the client.
 async fn read_in_time(
     state: &RequestState,
     inbound: &mut InboundRequest,
     peek_bytes: u64,
     max: u64,
+    is_dry_run: bool,
 ) -> Result<(), Fault> {
     let gateway = &state.worker.gateway;
     let held_bytes = || inbound.waiting_bytes();
@@ -125,8 +137,9 @@ async fn read_in_time(
     let body = inbound.request.body_mut();
     let bound = body.size_hint().upper().unwrap_or(u64::MAX).min(peek_bytes);
     let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.client.ip));
-    let room =
-        gateway.body_memory.begin_reading(client, place.weight(), bound).ok_or(Fault::TooManyWaiting)?;
+    let room = gateway.body_memory.begin_reading(client, place.weight(), bound);
+    let mut room = room.ok_or(Fault::TooManyWaiting)?;
+    room.never_waits = is_dry_run;
     let mut reading = pin!(body.peek_beginning(&state.watch, &room, peek_bytes, max));
     let mut patience: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(|cx| {

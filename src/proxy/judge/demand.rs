@@ -16,7 +16,7 @@ use crate::proxy::reject::Fault;
 use crate::request::client::Client;
 use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
-use crate::request::source::{BodyValue, BodyValues, CostFault};
+use crate::request::source::{BodyForm, BodyValue, BodyValues, CostFault};
 use crate::shared::SharedKey;
 
 /// The caller of a request, as limits see it.
@@ -26,7 +26,7 @@ pub struct Caller<'a> {
     pub subject: KeyInput<'a>,
 }
 
-/// Why a limit cannot count a request; the response is a 400.
+/// Why a limit cannot count a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChargeFault {
     /// A source of the key occurs more than once.
@@ -35,6 +35,8 @@ pub enum ChargeFault {
     RepeatedCost,
     /// The cost cannot be read, and the limit is configured to reject that.
     InvalidCost,
+    /// The key or the cost is a value in a body that cannot be read.
+    Body(Fault),
 }
 
 impl From<ChargeFault> for Fault {
@@ -42,6 +44,7 @@ impl From<ChargeFault> for Fault {
         match fault {
             ChargeFault::RepeatedKey | ChargeFault::RepeatedCost => Fault::RepeatedKey,
             ChargeFault::InvalidCost => Fault::InvalidCost,
+            ChargeFault::Body(fault) => fault,
         }
     }
 }
@@ -94,16 +97,18 @@ impl<'a> Caller<'a> {
     ) -> Result<LimitDemand, ChargeFault> {
         let ChainPlace { keys: limit_keys, own_variant } = place;
         let Ok(variant) = self.select_variant(limit, *own_variant) else { return Ok(LimitDemand::Skip) };
+        let unenforced = match limit_keys.enforced {
+            None => false,
+            Some(share) => !self.is_in_share(share, &limit_keys.count_key),
+        };
+        let is_dry_run = limit.is_dry_run(unenforced);
+        if let Some(body) = self.subject.body.filter(|_| !is_dry_run && limit.config.reads_body()) {
+            check_form(body).map_err(ChargeFault::Body)?;
+        }
         match keys.hash_key(&limit_keys.count_key, &self.subject) {
             KeyOutcome::Key(key) => {
-                let fair = match &limit_keys.turn_key {
-                    Some(turn_key) => self.fair_queue_id(keys, turn_key)?,
-                    None => 0,
-                };
-                let unenforced = match limit_keys.enforced {
-                    None => false,
-                    Some(share) => !self.is_in_share(share, &limit_keys.count_key),
-                };
+                let fair = limit_keys.turn_key.as_ref().map_or(Ok(0), |key| self.fair_queue_id(keys, key));
+                let fair = if is_dry_run { fair.unwrap_or(0) } else { fair? };
                 let cost = self.read_units(limit, variant, unenforced)?;
                 let units = Units { key, cost, variant, fair_hash: fair, unenforced };
                 Ok(match limit.config.shared {
@@ -114,7 +119,7 @@ impl<'a> Caller<'a> {
             KeyOutcome::Skip => Ok(LimitDemand::Skip),
             KeyOutcome::Missing => Ok(LimitDemand::MissingKey),
             // No counter can be told, and a dry run refuses nothing.
-            KeyOutcome::Duplicate if limit.config.dry_run => Ok(LimitDemand::Skip),
+            KeyOutcome::Duplicate if is_dry_run => Ok(LimitDemand::Skip),
             KeyOutcome::Duplicate => Err(ChargeFault::RepeatedKey),
         }
     }
@@ -154,20 +159,8 @@ impl<'a> Caller<'a> {
     /// stands for the limit's own numbers.
     #[inline]
     pub fn select_variant(&self, limit: &Limit, own: usize) -> Result<usize, Exemption> {
-        let config = &limit.config;
-        if !config.methods.is_empty() && !self.matches_method(&config.methods) {
-            return Err(Exemption::Methods);
-        }
-        if limit.bypass.contain_ip(self.client.ip) {
-            return Err(Exemption::Bypass);
-        }
-        config.variant_at(own, Some(self.subject.tier)).ok_or(Exemption::Tier)
-    }
-
-    /// A limit of GET also limits HEAD, which costs the upstream the same and is served in the same places.
-    fn matches_method(&self, methods: &[Method]) -> bool {
-        let method = self.subject.method;
-        methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
+        check_exemption(limit, self.subject.method, &self.client)?;
+        limit.config.variant_at(own, Some(self.subject.tier)).ok_or(Exemption::Tier)
     }
 
     /// The units that the request takes when it is judged: its cost, or what a limit reserves that charges by the
@@ -250,6 +243,29 @@ impl<'a> Caller<'a> {
     #[inline]
     pub fn has_invalid_cost(&self, limit: &Limit) -> bool {
         !matches!(limit.config.cost, Cost::Units(_)) && self.tell_cost(limit).is_err()
+    }
+}
+
+/// # Errors
+/// `limit` leaves out all requests of this method or client.
+#[inline]
+pub(super) fn check_exemption(limit: &Limit, method: &Method, client: &Client) -> Result<(), Exemption> {
+    let methods = &limit.config.methods;
+    // A limit of GET also limits HEAD, which costs the upstream the same and is served in the same places.
+    let is_limited =
+        |method| methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET);
+    if !methods.is_empty() && !is_limited(method) {
+        return Err(Exemption::Methods);
+    }
+    if limit.bypass.contain_ip(client.ip) { Err(Exemption::Bypass) } else { Ok(()) }
+}
+
+/// Many upstreams read a long or encoded body all the same, so it must not lead to another key or a lower cost.
+pub(super) fn check_form(body: &BodyValues) -> Result<(), Fault> {
+    match body.form {
+        BodyForm::TooLong => Err(Fault::BodyBeyondPeek),
+        BodyForm::Encoded => Err(Fault::BodyUnreadable),
+        BodyForm::Empty | BodyForm::Json | BodyForm::NotJson => Ok(()),
     }
 }
 

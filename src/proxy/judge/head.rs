@@ -12,6 +12,7 @@ use super::mode::JudgeMode;
 use crate::admission::chain::{
     ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
+use crate::config::BodyUse;
 use crate::limit::Limit;
 use crate::limit::bandwidth::BandwidthShare;
 use crate::limit::pushback::StopCheck;
@@ -33,8 +34,8 @@ use crate::upstream::Upstream;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     Complete,
-    /// Its body must be read, and then it is judged again.
-    AwaitsBody,
+    /// Its body must be read for this, and then it is judged again.
+    AwaitsBody(BodyUse),
 }
 
 /// Judges a request by its head, and by its body where a limit asks for that, and collects its facts on the way. The
@@ -66,9 +67,9 @@ pub fn judge<'r, M: JudgeMode<'r>>(
         return Err(Fault::TooManyInFlight.into());
     }
     if let Some(plan) = gateway.body_plan_for(facts.route())
-        && body_reading::awaits_body(gateway, plan, facts)?
+        && let Some(body_use) = body_reading::awaits_body(gateway, plan, facts)?
     {
-        return Ok(Judgement::AwaitsBody);
+        return Ok(Judgement::AwaitsBody(body_use));
     }
     identify_caller(gateway, facts).map_err(|DuplicateAccount| Fault::RepeatedKey)?;
     let (ip, now) = (facts.head.client.ip, facts.head.received);

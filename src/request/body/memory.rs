@@ -47,6 +47,8 @@ pub struct BodyRoom {
     longest: u64,
     /// The most bytes that it may take.
     bound: u64,
+    /// It does not wait for room, and is read only as far as there is some.
+    pub never_waits: bool,
     /// Bytes that it has taken.
     taken: Cell<u64>,
     permits: RefCell<Permits>,
@@ -89,8 +91,8 @@ impl BodyMemory {
         let shares = self.room.of(client);
         let permits = RefCell::new(try_take(&shares, 0, 0)?);
         let (taken, is_waiting) = (Cell::new(0), Cell::new(false));
-        let longest = self.longest;
-        Some(BodyRoom { shares, longest, bound, taken, permits, is_waiting, _places: places })
+        let (longest, never_waits) = (self.longest, false);
+        Some(BodyRoom { shares, longest, bound, never_waits, taken, permits, is_waiting, _places: places })
     }
 }
 
@@ -129,16 +131,21 @@ fn try_take(shares: &[Arc<Semaphore>], amount: u64, spare: u64) -> Option<Permit
 // === impl BodyRoom ===
 
 impl BodyRoom {
-    /// Takes room until the body has `bytes`, and waits for it if need be.
-    pub async fn take(&self, bytes: u64) {
+    /// Takes room until the body has `bytes`, and waits for it if need be; false: there is none, and it does not wait.
+    pub async fn take(&self, bytes: u64) -> bool {
         let more = bytes.min(self.bound).saturating_sub(self.taken.get());
         if more == 0 {
-            return;
+            return true;
         }
-        if let Some(permits) = try_take(&self.shares, more, self.longest) {
+        // A body that never waits leaves nothing to others, because it waits for none of them.
+        let spare = if self.never_waits { 0 } else { self.longest };
+        if let Some(permits) = try_take(&self.shares, more, spare) {
             self.taken.set(self.taken.get() + more);
             permits.into_iter().enumerate().for_each(|(level, permit)| self.keep(level, permit));
-            return;
+            return true;
+        }
+        if self.never_waits {
+            return false;
         }
         self.is_waiting.set(true);
         let rest = u32::try_from(self.bound - self.taken.get()).unwrap_or(u32::MAX);
@@ -150,6 +157,7 @@ impl BodyRoom {
         }
         self.taken.set(self.bound);
         self.is_waiting.set(false);
+        true
     }
 
     fn keep(&self, level: usize, permit: OwnedSemaphorePermit) {

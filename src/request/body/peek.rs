@@ -24,7 +24,7 @@ enum ReadBytes {
 }
 
 impl RequestBody {
-    /// Reads until the body ends or is longer than `peek_bytes`, each piece once there is `room` for it. What was read
+    /// Reads until the body ends, is longer than `peek_bytes` or gets no `room`, which each piece awaits. What was read
     /// is forwarded later as if it had just come.
     ///
     /// # Errors
@@ -61,8 +61,11 @@ impl RequestBody {
                 Ok(piece) => {
                     // What lies beyond is one piece at most, and no longer kept once the body is refused.
                     let capacity = read.capacity_with(&piece).min(most);
-                    room.take(capacity).await;
+                    let has_room = room.take(capacity).await;
                     read.push(piece, capacity);
+                    if !has_room {
+                        break false;
+                    }
                 }
                 Err(frame) => trailers = frame.into_trailers().ok(),
             }

@@ -27,18 +27,20 @@ pub struct BodyValues {
     /// Elements of the array that the document is; `None`: it is another value.
     elements: Option<u64>,
     bytes: u64,
-    form: BodyForm,
+    pub form: BodyForm,
 }
 
 /// A body, as far as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BodyForm {
+pub enum BodyForm {
     /// There is not a byte.
     Empty,
     Json,
     NotJson,
     /// Longer than what is read of it.
     TooLong,
+    /// Its bytes are not those of its text.
+    Encoded,
 }
 
 /// The value at one pointer.
@@ -73,13 +75,18 @@ pub enum CostFault {
 
 /// The values of a body that is certainly no JSON.
 pub static NOT_JSON: BodyValues = BodyValues::without_values(BodyForm::NotJson, 0);
+/// Those of one that is certainly too long.
+pub static TOO_LONG: BodyValues = BodyValues::without_values(BodyForm::TooLong, 0);
+/// Those of one that is encoded.
+pub static ENCODED: BodyValues = BodyValues::without_values(BodyForm::Encoded, 0);
 
 const MILLION: u128 = 1_000_000;
 
 // === impl BodyPlan ===
 
 impl BodyPlan {
-    /// A plan that reads bodies of at most `peek_bytes` bytes. `must_fit`: longer ones are refused.
+    /// A plan that reads bodies of at most `peek_bytes` bytes. `must_fit`: longer ones are refused, whatever limits
+    /// apply to their requests.
     /// `identifies_caller`: the account or the tier is a value in the body.
     pub fn new(peek_bytes: u64, must_fit: bool, identifies_caller: bool) -> BodyPlan {
         let path_sets = vec![JsonPaths::default()];
@@ -105,7 +112,7 @@ impl BodyPlan {
         self.peek_bytes
     }
 
-    /// Whether a request with a longer body is refused.
+    /// Whether a request with a longer body is refused, whatever limits apply to it.
     pub fn must_fit(&self) -> bool {
         self.must_fit
     }
@@ -155,7 +162,7 @@ impl BodyValues {
             plan.pointers.push(pointer);
             values.push(BodyValue::Text(text.into()));
         }
-        BodyValues { plan: Some(Arc::new(plan)), values, elements: None, bytes: 0, form: BodyForm::Json }
+        BodyValues { plan: Some(Arc::new(plan)), values, ..BodyValues::without_values(BodyForm::Json, 0) }
     }
 
     /// The value at a pointer of the plan.
@@ -189,13 +196,8 @@ impl BodyValues {
     pub fn count_calls(&self) -> Result<u64, CostFault> {
         match self.form {
             BodyForm::Json | BodyForm::Empty => Ok(self.elements.unwrap_or(1).max(1)),
-            BodyForm::NotJson | BodyForm::TooLong => Err(CostFault::NotANumber),
+            BodyForm::NotJson | BodyForm::TooLong | BodyForm::Encoded => Err(CostFault::NotANumber),
         }
-    }
-
-    /// Whether the body is longer than what is read of it.
-    pub fn is_too_long(&self) -> bool {
-        self.form == BodyForm::TooLong
     }
 
     /// The bytes of a body that is JSON; `None` of any other.

@@ -11,7 +11,7 @@ use crate::config::ValueSource;
 mod body;
 mod token;
 
-pub use body::{BodyPlan, BodyValue, BodyValues, CostFault, NOT_JSON};
+pub use body::{BodyForm, BodyPlan, BodyValue, BodyValues, CostFault, ENCODED, NOT_JSON, TOO_LONG};
 pub use token::{Token, TokenFault, TokenVerifier};
 
 /// The value of a [`ValueSource`] in one request.

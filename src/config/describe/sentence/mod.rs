@@ -322,7 +322,7 @@ fn key_of_first(index: usize, key: &str) -> &str {
 
 /// How much of the bodies of requests the limit reads.
 fn describe_body_reading(limit: &LimitConfig, location: Option<&LocationConfig>) -> Option<String> {
-    let refused = location.map(|location| {
+    let refused = location.filter(|_| !limit.dry_run).map(|location| {
         let (number, unit) = split_size(location.body_peek_bytes());
         format!(", and one of more than {number} {unit} gets 413")
     });

@@ -28,7 +28,7 @@ use crate::admission::chain::{
     ChainVerdict, Charge, PendingStore, Queued, UndecidedLimit, WaitingPlace, WaitingRequest,
 };
 use crate::base::clock::Now;
-use crate::config::LocationId;
+use crate::config::{BodyUse, LocationId};
 use crate::proxy::gateway::Action;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::limit_report;
@@ -73,6 +73,7 @@ pub struct Rejected {
 pub struct ReadingBody {
     received: Received,
     plan: Arc<BodyPlan>,
+    body_use: BodyUse,
 }
 
 /// A request that the local limits accepted; the store is still to be asked.
@@ -143,8 +144,8 @@ impl Received {
         let starts_timeout = values.is_none();
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
-            (Ok(Judgement::AwaitsBody), _) => {
-                return Received { inbound, state }.start_reading();
+            (Ok(Judgement::AwaitsBody(body_use)), _) => {
+                return Received { inbound, state }.start_reading(body_use);
             }
             (Ok(Judgement::Complete), Some(ChainVerdict::Reject(rejection))) => {
                 // The rates had accepted it, so the timeout runs.
@@ -178,11 +179,11 @@ impl Received {
 
     /// The next phase of a request that awaits its body.
     #[cold]
-    fn start_reading(self) -> Judged {
+    fn start_reading(self, body_use: BodyUse) -> Judged {
         let state = &self.state;
         state.start_timeout();
         match state.worker.gateway.body_plan_for(state.route).cloned() {
-            Some(plan) => Judged::ReadBody(Box::new(ReadingBody { received: self, plan })),
+            Some(plan) => Judged::ReadBody(Box::new(ReadingBody { received: self, plan, body_use })),
             // Cannot fail: without a plan, no request awaits its body.
             None => unreachable!("a body is read by a plan"),
         }
@@ -324,8 +325,8 @@ impl Admitted {
 impl ReadingBody {
     /// Reads the beginning of the body, and judges the request again.
     pub async fn read_body(self) -> Judged {
-        let ReadingBody { mut received, plan } = self;
-        let read = body_reading::read_values(&received.state, &mut received.inbound, &plan).await;
+        let ReadingBody { mut received, plan, body_use } = self;
+        let read = body_reading::read_values(&received.state, &mut received.inbound, &plan, body_use).await;
         received.state.judged = Now::read_clock();
         match read {
             Ok(values) => received.judge_body(&values),

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Wake};
+use std::task::{Context, Poll, Wake};
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn client(network: u64, client: u64) -> CounterKey {
 /// A body that is read piece by piece.
 struct Body {
     room: Rc<BodyRoom>,
-    taking: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
+    taking: RefCell<Option<Pin<Box<dyn Future<Output = bool>>>>>,
     wakes: Arc<Wakes>,
 }
 
@@ -36,20 +36,25 @@ impl Wake for Wakes {
 }
 
 /// A body of a client in `network`.
-fn begin(memory: &BodyMemory, (network, number): (u64, u64), bound: u64) -> Body {
-    let room = memory.begin_reading(client(network, number), 1, bound).expect("a place");
+fn begin(memory: &BodyMemory, client: (u64, u64), bound: u64) -> Body {
+    begin_as(memory, client, bound, false)
+}
+
+fn begin_as(memory: &BodyMemory, (network, number): (u64, u64), bound: u64, never_waits: bool) -> Body {
+    let mut room = memory.begin_reading(client(network, number), 1, bound).expect("a place");
+    room.never_waits = never_waits;
     Body { room: Rc::new(room), taking: RefCell::default(), wakes: Arc::default() }
 }
 
-/// Whether the body has room for so many bytes; otherwise it waits.
+/// Whether the body has room for so many bytes; otherwise it waits, if it does.
 fn take(body: &Body, bytes: u64) -> bool {
     let mut taking = body.taking.borrow_mut();
     let room = body.room.clone();
     let future = taking.get_or_insert_with(|| Box::pin(async move { room.take(bytes).await }));
-    let is_ready = future.as_mut().poll(&mut Context::from_waker(&body.wakes.clone().into())).is_ready();
-    assert_eq!(body.room.is_waiting(), !is_ready);
-    taking.take_if(|_| is_ready);
-    is_ready
+    let taken = future.as_mut().poll(&mut Context::from_waker(&body.wakes.clone().into()));
+    assert_eq!(body.room.is_waiting(), taken.is_pending());
+    taking.take_if(|_| taken.is_ready());
+    taken == Poll::Ready(true)
 }
 
 fn hold(body: &Body, bytes: usize) -> Bytes {
@@ -166,6 +171,38 @@ fn waiting_bodies_are_left_alone() {
     assert_free(&memory);
 }
 
+/// A body that does not wait takes all that is free, and what it has taken stays with its bytes.
+#[test]
+fn a_body_that_does_not_wait_is_read_as_far_as_there_is_room() {
+    let memory = memory(4 * MIB, MIB);
+    let other = begin(&memory, (1, 1), MIB / 2);
+    assert!(take(&other, MIB / 2));
+    let body = begin_as(&memory, (1, 1), MIB, true);
+    assert!(take(&body, MIB / 4) && take(&body, MIB / 2) && !take(&body, MIB / 2 + 1));
+    assert!(!body.room.is_waiting() && used(&memory) == MIB);
+    let bytes = hold(&body, MIB as usize / 2 + 9);
+    drop((other, body));
+    assert_eq!(used(&memory), MIB / 2);
+    drop(bytes);
+    assert_free(&memory);
+}
+
+/// A body that leaves while it waits for its network's share gives back that of its client.
+#[test]
+fn a_body_that_leaves_gives_back_what_it_waited_with() {
+    let memory = memory(4 * MIB, MIB);
+    let first = begin(&memory, (1, 1), MIB);
+    let [second, third] = [begin(&memory, (1, 2), MIB), begin(&memory, (1, 3), MIB)];
+    assert!(take(&first, MIB) && !take(&second, 1) && !take(&third, 1));
+    assert_eq!(used_by_level(&memory.room), [MIB, MIB, MIB]);
+    drop(second);
+    assert!(!take(&third, 1));
+    drop(first);
+    assert!(take(&third, 1));
+    drop(third);
+    assert_free(&memory);
+}
+
 /// The requests of a client take an eighth of the places, those of a network a quarter.
 #[test]
 fn places_are_shared() {
@@ -191,12 +228,22 @@ struct Plan {
     pieces: Vec<u64>,
     /// Its length is known.
     is_announced: bool,
+    never_waits: bool,
+    /// It leaves when it is found waiting as often.
+    patience: Option<usize>,
 }
 
 fn plans() -> impl Strategy<Value = Vec<Plan>> {
     let pieces = proptest::collection::vec(1..=64_u64, 1..5);
-    let plan = ((0..6_u64, 0..3_u64), pieces, any::<bool>())
-        .prop_map(|(client, pieces, is_announced)| Plan { client, pieces, is_announced });
+    let patience = proptest::option::weighted(0.3, 1..8_usize);
+    let plan = ((0..6_u64, 0..3_u64), pieces, any::<bool>(), proptest::bool::weighted(0.2), patience)
+        .prop_map(|(client, pieces, is_announced, never_waits, patience)| Plan {
+            client,
+            pieces,
+            is_announced,
+            never_waits,
+            patience,
+        });
     proptest::collection::vec(plan, 1..90)
 }
 
@@ -210,12 +257,13 @@ proptest! {
         (most, longest) in prop_oneof![Just((1_280, 256)), Just((1_280, 320)), Just((4_096, 256))],
     ) {
         let memory = memory(most, longest);
-        let mut bodies: Vec<(Body, u64, Vec<u64>)> = plans
+        let mut bodies: Vec<(Body, u64, Vec<u64>, Option<usize>)> = plans
             .iter()
             .map(|plan| {
                 let sum = plan.pieces.iter().sum();
                 let bound = if plan.is_announced { sum } else { longest };
-                (begin(&memory, plan.client, bound), 0, plan.pieces.clone())
+                let body = begin_as(&memory, plan.client, bound, plan.never_waits);
+                (body, 0, plan.pieces.clone(), plan.patience)
             })
             .collect();
         let mut order = order.into_iter().cycle();
@@ -226,15 +274,23 @@ proptest! {
                 start = order.next().unwrap_or(0) % bodies.len();
             }
             let index = (start + idle) % bodies.len();
-            let (room, read, left) = &mut bodies[index];
+            let (room, read, left, patience) = &mut bodies[index];
             match left.last().copied() {
                 Some(piece) if take(room, *read + piece) => {
                     *read += piece;
                     left.pop();
                     idle = 0;
                 }
-                Some(_) => idle += 1,
-                None => {
+                Some(_) if room.room.is_waiting() && *patience != Some(0) => {
+                    *patience = patience.map(|patience| patience - 1);
+                    idle += 1;
+                }
+                // It leaves.
+                Some(_) if room.room.is_waiting() => {
+                    bodies.remove(index);
+                    idle = 0;
+                }
+                _ => {
                     drop(hold(room, *read as usize));
                     bodies.remove(index);
                     idle = 0;
