@@ -1,5 +1,5 @@
 //! Requests that limits of bodies refuse, and those that they may not refuse: of clients and methods that they leave
-//! out, and in dry runs.
+//! out, in dry runs, and in charsets that hold ASCII.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
@@ -66,6 +66,59 @@ fn an_account_in_the_body_is_read_whatever_limits_leave_out() {
     let upstream = Upstream::ok();
     let gateway = limited(&upstream, "account: { from: json:/user }", "methods: PUT");
     assert_eq!(unreadable().map(|ask| gateway.ask(&ask).status), [415, 415, 413, 200]);
+}
+
+#[test]
+fn charsets_are_read_from_their_parameter() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "", "");
+    let id = br#"{"id":1}"#;
+    for content_type in [
+        "application/json; charset=ascii",
+        "application/json; charset=US-ASCII",
+        "application/json; charset=latin1",
+        "application/json;charset=ISO-8859-1",
+        "application/json; charset=cp1252; a=b",
+        "application/json; charset = \"Windows-1252\"",
+        "application/json; charset=\"utf8\", text/x",
+        "multipart/form-data; boundary=charsetabc",
+        "multipart/form-data; boundary=\"charset\"; a=b",
+    ] {
+        let answer = gateway.ask(&typed(id, content_type));
+        assert_eq!(answer.status, 200, "{content_type}");
+    }
+    for content_type in [
+        "application/json; charset=utf-8x",
+        "application/json; charset=\"utf\\-16\"",
+        "application/json; charset=ascii; charset=utf-16",
+        "application/json; charset*0=utf-; charset*1=7",
+        "application/json; charset='utf-16'",
+        "application/json; xcharset=utf-16",
+        "application/json; charset=",
+    ] {
+        let answer = gateway.ask(&typed(id, content_type));
+        assert_eq!(answer.status, 415, "{content_type}");
+    }
+}
+
+/// Beyond ASCII these are other characters than in UTF-8, and JSON is UTF-8.
+#[test]
+fn a_body_beyond_ascii_is_json_in_utf_8_alone() {
+    let upstream = Upstream::ok();
+    let accent = "{\"id\":\"\u{e9}\"}";
+    for (content_type, status) in [
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("application/json; charset=iso-8859-1", 403),
+        ("application/json; charset=ascii", 403),
+    ] {
+        let answer = limited(&upstream, "", "").ask(&typed(accent.as_bytes(), content_type));
+        assert_eq!(answer.status, status, "{content_type}");
+    }
+    let cost = limited(&upstream, "", "cost: json:/n");
+    let cost_of =
+        |content_type| cost.ask(&typed("{\"id\":2,\"n\":2,\"x\":\"\u{e9}\"}".as_bytes(), content_type));
+    assert_eq!([cost_of("a/b").status, cost_of("a/b; charset=latin1").status], [200, 403]);
 }
 
 /// A dry run refuses no request for want of room, and does not keep it waiting.

@@ -24,6 +24,16 @@ use crate::proxy::request_state::RequestState;
 use crate::request::access::AccessDecision;
 use crate::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
 
+/// The charset of a body; the later, the less is known of its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Charset {
+    Utf8,
+    /// As UTF-8 for characters of ASCII.
+    HoldsAscii,
+    /// The bytes of JSON may mean another document, as in UTF-7, which parsers of bodies accept.
+    Other,
+}
+
 /// The use for which the body must be read before the request is judged further; `None` = judging goes on.
 ///
 /// # Errors
@@ -39,10 +49,12 @@ pub fn awaits_body(
     if body_use == BodyUse::Unused || facts.body.exact() == Some(0) {
         return Ok(None);
     }
+    let charset = || find_charset(facts.head.headers);
     let known = match facts.body_view {
         BodyView::Absent => return Ok(None),
-        BodyView::Read(values) => values,
-        BodyView::Unread if is_encoded(facts.head.headers) => &ENCODED,
+        BodyView::Read(values) if values.is_ascii || charset() == Charset::Utf8 => values,
+        BodyView::Read(_) => &NOT_JSON,
+        BodyView::Unread if is_compressed(facts.head.headers) || charset() == Charset::Other => &ENCODED,
         BodyView::Unread if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
             return Err(Fault::BodyTooLarge);
         }
@@ -63,21 +75,34 @@ fn find_use(gateway: &Gateway, facts: &RequestFacts<'_>, is_bypassed: bool) -> B
     applying.map(|limit| limit.config.body_use()).max().unwrap_or(BodyUse::Unused)
 }
 
-/// Whether the bytes of the body are not those of its text in UTF-8.
-fn is_encoded(headers: &HeaderMap) -> bool {
+fn is_compressed(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
-        || headers.get_all(CONTENT_TYPE).iter().any(names_other_charset)
 }
 
-/// Whether a media type names a charset in which the bytes of JSON may mean another document, such as UTF-7, which
-/// parsers of bodies accept.
-fn names_other_charset(media_type: &HeaderValue) -> bool {
-    const READ_ALIKE: [&str; 5] = ["=utf-8", "=utf8", "=us-ascii", "=iso-8859-", "=windows-125"];
-    let text = String::from_utf8_lossy(media_type.as_bytes()).to_ascii_lowercase();
-    let plain = text.replace([' ', '\t', '"', '\''], "");
-    let is_alike = |rest: &str| READ_ALIKE.iter().any(|known| rest.starts_with(known));
-    plain.split("charset").skip(1).any(|rest| !is_alike(rest))
+/// The strictest of the charsets that `Content-Type` names, wherever in it, because servers look there as well.
+fn find_charset(headers: &HeaderMap) -> Charset {
+    let lines = headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes);
+    let texts = lines.map(|line| String::from_utf8_lossy(line).to_ascii_lowercase());
+    let named = texts.filter_map(|text| text.split("charset").skip(1).map(read_charset).max());
+    named.max().unwrap_or(Charset::Utf8)
+}
+
+/// The charset by the text after a `charset`, which is no parameter without a `=`.
+fn read_charset(rest: &str) -> Charset {
+    let is_mark = |mark: char| mark.is_ascii_whitespace() || mark == '"' || mark == '\'';
+    let rest = rest.trim_start_matches(is_mark);
+    let Some(value) = rest.strip_prefix('=') else {
+        // One that is encoded or continued (RFC 2231).
+        return if rest.starts_with('*') { Charset::Other } else { Charset::Utf8 };
+    };
+    let name = value.trim_start_matches(is_mark);
+    match name.split(|end| is_mark(end) || end == ';' || end == ',').next().unwrap_or_default() {
+        "utf-8" | "utf8" => Charset::Utf8,
+        "ascii" | "us-ascii" | "latin1" | "cp1252" => Charset::HoldsAscii,
+        name if name.starts_with("iso-8859-") || name.starts_with("windows-125") => Charset::HoldsAscii,
+        _ => Charset::Other,
+    }
 }
 
 /// Reads the beginning of the body, and finds the values of the plan in it. The request counts as a waiting one

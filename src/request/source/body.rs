@@ -27,6 +27,8 @@ pub struct BodyValues {
     /// Elements of the array that the document is; `None`: it is another value.
     elements: Option<u64>,
     bytes: u64,
+    /// No byte of the JSON is beyond ASCII.
+    pub is_ascii: bool,
     pub form: BodyForm,
 }
 
@@ -128,7 +130,7 @@ impl BodyPlan {
 impl BodyValues {
     /// Without values.
     const fn without_values(form: BodyForm, bytes: u64) -> BodyValues {
-        BodyValues { plan: None, values: Vec::new(), elements: None, bytes, form }
+        BodyValues { plan: None, values: Vec::new(), elements: None, bytes, is_ascii: true, form }
     }
 
     /// Finds the values of `plan` in a body, of which `bytes` are the beginning if it is not `is_whole`.
@@ -151,7 +153,8 @@ impl BodyValues {
             elements = scanner.count_elements();
             values.append(&mut found.values);
         }
-        BodyValues { plan: Some(plan.clone()), values, elements, bytes: length, form: BodyForm::Json }
+        let (plan, is_ascii) = (Some(plan.clone()), bytes.is_ascii());
+        BodyValues { plan, values, elements, bytes: length, is_ascii, form: BodyForm::Json }
     }
 
     /// The values of a body that a trusted caller states.
