@@ -58,7 +58,8 @@ fn annotations_become_limits() {
     assert_eq!(first["bandwidth"]["burst"].as_str(), Some("128KiB"));
     let server = &yaml["upstreams"]["prod-api-8080"]["servers"][0];
     assert_eq!(server.as_str(), Some("http://api.prod.svc.cluster.local:8080"));
-    assert_eq!(imported.report.count_lost(), 0, "{}", imported.report.render_text());
+    let lost: Vec<_> = imported.report.lost().map(|finding| finding.directive.as_str()).collect();
+    assert_eq!(lost, ["nginx.ingress.kubernetes.io/rewrite-target: /"], "{}", imported.report.render_text());
 }
 
 /// An Ingress of one path at `a.test`.
@@ -115,11 +116,41 @@ fn redirects_and_further_hosts_are_lost() {
         ("from-to-www-redirect: \"true\"", false),
         ("force-ssl-redirect: \"true\"", false),
         ("server-alias: b.test", false),
+        ("canary: \"true\"", false),
+        ("proxy-body-size: 8m", false),
+        ("configuration-snippet: deny all;", true),
+        ("enable-modsecurity: \"true\"", true),
+        ("guard-of-a-module: \"true\"", true),
+        ("rewrite-target: /new", false),
     ] {
         let text = ingress_of("all", &format!("{prefix}{annotation}"), "Prefix", "/");
         let imported = import_file(&scratch.file("ingress.yaml", &text)).unwrap();
         assert_eq!(imported.report.count_lost(), 1, "{}", imported.yaml);
         assert_eq!(imported.yaml.contains("    respond: { status: 403 }"), is_closed, "{}", imported.yaml);
+    }
+}
+
+/// A snippet of the server holds for the paths of others at its hosts.
+#[test]
+fn a_snippet_of_the_server_closes_its_hosts() {
+    let scratch = Scratch::new();
+    let snippet = "nginx.ingress.kubernetes.io/server-snippet: \"location /x { deny all; }\"";
+    let all = [ingress_of("one", snippet, "Prefix", "/a"), ingress_of("all", "", "Prefix", "/")].concat();
+    let yaml = import_file(&scratch.file("ingress.yaml", &all)).unwrap().yaml;
+    let locations = yaml.split("locations:").nth(1).unwrap_or_default();
+    let forwards = locations.lines().filter(|line| line.trim_start().starts_with("upstream:")).count();
+    assert_eq!(forwards, 0, "{yaml}");
+}
+
+/// ingress-nginx redirects HTTP to HTTPS where it has a certificate.
+#[test]
+fn redirects_to_tls_are_lost() {
+    let scratch = Scratch::new();
+    let off = "nginx.ingress.kubernetes.io/ssl-redirect: \"false\"";
+    for (annotations, lost) in [("", 1), (off, 0)] {
+        let text = ingress_of("all", annotations, "Prefix", "/").replace("spec: {", "spec: { tls: [{}],");
+        let report = import_file(&scratch.file("ingress.yaml", &text)).unwrap().report;
+        assert_eq!(report.count_lost(), lost, "{}", report.render_text());
     }
 }
 

@@ -10,13 +10,15 @@ use crate::import::{FindingKind, ImportFault, ImportReport, ImportedLine};
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// What the annotations of an Ingress give to all of its paths.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct IngressRules {
     pub limits: Vec<NamedLimitPlan>,
     pub location_fields: Vec<PlannedField>,
     pub upstream_fields: Vec<PlannedField>,
     /// A check that the gateway does not make refuses everyone.
     pub is_closed: bool,
+    /// The same for the paths that other objects have at its hosts.
+    pub closes_hosts: bool,
     /// `http` or `https`.
     pub scheme: &'static str,
     use_regex: bool,
@@ -25,13 +27,17 @@ pub(super) struct IngressRules {
 
 /// Annotations that change other things than limits and access.
 const HARMLESS: &str = "\
-    rewrite-target ssl-redirect proxy-buffering proxy-buffer-size proxy-buffers-number \
+    ssl-redirect proxy-buffering proxy-buffer-size proxy-buffers-number \
     proxy-request-buffering proxy-http-version proxy-max-temp-file-size proxy-busy-buffers-size \
     enable-access-log enable-rewrite-log enable-opentracing enable-opentelemetry service-upstream affinity \
     affinity-mode upstream-hash-by upstream-vhost load-balance enable-cors connection-proxy-header \
     x-forwarded-prefix preserve-trailing-slash http2-push-preload ssl-ciphers ssl-prefer-server-ciphers \
     client-body-buffer-size proxy-send-timeout default-backend permanent-redirect-code \
     temporal-redirect-code custom-headers backend-protocol";
+
+/// Annotations that change answers or limits of no more than some requests, and close nothing.
+const OPEN: &str = "rewrite-target app-root from-to-www-redirect force-ssl-redirect server-alias proxy-body-size \
+                    custom-http-errors";
 
 /// Beginnings of such names. What belongs to a check says nothing without it.
 const FAMILIES: [&str; 7] = [
@@ -62,13 +68,9 @@ pub(super) fn read_rules(
 ) -> Result<IngressRules, ImportFault> {
     let mut numbers = AnnotatedLimits { multiplier: 5, ..AnnotatedLimits::default() };
     let mut rules = IngressRules {
-        limits: Vec::new(),
-        location_fields: Vec::new(),
         upstream_fields: vec![PlannedField::new("eject", "none", "the service chooses among its pods")],
-        is_closed: false,
         scheme: "http",
-        use_regex: false,
-        rewrite_target: None,
+        ..IngressRules::default()
     };
     let (mut access, mut times) = (Vec::new(), Vec::new());
     for (at, key, value) in &object.annotations {
@@ -100,6 +102,7 @@ pub(super) fn read_rules(
                 let seconds = number()?.max(1);
                 times.extend(["response", "body"].map(|field| (field.to_owned(), format!("{seconds}s"))));
             }
+            "rewrite-target" if object.paths.iter().all(|path| path.path == *value) => {}
             "use-regex" => rules.use_regex = value == "true",
             "backend-protocol" => read_protocol(at, key, value, &mut rules, report),
             _ => {
@@ -153,8 +156,13 @@ fn skip_annotation(
         || FAMILIES.iter().any(|family| name.starts_with(family))
     {
         report.skips(at, &text, "it neither limits nor denies; write its field by hand if you need it");
+    } else if OPEN.split(' ').any(|known| known == name) || name.starts_with("canary") || value == "false" {
+        report.loses(at, &text, "it is not translated: the services get their requests as they are");
     } else {
-        report.loses(at, &text, "it is not translated, and may limit or deny");
+        let says = "its paths answer 403: it is not translated, and may limit or deny";
+        report.add(FindingKind::Closed, at, &text, says.to_owned());
+        rules.is_closed = true;
+        rules.closes_hosts |= name == "server-snippet";
     }
 }
 

@@ -28,13 +28,14 @@ pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, Import
     let note = "ingress-nginx counts each IPv6 address by itself";
     let mut file =
         GatewayFile { server: vec![PlannedField::new("ipv6_prefix", "128", note)], ..GatewayFile::default() };
-    let (mut paths, mut regex_hosts) = (Vec::new(), HashSet::new());
+    let (mut paths, mut regex_hosts, mut closed_hosts) = (Vec::new(), HashSet::new(), HashSet::new());
     for object in &objects {
         let rules = Rc::new(read_rules(object, &mut report)?);
         file.limits.extend(rules.limits.iter().cloned());
         note_object(object, &mut file, &mut report);
         for path in &object.paths {
             regex_hosts.extend(rules.makes_expressions(path).then_some(&path.host));
+            closed_hosts.extend(rules.closes_hosts.then_some(&path.host));
             paths.push((object, rules.clone(), path));
         }
     }
@@ -45,7 +46,8 @@ pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, Import
     });
     for (object, rules, path) in paths {
         let by_regex = regex_hosts.contains(&path.host);
-        add_path((object, path, by_regex), &rules, &services, &mut file, &mut report)?;
+        let is_closed = rules.is_closed || closed_hosts.contains(&path.host);
+        add_path((object, path, by_regex, is_closed), &rules, &services, &mut file, &mut report)?;
     }
     close_hosts(&mut file);
     Ok((file, report))
@@ -73,9 +75,16 @@ fn close_hosts(file: &mut GatewayFile) {
 }
 
 fn note_object(object: &IngressObject, file: &mut GatewayFile, report: &mut ImportReport) {
+    let stays =
+        object.annotations.iter().any(|(_, key, value)| key.ends_with("/ssl-redirect") && value == "false");
     for (at, secret) in &object.tls {
         let says = "write the certificate into the field listen[].tls: a Secret is not a file";
-        report.skips(at, &format!("tls {secret}"), says);
+        match stays {
+            true => report.skips(at, &format!("tls {secret}"), says),
+            false => {
+                report.loses(at, &format!("tls {secret}"), format!("HTTP is not redirected to HTTPS; {says}"))
+            }
+        }
     }
     if let Some(first) = object.paths.first() {
         let lines = object.annotations.iter().map(|(at, ..)| (at.clone(), first.at.clone()));
@@ -84,7 +93,7 @@ fn note_object(object: &IngressObject, file: &mut GatewayFile, report: &mut Impo
 }
 
 fn add_path(
-    (object, path, by_regex): (&IngressObject, &IngressPath, bool),
+    (object, path, by_regex, is_closed): (&IngressObject, &IngressPath, bool, bool),
     rules: &IngressRules,
     services: &ServiceTable,
     file: &mut GatewayFile,
@@ -101,7 +110,7 @@ fn add_path(
             continue;
         }
         let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
-        if rules.is_closed {
+        if is_closed {
             fields = close_fields(fields);
         }
         if !rules.limits.is_empty() {
