@@ -102,11 +102,15 @@ pub fn import_files(paths: &[PathBuf]) -> Result<Imported, ImportFault> {
     let yaml = loop {
         report.sort_findings();
         let yaml = gateway_yaml::write_yaml(&file, &report, &shown.join(" "));
-        let Some((at, problem)) = check_yaml(&yaml, first, &mut report)? else { break yaml };
-        if leave_out_listener(&mut file, &problem, &mut report).is_none() {
+        let problems = check_yaml(&yaml, first, &mut report)?;
+        let Some((at, problem)) = problems.first() else { break yaml };
+        // The last one first, so that the places of the others stay.
+        let alike = problems.iter().rev().filter(|(_, other)| other.message == problem.message);
+        let left = alike.filter_map(|(_, other)| leave_out_listener(&mut file, other, &mut report)).count();
+        if left == 0 {
             let message =
                 format!("cannot be written as gateway.yaml: {}: {}", problem.field, problem.message);
-            return Err(ImportFault::new(&at, message));
+            return Err(ImportFault::new(at, message));
         }
     };
     report.sort_findings();
@@ -182,25 +186,26 @@ fn leave_out_listener(file: &mut GatewayFile, problem: &Problem, report: &mut Im
     Some(())
 }
 
-/// The gateway's own check: the first problem and its source. Files that it cannot read here may exist where the
+/// The gateway's own check: the problems and their sources. Files that it cannot read here may exist where the
 /// gateway will run.
 fn check_yaml(
     yaml: &str,
     path: &Path,
     report: &mut ImportReport,
-) -> Result<Option<(ImportedLine, Problem)>, ImportFault> {
+) -> Result<Vec<(ImportedLine, Problem)>, ImportFault> {
     if yaml.len() as u64 > config::FILE_MAX {
         let at = ImportedLine { file: path.display().to_string(), line: 1 };
         let message =
             format!("the gateway.yaml has {} bytes, more than the 1 MiB that the gateway reads", yaml.len());
         return Err(ImportFault::new(&at, message));
     }
-    let Err(found) = config::parse(yaml, &path.display().to_string()) else { return Ok(None) };
+    let Err(found) = config::parse(yaml, &path.display().to_string()) else { return Ok(Vec::new()) };
     let (missing, wrong): (Vec<_>, Vec<_>) =
         found.problems.into_iter().partition(|problem| problem.code == codes::UNREADABLE);
     let lines: Vec<&str> = yaml.lines().collect();
-    if let Some(problem) = wrong.into_iter().next() {
-        return Ok(Some((find_source(&lines, problem.line, path), problem)));
+    if !wrong.is_empty() {
+        let sourced = |problem: Problem| (find_source(&lines, problem.line, path), problem);
+        return Ok(wrong.into_iter().map(sourced).collect());
     }
     for problem in missing {
         let at = find_source(&lines, problem.line, path);
@@ -211,7 +216,7 @@ fn check_yaml(
             format!("{}; the gateway needs it at its start", problem.message),
         );
     }
-    Ok(None)
+    Ok(Vec::new())
 }
 
 /// The source that a comment at or above the line of the written file names.
