@@ -106,7 +106,12 @@ fn stdin_without_an_end_is_refused() {
 fn includes_are_bounded() {
     let scratch = Scratch::new();
     mkfifo(&scratch.path().join("pipe"));
-    std::fs::create_dir(scratch.path().join("many")).expect("a folder");
+    for folder in ["many", "acl", "proxy_params"] {
+        std::fs::create_dir(scratch.path().join(folder)).expect("a folder");
+    }
+    for (to, link) in [("none", "acl/broken.conf"), ("loop", "loop")] {
+        std::os::unix::fs::symlink(to, scratch.path().join(link)).expect("a link");
+    }
     for number in 0..2001 {
         scratch.file(&format!("many/{number}.inc"), "");
     }
@@ -117,6 +122,14 @@ fn includes_are_bounded() {
         ("pipe", "is not a regular file"),
         ("none.inc", "does not exist"),
         ("many", "is a directory"),
+        ("pip*", "is not a regular file"),
+        ("acl/*.conf", "does not exist"),
+        ("acl/*/x.conf", ""),
+        ("loop/*.conf", "cannot be read"),
+        ("loop/[a]/x.conf", "cannot be read"),
+        ("'man[y]/\\0.inc'", "nginx takes"),
+        ("many/[[:alpha:]].inc", "nginx takes"),
+        ("proxy_params/deny.conf", "does not exist"),
         ("many/*.inc", "`many/*.inc` stands for too many files"),
         ("/proc/*/task/*/fd/*", ""),
         ("again.inc", "included too deeply"),

@@ -1,6 +1,9 @@
 //! The patterns of `include`: `*`, `?` and `[…]` in the parts of a path.
 
+use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::{Component, Path, PathBuf};
+
+use crate::config::yaml::file::describe_failure;
 
 /// More matches of one pattern are an error.
 const MATCHES_MAX: usize = 2_000;
@@ -12,11 +15,17 @@ pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// The files that match, in the order of the bytes of their whole paths.
+/// All that matches, in the order of the bytes of the whole paths. Folders and broken links are left for the reader.
 ///
 /// # Errors
-/// There are too many files to look at.
+/// A folder cannot be read, there are too many files to look at, or the pattern is of another kind.
 pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
+    let text = pattern.to_string_lossy();
+    if ["\\", "[:", "[.", "[="].iter().any(|mark| text.contains(mark)) {
+        return Err(format!(
+            "in `{text}`, nginx takes `\\`, `[:`, `[.` and `[=` for marks; write it without them"
+        ));
+    }
     let (mut found, mut names_left) = (vec![PathBuf::new()], NAMES_MAX);
     for part in pattern.components() {
         let text = part.as_os_str().to_string_lossy();
@@ -28,8 +37,13 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
         let mut next = Vec::new();
         for folder in &found {
             let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder.as_path() };
-            let Ok(entries) = std::fs::read_dir(listed) else { continue };
-            for entry in entries.flatten() {
+            let fault = |error| format!("the folder `{}` {}", listed.display(), describe_failure(error));
+            let entries = match std::fs::read_dir(listed) {
+                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => continue,
+                entries => entries.map_err(fault)?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(fault)?;
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let hidden = name.starts_with('.') && !text.starts_with('.');
                 if !hidden && matches_glob(&part_pattern, &name.chars().collect::<Vec<_>>()) {
@@ -43,7 +57,8 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
         }
         found = next;
     }
-    found.retain(|path| path.is_file());
+    let is_missing = |error: std::io::Error| matches!(error.kind(), NotFound | NotADirectory);
+    found.retain(|path| !path.symlink_metadata().is_err_and(is_missing));
     found.sort_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
     Ok(found)
 }

@@ -287,6 +287,9 @@ fn sweep(directives: &[Directive], ledger: &FindingLedger) {
                 visit_all(directive.children(), &mut |inner| ledger.skips(inner, why));
             }
             None if name == "rewrite" => ledger.skips(directive, "the path is forwarded unchanged"),
+            None if name == "include" && directive.block.is_some() => {
+                ledger.skips(directive, "no file matches the pattern");
+            }
             None if name == "satisfy" && directive.arg(0) == "any" => {
                 ledger.differs(
                     directive,

@@ -42,7 +42,7 @@ const DIRECTIVES_MAX: usize = 200_000;
 
 /// Files of types and parameters that come with nginx and neither limit nor deny.
 const STOCK_FILES: &str = "mime.types fastcgi_params fastcgi.conf uwsgi_params scgi_params proxy_params koi-utf \
-                           koi-win win-utf modules-enabled";
+                           koi-win win-utf modules-enabled/*.conf";
 
 /// Reads a file and everything that it includes.
 pub(super) struct ConfParser {
@@ -159,9 +159,9 @@ impl ConfParser {
                 return Err(ImportFault::new(&at, "the configuration has too many directives"));
             }
             let name = words.remove(0);
-            let directive = Directive { id: self.count, name, args: words, at, block };
+            let mut directive = Directive { id: self.count, name, args: words, at, block };
             if directive.name == "include" && directive.block.is_none() {
-                self.read_include(&directive, includes, depth, &mut found)?;
+                self.read_include(&mut directive, includes, depth, &mut found)?;
             }
             found.push(directive);
         }
@@ -171,7 +171,7 @@ impl ConfParser {
     /// Adds what the files of an `include` hold.
     fn read_include(
         &mut self,
-        directive: &Directive,
+        directive: &mut Directive,
         includes: usize,
         depth: usize,
         found: &mut Vec<Directive>,
@@ -180,13 +180,15 @@ impl ConfParser {
             return Err(ImportFault::new(&directive.at, "`include` takes one name"));
         };
         let full = self.folder.join(pattern);
-        let is_stock = |path: &Path| path.iter().any(|part| STOCK_FILES.split(' ').any(|name| part == name));
+        let is_stock = STOCK_FILES.split(' ').any(|name| full.ends_with(name));
         let files = match glob::is_pattern(pattern) {
             true => glob::find_files(&full).map_err(|why| ImportFault::new(&directive.at, why))?,
             false => vec![full.clone()],
         };
+        // A pattern for nothing is told by its empty block.
+        directive.block = files.is_empty().then(Vec::new);
         for file in files {
-            if !file.exists() && is_stock(&full) {
+            if !file.exists() && is_stock {
                 continue;
             }
             found.extend(self.read_included(&file, &directive.at, includes + 1, depth)?);
