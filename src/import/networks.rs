@@ -1,5 +1,7 @@
 //! Ordered rules of networks as sets: the first rule, or the longest prefix, decides about an address.
 
+use std::net::Ipv6Addr;
+
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// More networks than this are not written.
@@ -69,8 +71,17 @@ pub(super) fn longest_match(rules: &[(IpNet, bool)], wanted: bool) -> Result<Vec
     Ok(IpNet::aggregate(&out))
 }
 
+/// Addresses of IPv4 as those of IPv6: nginx finds none of its clients in such networks.
+const MAPPED: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96);
+
 /// An address, a network, or `FIRST-LAST`.
 pub(super) fn parse_range(text: &str) -> Option<Vec<IpNet>> {
+    let mut nets = split_range(text)?;
+    nets.retain(|net| !IpNet::V6(MAPPED).contains(net));
+    Some(nets)
+}
+
+fn split_range(text: &str) -> Option<Vec<IpNet>> {
     if let Ok(net) = text.parse::<IpNet>() {
         return Some(vec![net.trunc()]);
     }

@@ -8,11 +8,15 @@ use crate::exit_code::{ask, head, start_backend};
 use crate::support::nginx::Nginx;
 use crate::support::{Gateway, Scratch};
 
-/// Before `server` and inside of it; `@P` forwards. Then the path of a request that nginx does not forward, with
-/// further header fields.
+/// Before `server` and inside of it; `@P` forwards, `@U` to the server that `$u` names, `@L` is the address of the
+/// server, and `@B` that of the backend. Then the path of a request that nginx does not forward, with further header
+/// fields.
 type Door = (&'static str, &'static str, &'static str, &'static str);
 
 const GEO: &str = "geo $g { default 0; 127.1.0.1 1; }";
+/// A path whose request names no host, and one whose host is `_`.
+const HOSTLESS: &str = "/x HTTP/1.0\r\n\r\n";
+const UNDERSCORE: &str = "/x HTTP/1.1\r\nHost: _\r\nConnection: close\r\n\r\n";
 const ZONE: &str = "limit_req_zone $binary_remote_addr zone=z:1m rate=1r/m;";
 
 const DOORS: &[Door] = &[
@@ -61,7 +65,41 @@ const DOORS: &[Door] = &[
         "X: 1\r\n",
     ),
     ("", "location / { error_page 403 @b; deny all; @P } location @b { return 403; }", "/x", ""),
+    // Names of servers.
+    ("", "server_name a.test; location / { @P } } server { listen @L; return 403;", HOSTLESS, ""),
+    ("", "server_name a; location / { @P } } server { listen @L; server_name '' b; deny all;", HOSTLESS, ""),
+    (
+        "",
+        "server_name a.test; location / { @P } } server { listen @L; server_name _; return 403;",
+        UNDERSCORE,
+        "",
+    ),
+    (
+        "",
+        "return 403; } server { listen @L; server_name test; } server { listen @L; server_name .test; location / { @P }",
+        "/x",
+        "",
+    ),
+    (
+        "",
+        "return 403; } server { listen @L; server_name *.s.test; } server { listen @L; server_name .s.test; location / { @P }",
+        "/x",
+        "",
+    ),
+    // Words that are not what they look like.
+    ("", "location / { return 403; } location /admin/pub\u{a0}{ @P }", "/admin/pub", ""),
+    ("", "location / { return 403; } location \"= /x\" { @P }", "/x", ""),
+    ("", "location / { return 403; } location \"=\" \" /x\" { @P }", "/x", ""),
+    ("", "location / { return 403; } location ^~ \"= /x\" { @P }", "/x", ""),
+    ("", "location / { return 403; } location ^~ \"~ x\" { @P }", "/x", ""),
+    (GEO, "location / { if ($g != \"'1'\") { return 403; } @P }", "/x", ""),
+    // Mapped addresses are none of IPv4.
+    ("", "location / { allow ::ffff:127.1.0.1; deny all; @P }", "/x", ""),
+    ("", "location / { allow ::ffff:0:0/96; deny all; @P }", "/x", ""),
+    ("geo $g { default 1; ::ffff:127.0.0.0/104 0; }", "location / { if ($g) { return 403; } @P }", "/x", ""),
 ];
+
+const LIM: &str = "geo $lim { default ''; 10.0.0.0/8 x; } limit_req_zone $lim zone=z:1m rate=1r/m;";
 
 /// The same with directives of modules that nginx does not have here.
 const MODULES: &[&str] = &[
@@ -111,6 +149,40 @@ const LOST: &[(&str, &str)] = &[
     ("", "root /var/www; location /a { @P }"),
     ("root /var/www;", "location /a { @P }"),
     ("", "location / { limit_except GET { deny all; } return 200; }"),
+    (ZONE, "server_name d; location / { @P } } server { listen @L; limit_req zone=z; location / { @P }"),
+    ("", "return 403; } server { listen @L; server_name e.test.; location / { @P }"),
+    ("", "location / { @P } } server { listen @L; server_name [0:0::1]; return 403;"),
+    // Variables that are written twice.
+    (LIM, "set $lim $binary_remote_addr; limit_req zone=z; location / { @P }"),
+    (LIM, "location / { set $Lim $binary_remote_addr; limit_req zone=z; @P }"),
+    (LIM, "location ~ ^/(?<lim>.) { limit_req zone=z; @P }"),
+    (
+        "map $http_x $k { default 1; } split_clients $remote_addr $k { * x; } limit_req_zone $k zone=z:1m rate=1r/m;",
+        "limit_req zone=z; location / { @P }",
+    ),
+    (
+        "limit_req_zone $http_x zone=z:1m rate=1r/m;",
+        "set $http_x $remote_addr; limit_req zone=z; location / { @P }",
+    ),
+    (
+        "map $http_x $k { '' $remote_addr; default $http_x; } limit_req_zone $k zone=z:1m rate=1r/m;",
+        "set $http_x a; limit_req zone=z; location / { @P }",
+    ),
+    ("", "set $u 127.0.0.1:1; location /d { set $u 127.0.0.1:2; @U location /d/e { @U } }"),
+    ("", "set $u 127.0.0.1:1; location / { set $u 127.0.0.1:2; try_files /x @b; } location @b { @U }"),
+    ("", "break; set $u 127.0.0.1:1; location / { @U }"),
+    ("", "location / { if ($http_x) { break; } set $u 127.0.0.1:1; @U }"),
+    ("", "set $u 127.0.0.1:1; location ~ ^/(?<u>.+) { @U }"),
+    ("", "set $u 127.0.0.1:1; set $U 127.0.0.1:2; location / { @U }"),
+    // Paths that are not forwarded as nginx does.
+    ("", "set $u 127.0.0.1:1; location / { proxy_pass http://$u/; }"),
+    ("", "set $u 127.0.0.1:1; location = /e { proxy_pass http://$u/e; }"),
+    ("", "location / { set $u 127.0.0.1:1/e; @U }"),
+    ("", "location /s { rewrite ^/s/(.*)$ /$1 break; @P }"),
+    ("", "location /s/ { rewrite ^/s/(.*)$ /$1 break; proxy_pass http://@B/; }"),
+    ("", "location / { rewrite ^ /n break; @P }"),
+    ("", "location /d/ { proxy_pass http://@B/e/; }"),
+    ("", "location /f { proxy_pass http://@B/; }"),
 ];
 
 /// The constructs beside them that are translated whole.
@@ -131,11 +203,22 @@ const WHOLE: &[(&str, &str)] = &[
     ),
     ("", "location / { auth_basic off; auth_request off; @P }"),
     ("", "rewrite ^ https://new.test$request_uri? permanent; return 403;"),
+    ("", "location = /a/ { @P } location / { @P }"),
+    ("", "location = /a/ { @P } location /a/ { @P } location / { @P }"),
+    (
+        "",
+        "location /a/ { proxy_pass http://@B/; } location = /h { proxy_pass http://@B/h; } location / { @P }",
+    ),
+    ("", "location /a/ { rewrite ^/a/(.*)$ /$1 break; @P } location / { proxy_pass http://@B/; }"),
+    ("", "set $u @B; location / { @U }"),
+    ("", "return 404; } server { listen @L; server_name .s.test _; location / { @P }"),
+    (GEO, "location / { if ($g = \"1\" ) { return 403; } @P }"),
 ];
 
 fn write_conf(http: &str, server: &str, listen: &str, backend: SocketAddr) -> String {
     let text = format!("{http}\nserver {{ listen {listen};\n{server} }}");
-    text.replace("@P", &format!("proxy_pass http://{backend};"))
+    let text = text.replace("@P", "proxy_pass http://@B;").replace("@U", "proxy_pass http://$u;");
+    text.replace("@L", listen).replace("@B", &backend.to_string())
 }
 
 fn import(http: &str, server: &str, backend: SocketAddr) -> Imported {

@@ -106,8 +106,15 @@ const READINGS: &[Reading] = &[
         "server { listen 80; server_name a; @ } server { listen 80; listen 81; server_name A B; @ }",
         &["host: b"],
         &["host: [a"],
-        &["at some addresses `a`"],
+        &["at some addresses `A`"],
     ),
+    reading(
+        "server { listen 80; server_name '~^a${HOME}|.*'; return 302 https://$server_name/; }",
+        &["to: \"https://~^a$${HOME}|.*/\""],
+        &[],
+        &[],
+    ),
+    reading("server { listen [::]:80 ipv6only=off; @ }", &[], &[], &["IPv6"]),
     // Upstreams.
     reading(
         "upstream Backend { server 10.9.9.9; } server { listen 80; location / { proxy_pass http://backend; } }",

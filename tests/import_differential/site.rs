@@ -51,8 +51,8 @@ const PATHS: [&str; 16] = [
     "/zzz",
 ];
 
-const HOSTS: [&str; 8] =
-    ["s0.test", "s0.test", "s1.test", "S0.test", "x.s1.test", "other.test", "s0.test:80", "X.s1.test."];
+const HOSTS: [&str; 9] =
+    ["s0.test", "s0.test", "s1.test", "S0.test", "x.s1.test", "other.test", "s0.test:80", "X.s1.test.", "_"];
 
 struct Site {
     dice: Dice,
@@ -136,7 +136,9 @@ impl Site {
 
     fn roll_servers(&mut self) -> Vec<Statement> {
         let count = if self.features.has("servers") { 2 + self.dice.below(2) } else { 1 };
-        let names = ["s0.test", ".s1.test", "_"];
+        let last = ["_", "_", "\"\"", "s1.test", "*.s1.test", "s0.test d.test"][self.dice.below(6) as usize];
+        let mut names = ["s0.test", ".s1.test", last];
+        names.swap(1, 1 + self.dice.below(2) as usize);
         (0..count).map(|number| self.roll_server(number, names[number])).collect()
     }
 

@@ -3,11 +3,11 @@
 use ipnet::IpNet;
 
 use super::parser::Directive;
-use super::scope::{FindingLedger, Scope};
+use super::scope::FindingLedger;
 use super::variables::{Variable, VariableTable};
 use crate::import::ImportFault;
 use crate::import::gateway_file::PlannedField;
-use crate::import::networks::{TooManyNetworks, all_networks, first_match};
+use crate::import::networks::{TooManyNetworks, all_networks, first_match, parse_range};
 use crate::import::yaml_text::{flow_map, one_or_list, quote};
 
 /// The addresses that may come in.
@@ -65,9 +65,9 @@ pub(super) fn read_access(
                 ledger.loses(directive, "peers on unix sockets have no address here");
                 continue;
             }
-            text => crate::import::networks::parse_range(text).filter(|_| !text.contains('-')).ok_or_else(
-                || ImportFault::new(&directive.at, format!("`{text}` is not an address or network")),
-            )?,
+            text => parse_range(text).filter(|_| !text.contains('-')).ok_or_else(|| {
+                ImportFault::new(&directive.at, format!("`{text}` is not an address or network"))
+            })?,
         };
         ordered.extend(nets.into_iter().map(|net| (net, allowed)));
         if let Some(behind) = behind {
@@ -102,27 +102,26 @@ pub(super) fn read_access(
 type DeniedNetworks = Result<(Vec<IpNet>, u16), String>;
 
 /// The networks and the status of a condition on a `geo` variable whose block refuses.
-pub(super) fn denied_by(
-    directive: &Directive,
-    scope: &Scope<'_>,
-    variables: &VariableTable<'_>,
-) -> Option<DeniedNetworks> {
+pub(super) fn denied_by(directive: &Directive, variables: &VariableTable<'_>) -> Option<DeniedNetworks> {
     let [only] = directive.children() else { return None };
     let status = Some(only).filter(|only| only.name == "return")?.arg(0).parse::<u16>().ok()?;
     if !(400..=599).contains(&status) {
         return None;
     }
-    let condition = directive.args.join(" ");
-    let inner = condition.strip_prefix('(')?.strip_suffix(')')?.trim();
-    let words: Vec<&str> = inner.split_whitespace().collect();
+    let mut words: Vec<&str> = directive.args.iter().map(String::as_str).collect();
+    *words.first_mut()? = words.first()?.strip_prefix('(')?;
+    *words.last_mut()? = words.last()?.strip_suffix(')')?;
+    words.retain(|word| !word.is_empty());
     let (name, expected, equal) = match words.as_slice() {
         [name] => (*name, None, true),
-        [name, "=", value] => (*name, Some(value.trim_matches(['"', '\''])), true),
-        [name, "!=", value] => (*name, Some(value.trim_matches(['"', '\''])), false),
+        [name, "=", value] => (*name, Some(*value), true),
+        [name, "!=", value] => (*name, Some(*value), false),
         _ => return None,
     };
     let name = name.strip_prefix('$')?;
-    if scope.find_set(name).is_some() || expected.is_some_and(|value| value.contains('$')) {
+    if variables.check_fixed(&format!("${name}")).is_err()
+        || expected.is_some_and(|value| value.contains('$'))
+    {
         return None;
     }
     let is_wanted = |value: &str| match expected {
@@ -132,9 +131,10 @@ pub(super) fn denied_by(
     let found = match variables.find(name) {
         Some(Variable::Geo(geo)) => geo.networks_with(is_wanted),
         None if name == "remote_addr" => match expected {
+            // nginx compares texts, so that only the usual one is ever found.
             Some(text) if equal => match text.parse::<std::net::IpAddr>() {
-                Ok(address) => Ok(vec![IpNet::from(address)]),
-                Err(_) => return None,
+                Ok(address) if address.to_string() == text => Ok(parse_range(text)?),
+                _ => return None,
             },
             _ => return None,
         },

@@ -115,7 +115,7 @@ fn read_strip(
         ledger.exact(pass, "upstream");
         let rewrite = scope.own("rewrite").filter(|rewrite| rewrite.arg(2) == "break")?;
         let LocationMatch::Prefix { path, .. } = matching else { return None };
-        let folder = path.trim_end_matches('/');
+        let folder = path.strip_suffix('/')?;
         let takes_rest = [format!("^{folder}/(.*)$"), format!("^{folder}/(.*)")];
         let (from, to) = (rewrite.arg(0), rewrite.arg(1));
         if folder.is_empty() || to != "/$1" || !takes_rest.iter().any(|known| known == from) {
@@ -127,20 +127,19 @@ fn read_strip(
     let (path, is_exact) = match matching {
         LocationMatch::Prefix { path, .. } => (path.as_str(), false),
         LocationMatch::Exact(path) => (path.as_str(), true),
-        _ => {
-            ledger.skips(pass, "the path is forwarded unchanged");
-            return None;
-        }
+        _ => ("", false),
     };
-    if uri == path {
+    // With variables, nginx sends this URI for every path, without the query.
+    let is_constant = !path.is_empty() && !pass.arg(0).contains('$');
+    if is_constant && uri == path {
         ledger.exact(pass, "upstream");
         return None;
     }
-    if uri == "/" && (path.ends_with('/') || is_exact) {
+    if is_constant && uri == "/" && (path.ends_with('/') || is_exact) {
         ledger.exact(pass, "upstream, strip");
         return strip(if is_exact { path } else { path.trim_end_matches('/') });
     }
-    ledger.skips(
+    ledger.loses(
         pass,
         format!("the path is forwarded unchanged: the gateway puts no `{uri}` in the place of `{path}`"),
     );

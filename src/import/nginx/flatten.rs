@@ -28,6 +28,18 @@ impl<'n, 'd> FlatLocation<'n, 'd> {
     fn new(path: String, node: &'n LocationNode<'d>) -> FlatLocation<'n, 'd> {
         FlatLocation { path, node, is_closed: false }
     }
+
+    /// # Errors
+    /// Why the gateway cannot match the path.
+    pub fn check_path(&self) -> Result<(), String> {
+        match self.node.static_path() {
+            // The field has no spaces around its path, and marks before it.
+            Some(path) if !path.starts_with('/') || path.trim_end() != path => {
+                Err("the gateway takes only paths that start with `/` and end without a space".to_owned())
+            }
+            _ => is_usable_path(&self.path),
+        }
+    }
 }
 
 /// A path without expressions, and the levels whose expressions are tried for it.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};
 use crate::config::value::names::parse_host_name;
 
@@ -16,41 +17,53 @@ pub(super) struct ServerNames {
 }
 
 /// Reads the names of a server. `taken` holds the names and listeners of servers before it, which win in nginx;
-/// `is_everywhere`: it is the default server of all its listeners.
+/// at the `others` it is not the default server.
 pub(super) fn read_names(
+    server: &Directive,
     scope: &Scope<'_>,
-    listeners: &[String],
-    is_everywhere: bool,
+    (default, others): (&[String], &[String]),
     taken: &mut HashSet<(String, String)>,
     ledger: &FindingLedger,
 ) -> ServerNames {
     let mut names = ServerNames::default();
     let own = scope.own_level().iter().filter(|directive| directive.name == "server_name");
+    let written: Vec<&String> = own.clone().flat_map(|directive| &directive.args).collect();
+    if written.is_empty() || written.iter().any(|name| name.is_empty()) {
+        taken.extend(default.iter().map(|listener| (String::new(), listener.clone())));
+        if others.iter().filter(|listener| taken.insert((String::new(), (*listener).clone()))).count() > 0 {
+            names.are_incomplete = true;
+            let why = "requests without a host meet the default server, or get 404 if this one refuses";
+            ledger.loses(server, why);
+        }
+    }
     for directive in own.clone() {
         let mut left_out = Vec::new();
-        for name in directive.args.iter().filter(|name| !matches!(name.as_str(), "" | "_")) {
+        for name in directive.args.iter().filter(|name| !name.is_empty()) {
             let hosts = match name.strip_prefix('.') {
                 Some(plain) => vec![plain.to_ascii_lowercase(), format!("*.{plain}").to_ascii_lowercase()],
                 None => vec![name.to_ascii_lowercase()],
             };
-            if hosts.iter().any(|host| parse_host_name(host.strip_prefix("*.").unwrap_or(host)).is_err()) {
+            let plain = hosts[0].strip_prefix("*.").unwrap_or(&hosts[0]);
+            // nginx compares texts, so that only the usual one is ever found.
+            if name.contains('[') || !parse_host_name(plain).is_ok_and(|usual| usual == plain) {
                 left_out.push(name.as_str());
                 continue;
             }
-            for host in hosts {
-                let is_new = |listener: &&String| taken.insert((host.clone(), (*listener).clone()));
-                match listeners.iter().filter(is_new).count() {
-                    0 => ledger.differs(
-                        directive,
-                        format!("`{host}` belongs to an earlier server; nginx ignores it too"),
-                    ),
-                    new if new == listeners.len() => names.hosts.push(host),
-                    _ => ledger.loses(
-                        directive,
-                        format!(
-                            "at some addresses `{host}` belongs to an earlier server; it is left out at all"
-                        ),
-                    ),
+            // A name with a dot is ignored if one of its two is taken.
+            let mut is_new =
+                |listener: &String| hosts.iter().all(|host| taken.insert((host.clone(), listener.clone())));
+            match default.iter().chain(others).filter(|listener| is_new(listener)).count() {
+                0 => ledger.differs(
+                    directive,
+                    format!("`{name}` belongs to an earlier server; nginx ignores it too"),
+                ),
+                new if new == default.len() + others.len() => names.hosts.extend(hosts),
+                _ => {
+                    names.are_incomplete = true;
+                    let why = format!(
+                        "at some addresses `{name}` belongs to an earlier server; it is left out at all"
+                    );
+                    ledger.loses(directive, why);
                 }
             }
         }
@@ -58,7 +71,7 @@ pub(super) fn read_names(
         match left_out.as_slice() {
             [] if ledger.is_told(directive) => {}
             [] => ledger.exact(directive, "host"),
-            _ if is_everywhere => ledger.exact(directive, format!("{says}: it is the default server")),
+            _ if others.is_empty() => ledger.exact(directive, format!("{says}: it is the default server")),
             _ => {
                 names.are_incomplete = true;
                 ledger.loses(
@@ -68,8 +81,8 @@ pub(super) fn read_names(
             }
         }
     }
-    if let Some(first) = own.clone().find_map(|directive| directive.args.first()) {
-        let text = first.strip_prefix(['.', '~']).unwrap_or(first);
+    if let Some(first) = written.first() {
+        let text = first.strip_prefix('.').unwrap_or(first);
         names.primary = if first.starts_with('~') { text.to_owned() } else { text.to_ascii_lowercase() };
     }
     names

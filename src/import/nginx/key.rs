@@ -44,6 +44,7 @@ fn read_key(text: &str, table: &VariableTable<'_>, followed: usize) -> Result<Zo
         return Err("its maps lead to each other".to_owned());
     }
     let pieces = split_variables(text).ok_or_else(|| format!("`{text}` is no text with variables"))?;
+    table.check_fixed(text)?;
     if let [TextPart::Variable(name)] = pieces.as_slice()
         && let Some(variable) = table.find(name)
     {
@@ -185,6 +186,7 @@ fn read_map_key(
     if let Some(why) = &map.obstacle {
         return Err(format!("its `map`: {why}"));
     }
+    table.check_fixed(&map.source)?;
     if let Some(key) = read_fallback(map, table, followed)? {
         return Ok(key);
     }

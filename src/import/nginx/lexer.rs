@@ -25,6 +25,11 @@ pub(super) enum TokenKind {
 /// A longer word is a mistake.
 const WORD_BYTES_MAX: usize = 64 << 10;
 
+/// All other spaces are parts of words.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r' | '\n')
+}
+
 /// The tokens of one file.
 pub(super) fn read_tokens(text: &str, file: &str) -> Result<Vec<ConfToken>, ImportFault> {
     let mut reader = TokenReader { chars: text.chars().peekable(), line: 1, file };
@@ -32,7 +37,7 @@ pub(super) fn read_tokens(text: &str, file: &str) -> Result<Vec<ConfToken>, Impo
     while let Some(c) = reader.next_char() {
         let line = reader.line;
         let kind = match c {
-            c if c.is_whitespace() || c == '\u{feff}' => continue,
+            c if is_space(c) => continue,
             '#' => {
                 reader.skip_line();
                 continue;
@@ -135,14 +140,14 @@ impl TokenReader<'_> {
                 return Err(self.fault(line, "the word is too long"));
             }
             if is_variable {
-                while let Some(c) = self.chars.next_if(|c| !c.is_whitespace() && !matches!(c, ';' | '}')) {
+                while let Some(c) = self.chars.next_if(|c| !is_space(*c) && !matches!(c, ';' | '}')) {
                     word.push(c);
                 }
                 if self.chars.next_if_eq(&'}').is_some() {
                     word.push('}');
                 }
             }
-            let ends = |c: &char| c.is_whitespace() || *c == ';' || (*c == '{' && !word.ends_with('$'));
+            let ends = |c: &char| is_space(*c) || *c == ';' || (*c == '{' && !word.ends_with('$'));
             next = match self.chars.peek() {
                 Some(c) if !ends(c) => self.next_char(),
                 _ => None,

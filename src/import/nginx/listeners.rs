@@ -218,6 +218,9 @@ fn read_parameters(
             "default_server" | "default" => listener.default = Some(number),
             "proxy_protocol" => listener.proxy_protocol = true,
             "ssl" | "http2" | "spdy" => {}
+            _ if parameter == "ipv6only=off" => {
+                ledger.loses(directive, "the gateway takes clients of IPv6 alone; add a listener for IPv4");
+            }
             name if IGNORED.contains(&name) => {}
             "setfib" | "fastopen" | "accept_filter" => {}
             _ => {

@@ -134,8 +134,7 @@ fn translate_http<'d>(
     let (mut plans, mut taken) = (Vec::new(), HashSet::new());
     let by_server = listeners.names_by_server(servers.len());
     for ((directive, inner), (default, other_listeners)) in servers.iter().zip(&scopes).zip(by_server) {
-        let all = [&default[..], &other_listeners].concat();
-        let names = read_names(inner, &all, other_listeners.is_empty(), &mut taken, ledger);
+        let names = read_names(directive, inner, (&default, &other_listeners), &mut taken, ledger);
         let root = LocationNode::read_server(inner.clone(), ledger)?;
         plans.push(ServerPlan { directive, names, default, other_listeners, root });
     }
@@ -286,7 +285,7 @@ fn sweep(directives: &[Directive], ledger: &FindingLedger) {
                 ledger.loses(directive, why);
                 visit_all(directive.children(), &mut |inner| ledger.skips(inner, why));
             }
-            None if name == "rewrite" => ledger.skips(directive, "the path is forwarded unchanged"),
+            None if name == "rewrite" => ledger.loses(directive, "the path is forwarded unchanged"),
             None if name == "include" && directive.block.is_some() => {
                 ledger.skips(directive, "no file matches the pattern");
             }

@@ -1,10 +1,14 @@
 //! Texts with variables, and the variables of the gateway that stand for those of nginx.
 
+use std::collections::HashMap;
+
+use super::parser::Directive;
+
 /// A piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TextPart {
     Text(String),
-    /// A variable, without its dollar sign.
+    /// A variable in lower case, without its dollar sign.
     Variable(String),
 }
 
@@ -27,13 +31,33 @@ pub(super) fn split_variables(text: &str) -> Option<Vec<TextPart>> {
         if !is_name {
             return None;
         }
-        pieces.push(TextPart::Variable(name.to_owned()));
+        pieces.push(TextPart::Variable(name.to_ascii_lowercase()));
         rest = after;
     }
     if !rest.is_empty() {
         pieces.push(TextPart::Text(rest.to_owned()));
     }
     Some(pieces)
+}
+
+/// Counts how often variables are written by `set`, its like and the groups of expressions.
+pub(super) fn count_written(directives: &[Directive], counts: &mut HashMap<String, usize>) {
+    for directive in directives {
+        let target = match directive.name.as_str() {
+            "split_clients" => directive.args.last(),
+            name if name.starts_with("set") || name.ends_with("_set") => directive.args.first(),
+            _ => None,
+        };
+        let set = target.and_then(|target| target.strip_prefix('$'));
+        let words = std::iter::once(&directive.name).chain(&directive.args);
+        let groups = words.flat_map(|word| word.split("(?").skip(1)).filter_map(|group| {
+            group.trim_start_matches('P').strip_prefix(['<', '\''])?.split(['>', '\'']).next()
+        });
+        for name in set.into_iter().chain(groups) {
+            *counts.entry(name.to_ascii_lowercase()).or_default() += 1;
+        }
+        count_written(directive.children(), counts);
+    }
 }
 
 /// A text for gateway.yaml, and how its variables differ.
@@ -67,8 +91,9 @@ pub(super) fn translate_text(text: &str, server_name: &str) -> Result<Translated
             "uri" | "document_uri" => "${path}",
             "scheme" => "${scheme}",
             "request_id" => "${request_id}",
-            "server_name" => {
-                out.template.push_str(server_name);
+            // nginx puts the name of its machine in the place of `$hostname`.
+            "server_name" if server_name != "$hostname" => {
+                out.template.push_str(&server_name.replace("${", "$${"));
                 continue;
             }
             _ => return Err(format!("the gateway has no variable for ${name}")),

@@ -1,11 +1,12 @@
 //! Levels of a configuration and what they inherit: a level with any directive of a kind drops the inherited ones.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::known::{describe_guard, find_check, find_harmless};
-use super::parser::Directive;
+use super::parser::{Directive, visit_all};
+use super::pieces::count_written;
 use crate::import::{FindingKind, ImportReport, ImportedLine};
 
 /// The levels around a place, the outermost first.
@@ -19,6 +20,8 @@ pub(super) struct Scope<'d> {
 struct ScopeLevel<'d> {
     directives: &'d [Directive],
     by_name: HashMap<&'d str, Vec<&'d Directive>>,
+    /// How often variables are written here and below, once it is asked.
+    written: OnceCell<HashMap<String, usize>>,
     /// Those that let in some clients alone, and why the gateway cannot.
     checks: Vec<(&'d Directive, &'static str)>,
 }
@@ -30,7 +33,8 @@ impl<'d> ScopeLevel<'d> {
             by_name.entry(&directive.name).or_default().push(directive);
         }
         let check = |directive: &'d Directive| Some((directive, find_check(&directive.name)?));
-        Rc::new(ScopeLevel { directives, by_name, checks: directives.iter().filter_map(check).collect() })
+        let checks = directives.iter().filter_map(check).collect();
+        Rc::new(ScopeLevel { directives, by_name, written: OnceCell::new(), checks })
     }
 
     fn all(&self, name: &str) -> &[&'d Directive] {
@@ -91,15 +95,27 @@ impl<'d> Scope<'d> {
         self.value_of(name).is_some_and(|directive| directive.arg(0).eq_ignore_ascii_case("on"))
     }
 
-    /// The constant that `set` gives a variable at this or an outer level, whatever conditions hold.
+    /// The `set` of a variable that nothing else in the server writes, if it is always done: at the server's level or
+    /// this one, with nothing before it that may end the steps.
     pub fn find_set(&self, variable: &str) -> Option<&'d Directive> {
-        let is_set = |directive: &&&Directive| directive.arg(0).strip_prefix('$') == Some(variable);
-        let conditions = self.levels.iter().flat_map(|level| level.all("if"));
-        let mut inside = conditions.flat_map(|condition| condition.children());
-        if inside.any(|inner| inner.name == "set" && is_set(&&inner)) {
+        let server = self.levels.get(1)?;
+        let written = server.written.get_or_init(|| {
+            let mut counts = HashMap::new();
+            count_written(server.directives, &mut counts);
+            counts
+        });
+        if written.get(variable) != Some(&1) {
             return None;
         }
-        self.levels.iter().rev().find_map(|level| level.all("set").iter().rfind(is_set).copied())
+        let name = format!("${variable}");
+        let ends = |step: &Directive| matches!(step.name.as_str(), "break" | "rewrite");
+        let may_end = |step: &Directive| ends(step) || step.name == "if" && step.children().iter().any(ends);
+        let find = |level: &Rc<ScopeLevel<'d>>| {
+            let mut done = level.directives.iter().take_while(|step| !may_end(step));
+            done.find(|step| step.name == "set" && step.arg(0).eq_ignore_ascii_case(&name))
+        };
+        let levels = [server, self.levels.last()?];
+        levels.into_iter().find_map(find)
     }
 }
 
@@ -147,7 +163,7 @@ impl FindingLedger {
 
     /// Everything in these blocks is left out for one reason.
     pub fn skip_all(&self, directives: &[Directive], why: &str) {
-        super::parser::visit_all(directives, &mut |directive| match find_harmless(&directive.name) {
+        visit_all(directives, &mut |directive| match find_harmless(&directive.name) {
             None if is_guard(directive) => self.loses(directive, why),
             _ => self.skips(directive, why),
         });

@@ -13,7 +13,6 @@ use super::known::UNKNOWN;
 use super::limits::{LimitUse, PlannedLimits};
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::{Directive, visit_all};
-use super::regex_check::is_usable_path;
 use super::responses::{slash_redirect, write_respond};
 use super::scope::{FindingLedger, Scope};
 use super::steps::{LevelSteps, read_steps};
@@ -72,7 +71,7 @@ pub(super) fn read_site<'d>(
     let mut closed = HashSet::new();
     for location in &flat {
         let at = location.node.directive.map_or(&server.at, |directive| &directive.at).clone();
-        if let (Err(why), Some(directive)) = (is_usable_path(&location.path), location.node.directive) {
+        if let (Err(why), Some(directive)) = (location.check_path(), location.node.directive) {
             leave_out(directive, &why, ledger);
             let path = widen_path(&location.node.matching);
             if may_refuse(location.node, Some(root)) && closed.insert(path.clone()) {
@@ -81,7 +80,8 @@ pub(super) fn read_site<'d>(
         } else if location.is_closed {
             found.push(SiteLocation::closed(location.path.clone(), &at));
         } else if read_location(location, root, &at, server_name, &steps, context, &mut found)? {
-            found.extend(add_slash(location, &paths, &at, &steps, ledger));
+            let slash = add_slash(location, &paths, &at, &steps, ledger);
+            found.extend(slash.filter(|slash| closed.insert(slash.plan.path.clone())));
         }
     }
     leave_out_pages(root, ledger);
@@ -299,7 +299,7 @@ fn note_unlimited(scope: &Scope<'_>, ledger: &FindingLedger) {
     }
 }
 
-/// nginx redirects the path of a forwarding prefix without its slash.
+/// nginx redirects the path of a forwarding location without its slash.
 fn add_slash<'d>(
     location: &FlatLocation<'_, 'd>,
     paths: &HashSet<String>,
@@ -307,7 +307,7 @@ fn add_slash<'d>(
     steps: &LevelSteps,
     ledger: &FindingLedger,
 ) -> Option<SiteLocation<'d>> {
-    let LocationMatch::Prefix { path, .. } = &location.node.matching else { return None };
+    let path = location.node.static_path()?;
     let bare = path.strip_suffix('/').filter(|bare| !bare.is_empty())?;
     location.node.directive?;
     let taken = [format!("= {bare}"), bare.to_owned(), format!("^~ {bare}")];

@@ -8,7 +8,7 @@ use super::known::find_harmless;
 use super::location_tree::LocationNode;
 use super::parser::{Directive, visit_all};
 use super::responses::{translate_return, translate_rewrite};
-use super::scope::{FindingLedger, Scope};
+use super::scope::FindingLedger;
 use super::variables::VariableTable;
 use crate::import::ImportFault;
 use crate::import::gateway_file::PlannedField;
@@ -38,7 +38,7 @@ pub(super) fn read_steps(
     let mut steps = node.scope.own_level().iter().filter(is_step).peekable();
     while let Some(step) = steps.next() {
         match step.name.as_str() {
-            "if" => read_condition(step, &node.scope, root, variables, ledger, &mut found),
+            "if" => read_condition(step, root, variables, ledger, &mut found),
             "break" => {
                 ledger.exact(step, "nothing behind it is done");
                 break;
@@ -69,14 +69,13 @@ pub(super) fn read_steps(
 
 fn read_condition(
     step: &Directive,
-    scope: &Scope<'_>,
     root: &LocationNode<'_>,
     variables: &VariableTable<'_>,
     ledger: &FindingLedger,
     found: &mut LevelSteps,
 ) {
     let inside = step.children();
-    let why = match denied_by(step, scope, variables) {
+    let why = match denied_by(step, variables) {
         Some(Ok((nets, status))) => {
             found.denied.extend(nets);
             match status {

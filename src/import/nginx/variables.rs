@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ipnet::IpNet;
 
 use super::parser::Directive;
+use super::pieces::{TextPart, count_written, split_variables};
 use super::scope::FindingLedger;
 use crate::import::ImportFault;
 use crate::import::networks::{all_networks, longest_match, parse_range};
@@ -13,6 +14,8 @@ use crate::import::networks::{all_networks, longest_match, parse_range};
 #[derive(Debug, Default)]
 pub(super) struct VariableTable<'d> {
     variables: HashMap<String, Variable<'d>>,
+    /// Those that other directives write, or several of them.
+    written: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -46,6 +49,7 @@ pub(super) struct MapVariable<'d> {
 impl<'d> VariableTable<'d> {
     pub fn read(http: &'d [Directive], ledger: &FindingLedger) -> Result<VariableTable<'d>, ImportFault> {
         let mut table = VariableTable::default();
+        count_written(http, &mut table.written);
         for directive in http {
             let variable = match directive.name.as_str() {
                 "geo" => read_geo(directive, ledger)?,
@@ -57,13 +61,27 @@ impl<'d> VariableTable<'d> {
                 let message = format!("`{}` names no variable", directive.text());
                 return Err(ImportFault::new(&directive.at, message));
             };
-            table.variables.insert(name.to_owned(), variable);
+            let name = name.to_ascii_lowercase();
+            if table.variables.insert(name.clone(), variable).is_some() {
+                table.written.insert(name, 2);
+            }
         }
         Ok(table)
     }
 
     pub fn find(&self, name: &str) -> Option<&Variable<'d>> {
         self.variables.get(name)
+    }
+
+    /// # Errors
+    /// A variable of the text has values that neither its `map` or `geo` nor the request gives.
+    pub fn check_fixed(&self, text: &str) -> Result<(), String> {
+        let is_written =
+            |piece: &TextPart| matches!(piece, TextPart::Variable(name) if self.written.contains_key(name));
+        match split_variables(text).is_some_and(|pieces| pieces.iter().any(is_written)) {
+            true => Err(format!("a variable of `{text}` is set elsewhere")),
+            false => Ok(()),
+        }
     }
 
     pub fn directives(&self) -> impl Iterator<Item = &'d Directive> {
