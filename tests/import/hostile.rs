@@ -34,7 +34,7 @@ fn the_time_grows_with_the_parts_and_not_with_their_square() {
     let default =
         "server { listen 8080; server_name @; return 403; } server { listen 8080; server_name *.b.test; }";
     let geo = "geo $g { @ } server { listen 8080; if ($g) { return 403; } return 204; }";
-    let parts: [(&str, usize, &str, Part<'_>); 7] = [
+    let parts: [(&str, usize, &str, Part<'_>); 8] = [
         ("prefixes", 1000, locations, &|n| format!("location /p{n}/ {{ {body} }}\n")),
         ("expressions", 1000, locations, &|n| format!("location ~ ^/p{n}$ {{ {body} }}\n")),
         ("servers", 1000, "@", &|n| {
@@ -42,6 +42,9 @@ fn the_time_grows_with_the_parts_and_not_with_their_square() {
         }),
         ("names", 4000, names, &|n| format!("h{n}.test\n")),
         ("names of the default", 4000, default, &|n| format!("h{n}.test\n")),
+        ("rewrites", 200, locations, &|n| {
+            format!("location /p{n}/ {{ rewrite a /$1 last; rewrite b /$1 last; {body} }}\n")
+        }),
         ("listeners that are left out", 100, "server { @ return 204; }", &|n| {
             format!("listen {} proxy_protocol;\n", 10_000 + n)
         }),

@@ -136,9 +136,9 @@ impl Site {
 
     fn roll_servers(&mut self) -> Vec<Statement> {
         let count = if self.features.has("servers") { 2 + self.dice.below(2) } else { 1 };
-        let last = ["_", "_", "\"\"", "s1.test", "*.s1.test", "s0.test d.test"][self.dice.below(6) as usize];
+        let last = ["_", "_", "\"\"", "s1.test", "*.s1.test", "s0.test d.test"][self.dice.below(6)];
         let mut names = ["s0.test", ".s1.test", last];
-        names.swap(1, 1 + self.dice.below(2) as usize);
+        names.swap(1, 1 + self.dice.below(2));
         (0..count).map(|number| self.roll_server(number, names[number])).collect()
     }
 

@@ -47,7 +47,7 @@ pub(super) fn leads_to_refusal(target: &str, root: &LocationNode<'_>) -> bool {
         LocationMatch::Regex { .. } => true,
         LocationMatch::Named(_) => false,
     };
-    root.children.iter().filter(may_lead).any(|node| may_refuse(node, None))
+    root.children.iter().filter(may_lead).any(|node| *node.may_refuse.get_or_init(|| may_refuse(node, None)))
 }
 
 /// The path of a location that takes at least the requests of one the gateway cannot match. Its group tells it from

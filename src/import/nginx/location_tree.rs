@@ -1,5 +1,6 @@
 //! The locations of a server as a tree, as nginx searches it.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
 use super::parser::Directive;
@@ -26,6 +27,8 @@ pub(super) struct LocationNode<'d> {
     pub children: Vec<LocationNode<'d>>,
     /// The places of exact and named locations in `children`.
     fixed: HashMap<String, usize>,
+    /// Whether it may refuse, once a rewrite asks.
+    pub may_refuse: OnceCell<bool>,
 }
 
 impl<'d> LocationNode<'d> {
@@ -44,7 +47,7 @@ impl<'d> LocationNode<'d> {
         let children = read_children(&scope, directive.map(|_| &matching), ledger)?;
         let fixed = children.iter().enumerate().filter(|(_, node)| !node.is_prefix());
         let fixed = fixed.filter_map(|(place, node)| Some((node.fixed_path()?.to_owned(), place))).collect();
-        Ok(LocationNode { matching, scope, directive, children, fixed })
+        Ok(LocationNode { matching, scope, directive, children, fixed, may_refuse: OnceCell::new() })
     }
 
     /// The path of a location that is no regular expression.
