@@ -247,9 +247,11 @@ fn location_fields() {
     );
     assert_eq!(config.locations[2].host_header, HostHeader::Upstream);
     assert!(
-        matches!(&config.locations[3].path, PathRule::Regex(regex) if regex.is_match("/v1/") && !regex.is_match("/V1/"))
+        matches!(&config.locations[3].path, PathRule::Regex(regex) if regex.is_match(b"/v1/", "/v1/") && !regex.is_match(b"/V1/", "/V1/"))
     );
-    assert!(matches!(&config.locations[4].path, PathRule::Regex(regex) if regex.is_match("/a.png")));
+    assert!(
+        matches!(&config.locations[4].path, PathRule::Regex(regex) if regex.is_match(b"/a.png", "/a.png"))
+    );
     let ActionConfig::Redirect { to, status } = &config.locations[5].action else { panic!("no redirect") };
     assert_eq!((status.as_u16(), to.0.len()), (301, 3));
     assert_eq!(config.locations[4].name, "~* \\.PNG$");

@@ -25,6 +25,8 @@ pub struct PathRegex(Arc<CompiledRegex>);
 struct CompiledRegex {
     pattern: String,
     program: meta::Regex,
+    /// Matches bytes that are no UTF-8.
+    takes_bytes: bool,
     prefixes: Option<Literals>,
     suffixes: Option<Literals>,
 }
@@ -61,14 +63,16 @@ impl PathRegex {
         Ok(PathRegex(Arc::new(CompiledRegex {
             pattern: pattern.to_owned(),
             program,
+            takes_bytes: !hir.properties().is_utf8(),
             prefixes: extract_literals(&hir, ExtractKind::Prefix),
             suffixes: extract_literals(&hir, ExtractKind::Suffix),
         })))
     }
 
+    /// Bytes of `path` that are no UTF-8 match `(?-u:.)`; `lossy` is its text for expressions without such bytes.
     #[inline]
-    pub fn is_match(&self, text: &str) -> bool {
-        self.0.program.is_match(text)
+    pub fn is_match(&self, path: &[u8], lossy: &str) -> bool {
+        self.0.program.is_match(if self.0.takes_bytes { path } else { lossy.as_bytes() })
     }
 
     /// The literals that matching texts begin with; `None` = any.

@@ -8,7 +8,7 @@ use crate::config::value::path_regex::PathRegex;
 /// What PCRE and the gateway read in different ways: possessive repetitions, operators of classes, marks of words.
 const AMBIGUOUS: [&str; 10] = ["*+", "++", "?+", "}+", "&&", "--", "~~", r"\<", r"\>", r"\b{"];
 /// What may follow `(?` in both.
-const GROUPS: [&str; 8] = [":", "<", "P<", "i)", "i:", "s)", "s-i:", "-u:"];
+const GROUPS: [&str; 9] = [":", "<", "P<", "i)", "i:", "s)", "s-i:", "s-iu:", "-u:"];
 
 /// The expression with a `$` that also stands before a last line break, as in PCRE. `None` = PCRE reads it otherwise.
 fn write_ends(pattern: &str) -> Option<String> {
@@ -18,13 +18,24 @@ fn write_ends(pattern: &str) -> Option<String> {
     {
         return None;
     }
-    let (mut out, mut is_class, mut chars) = (String::new(), false, pattern.chars().peekable());
+    let (mut out, mut is_class, mut is_named) = (String::new(), false, false);
+    let mut chars = pattern.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
+            // Behind it, a text might go on with that line break.
+            '$' if !is_class && !matches!(chars.peek(), None | Some(')' | '|')) => return None,
             '$' if !is_class => out.push_str(r"\n?"),
             '[' if is_class && chars.peek() != Some(&':') => return None,
-            '[' => is_class = true,
-            ']' => is_class = false,
+            '[' if is_class => is_named = true,
+            '[' => {
+                out.push(c);
+                out.extend(chars.next_if_eq(&'^'));
+                // A bracket at the start of a class belongs to it.
+                out.extend(chars.next_if_eq(&']'));
+                is_class = true;
+                continue;
+            }
+            ']' => is_class = std::mem::take(&mut is_named),
             '\\' if chars.peek() == Some(&'v') => return None,
             '\\' => {
                 out.push(c);

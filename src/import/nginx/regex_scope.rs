@@ -47,7 +47,9 @@ pub(super) fn scope_regex(prefix: &str, pattern: &str, any_case: bool) -> RegexB
         return RegexBelow::Unknown;
     }
     let escaped = regex_syntax::escape(prefix);
-    RegexBelow::Path(format!("{mark} ^(?s-i:{escaped}.*)(?:{pattern})"))
+    // An expression of bytes takes any byte before it.
+    let flags = if pattern.starts_with("(?-u:") { "s-iu" } else { "s-i" };
+    RegexBelow::Path(format!("{mark} ^(?{flags}:{escaped}.*)(?:{pattern})"))
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl HostGroup {
             rules.iter().for_each(|rule| add(rule, PathMatch::Prefix { bytes, no_regex: rule.no_regex }));
         }
         let text = String::from_utf8_lossy(path);
-        let regexes = self.regexes.iter().filter(|(regex, _)| regex.is_match(&text));
+        let regexes = self.regexes.iter().filter(|(regex, _)| regex.is_match(path, &text));
         regexes.for_each(|(_, rule)| add(rule, PathMatch::Regex));
         if let Some(winner) = find_winner(&found) {
             for candidate in found.iter_mut().filter(|candidate| candidate.loss.is_none()) {

@@ -290,9 +290,9 @@ impl HostGroup {
         if self.regexes.is_empty() {
             return None;
         }
-        // Invalid UTF-8 becomes U+FFFD for a regex, so that `.` matches it as in nginx.
+        // Invalid UTF-8 becomes U+FFFD for a regex of characters, so that `.` matches it as in nginx.
         let text = String::from_utf8_lossy(path);
-        let matching = self.regexes.find_matching(&text);
+        let matching = self.regexes.find_matching(path, &text);
         first_accepting(matching, arrival, passed_over).map(|rule| rule.location)
     }
 
@@ -300,7 +300,7 @@ impl HostGroup {
     fn visit_matches<'s>(&'s self, path: &[u8], visitor: &mut impl FnMut(&'s LocationRule)) {
         self.exact.get(path).into_iter().flatten().for_each(&mut *visitor);
         self.prefixes.find_prefixes(path).flatten().for_each(&mut *visitor);
-        self.regexes.find_matching(&String::from_utf8_lossy(path)).for_each(visitor);
+        self.regexes.find_matching(path, &String::from_utf8_lossy(path)).for_each(visitor);
     }
 }
 

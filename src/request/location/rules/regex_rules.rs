@@ -58,9 +58,9 @@ impl RegexRules {
         self.rules.iter()
     }
 
-    /// The rules of the expressions that match `text`, in file order.
-    pub(super) fn find_matching(&self, text: &str) -> impl Iterator<Item = &LocationRule> {
-        let mut lists = self.find_candidates(text.as_bytes());
+    /// The rules of the expressions that match `path` or its text, in file order.
+    pub(super) fn find_matching(&self, path: &[u8], lossy: &str) -> impl Iterator<Item = &LocationRule> {
+        let mut lists = self.find_candidates(path);
         std::iter::from_fn(move || {
             loop {
                 let index = *lists.iter().filter_map(|list| list.first()).min()?;
@@ -68,7 +68,7 @@ impl RegexRules {
                     *list = list.strip_prefix(&[index]).unwrap_or(list);
                 }
                 let (regex, rule) = &self.rules[index as usize];
-                if regex.is_match(text) {
+                if regex.is_match(path, lossy) {
                     return Some(rule);
                 }
             }

@@ -54,8 +54,9 @@ fn locate_naively(locations: &[LocationConfig], path: &str, arrival: &Arrival<'_
     if let Some((index, LocationConfig { path: PathRule::Prefix { no_regex: true, .. }, .. })) = prefix {
         return Some(*index);
     }
-    let mut regexes =
-        accepting().filter(|(_, one)| matches!(&one.path, PathRule::Regex(regex) if regex.is_match(path)));
+    let mut regexes = accepting().filter(
+        |(_, one)| matches!(&one.path, PathRule::Regex(regex) if regex.is_match(path.as_bytes(), path)),
+    );
     regexes.next().or(prefix.copied()).map(|(index, _)| index)
 }
 
