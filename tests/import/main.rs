@@ -9,6 +9,7 @@ mod support;
 
 mod cases;
 mod differential;
+mod door_cases;
 mod doors;
 mod exit_code;
 mod expressions;

@@ -248,5 +248,9 @@ fn included_files_come_in_the_order_of_their_bytes() {
     }
     let file = scratch.file("nginx.conf", "events {} http { include */x.conf; }");
     let imported = import_file(&file).expect("an import");
-    assert!(imported.yaml.contains("402") && !imported.yaml.contains("401"), "{}", imported.yaml);
+    assert!(
+        imported.yaml.contains("status: 402") && !imported.yaml.contains("status: 401"),
+        "{}",
+        imported.yaml
+    );
 }

@@ -34,6 +34,8 @@ charset_map koi8-r utf-8 { 80 E282AC; 95 E280A2; }
 split_clients $remote_addr $variant { 0.5% .one; * \"\"; }
 map $http_upgrade $connection_upgrade { default upgrade; '' close; }
 map $http_user_agent $kind { include kinds.map; ~*bot bot; volatile; default human; }
+limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s;
+geoip2 c.mmdb { $name default=x country names en; }
 geo $country { default ZZ; 192.0.2.0/24 DE; }
 ";
 
@@ -58,7 +60,10 @@ const PROXY: &str = "server {
     location / {
         proxy_set_header Connection $connection_upgrade;
         proxy_pass http://127.0.0.1:9000;
+        limit_req zone=z;
     }
+    error_page 500 502 503 504 /50x.html;
+    location = /50x.html { internal; root /usr/share/nginx/html; }
 }
 ";
 

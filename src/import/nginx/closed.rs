@@ -1,6 +1,6 @@
 //! Places that let in whom the gateway cannot tell from others: they answer 403 until the check is written by hand.
 
-use super::known::find_check;
+use super::known::{find_check, is_other_handler};
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
 use super::regex_check::is_usable_path;
@@ -11,43 +11,34 @@ pub(super) fn tell_closed(directive: &Directive, why: &str, ledger: &FindingLedg
     ledger.tell(FindingKind::Closed, directive, format!("answers 403: {why}"));
 }
 
-/// Whether a location refuses some of its requests, or may do so; `root` has the locations that a rewrite may lead to.
-pub(super) fn may_refuse(node: &LocationNode<'_>, root: Option<&LocationNode<'_>>) -> bool {
-    node.scope.checks().next().is_some()
-        || node.scope.nearest_of(&["allow", "deny"]).iter().any(|rule| rule.name == "deny")
-        || node.scope.own_level().iter().any(|inner| refuses(inner, root))
-}
-
-/// Whether a directive refuses requests, or may do so. A redirect does: it forwards nothing.
-pub(super) fn refuses(directive: &Directive, root: Option<&LocationNode<'_>>) -> bool {
-    match directive.name.as_str() {
-        "deny" | "internal" => true,
-        "return" => !directive.arg(0).starts_with('2'),
-        "rewrite" => {
-            redirects(directive) || root.is_some_and(|root| leads_to_refusal(directive.arg(1), root))
-        }
-        "try_files" => directive.args.last().is_some_and(|last| last.starts_with("=4")),
-        "if" | "limit_except" | "location" => directive.children().iter().any(|inner| refuses(inner, root)),
-        name => find_check(name).is_some() && directive.arg(0) != "off",
+/// Whether a step inside an `if` refuses requests, or may do so. A redirect does: it forwards nothing.
+pub(super) fn refuses(step: &Directive, root: &LocationNode<'_>) -> bool {
+    match step.name.as_str() {
+        "return" => !step.arg(0).starts_with('2'),
+        "rewrite" => redirects(step) || leads_to_refusal(step.arg(1), root),
+        name => is_other_handler(name) || find_check(name).is_some(),
     }
 }
 
 /// Whether a `rewrite` answers.
 pub(super) fn redirects(rewrite: &Directive) -> bool {
-    matches!(rewrite.arg(2), "permanent" | "redirect") || rewrite.arg(1).contains("://")
+    let is_url = ["http://", "https://", "$scheme"].iter().any(|start| rewrite.arg(1).starts_with(start));
+    is_url || matches!(rewrite.arg(2), "permanent" | "redirect")
 }
 
-/// Whether one of the locations refuses that a path with variables may lead to.
+/// Whether one of the locations does more than forward that a path with variables may lead to.
 pub(super) fn leads_to_refusal(target: &str, root: &LocationNode<'_>) -> bool {
     let to = target.split(['$', '?']).next().unwrap_or_default();
-    let may_lead = |node: &&LocationNode<'_>| match &node.matching {
+    let mut is_covered = false;
+    let forwards = |node: &LocationNode<'_>| match &node.matching {
         LocationMatch::Exact(path) | LocationMatch::Prefix { path, .. } => {
-            path.starts_with(to) || to.starts_with(path)
+            is_covered |= node.is_prefix() && to.starts_with(path);
+            node.only_forwards || !path.starts_with(to) && !to.starts_with(path)
         }
-        LocationMatch::Regex { .. } => true,
-        LocationMatch::Named(_) => false,
+        LocationMatch::Regex { .. } => node.only_forwards,
+        LocationMatch::Named(_) => true,
     };
-    root.children.iter().filter(may_lead).any(|node| *node.may_refuse.get_or_init(|| may_refuse(node, None)))
+    !root.children.iter().all(forwards) || !is_covered
 }
 
 /// The path of a location that takes at least the requests of one the gateway cannot match. Its group tells it from

@@ -1,6 +1,7 @@
 //! What a location does with a request that may pass: forward it, or answer it.
 
 use super::headers::{is_tunnel, read_request_headers};
+use super::known::is_other_handler;
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
 use super::responses::write_respond;
@@ -15,21 +16,7 @@ pub(super) struct LocationContent<'n, 'd> {
     pub fields: Vec<PlannedField>,
     /// The named location that `try_files` leads to.
     pub named: Option<&'n LocationNode<'d>>,
-    /// Whether the location itself forwards, so that nginx adds a slash to its path.
-    pub forwards: bool,
 }
-
-/// Directives that answer with something other than a proxied response.
-const OTHER_HANDLERS: [&str; 8] = [
-    "fastcgi_pass",
-    "uwsgi_pass",
-    "scgi_pass",
-    "memcached_pass",
-    "stub_status",
-    "empty_gif",
-    "content_by_lua_block",
-    "js_content",
-];
 
 /// The action of a location, `return` and `internal` aside.
 pub(super) fn read_content<'n, 'd>(
@@ -43,7 +30,7 @@ pub(super) fn read_content<'n, 'd>(
     if find_pass(&node.scope).is_none()
         && let Some(tried) = node.scope.own("try_files")
         && let Some(named) = tried.args.last().filter(|name| name.starts_with('@'))
-        && let Some(named) = root.find_fixed(named).filter(|named| named.scope.own("return").is_none())
+        && let Some(named) = root.find_fixed(named).filter(|named| is_plain_try(&node.scope, &named.scope))
     {
         ledger.differs(tried, "files are not served: every request goes to the named location");
         if let Some(directive) = named.directive {
@@ -53,38 +40,41 @@ pub(super) fn read_content<'n, 'd>(
     }
     let (source, named) = handler;
     let Some(pass) = find_pass(&source.scope) else {
-        return Ok(LocationContent {
-            fields: vec![answer_without_files(node, ledger)],
-            named: None,
-            forwards: false,
-        });
+        return Ok(LocationContent { fields: vec![answer_without_files(node, ledger)], named: None });
     };
-    let forwards = named.is_none();
     let target = match ProxyTarget::parse(pass.arg(0), &source.scope) {
         Ok(target) => target,
         Err(why) => {
             ledger.loses(pass, format!("{why}; the answer is 502"));
-            return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named, forwards });
+            return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
         }
     };
     let Some(upstream) = upstreams.resolve(&target, &source.scope, pass, is_tunnel(&source.scope))? else {
         ledger.exact(pass, "all servers are down: 502");
-        return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named, forwards });
+        return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
     };
     let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
     fields.extend(read_strip(&node.matching, pass, &target, &source.scope, ledger));
     fields.extend(read_request_headers(&source.scope, &target, server_name, ledger));
-    Ok(LocationContent { fields, named, forwards })
+    Ok(LocationContent { fields, named })
 }
 
 pub(super) fn find_pass<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {
     scope.own("proxy_pass").or_else(|| scope.own("grpc_pass"))
 }
 
+/// Whether the steps, limits and pages of a location and of the named one behind it are those of one location.
+fn is_plain_try(outer: &Scope<'_>, named: &Scope<'_>) -> bool {
+    let has = |scope: &Scope<'_>, names: &[&str]| names.iter().any(|name| scope.own(name).is_some());
+    let is_twice = |name| has(named, &[name]) && !outer.nearest(name).is_empty();
+    !has(outer, &["set", "set_by_lua", "set_by_lua_block", "rewrite", "limit_except", "error_page"])
+        && !has(named, &["return", "rewrite", "limit_except", "error_page", "client_max_body_size"])
+        && !["limit_req", "limit_conn"].into_iter().any(is_twice)
+}
+
 /// Where nginx would look for a file or ask something the gateway does not speak to.
 fn answer_without_files(node: &LocationNode<'_>, ledger: &FindingLedger) -> PlannedField {
-    let other =
-        node.scope.own_level().iter().find(|directive| OTHER_HANDLERS.contains(&directive.name.as_str()));
+    let other = node.scope.own_level().iter().find(|directive| is_other_handler(&directive.name));
     if let Some(directive) = other {
         ledger.loses(directive, "the gateway forwards to HTTP servers only; the answer is 501");
         return write_respond(501, "", "");

@@ -36,10 +36,10 @@ pub(super) fn read_error_pages<'d>(
         let ledger = context.ledger;
         let is_any = scope.is_on("proxy_intercept_errors");
         let is_read = |code: u16| !read.is_empty() && limit == Some(code);
-        let is_left = |code: &u16| (is_any || refusals.contains(code)) && !is_read(*code);
-        let keeps_status = is_plain && page_status == PageStatus::Kept && target.starts_with(['/', '@']);
+        let keeps_status = page_status == PageStatus::Kept && target.starts_with(['/', '@']);
+        let is_left = |code: &u16| (is_any || !keeps_status || refusals.contains(code)) && !is_read(*code);
         match codes.iter().any(is_left) {
-            true if !keeps_status => ledger.loses(directive, OTHERWISE),
+            true if !keeps_status || !is_plain => ledger.loses(directive, OTHERWISE),
             _ if read.is_empty() => ledger.skips(directive, "the body of errors is the gateway's own"),
             _ => ledger.exact(directive, "on_reject"),
         }
@@ -64,6 +64,7 @@ const OTHERWISE: &str = "pages with a status of their own are translated for lim
 fn is_plain(page: &LocationNode<'_>) -> bool {
     let is_idle = |inner: &Directive| match inner.name.as_str() {
         "return" => inner.arg(0).starts_with(['2', '4', '5']),
+        "internal" => true,
         "if" | "rewrite" | "error_page" | "try_files" => false,
         _ => !is_guard(inner),
     };

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use super::closed::{may_refuse, widen_path};
+use super::closed::widen_path;
 use super::location_tree::{LocationMatch, LocationNode};
 use super::parser::Directive;
 use super::regex_check::is_usable_path;
@@ -20,13 +20,21 @@ pub(super) struct FlatLocation<'n, 'd> {
     /// As in the field `path`.
     pub path: String,
     pub node: &'n LocationNode<'d>,
+    pub role: FlatRole,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FlatRole {
+    Whole,
     /// Answers 403, because an expression inside it that may refuse is left out.
-    pub is_closed: bool,
+    Closed,
+    /// Redirects to the path with a slash.
+    Slash,
 }
 
 impl<'n, 'd> FlatLocation<'n, 'd> {
     fn new(path: String, node: &'n LocationNode<'d>) -> FlatLocation<'n, 'd> {
-        FlatLocation { path, node, is_closed: false }
+        FlatLocation { path, node, role: FlatRole::Whole }
     }
 
     /// # Errors
@@ -46,6 +54,7 @@ impl<'n, 'd> FlatLocation<'n, 'd> {
 struct Leaf<'n, 'd> {
     path: &'n str,
     exact: bool,
+    role: FlatRole,
     node: &'n LocationNode<'d>,
     /// The nodes whose expressions are tried, in order.
     tried: Vec<&'n LocationNode<'d>>,
@@ -60,7 +69,8 @@ pub(super) fn flatten_server<'n, 'd>(
     let has_root = root.children.iter().any(|node| node.is_prefix() && node.static_path() == Some("/"));
     let base = with_regexes(root, &[]);
     if !has_root {
-        leaves.push(Leaf { path: "/", exact: false, node: root, tried: base.clone() });
+        let role = FlatRole::Whole;
+        leaves.push(Leaf { path: "/", exact: false, role, node: root, tried: base.clone() });
     }
     collect_leaves(root, &base, &[], ledger, &mut leaves);
     let mut flat = Vec::new();
@@ -72,7 +82,7 @@ pub(super) fn flatten_server<'n, 'd>(
             (false, true) if meets_regexes => format!("^~ {}", leaf.path),
             _ => leaf.path.to_owned(),
         };
-        flat.push(FlatLocation::new(path, leaf.node));
+        flat.push(FlatLocation { path, node: leaf.node, role: leaf.role });
     }
     // The longest first, so that a longer prefix is closed before a shorter one's expressions are tried.
     let mut open: Vec<&Leaf<'n, 'd>> =
@@ -115,27 +125,35 @@ fn with_regexes<'n, 'd>(
     node.regexes().next().map(|_| node).into_iter().chain(behind.iter().copied()).collect()
 }
 
-/// `tried` are the levels that a child of `parent` tries, `hidden` the paths of outer levels that win over it.
+/// `tried` are the levels that a child of `parent` tries, `hidden` the paths of outer levels that win over it, and
+/// whether each wins over the same exact path only.
 fn collect_leaves<'n, 'd>(
     parent: &'n LocationNode<'d>,
     tried: &[&'n LocationNode<'d>],
-    hidden: &[&'n str],
+    hidden: &[(&'n str, bool)],
     ledger: &FindingLedger,
     leaves: &mut Vec<Leaf<'n, 'd>>,
 ) {
     let own_level = usize::from(parent.regexes().next().is_some());
-    let mut siblings: Vec<&str> = parent.children.iter().filter_map(LocationNode::static_path).collect();
+    let static_of = |node: &'n LocationNode<'d>| Some((node.static_path()?, !node.is_prefix()));
+    let mut siblings: Vec<(&str, bool)> = parent.children.iter().filter_map(static_of).collect();
+    let taken: HashSet<&str> = siblings.iter().map(|(path, _)| *path).collect();
+    let slashes = parent.children.iter().filter_map(|node| bare_path(node, &taken));
+    siblings.extend(slashes.map(|bare| (bare, true)));
     siblings.sort_unstable();
     for node in &parent.children {
         let Some(path) = node.static_path() else { continue };
-        if hidden.iter().any(|outer| path.starts_with(outer)) {
+        let exact = !node.is_prefix();
+        let hides = |(outer, only): &(&str, bool)| {
+            if *only { exact && path == *outer } else { path.starts_with(outer) }
+        };
+        if hidden.iter().any(hides) {
             if let Some(directive) = node.directive {
                 ledger.exact(directive, "nginx never reaches it: a location of an outer level is longer");
                 mark_unreached(directive, ledger);
             }
             continue;
         }
-        let exact = !node.is_prefix();
         let behind = match &node.matching {
             LocationMatch::Exact(_) => Vec::new(),
             LocationMatch::Prefix { no_regex: true, .. } => tried[own_level..].to_vec(),
@@ -144,15 +162,25 @@ fn collect_leaves<'n, 'd>(
         let inside = if exact { Vec::new() } else { with_regexes(node, &behind) };
         let is_same = |inner: &LocationNode<'_>| inner.is_prefix() && inner.static_path() == Some(path);
         if !node.children.iter().any(is_same) {
-            leaves.push(Leaf { path, exact, node, tried: inside.clone() });
+            leaves.push(Leaf { path, exact, role: FlatRole::Whole, node, tried: inside.clone() });
+        }
+        if let Some(bare) = bare_path(node, &taken).filter(|bare| !hidden.contains(&(bare, true))) {
+            leaves.push(Leaf { path: bare, exact: true, role: FlatRole::Slash, node, tried: Vec::new() });
         }
         if !node.children.is_empty() {
-            let behind = &siblings[siblings.partition_point(|other| *other <= path)..];
-            let longer = behind.iter().copied().take_while(|other| other.starts_with(path));
-            let hidden: Vec<&str> = hidden.iter().copied().chain(longer).collect();
+            let behind = &siblings[siblings.partition_point(|(other, _)| *other <= path)..];
+            let longer = behind.iter().copied().take_while(|(other, _)| other.starts_with(path));
+            let hidden: Vec<(&str, bool)> = hidden.iter().copied().chain(longer).collect();
             collect_leaves(node, &inside, &hidden, ledger, leaves);
         }
     }
+}
+
+/// The path without its slash that nginx redirects to a forwarding location, unless the level has one for it.
+fn bare_path<'n>(node: &'n LocationNode<'_>, taken: &HashSet<&str>) -> Option<&'n str> {
+    let bare =
+        node.static_path()?.strip_suffix('/').filter(|bare| !bare.is_empty() && !taken.contains(bare))?;
+    node.scope.own_level().iter().any(|inner| inner.name.ends_with("_pass")).then_some(bare)
 }
 
 fn mark_unreached(directive: &Directive, ledger: &FindingLedger) {
@@ -191,8 +219,8 @@ fn scope_leaf<'n, 'd>(
                     tell_unscoped(node, leaf.path, ledger);
                     let prefix = LocationMatch::Prefix { path: leaf.path.to_owned(), no_regex: false };
                     let path = widen_path(if leaf.path == "/" { &node.matching } else { &prefix });
-                    let closed = FlatLocation { path, node, is_closed: true };
-                    flat.extend(may_refuse(node, Some(root)).then_some(closed));
+                    let closed = FlatLocation { path, node, role: FlatRole::Closed };
+                    flat.extend((!node.only_forwards).then_some(closed));
                 }
             }
         }

@@ -1,5 +1,9 @@
 //! What a directive is for that no reader translates: whether it may limit or deny, and why it is left out.
 
+/// Directives inside an `if` that leave its requests where they are.
+pub(super) const IDLE_IN_IF: [&str; 8] =
+    ["add_header", "add_trailer", "set", "access_log", "log_not_found", "expires", "gzip", "charset"];
+
 /// Why directives that do not limit or deny have no effect, where the gateway lacks what they do.
 pub(super) const NOT_DONE: &str = "the gateway does not do this";
 
@@ -23,7 +27,7 @@ const HARMLESS: &[(&str, &str)] = &[
          subrequest_output_buffer_size chunked_transfer_encoding msie_* etag if_modified_since rewrite_log \
          uninitialized_variable_warn real_ip_recursive proxy_headers_hash_* load_module vhost_traffic_status* \
          status_zone quic_* http3* init_by_lua* init_worker_by_lua* lua_package_path lua_package_cpath \
-         lua_shared_dict lua_code_cache",
+         lua_shared_dict lua_code_cache keepalive_min_timeout ssl_key_log otel_* opentelemetry*",
     ),
     (
         NOT_DONE,
@@ -33,6 +37,7 @@ const HARMLESS: &[(&str, &str)] = &[
          health_check* userid* perl_modules proxy_cache* proxy_no_cache proxy_store* proxy_redirect \
          proxy_cookie_* fastcgi_* uwsgi_* scgi_* auth_delay proxy_intercept_errors proxy_method \
          disable_symlinks set ssl_stapling* ssl_early_data ssl_trusted_certificate proxy_force_ranges \
+         proxy_pass_trailers ssl_certificate_compression subs_filter* pagespeed* \
          ancient_browser modern_browser more_set_headers more_clear_headers geoip* early_hints \
          add_header_inherit slice js_import js_path js_set js_var header_filter_by_lua* body_filter_by_lua* \
          log_by_lua* set_by_lua* add_before_body add_after_body addition_types post_action min_delete_depth \
@@ -88,6 +93,14 @@ const CHECKS: &[(&str, &str)] = &[
     ("ssl_reject_handshake", "the gateway refuses no handshakes by name"),
     ("ssl_crl ssl_ocsp", "the gateway does not ask whether a certificate is revoked"),
 ];
+
+/// Directives that answer with something other than a response to HTTP that is forwarded.
+const OTHER_HANDLERS: &str = "fastcgi_pass uwsgi_pass scgi_pass grpc_pass memcached_pass stub_status empty_gif \
+     content_by_lua_block js_content";
+
+pub(super) fn is_other_handler(name: &str) -> bool {
+    is_one_of(OTHER_HANDLERS, name)
+}
 
 /// Why a directive closes its place that is not known at all.
 pub(super) const UNKNOWN: &str = "this directive is unknown; it may limit or deny";

@@ -1,8 +1,8 @@
 //! The locations of a server as a tree, as nginx searches it.
 
-use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
+use super::known::is_other_handler;
 use super::parser::Directive;
 use super::regex_check::translate_pattern;
 use super::scope::{FindingLedger, Scope, is_guard};
@@ -25,10 +25,10 @@ pub(super) struct LocationNode<'d> {
     /// `None` for the server.
     pub directive: Option<&'d Directive>,
     pub children: Vec<LocationNode<'d>>,
+    /// Requests meet no check or step, whichever location inside they come to.
+    pub only_forwards: bool,
     /// The places of exact and named locations in `children`.
     fixed: HashMap<String, usize>,
-    /// Whether it may refuse, once a rewrite asks.
-    pub may_refuse: OnceCell<bool>,
 }
 
 impl<'d> LocationNode<'d> {
@@ -47,7 +47,10 @@ impl<'d> LocationNode<'d> {
         let children = read_children(&scope, directive.map(|_| &matching), ledger)?;
         let fixed = children.iter().enumerate().filter(|(_, node)| !node.is_prefix());
         let fixed = fixed.filter_map(|(place, node)| Some((node.fixed_path()?.to_owned(), place))).collect();
-        Ok(LocationNode { matching, scope, directive, children, fixed, may_refuse: OnceCell::new() })
+        let is_free = scope.checks().next().is_none()
+            && !scope.nearest_of(&["allow", "deny"]).iter().any(|rule| rule.name == "deny");
+        let only_forwards = is_free && only_forwards(scope.own_level());
+        Ok(LocationNode { matching, scope, directive, children, only_forwards, fixed })
     }
 
     /// The path of a location that is no regular expression.
@@ -125,6 +128,21 @@ fn read_children<'d>(
 /// Whether something inside limits or denies.
 pub(super) fn subtree_guards(directive: &Directive) -> bool {
     is_guard(directive) && directive.name != "location" || directive.children().iter().any(subtree_guards)
+}
+
+/// Whether a block forwards every request that comes to it and meets its limits, with no check or step before.
+pub(super) fn only_forwards(block: &[Directive]) -> bool {
+    let is_idle = |inner: &Directive| match inner.name.as_str() {
+        "location" => only_forwards(inner.children()),
+        "if" | "return" | "rewrite" | "try_files" => false,
+        "limit_req" | "limit_conn" | "limit_rate" | "client_max_body_size" => true,
+        name => !is_guard(inner) && (name == "grpc_pass" || !is_other_handler(name)),
+    };
+    let takes_rest = |inner: &Directive| match inner.name.as_str() {
+        "location" => matches!(inner.args.concat().as_str(), "/" | "^~/"),
+        name => matches!(name, "proxy_pass" | "grpc_pass"),
+    };
+    block.iter().all(is_idle) && block.iter().any(takes_rest)
 }
 
 /// What a level has once. nginx allows the same regular expression twice; the first one matches.

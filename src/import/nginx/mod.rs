@@ -159,7 +159,8 @@ fn translate_http<'d>(
     let names = plans.iter().flat_map(|plan| &plan.names.hosts);
     let wildcards: HashSet<&str> = names.filter_map(|host| host.strip_prefix('*')).collect();
     // A host without a name in the file may be one of a server that refuses.
-    let shut = plans.iter().filter(|plan| plan.names.are_incomplete && subtree_guards(plan.directive));
+    let is_guarded = |plan: &ServerPlan<'_>| subtree_guards(plan.directive) || !plan.root.only_forwards;
+    let shut = plans.iter().filter(|plan| plan.names.are_incomplete && is_guarded(plan));
     let shut: HashSet<&String> = shut.flat_map(|plan| &plan.other_listeners).collect();
     for (number, (site, plan)) in sites.into_iter().zip(&plans).enumerate() {
         let finish = |location: SiteLocation<'_>| finish_location(location, &limits, ledger);
@@ -190,7 +191,7 @@ fn collect_scopes<'d>(node: &LocationNode<'d>, scopes: &mut Vec<Scope<'d>>) {
         _ if is_server => {
             node.children.iter().any(|node| node.is_prefix() && node.static_path() == Some("/"))
         }
-        _ => node.scope.own("internal").is_some(),
+        _ => node.scope.value_of("internal").is_some(),
     };
     scopes.extend((!is_hidden).then(|| node.scope.clone()));
     node.children.iter().for_each(|child| collect_scopes(child, scopes));

@@ -198,7 +198,7 @@ impl ConfParser {
 }
 
 /// Blocks of values, whose lines are no directives.
-const VALUE_BLOCKS: [&str; 6] = ["types", "charset_map", "split_clients", "map", "geo", "match"];
+const VALUE_BLOCKS: [&str; 7] = ["types", "charset_map", "split_clients", "map", "geo", "match", "geoip2"];
 
 /// Every directive of the configuration, those inside blocks too.
 pub(super) fn visit_all<'d>(directives: &'d [Directive], visitor: &mut impl FnMut(&'d Directive)) {

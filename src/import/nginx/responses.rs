@@ -1,5 +1,6 @@
 //! What a location answers by itself: `return`, redirecting `rewrite`, and answers of the gateway in their place.
 
+use super::closed::tell_closed;
 use super::parser::Directive;
 use super::pieces::translate_text;
 use super::scope::{FindingLedger, Scope};
@@ -25,7 +26,7 @@ pub(super) fn translate_rewrite(directive: &Directive, ledger: &FindingLedger) -
     };
     let translated = whole.and_then(|text| translate_text(&text, "").ok());
     let Some(translated) = translated else {
-        ledger.loses(directive, "paths are not rewritten; the requests are answered without this redirect");
+        tell_closed(directive, "paths are not rewritten, so that the redirect is not translated", ledger);
         return None;
     };
     ledger.differs(directive, "redirect: to the path as the client sent it, not decoded and encoded again");
@@ -65,10 +66,13 @@ pub(super) fn translate_return(
             }
         });
     }
-    if status == 444 {
-        ledger.differs(directive, "nginx closes the connection; here the answer is an empty 444");
-        return Ok(write_respond(444, "", "text/plain"));
+    if matches!(status, 444 | 499) {
+        ledger
+            .differs(directive, format!("nginx closes the connection; here the answer is an empty {status}"));
+        return Ok(write_respond(status, "", "text/plain"));
     }
+    // nginx has a use of its own for these.
+    let status = if (494..=497).contains(&status) { 400 } else { status };
     let content_type = scope.value_of("default_type").map_or("text/plain", |directive| directive.arg(0));
     match translate_text(text, server_name) {
         Ok(translated) => {

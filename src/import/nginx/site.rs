@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 
 use super::access::{AccessPlan, LimitsBehind, read_access};
-use super::closed::{may_refuse, refuses, tell_closed, widen_path};
+use super::closed::{tell_closed, widen_path};
 use super::content::{LocationContent, find_pass, read_content};
 use super::context::SiteContext;
 use super::error_pages::read_error_pages;
-use super::flatten::{FlatLocation, flatten_server};
+use super::flatten::{FlatLocation, FlatRole, flatten_server};
 use super::headers::read_response_headers;
 use super::known::UNKNOWN;
 use super::limits::{LimitUse, PlannedLimits};
-use super::location_tree::{LocationMatch, LocationNode};
+use super::location_tree::{LocationMatch, LocationNode, only_forwards};
 use super::parser::{Directive, visit_all};
 use super::responses::{slash_redirect, write_respond};
 use super::scope::{FindingLedger, Scope};
@@ -67,21 +67,21 @@ pub(super) fn read_site<'d>(
     }
     let mut found = Vec::new();
     let flat = flatten_server(root, ledger);
-    let paths: HashSet<String> = flat.iter().map(|flat| flat.path.clone()).collect();
     let mut closed = HashSet::new();
     for location in &flat {
         let at = location.node.directive.map_or(&server.at, |directive| &directive.at).clone();
         if let (Err(why), Some(directive)) = (location.check_path(), location.node.directive) {
             leave_out(directive, &why, ledger);
             let path = widen_path(&location.node.matching);
-            if may_refuse(location.node, Some(root)) && closed.insert(path.clone()) {
+            if !location.node.only_forwards && closed.insert(path.clone()) {
                 found.push(SiteLocation::closed(path, &at));
             }
-        } else if location.is_closed {
-            found.push(SiteLocation::closed(location.path.clone(), &at));
-        } else if read_location(location, root, &at, server_name, &steps, context, &mut found)? {
-            let slash = add_slash(location, &paths, &at, &steps, ledger);
-            found.extend(slash.filter(|slash| closed.insert(slash.plan.path.clone())));
+            continue;
+        }
+        match location.role {
+            FlatRole::Whole => read_location(location, root, &at, server_name, &steps, context, &mut found)?,
+            FlatRole::Closed => found.push(SiteLocation::closed(location.path.clone(), &at)),
+            FlatRole::Slash => found.push(add_slash(location, &at, &steps, ledger)),
         }
     }
     leave_out_pages(root, ledger);
@@ -103,14 +103,14 @@ fn leave_out(directive: &Directive, why: &str, ledger: &FindingLedger) {
 }
 
 /// Leaves out the locations inside an expression; returns whether one of them may refuse.
-fn leave_out_inner(node: &LocationNode<'_>, root: &LocationNode<'_>, ledger: &FindingLedger) -> bool {
+fn leave_out_inner(node: &LocationNode<'_>, ledger: &FindingLedger) -> bool {
     let is_regex = matches!(node.matching, LocationMatch::Regex { .. });
     let inside = node.scope.own_level().iter().filter(|inner| is_regex && inner.name == "location");
     let mut is_closed = false;
     for inner in inside {
         let why =
             "a location inside a regular expression is not translated; its requests get the outer location";
-        if refuses(inner, Some(root)) {
+        if !only_forwards(inner.children()) {
             tell_closed(inner, why, ledger);
             is_closed = true;
         } else {
@@ -126,7 +126,6 @@ fn new_plan(path: String, at: &ImportedLine) -> LocationPlan {
 }
 
 /// Adds the location, and a second one for the methods that `limit_except` leaves out. `server` are the steps before.
-/// Returns whether nginx adds a slash to its path.
 fn read_location<'d>(
     location: &FlatLocation<'_, 'd>,
     root: &LocationNode<'d>,
@@ -135,30 +134,30 @@ fn read_location<'d>(
     server: &LevelSteps,
     context: &mut SiteContext<'d, '_>,
     found: &mut Vec<SiteLocation<'d>>,
-) -> Result<bool, ImportFault> {
+) -> Result<(), ImportFault> {
     let (scope, ledger) = (&location.node.scope, context.ledger);
     let path = location.path.clone();
-    if let Some(internal) = scope.own("internal") {
+    if let Some(internal) = scope.value_of("internal") {
         ledger.exact(internal, "respond: 404");
+        read_error_pages(scope, root, None, &[404], server_name, context)?;
         found.push(SiteLocation::answering(path, at, write_respond(404, "", ""), server));
-        return Ok(false);
+        return Ok(());
     }
     let mut steps = match location.node.directive {
         Some(_) => read_steps(location.node, root, server_name, context.variables, ledger)?,
         None => LevelSteps::default(),
     };
     steps.denied.extend(&server.denied);
-    steps.is_closed |= server.is_closed | leave_out_inner(location.node, root, ledger);
+    steps.is_closed |= server.is_closed | leave_out_inner(location.node, ledger);
     let answer = steps.answer.take();
     let answers = answer.is_some();
-    let (mut site, forwards, behind) = match answer {
+    let (mut site, behind) = match answer {
         Some(answer) => {
             note_unlimited(scope, ledger);
             let mut site = SiteLocation::answering(path, at, answer, &steps);
             site.plan.fields.extend(read_response_headers(scope, server_name, ledger));
             read_pages_of_answer(scope, root, server_name, context)?;
-            // nginx redirects to the slash of a location that would forward, whatever answers there.
-            (site, find_pass(scope).is_some(), None)
+            (site, None)
         }
         None => read_handler(location.node, root, new_plan(path, at), server_name, steps, context)?,
     };
@@ -175,7 +174,7 @@ fn read_location<'d>(
         found.push(std::mem::replace(&mut site, other));
     }
     found.push(site);
-    Ok(forwards)
+    Ok(())
 }
 
 /// Pages of errors also hold for what a `return` answers.
@@ -189,7 +188,7 @@ fn read_pages_of_answer<'d>(
     read_error_pages(scope, root, None, status.as_slice(), server_name, context).map(|_| ())
 }
 
-/// A location that does not answer by itself, whether nginx adds a slash to its path, and its limits.
+/// A location that does not answer by itself, and its limits.
 fn read_handler<'d>(
     node: &LocationNode<'d>,
     root: &LocationNode<'d>,
@@ -197,9 +196,9 @@ fn read_handler<'d>(
     server_name: &str,
     steps: LevelSteps,
     context: &mut SiteContext<'d, '_>,
-) -> Result<(SiteLocation<'d>, bool, Option<LimitsBehind>), ImportFault> {
+) -> Result<(SiteLocation<'d>, Option<LimitsBehind>), ImportFault> {
     let scope = &node.scope;
-    let LocationContent { fields, named, forwards } =
+    let LocationContent { fields, named } =
         read_content(node, root, server_name, &mut context.upstreams, context.ledger)?;
     // A named location is the last one of the request.
     let last = named.map_or(scope, |named| &named.scope);
@@ -215,7 +214,7 @@ fn read_handler<'d>(
     is_closed |= steps.is_closed;
     plan.fields = if is_closed { close_fields(fields) } else { fields };
     let mut refusals: Vec<u16> = chain.iter().map(|limit| limit.status).chain([413]).collect();
-    refusals.extend((!forwards && named.is_none()).then_some(404));
+    refusals.extend((find_pass(last).is_none()).then_some(404));
     let may_deny = is_closed || access != AccessPlan::default() || scope.own("limit_except").is_some();
     refusals.extend(may_deny.then_some(403));
     let status = chain.first().map(|limit| limit.status);
@@ -223,7 +222,7 @@ fn read_handler<'d>(
     plan.fields.extend(read_response_headers(last, server_name, context.ledger));
     plan.fields.extend(access.into_field());
     plan.fields.extend(read_bandwidth(last, context.ledger)?);
-    Ok((SiteLocation { plan, chain, on_reject }, forwards, behind))
+    Ok((SiteLocation { plan, chain, on_reject }, behind))
 }
 
 /// Adds who may come in by address; returns whether the location is closed because of other checks.
@@ -267,7 +266,7 @@ fn read_admission<'d>(
         for (check, why) in scope.checks() {
             // The others are made whatever the addresses are.
             let is_either = check.name.starts_with("auth_") && why != UNKNOWN;
-            if any && is_either && access.allow.is_some() {
+            if any && named.is_none() && is_either && access.allow.is_some() {
                 ledger.loses(check, format!("only the addresses of `allow` come in: {why}"));
             } else {
                 tell_closed(check, why, ledger);
@@ -302,24 +301,20 @@ fn note_unlimited(scope: &Scope<'_>, ledger: &FindingLedger) {
 /// nginx redirects the path of a forwarding location without its slash.
 fn add_slash<'d>(
     location: &FlatLocation<'_, 'd>,
-    paths: &HashSet<String>,
     at: &ImportedLine,
     steps: &LevelSteps,
     ledger: &FindingLedger,
-) -> Option<SiteLocation<'d>> {
-    let path = location.node.static_path()?;
-    let bare = path.strip_suffix('/').filter(|bare| !bare.is_empty())?;
-    location.node.directive?;
-    let taken = [format!("= {bare}"), bare.to_owned(), format!("^~ {bare}")];
-    if location.path.starts_with('~') || taken.iter().any(|path| paths.contains(path)) {
-        return None;
-    }
-    ledger.differs_at(
-        at,
-        &format!("location {path}"),
-        "the redirect to the path with its slash drops the query",
-    );
-    Some(SiteLocation::answering(format!("= {bare}"), at, slash_redirect(path), steps))
+) -> SiteLocation<'d> {
+    let path = location.node.static_path().unwrap_or_default();
+    let answer = match location.node.scope.value_of("internal") {
+        Some(_) => write_respond(404, "", ""),
+        None => {
+            let says = "the redirect to the path with its slash drops the query";
+            ledger.differs_at(at, &format!("location {path}"), says);
+            slash_redirect(path)
+        }
+    };
+    SiteLocation::answering(location.path.clone(), at, answer, steps)
 }
 
 /// `limit_rate` and `limit_rate_after`.
@@ -361,9 +356,11 @@ fn read_limit_except(
     if methods.is_empty() || !known {
         return Err(ImportFault::new(&directive.at, "`limit_except` takes names of methods"));
     }
-    if answers || rules.iter().any(|rule| !matches!(rule.name.as_str(), "allow" | "deny")) {
-        let why =
-            "for all other methods; only `allow` and `deny` inside are translated, and only without `return`";
+    if answers
+        || scope.checks().next().is_some()
+        || rules.iter().any(|rule| !matches!(rule.name.as_str(), "allow" | "deny"))
+    {
+        let why = "for all other methods; it is translated with `allow` and `deny` alone, without `return` and checks";
         tell_closed(directive, why, ledger);
         visit_all(directive.children(), &mut |inner| {
             ledger.skips(inner, "its `limit_except` is not translated")

@@ -4,11 +4,11 @@ use ipnet::IpNet;
 
 use super::access::denied_by;
 use super::closed::{leads_to_refusal, redirects, refuses, tell_closed};
-use super::known::find_harmless;
+use super::known::IDLE_IN_IF;
 use super::location_tree::LocationNode;
 use super::parser::{Directive, visit_all};
 use super::responses::{translate_return, translate_rewrite};
-use super::scope::FindingLedger;
+use super::scope::{FindingLedger, Scope};
 use super::variables::VariableTable;
 use crate::import::ImportFault;
 use crate::import::gateway_file::PlannedField;
@@ -38,13 +38,16 @@ pub(super) fn read_steps(
     let mut steps = node.scope.own_level().iter().filter(is_step).peekable();
     while let Some(step) = steps.next() {
         match step.name.as_str() {
-            "if" => read_condition(step, root, variables, ledger, &mut found),
+            "if" => read_condition(step, (&node.scope, root), variables, ledger, &mut found),
             "break" => {
                 ledger.exact(step, "nothing behind it is done");
                 break;
             }
             "return" => found.answer = Some(translate_return(step, &node.scope, server_name, ledger)?),
-            _ if redirects(step) => found.answer = translate_rewrite(step, ledger),
+            _ if redirects(step) => {
+                found.answer = translate_rewrite(step, ledger);
+                found.is_closed |= found.answer.is_none();
+            }
             // `strip`, or a path that is forwarded unchanged.
             _ if step.arg(2) == "break" && node.directive.is_some() && steps.peek().is_none() => {}
             _ if leads_to_refusal(step.arg(1), root) => {
@@ -69,7 +72,7 @@ pub(super) fn read_steps(
 
 fn read_condition(
     step: &Directive,
-    root: &LocationNode<'_>,
+    (scope, root): (&Scope<'_>, &LocationNode<'_>),
     variables: &VariableTable<'_>,
     ledger: &FindingLedger,
     found: &mut LevelSteps,
@@ -80,7 +83,7 @@ fn read_condition(
             found.denied.extend(nets);
             match status {
                 403 => ledger.exact(step, "access: { deny }"),
-                _ => ledger.differs(step, format!("access: {{ deny }}: with 403 in place of {status}")),
+                _ => ledger.loses(step, format!("access: {{ deny }}: with 403 in place of {status}")),
             }
             inside.iter().for_each(|inner| ledger.mark(inner));
             return;
@@ -88,9 +91,11 @@ fn read_condition(
         Some(Err(why)) => why,
         None => "the gateway has no conditions".to_owned(),
     };
-    if inside.iter().all(|inner| inner.name == "add_header" || find_harmless(&inner.name).is_some()) {
+    // nginx looks for no files where a condition holds.
+    let drops_try = scope.own("try_files").is_some() && !inside.iter().any(|inner| inner.name == "return");
+    if !drops_try && inside.iter().all(|inner| IDLE_IN_IF.contains(&inner.name.as_str())) {
         ledger.skips(step, why.as_str());
-    } else if refuses(step, Some(root)) && !is_no_door(step) {
+    } else if drops_try || inside.iter().any(|inner| refuses(inner, root)) && !is_no_door(step) {
         found.is_closed = true;
         tell_closed(step, &format!("{why}; let the upstream refuse"), ledger);
     } else {
