@@ -166,11 +166,17 @@ impl Site {
                 "rewrite ^/ab(.*)$ /a$1 last",
                 "rewrite ^/zzz$ /b/ permanent",
                 "rewrite ^/img/([0-9]+)$ /api/$1",
+                "rewrite ^/b/(.*)$ /a/$1 last",
             ])));
         }
         if self.features.has("asks") {
             let judge = format!("proxy_pass http://{}", address_of(JUDGE));
             inside.push(block("location = /judge", vec![line("internal"), line(judge)]));
+        }
+        if self.features.has("files") {
+            let mut tried = self.guards.roll_level(&self.features, &mut self.dice, 2);
+            tried.extend(self.roll_pass("", false));
+            inside.push(block("location @tried", tried));
         }
         inside.extend(self.roll_pages());
         inside.extend(self.roll_locations("/", 0, false));
@@ -243,11 +249,12 @@ impl Site {
             return self.dice.pick(if looks { &LOOKAROUNDS } else { &REGEXES }).to_owned();
         }
         let path = format!("{base}{}", self.dice.pick(&SEGMENTS));
-        let (head, aim) = match self.dice.below(6) {
+        let (head, aim) = match self.dice.below(7) {
             0 => (format!("= {path}"), path),
             1 => (format!("= {path}.php"), format!("{path}.php")),
             2 => (format!("^~ {path}/"), format!("{path}/x.php")),
             3 => (path.clone(), path),
+            4 => (format!("= {path}/"), path),
             _ => (format!("{path}/"), format!("{path}/x")),
         };
         self.paths.insert(aim);
@@ -275,8 +282,13 @@ impl Site {
             };
             inside.push(line(rule));
         }
-        if !(self.features.has("files") && self.dice.one_in(4)) {
-            inside.extend(self.roll_pass(path, is_prefix));
+        if self.features.has("nested") && self.dice.one_in(12) {
+            inside.push(line("internal"));
+        }
+        match self.features.has("files").then(|| self.dice.below(5)) {
+            Some(0) => {}
+            Some(1) => inside.push(line("try_files /none @tried")),
+            _ => inside.extend(self.roll_pass(path, is_prefix)),
         }
         if is_prefix && depth < 2 && self.features.has("nested") && self.dice.one_in(2) {
             let base = if path.ends_with('/') { path.to_owned() } else { format!("{path}/") };

@@ -179,8 +179,9 @@ impl Trial {
             self.decisions.push(nginx);
             let is_denied = is_denied(denied, request);
             self.doors += usize::from(is_denied);
-            let is_through = |decision| matches!(decision, Decision::Served(_) | Decision::Waits);
-            let is_open_door = is_denied && is_through(gateway) && nginx != gateway;
+            // A closed location may let a request wait before it refuses it.
+            let is_through = matches!(gateway, Decision::Served(_));
+            let is_open_door = is_denied && is_through && nginx != gateway;
             let differs = self.exit == 0 && nginx != gateway;
             if !differs && !is_open_door {
                 continue;
