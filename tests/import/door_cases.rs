@@ -321,6 +321,11 @@ pub const LOST: &[(&str, &str)] = &[
         "location / { error_page 302 = @b; rewrite ^ https://x$request_uri? redirect; } location @b { return 403; }",
     ),
     ("", "location / { try_files /none @b; } location @b { client_max_body_size 1k; @P }"),
+    (
+        "",
+        "location / { @P } location = /deny { deny all; }
+         location /x { rewrite ^(.*)$ /deny?u=http://h$1 last; @P }",
+    ),
 ];
 
 /// The constructs beside them that are translated whole.

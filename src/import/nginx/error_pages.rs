@@ -25,8 +25,8 @@ pub(super) fn read_error_pages<'d>(
     for directive in scope.nearest("error_page") {
         let (codes, page_status, target) = read_words(directive)?;
         let page = root.find_fixed(target);
-        let is_plain = page.map_or_else(|| !leads_to_refusal(target, root), is_plain);
-        let limit = status.filter(|status| is_plain && fields.is_empty() && codes.contains(status));
+        let is_plain = || page.map_or_else(|| !leads_to_refusal(target, root), is_plain);
+        let limit = status.filter(|status| fields.is_empty() && codes.contains(status) && is_plain());
         // nginx judges limits first, so that a page may serve requests that the gateway denies.
         let may_serve = page_status != PageStatus::OfPage || !refusals.contains(&403);
         let read = match page.zip(limit).filter(|_| may_serve) {
@@ -39,12 +39,12 @@ pub(super) fn read_error_pages<'d>(
         let keeps_status = page_status == PageStatus::Kept && target.starts_with(['/', '@']);
         let is_left = |code: &u16| (is_any || !keeps_status || refusals.contains(code)) && !is_read(*code);
         match codes.iter().any(is_left) {
-            true if !keeps_status || !is_plain => ledger.loses(directive, OTHERWISE),
+            true if !keeps_status || !is_plain() => ledger.loses(directive, OTHERWISE),
             _ if read.is_empty() => ledger.skips(directive, "the body of errors is the gateway's own"),
             _ => ledger.exact(directive, "on_reject"),
         }
         if let Some(named) =
-            page.and_then(|page| page.directive).filter(|_| is_plain && target.starts_with('@'))
+            page.and_then(|page| page.directive).filter(|_| target.starts_with('@') && is_plain())
         {
             visit_all(std::slice::from_ref(named), &mut |inner| match read.is_empty() {
                 true => ledger.skips(inner, "a page of errors"),
