@@ -358,4 +358,5 @@ pub const WHOLE: &[(&str, &str)] = &[
     (GEO, "location / { if ($g = \"1\" ) { return 403; } @P }"),
     ("", "location / { return 497; } location /a { return 495; } "),
     ("", "location / { @P } location /a { return 200; location /a/ { @P } } location = /h/ { @P }"),
+    ("", "location = /a/ { return 204; } location /a/ { internal; @P }"),
 ];

@@ -169,7 +169,8 @@ impl Step {
 
 impl Trial {
     fn judge(&mut self, denied: &[Request], theirs: &[Option<Decision>], ours: &[Option<Decision>]) {
-        // nginx counted a request that the gateway refused because a field comes twice; those come last.
+        // nginx counted a request that the gateway refused by its address, or because a field comes twice; those come
+        // last.
         let mut is_spent = false;
         for (number, step) in self.steps.iter().enumerate() {
             let (Step::Ask(request), Some(nginx), Some(gateway)) = (step, theirs[number], ours[number])
@@ -188,7 +189,7 @@ impl Trial {
             }
             let is_repeated = request.repeats_field() && gateway == Decision::BadRequest;
             let is_counted = is_spent && matches!(nginx, Decision::Limited | Decision::Waits);
-            is_spent |= is_repeated;
+            is_spent |= is_repeated || is_denied;
             if !is_open_door && (is_repeated || is_counted || is_judged_first(is_denied, nginx, gateway)) {
                 self.excused += 1;
                 continue;

@@ -165,6 +165,8 @@ fn collect_leaves<'n, 'd>(
             leaves.push(Leaf { path, exact, role: FlatRole::Whole, node, tried: inside.clone() });
         }
         if let Some(bare) = bare_path(node, &taken).filter(|bare| !hidden.contains(&(bare, true))) {
+            // The exact location says whether the path is internal.
+            let node = parent.find_fixed(path).unwrap_or(node);
             leaves.push(Leaf { path: bare, exact: true, role: FlatRole::Slash, node, tried: Vec::new() });
         }
         if !node.children.is_empty() {
