@@ -6,18 +6,22 @@
 
 FROM rust:1.95.0-bookworm AS builder
 WORKDIR /build
-# The dependencies are a layer of their own, which only Cargo.toml, Cargo.lock and .cargo (how jemalloc is built)
-# invalidate. They are compiled for an empty program; the benchmarks, whose files are missing here, are left out.
+# The dependencies are a layer of their own, which only the manifests, Cargo.lock and .cargo (how jemalloc is built)
+# invalidate. They are compiled for empty crates; the benchmarks, whose files are missing here, are left out.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
+COPY crates/base/Cargo.toml crates/base/
+COPY crates/config/Cargo.toml crates/config/
+COPY crates/import/Cargo.toml crates/import/
+COPY crates/limit/Cargo.toml crates/limit/
+COPY crates/model/Cargo.toml crates/model/
 RUN sed -i '/^\[\[bench\]\]$/,/^$/d' Cargo.toml \
-    && mkdir src \
+    && for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
     && echo 'fn main() {}' > src/main.rs \
-    && touch src/lib.rs \
     && cargo build --release --locked --bin sluicegate
-# The files may be older than the empty program, and cargo compares times.
+# The files may be older than the empty crates, and cargo compares times.
 COPY . .
-RUN touch src/main.rs src/lib.rs \
+RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs \
     && cargo build --release --locked --bin sluicegate \
     && strip target/release/sluicegate
 

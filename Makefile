@@ -49,9 +49,9 @@ test: tools ## install what the tests need, then run every check and every test;
 	@echo "Step 1 of 3: lint, and build the tests and the release program. About 9 minutes on two cores the first time."
 	@$(BUILD_RELEASE) --quiet & release=$$!; \
 	trap 'kill $$release 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
-	$(MAKE) --no-print-directory lint && cargo test --locked --no-run && wait $$release
+	$(MAKE) --no-print-directory lint && cargo test --locked --workspace --no-run && wait $$release
 	@echo "Step 2 of 3: run the tests. About 6 minutes."
-	cargo test --locked
+	cargo test --locked --workspace
 	@echo "Step 3 of 3: count the instructions of a request. About a minute."
 	$(MAKE) --no-print-directory instructions
 
@@ -141,8 +141,8 @@ fmt: ## format the code
 	cargo fmt
 
 lint: components
-	cargo fmt --check
-	cargo clippy --locked --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 # Reads Cargo.lock, deny.toml and the crates already downloaded; asks nobody.
 dependencies:

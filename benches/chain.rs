@@ -15,20 +15,19 @@ use http::{HeaderMap, Method};
 use keys::{key, next};
 use sluicegate::admission::ban::Bans;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{
-    self, Algorithm, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
-    TokenBucketRate, WindowAlign,
-};
-use sluicegate::limit::table::CounterKey;
-use sluicegate::limit::{Limit, Units};
 use sluicegate::request::key::{KeyHasher, KeyInput, KeySpec};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{
+    self as model, Algorithm, BanKey, Cost, KeyPart, LeakyBucketRate, LimitId, MissingKey, OnRejectPatch,
+    Rate, TokenBucketRate, WindowAlign,
+};
 
 const START: u64 = 1 << 40;
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
-    let config = config::LimitConfig {
+    let config = model::LimitConfig {
         name: "bench".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
@@ -199,12 +198,12 @@ fn governor_alone(criterion: &mut Criterion) {
 /// The cost of bans for a request: without any, while others are banned, and when it is rejected.
 fn bans(criterion: &mut Criterion) {
     let day = Duration::from_secs(86_400);
-    let config = config::BansConfig {
+    let config = model::BansConfig {
         after: Rate { units: NonZeroU64::MIN, period: day },
         first: day,
         longest: day,
         key: BanKey::Ip,
-        strikes: config::StrikeRules::default(),
+        strikes: model::StrikeRules::default(),
     };
     let (bans, now, mut number) = (Bans::new(&config, 1_000_000), Now(START), 1);
     let left = |number: &mut u64| bans.ban_left_ns(&key(next(number, 100_000)), black_box(now));

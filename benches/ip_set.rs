@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ipnet::IpNet;
-use sluicegate::base::ip_set::IpSet;
+use sluicegate_base::ip_set::IpSet;
 
 /// Numbers that a branch predictor cannot learn.
 fn next(number: &mut u64) -> u64 {

@@ -14,12 +14,12 @@ use governor::{Quota, RateLimiter};
 use keys::{key, next};
 use rustix::time::{ClockId, clock_gettime};
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
-use sluicegate::limit::snapshot;
-use sluicegate::limit::table::CounterKey;
-use sluicegate::limit::{Limit, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{Limit, Units, snapshot};
+use sluicegate_model::{
+    self as model, Algorithm, Cost, KeyPart, LimitId, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+};
 
 /// The allocator of the program.
 #[global_allocator]
@@ -43,7 +43,7 @@ struct Ours {
 impl Ours {
     fn new(burst: u64) -> Ours {
         let rate = Rate { units: NonZeroU64::new(burst).unwrap(), period: Duration::from_secs(3600) };
-        let config = config::LimitConfig {
+        let config = model::LimitConfig {
             name: "bench".into(),
             key: vec![KeyPart::Ip],
             missing_key: MissingKey::Ip,
@@ -57,7 +57,7 @@ impl Ours {
             cost: Cost::Units(1),
             charge: None,
             methods: vec![],
-            bypass: config::NetworkList::default(),
+            bypass: model::NetworkList::default(),
             dry_run: false,
             enforce: None,
             shadow: None,

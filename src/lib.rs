@@ -1,7 +1,7 @@
 //! Sluicegate: a reverse-proxy gateway with built-in throttling.
 //!
-//! The rooms stand in the order a request meets them, the tools below; `ARCHITECTURE.md` tells the life of a request
-//! and which room may import which.
+//! The rooms stand in the order a request meets them; the crates below them are in `crates/`. `ARCHITECTURE.md` tells
+//! the life of a request and which room may import which.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
@@ -42,17 +42,5 @@ pub mod request;
 // What a response says that it used, read from its body while it passes.
 pub mod response;
 
-// The algorithms of limits, the bounded table under them, snapshots, bandwidth.
-pub mod limit;
-
 // Client sockets, TLS, the PROXY protocol, deadlines.
 pub mod net;
-
-// Configurations of other proxies, written as `gateway.yaml`.
-pub mod import;
-
-// The clock, the time of day, sets of networks, escaping.
-pub mod base;
-
-// `gateway.yaml`: read, typed, checked, described.
-pub mod config;

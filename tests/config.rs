@@ -32,7 +32,8 @@ mod views;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use sluicegate::config::{self, Problem};
+use sluicegate_config as config;
+use sluicegate_model::{self as model, Problem};
 
 fn yaml_files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect(folder);
@@ -105,16 +106,16 @@ fn an_unused_definition_is_a_warning() {
     let warnings = config::parse(text, "gateway.yaml").expect("valid").warnings;
     let lines: Vec<usize> = warnings.iter().map(|warning| warning.line).collect();
     assert_eq!(lines, [1, 2, 3]);
-    assert!(warnings.iter().all(|warning| warning.code == config::codes::UNUSED));
+    assert!(warnings.iter().all(|warning| warning.code == model::codes::UNUSED));
 }
 
 #[test]
 fn an_unreadable_file_is_a_report() {
     let missing = config::load(Path::new("tests/config/nowhere.yaml")).expect_err("missing");
-    assert_eq!(missing.problems[0].code, config::codes::UNREADABLE);
+    assert_eq!(missing.problems[0].code, model::codes::UNREADABLE);
     assert!(missing.to_string().contains("does not exist"), "{missing}");
     let folder = config::load(Path::new("tests/config")).expect_err("a folder");
-    assert_eq!(folder.problems[0].code, config::codes::UNREADABLE);
+    assert_eq!(folder.problems[0].code, model::codes::UNREADABLE);
     let large = config::parse(&"#".repeat((1 << 20) + 1), "gateway.yaml").expect_err("too large");
     assert!(large.to_string().contains("larger than 1 MiB"), "{large}");
 }
@@ -126,14 +127,14 @@ fn bytes_that_are_no_text_are_reported_with_their_position() {
     let report = config::load(&path).expect_err("not UTF-8");
     std::fs::remove_file(&path).expect("removed");
     let problem = &report.problems[0];
-    assert_eq!((problem.code, problem.line, problem.column), (config::codes::NOT_UTF8, 2, 15));
+    assert_eq!((problem.code, problem.line, problem.column), (model::codes::NOT_UTF8, 2, 15));
 }
 
 #[test]
 fn a_byte_order_mark_and_windows_line_ends_are_read() {
     let text = "\u{feff}listen: 8081\r\nlocations:\r\n  - path: /\r\n    upstream: demo\r\n";
     let config = config::parse(text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config;
-    assert_eq!(config.listen, [config::ListenConfig::with_address(config::ListenAddress::Port(8081))]);
+    assert_eq!(config.listen, [model::ListenConfig::with_address(model::ListenAddress::Port(8081))]);
 }
 
 #[test]
@@ -211,6 +212,6 @@ proptest! {
 #[test]
 fn the_reference_and_the_schema_are_what_the_program_writes() {
     let read = |path| std::fs::read_to_string(path).expect("the file exists");
-    assert_eq!(read("docs/gateway-yaml.md"), sluicegate::config::markdown_reference());
-    assert_eq!(read("gateway.schema.json"), sluicegate::config::json_schema_text());
+    assert_eq!(read("docs/gateway-yaml.md"), sluicegate_config::markdown_reference());
+    assert_eq!(read("gateway.schema.json"), sluicegate_config::json_schema_text());
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use serde_json::json;
-use sluicegate::base::wall_clock;
-use sluicegate::config;
-use sluicegate::config::Scheme;
 use sluicegate::proxy::gateway::Gateway;
 use sluicegate::proxy::pipeline::{ArrivingConnection, Pipeline};
 use sluicegate::request::body::RequestBody;
+use sluicegate_base::wall_clock;
+use sluicegate_config as config;
+use sluicegate_model::Scheme;
 
 const RULES: &str = "
 service:

@@ -43,7 +43,7 @@ fn every_file_is_valid_without_a_warning() {
     files.extend(compose);
     files.push(root().join("gateway.yaml"));
     for file in files {
-        match sluicegate::config::load(&file) {
+        match sluicegate_config::load(&file) {
             Ok(loaded) => assert_eq!(loaded.warnings, [], "{}", file.display()),
             Err(report) => panic!("{}:\n{report}", file.display()),
         }

@@ -16,12 +16,12 @@ use http::header::CONTENT_LENGTH;
 use http::{Method, Request, StatusCode};
 use proptest::prelude::*;
 use proptest::test_runner::TestError;
-use sluicegate::base::clock::Now;
 use sluicegate::operate::explain::{self, Explanation, Query, VerdictExplanation};
 use sluicegate::proxy::gateway::Gateway;
 use sluicegate::proxy::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
 use sluicegate::proxy::request_state::Verdict;
 use sluicegate::request::body::RequestBody;
+use sluicegate_base::clock::Now;
 
 /// Requests of one configuration.
 const REQUESTS: usize = 40;
@@ -168,7 +168,7 @@ async fn compare_all(gateway: Arc<Gateway>, arrivals: &[Arrival]) -> Result<[usi
 /// Compares one configuration; returns how many requests had each of the four outcomes.
 fn run_case(file: &str, arrivals: &[Arrival]) -> Result<[usize; 4], String> {
     let loaded =
-        sluicegate::config::parse(file, "gateway.yaml").map_err(|report| format!("{report}\n{file}"))?;
+        sluicegate_config::parse(file, "gateway.yaml").map_err(|report| format!("{report}\n{file}"))?;
     let gateway = Arc::new(explain::build_offline(loaded.config).map_err(|error| error.to_string())?);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

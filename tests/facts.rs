@@ -5,8 +5,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
-use sluicegate::config::{self, KeyPart, MissingKey, PathRule};
-use sluicegate::limit::table::CounterKey;
 use sluicegate::request::client::ClientIp;
 use sluicegate::request::headers::hop_by_hop::{protected_names, strip_request};
 use sluicegate::request::headers::summary::HeaderSummary;
@@ -14,13 +12,15 @@ use sluicegate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use sluicegate::request::location::{
     Arrival, LocationLookup, Locations, check_target, request_host, take_authority,
 };
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{self as model, KeyPart, MissingKey, PathRule};
 
-fn server(trusted: &[&str]) -> config::ServerConfig {
+fn server(trusted: &[&str]) -> model::ServerConfig {
     let second = Duration::from_secs(1);
-    config::ServerConfig {
+    model::ServerConfig {
         workers: 1,
         trusted_proxies: trusted.iter().map(|network| network.parse().expect("a network")).collect(),
-        client_ip: config::ClientIpConfig::XForwardedFor,
+        client_ip: model::ClientIpConfig::XForwardedFor,
         ipv6_prefix: 64,
         ipv4_prefix: 32,
         limits: Vec::new(),
@@ -35,7 +35,7 @@ fn server(trusted: &[&str]) -> config::ServerConfig {
         max_headers: 1,
         max_body: None,
         body_memory: 1,
-        timeouts: config::ServerTimeouts {
+        timeouts: model::ServerTimeouts {
             header: second,
             idle: second,
             body: second,
@@ -44,14 +44,14 @@ fn server(trusted: &[&str]) -> config::ServerConfig {
             drain: second,
             shutdown: second,
         },
-        underscore_headers: config::UnderscoreHeaders::Drop,
-        headers: config::HeaderEdits::default(),
+        underscore_headers: model::UnderscoreHeaders::Drop,
+        headers: model::HeaderEdits::default(),
         request_id: HeaderName::from_static("x-request-id"),
     }
 }
 
-fn prefix(path: &str) -> config::LocationConfig {
-    config::LocationConfig {
+fn prefix(path: &str) -> model::LocationConfig {
+    model::LocationConfig {
         access: Default::default(),
         name: path.to_owned(),
         written_path: path.to_owned(),
@@ -60,18 +60,18 @@ fn prefix(path: &str) -> config::LocationConfig {
         methods: Vec::new(),
         scheme: None,
         listeners: Vec::new(),
-        action: config::ActionConfig::Respond {
+        action: model::ActionConfig::Respond {
             status: StatusCode::OK,
-            body: config::TemplateConfig(Vec::new()),
+            body: model::TemplateConfig(Vec::new()),
             content_type: HeaderValue::from_static("text/plain"),
         },
         limits: Vec::new(),
         views: Vec::new(),
         strip: None,
-        host_header: config::HostHeader::Client,
-        request_headers: config::HeaderEdits::default(),
-        response_headers: config::HeaderEdits::default(),
-        on_reject: config::OnRejectPatch::default(),
+        host_header: model::HostHeader::Client,
+        request_headers: model::HeaderEdits::default(),
+        response_headers: model::HeaderEdits::default(),
+        on_reject: model::OnRejectPatch::default(),
         timeout: None,
         bandwidth: None,
         body_peek: None,
@@ -116,7 +116,7 @@ impl Facts {
             .map_err(|error| error.to_string())?;
         let peer: IpAddr = peer.parse().expect("an address");
         let client = self.client_ip.find_client(Some(peer), &headers);
-        let arrival = Arrival { method: &Method::GET, scheme: config::Scheme::Http, listener: None };
+        let arrival = Arrival { method: &Method::GET, scheme: model::Scheme::Http, listener: None };
         let LocationLookup::Found(location) = self.locations.find_location(&host, &path, &arrival) else {
             return Err("no location".to_owned());
         };
@@ -234,8 +234,8 @@ fn no_spelling_of_admin_slips_past_its_limit() {
     );
 }
 
-fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
-    config::LimitConfig {
+fn limit(key: Vec<KeyPart>, cost: model::Cost) -> model::LimitConfig {
+    model::LimitConfig {
         name: "one".to_owned(),
         key,
         missing_key: MissingKey::Ip,
@@ -245,7 +245,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
         grants: vec![],
         fair_by: vec![],
         warm_up: None,
-        algorithm: config::Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None },
+        algorithm: model::Algorithm::Concurrency { min: None, max: 1, queue: 0, max_wait: None },
         cost,
         charge: None,
         methods: Vec::new(),
@@ -255,72 +255,69 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
         shadow: None,
         shadow_of: None,
         shared: None,
-        on_reject: config::OnRejectPatch::default(),
+        on_reject: model::OnRejectPatch::default(),
     }
 }
 
 fn with_limits(
-    account: config::ValueSource,
-    limits: Vec<config::LimitConfig>,
-    server: config::ServerConfig,
-) -> config::Config {
-    config::Config {
+    account: model::ValueSource,
+    limits: Vec<model::LimitConfig>,
+    server: model::ServerConfig,
+) -> model::Config {
+    model::Config {
         ip_sets: Vec::new(),
         access: Default::default(),
         bans: None,
-        listen: vec![config::ListenConfig::with_address(config::ListenAddress::Port(8080))],
+        listen: vec![model::ListenConfig::with_address(model::ListenAddress::Port(8080))],
         server,
         upstreams: Vec::new(),
         limits,
         locations: Vec::new(),
-        account: config::AccountConfig { from: Some(account), ..config::AccountConfig::default() },
-        on_reject: config::OnReject {
+        account: model::AccountConfig { from: Some(account), ..model::AccountConfig::default() },
+        on_reject: model::OnReject {
             status: None,
-            body: config::RejectBody::Problem,
+            body: model::RejectBody::Problem,
             headers: Vec::new(),
-            ratelimit_headers: config::RateLimitHeaders::default(),
+            ratelimit_headers: model::RateLimitHeaders::default(),
             retry_jitter: 0,
             degrade: None,
         },
-        state: config::StateConfig {
-            store: config::StoreConfig::Local,
+        state: model::StateConfig {
+            store: model::StoreConfig::Local,
             redis: None,
             max_keys: 1,
             heavy_hitters: None,
             snapshot: None,
         },
         service: None,
-        reload: config::ReloadConfig { watch: None },
+        reload: model::ReloadConfig { watch: None },
         admin: None,
-        log: config::LogConfig { level: config::LogLevel::Info, format: config::LogFormat::Auto },
-        access_log: config::AccessLogConfig {
-            output: config::AccessLogOutput::None,
+        log: model::LogConfig { level: model::LogLevel::Info, format: model::LogFormat::Auto },
+        access_log: model::AccessLogConfig {
+            output: model::AccessLogOutput::None,
             sample: 100.0,
             headers: Vec::new(),
             fields: Vec::new(),
             hash_keys: true,
             hash_secret: None,
         },
-        tracing: config::TracingConfig { otlp: None, sample: 1.0 },
+        tracing: model::TracingConfig { otlp: None, sample: 1.0 },
     }
 }
 
 #[test]
 fn a_client_cannot_make_the_gateway_drop_its_key() {
-    let header = |name: &'static str| config::ValueSource::Header(HeaderName::from_static(name));
+    let header = |name: &'static str| model::ValueSource::Header(HeaderName::from_static(name));
     let keys = vec![KeyPart::Ip, KeyPart::Source(header("x-tenant"))];
     let limits = vec![
         limit(
             keys,
-            config::Cost::Header {
-                name: HeaderName::from_static("x-cost"),
-                invalid: config::InvalidCost::One,
-            },
+            model::Cost::Header { name: HeaderName::from_static("x-cost"), invalid: model::InvalidCost::One },
         ),
-        limit(vec![KeyPart::Source(config::ValueSource::Cookie("sid".to_owned()))], config::Cost::Units(1)),
+        limit(vec![KeyPart::Source(model::ValueSource::Cookie("sid".to_owned()))], model::Cost::Units(1)),
     ];
-    let client_ip = config::ClientIpConfig::Header(HeaderName::from_static("x-client"));
-    let server = config::ServerConfig { client_ip, ..server(&[]) };
+    let client_ip = model::ClientIpConfig::Header(HeaderName::from_static("x-client"));
+    let server = model::ServerConfig { client_ip, ..server(&[]) };
     let protected = protected_names(&with_limits(header("x-account-id"), limits, server));
     let relied_on = ["x-tenant", "x-cost", "cookie", "x-account-id", "x-client", "x-request-id", "host"];
     for name in relied_on {

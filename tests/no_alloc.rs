@@ -15,14 +15,6 @@ use http_body::SizeHint;
 use sluicegate::admission::ban::StrikeOutcome;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate::admission::operator_bans::NewBan;
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{
-    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
-    WindowAlign,
-};
-use sluicegate::limit::table::CounterKey;
-use sluicegate::limit::{Limit, Units};
 use sluicegate::proxy::gateway::{Gateway, KeyRef, NewGrant};
 use sluicegate::proxy::heavy_keys::report::HeavyBy;
 use sluicegate::proxy::heavy_keys::{CountedLimit, RefusalFacts, WorkerHeavyKeys};
@@ -37,6 +29,14 @@ use sluicegate::request::client::Client;
 use sluicegate::request::key::KeyInput;
 use sluicegate::response::{MeterPlan, ResponseMeter};
 use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey, Store, StoreFault};
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{
+    self as model, Algorithm, Cost, KeyPart, LeakyBucketRate, LimitId, MissingKey, OnRejectPatch, Rate,
+    TokenBucketRate, WindowAlign,
+};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -67,7 +67,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
-    let config = config::LimitConfig {
+    let config = model::LimitConfig {
         name: "test".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
@@ -237,7 +237,7 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
             headers: &headers,
             authority: None,
             client: Client { ip: [10, 0, 0, 1].into(), trusted_peer: false },
-            scheme: config::Scheme::Http,
+            scheme: model::Scheme::Http,
             listener: None,
             received: now,
             is_websocket_connect: false,
@@ -326,7 +326,7 @@ access_log: { output: none }
             let call = Request::post("/check").header("host", "service.test").body(body).unwrap();
             let arrival = ArrivingConnection {
                 peer: Some([127, 0, 0, 1].into()),
-                scheme: config::Scheme::Http,
+                scheme: model::Scheme::Http,
                 listener: None,
             };
             let outcome = pipeline.begin_call(call, arrival).finish(&pipeline).await;
@@ -348,8 +348,8 @@ access_log: { output: none }
 fn skipping_a_store_that_is_down_allocates_nothing() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let store = Store::new(
-        &config::RedisConfig {
-            servers: config::RedisServers::Single("127.0.0.1".into(), closed.port()),
+        &model::RedisConfig {
+            servers: model::RedisServers::Single("127.0.0.1".into(), closed.port()),
             tls: false,
             tls_files: Default::default(),
             user: None,

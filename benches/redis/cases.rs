@@ -1,7 +1,8 @@
 //! The decisions measured on a server: by this gateway's script, and by common scripts of others.
 
-use sluicegate::config;
 use sluicegate::shared::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, SharedKey, SlotCount};
+use sluicegate_config as config;
+use sluicegate_model as model;
 
 use crate::child::Result;
 use crate::store::command;
@@ -166,7 +167,7 @@ fn rules(limits: &[&str]) -> Result<(Vec<RateRule>, u64)> {
     let text = format!("locations: [{{ path: /, upstream: demo }}]\nlimits:\n{}", named.collect::<String>());
     let loaded = config::parse(&text, "bench.yaml").map_err(|report| format!("{text}{report:?}"))?;
     let cost = match loaded.config.limits.first().map(|limit| &limit.cost) {
-        Some(config::Cost::Units(cost)) => *cost,
+        Some(model::Cost::Units(cost)) => *cost,
         _ => 1,
     };
     Ok((loaded.config.limits.iter().flat_map(RateRule::rules_of).collect(), cost))

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{
     Algorithm, Cost, KeyPart, LimitConfig, LimitId, MissingKey, NetworkList, OnRejectPatch, Rate,
     TokenBucketRate,
 };
-use sluicegate::limit::{Limit, Units};
 
 use crate::child;
 use crate::child::Result;

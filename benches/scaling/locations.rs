@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use http::Method;
-use sluicegate::config::{self, Scheme};
 use sluicegate::request::location::{Arrival, LocationLookup, Locations};
+use sluicegate_config as config;
+use sluicegate_model::Scheme;
 
 use crate::child::{self, Result};
 use crate::report::{Table, median};

@@ -1,6 +1,6 @@
 //! Keys to judge, and an order to visit them.
 
-use sluicegate::limit::table::CounterKey;
+use sluicegate_limit::table::CounterKey;
 
 /// A key as a keyed hash would make it.
 pub fn key(number: u64) -> CounterKey {

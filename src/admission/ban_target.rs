@@ -7,7 +7,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::base::ip_set::unmap_network;
+use sluicegate_base::ip_set::unmap_network;
 
 /// `192.0.2.7`, `10.0.0.0/8` or `account=acme`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

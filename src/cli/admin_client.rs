@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::config::{AdminConfig, AdminRights, Secret};
+use sluicegate_model::{AdminConfig, AdminRights, Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause between two pieces of an answer.

@@ -10,13 +10,12 @@ use super::args::CheckArgs;
 use super::file_argument::ConfigInput;
 use super::server_names::find_unresolved;
 use super::{CONFIG_INVALID, load_noted, print_error, print_output, use_colors, warning_text};
-use crate::config::LimitId;
-use crate::config::describe::{
+use sluicegate_config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_chain_limit, describe_cors,
     describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
     describe_location, describe_service, describe_state, describe_upstream,
 };
-use crate::config::{Config, LocationConfig, UpstreamConfig};
+use sluicegate_model::{Config, LimitId, LocationConfig, UpstreamConfig};
 
 /// Checks the file; with `--strict` a file with warnings is invalid, except those about names that do not resolve: they
 /// depend on the machine.

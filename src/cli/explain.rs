@@ -12,10 +12,10 @@ use super::file_argument::ConfigInput;
 use super::{
     ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors,
 };
-use crate::base::clock::Now;
-use crate::config::Config;
 use crate::operate::explain;
 use crate::operate::explain::Query;
+use sluicegate_base::clock::Now;
+use sluicegate_model::Config;
 
 /// Explains with fresh counters, or with `live` with those of the running gateway.
 pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> ExitCode {

@@ -3,8 +3,9 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::config::diagnostics::problem::ValueError;
-use crate::config::{self, LoadedConfig, ProblemReport, codes};
+use sluicegate_config::{self as config, LoadedConfig};
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::{ProblemReport, codes};
 
 const DEFAULT_FILE: &str = "gateway.yaml";
 /// The name that stands for stdin.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::args::{ImportArgs, ImportReportFormat};
 use super::{CONFIG_INVALID, FAILED, print_error, print_output};
-use crate::import::import_files;
+use sluicegate_import::import_files;
 
 /// Writes the file and the report. A line that limits, denies or answers and is not translated makes the code 1, unless
 /// `--partial` is given; the file is written all the same, so that it can be completed by hand.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::{FAILED, print_error, print_output};
-use crate::config;
+use sluicegate_config as config;
 
 /// The file at the root of the repository, which tests check.
 const TEMPLATE: &str = include_str!("../../gateway.yaml");

@@ -8,13 +8,12 @@ use std::time::Duration;
 use super::file_argument::ConfigInput;
 use super::log_args::{RecommendArgs, ReplayArgs};
 use super::{CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors};
-use crate::config;
-use crate::config::Config;
 use crate::proof::log::LogStream;
 use crate::proof::log::line_format::LogLineFormat;
 use crate::proof::recommend::recommended_key::RecommendedKey;
 use crate::proof::recommend::{self, RecommendTask};
 use crate::proof::{page, replay};
+use sluicegate_model::{self as model, Config};
 
 /// An exit code and the message before it.
 type Failure = (u8, String);
@@ -131,7 +130,7 @@ fn read_share(text: &str) -> Result<f64, String> {
 fn read_periods(text: &str) -> Result<Vec<(String, Duration)>, String> {
     let mut periods: Vec<(String, Duration)> = Vec::new();
     for one in text.split(',').map(str::trim) {
-        let period = config::read_duration(one)?;
+        let period = model::read_duration(one)?;
         if period.is_zero() || periods.iter().any(|(_, known)| *known == period) {
             return Err(format!("`{}` is given twice, or is no time", one.escape_debug()));
         }

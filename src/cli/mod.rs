@@ -29,11 +29,11 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use tokio::time::Instant;
 
-use crate::config;
-use crate::config::{LoadedConfig, Problem, ProblemReport};
 use args::{CheckArgs, CommandLine, SchemaFormat, Verb};
 use command_help::build_command;
 use file_argument::ConfigInput;
+use sluicegate_config::{self as config, LoadedConfig};
+use sluicegate_model::{Problem, ProblemReport};
 
 /// Exit codes, part of the documented contract; 0 is [`ExitCode::SUCCESS`].
 const FAILED: u8 = 1;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use super::args::ProxyArgs;
 use super::serve::{ServedConfig, exit_with_fault, serve_config};
 use super::{WRONG_COMMAND_LINE, print_error};
-use crate::config;
 use crate::process::Startup;
+use sluicegate_config as config;
 
 /// Shown in place of a file name.
 const SOURCE: &str = "the command line";

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use super::admin_client::{self, AdminFault};
 use super::shown_text::escape_lines;
 use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, print_error, print_output, use_colors};
-use crate::config::{self, AdminConfig, ProblemReport};
+use sluicegate_config as config;
+use sluicegate_model::{AdminConfig, ProblemReport};
 
 /// Makes the running gateway reload its file. An invalid file is sent to it as well: it reports the problems itself,
 /// also in its log, and may see other environment variables. But an invalid file may also name another gateway than

@@ -9,11 +9,12 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{CANNOT_LISTEN, CONFIG_INVALID, FAILED, print_error, use_colors, warning_text};
-use crate::config::{self, LoadedConfig, LogFormat, ProblemReport};
 use crate::observe::logging;
 use crate::observe::stderr_line::StderrLine;
 use crate::process;
 use crate::process::{ProcessFault, Startup};
+use sluicegate_config::{self as config, LoadedConfig};
+use sluicegate_model::{LogFormat, ProblemReport};
 
 /// Bytes of an invalid file that are searched for the format of the log.
 const FILE_MAX: u64 = 1 << 20;

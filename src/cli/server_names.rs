@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config::{Config, Problem, ServerAddress, UpstreamKind, codes};
+use sluicegate_model::{Config, Problem, ServerAddress, UpstreamKind, codes};
 
 /// All look-ups together take no longer; a name without an answer by then gets no warning.
 const LOOKUP_MAX: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ fn warn_of_name(name: &str, text: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
+    use sluicegate_config as config;
 
     #[test]
     fn only_names_that_do_not_exist_are_found() {

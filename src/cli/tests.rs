@@ -2,7 +2,8 @@
 
 use super::args::ProxyArgs;
 use super::*;
-use crate::config;
+use sluicegate_config as config;
+use sluicegate_model as model;
 
 fn proxy(to: &str, limit: &[&str], listen: &str) -> ProxyArgs {
     ProxyArgs {
@@ -44,12 +45,12 @@ fn a_proxy_line_stands_for_a_valid_file() {
     assert!(loaded.config.admin.is_none());
     assert_eq!(
         loaded.config.listen,
-        [config::ListenConfig::with_address(config::ListenAddress::Address("127.0.0.1:0".parse().unwrap()))]
+        [model::ListenConfig::with_address(model::ListenAddress::Address("127.0.0.1:0".parse().unwrap()))]
     );
     let port = proxy("http://127.0.0.1:9000", &["1/s"], "8081");
     let loaded =
         config::parse(&super::proxy::proxy_yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
-    assert_eq!(loaded.config.listen, [config::ListenConfig::with_address(config::ListenAddress::Port(8081))]);
+    assert_eq!(loaded.config.listen, [model::ListenConfig::with_address(model::ListenAddress::Port(8081))]);
     let socket = proxy("unix:/run/app.sock", &["1/s"], "8081");
     let loaded =
         config::parse(&super::proxy::proxy_yaml(&socket), "x").unwrap_or_else(|report| panic!("{report}"));
@@ -201,7 +202,7 @@ fn check_describes_bans_and_access() {
 #[test]
 fn slow_reading_is_noted() {
     let text = "locations: [{ path: /, upstream: demo }, { path: ~ x, upstream: demo }]";
-    let loaded = crate::config::parse(text, "x").unwrap();
+    let loaded = sluicegate_config::parse(text, "x").unwrap();
     let note = loaded.note_slow_reading(std::time::Duration::from_millis(1250));
     assert_eq!(note.as_deref(), Some("reading took 1.2 s; regular expressions: 1"));
     assert_eq!(loaded.note_slow_reading(std::time::Duration::from_millis(999)), None);

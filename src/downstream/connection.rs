@@ -10,10 +10,10 @@ use super::http1::{self, Http1Outcome};
 use super::http2;
 use super::listener_protocol::AllowedHttp;
 use super::resp;
-use crate::config::{ListenerPurpose, Scheme};
 use crate::net::deadline::ConnectionWatch;
 use crate::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
 use crate::proxy::worker::{ClientConnection, WorkerThread};
+use sluicegate_model::{ListenerPurpose, Scheme};
 
 /// Counts an accepted connection for its client, and serves it here or on a worker with fewer connections.
 pub fn dispatch_connection(

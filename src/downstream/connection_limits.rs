@@ -206,7 +206,7 @@ impl Drop for PermitWaiter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ListenAddress, ListenConfig};
+    use sluicegate_model::{ListenAddress, ListenConfig};
 
     #[test]
     fn no_more_than_max_permits_exist_at_once() {

@@ -9,11 +9,11 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tower::Service;
 
-use crate::config;
 use crate::net::socket::ClientStream;
 use crate::proxy::reject::Fault;
 use crate::proxy::service;
 use crate::proxy::worker::{ClientConnection, Takeover, WorkerThread};
+use sluicegate_model as model;
 
 /// hyper's own default, which sizes its header array at compile time.
 const HYPER_MAX_HEADERS: usize = 100;
@@ -135,7 +135,7 @@ fn head_fault(error: &hyper::Error) -> Option<Fault> {
 
 /// `gathers`: head and body are written in place, with one vectored write. One write of copies is cheaper for the small
 /// bodies of most answers.
-fn build_http1(server: &config::ServerConfig, gathers: bool) -> http1::Builder {
+fn build_http1(server: &model::ServerConfig, gathers: bool) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.writev(gathers).max_header_size(server.max_header_size);
     if server.max_headers != HYPER_MAX_HEADERS {

@@ -12,12 +12,12 @@ use hyper_util::rt::TokioIo;
 use tower::Service;
 
 use super::h2_guard::GuardedWire;
-use crate::config;
 use crate::net::socket::ClientStream;
 use crate::proxy::reject::Fault;
 use crate::proxy::service;
 use crate::proxy::worker::{ClientConnection, WorkerThread};
 use crate::request::body::STREAM_WINDOW;
+use sluicegate_model as model;
 
 /// Concurrent streams; the defaults of nginx and HAProxy have this order of magnitude.
 const STREAMS_MAX: u32 = 128;
@@ -78,7 +78,7 @@ fn count_reset_connect(thread: &WorkerThread, connection: &ClientConnection) {
     connection.count_cancelled();
 }
 
-fn build_http2(server: &config::ServerConfig, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
+fn build_http2(server: &model::ServerConfig, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(STREAMS_MAX)

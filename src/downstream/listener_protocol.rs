@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rustls::{RootCertStore, ServerConfig};
 
-use crate::config::{ListenConfig, ProxyProtocolMode, TlsVersion};
 use crate::net::deadline::ListenerTerms;
 use crate::net::tls;
+use sluicegate_model::{ListenConfig, ProxyProtocolMode, TlsVersion};
 
 /// The mode with all permissions.
 const MODE_ALL: u32 = 0o777;
@@ -133,7 +133,7 @@ pub enum AllowedHttp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
+    use sluicegate_config as config;
 
     fn parse_listen(words: &str) -> ListenConfig {
         let text = format!(

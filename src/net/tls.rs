@@ -9,7 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 
-use crate::config::{ListenCertificate, ListenTlsConfig, TlsVersion};
+use sluicegate_model::{ListenCertificate, ListenTlsConfig, TlsVersion};
 
 /// Sessions remembered for clients of TLS 1.2 without tickets; a new one replaces the oldest.
 const SESSIONS: usize = 1024;

@@ -4,11 +4,10 @@ use std::io::{self, Write};
 
 use super::logging;
 use super::stderr_line::StderrLine;
-use crate::config::LimitId;
-use crate::config::describe::{
+use sluicegate_config::describe::{
     describe_access, describe_bans, describe_chain_limit, describe_location, describe_state,
 };
-use crate::config::{Config, LocationConfig};
+use sluicegate_model::{Config, LimitId, LocationConfig};
 
 /// Maximum number of locations; more would scroll the addresses off the screen.
 const LOCATIONS_MAX: usize = 40;
@@ -87,7 +86,8 @@ mod tests {
     use super::*;
 
     fn render_banner(yaml: &str) -> String {
-        let loaded = crate::config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+        let loaded =
+            sluicegate_config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
         let listening = ["http://127.0.0.1:8080".to_owned(), "unix:/run/sg.sock".to_owned()];
         render_text(&banner_lines(&loaded.config, "gateway.yaml", &listening, Some("http://127.0.0.1:9901")))
     }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn json_has_one_line_for_each_location() {
-        let loaded = crate::config::parse("locations: [{ path: /, upstream: demo, limits: 1/s }]\n", "x");
+        let loaded = sluicegate_config::parse("locations: [{ path: /, upstream: demo, limits: 1/s }]\n", "x");
         let lines = banner_lines(&loaded.unwrap().config, "x", &["http://[::1]:80".to_owned()], None);
         let lines: Vec<serde_json::Value> =
             render_json(&lines).lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -14,7 +14,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::config::{LogConfig, LogFormat, LogLevel};
+use sluicegate_model::{LogConfig, LogFormat, LogLevel};
 
 /// Maximum number of queued lines; more are dropped, so that a blocked stderr does not block the program.
 const LINES_MAX: usize = 1024;

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::config::Problem;
+use sluicegate_model::Problem;
 
 /// The fields of a JSON line, in the order and under the names of log events.
 #[derive(Debug, Serialize)]
@@ -59,7 +59,7 @@ mod tests {
         let line = StderrLine::new("INFO", "a \"line\"\n").with_details(&details).render_json();
         let end = "\",\"level\":\"INFO\",\"message\":\"a \\\"line\\\"\\n\",\"details\":[\"per-ip: 10/s\"]}\n";
         assert!(line.starts_with("{\"timestamp\":\"2") && line.ends_with(end), "{line}");
-        let report = crate::config::parse("limts: 1\n", "x.yaml").unwrap_err();
+        let report = sluicegate_config::parse("limts: 1\n", "x.yaml").unwrap_err();
         let line = StderrLine::from_problem("ERROR", &report.problems[0], "x.yaml").render_json();
         assert!(line.contains("\"at\":\"x.yaml:1:1\",\"code\":\"E"), "{line}");
         assert!(line.contains("\"help\":\"did you mean"), "{line}");

@@ -4,12 +4,9 @@ use std::collections::HashMap;
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
-use crate::config::LimitId;
-use crate::config::UpstreamId;
-use crate::config::ViewId;
-use crate::config::{
-    ActionConfig, Config, DescriptorRuleConfig, DomainConfig, LimitConfig, LocationConfig, Secret,
-    UpstreamConfig, UpstreamTlsConfig,
+use sluicegate_model::{
+    ActionConfig, Config, DescriptorRuleConfig, DomainConfig, LimitConfig, LimitId, LocationConfig, Secret,
+    UpstreamConfig, UpstreamId, UpstreamTlsConfig, ViewId,
 };
 
 /// Names listed per section; of further names only the number.
@@ -217,7 +214,7 @@ mod tests {
     use super::*;
 
     fn parse_config(yaml: &str) -> Config {
-        crate::config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config
+        sluicegate_config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config
     }
 
     const OLD: &str = "listen: 127.0.0.1:81\nlimits: { a: { rate: 1/s }, b: { rate: 1/s } }\n\
@@ -317,19 +314,20 @@ mod tests {
     #[test]
     fn every_secret_of_the_model_is_listed() {
         let models = [
-            include_str!("../config/model/mod.rs"),
-            include_str!("../config/model/access.rs"),
-            include_str!("../config/model/account.rs"),
-            include_str!("../config/model/admin.rs"),
-            include_str!("../config/model/limit.rs"),
-            include_str!("../config/model/listen.rs"),
-            include_str!("../config/model/log.rs"),
-            include_str!("../config/model/reject.rs"),
-            include_str!("../config/model/tls.rs"),
-            include_str!("../config/model/traces.rs"),
-            include_str!("../config/model/upstream.rs"),
+            include_str!("../../crates/model/src/lib.rs"),
+            include_str!("../../crates/model/src/access.rs"),
+            include_str!("../../crates/model/src/account.rs"),
+            include_str!("../../crates/model/src/admin.rs"),
+            include_str!("../../crates/model/src/limit.rs"),
+            include_str!("../../crates/model/src/listen.rs"),
+            include_str!("../../crates/model/src/log.rs"),
+            include_str!("../../crates/model/src/reject.rs"),
+            include_str!("../../crates/model/src/tls.rs"),
+            include_str!("../../crates/model/src/traces.rs"),
+            include_str!("../../crates/model/src/upstream.rs"),
         ];
-        let is_secret = |line: &&str| line.trim_start().starts_with("pub ") && line.contains("Secret");
+        let is_field = |line: &&str| line.trim_start().starts_with("pub ") && !line.contains("use ");
+        let is_secret = |line: &&str| is_field(line) && line.contains("Secret");
         let fields: usize = models.iter().map(|model| model.lines().filter(is_secret).count()).sum();
         let loaded = parse_config(
             "state: { store: redis, redis: { url: redis://u:p@h } }\n\

@@ -22,11 +22,11 @@ use super::reload_history::ReloadHistory;
 use super::systemd;
 use super::worker_thread::WorkerCommand;
 use super::workers::Workers;
-use crate::config::FileFingerprint;
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::traffic::TrafficSampler;
 use crate::proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
+use sluicegate_base::file::FileFingerprint;
 
 /// Commands that may wait.
 pub const COMMANDS_MAX: usize = 64;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::base::clock::Now;
 use crate::proxy::gateway::Gateway;
 use crate::shared::operator_entries::{OperatorEntries, share_entries};
 use crate::shared::{KnownResets, Store};
+use sluicegate_base::clock::Now;
 
 /// The changes that all gateways of a store know, and the task that shares them.
 pub struct EntrySharing {

@@ -10,15 +10,15 @@ use tokio::sync::{Notify, mpsc};
 
 use super::control::{ControlCommand, ControlThread};
 use super::heavy_keys::TOP_MAX;
-use crate::base::clock::Now;
-use crate::base::value_hash::ValueHasher;
-use crate::config::FileFingerprint;
 use crate::operate::traffic::LimitTraffic;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
 use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::shared::node_reports::{NodeReport, REPORT_MAX, node_name, publish_node_reports};
 use crate::shared::{Store, share_secret};
+use sluicegate_base::clock::Now;
+use sluicegate_base::file::FileFingerprint;
+use sluicegate_base::value_hash::ValueHasher;
 
 /// Limits in a report, those with most refusals first: reading their keys takes time of the workers.
 const LIMITS_MAX: usize = 16;
@@ -228,8 +228,8 @@ fn host_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::table::CounterKey;
     use crate::proxy::heavy_keys::report::KeyRate;
+    use sluicegate_limit::table::CounterKey;
 
     #[test]
     fn a_report_holds_fewer_keys_where_many_would_be_too_long() {

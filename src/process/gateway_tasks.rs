@@ -15,11 +15,11 @@ use super::span_export::SpanExport;
 use super::stop_sharing::StopSharing;
 use super::watched_files;
 use crate::admission::ban;
-use crate::limit::snapshot::{LastFault, SnapshotThread};
 use crate::observe::metrics::values;
 use crate::proxy::gateway::Gateway;
 use crate::shared::Store;
 use crate::upstream::BackgroundTasks;
+use sluicegate_limit::snapshot::{LastFault, SnapshotThread};
 
 /// Time to write the last snapshot.
 const LAST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);

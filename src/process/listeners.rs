@@ -13,8 +13,8 @@ use socket2::SockRef;
 use super::bind;
 use super::bind::{BindTarget, BoundListener, BoundSockets, OpenSockets, SocketFileGuard};
 use super::worker_thread::WorkerCommand;
-use crate::config::ListenConfig;
 use crate::downstream::listener_protocol::ListenerProtocol;
+use sluicegate_model::ListenConfig;
 
 #[derive(Default)]
 pub struct Listeners {
@@ -268,7 +268,7 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
-    use crate::config::ListenAddress;
+    use sluicegate_model::ListenAddress;
 
     #[test]
     fn accepted_connections_send_at_once() {

@@ -48,11 +48,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::base::clock::Now;
-use crate::base::wall_clock;
-use crate::config::{Config, FileFingerprint, LoadedConfig};
 use crate::downstream::connection_limits::ConnectionLimits;
-use crate::limit::snapshot;
 use crate::observe::banner;
 use crate::observe::logging;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
@@ -70,6 +66,12 @@ use listeners::Listeners;
 use operator_calls::ControlHandle;
 use reload_history::ReloadHistory;
 use signals::{EarlySignals, SignalRelay, Signals};
+use sluicegate_base::clock::Now;
+use sluicegate_base::file::FileFingerprint;
+use sluicegate_base::wall_clock;
+use sluicegate_config::LoadedConfig;
+use sluicegate_limit::snapshot;
+use sluicegate_model::Config;
 use workers::{Workers, WorkersEnded};
 
 /// Descriptors for listeners, logs, the admin listener and the store, as a share of all and at most.
@@ -158,7 +160,7 @@ pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Resu
     for target in spare.unused_targets() {
         tracing::warn!("a socket was passed as {target}, and nothing listens on it");
     }
-    let mut inherited = |admin: &crate::config::AdminConfig| handover.as_mut()?.take_admin(admin.listen);
+    let mut inherited = |admin: &sluicegate_model::AdminConfig| handover.as_mut()?.take_admin(admin.listen);
     let admin = config.admin.as_ref().map(|admin| AdminListener::bind(admin, inherited(admin)));
     let admin = admin.transpose().map_err(ProcessFault::Listen)?;
     let gateway = Arc::new(restore_state(gateway, &config, handover.as_ref()));

@@ -10,14 +10,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::control::{ControlCommand, ControlThread};
 use super::entry_sharing::EntrySharing;
 use super::worker_thread::WorkerCommand;
-use crate::base::clock::Now;
-use crate::config::Config;
 use crate::proxy::gateway;
 use crate::proxy::gateway::{
     Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,
 };
 use crate::shared::operator_entries::{EntryFault, OperatorEntry};
 use crate::shared::{ResetEntry, SharedKey};
+use sluicegate_base::clock::Now;
+use sluicegate_model::Config;
 
 /// Interval between attempts to remove ended grants, which judge no request any more.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);

@@ -16,12 +16,14 @@ use super::control::{ControlCommand, ControlThread};
 use super::fleet;
 use super::systemd;
 use super::worker_thread::WorkerCommand;
-use crate::base::clock::Now;
-use crate::config::{self, FileFingerprint, LoadedConfig, ProblemReport};
 use crate::observe::logging;
 use crate::observe::metrics::{Metrics, values};
 use crate::operate::admin::AdminResponse;
 use crate::proxy::gateway::Gateway;
+use sluicegate_base::clock::Now;
+use sluicegate_base::file::FileFingerprint;
+use sluicegate_config::{self as config, LoadedConfig};
+use sluicegate_model::ProblemReport;
 
 /// Time to read the file, which may be a pipe without a writer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

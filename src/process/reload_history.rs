@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::base::clock::Now;
-use crate::base::wall_clock::unix_ns;
 use crate::observe::metrics::{Metrics, values};
 use crate::proxy::gateway::Gateway;
+use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock::unix_ns;
 
 const SECOND_NS: u64 = 1_000_000_000;
 

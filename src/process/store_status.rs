@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::base::clock::Now;
 use crate::operate::text_table::render_table;
 use crate::shared::node_reports::{NodeReport, node_name};
 use crate::shared::{BreakerState, OutageReport, Store, StoreServerState};
+use sluicegate_base::clock::Now;
 
 /// Maximum number of servers and of gateways on the screen; JSON has all.
 const ROWS_MAX: usize = 8;

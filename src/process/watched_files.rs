@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::config::{AccountConfig, FileContent, NamedFile};
+use sluicegate_base::file::{FileContent, NamedFile};
+use sluicegate_model::AccountConfig;
 
 /// Interval between checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

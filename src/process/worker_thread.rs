@@ -12,8 +12,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::bind::BoundSockets;
-use crate::base::clock::Now;
-use crate::base::wall_clock;
 use crate::downstream::accept::{AcceptEnd, WorkerListener, accept_connections};
 use crate::downstream::connection;
 use crate::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
@@ -23,6 +21,8 @@ use crate::proxy::gateway::Gateway;
 use crate::proxy::reject::Fault;
 use crate::proxy::worker::{Worker, WorkerThread};
 use crate::shared::Session;
+use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock;
 
 /// Interval at which a draining worker checks for its last connection.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);

@@ -3,11 +3,11 @@
 use http::StatusCode;
 
 use crate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, StrikeTarget};
-use crate::base::clock::Now;
 use crate::observe::metrics::BanEvent;
 use crate::proxy::reject::LimitCause;
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::access::AccessDecision;
+use sluicegate_base::clock::Now;
 
 /// Counts a final rejection by a limit, once: as a rejection, or by the status of its response.
 pub fn record_rejection(state: &RequestState, cause: LimitCause, status: StatusCode) {

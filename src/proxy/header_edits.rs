@@ -3,8 +3,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::config::{HeaderEdits, HeaderText};
 use crate::proxy::reject::{CompiledTemplate, RejectContext};
+use sluicegate_model::{HeaderEdits, HeaderText};
 
 /// The edits of one or more sections, in the order they apply.
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ impl From<&HeaderText> for EditValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
+    use sluicegate_config as config;
 
     const EDITS: &str = r#"
 server: { headers: { set: { X-Set: server, X-Kept: "1" }, add: { Vary: A } } }

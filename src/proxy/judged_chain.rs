@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::config::LocationId;
 use crate::proxy::gateway::LimitChain;
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
+use sluicegate_model::LocationId;
 
 impl RequestState {
     /// The limits that judge it.

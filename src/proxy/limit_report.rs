@@ -5,13 +5,13 @@ use smallvec::SmallVec;
 
 use crate::admission::chain;
 use crate::admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
-use crate::base::clock::Now;
-use crate::config::{LimitId, LocationId};
-use crate::limit::{Decision, Limit, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::judged_chain::chain_of;
 use crate::proxy::request_state::RequestState;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, LimitOutcome};
+use sluicegate_model::{LimitId, LocationId};
 
 /// Counts the decisions of limits that accepted the request. Rejections are counted where they are final.
 #[inline]

@@ -21,7 +21,6 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep};
 
-use crate::config::{LimitId, Scheme};
 use crate::net::deadline::{ClientSpans, ListenerTerms, TICK};
 use crate::proxy::forward::{ResponseBody, scripted};
 use crate::proxy::gateway::Gateway;
@@ -31,6 +30,7 @@ use crate::proxy::service;
 use crate::proxy::service::ResponseFuture;
 use crate::proxy::worker::{ClientConnection, Worker, WorkerThread};
 use crate::request::body::RequestBody;
+use sluicegate_model::{LimitId, Scheme};
 
 /// A worker that serves requests in process.
 pub struct Pipeline {

@@ -3,8 +3,6 @@
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 
-use crate::base::clock::Now;
-use crate::config::LogField;
 use crate::observe::access_log::line::{AccessRecord, RecordedCharge};
 use crate::observe::metrics::AnswerMaker;
 use crate::observe::traces::WorkerTracer;
@@ -14,6 +12,8 @@ use crate::proxy::reject::status;
 use crate::proxy::request_state::{LogFields, RequestSpan, RequestState, Verdict};
 use crate::request::account::Tier;
 use crate::request::client::UNIX_CLIENT;
+use sluicegate_base::clock::Now;
+use sluicegate_model::LogField;
 
 impl RequestState {
     /// The name of its key by the limit that rejected it or made it wait; `None` also where names are not kept.

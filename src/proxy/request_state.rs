@@ -14,11 +14,6 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use crate::admission::ban::StrikeTarget;
 use crate::admission::chain::{ChainPermit, Decisions};
 use crate::admission::settlement::{ResponseReading, Settlement};
-use crate::base::clock::Now;
-use crate::config::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
-use crate::limit::bandwidth::BandwidthShare;
-use crate::limit::pushback::StopCheck;
-use crate::limit::table::CounterKey;
 use crate::net::deadline::RequestWatch;
 use crate::observe::metrics::VerdictKind;
 use crate::observe::traces::SpanContext;
@@ -33,6 +28,11 @@ use crate::request::client::{Client, UNIX_CLIENT};
 use crate::request::cors::CorsAnswer;
 use crate::request::location;
 use crate::request::request_id::RequestId;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::bandwidth::BandwidthShare;
+use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
 
 /// Bytes of a request id; a longer one is not accepted even from a trusted proxy.
 const REQUEST_ID_MAX: usize = 128;

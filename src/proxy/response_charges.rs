@@ -8,9 +8,9 @@ use http_body::Frame;
 
 use crate::admission::chain::{ChainPermit, Extender, Overrun, Settlements};
 use crate::admission::settlement::{ResponseReading, Settlement};
-use crate::base::clock::Now;
 use crate::proxy::reject::status;
 use crate::proxy::request_state::RequestState;
+use sluicegate_base::clock::Now;
 
 impl RequestState {
     /// Keeps the permit of the limits, and prepares to read the response if one of them charges by it.

@@ -18,9 +18,6 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use crate::base::clock::Now;
-use crate::base::wall_clock;
-use crate::config::{LimitId, LocationId};
 use crate::net::deadline::RequestWatch;
 use crate::proxy::calls;
 use crate::proxy::calls::Door;
@@ -37,6 +34,9 @@ use crate::proxy::worker::{ClientConnection, Worker, WorkerThread};
 use crate::request::body;
 use crate::request::headers::hop_by_hop;
 use crate::request::location;
+use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock;
+use sluicegate_model::{LimitId, LocationId};
 
 /// The response header that tells trusted proxies that the `on_failure` fallback judged instead of the store.
 const FALLBACK_HEADER: HeaderName = HeaderName::from_static("sluicegate-state");

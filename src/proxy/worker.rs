@@ -16,10 +16,6 @@ use http::uri::Authority;
 use http::{HeaderMap, Version};
 use tokio::sync::Semaphore;
 
-use crate::base::clock::Now;
-use crate::base::wall_clock::WallClock;
-use crate::config::{ListenerPurpose, Scheme};
-use crate::limit::table::CounterKey;
 use crate::net::deadline::{
     ConnectionWatch, ListenerTerms, RequestWatch, SweepCounter, WatchList, ticks_for,
 };
@@ -35,6 +31,10 @@ use crate::request::request_id::RequestIds;
 use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
 use crate::upstream::Pools;
+use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock::WallClock;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{ListenerPurpose, Scheme};
 
 /// Concurrent TLS handshakes per worker; each holds some kilobytes until it ends.
 const HANDSHAKES_MAX: usize = 4096;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::base::ip_set::{IpSet, IpSets};
-use crate::config;
+use sluicegate_base::ip_set::{IpSet, IpSets};
+use sluicegate_model::{self as model, NetworkList};
 
 /// The access rules of a location, or of requests without a location.
 #[derive(Debug)]
@@ -26,12 +26,13 @@ pub enum AccessDecision {
 
 impl Access {
     /// `None` if there are no rules.
-    pub fn new(config: &config::AccessConfig, sets: &[Arc<IpSet>]) -> Option<Access> {
+    pub fn new(config: &model::AccessConfig, sets: &[Arc<IpSet>]) -> Option<Access> {
         let is_empty = config.allow.is_none() && config.deny.is_empty() && config.bypass.is_empty();
+        let ip_sets = |networks: &NetworkList| IpSets::new(&networks.written, &networks.sets, sets);
         (!is_empty).then(|| Access {
-            allow: config.allow.as_ref().map(|networks| IpSets::new(networks, sets)),
-            deny: IpSets::new(&config.deny, sets),
-            bypass: IpSets::new(&config.bypass, sets),
+            allow: config.allow.as_ref().map(ip_sets),
+            deny: ip_sets(&config.deny),
+            bypass: ip_sets(&config.bypass),
         })
     }
 
@@ -51,7 +52,6 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::NetworkList;
 
     fn networks(text: &[&str]) -> NetworkList {
         NetworkList { written: text.iter().map(|net| net.parse().unwrap()).collect(), sets: vec![] }
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn deny_beats_allow_beats_bypass() {
-        let config = config::AccessConfig {
+        let config = model::AccessConfig {
             allow: Some(networks(&["10.0.0.0/8"])),
             deny: networks(&["10.0.0.66/32"]),
             bypass: networks(&["10.0.0.0/24", "192.0.2.1/32"]),
@@ -74,9 +74,9 @@ mod tests {
 
     #[test]
     fn empty_rules_are_none() {
-        assert!(Access::new(&config::AccessConfig::default(), &[]).is_none());
+        assert!(Access::new(&model::AccessConfig::default(), &[]).is_none());
         let allow_none =
-            config::AccessConfig { allow: Some(NetworkList::default()), ..config::AccessConfig::default() };
+            model::AccessConfig { allow: Some(NetworkList::default()), ..model::AccessConfig::default() };
         assert_eq!(
             Access::new(&allow_none, &[]).unwrap().decide_access([10, 0, 0, 1].into()),
             AccessDecision::Rejected

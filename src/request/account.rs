@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::config::{self, Config, TierRules, ValueSource};
 use crate::request::source::{SourceInput, SourceValue, read_source};
+use sluicegate_model::{self as model, Config, TierRules, ValueSource};
 
 /// The request names its account or its tier more than once: a 400, whatever its limits count by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Tiers {
         let Some(from) = &rules.from else { return Ok(rules.default.as_str().into()) };
         match read_source(from, input) {
             SourceValue::One(name) => {
-                let name = str::from_utf8(&name).ok().filter(|name| config::is_tier_name(name));
+                let name = str::from_utf8(&name).ok().filter(|name| model::is_tier_name(name));
                 Ok(name.unwrap_or(&rules.default).into())
             }
             SourceValue::Absent => Ok(rules.default.as_str().into()),
@@ -97,6 +97,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue};
 
     use super::*;
+    use sluicegate_config as config;
 
     fn headers(name: &'static str, values: &[&'static str]) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -4,9 +4,9 @@ use std::cell::Cell;
 
 use http::HeaderValue;
 
-use crate::base::clock::Now;
-use crate::base::random::RandomNumbers;
-use crate::base::wall_clock::WallClock;
+use sluicegate_base::clock::Now;
+use sluicegate_base::random::RandomNumbers;
+use sluicegate_base::wall_clock::WallClock;
 
 /// The id of one request.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The usage of a language model, put together from the documents of a response.
 
 use super::llm_fields::{USAGE_FIELDS, UsageField};
-use crate::config::LlmWeights;
+use sluicegate_model::LlmWeights;
 
 /// Tokens that a response said; `None`: it has not said it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

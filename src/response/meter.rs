@@ -10,7 +10,7 @@ use super::framing::BodyFraming;
 use super::llm_fields::UsageField;
 use super::llm_usage::{LlmUsage, SaidUsage};
 use super::plan::{METER_POINTERS_MAX, MeterPlan};
-use crate::base::json::{JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
+use sluicegate_base::json::{JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
 
 /// One in millionths.
 const ONE: u128 = 1_000_000;

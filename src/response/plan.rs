@@ -1,8 +1,8 @@
 //! What the meters of a location read.
 
 use super::llm_fields::{DOCUMENT_TEXTS, STREAM_TEXTS, USAGE_NUMBERS, UsageField};
-use crate::base::json::JsonPaths;
-use crate::config::JsonPointer;
+use sluicegate_base::json::JsonPaths;
+use sluicegate_base::json_pointer::JsonPointer;
 
 /// The most numbers that a meter reads.
 pub const METER_POINTERS_MAX: usize = 24;

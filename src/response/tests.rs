@@ -5,9 +5,10 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 use super::*;
-use crate::config::{JsonPointer, LlmWeights};
 use bodies::BodyRandom;
 use ledger::{Ledger, read_body};
+use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_model::LlmWeights;
 
 mod bodies;
 mod examples;

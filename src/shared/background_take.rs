@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
 use super::shared_limit::SharedLimit;
 use super::{ScriptOp, SharedKey, SlotCount};
-use crate::base::clock::Now;
-use crate::limit::{LimitOutcome, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{LimitOutcome, Units};
 
 /// Units to take from some rates of a limit, from all or from none.
 #[derive(Clone)]

@@ -11,9 +11,9 @@ use std::task::Waker;
 use parking_lot::Mutex;
 
 use super::SharedKey;
-use crate::base::clock::Now;
-use crate::limit::Turn;
-use crate::limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Turn;
+use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers};
 
 /// The waiters of one rate.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use aws_lc_rs::digest;
 
 use super::RateRule;
-use crate::config::{self, KeyPart};
+use sluicegate_model::{self as model, KeyPart};
 
 /// The state of the gateways with a limit of this name.
 pub struct Fleet {
@@ -47,7 +47,7 @@ impl Fleet {
     /// Continues `before` if it belongs to the same limit, whatever its numbers were.
     pub(super) fn adopt_from(
         before: Option<&Arc<Fleet>>,
-        config: &config::LimitConfig,
+        config: &model::LimitConfig,
         rules: &[RateRule],
     ) -> Arc<Fleet> {
         let announcement = LimitAnnouncement::new(config, rules);
@@ -142,7 +142,7 @@ impl FleetCount {
 // === impl LimitAnnouncement ===
 
 impl LimitAnnouncement {
-    fn new(config: &config::LimitConfig, rules: &[RateRule]) -> LimitAnnouncement {
+    fn new(config: &model::LimitConfig, rules: &[RateRule]) -> LimitAnnouncement {
         let mut shape: Vec<u8> = config.key.iter().flat_map(key_part_text).collect();
         // All variants and rates have the same algorithm.
         shape.extend(rules.first().map(RateRule::algorithm_code));

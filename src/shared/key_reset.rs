@@ -13,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::operator_entries::{EntryFault, OperatorEntries, OperatorEntry};
 use super::script::operator::VALUE_MAX;
 use super::{Debts, Link, SharedKey, SharedLimit, StoreFault, StoreReset};
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The beginning of the names of such entries.
 const NAME_PREFIX: &str = "reset/";
@@ -129,7 +129,8 @@ impl KnownResets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, LimitId, OnFailure};
+    use sluicegate_config as config;
+    use sluicegate_model::{LimitId, OnFailure};
 
     const KEY: SharedKey = SharedKey([0xfe; 16]);
 

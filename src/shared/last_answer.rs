@@ -2,9 +2,9 @@
 //!
 //! Snapshots and upgrades pass it on, so that a new process does not begin an outage of the store with a full share.
 
-use crate::base::clock::{ClockShift, Now};
-use crate::limit::table::TableEntry;
-use crate::limit::table::persistent::{PersistentEntry, take_bytes};
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_limit::table::TableEntry;
+use sluicegate_limit::table::persistent::{PersistentEntry, take_bytes};
 
 /// The last answer about one key; packed to keep table slots small.
 #[derive(Clone, Copy, Default, Debug)]

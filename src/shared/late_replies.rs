@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::session::{LateReplies, Session, StoreQuestion, StoreRefund};
 use super::shared_limit::SharedLimit;
 use super::{CallItem, ScriptOp, ScriptReply, SharedKey, SlotCount};
-use crate::config::OnFailure;
+use sluicegate_model::OnFailure;
 
 /// Maximum number of replies that a worker waits for; other charges stay.
 const LATE_MAX: usize = 1024;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
-use crate::base::clock::Now;
-use crate::config;
-use crate::config::LimitId;
-use crate::limit::{Limit, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{self as model, LimitId};
 
 /// The share, built when first needed. Its counters last until their windows end, so that another outage continues
 /// where the previous one ended.
@@ -31,7 +30,7 @@ impl LocalShare {
     pub(super) fn limit_for(
         &self,
         nodes: u64,
-        config: impl FnOnce() -> config::LimitConfig,
+        config: impl FnOnce() -> model::LimitConfig,
         id: LimitId,
         keys_max: usize,
     ) -> Arc<Limit> {
@@ -79,7 +78,7 @@ impl LocalShare {
     pub(super) fn adopt_numbers(
         &self,
         id: LimitId,
-        config: &config::LimitConfig,
+        config: &model::LimitConfig,
         keys_max: usize,
     ) -> LocalShare {
         let share = LocalShare::default();

@@ -82,7 +82,7 @@ pub struct SharedKey(pub [u8; 16]);
 
 impl SharedKey {
     /// The key that new keys of a network share, by the `prefix` of a
-    /// [`CounterKey`](crate::limit::table::CounterKey).
+    /// [`CounterKey`](sluicegate_limit::table::CounterKey).
     pub fn of_network(prefix: u64) -> SharedKey {
         SharedKey(SipHasher13::new().hash(&prefix.to_le_bytes()).as_bytes())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::SharedKey;
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The slots of one limit that the workers of this process hold, by rate and key. They include slots that are being
 /// asked for, and slots that were admitted while the store did not answer.

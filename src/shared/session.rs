@@ -22,7 +22,7 @@ use super::{
     CallItem, Debts, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SettledKey,
     SharedKey, SlotCount, Store, StoreFault,
 };
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// Maximum number of queued refunds; further ones are lost.
 const REFUNDS_MAX: usize = 4096;

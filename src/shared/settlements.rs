@@ -214,8 +214,8 @@ impl SettlingKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Algorithm, LimitId, OnFailure, Rate, WindowAlign};
     use crate::shared::script::rule::test_limit;
+    use sluicegate_model::{Algorithm, LimitId, OnFailure, Rate, WindowAlign};
 
     fn limit() -> Arc<SharedLimit> {
         let rate = Rate { units: 5.try_into().unwrap(), period: std::time::Duration::from_secs(60) };

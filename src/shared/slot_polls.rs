@@ -12,8 +12,8 @@ use super::session::{Session, StoreAnswer};
 use super::shared_limit::SharedLimit;
 use super::slot_queue::{PolledLine, SharedSlotQueue};
 use super::{CallItem, ScriptOp, SlotCount};
-use crate::base::clock::Now;
-use crate::limit::LimitOutcome;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::LimitOutcome;
 
 /// Between two looks for keys that are to be polled.
 const LOOK_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(10);

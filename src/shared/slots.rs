@@ -228,15 +228,15 @@ impl SlotReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
-    use crate::config::LimitId;
     use crate::shared::SharedKey;
+    use sluicegate_config as config;
+    use sluicegate_model::{self as model, LimitId};
 
     fn limit() -> Arc<SharedLimit> {
         let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let config = config::parse(text, "test").unwrap().config;
-        Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], config::OnFailure::Local, 10))
+        Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], model::OnFailure::Local, 10))
     }
 
     const KEY: SlotKey = SlotKey { rule: 0, key: SharedKey([1; 16]) };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
-use crate::limit::LimitOutcome;
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::{self as model, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
 
 const NOW: f64 = 1_700_000_000_000_000.0;
 
@@ -171,8 +171,8 @@ fn a_rule_of_numbers_that_do_not_fit_does_no_harm() {
     let rate = Rate { units, period: Duration::from_nanos(1) };
     let one = LeakyBucketRate { rate, burst: u64::MAX, queue: u64::MAX };
     let numbers = Algorithm::LeakyBucket { rates: vec![one], max_wait: Some(Duration::MAX) };
-    let limit: config::LimitConfig = super::script::rule::test_limit("a", numbers);
-    assert!(config::check_redis_range(&limit).is_err());
+    let limit: model::LimitConfig = super::script::rule::test_limit("a", numbers);
+    assert!(model::check_redis_range(&limit).is_err());
     let rules = RateRule::rules_of(&limit);
     let items = [item(&rules[0], 0, 1)];
     PackedCall::new(ScriptOp::Take, "sg", 1, &items);

@@ -4,8 +4,8 @@ use http::StatusCode;
 
 use super::server_state::EJECTED;
 use super::{Server, ServerFault, Upstream};
-use crate::base::clock::Now;
-use crate::config::EjectConfig;
+use sluicegate_base::clock::Now;
+use sluicegate_model::EjectConfig;
 
 impl Upstream {
     /// Records a response. A status of `eject.status` is an error if the request was complete, and does not count

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Upstream;
 use super::server::{Server, ServerProtocol};
 use super::server_state::{DRAINING, SavedServerState};
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The state of one server, with the settings that identify it.
 #[derive(Debug, Serialize, Deserialize)]

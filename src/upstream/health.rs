@@ -19,8 +19,8 @@ use super::connect::{ConnectFault, DialledSocket, dial_server};
 use super::http1::FIELDS_MAX;
 use super::server_socket::ServerSocket;
 use super::server_state::HealthChange;
-use crate::base::clock::Now;
-use crate::config::HealthConfig;
+use sluicegate_base::clock::Now;
+use sluicegate_model::HealthConfig;
 
 /// Bytes read of a response body, so that the server can finish writing; the content does not matter.
 const BODY_MAX: usize = 64 * 1024;

@@ -45,11 +45,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::base::clock::Now;
-use crate::config::ServerId;
-use crate::config::UpstreamId;
-use crate::config::{self, Config};
 use crate::net::deadline;
+use sluicegate_base::clock::Now;
+use sluicegate_model::{self as model, Config, ServerId, UpstreamId};
 
 pub use background_tasks::BackgroundTasks;
 pub use balance::{HashInput, ServerChoice};
@@ -81,14 +79,14 @@ pub struct Upstream {
     /// Its index in the configuration.
     pub id: UpstreamId,
     pub servers: Vec<Arc<Server>>,
-    pub retries: config::RetryConfig,
-    balance: config::BalancePolicy,
+    pub retries: model::RetryConfig,
+    balance: model::BalancePolicy,
     balancer: Balancer,
-    health: Option<config::HealthConfig>,
-    eject: Option<config::EjectConfig>,
+    health: Option<model::HealthConfig>,
+    eject: Option<model::EjectConfig>,
     /// `None` = no response stops the requests behind it.
     pub obey: Option<Obey>,
-    queue: Option<config::ServerQueueConfig>,
+    queue: Option<model::ServerQueueConfig>,
     /// Of each server; `u32::MAX` = no bound.
     max_connections: u32,
     /// Ticks.
@@ -127,7 +125,7 @@ impl Upstream {
     /// are those of `config`.
     pub fn build_all(config: &Config, previous: &[Arc<Upstream>]) -> Vec<Arc<Upstream>> {
         let mut first_server = 0;
-        let build = |(index, upstream): (usize, &config::UpstreamConfig)| {
+        let build = |(index, upstream): (usize, &model::UpstreamConfig)| {
             let before = previous.iter().find(|one| *one.name == *upstream.name);
             let built =
                 Upstream::new(upstream, config, UpstreamId(index), first_server, before.map(|one| &**one));
@@ -140,7 +138,7 @@ impl Upstream {
     /// Builds the upstream at `index` of the `whole` configuration and numbers its servers from `first_server` on;
     /// `demo` has none.
     fn new(
-        config: &config::UpstreamConfig,
+        config: &model::UpstreamConfig,
         whole: &Config,
         id: UpstreamId,
         first_server: usize,
@@ -150,7 +148,7 @@ impl Upstream {
         let state = previous.map_or_else(new_state, |upstream| upstream.state.clone());
         let max_connections = config.max_connections.unwrap_or(u32::MAX);
         let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
-        let mut server = |(position, server): (usize, &config::UpstreamServerConfig)| {
+        let mut server = |(position, server): (usize, &model::UpstreamServerConfig)| {
             let before = known
                 .iter()
                 .position(|known| known.matches_config(server, config))
@@ -179,8 +177,8 @@ impl Upstream {
             Arc::new(server)
         };
         let servers: Vec<_> = match &config.kind {
-            config::UpstreamKind::Demo => Vec::new(),
-            config::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
+            model::UpstreamKind::Demo => Vec::new(),
+            model::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
         };
         let obey = config.obey.as_ref().map(|obey| {
             let new_state = || Arc::new(ObeyState::new(whole.state.max_keys, &config.name));
@@ -248,7 +246,7 @@ impl Upstream {
     }
 
     /// A permit for one retry because of `reason`, unless the budget is used up.
-    pub fn try_retry(&self, reason: config::RetryReason) -> Option<RetryPermit> {
+    pub fn try_retry(&self, reason: model::RetryReason) -> Option<RetryPermit> {
         let permit = self.state.budget.try_retry(self.retries.budget, Now::read_clock())?;
         self.state.retry_counts.count_retry(reason);
         Some(permit)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The window in seconds.
 const WINDOW_SECONDS: u64 = 10;

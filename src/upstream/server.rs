@@ -13,10 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::dns::DnsName;
 use super::server_state::{DOWN, DRAINING, EJECTED, SLOW_START, ServerState};
 use super::tls::ServerTls;
-use crate::base::clock::Now;
-use crate::config::ServerId;
-use crate::config::{self, UpstreamProtocol};
 use crate::net::deadline;
+use sluicegate_base::clock::Now;
+use sluicegate_model::{self as model, ServerId, UpstreamProtocol};
 
 /// A server behind the gateway.
 pub struct Server {
@@ -98,17 +97,17 @@ impl Server {
     pub(super) fn new(
         index: usize,
         position: ServerId,
-        server: &config::UpstreamServerConfig,
-        upstream: &config::UpstreamConfig,
+        server: &model::UpstreamServerConfig,
+        upstream: &model::UpstreamConfig,
         before: Option<&Server>,
     ) -> Server {
         let (host, port) = match &server.address {
-            config::ServerAddress::Tcp { host, port } => (host.as_str(), *port),
-            config::ServerAddress::Unix(_) => (UNIX_HOST, 0),
+            model::ServerAddress::Tcp { host, port } => (host.as_str(), *port),
+            model::ServerAddress::Unix(_) => (UNIX_HOST, 0),
         };
         let unix = match &server.address {
-            config::ServerAddress::Tcp { .. } => None,
-            config::ServerAddress::Unix(path) => Some(path.clone()),
+            model::ServerAddress::Tcp { .. } => None,
+            model::ServerAddress::Unix(path) => Some(path.clone()),
         };
         let address = host.parse().ok().map(|ip| SocketAddr::new(ip, port));
         let is_named = unix.is_none() && address.is_none();
@@ -150,8 +149,8 @@ impl Server {
     /// Whether the configuration describes this server: name, TLS and protocol are the same.
     pub(super) fn matches_config(
         &self,
-        server: &config::UpstreamServerConfig,
-        upstream: &config::UpstreamConfig,
+        server: &model::UpstreamServerConfig,
+        upstream: &model::UpstreamConfig,
     ) -> bool {
         let has_tls = upstream.tls.is_some() && server.tls;
         *self.name == *server.address.to_string()
@@ -310,7 +309,7 @@ fn strip_default_port(name: &str, has_tls: bool) -> HeaderValue {
 
 /// Half the longest timeout: gRPC servers treat more than two pings during one silence as an attack, unless minutes lie
 /// between them.
-fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
+fn ping_interval(timeouts: &model::UpstreamTimeouts) -> Duration {
     const LEAST: Duration = Duration::from_secs(10);
     const MOST: Duration = Duration::from_secs(300);
     (timeouts.response.max(timeouts.body) / 2).clamp(LEAST, MOST)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::dns::DnsName;
 use super::fault::ServerFault;
 use super::queue_signal::QueueSignal;
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The shortest time between two warnings of one reason, in nanoseconds.
 const WARNING_INTERVAL_NS: u64 = 60_000_000_000;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::server_state::{DOWN, DRAINING, EJECTED};
 use super::{Server, StopStatus, Upstream};
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::{BalancePolicy, RetryReason};
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_model::{BalancePolicy, RetryReason};
 
 /// Retries by their reason.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use http::StatusCode;
 
 use super::server_state::DRAINING;
 use super::*;
-use crate::config;
-use crate::config::UpstreamId;
+use sluicegate_config as config;
+use sluicegate_model::{self as model, UpstreamId};
 
 fn configured(fields: &str, workers: usize) -> Config {
     let text = format!(
@@ -236,11 +236,11 @@ async fn the_budget_survives_a_reload() {
     pass(1).await;
     let old = upstream("servers: [a:1, b:1]");
     (0..100).for_each(|_| old.count_request(0, Now::read_clock()));
-    let in_flight: Vec<_> = (0..10).map_while(|_| old.try_retry(config::RetryReason::Connect)).collect();
+    let in_flight: Vec<_> = (0..10).map_while(|_| old.try_retry(model::RetryReason::Connect)).collect();
     let new = reloaded(&old, "servers: [a:1, b:1]");
-    let more: Vec<_> = (0..100).map_while(|_| new.try_retry(config::RetryReason::Connect)).collect();
+    let more: Vec<_> = (0..100).map_while(|_| new.try_retry(model::RetryReason::Connect)).collect();
     assert_eq!((in_flight.len(), more.len()), (10, 10));
-    assert_eq!((new.retry_count(config::RetryReason::Connect), new.retries_over_budget()), (20, 1));
+    assert_eq!((new.retry_count(model::RetryReason::Connect), new.retries_over_budget()), (20, 1));
 }
 
 #[tokio::test(flavor = "local")]

@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::{UpstreamProtocol, UpstreamTlsConfig};
 use crate::net::tls::{H2, HTTP_1_1};
+use sluicegate_model::{UpstreamProtocol, UpstreamTlsConfig};
 
 /// Sessions kept per server, for all workers together: a TLS 1.3 ticket is used once.
 const SESSIONS: usize = 32;

@@ -1,6 +1,7 @@
 //! Sets of networks, access lists and bans in valid files.
 
-use sluicegate::config::{self, *};
+use sluicegate_config as config;
+use sluicegate_model::*;
 
 use super::values::{limit, read, seconds};
 

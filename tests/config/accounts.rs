@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, *};
+use sluicegate_config::{self as config, describe};
+use sluicegate_model::LimitId;
+use sluicegate_model::*;
 
 fn tiers() -> Config {
     let loaded = config::load(Path::new("tests/config/valid/tiers.yaml"));

@@ -1,6 +1,7 @@
 //! Adaptive slots and bandwidth in valid files.
 
-use sluicegate::config::{self, Algorithm};
+use sluicegate_config as config;
+use sluicegate_model::{self as model, Algorithm};
 
 use super::values::{limit, read, seconds};
 
@@ -24,7 +25,7 @@ fn adaptive_slots() {
 fn words_instead_of_numbers_are_suggested() {
     let helps = |name: &str| -> Vec<(usize, String)> {
         let report = config::load(format!("tests/config/invalid/{name}.yaml").as_ref()).expect_err(name);
-        let help = |problem: config::Problem| Some((problem.line, problem.suggestion?));
+        let help = |problem: model::Problem| Some((problem.line, problem.suggestion?));
         report.problems.into_iter().filter_map(help).collect()
     };
     let (none, slots) = ("or write none", "or write auto, or e.g. { min: 5, max: 200 }");

@@ -1,7 +1,9 @@
 //! `charge` in valid files, with the sentences about it.
 
-use sluicegate::config::describe::{describe_limit, describe_rejection};
-use sluicegate::config::{self, *};
+use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_config as config;
+use sluicegate_config::describe::{describe_limit, describe_rejection};
+use sluicegate_model::*;
 
 use super::values::{limit, read};
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sluicegate::config::{self, AccessLogOutput};
+use sluicegate_config as config;
+use sluicegate_model::AccessLogOutput;
 
 /// A test folder with a pipe in it, removed on drop.
 struct Folder(PathBuf);

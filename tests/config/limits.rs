@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::config::*;
+use sluicegate_model::*;
 
 use super::values::{limit, read, seconds};
 
@@ -89,7 +89,7 @@ fn a_missing_key_is_rejected_with_the_status_written() {
         let file = format!(
             "limits: {{ a: {{ rate: 1/s, missing_key: {written} }} }}\nlocations: [{{ path: /, upstream: demo, limits: a }}]\n"
         );
-        let config = sluicegate::config::parse(&file, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        let config = sluicegate_config::parse(&file, "x").unwrap_or_else(|report| panic!("{report}")).config;
         let limit = limit(&config, "a");
         assert_eq!(
             (limit.missing_key, limit.missing_key_status.as_u16()),

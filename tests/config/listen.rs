@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use sluicegate::config::{self, *};
+use sluicegate_config as config;
+use sluicegate_model::*;
 
 fn read(text: &str) -> ListenConfig {
     let mut config =

@@ -8,7 +8,8 @@ mod foreign;
 mod traps;
 
 use proptest::prelude::*;
-use sluicegate::config;
+use sluicegate_config as config;
+use sluicegate_model as model;
 
 /// The file, the line and the column of its only problem (column 0 = not checked), a part of the message, and a part of
 /// the help. A file without locations gets one.
@@ -208,13 +209,13 @@ const MISTAKES: &[Mistake] = &[
     ("limit: { a: 10/s }\n", 1, 1, "unknown field `limit`", "did you mean `limits`?"),
 ];
 
-fn read(text: &str) -> Result<config::LoadedConfig, config::ProblemReport> {
+fn read(text: &str) -> Result<config::LoadedConfig, model::ProblemReport> {
     let rest = if text.contains("location") { "" } else { "locations: [{ path: /, upstream: demo }]\n" };
     config::parse(&format!("{text}{rest}"), "gateway.yaml")
 }
 
 /// Whether a problem is the only one, and the expected one.
-fn check_only(problems: &[config::Problem], mistake: &Mistake) -> bool {
+fn check_only(problems: &[model::Problem], mistake: &Mistake) -> bool {
     let (_, line, column, message, help) = mistake;
     matches!(problems, [one]
         if one.line == *line

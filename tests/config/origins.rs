@@ -1,6 +1,7 @@
 //! Names, schemes and listeners of locations, and edits of headers.
 
-use sluicegate::config::{self, *};
+use sluicegate_config::{self as config, LoadedConfig};
+use sluicegate_model::*;
 
 fn read(text: &str) -> LoadedConfig {
     config::parse(text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"))

@@ -2,9 +2,10 @@
 
 use http::Method;
 use proptest::prelude::*;
-use sluicegate::config::diagnostics::codes;
-use sluicegate::config::{self, LocationId, Scheme};
 use sluicegate::request::location::{Arrival, LocationLookup, Locations};
+use sluicegate_config as config;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::{LocationId, Scheme};
 
 const PATHS: [&str; 15] = [
     "= /",

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::config::{self, *};
+use sluicegate_config::{self as config, LoadedConfig};
+use sluicegate_model::*;
 
 fn read(name: &str) -> LoadedConfig {
     let path = format!("tests/config/valid/{name}.yaml");

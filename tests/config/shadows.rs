@@ -1,7 +1,7 @@
 //! `shadow` and `enforce` in valid files, with the sentences about them.
 
-use sluicegate::config::describe::describe_limit;
-use sluicegate::config::{Algorithm, LimitId};
+use sluicegate_config::describe::describe_limit;
+use sluicegate_model::{Algorithm, LimitId};
 
 use super::limits::token_bursts;
 use super::values::{limit, read};

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sluicegate::config::{self, *};
+use sluicegate_config as config;
+use sluicegate_model::*;
 
 pub fn read(name: &str) -> Config {
     let path = format!("tests/config/valid/{name}.yaml");
@@ -129,8 +130,7 @@ fn upstream_fields() {
     assert_eq!(servers(full), ["10.0.0.1:9000 1 false", "10.0.0.2:9000 2 true"]);
     assert!(matches!(&full.balance, BalancePolicy::HashHeader(name) if name == "x-user"));
     assert_eq!((full.keepalive, full.max_connections, full.dns_refresh), (16, Some(100), seconds(60)));
-    let waits =
-        |upstream: &config::UpstreamConfig| upstream.queue.as_ref().map(|queue| (queue.size, queue.max_wait));
+    let waits = |upstream: &UpstreamConfig| upstream.queue.as_ref().map(|queue| (queue.size, queue.max_wait));
     assert_eq!(waits(full), Some((7, Duration::from_millis(500))));
     assert_eq!(
         (waits(&config.upstreams[9]), waits(&config.upstreams[0])),
@@ -307,7 +307,7 @@ fn none_switches_off_and_aliases_repeat() {
 #[test]
 fn degrade_is_layered_and_uses_its_upstream() {
     let loaded = config::load(Path::new("tests/config/valid/degrade.yaml")).unwrap();
-    let unused = loaded.warnings.iter().find(|warning| warning.code == config::codes::UNUSED);
+    let unused = loaded.warnings.iter().find(|warning| warning.code == codes::UNUSED);
     assert_eq!(unused, None, "an upstream that only `degrade` names is used");
     let config = loaded.config;
     let listed = |location: usize, limit: usize| {
@@ -332,7 +332,7 @@ fn degrade_is_layered_and_uses_its_upstream() {
 fn a_snapshot_is_a_file() {
     let read = |file: &str| {
         let text = format!("state: {{ snapshot: {file} }}\nlocations: [{{ path: /, upstream: demo }}]\n");
-        parse(&text, "gateway.yaml").expect("valid").config.state.snapshot
+        config::parse(&text, "gateway.yaml").expect("valid").config.state.snapshot
     };
     assert_eq!(read("none"), None);
     for file in ["counters", "./counters.bin", "tests/counters.bin", "/counters"] {

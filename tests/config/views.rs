@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::config::describe::{describe_chain_limit, describe_limit, describe_rejection};
-use sluicegate::config::{self, *};
+use sluicegate_config as config;
+use sluicegate_config::describe::{describe_chain_limit, describe_limit, describe_rejection};
+use sluicegate_model::*;
 
 /// Limits of every kind, and a location whose chain has the entry.
 fn file(entry: &str) -> String {

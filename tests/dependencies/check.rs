@@ -57,7 +57,7 @@ pub fn lock_problems(packages: &[Package], rules: &Rules, ours: &str) -> Vec<Str
         }
         match source.as_deref() {
             Some(REGISTRY) => {}
-            None if name == ours => {}
+            None if name.strip_prefix(ours).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) => {}
             Some(other) => found.push(format!("{name}: comes from {other}, not from the registry")),
             None => found.push(format!("{name}: comes from a path, not from the registry")),
         }

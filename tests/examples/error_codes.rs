@@ -21,7 +21,7 @@ fn explained(page: &str) -> Vec<&str> {
 
 #[test]
 fn every_code_is_explained_and_no_other() {
-    let (source, page) = (text("src/config/diagnostics/codes.rs"), text("docs/errors.md"));
+    let (source, page) = (text("crates/model/src/diagnostics/codes.rs"), text("docs/errors.md"));
     let (defined, explained) = (defined(&source), explained(&page));
     assert!(defined.contains("E001") && defined.contains("W001"), "{defined:?}");
     let unique: BTreeSet<&str> = explained.iter().copied().collect();

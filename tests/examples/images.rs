@@ -121,7 +121,14 @@ fn the_image_caches_the_dependencies() {
     let at = |start: &str| lines.iter().position(|line| line.starts_with(start)).expect(start);
     let (manifest, sources) = (at("COPY Cargo.toml Cargo.lock ./"), at("COPY . ."));
     let copies = lines.iter().filter(|line| line.starts_with("COPY ") || line.starts_with("ADD ")).count();
-    assert!(manifest < sources && copies == 3, "{builder}");
+    let crates: Vec<String> = std::fs::read_dir(root().join("crates"))
+        .expect("the crates")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
+        .collect();
+    for name in &crates {
+        assert!(at(&format!("COPY crates/{name}/Cargo.toml crates/{name}/")) < sources, "{builder}");
+    }
+    assert!(manifest < sources && copies == 3 + crates.len(), "{builder}");
     // It decides how jemalloc is built.
     assert!(
         root().join(".cargo/config.toml").is_file() && at("COPY .cargo .cargo") < manifest + 2,
@@ -136,7 +143,10 @@ fn the_image_caches_the_dependencies() {
     for file in ["src/main.rs", "src/lib.rs"] {
         assert!(dependencies.contains(file), "{file}: {builder}");
     }
-    assert!(lines[sources + 1].starts_with("RUN touch src/main.rs src/lib.rs && cargo build"), "{builder}");
+    assert!(
+        lines[sources + 1].starts_with("RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs && cargo build"),
+        "{builder}"
+    );
     // No other file decides how they are built.
     assert!(!root().join("build.rs").exists() && !root().join("rust-toolchain.toml").exists());
     // The manifest without its benchmarks names no file that is missing in that layer.
@@ -150,8 +160,7 @@ fn a_stopped_gateway_has_the_time_to_finish() {
     let programs = programs();
     assert_eq!(programs.len(), 6);
     for (name, service, file) in programs {
-        let loaded =
-            sluicegate::config::load(&root().join(&file)).unwrap_or_else(|report| panic!("{report}"));
+        let loaded = sluicegate_config::load(&root().join(&file)).unwrap_or_else(|report| panic!("{report}"));
         let grace = service["stop_grace_period"].as_str().and_then(|text| text.strip_suffix('s'));
         let grace: u64 = grace.expect("seconds").parse().expect("seconds");
         let shutdown = loaded.config.server.timeouts.shutdown.as_secs();
@@ -163,8 +172,7 @@ fn a_stopped_gateway_has_the_time_to_finish() {
 #[test]
 fn metrics_are_reachable() {
     for (name, service, file) in programs() {
-        let loaded =
-            sluicegate::config::load(&root().join(&file)).unwrap_or_else(|report| panic!("{report}"));
+        let loaded = sluicegate_config::load(&root().join(&file)).unwrap_or_else(|report| panic!("{report}"));
         let admin = loaded.config.admin.expect("an admin listener");
         let ports = service["ports"].as_sequence().cloned().unwrap_or_default();
         let published = ports.iter().filter_map(Value::as_str).find(|port| port.ends_with(":9901"));

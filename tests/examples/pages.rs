@@ -117,7 +117,7 @@ impl Drop for Folder {
 }
 
 fn judge_whole_file(path: &Path, place: &str) {
-    match sluicegate::config::load(path) {
+    match sluicegate_config::load(path) {
         Ok(loaded) => assert_eq!(loaded.warnings, [], "{place}"),
         Err(report) => panic!("{place}:\n{report}"),
     }

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, ProblemReport};
+use sluicegate_config as config;
+use sluicegate_model::{LimitId, ProblemReport};
 
 use crate::fuzz;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::config;
-use sluicegate::config::diagnostics::codes;
-use sluicegate::config::{Algorithm, Config};
+use sluicegate_config as config;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::{Algorithm, Config};
 
 use crate::fuzz;
 

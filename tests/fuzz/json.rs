@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::Value;
-use sluicegate::base::json::{JsonPaths, JsonScanner, JsonValue, JsonVisitor, PathSet};
+use sluicegate_base::json::{JsonPaths, JsonScanner, JsonValue, JsonVisitor, PathSet};
 
 use crate::fuzz;
 use values::{Collector, FoundJson, collect, parse};
 
-#[path = "../../src/base/json/tests/values.rs"]
+#[path = "../../crates/base/src/json/tests/values.rs"]
 mod values;
 
 const WAYS: [&str; 8] = ["a", "b", "a/b", "a/0", "0", "1/a", "a/0/b", ""];

@@ -10,8 +10,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sluicegate::config;
-use sluicegate::import::{FindingKind, Imported, import_file};
+use sluicegate_config as config;
+use sluicegate_import::{FindingKind, Imported, import_file};
 
 use crate::support::Scratch;
 

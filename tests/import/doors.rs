@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use sluicegate::import::{Imported, import_file};
+use sluicegate_import::{Imported, import_file};
 
 use crate::door_cases::{DOORS, LOST, MODULES, WHOLE};
 use crate::exit_code::{ask, head, start_backend};

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use sluicegate::import::import_file;
+use sluicegate_import::import_file;
 
 use crate::random_site::Dice;
 use crate::support::nginx::Nginx;

@@ -1,6 +1,6 @@
 //! Random words and blocks: the importer never panics, and never loses a limit without a word.
 
-use sluicegate::import::import_file;
+use sluicegate_import::import_file;
 
 use crate::random_site::Dice;
 use crate::support::Scratch;

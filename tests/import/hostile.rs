@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::import::import_file;
+use sluicegate_import::import_file;
 
 use crate::support::{Run, Scratch};
 

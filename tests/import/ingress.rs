@@ -1,7 +1,7 @@
 //! Ingress objects with annotations of ingress-nginx, and the command line.
 
-use sluicegate::config;
-use sluicegate::import::import_file;
+use sluicegate_config as config;
+use sluicegate_import::import_file;
 
 use crate::support::{Run, Scratch};
 

@@ -1,7 +1,7 @@
 //! No text of an imported file is read as YAML.
 
-use sluicegate::config;
-use sluicegate::import::{FindingKind, import_file};
+use sluicegate_config as config;
+use sluicegate_import::{FindingKind, import_file};
 
 use crate::support::Scratch;
 

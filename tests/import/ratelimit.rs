@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use sluicegate::config;
-use sluicegate::import::{import_file, import_files};
+use sluicegate_config as config;
+use sluicegate_import::{import_file, import_files};
 
 use crate::cases::{check_cases, list_cases};
 use crate::random_site::Dice;

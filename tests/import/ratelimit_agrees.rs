@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use http::Request;
 use prost::Message;
 use serde_yaml::Value;
-use sluicegate::import::{FindingKind, Imported, import_file};
+use sluicegate_import::{FindingKind, Imported, import_file};
 
 use crate::random_site::Dice;
 use crate::ratelimit_model::{Descriptor, FoundLimit, ModelLimit, ModelTree, random_descriptor};

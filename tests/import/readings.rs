@@ -1,6 +1,6 @@
 //! Directives with an effect that is not the obvious one: addresses of clients, names of servers, upstreams, TLS.
 
-use sluicegate::import::{Imported, import_file};
+use sluicegate_import::{Imported, import_file};
 
 use crate::support::Scratch;
 

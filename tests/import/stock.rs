@@ -1,6 +1,6 @@
 //! The report of an nginx.conf as Debian installs it, with a service of its own in `sites-enabled`.
 
-use sluicegate::import::{FindingKind, Imported, import_file};
+use sluicegate_import::{FindingKind, Imported, import_file};
 
 use crate::support::Scratch;
 

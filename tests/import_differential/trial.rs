@@ -2,7 +2,7 @@
 
 use std::mem::{Discriminant, discriminant};
 
-use sluicegate::import::{ImportReport, import_file};
+use sluicegate_import::{ImportReport, import_file};
 
 use crate::backend::Backend;
 use crate::conf::{Conf, Places};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm, KeyPart, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
-use sluicegate::limit::{Limit, Units};
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{
+    self as model, Algorithm, KeyPart, LeakyBucketRate, LimitId, Rate, TokenBucketRate, WindowAlign,
+};
 
 use crate::support::*;
 
@@ -108,7 +109,7 @@ fn with_other_sizes(algorithm: &Algorithm, sizes: u64) -> Option<Algorithm> {
 
 /// Half of the buckets warm up, half of the queues have `fair_by`, half of all limits have a tier, and half of the
 /// buckets a view.
-pub fn any_limit() -> impl Strategy<Value = config::LimitConfig> {
+pub fn any_limit() -> impl Strategy<Value = model::LimitConfig> {
     let warm_up = proptest::option::of((1..5000u64).prop_map(Duration::from_millis));
     let tier = proptest::option::of(any_rates());
     let flags = (any::<bool>(), proptest::bool::weighted(0.15));
@@ -118,7 +119,7 @@ pub fn any_limit() -> impl Strategy<Value = config::LimitConfig> {
             let is_queue = matches!(algorithm, Algorithm::LeakyBucket { .. });
             let is_bucket = is_queue || matches!(algorithm, Algorithm::TokenBucket { .. });
             let tier = tier.map(|rates| ("other".to_owned(), Some(with_rates(&algorithm, rates))));
-            config::LimitConfig {
+            model::LimitConfig {
                 warm_up: warm_up.filter(|_| is_bucket),
                 fair_by: if is_queue && fair { vec![KeyPart::Account] } else { vec![] },
                 tiers: tier.into_iter().collect(),
@@ -134,6 +135,6 @@ pub fn any_limit() -> impl Strategy<Value = config::LimitConfig> {
     )
 }
 
-pub fn gate_of(configs: &[config::LimitConfig]) -> Gate {
+pub fn gate_of(configs: &[model::LimitConfig]) -> Gate {
     Gate::new(configs.iter().map(|config| Arc::new(Limit::new(LimitId(0), config, 1000))).collect())
 }

@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{LimitDemand, RateDecision};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, Algorithm};
+use sluicegate_base::clock::Now;
+use sluicegate_model::{self as model, Algorithm};
 
 use crate::any::{RandomRequest, any_limit, any_traffic, gate_of};
 use crate::support::*;
 
-fn has_exact_retry(limit: &config::LimitConfig) -> bool {
+fn has_exact_retry(limit: &model::LimitConfig) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::Concurrency { .. })
 }
 
@@ -27,7 +27,7 @@ fn visible_state(gate: &Gate, at: u64) -> (Vec<RateDecision>, Vec<usize>, usize)
 }
 
 /// Slots with a queue are among them.
-fn any_chained_limit() -> impl Strategy<Value = config::LimitConfig> {
+fn any_chained_limit() -> impl Strategy<Value = model::LimitConfig> {
     prop_oneof![
         5 => any_limit(),
         1 => (1..5u32, 1..4u64).prop_map(|(max, queue)| config(slots(max, queue, None))),
@@ -97,7 +97,7 @@ proptest! {
         limits in proptest::collection::vec(any_limit().prop_filter("never waits", has_exact_retry), 1..5),
         traffic in any_traffic(),
     ) {
-        let quotas = limits.iter().flat_map(config::LimitConfig::algorithm_variants).flat_map(Algorithm::rate_quotas);
+        let quotas = limits.iter().flat_map(model::LimitConfig::algorithm_variants).flat_map(Algorithm::rate_quotas);
         let most = quotas.map(|(_, quota)| quota).min().unwrap_or(1);
         let gate = gate_of(&limits);
         let passes = |at: u64, request: &RandomRequest| match judge(&gate, at, request).verdict {

@@ -1,9 +1,9 @@
 //! Limits in a dry run are judged on their own counters and never act.
 
 use sluicegate::admission::chain::{LimitDemand, RateDecision};
-use sluicegate::base::clock::Now;
-use sluicegate::config::Algorithm;
-use sluicegate::limit::LimitOutcome;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::Algorithm;
 
 use crate::support::*;
 

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainCause, ChainRejection, LimitDemand};
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm};
-use sluicegate::limit::{Limit, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{self as model, Algorithm, LimitId};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep_until};
 
@@ -236,8 +235,8 @@ fn the_cap_on_all_waiters_is_fully_released() {
 #[test]
 fn warm_up_and_turns_go_together() {
     paused(async {
-        let limit = config::LimitConfig {
-            fair_by: vec![config::KeyPart::Account],
+        let limit = model::LimitConfig {
+            fair_by: vec![model::KeyPart::Account],
             warm_up: Some(Duration::from_secs(2)),
             ..config(leaky(10, SECOND, 1, 3))
         };
@@ -301,8 +300,8 @@ proptest! {
         (wait_ms, warm_ms) in (proptest::option::of(1..1500u64), proptest::option::of(1..5000u64)),
         traffic in proptest::collection::vec((0..200 * MS, 0..4u64, 1..4u64), 1..80),
     ) {
-        let limit = config::LimitConfig {
-            fair_by: vec![config::KeyPart::Account],
+        let limit = model::LimitConfig {
+            fair_by: vec![model::KeyPart::Account],
             warm_up: warm_ms.map(Duration::from_millis),
             ..config(leaky_within(units, SECOND, burst, queue, wait_ms.map(Duration::from_millis)))
         };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sluicegate::config::LimitId;
-use sluicegate::limit::Limit;
+use sluicegate_limit::Limit;
+use sluicegate_model::LimitId;
 
 use crate::support::*;
 

@@ -1,6 +1,6 @@
 //! Plain reference models of the windows, written from the contract alone: lists of admitted units and their times.
 
-use sluicegate::config::WindowAlign;
+use sluicegate_model::WindowAlign;
 
 /// Admitted units, oldest first: (moment, cost). Time that goes back counts as standing still.
 #[derive(Default)]

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainRejection, LimitDemand};
-use sluicegate::base::clock::Now;
-use sluicegate::limit::Limit;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
 
 use crate::any::{any_limit, any_traffic, gate_of};
 use crate::support::*;

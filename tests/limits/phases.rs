@@ -6,10 +6,10 @@ use sluicegate::admission::chain::{
     Chain, ChainCause, ChainMode, ChainVerdict, Charge, Decisions, LimitDemand, Look, PendingStore,
     WaitingCap,
 };
-use sluicegate::base::clock::Now;
-use sluicegate::config::OnFailure;
-use sluicegate::limit::{Limit, LimitOutcome};
 use sluicegate::shared::{SharedKey, SharedLimit};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::OnFailure;
 
 use crate::support::*;
 
@@ -22,8 +22,8 @@ fn judge_unserved<M: ChainMode>(gate: &Gate, decisions: &mut Decisions) -> Chain
 /// A bucket of three here, and one of five in the store.
 fn chain_with_store() -> Chain {
     let (here, stored) = (limit(token(1, DAY, 3)), config(token(1, DAY, 5)));
-    let shared = Arc::new(SharedLimit::new(sluicegate::config::LimitId(1), &stored, OnFailure::Allow, 10));
-    let stored = Arc::new(Limit::new(sluicegate::config::LimitId(1), &stored, 10));
+    let shared = Arc::new(SharedLimit::new(sluicegate_model::LimitId(1), &stored, OnFailure::Allow, 10));
+    let stored = Arc::new(Limit::new(sluicegate_model::LimitId(1), &stored, 10));
     Chain::new(vec![here, stored]).with_shared(&[None, Some(shared)])
 }
 

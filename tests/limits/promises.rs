@@ -6,22 +6,19 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{LimitDemand, WaitingCap};
-use sluicegate::base::clock::{ClockShift, Now};
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm, KeyPart, WindowAlign};
-use sluicegate::limit::{Decision, Limit, LimitOutcome, Units};
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
+use sluicegate_model::{self as model, Algorithm, KeyPart, LimitId, WindowAlign};
 
 use crate::any::{any_limit, any_traffic, gate_of};
 use crate::support::*;
 
 /// The algorithm with `fair_by`, with `warm_up`, with both and with neither.
-fn variants_of(algorithm: &Algorithm, warm_up: Duration) -> Vec<config::LimitConfig> {
+fn variants_of(algorithm: &Algorithm, warm_up: Duration) -> Vec<model::LimitConfig> {
     let plain = config(algorithm.clone());
-    let warm = config::LimitConfig { warm_up: Some(warm_up), ..plain.clone() };
-    let turns = |limit: &config::LimitConfig| config::LimitConfig {
-        fair_by: vec![KeyPart::Account],
-        ..limit.clone()
-    };
+    let warm = model::LimitConfig { warm_up: Some(warm_up), ..plain.clone() };
+    let turns =
+        |limit: &model::LimitConfig| model::LimitConfig { fair_by: vec![KeyPart::Account], ..limit.clone() };
     match algorithm {
         Algorithm::TokenBucket { .. } => vec![plain, warm],
         Algorithm::LeakyBucket { .. } => vec![turns(&plain), turns(&warm), plain, warm],
@@ -72,7 +69,7 @@ proptest! {
         back in proptest::collection::vec(prop_oneof![2 => Just(0), 1 => 0..3 * SECOND, 1 => Just(START)], 120),
     ) {
         // A dry run accepts requests without taking their units.
-        let limit = config::LimitConfig { dry_run: false, ..limit };
+        let limit = model::LimitConfig { dry_run: false, ..limit };
         let (gate, twin) = (gate_of(slice::from_ref(&limit)), gate_of(&[limit]));
         let (mut at, mut last) = (START, 0);
         for (request, back) in traffic.iter().zip(back) {

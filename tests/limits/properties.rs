@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::LimitDemand;
-use sluicegate::base::clock::Now;
-use sluicegate::limit::Limit;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::chain::{ChainCause, LimitDemand, WaitingCap, WaitingRequest};
-use sluicegate::base::clock::Now;
-use sluicegate::config::Algorithm;
+use sluicegate_base::clock::Now;
+use sluicegate_model::Algorithm;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -32,7 +32,7 @@ impl Scene {
 
     /// Request `number` arrives now; `None` if it is rejected.
     fn arrive(&self, number: u64) -> Option<JoinHandle<()>> {
-        let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
+        let ask = |_: &sluicegate_limit::Limit| LimitDemand::Units(units(1, 1));
         let judgement = self.gate.chain.judge_request(Now::read_clock(), &self.gate.waiting, ask);
         let Verdict::Admit(mut permit) = judgement.verdict else { return None };
         let (left, start) = (self.left.clone(), self.start);
@@ -106,7 +106,7 @@ fn r042_no_request_is_queued_beyond_max_wait() {
         let accepted = (0..5).filter_map(|number| scene.arrive(number)).count();
         assert_eq!(accepted, 3);
         let limit = &scene.gate.chain;
-        let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
+        let ask = |_: &sluicegate_limit::Limit| LimitDemand::Units(units(1, 1));
         let rejection = rejected(limit.judge_request(Now::read_clock(), &scene.gate.waiting, ask));
         assert_eq!((rejection.cause, rejection.retry_after_ns), (ChainCause::Queue, Some(SECOND)));
         scene.sleep_until_ms(10_000).await;
@@ -148,7 +148,7 @@ fn the_longest_of_several_waits_counts() {
         let slow = limit(leaky(1, SECOND, 1, 5));
         let scene = Scene::with_gate(Gate::new(vec![limit(leaky(10, SECOND, 1, 5)), slow.clone()]));
         (0..3).for_each(|number| drop(scene.arrive(number)));
-        let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
+        let ask = |_: &sluicegate_limit::Limit| LimitDemand::Units(units(1, 1));
         let permit = admitted(scene.gate.chain.judge_request(Now::read_clock(), &scene.gate.waiting, ask));
         assert_eq!(permit.wait_ns(), 3 * SECOND);
         let Accepted::Queued(queued) = &permit else { panic!("it waits") };
@@ -164,7 +164,7 @@ fn a_dropped_wait_leaves_the_queue() {
     paused(async {
         let scene = Scene::new(leaky(10, SECOND, 1, 5));
         drop(scene.arrive(0));
-        let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
+        let ask = |_: &sluicegate_limit::Limit| LimitDemand::Units(units(1, 1));
         let mut permit =
             admitted(scene.gate.chain.judge_request(Now::read_clock(), &scene.gate.waiting, ask));
         drop(scene.arrive(2));
@@ -187,7 +187,7 @@ fn the_process_wide_cap_rejects_without_a_charge() {
         gate.waiting = Arc::new(WaitingCap::new(2));
         let scene = Scene::with_gate(gate);
         assert_eq!((0..5).filter_map(|number| scene.arrive(number)).count(), 3);
-        let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
+        let ask = |_: &sluicegate_limit::Limit| LimitDemand::Units(units(1, 1));
         let judgement = scene.gate.chain.judge_request(Now::read_clock(), &scene.gate.waiting, ask);
         assert_eq!(judgement.decisions[0].decision.remaining, 7);
         assert_eq!(rejected(judgement).cause, ChainCause::Overload);
@@ -205,7 +205,7 @@ fn large_heads_count_several_times() {
         gate.waiting = Arc::new(WaitingCap::new(6));
         let judge = |bytes: usize| {
             let head = || bytes;
-            let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
+            let ask = |_: &sluicegate_limit::Limit| LimitDemand::Units(units(1, 1));
             let waiter = WaitingRequest::new(&gate.waiting, &head);
             match gate.chain.judge_request(Now::read_clock(), waiter, ask).verdict {
                 Verdict::Admit(accepted) => Some(accepted),
@@ -238,7 +238,7 @@ fn large_heads_count_several_times() {
 fn a_judgement_lets_waiters_with_late_timers_go() {
     paused(async {
         let scene = Scene::new(leaky(10, SECOND, 1, 2));
-        let ask = |_: &sluicegate::limit::Limit| LimitDemand::Units(units(1, 1));
+        let ask = |_: &sluicegate_limit::Limit| LimitDemand::Units(units(1, 1));
         let judge = |at: Now| scene.gate.chain.judge_request(at, &scene.gate.waiting, ask);
         let now = Now::read_clock();
         let mut permits: Vec<_> = (0..3).map(|_| admitted(judge(now))).collect();

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{LimitDemand, RateDecision, WaitingRequest};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, WindowAlign};
-use sluicegate::limit::Limit;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_model::{self as model, WindowAlign};
 use tokio::time::{sleep, timeout};
 
 use crate::any::gate_of;
@@ -20,7 +20,7 @@ fn judge(gate: &Gate, cost: u64, max_wait_ms: u64) -> Verdict {
     let ask = |limit: &Limit| {
         LimitDemand::Units(units(
             1,
-            if matches!(limit.config.algorithm, config::Algorithm::Concurrency { .. }) { 1 } else { cost },
+            if matches!(limit.config.algorithm, model::Algorithm::Concurrency { .. }) { 1 } else { cost },
         ))
     };
     gate.chain.judge_request(Now::read_clock(), waiter, ask).verdict
@@ -37,7 +37,7 @@ fn visible_state(gate: &Gate) -> (Vec<RateDecision>, Vec<usize>, usize) {
     (decisions, limits.iter().map(|limit| limit.waiter_count()).collect(), gate.waiting.count_waiting())
 }
 
-fn any_named_limit() -> impl Strategy<Value = config::LimitConfig> {
+fn any_named_limit() -> impl Strategy<Value = model::LimitConfig> {
     let max_wait = || prop::option::of((1..800_u64).prop_map(Duration::from_millis));
     let algorithm = prop_oneof![
         2 => (1..4_u32, 0..3_u64, max_wait()).prop_map(|(max, queue, wait)| slots(max, queue, wait)),
@@ -48,7 +48,7 @@ fn any_named_limit() -> impl Strategy<Value = config::LimitConfig> {
         1 => (2..9_u64).prop_map(|units| log(units, SECOND)),
     ];
     (algorithm, prop::bool::weighted(0.15))
-        .prop_map(|(algorithm, dry_run)| config::LimitConfig { dry_run, ..config(algorithm) })
+        .prop_map(|(algorithm, dry_run)| model::LimitConfig { dry_run, ..config(algorithm) })
 }
 
 proptest! {

@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{Chain, LimitDemand};
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{
-    self, Algorithm, ChargeConfig, ChargedUnits, KeyPart, LeakyBucketRate, MissingUnits, OverrunAction,
-    Reserve, ResponseSet, TokenBucketRate, WindowAlign,
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_model::{
+    self as model, Algorithm, ChargeConfig, ChargedUnits, KeyPart, LeakyBucketRate, LimitId, MissingUnits,
+    OverrunAction, Reserve, ResponseSet, TokenBucketRate, WindowAlign,
 };
-use sluicegate::limit::Limit;
 
 use crate::support::*;
 
 impl Gate {
     /// The gate after a reload at `at` to the limit `config`.
-    pub fn reloaded(&self, at: u64, config: &config::LimitConfig, max_keys: usize) -> Gate {
+    pub fn reloaded(&self, at: u64, config: &model::LimitConfig, max_keys: usize) -> Gate {
         let limit =
             Arc::new(Limit::continue_from(Some(&self.chain.limits()[0]), LimitId(0), config, max_keys));
         limit.apply_params(&|| Now(START + at));
@@ -71,7 +70,7 @@ fn a_key_that_is_idle_is_as_if_new_after_any_change() {
 
 #[test]
 fn a_dry_run_remembers_requests_that_would_have_waited() {
-    let dry = |rate| config::LimitConfig { dry_run: true, ..config(leaky(rate, SECOND, 1, 5)) };
+    let dry = |rate| model::LimitConfig { dry_run: true, ..config(leaky(rate, SECOND, 1, 5)) };
     let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &dry(10), 1000))]);
     (0..9).for_each(|_| assert!(gate.ask(0, 1, 1).0));
     let next = gate.reloaded(50 * MS, &dry(1), 1000);
@@ -183,7 +182,7 @@ fn slots_are_released_to_the_current_counters() {
 }
 
 /// Five units a day, settled in these.
-fn charging(units: &[ChargedUnits], counts_kib: bool) -> config::LimitConfig {
+fn charging(units: &[ChargedUnits], counts_kib: bool) -> model::LimitConfig {
     let charge = ChargeConfig {
         when: None,
         clear: ResponseSet::default(),
@@ -193,7 +192,7 @@ fn charging(units: &[ChargedUnits], counts_kib: bool) -> config::LimitConfig {
         over: OverrunAction::Finish,
         counts_kib,
     };
-    config::LimitConfig { charge: Some(charge), ..config(token(5, DAY, 5)) }
+    model::LimitConfig { charge: Some(charge), ..config(token(5, DAY, 5)) }
 }
 
 #[test]
@@ -211,10 +210,10 @@ fn another_limit_starts_fresh() {
     let sliding_10 = config(sliding(5, DAY, 10));
     let others = [
         (leaky.clone(), config(token(1, DAY, 5))),
-        (leaky.clone(), config::LimitConfig { name: "other".into(), ..leaky.clone() }),
-        (leaky.clone(), config::LimitConfig { key: vec![KeyPart::Account], ..leaky.clone() }),
-        (leaky.clone(), config::LimitConfig { fair_by: vec![KeyPart::Account], ..leaky.clone() }),
-        (leaky.clone(), config::LimitConfig { warm_up: Some(Duration::from_secs(1)), ..leaky }),
+        (leaky.clone(), model::LimitConfig { name: "other".into(), ..leaky.clone() }),
+        (leaky.clone(), model::LimitConfig { key: vec![KeyPart::Account], ..leaky.clone() }),
+        (leaky.clone(), model::LimitConfig { fair_by: vec![KeyPart::Account], ..leaky.clone() }),
+        (leaky.clone(), model::LimitConfig { warm_up: Some(Duration::from_secs(1)), ..leaky }),
         (fixed, config(crate::support::fixed(5, DAY, WindowAlign::Clock))),
         (sliding_10.clone(), config(sliding(5, DAY, 20))),
         (sliding_10, config(sliding(5, DAY, 5))),
@@ -238,11 +237,11 @@ fn rates_and_tiers_are_recognised() {
     assert_eq!(gate.take(0, 9), 5);
     let daily = gate.changed(0, Algorithm::TokenBucket { rates: vec![one(8, DAY)] });
     assert_eq!(daily.take(0, 9), 3, "the day's counter, not the second's");
-    let tiered = |tiers| config::LimitConfig { tiers, ..config(token(1, DAY, 5)) };
+    let tiered = |tiers| model::LimitConfig { tiers, ..config(token(1, DAY, 5)) };
     let own = |burst| Some(token(1, DAY, burst));
     let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &tiered(vec![("b".into(), own(7))]), 1000))]);
     let spend = |gate: &Gate, variant| {
-        let ask = |_: &Limit| LimitDemand::Units(sluicegate::limit::Units { variant, ..units(1, 1) });
+        let ask = |_: &Limit| LimitDemand::Units(sluicegate_limit::Units { variant, ..units(1, 1) });
         (0..9)
             .filter(|_| match gate.chain.judge_request(Now(START), &gate.waiting, ask).verdict {
                 Verdict::Admit(mut permit) => {

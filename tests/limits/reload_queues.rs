@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::chain::LimitDemand;
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm, KeyPart};
-use sluicegate::limit::{Limit, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{self as model, Algorithm, KeyPart, LimitId};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep_until};
 
@@ -31,9 +30,9 @@ impl Scene {
         Scene { gates, fair, start: Instant::now(), left: Rc::default() }
     }
 
-    fn config(algorithm: Algorithm, fair: bool) -> config::LimitConfig {
+    fn config(algorithm: Algorithm, fair: bool) -> model::LimitConfig {
         let fair_by = if fair { vec![KeyPart::Account] } else { vec![] };
-        config::LimitConfig { fair_by, ..config(algorithm) }
+        model::LimitConfig { fair_by, ..config(algorithm) }
     }
 
     fn reload(&self, algorithm: Algorithm) {
@@ -175,7 +174,7 @@ fn a_hundred_reloads_lose_no_request_and_keep_the_order() {
 #[test]
 fn a_cold_queue_is_converted_as_well() {
     paused(async {
-        let config = |rate| config::LimitConfig {
+        let config = |rate| model::LimitConfig {
             warm_up: Some(Duration::from_secs(1)),
             ..config(leaky(rate, SECOND, 1, 20))
         };

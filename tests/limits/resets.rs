@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::LimitDemand;
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, LimitId, WindowAlign};
-use sluicegate::limit::{KeyReset, Limit, ResetFault};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{KeyReset, Limit, ResetFault};
+use sluicegate_model::{self as model, LimitId, WindowAlign};
 use tokio::time::{Duration, sleep};
 
 use crate::properties::bound_holds;
@@ -82,7 +82,7 @@ fn play(twins: &mut Twins, traffic: &[(u64, u64, usize)]) -> Result<(), TestCase
     Ok(())
 }
 
-fn algorithm(kind: usize, units: u64, burst: u64) -> config::Algorithm {
+fn algorithm(kind: usize, units: u64, burst: u64) -> model::Algorithm {
     match kind {
         0 => token(units, SECOND, burst),
         1 => leaky(units, SECOND, burst, 0),
@@ -167,12 +167,12 @@ fn a_warm_key_stays_warm() {
 #[test]
 fn a_tier_is_reset_alone() {
     let tiers = vec![("gold".to_owned(), Some(token(1, DAY, 2))), ("staff".to_owned(), None)];
-    let limit = Limit::new(LimitId(0), &config::LimitConfig { tiers, ..config(token(1, DAY, 1)) }, 1000);
+    let limit = Limit::new(LimitId(0), &model::LimitConfig { tiers, ..config(token(1, DAY, 1)) }, 1000);
     assert_eq!((limit.rates_of(None), limit.rates_of(Some("gold"))), (Some(0..2), Some(1..2)));
     assert_eq!((limit.rates_of(Some("staff")), limit.rates_of(Some("silver"))), (None, None));
     let gate = Gate::new(vec![Arc::new(limit)]);
     let passes = |variant| {
-        let units = sluicegate::limit::Units { variant, ..units(1, 1) };
+        let units = sluicegate_limit::Units { variant, ..units(1, 1) };
         let judged = gate.chain.judge_request(Now(START), &gate.waiting, |_| LimitDemand::Units(units));
         let Verdict::Admit(mut permit) = judged.verdict else { return false };
         permit.keep_charges();

@@ -4,22 +4,23 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{LimitDemand, RateDecision};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, LimitId};
-use sluicegate::limit::{Limit, LimitOutcome};
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::{self as model, LimitId};
 
 use crate::any::{RandomRequest, any_limit, any_rates, any_traffic, with_rates};
 use crate::model::TokenModel;
 use crate::support::*;
 
-fn at(id: usize, config: &config::LimitConfig) -> Arc<Limit> {
+fn at(id: usize, config: &model::LimitConfig) -> Arc<Limit> {
     Arc::new(Limit::new(LimitId(id), config, 1000))
 }
 
 /// A limit at `id` and its shadow behind it.
-fn pair(id: usize, live: &config::LimitConfig, shadow: config::LimitConfig) -> [Arc<Limit>; 2] {
-    let live = config::LimitConfig { shadow: Some(LimitId(id + 1)), ..live.clone() };
-    let shadow = config::LimitConfig { dry_run: true, shadow_of: Some(LimitId(id)), ..shadow };
+fn pair(id: usize, live: &model::LimitConfig, shadow: model::LimitConfig) -> [Arc<Limit>; 2] {
+    let live = model::LimitConfig { shadow: Some(LimitId(id + 1)), ..live.clone() };
+    let shadow = model::LimitConfig { dry_run: true, shadow_of: Some(LimitId(id)), ..shadow };
     [at(id, &live), at(id + 1, &shadow)]
 }
 
@@ -42,11 +43,11 @@ proptest! {
         rates in any_rates(),
         traffic in any_traffic(),
     ) {
-        let live = config::LimitConfig { dry_run: false, tiers: vec![], ..live };
-        let shadow = config::LimitConfig { algorithm: with_rates(&live.algorithm, rates), ..live.clone() };
-        let alone = Gate::new(vec![at(0, &config::LimitConfig { dry_run: true, ..shadow.clone() })]);
+        let live = model::LimitConfig { dry_run: false, tiers: vec![], ..live };
+        let shadow = model::LimitConfig { algorithm: with_rates(&live.algorithm, rates), ..live.clone() };
+        let alone = Gate::new(vec![at(0, &model::LimitConfig { dry_run: true, ..shadow.clone() })]);
         let both = Gate::new(pair(0, &live, shadow).into());
-        let concurrency = matches!(live.algorithm, config::Algorithm::Concurrency { .. });
+        let concurrency = matches!(live.algorithm, model::Algorithm::Concurrency { .. });
         let mut now = START;
         for request in traffic.iter().filter(|_| !concurrency) {
             now += request.gap;

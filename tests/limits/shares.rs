@@ -6,12 +6,13 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use http_body::SizeHint;
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, Algorithm, LimitId};
-use sluicegate::limit::{Limit, LimitOutcome, Units};
 use sluicegate::proxy::gateway::Gateway;
 use sluicegate::proxy::judge::{self, JudgeMode, RequestFacts, RequestHead};
 use sluicegate::request::client::Client;
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_limit::{Limit, LimitOutcome, Units};
+use sluicegate_model::{self as model, Algorithm, LimitId};
 
 use crate::any::{any_limit, any_traffic};
 use crate::support::*;
@@ -51,7 +52,7 @@ fn admits(gateway: &Gateway, key: usize) -> bool {
         headers: &headers,
         authority: None,
         client: Client { ip: [10, 0, 0, 1].into(), trusted_peer: false },
-        scheme: config::Scheme::Http,
+        scheme: model::Scheme::Http,
         listener: None,
         received: Now(START),
         is_websocket_connect: false,
@@ -100,9 +101,9 @@ proptest! {
     /// that it acts on.
     #[test]
     fn unenforced_keys_are_judged_as_by_a_dry_run(limit in any_limit(), traffic in any_traffic()) {
-        let limit = config::LimitConfig { dry_run: false, ..limit };
-        let build = |config: &config::LimitConfig| Gate::new(vec![Arc::new(Limit::new(LimitId(0), config, 1000))]);
-        let (mixed, dry) = (build(&limit), build(&config::LimitConfig { dry_run: true, ..limit.clone() }));
+        let limit = model::LimitConfig { dry_run: false, ..limit };
+        let build = |config: &model::LimitConfig| Gate::new(vec![Arc::new(Limit::new(LimitId(0), config, 1000))]);
+        let (mixed, dry) = (build(&limit), build(&model::LimitConfig { dry_run: true, ..limit.clone() }));
         let mut now = START;
         let mut held = Vec::new();
         for request in traffic {

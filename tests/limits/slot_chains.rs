@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainCause, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, KeyPart, LimitId};
-use sluicegate::limit::Limit;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_model::{self as model, KeyPart, LimitId};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::*;
 
 /// Slots by `parts` parts of a key.
-fn keyed(algorithm: config::Algorithm, parts: usize) -> Arc<Limit> {
+fn keyed(algorithm: model::Algorithm, parts: usize) -> Arc<Limit> {
     let key = if parts == 0 { vec![KeyPart::Global] } else { vec![KeyPart::Ip; parts] };
-    Arc::new(Limit::new(LimitId(0), &config::LimitConfig { key, ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(LimitId(0), &model::LimitConfig { key, ..config(algorithm) }, 1000))
 }
 
 fn gate_of(limits: &[&Arc<Limit>], waiting: &Arc<WaitingCap>) -> Rc<Gate> {

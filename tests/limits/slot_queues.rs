@@ -7,15 +7,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use sluicegate::admission::chain::{ChainCause, ChainRejection, Decisions, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, LimitId};
-use sluicegate::limit::{Limit, LimitOutcome, SlotOutcome, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, LimitOutcome, SlotOutcome, Units};
+use sluicegate_model::{self as model, LimitId};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
 
-pub fn gate(algorithm: config::Algorithm, is_fair: bool) -> Gate {
+pub fn gate(algorithm: model::Algorithm, is_fair: bool) -> Gate {
     Gate::new(vec![if is_fair { fair(algorithm) } else { limit(algorithm) }])
 }
 
@@ -199,7 +199,7 @@ fn who_leaves_before_its_slot_gets_its_charge_back() {
 fn a_displaced_waiter_is_told_even_if_its_key_is_gone() {
     paused(async {
         let config =
-            config::LimitConfig { fair_by: vec![config::KeyPart::Account], ..config(slots(1, 2, None)) };
+            model::LimitConfig { fair_by: vec![model::KeyPart::Account], ..config(slots(1, 2, None)) };
         let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config, 1))]);
         let holder = judge(&gate, 7).unwrap();
         let (first, mut newest) = (judge(&gate, 7).unwrap(), judge(&gate, 7).unwrap());
@@ -275,7 +275,7 @@ fn a_dry_run_counts_waits_and_rejections() {
 #[test]
 fn more_slots_of_an_adaptive_limit_wake_the_waiters_of_every_key() {
     paused(async {
-        let algorithm = config::Algorithm::Concurrency { min: Some(2), max: 50, queue: 9, max_wait: None };
+        let algorithm = model::Algorithm::Concurrency { min: Some(2), max: 50, queue: 9, max_wait: None };
         let limit = Arc::new(Limit::new(LimitId(0), &config(algorithm), 1000));
         let gate = Gate::new(vec![limit.clone()]);
         let judge = |key| {

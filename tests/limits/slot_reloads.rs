@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::chain::LimitDemand;
-use sluicegate::base::clock::Now;
-use sluicegate::config::{Algorithm, LimitConfig, LimitId};
-use sluicegate::limit::Limit;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_model::{Algorithm, LimitConfig, LimitId};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 

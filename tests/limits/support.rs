@@ -8,14 +8,13 @@ use sluicegate::admission::chain::{
     Chain, ChainMode, ChainPermit, ChainRejection, ChainVerdict, Charge, Decisions, LimitDemand, Look,
     Queued, WaitingCap, WaitingRequest,
 };
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{
-    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
-    WindowAlign,
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{Decision, Limit, Units};
+use sluicegate_model::{
+    self as model, Algorithm, Cost, KeyPart, LeakyBucketRate, LimitId, MissingKey, OnRejectPatch, Rate,
+    TokenBucketRate, WindowAlign,
 };
-use sluicegate::limit::table::CounterKey;
-use sluicegate::limit::{Decision, Limit, Units};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
@@ -78,8 +77,8 @@ pub fn slots(max: u32, queue: u64, max_wait: Option<Duration>) -> Algorithm {
     Algorithm::Concurrency { min: None, max, queue, max_wait }
 }
 
-pub fn config(algorithm: Algorithm) -> config::LimitConfig {
-    config::LimitConfig {
+pub fn config(algorithm: Algorithm) -> model::LimitConfig {
+    model::LimitConfig {
         name: "test".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
@@ -92,7 +91,7 @@ pub fn config(algorithm: Algorithm) -> config::LimitConfig {
         warm_up: None,
         cost: Cost::Header {
             name: http::HeaderName::from_static("cost"),
-            invalid: sluicegate::config::InvalidCost::One,
+            invalid: sluicegate_model::InvalidCost::One,
         },
         charge: None,
         methods: vec![],
@@ -111,20 +110,20 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 pub fn dry(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(LimitId(0), &config::LimitConfig { dry_run: true, ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(LimitId(0), &model::LimitConfig { dry_run: true, ..config(algorithm) }, 1000))
 }
 
 /// A limit with `warm_up`, in ns.
 pub fn warm(algorithm: Algorithm, warm_up: u64) -> Arc<Limit> {
     let warm_up = Some(Duration::from_nanos(warm_up));
-    Arc::new(Limit::new(LimitId(0), &config::LimitConfig { warm_up, ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(LimitId(0), &model::LimitConfig { warm_up, ..config(algorithm) }, 1000))
 }
 
 /// A limit with `fair_by`.
 pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit::new(
         LimitId(0),
-        &config::LimitConfig { fair_by: vec![KeyPart::Account], ..config(algorithm) },
+        &model::LimitConfig { fair_by: vec![KeyPart::Account], ..config(algorithm) },
         1000,
     ))
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use sluicegate::admission::chain::{Chain, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::limit::{Limit, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, Units};
 
 use crate::support::*;
 

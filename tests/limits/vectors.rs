@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::chain::{Chain, ChainCause, LimitDemand};
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm, TokenBucketRate};
-use sluicegate::limit::{Limit, LimitOutcome};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::{self as model, Algorithm, LimitId, TokenBucketRate};
 
 use crate::support::*;
 
@@ -359,7 +358,7 @@ fn huge_buckets_are_exact() {
 
 #[test]
 fn a_full_table_shares_and_never_refills() {
-    let config = config::LimitConfig { ..config(token(1, 60 * SECOND, 1)) };
+    let config = model::LimitConfig { ..config(token(1, 60 * SECOND, 1)) };
     let limit = Arc::new(Limit::new(LimitId(0), &config, 1));
     let gate = Gate { chain: Chain::new(vec![limit.clone()]), ..Gate::one(concurrency(1)) };
     let answers = [1, 1, 2, 2, 1, 3].map(|id| gate.send(0, id, 1).is_ok());

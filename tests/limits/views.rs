@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::LimitDemand;
-use sluicegate::base::clock::{ClockShift, Now};
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm, ViewId};
-use sluicegate::limit::{Limit, LimitOutcome, Units};
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_limit::{Limit, LimitOutcome, Units};
+use sluicegate_model::{self as model, Algorithm, LimitId, ViewId};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
@@ -18,8 +17,8 @@ use crate::model::QueueModel;
 use crate::support::*;
 
 /// A limit with its own numbers and those of further places.
-fn config_of(places: &[Algorithm]) -> config::LimitConfig {
-    config::LimitConfig { views: places[1..].to_vec(), ..config(places[0].clone()) }
+fn config_of(places: &[Algorithm]) -> model::LimitConfig {
+    model::LimitConfig { views: places[1..].to_vec(), ..config(places[0].clone()) }
 }
 
 fn gate_of(places: &[Algorithm]) -> Gate {
@@ -357,7 +356,7 @@ fn a_place_has_a_longest_wait_of_its_own() {
 
 #[test]
 fn a_dry_run_counts_at_every_place_and_never_rejects() {
-    let dry = config::LimitConfig { dry_run: true, ..config_of(&tokens(1, SECOND, &[2, 4])) };
+    let dry = model::LimitConfig { dry_run: true, ..config_of(&tokens(1, SECOND, &[2, 4])) };
     let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &dry, 1000))]);
     let outcome = |place| {
         let judgement = gate.judge_at(place, 0, 1, 1);

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::LimitDemand;
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, Algorithm};
-use sluicegate::limit::Limit;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_model::{self as model, Algorithm, LimitId};
 
 use crate::support::*;
 
@@ -343,7 +342,7 @@ proptest! {
         gaps in proptest::collection::vec(prop_oneof![Just(0), 0..400 * MS, 0..9 * SECOND], 1..100),
     ) {
         let algorithm = leaky(units, SECOND, burst, queue);
-        let dry = config::LimitConfig {
+        let dry = model::LimitConfig {
             dry_run: true, warm_up: Some(Duration::from_nanos(warm_up)), ..config(algorithm.clone())
         };
         let dry = Gate::new(vec![std::sync::Arc::new(Limit::new(LimitId(0), &dry, 1000))]);

@@ -1,8 +1,8 @@
 //! Properties of the window algorithms over random and adversarial traffic, against the plain models.
 
 use proptest::prelude::*;
-use sluicegate::config::WindowAlign;
-use sluicegate::limit::{Decision, LimitOutcome};
+use sluicegate_limit::{Decision, LimitOutcome};
+use sluicegate_model::WindowAlign;
 
 use crate::models_windows::{Admitted, FixedModel};
 use crate::support::*;
@@ -193,9 +193,9 @@ fn a_refund_comes_too_late_for_a_window_that_is_over() {
 #[test]
 fn several_rates_must_all_hold() {
     for mut algorithm in all_windows(300, 60 * SECOND) {
-        let (sluicegate::config::Algorithm::FixedWindow { rates, .. }
-        | sluicegate::config::Algorithm::SlidingWindow { rates, .. }
-        | sluicegate::config::Algorithm::SlidingLog { rates }) = &mut algorithm
+        let (sluicegate_model::Algorithm::FixedWindow { rates, .. }
+        | sluicegate_model::Algorithm::SlidingWindow { rates, .. }
+        | sluicegate_model::Algorithm::SlidingLog { rates }) = &mut algorithm
         else {
             panic!("a window")
         };
@@ -221,10 +221,10 @@ fn extremes_do_not_panic() {
             let gate = Gate::one(algorithm);
             for now in [0, 1, START, u64::MAX - START - 1, u64::MAX - START] {
                 for cost in [0, 1, 2, u64::from(u32::MAX), u64::MAX] {
-                    let ask = |_: &sluicegate::limit::Limit| {
+                    let ask = |_: &sluicegate_limit::Limit| {
                         sluicegate::admission::chain::LimitDemand::Units(units(1, cost))
                     };
-                    let now = sluicegate::base::clock::Now(now.wrapping_add(START));
+                    let now = sluicegate_base::clock::Now(now.wrapping_add(START));
                     let judgement = gate.chain.judge_request(now, &gate.waiting, ask);
                     let outcome = judgement.decisions[0].decision.outcome;
                     assert_eq!(

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use sluicegate::admission::chain::Chain;
-use sluicegate::base::clock;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, WindowAlign};
-use sluicegate::limit::{Limit, LimitOutcome};
+use sluicegate_base::clock;
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::{self as model, LimitId, WindowAlign};
 
 use crate::support::*;
 
 /// The remaining units after each of `count` requests at `at`; `None` for a rejected one.
 fn remaining(gate: &Gate, at: u64, count: usize) -> Vec<Option<u64>> {
-    let one = |(passed, decision): (bool, sluicegate::limit::Decision)| passed.then_some(decision.remaining);
+    let one = |(passed, decision): (bool, sluicegate_limit::Decision)| passed.then_some(decision.remaining);
     (0..count).map(|_| one(gate.ask(at, 1, 1))).collect()
 }
 
@@ -208,7 +207,7 @@ fn a_full_table_shares_and_never_refills() {
 #[test]
 fn a_newcomer_starts_from_the_shared_counter() {
     for algorithm in all_windows(3, 60 * SECOND) {
-        let config = config::LimitConfig { name: "full".into(), ..config(algorithm.clone()) };
+        let config = model::LimitConfig { name: "full".into(), ..config(algorithm.clone()) };
         let limit = Arc::new(Limit::new(LimitId(0), &config, 1));
         let gate = Gate { chain: Chain::new(vec![limit.clone()]), ..Gate::one(concurrency(1)) };
         let begin = (60 * SECOND).wrapping_sub(START % (60 * SECOND));
@@ -218,7 +217,7 @@ fn a_newcomer_starts_from_the_shared_counter() {
         drop(shared);
         // The first key's slot is free a period, or a period and a bucket, after its charge.
         let (_, decision) = gate.ask(begin + 67 * SECOND, 4, 1);
-        let left = if matches!(algorithm, config::Algorithm::FixedWindow { align: WindowAlign::Clock, .. }) {
+        let left = if matches!(algorithm, model::Algorithm::FixedWindow { align: WindowAlign::Clock, .. }) {
             2
         } else {
             1

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use sluicegate::admission::operator_bans::NewBan;
-use sluicegate::base::clock::Now;
-use sluicegate::base::wall_clock;
-use sluicegate::config;
-use sluicegate::limit::snapshot::write_snapshot;
 use sluicegate::proxy::gateway::{Gateway as Library, KeyRef, NewGrant};
 use sluicegate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock;
+use sluicegate_config as config;
+use sluicegate_limit::snapshot::write_snapshot;
 
 use crate::support::*;
 

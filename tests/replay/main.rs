@@ -19,11 +19,12 @@ mod live;
 mod nginx;
 mod report_page;
 
-use sluicegate::config;
 use sluicegate::proof::log::LogStream;
 use sluicegate::proof::log::line_format::LogLineFormat;
 use sluicegate::proof::replay::replay_log;
 use sluicegate::proof::replay::report::ReplayReport;
+use sluicegate_config as config;
+use sluicegate_model as model;
 
 /// A configuration with these limits, all of them on `/`.
 pub fn yaml(limits: &str) -> String {
@@ -37,7 +38,7 @@ pub fn yaml(limits: &str) -> String {
     )
 }
 
-pub fn load(yaml: &str) -> config::Config {
+pub fn load(yaml: &str) -> model::Config {
     config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config
 }
 

@@ -1,7 +1,7 @@
 //! Bans that an operator lifts: in the script, and on all gateways.
 
-use sluicegate::base::clock::Now;
 use sluicegate::shared::script::bans::{Ban, BanCursor, StrikeAnswer, StrikeReport};
+use sluicegate_base::clock::Now;
 
 use crate::bans_support::*;
 use crate::link_support::until;

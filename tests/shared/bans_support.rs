@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, share_bans};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, BanKey, Rate};
-use sluicegate::limit::table::CounterKey;
 use sluicegate::observe::metrics::{MetricLabels, Metrics};
 use sluicegate::shared::script::bans;
 use sluicegate::shared::script::bans::{Ban, BanCursor, BanRules, BanUpdate, StrikeAnswer, StrikeReport};
 use sluicegate::shared::{PackedCall, SharedKey, Store};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{self as model, BanKey, Rate};
 use tokio::task::JoinHandle;
 
 use crate::link_support::{settled, single};
@@ -44,8 +44,8 @@ pub fn offence(id: u64, strikes: u32) -> StrikeReport {
     StrikeReport { client: client(id), strikes, age_us: 0 }
 }
 
-pub fn config(rules: &BanRules) -> config::BansConfig {
-    config::BansConfig {
+pub fn config(rules: &BanRules) -> model::BansConfig {
+    model::BansConfig {
         after: Rate {
             units: u64::from(rules.after).try_into().unwrap(),
             period: Duration::from_micros(rules.period_us),
@@ -53,7 +53,7 @@ pub fn config(rules: &BanRules) -> config::BansConfig {
         first: Duration::from_micros(rules.first_us),
         longest: Duration::from_micros(rules.longest_us),
         key: BanKey::Ip,
-        strikes: config::StrikeRules::default(),
+        strikes: model::StrikeRules::default(),
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::config::LimitId;
-use sluicegate::config::{self, OnFailure};
-use sluicegate::limit::table::CounterKey;
-use sluicegate::limit::{Limit, Units};
 use sluicegate::shared::{Session, SharedKey, SharedLimit, StoreRefund};
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{self as model, LimitId, OnFailure};
 
 use crate::link_support::{settled, single, until, with_store};
 use crate::support::fleet::counting_on;
@@ -28,7 +28,7 @@ fn every_slot_of_a_long_chain_is_given_back() {
         let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
-        let named = |n: usize| config::LimitConfig { name: format!("slots-{n}"), ..limit.clone() };
+        let named = |n: usize| model::LimitConfig { name: format!("slots-{n}"), ..limit.clone() };
         let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(LimitId(n), &named(n), 10))).collect();
         let shared_limit = |n| Some(Arc::new(SharedLimit::new(n, &named(n.0), OnFailure::Reject, 10)));
         let shared_limits: Vec<_> = (0..LIMITS).map(LimitId).map(shared_limit).collect();

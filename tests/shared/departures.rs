@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use sluicegate::config::{Algorithm, LeakyBucketRate};
-use sluicegate::limit::LimitOutcome;
 use sluicegate::shared::{LuaScript, ScriptOp, ScriptReply, SharedKey};
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::{Algorithm, LeakyBucketRate};
 
 use crate::limits::rate;
 use crate::script_support::{Shared, ask};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use sluicegate::config::{self, Secret};
 use sluicegate::shared::{KeyGroup, LuaScript, StoreFault};
+use sluicegate_model::{self as model, Secret};
 use tokio::time::sleep;
 
 use crate::link_support::{RedisProcess, ask, echo, packed, settled, single, with_store};
@@ -73,7 +73,7 @@ fn the_minimal_rights_are_those_that_the_scripts_need_and_the_readme_lists() {
 }
 
 /// A server with the minimal user, and the URL by which a gateway names it.
-fn with_user() -> (RedisProcess, config::RedisConfig) {
+fn with_user() -> (RedisProcess, model::RedisConfig) {
     let redis = RedisProcess::start(&[]);
     let words: Vec<_> = ["ACL", "SETUSER", "gateway"].into_iter().chain(USER.split_whitespace()).collect();
     assert_eq!(redis.command(&words), "+OK");

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use sluicegate::config::{self, RedisServers};
 use sluicegate::shared::{KeyGroup, Link, SharedKey, Store, StoreFault};
+use sluicegate_model::{self as model, RedisServers};
 use tokio::time::sleep;
 
 use crate::link_support::{RedisProcess, ask_in, config, echo, settled, until, with_store};
@@ -70,7 +70,7 @@ impl Cluster {
         }
     }
 
-    fn config(&self) -> config::RedisConfig {
+    fn config(&self) -> model::RedisConfig {
         let seed = |node: &RedisProcess| ("127.0.0.1".to_owned(), node.addr.port());
         config(RedisServers::Cluster(self.0.iter().map(seed).collect()))
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Once;
 use std::time::Instant;
 
-use sluicegate::config::{RedisServers, Secret};
+use sluicegate_model::{RedisServers, Secret};
 use tokio::time::sleep;
 
 use crate::link_support::{RedisProcess, ask, echo, settled, single, with_store};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sluicegate::config::{self, RedisServers};
 use sluicegate::shared::{KeyGroup, Link, LuaScript, PackedCall, Store, StoreFault};
+use sluicegate_model::{self as model, RedisServers};
 
 use crate::support::{PATIENCE, Scratch, eventually, free_addr, ms};
 
@@ -19,8 +19,8 @@ pub const ECHO: &str = "redis.call('INCR', KEYS[1]) redis.call('PEXPIRE', KEYS[1
 /// The margin for a busy machine.
 pub const MARGIN: Duration = Duration::from_millis(3000);
 
-pub fn config(servers: RedisServers) -> config::RedisConfig {
-    config::RedisConfig {
+pub fn config(servers: RedisServers) -> model::RedisConfig {
+    model::RedisConfig {
         servers,
         tls: false,
         tls_files: Default::default(),
@@ -33,12 +33,12 @@ pub fn config(servers: RedisServers) -> config::RedisConfig {
     }
 }
 
-pub fn single(addr: SocketAddr) -> config::RedisConfig {
+pub fn single(addr: SocketAddr) -> model::RedisConfig {
     config(RedisServers::Single(addr.ip().to_string(), addr.port()))
 }
 
 /// Runs `test` on a runtime like a worker's, with a supervised store.
-pub fn with_store<F: Future<Output = ()>>(config: &config::RedisConfig, test: impl FnOnce(Arc<Store>) -> F) {
+pub fn with_store<F: Future<Output = ()>>(config: &model::RedisConfig, test: impl FnOnce(Arc<Store>) -> F) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(Default::default()).unwrap();
     let store = Store::new(config, None);

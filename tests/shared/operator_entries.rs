@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate::base::clock::Now;
 use sluicegate::shared::Store;
 use sluicegate::shared::operator_entries::{OperatorEntries, share_entries};
+use sluicegate_base::clock::Now;
 
 use crate::link_support::{settled, single, until};
 use crate::support::{Cluster, Redis, ms};
@@ -224,7 +224,7 @@ fn entries_are_shared_in_a_cluster() {
     let cluster = Cluster::start();
     run(async {
         let seeds = cluster.nodes.iter().map(|node| (node.addr().ip().to_string(), node.addr().port()));
-        let config = crate::link_support::config(sluicegate::config::RedisServers::Cluster(seeds.collect()));
+        let config = crate::link_support::config(sluicegate_model::RedisServers::Cluster(seeds.collect()));
         let gateways = [(); 2].map(|()| Gateway::start_on(Store::new(&config, None), Arc::default()));
         for gateway in &gateways {
             settled(&gateway.store).await;

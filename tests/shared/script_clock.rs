@@ -1,7 +1,7 @@
 //! The store's clock is stepped while limits are busy.
 
-use sluicegate::config::{Algorithm, WindowAlign};
 use sluicegate::shared::ScriptOp;
+use sluicegate_model::{Algorithm, WindowAlign};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_settle::charging;
@@ -113,7 +113,7 @@ fn a_dry_run_thaws_too() {
     let mut counters = Counters::start();
     for algorithm in every_kind() {
         counters.flush();
-        let dry = sluicegate::config::LimitConfig { dry_run: true, ..limit(algorithm) };
+        let dry = sluicegate_model::LimitConfig { dry_run: true, ..limit(algorithm) };
         let shared = Shared::new(vec![dry]);
         let mut would_pass = |now| {
             let verdict = shared.take(&mut counters, &[key(1)], 1, now);

@@ -1,8 +1,8 @@
 //! Refunds of units that a request took and did not use.
 
 use proptest::prelude::*;
-use sluicegate::config::{Algorithm, WindowAlign};
 use sluicegate::shared::{RateAnswer, ScriptOp};
+use sluicegate_model::{Algorithm, WindowAlign};
 
 use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_support::*;
@@ -58,7 +58,7 @@ fn the_newest_charge_is_refunded_in_full() {
 #[test]
 fn an_uncharged_request_has_no_mark() {
     let mut counters = Counters::start();
-    let dry = |algorithm| sluicegate::config::LimitConfig { dry_run: true, ..limit(algorithm) };
+    let dry = |algorithm| sluicegate_model::LimitConfig { dry_run: true, ..limit(algorithm) };
     let shared = Shared::new(vec![dry(token(1, SECOND_NS, 1)), limit(token(1, SECOND_NS, 9))]);
     assert!(taken(&mut counters, &shared, 1, START_US).iter().all(|answer| answer.mark == START_US));
     let answers = taken(&mut counters, &shared, 1, START_US + 1);

@@ -1,7 +1,7 @@
 //! The script and the local engine decide alike on every trace.
 
 use proptest::prelude::*;
-use sluicegate::config::{self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
+use sluicegate_model::{self as model, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
 
 use crate::limits::{config as limit, rate};
 use crate::script_support::*;
@@ -59,12 +59,12 @@ pub fn any_algorithm() -> impl Strategy<Value = Algorithm> {
 }
 
 /// Costs are bounded by the capacity of the smallest rate: greater ones are rejected before.
-pub fn cost_max(configs: &[config::LimitConfig]) -> u64 {
+pub fn cost_max(configs: &[model::LimitConfig]) -> u64 {
     let quotas = configs.iter().flat_map(|config| config.algorithm.rate_quotas());
     quotas.map(|(_, most)| most).min().unwrap_or(1)
 }
 
-fn same(counters: &mut Counters, configs: Vec<config::LimitConfig>, own_keys: bool, requests: &[Request]) {
+fn same(counters: &mut Counters, configs: Vec<model::LimitConfig>, own_keys: bool, requests: &[Request]) {
     counters.flush();
     let shared = Shared::new(configs);
     let local = Local::new(&shared.configs);
@@ -85,7 +85,7 @@ fn check(cases: u32, algorithm: impl Strategy<Value = Algorithm>) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     let chains = proptest::collection::vec((algorithm, proptest::bool::weighted(0.2)), 1..2);
     proptest!(config, |(chain in chains, requests in any_requests(SECOND_US))| {
-        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::LimitConfig { dry_run, ..limit(algorithm) });
+        let configs = chain.into_iter().map(|(algorithm, dry_run)| model::LimitConfig { dry_run, ..limit(algorithm) });
         same(&mut counters.borrow_mut(), configs.collect(), false, &requests);
     });
 }
@@ -121,7 +121,7 @@ fn chains() {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) };
     let chains = proptest::collection::vec((any_algorithm(), proptest::bool::weighted(0.2)), 1..4);
     proptest!(config, |(chain in chains, own in any::<bool>(), requests in any_requests(SECOND_US))| {
-        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::LimitConfig { dry_run, ..limit(algorithm) });
+        let configs = chain.into_iter().map(|(algorithm, dry_run)| model::LimitConfig { dry_run, ..limit(algorithm) });
         same(&mut counters.borrow_mut(), configs.collect(), own, &requests);
     });
 }

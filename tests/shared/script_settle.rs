@@ -10,13 +10,13 @@ use sluicegate::admission::chain::{
     Chain, ChainPermit, ChainVerdict, Charge, Decisions, LimitDemand, Look, WaitingCap,
 };
 use sluicegate::admission::settlement::{ReadingPlan, ResponseReading};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{
-    self, Algorithm, ChargeConfig, ChargedUnits, LimitId, MissingUnits, OverrunAction, Reserve, ResponseSet,
-    StatusRanges, TokenBucketRate, WindowAlign,
-};
-use sluicegate::limit::{Decision, Limit};
 use sluicegate::shared::{CallItem, RateAnswer, ScriptOp, SettleItem, SettledKey};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit};
+use sluicegate_model::{
+    self as model, Algorithm, ChargeConfig, ChargedUnits, LimitId, MissingUnits, OverrunAction, Reserve,
+    ResponseSet, StatusRanges, TokenBucketRate, WindowAlign,
+};
 
 use crate::limits::{self, rate};
 use crate::script_support::*;
@@ -62,7 +62,7 @@ struct Twin<'a> {
     sequence: u64,
 }
 
-pub fn charging(algorithm: Algorithm) -> config::LimitConfig {
+pub fn charging(algorithm: Algorithm) -> model::LimitConfig {
     let charge = ChargeConfig {
         when: None,
         clear: ResponseSet {
@@ -75,7 +75,7 @@ pub fn charging(algorithm: Algorithm) -> config::LimitConfig {
         over: OverrunAction::Finish,
         counts_kib: false,
     };
-    config::LimitConfig { charge: Some(charge), ..limits::config(algorithm) }
+    model::LimitConfig { charge: Some(charge), ..limits::config(algorithm) }
 }
 
 fn up(decision: &Decision) -> Decision {
@@ -86,7 +86,7 @@ fn up(decision: &Decision) -> Decision {
 }
 
 impl<'a> Twin<'a> {
-    fn new(counters: &'a RefCell<Counters>, configs: Vec<config::LimitConfig>) -> Twin<'a> {
+    fn new(counters: &'a RefCell<Counters>, configs: Vec<model::LimitConfig>) -> Twin<'a> {
         counters.borrow_mut().flush();
         let shared = Shared::new(configs);
         let limit = |(index, config)| Arc::new(Limit::new(LimitId(index), config, 1000));
@@ -193,7 +193,7 @@ fn any_steps() -> impl Strategy<Value = Vec<(u64, u64, Step)>> {
 }
 
 /// 1 to 11 units in a period that is divisible by the units and by `buckets`.
-fn any_rate(buckets: u64) -> impl Strategy<Value = config::Rate> {
+fn any_rate(buckets: u64) -> impl Strategy<Value = model::Rate> {
     let unit_us = prop_oneof![Just(1), 2..50u64, Just(SECOND_US), Just(2_333_333)];
     (1..12u64, unit_us).prop_map(move |(units, unit_us)| rate(units, units * unit_us * buckets * 1_000))
 }

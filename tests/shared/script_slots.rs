@@ -1,8 +1,8 @@
 //! Slots of concurrency limits: each gateway reports its number.
 
-use sluicegate::config;
-use sluicegate::limit::LimitOutcome;
 use sluicegate::shared::{GatewayTurn, ScriptOp, ScriptReply, SlotCount};
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model as model;
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, leaky, token};
 use crate::script_support::*;
@@ -16,7 +16,7 @@ struct Slots {
 }
 
 impl Slots {
-    fn new(configs: Vec<config::LimitConfig>) -> Slots {
+    fn new(configs: Vec<model::LimitConfig>) -> Slots {
         // Both halves of the number count.
         let (counters, shared) = (Counters::start(), Shared::new(configs));
         Slots { counters, shared, sequence: u64::from(u32::MAX), turn: None }
@@ -126,7 +126,7 @@ fn a_rejection_by_a_rate_takes_no_slots_and_the_reverse_charges_no_rate() {
 
 #[test]
 fn slots_in_a_dry_run_never_reject() {
-    let dry = config::LimitConfig { dry_run: true, ..limit(concurrency(1)) };
+    let dry = model::LimitConfig { dry_run: true, ..limit(concurrency(1)) };
     let mut slots = Slots::new(vec![dry, limit(token(1, SECOND_NS, 9))]);
     assert!(slots.takes(1, 1, 0));
     let reply = slots.tell(ScriptOp::Take, 2, 1, 0);

@@ -1,8 +1,8 @@
 //! The script's state in the store: unchanged by a rejection, never permanent, and robust against foreign values.
 
 use proptest::prelude::*;
-use sluicegate::config::{self, Algorithm};
 use sluicegate::shared::{RateRule, ScriptOp};
+use sluicegate_model::{self as model, Algorithm};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_model::{any_algorithm, any_requests, cost_max};
@@ -13,9 +13,9 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 /// Maximum microseconds until a limit has recovered fully.
-fn recovery_us(config: &config::LimitConfig) -> u64 {
-    let us = |rate: &config::Rate| rate.period.as_micros() as u64;
-    let slowest = |(rate, most): (config::Rate, u64)| (2 * most * us(&rate)).div_ceil(rate.units.get());
+fn recovery_us(config: &model::LimitConfig) -> u64 {
+    let us = |rate: &model::Rate| rate.period.as_micros() as u64;
+    let slowest = |(rate, most): (model::Rate, u64)| (2 * most * us(&rate)).div_ceil(rate.units.get());
     match &config.algorithm {
         Algorithm::FixedWindow { rates, .. } | Algorithm::SlidingLog { rates } => rates.iter().map(us).max(),
         Algorithm::SlidingWindow { rates, buckets } => {
@@ -35,7 +35,7 @@ fn rejections_change_nothing_and_keys_live_no_longer_than_needed() {
         let mut counters = counters.borrow_mut();
         counters.mortal = true;
         counters.flush();
-        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::LimitConfig { dry_run, ..limit(algorithm) });
+        let configs = chain.into_iter().map(|(algorithm, dry_run)| model::LimitConfig { dry_run, ..limit(algorithm) });
         let shared = Shared::new(configs.collect());
         let (most, mut now) = (cost_max(&shared.configs), START_US);
         let longest_ms = shared.configs.iter().map(recovery_us).max().unwrap() / 1_000 + 1_000;
@@ -84,7 +84,7 @@ fn every_kind() -> Shared {
     let all = [
         token(5, SECOND_NS, 3),
         leaky(5, SECOND_NS, 1, 2),
-        fixed(3, SECOND_NS, config::WindowAlign::First),
+        fixed(3, SECOND_NS, model::WindowAlign::First),
         sliding(3, SECOND_NS, 4),
         log(3, SECOND_NS),
         concurrency(3),
@@ -223,7 +223,7 @@ fn a_bucket_of_numbers_that_are_none_counts_as_absent() {
 fn entries_that_a_call_does_not_name_stay_until_they_are_idle() {
     let mut counters = Counters::start();
     let configs = |names: &[&str]| {
-        let named = |name: &&str| config::LimitConfig {
+        let named = |name: &&str| model::LimitConfig {
             name: (*name).to_owned(),
             ..limit(match *name {
                 "window" => sliding(2, 10 * SECOND_NS, 5),
@@ -289,7 +289,7 @@ fn a_used_up_day_leaves_the_units_that_a_raised_limit_adds() {
     for (few, many) in [
         (token(10, DAY, 10), token(20, DAY, 20)),
         (leaky(10, DAY, 10, 0), leaky(20, DAY, 20, 0)),
-        (fixed(10, DAY, config::WindowAlign::First), fixed(20, DAY, config::WindowAlign::First)),
+        (fixed(10, DAY, model::WindowAlign::First), fixed(20, DAY, model::WindowAlign::First)),
         (sliding(10, DAY, 4), sliding(20, DAY, 4)),
         (log(10, DAY), log(20, DAY)),
     ] {
@@ -310,7 +310,7 @@ fn a_charge_counts_once_and_may_go_below_zero() {
     for algorithm in [
         token(10, 10 * SECOND_NS, 10),
         leaky(10, 10 * SECOND_NS, 10, 0),
-        fixed(10, 10 * SECOND_NS, config::WindowAlign::First),
+        fixed(10, 10 * SECOND_NS, model::WindowAlign::First),
         sliding(10, 10 * SECOND_NS, 4),
         log(10, 10 * SECOND_NS),
     ] {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use sluicegate::admission::chain::{
     Chain, ChainVerdict, Charge, Decisions, LimitDemand, RateDecision, WaitingCap,
 };
-use sluicegate::base::clock::Now;
-use sluicegate::config;
-use sluicegate::config::LimitId;
-use sluicegate::limit::{Decision, Limit, LimitOutcome};
 use sluicegate::shared::{
     CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SettledKey, SharedKey,
     SlotCount,
 };
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, LimitOutcome};
+use sluicegate_model::{self as model, LimitId};
 
 use crate::limits;
 use crate::support::Redis;
@@ -36,7 +35,7 @@ pub struct Counters {
 /// Limits as the script judges them.
 #[derive(Debug)]
 pub struct Shared {
-    pub configs: Vec<config::LimitConfig>,
+    pub configs: Vec<model::LimitConfig>,
     pub rules: Vec<Vec<RateRule>>,
 }
 
@@ -161,10 +160,10 @@ impl Counters {
 
 impl Shared {
     /// Limits with distinct names, unless they have some.
-    pub fn new(configs: Vec<config::LimitConfig>) -> Shared {
+    pub fn new(configs: Vec<model::LimitConfig>) -> Shared {
         let mut configs = configs;
         for (limit_index, config) in configs.iter_mut().enumerate() {
-            config::check_redis_range(config).unwrap();
+            model::check_redis_range(config).unwrap();
             if config.name == "test" {
                 config.name = format!("test {limit_index}");
             }
@@ -173,7 +172,7 @@ impl Shared {
         Shared { configs, rules }
     }
 
-    pub fn one(algorithm: config::Algorithm) -> Shared {
+    pub fn one(algorithm: model::Algorithm) -> Shared {
         Shared::new(vec![limits::config(algorithm)])
     }
 
@@ -221,8 +220,8 @@ fn may_undo(admitted: bool, decisions: &[Decision]) -> bool {
 }
 
 /// The store does not tell when the newest unit of a log leaves.
-fn is_log(config: &config::LimitConfig) -> bool {
-    matches!(config.algorithm, config::Algorithm::SlidingLog { .. })
+fn is_log(config: &model::LimitConfig) -> bool {
+    matches!(config.algorithm, model::Algorithm::SlidingLog { .. })
 }
 
 pub fn verdict_of(items: &[CallItem<'_>], reply: &ScriptReply) -> ScriptVerdict {
@@ -237,7 +236,7 @@ pub fn verdict_of(items: &[CallItem<'_>], reply: &ScriptReply) -> ScriptVerdict 
 // === impl Local ===
 
 impl Local {
-    pub fn new(configs: &[config::LimitConfig]) -> Local {
+    pub fn new(configs: &[model::LimitConfig]) -> Local {
         let limits = configs
             .iter()
             .enumerate()

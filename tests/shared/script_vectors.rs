@@ -1,7 +1,7 @@
 //! The contract's test vectors, and arithmetic at its edges.
 
-use sluicegate::config::{Algorithm, TokenBucketRate, WindowAlign};
-use sluicegate::limit::LimitOutcome;
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::{Algorithm, TokenBucketRate, WindowAlign};
 
 use crate::limits::{self, fixed, leaky, log, rate, sliding, token};
 use crate::script_support::*;

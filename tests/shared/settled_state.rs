@@ -1,7 +1,7 @@
 //! The state of settled charges in Redis: bounded, whatever its server's clock or another program does to it.
 
-use sluicegate::config::{self, WindowAlign};
 use sluicegate::shared::{ScriptOp, SettleItem, SettledKey};
+use sluicegate_model::{self as model, WindowAlign};
 
 use crate::limits::{self, SECOND as SECOND_NS};
 use crate::script_settle::charging;
@@ -147,7 +147,7 @@ fn what_was_forgotten_is_not_given_back() {
 /// A reload to another rate: as many units count as before, and what is open is still given back.
 #[test]
 fn a_changed_rate_keeps_units_and_reservations() {
-    let named = |algorithm| config::LimitConfig { name: "same".into(), ..charging(algorithm) };
+    let named = |algorithm| model::LimitConfig { name: "same".into(), ..charging(algorithm) };
     let before = Shared::new(vec![named(limits::token(7, 10 * HOUR_NS, 10))]);
     let after = Shared::new(vec![named(limits::token(3, 7 * HOUR_NS, 20))]);
     let mut counters = Counters::start();

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::base::clock::Now;
-use sluicegate::config::{self, Algorithm, LimitId};
-use sluicegate::limit::{Decision, Limit, LimitOutcome, Units};
 use sluicegate::shared::{CallItem, RateRule, ScriptOp, SlotCount};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
+use sluicegate_model::{self as model, Algorithm, LimitId};
 
 use crate::limits::{config as limit, leaky, token, units};
 use crate::script_model::any_requests;
@@ -18,8 +18,8 @@ use crate::support::fleet::{counting_on, with_status};
 use crate::support::*;
 
 /// A limit with its own numbers and those of further places.
-fn config_of(places: &[Algorithm]) -> config::LimitConfig {
-    config::LimitConfig { views: places[1..].to_vec(), ..limit(places[0].clone()) }
+fn config_of(places: &[Algorithm]) -> model::LimitConfig {
+    model::LimitConfig { views: places[1..].to_vec(), ..limit(places[0].clone()) }
 }
 
 fn item<'a>(rules: &'a [RateRule], place: usize, id: u8, cost: u64) -> CallItem<'a> {
@@ -117,7 +117,7 @@ fn the_script_judges_queues_of_several_places_as_the_local_engine_does() {
 #[test]
 fn charges_of_several_places_are_settled_in_one_entry() {
     let mut counters = Counters::start();
-    let config = config::LimitConfig {
+    let config = model::LimitConfig {
         views: vec![token(10, 1_000_000_000, 20)],
         ..charging(token(10, 1_000_000_000, 5))
     };

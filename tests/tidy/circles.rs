@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{Source, closing, is_word, skip_blanks, word_at};
+use crate::rules;
 
-/// The files of the crate by their module path.
+/// The files by the paths of their modules.
 type Files<'a> = BTreeMap<Vec<String>, (&'a str, &'a Source)>;
 
 /// A path of a `use`, one for each name in its braces; `*` stands for all names.
@@ -20,7 +21,7 @@ struct Import {
 pub fn circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>) -> Vec<String> {
     let files: Files = sources
         .iter()
-        .filter(|(path, _)| path.starts_with("src/") && !test_only.contains(*path) && *path != "src/main.rs")
+        .filter(|(path, _)| rules::is_product(path) && !test_only.contains(*path) && *path != "src/main.rs")
         .map(|(path, source)| (module_path(path), (path.as_str(), source)))
         .collect();
     let edges: BTreeMap<&str, BTreeSet<&str>> =
@@ -48,11 +49,15 @@ pub fn circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>)
     found
 }
 
-/// `src/limit/table/mod.rs` → `["limit", "table"]`.
+/// The crate and the modules of a file: `crates/limit/src/table/mod.rs` → `["limit", "table"]`.
 fn module_path(path: &str) -> Vec<String> {
-    let inner = path.trim_start_matches("src/").trim_end_matches(".rs");
-    let inner = inner.strip_suffix("/mod").unwrap_or(inner);
-    if inner == "lib" { vec![] } else { inner.split('/').map(str::to_owned).collect() }
+    let (package, inner) = match path.strip_prefix("crates/").and_then(|path| path.split_once("/src/")) {
+        Some(found) => found,
+        None => ("sluicegate", path.trim_start_matches("src/")),
+    };
+    let inner = inner.trim_end_matches(".rs");
+    let modules = inner.strip_suffix("/mod").unwrap_or(inner).split('/').filter(|name| *name != "lib");
+    std::iter::once(package).chain(modules).map(str::to_owned).collect()
 }
 
 fn reachable<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, start: &str) -> BTreeSet<&'a str> {
@@ -82,7 +87,7 @@ fn related(one: &[String], other: &[String]) -> bool {
 /// Removes `crate::` and `super::`; `None` for other crates and relative names.
 fn absolute(own: &[String], path: &[String]) -> Option<Vec<String>> {
     match path.first()?.as_str() {
-        "crate" => Some(path[1..].to_vec()),
+        "crate" => Some([&own[..1], &path[1..]].concat()),
         "super" => {
             let steps = path.iter().take_while(|name| *name == "super").count();
             let base = own.len().checked_sub(steps)?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{Source, closing, skip_blanks, word_at};
-use crate::rules::{Declared, declared};
+use crate::rules::{Declared, declared, is_product};
 
 /// Each entry is one floor, the ground first.
 pub type Floors<'a> = &'a [&'a [&'a str]];
@@ -90,11 +90,15 @@ fn climbs(path: &str, source: &Source, depth: usize) -> Vec<String> {
     found
 }
 
-/// Files of `src/` that no module declares, and the set of files that only tests compile.
+/// Files that no module declares, and the set of files that only tests compile.
 pub fn reach(files: &BTreeMap<String, Source>) -> (Vec<String>, BTreeSet<String>) {
     let mut seen = BTreeSet::new();
     let mut test_only = BTreeSet::new();
-    let mut next = vec!["src/lib.rs".to_owned(), "src/main.rs".to_owned()];
+    let is_root = |path: &&String| {
+        matches!(path.as_str(), "src/lib.rs" | "src/main.rs")
+            || is_product(path) && path.ends_with("/src/lib.rs")
+    };
+    let mut next: Vec<String> = files.keys().filter(is_root).cloned().collect();
     while let Some(path) = next.pop() {
         let Some(source) = files.get(&path) else { continue };
         if !seen.insert(path.clone()) {
@@ -109,7 +113,7 @@ pub fn reach(files: &BTreeMap<String, Source>) -> (Vec<String>, BTreeSet<String>
             }
         }
     }
-    let orphans = files.keys().filter(|path| path.starts_with("src/") && !seen.contains(*path));
+    let orphans = files.keys().filter(|path| is_product(path) && !seen.contains(*path));
     (orphans.map(|path| format!("{path}:1: no `mod` declares this file")).collect(), test_only)
 }
 

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{Source, word_at};
+use crate::rules::is_product;
 
-/// Type names that production files of `src/` define more than once.
+/// Type names that production files define more than once.
 pub fn twice_defined(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (path, source) in sources {
-        if path.starts_with("src/") && !test_only.contains(path) {
+        if is_product(path) && !test_only.contains(path) {
             for (name, line) in types(source) {
                 places.entry(name).or_default().push(format!("{path}:{line}"));
             }

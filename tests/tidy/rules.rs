@@ -113,6 +113,11 @@ pub struct Declared {
     pub test_only: bool,
 }
 
+/// Whether a file is part of the program.
+pub fn is_product(path: &str) -> bool {
+    path.starts_with("src/") || path.starts_with("crates/") && path.contains("/src/")
+}
+
 pub fn declared(source: &Source) -> Vec<Declared> {
     let mut found = Vec::new();
     for start in source.words("mod") {

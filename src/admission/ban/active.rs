@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 #[derive(Debug, Default)]
 pub(super) struct ActiveBans {

@@ -27,16 +27,16 @@ use http::{HeaderMap, Method};
 use ipnet::IpNet;
 use siphasher::sip::SipHasher13;
 
-use crate::base::clock::Now;
-use crate::config::{self, BanKey, KeyPart, MissingKey, StrikeRules};
-use crate::limit::table::persistent::SnapshotTable;
-use crate::limit::table::{CounterKey, Table};
 use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use active::ActiveBans;
 use named::NamedBans;
 use outbox::StrikeOutbox;
 use record::ClientRecord;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::persistent::SnapshotTable;
+use sluicegate_limit::table::{CounterKey, Table};
+use sluicegate_model::{self as model, BanKey, KeyPart, MissingKey, StrikeRules};
 use strikes::{StrikeBudget, StrikePool};
 
 pub use named::{AutomaticBan, LiftedBan, SavedName};
@@ -127,12 +127,12 @@ const SAME_BAN_NS: u64 = 1_000_000_000;
 
 impl Bans {
     /// Bans that remember at most `max_keys` clients.
-    pub fn new(config: &config::BansConfig, max_keys: usize) -> Bans {
+    pub fn new(config: &model::BansConfig, max_keys: usize) -> Bans {
         Bans::adopt_from(None, config, max_keys, false)
     }
 
     /// As [`Bans::new`], for bans that are shared once [`share_bans`] runs.
-    pub fn new_shared(config: &config::BansConfig, max_keys: usize) -> Bans {
+    pub fn new_shared(config: &model::BansConfig, max_keys: usize) -> Bans {
         Bans::adopt_from(None, config, max_keys, true)
     }
 
@@ -140,7 +140,7 @@ impl Bans {
     /// their end.
     pub fn adopt_from(
         before: Option<&Bans>,
-        config: &config::BansConfig,
+        config: &model::BansConfig,
         max_keys: usize,
         shared: bool,
     ) -> Bans {

@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use super::ClientIdentity;
 use super::ledger::BanLedger;
 use super::lift::LiftOutbox;
-use crate::base::clock::Now;
-use crate::limit::table::CounterKey;
 use crate::shared::script::bans::CLIENTS_PER_CALL;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
 
 /// Strikes by [`CounterKey::id`].
 pub(super) type StrikesByClient = HashMap<u128, ClientStrikes>;

@@ -1,9 +1,9 @@
 //! What the table of bans keeps for one client.
 
 use super::strikes::{StrikePool, Strikes};
-use crate::base::clock::{ClockShift, Now};
-use crate::limit::table::TableEntry;
-use crate::limit::table::persistent::{PersistentEntry, take_bytes};
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_limit::table::TableEntry;
+use sluicegate_limit::table::persistent::{PersistentEntry, take_bytes};
 
 /// The strikes and the last ban of one client.
 #[derive(Debug, Clone, Copy, Default)]

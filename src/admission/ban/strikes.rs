@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::base::clock::{ClockShift, Now};
-use crate::limit::table::persistent::take_bytes;
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_limit::table::persistent::take_bytes;
 
 /// The strikes of one client: the newest ones here, the earlier ones in the shard's pool, oldest first.
 ///

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::config::Rate;
+use sluicegate_model::Rate;
 
 const START: u64 = 1 << 40;
 const SECOND: u64 = 1_000_000_000;
@@ -16,13 +16,13 @@ fn bans(units: u64, max_keys: usize) -> Bans {
     Bans::new(&config(units, BanKey::Ip), max_keys)
 }
 
-fn config(units: u64, key: BanKey) -> config::BansConfig {
-    config::BansConfig {
+fn config(units: u64, key: BanKey) -> model::BansConfig {
+    model::BansConfig {
         after: Rate { units: units.try_into().unwrap(), period: Duration::from_secs(60) },
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
         key,
-        strikes: config::StrikeRules::default(),
+        strikes: model::StrikeRules::default(),
     }
 }
 

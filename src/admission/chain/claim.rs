@@ -1,7 +1,7 @@
 //! One claim of a request: units or slots that it takes from one rate of a limit.
 
-use crate::limit::table::CounterKey;
-use crate::limit::{ChargeRecord, SlotGrant, Units};
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{ChargeRecord, SlotGrant, Units};
 
 /// Units or slots that a request takes from one rate of a limit; packed, because it travels with the response.
 #[repr(C, packed(8))]

@@ -43,9 +43,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::base::clock::Now;
-use crate::limit::{Decision, Limit, Units};
 use crate::shared::{SharedKey, SharedLimit};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, Units};
 
 use chain_pass::ChainPass;
 pub use extend::{Extender, Overrun};

@@ -6,8 +6,8 @@ use super::claim_set::ClaimSet;
 use super::extend::{Extender, Overrun};
 use super::settle::{FinalUnits, Settlements};
 use crate::admission::settlement::{ChargeSource, Extensions, ResponseReading};
-use crate::base::clock::Now;
-use crate::limit::{Decision, Limit, LimitOutcome, SlotOutcome};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutcome};
 
 /// The right of a request to pass, as long as it is held. Dropping it gives everything back; once the request is
 /// forwarded, its charges stay.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ChainedLimit, RateDecision};
-use crate::config::{Algorithm, LimitConfig};
+use sluicegate_model::{Algorithm, LimitConfig};
 
 /// The terms of the queue with the longest wait that a request passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::config::OnFailure;
-use crate::limit::Limit;
 use crate::shared::SharedLimit;
+use sluicegate_limit::Limit;
+use sluicegate_model::OnFailure;
 
 /// A rejection; if several limits reject, that of the limit with the longest retry.
 #[derive(Clone)]

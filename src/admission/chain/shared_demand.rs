@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::limit::Units;
 use crate::shared::{SharedKey, SharedLimit};
+use sluicegate_limit::Units;
 
 #[derive(Clone)]
 pub(super) struct SharedDemand {

@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 use super::claim::ClaimKind;
 use super::claim_set::ClaimSet;
 use super::{ChainCause, ChainRejection};
-use crate::base::clock::Now;
-use crate::limit::table::CounterKey;
-use crate::limit::{Limit, SlotGrant, SlotStep, SlotTurn, SlotWaiter, Units};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{Limit, SlotGrant, SlotStep, SlotTurn, SlotWaiter, Units};
 
 /// The place of a request in the queue of a concurrency limit. Dropping it leaves the queue.
 pub(super) struct SlotPlace {

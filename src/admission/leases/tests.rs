@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use crate::config;
-use crate::config::LEASE_TIME;
-use crate::limit::Units;
-use crate::limit::table::CounterKey;
 use crate::observe::metrics::MetricLabels;
+use sluicegate_config as config;
+use sluicegate_limit::Units;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{self as model, LEASE_TIME};
 
 const SLOTS: u64 = 5;
 const UNITS: u64 = 1_000_000;
@@ -33,7 +33,7 @@ impl House {
              service: {{ listen: 127.0.0.1:0 }}\nlocations: []\n"
         );
         let config = config::parse(&text, "x.yaml").unwrap_or_else(|report| panic!("{report}")).config;
-        let limit = |(index, limit)| Arc::new(Limit::new(config::LimitId(index), limit, 1_000));
+        let limit = |(index, limit)| Arc::new(Limit::new(model::LimitId(index), limit, 1_000));
         let limits: Vec<Arc<Limit>> = config.limits.iter().enumerate().map(limit).collect();
         let labels = MetricLabels {
             workers: 1,

@@ -16,7 +16,7 @@ use prefix_trie::joint::JointPrefixMap;
 use serde::{Deserialize, Serialize};
 
 use super::ban_target::BanTarget;
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The most bans at once.
 pub const BANS_MAX: usize = 10_000;

@@ -6,7 +6,7 @@
 mod extensions;
 mod reading;
 
-use crate::config::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
+use sluicegate_model::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
 
 pub(crate) use extensions::{
     ExtensionPart, Extensions, LimitExtension, OwedPart, PartSource, extension_step,

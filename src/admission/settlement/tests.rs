@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::*;
-use crate::config::{OverrunAction, Reserve, ResponseSet, StatusRanges};
+use sluicegate_model::{OverrunAction, Reserve, ResponseSet, StatusRanges};
 
 const COST: HeaderName = HeaderName::from_static("x-cost");
 
@@ -25,7 +25,7 @@ fn charge(units: Vec<ChargedUnits>) -> ChargeConfig {
 
 fn limit(charge: ChargeConfig, cost: u64) -> LimitConfig {
     let text = "limits: { x: { rate: 100/s } }\nlocations: [{ path: /, upstream: demo, limits: x }]\n";
-    let mut limits = crate::config::parse(text, "test").unwrap().config.limits;
+    let mut limits = sluicegate_config::parse(text, "test").unwrap().config.limits;
     LimitConfig { charge: Some(charge), cost: Cost::Units(cost), ..limits.remove(0) }
 }
 

@@ -22,9 +22,9 @@ use super::admin_client::AdminFault;
 use super::args::TopArgs;
 use super::remote::{exit_with_admin_fault, find_admin};
 use super::{FAILED, is_no_color_set, print_error, print_output};
-use crate::config::AdminConfig;
 use reading::{GatewayReading, read_gateway};
 use screen::TopScreen;
+use sluicegate_model::AdminConfig;
 
 const REFRESH: Duration = Duration::from_secs(1);
 /// The longest wait for a key press before the screen is drawn again.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::admin_client::{self, AdminCall, AdminFault};
 use crate::cli::operator_verbs::encode_segment;
-use crate::config::AdminConfig;
+use sluicegate_model::AdminConfig;
 
 /// The most limits and keys that are asked for.
 const LIMITS_MAX: usize = 100;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
 
-use crate::config::ListenerPurpose;
+use sluicegate_model::ListenerPurpose;
 
 /// The terms of one listener, shared by all connections it accepted.
 #[derive(Debug, Default)]

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::base::random::RandomNumbers;
-use crate::base::value_hash::ValueHasher;
-use crate::config::{self, AccessLogOutput};
 use crate::observe::access_log::line::{AccessRecord, CallRecord, LineFormat};
+use sluicegate_base::random::RandomNumbers;
+use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_model::{self as model, AccessLogOutput};
 
 /// The access log of the process.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ impl AccessLog {
     ///
     /// # Errors
     /// The output cannot be opened.
-    pub fn start_writer(config: &config::AccessLogConfig, workers: usize) -> io::Result<AccessLog> {
+    pub fn start_writer(config: &model::AccessLogConfig, workers: usize) -> io::Result<AccessLog> {
         AccessLog::continue_from(None, config, workers)
     }
 
@@ -104,7 +104,7 @@ impl AccessLog {
     /// The output cannot be opened.
     pub fn continue_from(
         before: Option<&AccessLog>,
-        config: &config::AccessLogConfig,
+        config: &model::AccessLogConfig,
         workers: usize,
     ) -> io::Result<AccessLog> {
         let mut log = AccessLog {
@@ -133,11 +133,11 @@ impl AccessLog {
     #[cfg(test)]
     fn start_with_sink(
         sink: Box<dyn Write + Send>,
-        config: &config::AccessLogConfig,
+        config: &model::AccessLogConfig,
         workers: usize,
         capacity: usize,
     ) -> io::Result<AccessLog> {
-        let none = config::AccessLogConfig { output: AccessLogOutput::None, ..config.clone() };
+        let none = model::AccessLogConfig { output: AccessLogOutput::None, ..config.clone() };
         let mut log = AccessLog::start_writer(&none, workers)?;
         log.output = config.output.clone();
         log.start_thread(sink, workers, capacity)?;
@@ -238,7 +238,7 @@ fn append_to(path: &Path) -> io::Result<File> {
 
 /// With the secret of the configuration; without one, the hasher of the log `before` or a random one, until
 /// [`AccessLog::with_shared_secret`].
-fn build_hasher(before: Option<&AccessLog>, config: &config::AccessLogConfig) -> Option<ValueHasher> {
+fn build_hasher(before: Option<&AccessLog>, config: &model::AccessLogConfig) -> Option<ValueHasher> {
     if !config.hash_keys {
         return None;
     }

@@ -9,8 +9,8 @@ use super::*;
 
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn config() -> config::AccessLogConfig {
-    config::AccessLogConfig {
+fn config() -> model::AccessLogConfig {
+    model::AccessLogConfig {
         output: AccessLogOutput::Stdout,
         sample: 100.0,
         headers: Vec::new(),
@@ -180,7 +180,7 @@ fn a_full_disk_loses_lines_and_never_joins_two() {
 #[test]
 fn a_sample_of_the_requests_is_logged() {
     for (percent, range) in [(0.0, 0..=0), (10.0, 700..=1_300), (100.0, 10_000..=10_000)] {
-        let sample = config::AccessLogConfig { sample: percent, ..config() };
+        let sample = model::AccessLogConfig { sample: percent, ..config() };
         let log =
             AccessLog::start_with_sink(Box::new(CapturedOutput::default()), &sample, 1, BUFFER_CAPACITY)
                 .unwrap();
@@ -192,7 +192,7 @@ fn a_sample_of_the_requests_is_logged() {
 
 #[test]
 fn none_logs_nothing() {
-    let none = config::AccessLogConfig { output: AccessLogOutput::None, ..config() };
+    let none = model::AccessLogConfig { output: AccessLogOutput::None, ..config() };
     let log = AccessLog::start_writer(&none, 1).unwrap();
     assert!(!log.line_writer(0).is_sampled());
     log.line_writer(0).write_record(&record("/"));
@@ -203,14 +203,14 @@ fn none_logs_nothing() {
 fn a_file_is_appended_to_and_a_wrong_path_is_named() {
     let path = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
     std::fs::write(&path, "before\n").unwrap();
-    let config = config::AccessLogConfig { output: AccessLogOutput::File(path.clone()), ..config() };
+    let config = model::AccessLogConfig { output: AccessLogOutput::File(path.clone()), ..config() };
     let log = AccessLog::start_writer(&config, 1).unwrap();
     log.line_writer(0).write_record(&record("/x"));
     assert!(log.flush_within(WRITE_TIMEOUT));
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     assert!(text.starts_with("before\n{") && text.ends_with("}\n"));
-    let wrong = config::AccessLogConfig { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
+    let wrong = model::AccessLogConfig { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
     assert!(AccessLog::start_writer(&wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
 }
 
@@ -218,7 +218,7 @@ fn a_file_is_appended_to_and_a_wrong_path_is_named() {
 fn the_same_output_keeps_its_thread_and_another_ends_it() {
     let folder = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let to = |name: &str| config::AccessLogConfig {
+    let to = |name: &str| model::AccessLogConfig {
         output: AccessLogOutput::File(folder.join(name)),
         hash_keys: true,
         hash_secret: None,
@@ -233,8 +233,8 @@ fn the_same_output_keeps_its_thread_and_another_ends_it() {
         same.line_writer(0).shown_account("alice"),
         "hashes stay comparable"
     );
-    let secret = |text: &str| Some(config::Secret(text.to_owned()));
-    let with_secret = config::AccessLogConfig { hash_secret: secret("one"), ..to("one") };
+    let secret = |text: &str| Some(model::Secret(text.to_owned()));
+    let with_secret = model::AccessLogConfig { hash_secret: secret("one"), ..to("one") };
     let own = AccessLog::continue_from(Some(&first), &with_secret, 1).unwrap();
     assert_eq!(own.hasher(), Some(&ValueHasher::from_secret("one")));
     let random = AccessLog::continue_from(Some(&own), &to("one"), 1).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Metrics;
 use super::cells::Counters;
 use super::values::SERVICE_CALLS;
-use crate::base::labelled::labelled_enum;
+use sluicegate_base::labelled::labelled_enum;
 
 labelled_enum! {
     /// A call of the rate-limit service, and what became of it; `labels` are the values of `door`, `call` and `result`.

@@ -1,7 +1,7 @@
 //! Units that limits charge by responses.
 
 use super::Metrics;
-use crate::config::LimitId;
+use sluicegate_model::LimitId;
 
 /// How the units of a response were found.
 pub const CHARGE_NAMES: [&str; 4] = ["request", "usage", "estimate", "reserve"];

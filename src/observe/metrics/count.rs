@@ -1,8 +1,8 @@
 //! The counting functions of requests and connections. `worker` is the index of the calling worker: each cell has one
 //! writer.
 
-use crate::config::{LimitId, LocationId, ServerId, UpstreamId};
 use http::StatusCode;
+use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
 
 use super::{
     AnswerMaker, BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent,

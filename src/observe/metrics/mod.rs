@@ -12,7 +12,7 @@ mod store;
 mod traffic;
 pub mod values;
 
-use crate::config::LimitId;
+use sluicegate_model::LimitId;
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! A strict parser reads the page, as a monitoring system would.
 
-use crate::config::ServerId;
-use crate::config::{LimitId, LocationId, UpstreamId};
+use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
 use std::collections::{HashMap, HashSet};
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use super::cells::{BUCKETS, BucketCounts};
 use super::{BanEvent, DecisionKind, Metrics};
-use crate::config::{LimitId, UpstreamId};
+use sluicegate_model::{LimitId, UpstreamId};
 
 /// How a request was judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Values that each scrape reads: their metrics, and how they are registered.
 
 use super::{Metrics, ValueLabel, WatchedValue};
-use crate::config::{LimitId, ServerId, UpstreamId};
+use sluicegate_model::{LimitId, ServerId, UpstreamId};
 
 /// A metric whose values each scrape reads.
 #[derive(Debug, Clone, Copy)]

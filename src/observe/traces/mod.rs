@@ -18,9 +18,9 @@ use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::base::value_hash::ValueHasher;
-use crate::config::TracingConfig;
 use parent::{SAMPLED, TRACEPARENT, TraceParent};
+use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_model::TracingConfig;
 use span::SpanRecord;
 
 /// Finished spans that may wait for the collector; each holds at most about 3 KB.

@@ -3,7 +3,7 @@
 use http::HeaderValue;
 
 use super::*;
-use crate::config;
+use sluicegate_config as config;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 

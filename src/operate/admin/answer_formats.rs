@@ -2,7 +2,7 @@
 
 use super::call::{AnswerForm, AnswerFormat};
 use super::shapes;
-use crate::base::json_shape::JsonShape;
+use sluicegate_base::json_shape::JsonShape;
 
 /// The answer to a name that nothing has.
 pub(super) const fn not_found(sentence: &'static str) -> AnswerFormat {

@@ -11,8 +11,8 @@ use http::uri::Authority;
 use http::{HeaderMap, Request};
 
 use super::call::AdminCaller;
-use crate::base::secrets;
-use crate::config::{AdminConfig, AdminRights, Secret};
+use sluicegate_base::secrets;
+use sluicegate_model::{AdminConfig, AdminRights, Secret};
 
 /// The callers that the configuration accepts.
 #[derive(Debug, Clone)]
@@ -140,7 +140,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::config::AdminToken;
+    use sluicegate_model::AdminToken;
 
     fn policy(tokens: &[(&str, &str, AdminRights)]) -> CallerPolicy {
         let token = |(name, token, allow): &(&str, &str, AdminRights)| AdminToken {

@@ -6,7 +6,7 @@ use super::call::Handler::{Immediate, Waiting};
 use super::call::ParameterPlace::Path;
 use super::call::{AnswerForm, BodyFormat, Call, Parameter, ParameterKind, box_answer};
 use super::{bans, examples, shapes};
-use crate::base::json_shape::JsonShaped;
+use sluicegate_base::json_shape::JsonShaped;
 
 const BAN_FORMS: &[AnswerForm] = &[AnswerForm::Json(BanStatus::SHAPE, examples::BAN)];
 const ENDED_FORMS: &[AnswerForm] = &[AnswerForm::Json(EndedBanList::SHAPE, examples::ENDED_BANS)];

@@ -12,11 +12,11 @@ use super::key_status::{KeyStatus, seconds};
 use super::keys::{read_length, reject_change};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{DEFAULT_LENGTH, NewBan};
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::{KeyPart, LimitId};
 use crate::operate::text_table::render_table;
 use crate::proxy::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorChange, OperatorOutcome};
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_model::{KeyPart, LimitId};
 
 /// The shortest prefixes of networks: a shorter one is rather a slip than a client.
 const PREFIX_MIN_V4: u8 = 8;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::answer::{AdminResponse, Answer};
 use super::connections::AdminConnection;
 use super::state::AdminState;
-use crate::base::json_shape::{JsonObject, JsonShape};
+use sluicegate_base::json_shape::{JsonObject, JsonShape};
 
 /// A row of the table of calls.
 pub(super) struct Call {

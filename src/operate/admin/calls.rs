@@ -12,10 +12,10 @@ use super::{
     ban_calls, control, events, examples, explain, health, key_calls, limits, openapi, page, shapes,
     upstreams,
 };
-use crate::base::json_shape::{JsonShape, JsonShaped};
 use crate::observe::metrics;
 use crate::operate::explain::Explanation;
 use crate::upstream::{ServerStatus, UpstreamStatus};
+use sluicegate_base::json_shape::{JsonShape, JsonShaped};
 
 const UPSTREAM: Parameter = Parameter {
     name: "upstream",

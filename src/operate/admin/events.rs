@@ -9,14 +9,14 @@ use super::answer::Answer;
 use super::call::{AnswerFuture, CallRequest};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::base::wall_clock::unix_ns;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::proxy::heavy_keys::report::RecentRefusal;
 use crate::shared::Store;
 use crate::upstream::{Upstream, UpstreamStatus};
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_base::wall_clock::unix_ns;
 
 /// The name of the call.
 pub(super) const STREAM_EVENTS: &str = "stream_events";

@@ -7,7 +7,7 @@ use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, Parameter, Paramet
 use super::key_status::KeyStatus;
 use super::keys::KeyList;
 use super::{examples, keys, shapes};
-use crate::base::json_shape::JsonShaped;
+use sluicegate_base::json_shape::JsonShaped;
 
 const LIMIT: Parameter = Parameter {
     name: "limit",

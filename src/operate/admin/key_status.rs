@@ -3,13 +3,13 @@
 use percent_encoding::percent_decode_str;
 
 use crate::admission::ban_target::BanTarget;
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::describe::describe_rates;
-use crate::config::{GrantConfig, GrantKey, LimitId};
-use crate::limit::{Decision, Units};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::heavy_keys::report::HeavyKey;
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_config::describe::describe_rates;
+use sluicegate_limit::{Decision, Units};
+use sluicegate_model::{GrantConfig, GrantKey, LimitId};
 
 json_object! {
     #[derive(Debug)]

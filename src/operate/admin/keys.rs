@@ -10,9 +10,6 @@ use super::answer::{AdminResponse, Answer, Change};
 use super::call::{CallRequest, reject_body};
 use super::key_status::{KeyGrant, KeyStatus};
 use crate::admission::operator_bans::{BanFault, UnbanFault};
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::{LimitId, read_duration};
 use crate::operate::text_table::render_table;
 use crate::proxy::gateway::{
     Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault,
@@ -20,6 +17,9 @@ use crate::proxy::gateway::{
 use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::request::key::NamedKey;
 use crate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_model::{LimitId, read_duration};
 
 json_object! {
     pub(super) struct KeyList as "KeyList" {

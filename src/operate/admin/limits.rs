@@ -2,14 +2,13 @@
 
 use super::answer::Answer;
 use super::call::CallRequest;
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::Algorithm;
-use crate::config::LimitConfig;
-use crate::config::describe::{describe_key, describe_limit, describe_rates};
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use crate::proxy::gateway::Gateway;
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_config::describe::{describe_key, describe_limit, describe_rates};
+use sluicegate_model::{Algorithm, LimitConfig};
 
 json_object! {
     pub(super) struct LimitList as "LimitList" {

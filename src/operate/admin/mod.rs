@@ -2,11 +2,10 @@
 //! it answers when they are busy.
 //!
 //! [`calls`] is the table of all calls, from which come routing, access, the page of a wrong path and the OpenAPI
-//! document. A new call is a row there, with its JSON as a
-//! [`json_object!`](crate::base::json_shape::json_object) or in [`shapes`], an example in [`examples`], and a handler.
-//! The handler gets a [`CallRequest`](call::CallRequest), whose caller is authorized and whose parameters fit the
-//! table, and returns an [`Answer`](answer::Answer); one that changes something says what by
-//! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
+//! document. A new call is a row there, with its JSON as a [`sluicegate_base::json_shape::json_object`] or in
+//! [`shapes`], an example in [`examples`], and a handler. The handler gets a [`CallRequest`](call::CallRequest), whose
+//! caller is authorized and whose parameters fit the table, and returns an [`Answer`](answer::Answer); one that changes
+//! something says what by [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;
 mod answer_formats;
@@ -55,11 +54,11 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::config;
 use crate::net::bind_fault::describe_bind_error;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
 use crate::proxy::gateway::Gateway;
+use sluicegate_model as model;
 
 pub use answer::AdminResponse;
 use authorize::CallerPolicy;
@@ -90,7 +89,7 @@ impl AdminListener {
     /// Binds the listener, or uses the `inherited` socket of the process before an upgrade. The address is in use
     /// until the listener is dropped. The error names the address.
     pub fn bind(
-        config: &config::AdminConfig,
+        config: &model::AdminConfig,
         inherited: Option<TcpListener>,
     ) -> Result<AdminListener, String> {
         let bind = || {

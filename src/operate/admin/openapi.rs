@@ -9,7 +9,7 @@ use super::call::{
 };
 use super::events::EVENT_STREAM;
 use super::shapes::{ERROR, REASON};
-use crate::base::json_shape::{JsonObject, JsonShape};
+use sluicegate_base::json_shape::{JsonObject, JsonShape};
 
 pub(super) fn describe_calls(request: &CallRequest) -> Answer {
     Answer::json(&describe_api(request.calls, request.needs_token))

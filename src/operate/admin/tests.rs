@@ -5,7 +5,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
-use crate::config::{AdminRights, AdminToken, Secret};
+use sluicegate_config as config;
+use sluicegate_model::{AdminRights, AdminToken, Secret};
 
 struct RunningAdmin {
     address: SocketAddr,
@@ -26,11 +27,11 @@ async fn start_with(token: Option<&str>, gateway: Gateway) -> RunningAdmin {
         allow: AdminRights::All,
     });
     let (tokens, hosts) = (tokens.into_iter().collect(), vec!["admin.test".to_owned()]);
-    let admin = AdminListener::bind(&config::AdminConfig { listen, tokens, hosts }, None).unwrap();
+    let admin = AdminListener::bind(&model::AdminConfig { listen, tokens, hosts }, None).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
     let current = Arc::new(ArcSwap::from_pointee(gateway));
-    let sampler = TrafficSampler::new(&current.load(), crate::base::clock::Now::read_clock());
+    let sampler = TrafficSampler::new(&current.load(), sluicegate_base::clock::Now::read_clock());
     let state = AdminState::new(ready.clone(), current, Rc::new(sampler), explain_query);
     let (serving, leave) = oneshot::channel();
     RunningAdmin { address, ready, task: tokio::task::spawn_local(admin.serve_admin(state, leave)), serving }
@@ -48,8 +49,13 @@ fn build_from(text: &str) -> Gateway {
 /// Explains from the counters of a gateway of its own.
 async fn explain_query(query: Query) -> Result<Explanation, String> {
     let gateway = build_gateway();
-    crate::operate::explain::explain_request(&gateway, None, &query, crate::base::clock::Now::read_clock())
-        .await
+    crate::operate::explain::explain_request(
+        &gateway,
+        None,
+        &query,
+        sluicegate_base::clock::Now::read_clock(),
+    )
+    .await
 }
 
 /// The status and the rest of the answer.
@@ -271,7 +277,7 @@ async fn explains_a_posted_request_as_text_or_as_json() {
 #[tokio::test(flavor = "local")]
 async fn a_taken_address_is_an_error() {
     let running = start(None).await;
-    let config = config::AdminConfig { listen: running.address, tokens: Vec::new(), hosts: Vec::new() };
+    let config = model::AdminConfig { listen: running.address, tokens: Vec::new(), hosts: Vec::new() };
     let error = AdminListener::bind(&config, None).unwrap_err();
     assert!(error.contains(&running.address.to_string()), "{error}");
 }
@@ -311,12 +317,12 @@ async fn a_million_keys_do_not_delay_the_list_of_limits() {
         "state: { max_keys: 2000000 }\nlimits: { a: { rate: 5/h } }\n\
          locations: [{ path: /, upstream: demo, limits: a }]\n",
     );
-    let now = crate::base::clock::Now::read_clock();
+    let now = sluicegate_base::clock::Now::read_clock();
     for id in 0..1_000_000_u128 {
         // Any odd number spreads the keys over the table.
         let id = id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let key = crate::limit::table::CounterKey { id, prefix: 0 };
-        let units = crate::limit::Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false };
+        let key = sluicegate_limit::table::CounterKey { id, prefix: 0 };
+        let units = sluicegate_limit::Units { key, cost: 1, variant: 0, fair_hash: 0, unenforced: false };
         let _ = gateway.limits[0].charge_units(0, &units, now);
     }
     let running = start_with(None, gateway).await;

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
 use super::call::CallRequest;
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
 use crate::upstream::{DrainOutcome, ServerStatus, Upstream, UpstreamStatus};
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
 
 json_object! {
     pub(super) struct UpstreamList as "UpstreamList" {

@@ -5,7 +5,6 @@ use http_body::SizeHint;
 use super::limits::LookMode;
 use super::{AccountExplanation, Explanation, VerdictExplanation, describe, verdict};
 use crate::admission::chain::{Decisions, WaitingRequest};
-use crate::base::clock::Now;
 use crate::proxy::calls::Described;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::inbound::InboundRequest;
@@ -15,6 +14,7 @@ use crate::proxy::reject::Rejection;
 use crate::request::client::Client;
 use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
+use sluicegate_base::clock::Now;
 
 /// Explains a call, which is the body of a `/check`.
 ///

@@ -4,9 +4,6 @@ use std::net::IpAddr;
 
 use super::query::ParsedQuery;
 use super::{AccountExplanation, BanExplanation, ClientExplanation, QueueExplanation, StopExplanation};
-use crate::config::LocationId;
-use crate::config::describe::describe_key_part;
-use crate::config::{self, KeyPart, MissingKey, ValueSource};
 use crate::proxy::gateway::{Action, Gateway};
 use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::Rejection;
@@ -15,6 +12,8 @@ use crate::request::client::Client;
 use crate::request::key::KeyInput;
 use crate::request::source;
 use crate::request::source::{SourceValue, Token};
+use sluicegate_config::describe::describe_key_part;
+use sluicegate_model::{self as model, KeyPart, LocationId, MissingKey, ValueSource};
 
 /// Client bytes for a terminal: invalid UTF-8 and control characters are escaped.
 pub(super) fn escape_bytes(bytes: &[u8]) -> String {
@@ -145,7 +144,7 @@ pub(super) struct KeyDescription {
 
 pub(super) fn describe_key(
     gateway: &Gateway,
-    limit: &config::LimitConfig,
+    limit: &model::LimitConfig,
     input: &KeyInput<'_>,
     route: Option<LocationId>,
 ) -> KeyDescription {
@@ -192,7 +191,7 @@ fn describe_value(
     }
 }
 
-fn describe_source(source: &config::ValueSource, input: &KeyInput<'_>) -> Option<String> {
+fn describe_source(source: &model::ValueSource, input: &KeyInput<'_>) -> Option<String> {
     match source::read_source(source, &input.sources()) {
         SourceValue::One(value) => Some(escape_bytes(&value)),
         SourceValue::Absent => None,

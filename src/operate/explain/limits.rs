@@ -10,16 +10,16 @@ use crate::admission::chain::{
     ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
     WaitingRequest,
 };
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::MissingKey;
-use crate::config::describe::{describe_chain_limit, describe_rate};
-use crate::limit::{Limit, LimitOutcome};
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::judge;
 use crate::proxy::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use crate::proxy::reject::Rejection;
 use crate::shared::Session;
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_config::describe::{describe_chain_limit, describe_rate};
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::MissingKey;
 
 json_object! {
     /// One limit of the chain.

@@ -13,11 +13,6 @@ mod verdict;
 use std::io;
 
 use crate::admission::chain::{Decisions, WaitingRequest};
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::base::wall_clock::WallClock;
-use crate::config::describe::describe_location;
-use crate::config::{AccessLogOutput, Config, LocationConfig};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge;
 use crate::proxy::judge::{BodyView, Judgement, RequestFacts};
@@ -27,6 +22,11 @@ use crate::request::location::{Arrival, LocationCandidate};
 use crate::request::source::{BodyValues, Token, TokenVerifier};
 use crate::shared::Session;
 use limits::LookMode;
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_base::wall_clock::WallClock;
+use sluicegate_config::describe::describe_location;
+use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};
 pub(super) use query::ParsedQuery;

@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use http_body::SizeHint;
 use serde::{Deserialize, Serialize};
 
-use crate::base::clock::Now;
-use crate::config::{ListenConfig, Scheme};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge::RequestHead;
 use crate::proxy::reject::Fault;
 use crate::request::client::Client;
 use crate::request::location;
+use sluicegate_base::clock::Now;
+use sluicegate_model::{ListenConfig, Scheme};
 
 /// A request as text.
 #[derive(Debug, Clone, Serialize, Deserialize)]

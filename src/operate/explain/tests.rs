@@ -32,7 +32,7 @@ locations:
 "#;
 
 fn gateway() -> Gateway {
-    let loaded = crate::config::parse(FILE, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let loaded = sluicegate_config::parse(FILE, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     build_offline(loaded.config).unwrap()
 }
 
@@ -213,7 +213,7 @@ locations:
 
 #[test]
 fn counters_in_redis_are_unknown_offline() {
-    let loaded = crate::config::parse(SHARED, "x").unwrap_or_else(|report| panic!("{report}"));
+    let loaded = sluicegate_config::parse(SHARED, "x").unwrap_or_else(|report| panic!("{report}"));
     let gateway = build_offline(loaded.config).unwrap();
     let explanation = explain_locally(&gateway, &query("GET", "/", "203.0.113.7", &[]), AT).unwrap();
     let text = explanation.to_string();
@@ -230,7 +230,7 @@ fn counters_in_redis_are_unknown_offline() {
 #[test]
 fn a_cost_above_the_limit_is_rejected_offline() {
     let file = SHARED.replace("rate: 2/1h", "rate: 2/1h, cost: header:X-Cost");
-    let loaded = crate::config::parse(&format!("server: {{ trusted_proxies: 10.0.0.1 }}\n{file}"), "x");
+    let loaded = sluicegate_config::parse(&format!("server: {{ trusted_proxies: 10.0.0.1 }}\n{file}"), "x");
     let gateway = build_offline(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
     let text =
         explain_locally(&gateway, &query("GET", "/", "10.0.0.1", &["X-Cost: 3"]), AT).unwrap().to_string();
@@ -289,7 +289,7 @@ fn a_request_that_the_head_alone_rejects_is_explained() {
     let file = "server: { max_body: 1KiB, max_headers: 5, max_header_size: 8KiB }
 locations: [{ path: /, upstream: demo, bandwidth: { rate: 1MiB/s, key: header:X-K } }]
 ";
-    let loaded = crate::config::parse(file, "x").unwrap_or_else(|report| panic!("{report}"));
+    let loaded = sluicegate_config::parse(file, "x").unwrap_or_else(|report| panic!("{report}"));
     let gateway = build_offline(loaded.config).unwrap();
     let long = format!("X-Long: {}", "x".repeat(8192));
     for (headers, verdict) in [
@@ -344,7 +344,7 @@ fn bans_and_grants_of_operators_are_named_with_their_reasons() {
 #[test]
 fn a_bypassed_client_that_an_operator_banned_is_not_called_free() {
     let file = "access: { bypass: 192.0.2.0/24 }\nlocations: [{ path: /, upstream: demo }]\n";
-    let loaded = crate::config::parse(file, "x").unwrap_or_else(|report| panic!("{report}"));
+    let loaded = sluicegate_config::parse(file, "x").unwrap_or_else(|report| panic!("{report}"));
     let (gateway, now) = (build_offline(loaded.config).unwrap(), Now::read_clock());
     let lasts = std::time::Duration::from_secs(600);
     let target = "192.0.2.7".parse().unwrap();
@@ -371,7 +371,7 @@ locations:
 "#;
 
 fn explain_edge(url: &str, ip: &str) -> Result<Explanation, String> {
-    let loaded = crate::config::parse(EDGE, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let loaded = sluicegate_config::parse(EDGE, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     explain_locally(&build_offline(loaded.config).unwrap(), &query("GET", url, ip, &[]), AT)
 }
 

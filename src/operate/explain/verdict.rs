@@ -6,11 +6,11 @@ use http::uri::PathAndQuery;
 
 use super::describe;
 use super::limits::PlannedWait;
-use crate::base::json_shape::json_object;
-use crate::config::LocationId;
 use crate::proxy::gateway::{Action, Gateway, LimitChain};
 use crate::proxy::judge::RequestFacts;
 use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
+use sluicegate_base::json_shape::json_object;
+use sluicegate_model::LocationId;
 
 json_object! {
     /// The verdict of the chain and of the checks around it.

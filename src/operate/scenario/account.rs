@@ -4,8 +4,8 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use crate::config::{AccountConfig, JwtConfig, ValueSource};
 use crate::operate::explain::Query;
+use sluicegate_model::{AccountConfig, JwtConfig, ValueSource};
 
 /// Seconds since 1970 at which the tokens of scenarios expire: after every scenario.
 const TOKEN_EXPIRES: u64 = 32_503_680_000;

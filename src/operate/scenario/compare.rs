@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
 use super::tally::{EndKind, RequestEnd, StepTally};
-use crate::config::value::scalars::show_duration;
 use crate::proxy::gateway::Gateway;
+use sluicegate_model::value::scalars::show_duration;
 
 /// One expectation that is not met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::ValueError;
-use crate::config::schema::field::{OneOrMore, Shape, section};
-use crate::config::schema::kinds::{Number, Span, Special, Text, text};
-use crate::config::value::names;
-use crate::config::value::scalars::Parsed;
 use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
+use sluicegate_config::schema::field::{OneOrMore, Shape, section};
+use sluicegate_config::schema::kinds::{Number, Span, Special, Text, text};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::value::names;
+use sluicegate_model::value::scalars::Parsed;
 
 /// The most requests that one step sends.
 pub(super) const SEND_MAX: u64 = 10_000_000;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 
-use crate::config::Config;
 use crate::operate::explain::Query;
+use sluicegate_model::Config;
 
 /// One checked scenario file with the configuration that it tests.
 #[derive(Debug)]

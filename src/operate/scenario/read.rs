@@ -8,17 +8,18 @@ use ipnet::IpNet;
 use super::fields::{file, scenario, step};
 use super::model::{Scenario, ScenarioFile, ScenarioStep};
 use super::{account, read_answer, read_expect};
-use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError};
-use crate::config::diagnostics::redact::redact_lines;
-use crate::config::value::methods::parse_known_method;
-use crate::config::value::names::parse_header_value;
-use crate::config::value::scalars::show_duration;
-use crate::config::yaml::field_reader::FieldReader;
-use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::file::read_capped;
-use crate::config::yaml::tree::{NodeContent, parse_document};
-use crate::config::{self, Config, ProblemReport, codes};
 use crate::operate::explain::{ParsedQuery, Query};
+use sluicegate_base::file::read_capped;
+use sluicegate_config as config;
+use sluicegate_config::yaml::field_reader::FieldReader;
+use sluicegate_config::yaml::field_value::FieldValue;
+use sluicegate_config::yaml::tree::{NodeContent, parse_document};
+use sluicegate_model::diagnostics::problem::{Position, ProblemSink, ValueError};
+use sluicegate_model::diagnostics::redact::redact_lines;
+use sluicegate_model::value::methods::parse_known_method;
+use sluicegate_model::value::names::parse_header_value;
+use sluicegate_model::value::scalars::show_duration;
+use sluicegate_model::{Config, ProblemReport, codes};
 
 /// Size limit of a scenario file, in bytes.
 const FILE_MAX: u64 = 64 << 20;

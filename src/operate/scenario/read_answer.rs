@@ -7,12 +7,12 @@ use serde_json::{Map, Number, Value};
 
 use super::fields::{answer, step};
 use super::model::StepAnswer;
-use crate::config::codes;
-use crate::config::diagnostics::problem::ValueError;
-use crate::config::value::names::{parse_header_name, parse_header_value, parse_status};
-use crate::config::yaml::field_reader::FieldReader;
-use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::tree::{Node, NodeContent};
+use sluicegate_config::yaml::field_reader::FieldReader;
+use sluicegate_config::yaml::field_value::FieldValue;
+use sluicegate_config::yaml::tree::{Node, NodeContent};
+use sluicegate_model::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::value::names::{parse_header_name, parse_header_value, parse_status};
 
 const JSON: &str = "application/json";
 

@@ -5,16 +5,16 @@ use http::StatusCode;
 use super::fields::{SEND_MAX, expect, step};
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
 use super::tally::{BAN, UPSTREAM_STOP};
-use crate::config::diagnostics::problem::{ValueError, did_you_mean};
-use crate::config::schema::field::Field;
-use crate::config::schema::kinds::Special;
-use crate::config::value::names::parse_status;
-use crate::config::value::scalars::{Parsed, parse_duration, parse_number};
-use crate::config::yaml::field_reader::FieldReader;
-use crate::config::yaml::field_value::FieldValue;
-use crate::config::yaml::tree::NodeContent;
-use crate::config::{Config, codes};
 use crate::proxy::reject::Fault;
+use sluicegate_config::schema::field::Field;
+use sluicegate_config::schema::kinds::Special;
+use sluicegate_config::yaml::field_reader::FieldReader;
+use sluicegate_config::yaml::field_value::FieldValue;
+use sluicegate_config::yaml::tree::NodeContent;
+use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
+use sluicegate_model::value::names::parse_status;
+use sluicegate_model::value::scalars::{Parsed, parse_duration, parse_number};
+use sluicegate_model::{Config, codes};
 
 /// The expectation of a step that sends `send` requests.
 pub(super) fn read_expectation(fields: &FieldReader<'_>, send: u64, config: &Config) -> StepExpectation {

@@ -1,10 +1,10 @@
 //! What happened to the requests of a step, counted as they end.
 
-use crate::config::LimitId;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::pipeline::PipelineOutcome;
 use crate::proxy::reject::Fault;
 use crate::proxy::request_state::Verdict;
+use sluicegate_model::LimitId;
 
 /// The names of rejections that neither a limit nor a fault caused.
 pub(super) const BAN: &str = "ban";

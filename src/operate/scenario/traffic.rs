@@ -11,11 +11,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use ipnet::IpNet;
 
 use super::model::{Scenario, ScenarioStep, StepAnswer};
-use crate::config::{ListenConfig, Scheme};
 use crate::net::deadline::ListenerTerms;
 use crate::operate::explain::ParsedQuery;
 use crate::proxy::pipeline::ArrivingConnection;
 use crate::request::body::RequestBody;
+use sluicegate_model::{ListenConfig, Scheme};
 
 /// The requests of all steps by time; of the same moment, by step.
 pub(super) struct StepSchedule<'s> {

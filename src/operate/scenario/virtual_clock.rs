@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
-use crate::base::clock::Now;
-use crate::base::wall_clock;
+use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock;
 
 /// A runtime whose clock moves only while everything waits. Each process has one: the time of day follows it.
 pub(super) struct VirtualClock {

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::config::LimitId;
 use crate::proxy::gateway::Gateway;
+use sluicegate_model::LimitId;
 
 /// What the limits of one name hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::LimitId;
 use crate::observe::metrics::VERDICT_NAMES;
 use crate::observe::metrics::cells::{BucketCounts, estimate_quantile};
 use crate::proxy::gateway::Gateway;
 pub use limit_sizes::{LimitSize, LimitSizes};
 use sample::TrafficSample;
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_model::LimitId;
 
 /// Time between two samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

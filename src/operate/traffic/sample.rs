@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Names;
-use crate::base::clock::Now;
-use crate::config::LimitId;
 use crate::observe::metrics::cells::BucketCounts;
 use crate::observe::metrics::{DecisionCounts, VERDICT_NAMES};
 use crate::proxy::gateway::Gateway;
+use sluicegate_base::clock::Now;
+use sluicegate_model::LimitId;
 
 /// Upstreams whose response times are sampled, so that samples stay small.
 const TIMED_UPSTREAMS_MAX: usize = 256;

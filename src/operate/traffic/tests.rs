@@ -1,18 +1,19 @@
 //! Rates from counters that only the clock of the test moves.
 
 use super::*;
-use crate::base::clock::Now;
-use crate::config;
 use crate::observe::metrics::{DecisionKind, VerdictKind};
 use crate::operate::explain::build_offline;
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_model as model;
 
 fn build(text: &str, before: Option<&Gateway>) -> Gateway {
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
     match before {
         None => build_offline(config).unwrap(),
         Some(_) => {
-            let config = config::Config { access_log: before.unwrap().config.access_log.clone(), ..config };
-            let config = config::Config { server: before.unwrap().config.server.clone(), ..config };
+            let config = model::Config { access_log: before.unwrap().config.access_log.clone(), ..config };
+            let config = model::Config { server: before.unwrap().config.server.clone(), ..config };
             Gateway::build(&config, before).unwrap()
         }
     }

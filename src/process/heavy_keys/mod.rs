@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::control::ControlThread;
 use super::workers::Workers;
-use crate::base::clock::Now;
 use crate::proxy::gateway::Gateway;
 use crate::proxy::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal};
 use crate::proxy::heavy_keys::{CountedLimit, REFUSALS_MAX};
 use crate::request::key::{KeyNameError, NamedKey};
+use sluicegate_base::clock::Now;
 
 /// The most keys that are listed at once.
 pub const TOP_MAX: usize = 1000;

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use super::fd_channel::{FdChannel, FdMessage};
 use super::sections::HandoverSections;
-use crate::limit::snapshot;
-use crate::limit::snapshot::SnapshotReader;
 use crate::process::bind::{BindTarget, BoundSockets, OpenSockets};
+use sluicegate_limit::snapshot;
+use sluicegate_limit::snapshot::SnapshotReader;
 
 /// Marks a process as the new one of an upgrade.
 pub const UPGRADE_VARIABLE: &str = "SLUICEGATE_UPGRADE";

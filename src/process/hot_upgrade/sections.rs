@@ -11,10 +11,10 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::base::clock::Now;
 use crate::proxy::gateway::{Gateway, SavedNumbers, SavedOperatorState};
 use crate::shared::StoreHandover;
 use crate::upstream::SavedServer;
+use sluicegate_base::clock::Now;
 
 /// The most bytes read of a file.
 const BYTES_MAX: u64 = 64 << 20;

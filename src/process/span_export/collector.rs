@@ -13,9 +13,9 @@ use rustls::RootCertStore;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::config::{CollectorConfig, UpstreamProtocol, UpstreamTlsConfig};
 use crate::observe::traces::otlp;
 use crate::upstream::{ServerSocket, ServerTls};
+use sluicegate_model::{CollectorConfig, UpstreamProtocol, UpstreamTlsConfig};
 
 /// The time of one export, with connecting.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,11 +14,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::config;
 use crate::observe::traces::otlp;
 use crate::observe::traces::span::SpanRecord;
 use crate::observe::traces::{SpanCounts, Tracer};
 use collector::Collector;
+use sluicegate_config as config;
 
 /// Spans of one export.
 const BATCH_MAX: usize = 512;

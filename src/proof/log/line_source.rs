@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::config::yaml::file::open_regular;
+use sluicegate_base::file::open_regular;
 
 /// Longer lines are not read; the gateway writes far shorter ones.
 const LINE_MAX: usize = 64 * 1024;

@@ -19,7 +19,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
-use crate::config::yaml::file::describe_failure;
+use sluicegate_base::file::describe_failure;
 
 use line_format::LogLineFormat;
 use line_source::{LineSource, LogBytes, NextLine};

@@ -1,8 +1,8 @@
 //! `recommend`: for each rate the smallest burst that would have rejected no request of nearly all keys.
 //!
-//! One pass over the log. Each key has a virtual queue for each rate ([`crate::limit::algorithm::burst_need`]), in the
-//! arithmetic of token buckets; its largest level is the burst that the key needs. A share of the keys is spared: those
-//! that need least. Memory grows with keys, not with requests.
+//! One pass over the log. Each key has a virtual queue for each rate ([`sluicegate_limit::algorithm::burst_need`]), in
+//! the arithmetic of token buckets; its largest level is the burst that the key needs. A share of the keys is spared:
+//! those that need least. Memory grows with keys, not with requests.
 
 pub mod recommendation;
 pub mod recommended_key;
@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::config::Rate;
-use crate::limit::algorithm::burst_need::{BurstNeed, NeedRate};
 use crate::proof::log::LogStream;
 use recommendation::{CurvePoint, HeavyClient, Recommendation, SuggestedLimit};
 use recommended_key::RecommendedKey;
+use sluicegate_limit::algorithm::burst_need::{BurstNeed, NeedRate};
+use sluicegate_model::Rate;
 
 /// Keys that are told apart; requests of further ones are counted, and told.
 const KEYS_MAX: usize = 1_000_000;

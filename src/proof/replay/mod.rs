@@ -13,14 +13,14 @@ pub mod tally;
 pub mod timeline;
 mod waits;
 
-use crate::base::clock;
-use crate::config::Config;
-use crate::limit::LimitOutcome;
 use crate::proof::log::record::LoggedVerdict;
 use crate::proof::log::{KnownFields, LogStream};
 use report::{ConfigChange, LoggedComparison, ReplayReport};
 use scope::ReplayScope;
 use simulator::{ReplayedVerdict, Simulator};
+use sluicegate_base::clock;
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::Config;
 
 /// Requests between two calls of the progress function.
 const PROGRESS_EVERY: u64 = 1 << 16;

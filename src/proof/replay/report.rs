@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use super::simulator::{ReplayedVerdict, Simulator};
 use super::tally::{KeyTally, LimitTally};
 use super::timeline::RequestTimeline;
-use crate::config::LimitId;
-use crate::limit::LimitOutcome;
 use crate::proof::log::record::{LogRecord, LoggedVerdict};
 use crate::proof::log::{LogCounts, LogStream};
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::LimitId;
 
 /// Keys that are listed.
 const TOP_KEYS: usize = 20;

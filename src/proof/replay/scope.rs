@@ -3,10 +3,10 @@
 
 use http::HeaderName;
 
-use crate::config::{
+use crate::proof::log::KnownFields;
+use sluicegate_model::{
     AccessLogConfig, Algorithm, Config, Cost, KeyPart, LimitConfig, LimitId, TierRules, ValueSource,
 };
-use crate::proof::log::KnownFields;
 
 /// Carries the account of a line to where accounts are read.
 pub const ACCOUNT_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-account");
@@ -54,7 +54,7 @@ impl ReplayScope {
         }
         (config.bans, config.tracing.otlp, config.state.redis, config.state.snapshot) =
             (None, None, None, None);
-        config.state.store = crate::config::StoreConfig::Local;
+        config.state.store = sluicegate_model::StoreConfig::Local;
         config.account.jwt = None;
         if fields.account {
             config.account.from = Some(ValueSource::Header(ACCOUNT_HEADER));

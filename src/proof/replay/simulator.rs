@@ -13,9 +13,6 @@ use super::tally::{AskedLimit, ReplayTally};
 use super::waits::{EndedWait, WaitRoom};
 use crate::admission::chain;
 use crate::admission::chain::{ChainVerdict, Decisions, LimitDemand, PendingStore};
-use crate::base::clock::{self, Now};
-use crate::config::{LimitId, ListenConfig, LocationId, Scheme};
-use crate::limit::{Limit, LimitOutcome};
 use crate::operate::explain;
 use crate::proof::log::LoggedRequest;
 use crate::proof::log::record::{LogRecord, TextField};
@@ -24,6 +21,9 @@ use crate::proxy::judge;
 use crate::proxy::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
 use crate::request::client::Client;
 use crate::request::location;
+use sluicegate_base::clock::{self, Now};
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::{LimitId, ListenConfig, LocationId, Scheme};
 
 /// A gateway that judges requests of the past and forwards nothing.
 pub struct Simulator {

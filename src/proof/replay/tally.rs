@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::timeline::{RequestTimeline, WaitLengths};
-use crate::config::{Config, LimitId};
-use crate::limit::LimitOutcome;
 use crate::request::key::{KeyInput, KeyName, KeySpec};
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::{Config, LimitId};
 
 /// The counts of a whole replay.
 pub struct ReplayTally {

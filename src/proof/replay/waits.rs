@@ -12,8 +12,8 @@ use slab::Slab;
 
 use super::tally::AskedLimit;
 use crate::admission::chain::{ChainPermit, Queued};
-use crate::base::clock::{self, Now};
-use crate::config::LimitId;
+use sluicegate_base::clock::{self, Now};
+use sluicegate_model::LimitId;
 
 /// The requests that wait or hold slots.
 #[derive(Default)]

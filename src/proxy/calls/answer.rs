@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admission::leases::LeaseId;
 use crate::admission::settlement::Settlement;
-use crate::limit::{Decision, Limit};
+use sluicegate_limit::{Decision, Limit};
 
 /// The answer to `/check`.
 pub(super) struct CheckAnswer<'a> {
@@ -151,7 +151,7 @@ impl AnswerText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::LimitOutcome;
+    use sluicegate_limit::LimitOutcome;
 
     #[test]
     fn an_answer_is_json_with_its_members_in_order() {

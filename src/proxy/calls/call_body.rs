@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::call_value::{CallFault, CallText, CallValue};
 use crate::admission::leases::{LeaseId, UsedUnits};
-use crate::config;
-use crate::config::{LEASE_TIME, LEASE_TIME_MAX};
+use sluicegate_model::{self as model, LEASE_TIME, LEASE_TIME_MAX};
 
 /// The longest wait that a call may ask for.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
@@ -235,7 +234,7 @@ impl<'a> Members<'a> {
         let span = match self.take(name) {
             None => return Ok(default),
             Some(CallValue::Text(text)) => {
-                config::read_duration(&text).map_err(|message| wrong(format!("`{name}`: {message}")))?
+                model::read_duration(&text).map_err(|message| wrong(format!("`{name}`: {message}")))?
             }
             Some(_) => return Err(wrong(format!("`{name}` must be a duration such as \"2s\""))),
         };

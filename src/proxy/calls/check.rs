@@ -13,9 +13,6 @@ use super::{count_call, refuse_fault};
 use crate::admission::chain;
 use crate::admission::chain::RateDecision;
 use crate::admission::leases::{LeasePlace, NoLease};
-use crate::base::clock::Now;
-use crate::config::LocationId;
-use crate::limit::{Decision, Limit, LimitOutcome};
 use crate::observe::metrics::CallResult;
 use crate::proxy::forward;
 use crate::proxy::forward::ResponseBody;
@@ -28,6 +25,9 @@ use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::client::{Client, UNIX_CLIENT};
 use crate::request::location;
 use crate::request::location::{Arrival, LocationLookup};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, LimitOutcome};
+use sluicegate_model::LocationId;
 
 /// A check that is understood.
 pub(super) struct PreparedCheck {
@@ -134,7 +134,7 @@ fn log_described(state: &mut RequestState, inbound: &InboundRequest, is_request:
 fn find_route(
     gateway: &Gateway,
     inbound: &InboundRequest,
-    scheme: &crate::config::Scheme,
+    scheme: &sluicegate_model::Scheme,
 ) -> Option<LocationId> {
     let request = &inbound.request;
     let host = location::request_host(request.version(), request.headers(), None).ok()?;

@@ -11,7 +11,6 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::call_body::{CheckCall, CheckSubject, DescribedRequest};
 use super::call_value::{CallFault, CallText};
-use crate::config::{self, JsonPointer, KeyPart, LimitConfig, LimitId, Scheme, ValueSource};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge::{CallTerms, StatedFacts};
 use crate::request::account::Tier;
@@ -19,6 +18,8 @@ use crate::request::body::RequestBody;
 use crate::request::client::UNIX_CLIENT;
 use crate::request::location;
 use crate::request::source::BodyValues;
+use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_model::{self as model, KeyPart, LimitConfig, LimitId, Scheme, ValueSource};
 
 /// A request, from the facts of a call.
 pub struct Described {
@@ -190,7 +191,7 @@ impl Facts {
         match part.1 {
             "ip" => self.set_ip(part, text)?,
             "account" => self.stated.account = Some(text.as_bytes().into()),
-            "tier" if config::is_tier_name(text) => self.stated.tier = Some(Tier::from(text)),
+            "tier" if model::is_tier_name(text) => self.stated.tier = Some(Tier::from(text)),
             "tier" => return Err(part.fault("cannot be the name of a tier")),
             "uri" if text.starts_with('/') && location::normalise_path(text).is_ok() => {
                 self.path = Some(text.to_owned())
@@ -199,7 +200,7 @@ impl Facts {
             "location" => {
                 let found = gateway.config.locations.iter().position(|location| location.name == text);
                 let found = found.ok_or_else(|| part.fault("is not the name of a location"));
-                self.stated.location = Some(config::LocationId(found?));
+                self.stated.location = Some(model::LocationId(found?));
             }
             "host" => self.set_host(part, text)?,
             "method" => self.set_method(part, text)?,

@@ -22,7 +22,6 @@ use http::{Method, Response, StatusCode};
 use http_body::Body;
 
 use crate::admission::leases::{LeaseId, SettleFault};
-use crate::base::clock::Now;
 use crate::observe::metrics::CallResult;
 use crate::proxy::forward;
 use crate::proxy::forward::ResponseBody;
@@ -39,6 +38,7 @@ use call_body::LeaseCall;
 use call_value::CallFault;
 pub use described::Described;
 pub use rls::{RlsCall, answer_rls};
+use sluicegate_base::clock::Now;
 
 /// Bytes of the body of a call.
 const BODY_MAX: u64 = 64 * 1024;

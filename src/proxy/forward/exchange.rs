@@ -17,8 +17,6 @@ use super::next_try::{NextTry, TryServer};
 use super::retry::{AttemptFault, RetryState, discard_response, may_run_twice};
 use super::{OutgoingRequest, rewrite};
 use crate::admission::settlement::ResponseReading;
-use crate::base::clock::Now;
-use crate::limit::table::CounterKey;
 use crate::net::deadline::{GatewayDeadline, RequestWatch};
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::gateway::Route;
@@ -28,6 +26,8 @@ use crate::upstream::{
     ConnectFault, ExchangeFault, Lease, ResponseSlot, SendOutcome, Server, ServerBody, ServerInFlight,
     Upstream,
 };
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
 
 /// The context of an exchange, beside its request.
 pub struct Exchange<'a> {

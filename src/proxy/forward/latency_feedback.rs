@@ -3,9 +3,9 @@
 use super::ForwardFault;
 use super::fault::ExchangeResult;
 use crate::admission::chain::ChainPermit;
-use crate::base::clock::Now;
-use crate::limit::SlotOutcome;
 use crate::request::body::BodyOutcomeCell;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::SlotOutcome;
 
 /// Reports the upstream's latency to adaptive limits. Degraded requests are not reported, because they go to another
 /// upstream than the limit protects. A client that leaves drops this, which reports the request as abandoned.

@@ -32,8 +32,6 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TR
 use http::{Request, Response, StatusCode, Version};
 use tower::Service;
 
-use crate::base::clock::Now;
-use crate::config::HostHeader;
 use crate::observe::metrics::UpstreamOutcome;
 use crate::proxy::gateway::{Action, Gateway, Route};
 use crate::proxy::header_edits::RenderedValues;
@@ -46,6 +44,8 @@ use crate::request::body;
 use crate::request::body::{BodyOutcomeCell, RequestBody};
 use crate::request::headers::added_fields::AddedFields;
 use crate::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
+use sluicegate_base::clock::Now;
+use sluicegate_model::HostHeader;
 
 use exchange::Exchange;
 use fault::ExchangeResult;

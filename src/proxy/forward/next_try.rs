@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::fault::ForwardFault;
-use crate::config::ServerId;
 use crate::upstream::{Server, ServerChoice, ServerInFlight, ServerPlace, Upstream};
+use sluicegate_model::ServerId;
 
 /// The server of a try.
 pub struct TryServer<'u> {

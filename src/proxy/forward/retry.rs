@@ -11,10 +11,9 @@ use tokio::time::Instant;
 
 use super::fault::ForwardFault;
 use super::next_try::{NextTry, TryServer};
-use crate::config::ServerId;
-use crate::config::{RetryConfig, RetryReason};
 use crate::request::body::{RequestBody, read_and_discard};
 use crate::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerFault, Upstream};
+use sluicegate_model::{RetryConfig, RetryReason, ServerId};
 
 /// Bytes and time spent on the rest of a discarded response, so that its connection can be kept.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;

@@ -9,8 +9,6 @@ use http_body::Body;
 use hyper::ext::ReasonPhrase;
 
 use super::response_body::ResponseBody;
-use crate::config::HostHeader;
-use crate::config::LocationId;
 use crate::proxy::gateway::{Gateway, Route};
 use crate::proxy::header_edits::{CompiledEdits, RenderedValues};
 use crate::proxy::inbound::InboundRequest;
@@ -25,6 +23,7 @@ use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 use crate::upstream::ServerBody;
+use sluicegate_model::{HostHeader, LocationId};
 
 /// Renders the values with variables of `edits`, before the head is rewritten.
 #[inline]

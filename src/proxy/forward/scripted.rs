@@ -17,14 +17,14 @@ use super::exchange::{Exchange, run_until_due};
 use super::latency_feedback::LatencyFeedback;
 use super::next_try::{NextTry, TryServer};
 use super::{ForwardFault, ForwardOutcome, OutgoingRequest, balance_hash_for, forward_service};
-use crate::base::clock::Now;
-use crate::config::LocationId;
 use crate::proxy::gateway::Action;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::judge::Admitted;
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::upstream::{Server, ServerInFlight, Upstream};
+use sluicegate_base::clock::Now;
+use sluicegate_model::LocationId;
 
 /// A place at a server; `None`: the upstream has no servers, because it is the built-in one.
 type ScriptedPlace = Option<ServerInFlight>;

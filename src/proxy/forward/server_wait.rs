@@ -13,12 +13,12 @@ use super::fault::ForwardFault;
 use super::next_try::TryServer;
 use super::retry::RetryState;
 use crate::admission::chain::{Charge, WaitingRequest};
-use crate::base::clock::Now;
-use crate::config::{ServerId, UpstreamId};
 use crate::proxy::inbound::waiting_bytes;
 use crate::proxy::worker::Worker;
 use crate::request::body::RequestBody;
 use crate::upstream::{ServerPlace, ServerWaiter};
+use sluicegate_base::clock::Now;
+use sluicegate_model::{ServerId, UpstreamId};
 
 /// Records a wait, whatever ends it.
 struct WaitObserver<'a> {

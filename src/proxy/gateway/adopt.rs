@@ -10,12 +10,6 @@ use http::Method;
 use super::Gateway;
 use crate::admission::ban::Bans;
 use crate::admission::chain::WaitingCap;
-use crate::base::clock::Now;
-use crate::base::ip_set::{IpSet, IpSets};
-use crate::base::value_hash::ValueHasher;
-use crate::config::{self, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
-use crate::limit::Limit;
-use crate::limit::bandwidth::Bandwidth;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
 use crate::observe::traces::Tracer;
@@ -23,6 +17,12 @@ use crate::request::body::BodyMemory;
 use crate::request::key::KeyHasher;
 use crate::shared;
 use crate::shared::{SharedLimit, Store};
+use sluicegate_base::clock::Now;
+use sluicegate_base::ip_set::{IpSet, IpSets};
+use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_limit::Limit;
+use sluicegate_limit::bandwidth::Bandwidth;
+use sluicegate_model::{self as model, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
 
 // === impl Gateway ===
 
@@ -54,12 +54,12 @@ impl Gateway {
             ));
         }
         if self.config.admin != next.admin {
-            let listen_text = |admin: &Option<config::AdminConfig>| match admin {
+            let listen_text = |admin: &Option<model::AdminConfig>| match admin {
                 Some(admin) => admin.listen.to_string(),
                 None => "none".to_owned(),
             };
             let (before, after) = (listen_text(&self.config.admin), listen_text(&next.admin));
-            let hosts = |admin: &Option<config::AdminConfig>| admin.as_ref().map(|admin| admin.hosts.clone());
+            let hosts = |admin: &Option<model::AdminConfig>| admin.as_ref().map(|admin| admin.hosts.clone());
             let what = match before == after {
                 true if hosts(&self.config.admin) != hosts(&next.admin) => "its hosts".to_owned(),
                 true => "its tokens".to_owned(),
@@ -85,11 +85,11 @@ pub(super) fn build_limits(
     previous: Option<&Gateway>,
 ) -> Vec<Arc<Limit>> {
     let known = index_limits(previous);
-    let limit = |(index, limit): (usize, &config::LimitConfig)| {
+    let limit = |(index, limit): (usize, &model::LimitConfig)| {
         let before =
             known.get(&*limit.name).and_then(|&known| previous?.limits.get(known)).map(|before| &**before);
         let mut built = Limit::continue_from(before, LimitId(index), limit, config.state.max_keys);
-        built.bypass = IpSets::new(&limit.bypass, sets);
+        built.bypass = IpSets::new(&limit.bypass.written, &limit.bypass.sets, sets);
         Arc::new(built)
     };
     config.limits.iter().enumerate().map(limit).collect()
@@ -100,7 +100,7 @@ pub(super) fn build_shared_limits(
     previous: Option<&Gateway>,
 ) -> Vec<Option<Arc<SharedLimit>>> {
     let known = index_limits(previous);
-    let shared_limit = |(index, limit): (usize, &config::LimitConfig)| {
+    let shared_limit = |(index, limit): (usize, &model::LimitConfig)| {
         let on_failure = limit.shared?;
         let before = known.get(&*limit.name).and_then(|&known| previous?.shared.get(known)?.as_deref());
         let shared_limit =
@@ -125,7 +125,7 @@ pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option
 
 pub(super) fn build_bans(config: &Config, previous: Option<&Gateway>) -> Option<Arc<Bans>> {
     let bans = config.bans.as_ref()?;
-    let shared = config.state.store == config::StoreConfig::Redis;
+    let shared = config.state.store == model::StoreConfig::Redis;
     let same = previous.filter(|previous| !shared || previous.config.state.redis == config.state.redis);
     let before = same.and_then(|previous| previous.bans.as_deref());
     Some(Arc::new(Bans::adopt_from(before, bans, config.state.max_keys, shared)))
@@ -159,13 +159,13 @@ pub(super) fn build_counters(
 
 /// The buckets of each location of the previous gateway that has some.
 pub(super) struct KnownBandwidths<'a>(
-    HashMap<LocationRef<'a>, (&'a config::BandwidthConfig, &'a Arc<Bandwidth>)>,
+    HashMap<LocationRef<'a>, (&'a model::BandwidthConfig, &'a Arc<Bandwidth>)>,
 );
 
 /// What a location matches: the path as written, hosts, methods, scheme and listeners.
-type LocationRef<'a> = (&'a str, &'a [config::HostRule], &'a [Method], Option<config::Scheme>, &'a [String]);
+type LocationRef<'a> = (&'a str, &'a [model::HostRule], &'a [Method], Option<model::Scheme>, &'a [String]);
 
-fn location_ref(location: &config::LocationConfig) -> LocationRef<'_> {
+fn location_ref(location: &model::LocationConfig) -> LocationRef<'_> {
     (&location.written_path, &location.hosts, &location.methods, location.scheme, &location.listeners)
 }
 
@@ -184,8 +184,8 @@ impl KnownBandwidths<'_> {
     pub(super) fn get_or_build(
         &self,
         config: &Config,
-        location: &config::LocationConfig,
-        own: &config::BandwidthConfig,
+        location: &model::LocationConfig,
+        own: &model::BandwidthConfig,
     ) -> Arc<Bandwidth> {
         match self.0.get(&location_ref(location)) {
             Some((known, bandwidth)) if *known == own => Arc::clone(bandwidth),

@@ -7,9 +7,9 @@ use super::Gateway;
 use crate::admission::ban::{Bans, LiftedBan};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{BanFault, NewBan, OperatorBan, UnbanFault};
-use crate::base::clock::Now;
-use crate::limit::table::CounterKey;
 use crate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
 
 /// One active ban.
 #[derive(Debug, Clone, PartialEq, Eq)]

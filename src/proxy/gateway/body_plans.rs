@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::config::{BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, LimitConfig, LocationConfig};
 use crate::request::source::BodyPlan;
+use sluicegate_model::{BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, LimitConfig, LocationConfig};
 
 /// The plan for the requests of a location, or for those without one; `None` = nothing is read.
 pub fn build_body_plan(config: &Config, location: Option<&LocationConfig>) -> Option<Arc<BodyPlan>> {

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 
 use super::{Action, CompiledEdits, Domains, Gateway, LimitChain, Route};
 use crate::admission::leases::Leases;
-use crate::base::secrets;
-use crate::config::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
-use crate::limit::Limit;
-use crate::limit::throttle::ThrottleTable;
 use crate::observe::metrics::{Metrics, ServiceCallCounts, values};
 use crate::proxy::reject::CompiledTemplate;
 use crate::shared::SharedLimit;
+use sluicegate_base::secrets;
+use sluicegate_limit::Limit;
+use sluicegate_limit::throttle::ThrottleTable;
+use sluicegate_model::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
 
 /// What the calls of the rate-limit service need beside the limits.
 pub struct CallService {

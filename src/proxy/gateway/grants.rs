@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::Gateway;
 use super::key_reset::KeyRef;
 use crate::admission::operator_bans::TEXT_MAX;
-use crate::base::clock::Now;
-use crate::config::{self, Algorithm, Config, GrantConfig, LimitConfig, LimitId, Problem};
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_model::{self as model, Algorithm, Config, GrantConfig, LimitConfig, LimitId, Problem};
 
 /// The most grants of one limit, and of all.
 pub const GRANTS_PER_LIMIT: usize = 100;
@@ -263,7 +264,7 @@ impl SavedGrant {
         }
         let alone =
             LimitConfig { algorithm: numbers.clone(), tiers: vec![], grants: vec![], ..limit.clone() };
-        if limit.shared.is_some() && config::check_redis_range(&alone).is_err() {
+        if limit.shared.is_some() && model::check_redis_range(&alone).is_err() {
             return Err("its numbers do not fit Redis, where its limit counts now");
         }
         if limit.grants.len() >= GRANTS_PER_LIMIT {

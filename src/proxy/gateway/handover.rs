@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use crate::admission::ban::Bans;
-use crate::base::clock::Now;
-use crate::config::{self, LimitNumbers};
-use crate::limit::Limit;
-use crate::limit::snapshot::{SnapshotReader, SnapshotSource};
-use crate::limit::table::persistent::SnapshotTable;
 use crate::request::key::KeyHasher;
 use crate::shared::StoreHandover;
 use crate::upstream::SavedServer;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_limit::snapshot::{SnapshotReader, SnapshotSource};
+use sluicegate_limit::table::persistent::SnapshotTable;
+use sluicegate_model::{self as model, LimitNumbers};
 
 /// The numbers that counters are expressed in.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ use crate::upstream::SavedServer;
 pub struct SavedNumbers {
     /// By the names of limits.
     limits: Vec<(String, LimitNumbers)>,
-    bans: Option<config::BansConfig>,
+    bans: Option<model::BansConfig>,
 }
 
 /// The counters that another process takes over, local shares of shared limits included.
@@ -135,7 +135,7 @@ impl<'a> PreviousCounters<'a> {
             Some(previous)
         };
         let bans = gateway.bans.as_deref().zip(saved.bans.as_ref()).map(|(bans, config)| {
-            let shared = gateway.config.state.store == config::StoreConfig::Redis;
+            let shared = gateway.config.state.store == model::StoreConfig::Redis;
             Bans::adopt_from(Some(bans), config, max_keys, shared)
         });
         let limits = gateway.limits.iter().map(|own| limit(own)).collect();

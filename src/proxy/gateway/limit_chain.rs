@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use crate::admission::settlement::ReadingPlan;
-use crate::config::{Config, DescriptorRuleConfig, LimitId, LocationConfig, ViewId};
-use crate::limit::Limit;
 use crate::request::key::LimitKeys;
 use crate::shared::SharedLimit;
+use sluicegate_limit::Limit;
+use sluicegate_model::{Config, DescriptorRuleConfig, LimitId, LocationConfig, ViewId};
 
 /// The limits of a location, in the order they are judged.
 pub struct LimitChain {

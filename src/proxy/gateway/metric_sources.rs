@@ -6,10 +6,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::admission::ban::Bans;
 use crate::admission::operator_bans::OperatorBans;
-use crate::base::clock::Now;
-use crate::config::{self, Config};
-use crate::limit::Limit;
-use crate::limit::pushback::PushbackGate;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::cells::Counters;
 use crate::observe::metrics::{MetricLabels, Metrics, values};
@@ -17,6 +13,10 @@ use crate::observe::traces::Tracer;
 use crate::proxy::reject::Fault;
 use crate::shared::{SharedLimit, Store};
 use crate::upstream::{Server, Upstream};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_limit::pushback::PushbackGate;
+use sluicegate_model::{self as model, Config};
 
 pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> MetricLabels {
     let servers = |upstream: &Arc<Upstream>| {
@@ -106,7 +106,7 @@ pub(super) fn watch_shared_limits(
     metrics.watch_store(move || store.reading());
     for shared_limit in shared.iter().flatten() {
         let limit = shared_limit.id();
-        for (name, how) in config::OnFailure::WORDS {
+        for (name, how) in model::OnFailure::WORDS {
             let shared_limit = shared_limit.clone();
             let read = move || shared_limit.fallback_count(how);
             metrics.watch_limit(values::DEGRADED_DECISIONS, limit, Some(("how", name)), read);
@@ -126,7 +126,7 @@ pub(super) fn watch_shared_limits(
             metrics.watch_overruns(limit, move || overruns.overrun_units());
         }
         // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
-        if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
+        if !matches!(config.algorithm, model::Algorithm::Concurrency { .. }) {
             watch(values::KEYS, |limit| limit.keys() as u64);
         }
     }
@@ -136,7 +136,7 @@ pub(super) fn watch_shared_limits(
 pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
     for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
         let id = (upstream.id, None);
-        for (word, reason) in config::RetryReason::WORDS {
+        for (word, reason) in model::RetryReason::WORDS {
             let upstream = upstream.clone();
             let read = move || upstream.retry_count(reason);
             metrics.watch_upstream(values::RETRIES, id, Some(("reason", word)), read);

@@ -29,14 +29,6 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use crate::admission::ban::Bans;
 use crate::admission::chain::WaitingCap;
 use crate::admission::operator_bans::OperatorBans;
-use crate::base::ip_set;
-use crate::base::ip_set::IpSet;
-use crate::config::{self, Config, HeaderEdits, HostHeader};
-use crate::config::{LimitId, LocationId};
-use crate::limit::Limit;
-use crate::limit::bandwidth::Bandwidth;
-use crate::limit::snapshot::SnapshotSource;
-use crate::limit::table::persistent::SnapshotTable;
 use crate::net::deadline::ticks_for;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
@@ -69,6 +61,12 @@ use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limit
 pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
 pub use operator_entries::{ban_entry_name, grant_entry_name, write_grant};
 pub use operator_state::SavedOperatorState;
+use sluicegate_base::ip_set::IpSet;
+use sluicegate_limit::Limit;
+use sluicegate_limit::bandwidth::Bandwidth;
+use sluicegate_limit::snapshot::SnapshotSource;
+use sluicegate_limit::table::persistent::SnapshotTable;
+use sluicegate_model::{self as model, Config, HeaderEdits, HostHeader, LimitId, LocationId};
 
 /// Slots of [`Gateway::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
@@ -82,7 +80,7 @@ pub struct Gateway {
     pub generation: u64,
     /// The configuration it was built from, for reports.
     pub config: Config,
-    pub server: config::ServerConfig,
+    pub server: model::ServerConfig,
     pub clients: ClientIp,
     pub forwarded: ForwardedHeaders,
     pub locations: Locations,
@@ -112,11 +110,11 @@ pub struct Gateway {
     /// The stops of upstreams that all gateways of the store know; `None` = none are shared.
     pub stops: Option<Arc<SharedStops>>,
     pub keys: KeyHasher,
-    pub account: Option<config::ValueSource>,
+    pub account: Option<model::ValueSource>,
     /// `None` = no tiers are configured.
     pub tiers: Option<Tiers>,
     /// How tokens are verified, and the claims that are read.
-    pub jwt: Option<(config::JwtConfig, Vec<String>)>,
+    pub jwt: Option<(model::JwtConfig, Vec<String>)>,
     /// Request header fields that a `Connection` field cannot remove.
     pub protected_fields: Vec<HeaderName>,
     pub underscores: UnderscoreFilter,
@@ -173,7 +171,7 @@ impl Gateway {
     /// # Errors
     /// The access log cannot be opened, or the self-test of token verification fails.
     pub fn build(config: &Config, previous: Option<&Gateway>) -> io::Result<Gateway> {
-        let sets = ip_set::named_sets(&config.ip_sets);
+        let sets = config.ip_sets.iter().map(|set| Arc::new(IpSet::new(&set.networks))).collect::<Vec<_>>();
         let limits = adopt::build_limits(config, &sets, previous);
         let shared = adopt::build_shared_limits(config, previous);
         let mut access_cache = AccessCache { known: HashMap::new(), sets: &sets };
@@ -306,7 +304,7 @@ impl SnapshotSource for Gateway {
 impl Route {
     fn new<'a>(
         config: &'a Config,
-        location: &'a config::LocationConfig,
+        location: &'a model::LocationConfig,
         limits: &[Arc<Limit>],
         shared: &[Option<Arc<SharedLimit>>],
         upstreams: &[Arc<Upstream>],
@@ -314,13 +312,13 @@ impl Route {
         bandwidths: &KnownBandwidths<'_>,
     ) -> Route {
         let action = match &location.action {
-            config::ActionConfig::Upstream(index) => Action::Upstream(upstreams[index.0].clone()),
-            config::ActionConfig::Respond { status, body, content_type } => Action::Respond {
+            model::ActionConfig::Upstream(index) => Action::Upstream(upstreams[index.0].clone()),
+            model::ActionConfig::Respond { status, body, content_type } => Action::Respond {
                 status: *status,
                 body: CompiledTemplate::for_body(body, content_type),
                 content_type: content_type.clone(),
             },
-            config::ActionConfig::Redirect { to, status } => {
+            model::ActionConfig::Redirect { to, status } => {
                 Action::Redirect { to: CompiledTemplate::for_url(to), status: *status }
             }
         };
@@ -337,7 +335,7 @@ impl Route {
             response_edits: CompiledEdits::new([&config.server.headers, &location.response_headers]),
             timeout: location.timeout.map(ticks_for),
             bandwidth: location.bandwidth.as_ref().map(|own| {
-                let keys = KeySpec::new(&own.key, config::MissingKey::Ip);
+                let keys = KeySpec::new(&own.key, model::MissingKey::Ip);
                 (bandwidths.get_or_build(config, location, own), keys)
             }),
             cors: location.cors.as_ref().map(|cors| Arc::new(Cors::new(cors, &config.server.request_id))),
@@ -347,12 +345,12 @@ impl Route {
 
 /// Locations with equal access rules share one object.
 struct AccessCache<'a> {
-    known: HashMap<&'a config::AccessConfig, Option<Arc<Access>>>,
+    known: HashMap<&'a model::AccessConfig, Option<Arc<Access>>>,
     sets: &'a [Arc<IpSet>],
 }
 
 impl<'a> AccessCache<'a> {
-    fn get_or_build(&mut self, config: &'a config::AccessConfig) -> Option<Arc<Access>> {
+    fn get_or_build(&mut self, config: &'a model::AccessConfig) -> Option<Arc<Access>> {
         let sets = self.sets;
         self.known.entry(config).or_insert_with(|| Access::new(config, sets).map(Arc::new)).clone()
     }
@@ -365,13 +363,13 @@ fn named_claims(config: &Config) -> Vec<String> {
     let obeyed = config.upstreams.iter().filter_map(|upstream| upstream.obey.as_ref());
     let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).chain(obeyed.flat_map(|own| &own.key));
     let of_keys = of_keys.filter_map(|part| match part {
-        config::KeyPart::Source(source) => Some(source),
+        model::KeyPart::Source(source) => Some(source),
         _ => None,
     });
     let sources = config.account.from.iter().chain(&config.account.tier.from).chain(of_keys);
     let mut claims: Vec<String> = sources
         .filter_map(|source| match source {
-            config::ValueSource::Jwt(claim) => Some(claim.clone()),
+            model::ValueSource::Jwt(claim) => Some(claim.clone()),
             _ => None,
         })
         .collect();

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Gateway;
-use crate::base::clock::{ClockShift, Now};
-use crate::limit::snapshot::SnapshotReader;
-use crate::limit::table::persistent::{PersistentTable, SnapshotTable};
 use crate::request::key::KeyHasher;
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_limit::snapshot::SnapshotReader;
+use sluicegate_limit::table::persistent::{PersistentTable, SnapshotTable};
 
 /// The bans and grants of operators, and the names of banned clients. Each part is read for itself, so that one that
 /// another version wrote differently is left out alone.

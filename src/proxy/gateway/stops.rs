@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::Gateway;
-use crate::base::clock::Now;
-use crate::config::Config;
 use crate::shared::{SharedStops, ToldStop};
 use crate::upstream::{Upstream, UpstreamStop};
+use sluicegate_base::clock::Now;
+use sluicegate_model::Config;
 
 /// `None` = there is no store, or no upstream is obeyed.
 pub(super) fn build_stops(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {

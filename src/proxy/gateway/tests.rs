@@ -4,12 +4,12 @@ use std::sync::{Arc, Weak};
 
 use super::*;
 use crate::admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand, Look};
-use crate::base::clock::Now;
-use crate::config::ServerId;
-use crate::config::{LimitId, LocationId, UpstreamId};
-use crate::limit::Units;
-use crate::limit::table::CounterKey;
 use crate::observe::metrics::{AnswerMaker, DecisionKind};
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_limit::Units;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
 
 const START: Now = Now(1 << 40);
 
@@ -201,7 +201,7 @@ fn a_change_that_needs_a_restart_is_named() {
 fn an_access_log_that_cannot_be_opened_fails_the_build() {
     let first = gateway(&located("3/h", ""));
     let mut wrong = config(&located("9/h", ""));
-    wrong.access_log.output = config::AccessLogOutput::File("/nowhere/at/all".into());
+    wrong.access_log.output = model::AccessLogOutput::File("/nowhere/at/all".into());
     assert!(Gateway::build(&wrong, Some(&first)).is_err());
     assert_eq!(count_admitted(&first), 3, "the first gateway is unchanged");
 }

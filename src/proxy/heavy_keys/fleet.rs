@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::CountedLimit;
 use super::report::{HeavyBy, HeavyKey, KeyRate};
-use crate::limit::table::CounterKey;
 use crate::proxy::gateway::Gateway;
 use crate::request::key::NamedKey;
 use crate::shared::SharedKey;
+use sluicegate_limit::table::CounterKey;
 
 /// The heaviest keys of a limit over several gateways.
 #[derive(Debug, Clone, PartialEq)]
@@ -141,8 +141,8 @@ fn round(rate: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
     use crate::proxy::heavy_keys::report::find_counted_limit;
+    use sluicegate_config as config;
 
     fn gateway() -> Gateway {
         let yaml = "access_log: { output: none }

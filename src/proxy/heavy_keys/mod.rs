@@ -15,14 +15,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::admission::chain::LimitDemand;
-use crate::base::clock::Now;
-use crate::base::value_hash::ValueHasher;
-use crate::config::LimitId;
-use crate::limit::heavy_hitters::FrequentItems;
-use crate::limit::table::CounterKey;
 use crate::proxy::gateway::Gateway;
 use crate::request::key::{KeyInput, KeyName, KeySpec};
 use crate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_limit::heavy_hitters::FrequentItems;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::LimitId;
 
 pub use refusal_log::{REFUSALS_MAX, RefusalFacts, RefusalLog, RefusalRecord};
 

@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{CountedLimit, KeyLabel, KeySummaries, LimitHeavyKeys, RefusalRecord, WorkerHeavyKeys};
-use crate::base::clock::Now;
-use crate::limit::heavy_hitters::{FrequentItems, ItemCounts, rate_factor};
-use crate::limit::table::CounterKey;
 use crate::proxy::gateway::Gateway;
 use crate::request::key::{KeyNameError, ParsedKey, is_same_name};
 use crate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::heavy_hitters::{FrequentItems, ItemCounts, rate_factor};
+use sluicegate_limit::table::CounterKey;
 
 /// The order of the heaviest keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use http::{Request, StatusCode};
 
 use super::report::{HeavyBy, KeyRates, merge_refusals};
 use super::*;
-use crate::config;
 use crate::proxy::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
 use crate::request::body::RequestBody;
+use sluicegate_config as config;
 
 struct Counted {
     gateway: Arc<Gateway>,
@@ -54,7 +54,7 @@ impl Counted {
         let worker = self.pipeline.worker();
         let own = worker.heavy_keys.limits.iter().find(|own| *own.identity == *counted).unwrap();
         let began = own.summaries.as_ref().unwrap().borrow().began;
-        crate::limit::heavy_hitters::rate_factor(Now::read_clock().ns_since(began))
+        sluicegate_limit::heavy_hitters::rate_factor(Now::read_clock().ns_since(began))
     }
 
     #[track_caller]

@@ -14,7 +14,6 @@ use tokio::time::{Sleep, sleep};
 use super::demand;
 use super::facts::{BodyView, RequestFacts, RequestHead};
 use crate::admission::chain::{Charge, WaitingRequest};
-use crate::config::BodyUse;
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::forward::ForwardFault;
 use crate::proxy::gateway::Gateway;
@@ -23,6 +22,7 @@ use crate::proxy::reject::Fault;
 use crate::proxy::request_state::RequestState;
 use crate::request::access::AccessDecision;
 use crate::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
+use sluicegate_model::BodyUse;
 
 /// The charset of a body; the later, the less is known of its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

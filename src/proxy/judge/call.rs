@@ -8,14 +8,14 @@ use super::head;
 use super::head::Judgement;
 use super::mode::{ChargeRequest, JudgeMode};
 use crate::admission::chain::{ChainVerdict, Decisions, LimitDemand, PendingStore};
-use crate::config::{BanKey, LimitId, LocationId, Scheme};
-use crate::limit::Limit;
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::reject::{Fault, Rejection};
 use crate::request::account::Tier;
 use crate::request::location;
 use crate::request::location::{HostError, LocationLookup};
 use crate::request::source::BodyValues;
+use sluicegate_limit::Limit;
+use sluicegate_model::{BanKey, LimitId, LocationId, Scheme};
 
 /// What a call asks for, beside the request that it describes.
 pub struct CallTerms {

@@ -7,10 +7,6 @@ use http::header::{HeaderMap, HeaderName};
 
 use super::facts::RequestFacts;
 use crate::admission::chain::LimitDemand;
-use crate::base::clock::Now;
-use crate::config::{BodyReserve, Cost, EnforcedShare, InvalidCost, LlmWeights, Reserve};
-use crate::limit::table::CounterKey;
-use crate::limit::{Limit, Units};
 use crate::proxy::gateway::{ChainPlace, Gateway};
 use crate::proxy::reject::Fault;
 use crate::request::client::Client;
@@ -18,6 +14,10 @@ use crate::request::key;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use crate::request::source::{BodyForm, BodyValue, BodyValues, CostFault};
 use crate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{BodyReserve, Cost, EnforcedShare, InvalidCost, LlmWeights, Reserve};
 
 /// The caller of a request, as limits see it.
 pub struct Caller<'a> {

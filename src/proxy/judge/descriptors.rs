@@ -12,9 +12,6 @@ use crate::admission::chain;
 use crate::admission::chain::{
     ChainMode, ChainVerdict, ChainedLimit, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
-use crate::base::clock::Now;
-use crate::config::{BanKey, TierRules};
-use crate::limit::{Limit, Units};
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::in_flight::RequestInFlight;
 use crate::proxy::reject::{Fault, Rejection};
@@ -25,6 +22,9 @@ use crate::request::client::{Client, UNIX_CLIENT};
 use crate::request::descriptor::DescriptorFacts;
 use crate::request::key::KeyInput;
 use crate::request::source::SourceInput;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Limit, Units};
+use sluicegate_model::{BanKey, TierRules};
 
 /// What a call asks for.
 pub struct DescriptorTerms<'d> {

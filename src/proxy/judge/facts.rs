@@ -8,10 +8,6 @@ use http::{Method, Uri, Version};
 use http_body::SizeHint;
 
 use crate::admission::ban::StrikeTarget;
-use crate::base::clock::Now;
-use crate::config::{LocationId, Scheme, TierRules};
-use crate::limit::bandwidth::BandwidthShare;
-use crate::limit::pushback::StopCheck;
 use crate::proxy::inbound;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::reject::{Fault, Rejection};
@@ -26,6 +22,10 @@ use crate::request::headers::grpc;
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::location::{Arrival, LocationLookup};
 use crate::request::source::{BodyValues, SourceInput, Token};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::bandwidth::BandwidthShare;
+use sluicegate_limit::pushback::StopCheck;
+use sluicegate_model::{LocationId, Scheme, TierRules};
 
 /// The head of a request, and the client that sent it.
 #[derive(Clone, Copy)]

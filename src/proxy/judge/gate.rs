@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::task::Poll;
 
 use crate::admission::chain::QueueTerms;
-use crate::base::clock::Now;
-use crate::config::{LocationId, UpstreamId};
-use crate::limit::pushback::{GateDecision, GatePlace, StopCheck, Stopped, WaitTerms};
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::gateway::Action;
 use crate::proxy::reject::{Rejection, StopRejection};
 use crate::proxy::request_state::RequestState;
 use crate::upstream::{Upstream, WHOLE_UPSTREAM};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::pushback::{GateDecision, GatePlace, StopCheck, Stopped, WaitTerms};
+use sluicegate_model::{LocationId, UpstreamId};
 
 /// The end of a wait, unless the client hung up.
 pub(super) enum Waited<T> {

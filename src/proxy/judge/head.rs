@@ -12,11 +12,6 @@ use super::mode::JudgeMode;
 use crate::admission::chain::{
     ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
 };
-use crate::config::BodyUse;
-use crate::limit::Limit;
-use crate::limit::bandwidth::BandwidthShare;
-use crate::limit::pushback::StopCheck;
-use crate::limit::table::CounterKey;
 use crate::proxy::gateway::{Action, Gateway, LimitChain, Route};
 use crate::proxy::reject::{Fault, Rejection, StopRejection};
 use crate::request::access::AccessDecision;
@@ -29,6 +24,11 @@ use crate::request::key::KeyOutcome;
 use crate::request::location;
 use crate::request::location::{Arrival, LocationLookup, RequestTarget, TargetError};
 use crate::upstream::Upstream;
+use sluicegate_limit::Limit;
+use sluicegate_limit::bandwidth::BandwidthShare;
+use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::BodyUse;
 
 /// How far a request is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,14 +6,14 @@ use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
 use crate::admission::chain;
 use crate::admission::chain::{ChainMode, LimitDemand};
-use crate::config::LocationId;
-use crate::limit::Limit;
-use crate::limit::table::CounterKey;
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::in_flight::RequestInFlight;
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::location;
 use crate::request::location::HostError;
+use sluicegate_limit::Limit;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::LocationId;
 
 /// All that differs between a request and its explanation.
 pub trait JudgeMode<'r> {

@@ -5,8 +5,6 @@ use http::Response;
 
 use crate::admission::chain;
 use crate::admission::chain::{ChainCause, RateDecision};
-use crate::config::LocationId;
-use crate::limit::LimitOutcome;
 use crate::observe::metrics::DecisionKind;
 use crate::proxy::ban_strike;
 use crate::proxy::judged_chain::chain_of;
@@ -14,6 +12,8 @@ use crate::proxy::limit_report;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
 use crate::proxy::rejection_response::{RequestTexts, render_rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::LocationId;
 
 /// The end of a rejected request.
 pub enum Conclusion {

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Method};
 
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 use super::*;
 
@@ -71,7 +71,7 @@ fn pipeline(obey: &str) -> Rc<Pipeline> {
          locations: [{{ path: /, upstream: provider, limits: pace }}]\n\
          access_log: {{ output: none }}\n"
     );
-    let config = crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    let config = sluicegate_config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config;
     Rc::new(Pipeline::new(Arc::new(Gateway::build(&config, None).unwrap())))
 }
 

@@ -5,9 +5,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::quote_name;
-use crate::config::Config;
-use crate::config::LimitId;
-use crate::limit::{Decision, LimitOutcome};
+use sluicegate_limit::{Decision, LimitOutcome};
+use sluicegate_model::{Config, LimitId};
 
 /// The limits of one chain whose decisions may not be enforced.
 pub(super) struct DryRuns(Box<[DryRun]>);

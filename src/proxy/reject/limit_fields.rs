@@ -8,9 +8,8 @@ use smallvec::SmallVec;
 
 use super::prepared_response::rate_text;
 use super::{interned_headers, quote_name};
-use crate::config::LimitId;
-use crate::config::{Config, Rate};
-use crate::limit::{Decision, LimitOutcome};
+use sluicegate_limit::{Decision, LimitOutcome};
+use sluicegate_model::{Config, LimitId, Rate};
 
 /// The fields of one chain, prepared as far as they do not depend on a request.
 pub(super) struct RateLimitFields {

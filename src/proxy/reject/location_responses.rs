@@ -12,9 +12,9 @@ use super::prepared_response::{
 use super::rejection::{Fault, LimitCause};
 use super::template::{TemplatePart, TemplateSlot};
 use super::{DegradedTo, interned_headers, quote_name};
-use crate::config::LimitId;
-use crate::config::{
-    Algorithm, BansConfig, Config, Degrade, KeyPart, LimitConfig, OnReject, Rate, ValueSource, describe,
+use sluicegate_config::describe;
+use sluicegate_model::{
+    Algorithm, BansConfig, Config, Degrade, KeyPart, LimitConfig, LimitId, OnReject, Rate, ValueSource,
 };
 
 /// Seconds until a retry for which a head is kept.

@@ -23,14 +23,13 @@ use http::header::ALLOW;
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, Response};
 
-use crate::base::escape;
-use crate::config::{Config, OnRejectPatch};
-use crate::config::{LimitId, LocationId, UpstreamId};
-use crate::limit::Decision;
 use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
 use location_responses::{FaultResponses, LimitResponses, prepare_limit};
 use prepared_response::PreparedResponse;
+use sluicegate_base::escape;
+use sluicegate_limit::Decision;
+use sluicegate_model::{Config, LimitId, LocationId, OnRejectPatch, UpstreamId};
 use stop_responses::StopResponses;
 use template::RetryTimes;
 
@@ -102,7 +101,7 @@ impl Rejecters {
         let not_degraded = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
         let default_rejecter = Rejecter::new(config, &[], &not_degraded, None);
         let mut shared: HashMap<&[LimitId], Arc<Rejecter>> = HashMap::new();
-        let build = |location: &crate::config::LocationConfig| {
+        let build = |location: &sluicegate_model::LocationConfig| {
             let patch = &location.on_reject;
             let shares_faults = patch.status.is_none()
                 && patch.body.is_none()

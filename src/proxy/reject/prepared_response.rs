@@ -12,8 +12,8 @@ use super::interned_headers;
 use super::template::{
     CompiledTemplate, Escape, FixedValues, RetryTimes, TemplateBuilder, TemplatePart, TemplateSlot,
 };
-use crate::base::escape;
-use crate::config::{CannedResponse, Degrade, HeaderText, OnReject, RejectBody, TemplateConfig};
+use sluicegate_base::escape;
+use sluicegate_model::{CannedResponse, Degrade, HeaderText, OnReject, RejectBody, TemplateConfig};
 
 /// The headers of `on_reject`.
 type ExtraHeaders = Arc<[(HeaderName, ExtraValue)]>;

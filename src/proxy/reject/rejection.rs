@@ -2,10 +2,10 @@
 
 use http::{HeaderValue, StatusCode};
 
-use crate::base::clock::Now;
-use crate::config::{LimitId, UpstreamId};
-use crate::limit::pushback::Stopped;
 use crate::net::deadline::MissedDeadline;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::pushback::Stopped;
+use sluicegate_model::{LimitId, UpstreamId};
 
 /// Why the gateway responds itself instead of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Rejection {
 /// A rejection by a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRejection {
-    /// Index in [`crate::config::Config::limits`].
+    /// Index in [`sluicegate_model::Config::limits`].
     pub limit: LimitId,
     /// Index of the rate in the limit; 0 for concurrency.
     pub rate: usize,
@@ -42,7 +42,7 @@ pub struct LimitRejection {
 /// A rejection in the place of an upstream that wants no requests now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopRejection {
-    /// Index in [`crate::config::Config::upstreams`].
+    /// Index in [`sluicegate_model::Config::upstreams`].
     pub upstream: UpstreamId,
     /// The status of the upstream's refusal; 429 if it said only that nothing is left.
     pub status: StatusCode,

@@ -12,7 +12,7 @@ use super::location_responses::try_again_text;
 use super::prepared_response::{NO_KIND, PreparedResponse, ResponseContent, RetryHint, SectionStyle};
 use super::rejection::StopRejection;
 use super::template::TemplatePart;
-use crate::config::{Config, OnReject, OnRejectPatch, UpstreamId};
+use sluicegate_model::{Config, OnReject, OnRejectPatch, UpstreamId};
 
 /// The responses of one location; at most one for each upstream and each status from 400 to 599.
 pub(super) struct StopResponses {

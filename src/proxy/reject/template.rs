@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use super::RejectContext;
-use crate::base::escape;
-use crate::config::{TemplateConfig, TemplatePiece, TemplateVar};
 use crate::request::location;
+use sluicegate_base::escape;
+use sluicegate_model::{TemplateConfig, TemplatePiece, TemplateVar};
 
 /// Bytes of a header value with variables; a longer one is cut.
 const HEADER_VALUE_MAX: usize = 8 * 1024;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limit::table::CounterKey;
+use sluicegate_limit::table::CounterKey;
 
 /// A client, its network, and all clients.
 const LEVELS: usize = 3;

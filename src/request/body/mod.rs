@@ -21,11 +21,11 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::base::clock::Now;
 use crate::net::deadline::{ConnectionWatch, RequestWatch};
 use inbound::InboundBody;
 pub use memory::{BodyMemory, BodyRoom};
 use peek::PeekedBody;
+use sluicegate_base::clock::Now;
 use whole::WholeBody;
 
 /// Bytes that an HTTP/2 client may send on a stream before the gateway reads them.

@@ -12,8 +12,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::limit::table::CounterKey;
 use crate::net::deadline::WatchList;
+use sluicegate_limit::table::CounterKey;
 
 /// A forwarded body, as an upstream would get it.
 #[derive(Debug, Default, PartialEq)]

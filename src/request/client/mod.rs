@@ -8,9 +8,9 @@ use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-use crate::base::ip_set::unmap_network;
-use crate::config;
 use hops::ElementsFromRight;
+use sluicegate_base::ip_set::unmap_network;
+use sluicegate_model as model;
 
 /// The address that all peers on unix sockets share if no proxy names a client.
 pub const UNIX_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -47,13 +47,13 @@ pub struct Client {
     pub trusted_peer: bool,
 }
 
-impl From<&config::ServerConfig> for ClientIp {
-    fn from(server: &config::ServerConfig) -> ClientIp {
+impl From<&model::ServerConfig> for ClientIp {
+    fn from(server: &model::ServerConfig) -> ClientIp {
         let (header, syntax) = match &server.client_ip {
-            config::ClientIpConfig::XForwardedFor => (X_FORWARDED_FOR, HopSyntax::Addresses),
-            config::ClientIpConfig::Forwarded => (FORWARDED, HopSyntax::Forwarded),
-            config::ClientIpConfig::Header(name) if *name == FORWARDED => (FORWARDED, HopSyntax::Forwarded),
-            config::ClientIpConfig::Header(name) => (name.clone(), HopSyntax::Addresses),
+            model::ClientIpConfig::XForwardedFor => (X_FORWARDED_FOR, HopSyntax::Addresses),
+            model::ClientIpConfig::Forwarded => (FORWARDED, HopSyntax::Forwarded),
+            model::ClientIpConfig::Header(name) if *name == FORWARDED => (FORWARDED, HopSyntax::Forwarded),
+            model::ClientIpConfig::Header(name) => (name.clone(), HopSyntax::Addresses),
         };
         ClientIp {
             trusted: server.trusted_proxies.iter().map(|network| unmap_network(*network)).collect(),

@@ -6,11 +6,11 @@ use http::{HeaderName, HeaderValue};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::ServerTimeouts;
+use sluicegate_model::ServerTimeouts;
 
-fn server(trusted: &[&str], client_ip: config::ClientIpConfig) -> config::ServerConfig {
+fn server(trusted: &[&str], client_ip: model::ClientIpConfig) -> model::ServerConfig {
     let second = Duration::from_secs(1);
-    config::ServerConfig {
+    model::ServerConfig {
         workers: 1,
         trusted_proxies: trusted.iter().map(|network| network.parse().expect("a network")).collect(),
         client_ip,
@@ -38,8 +38,8 @@ fn server(trusted: &[&str], client_ip: config::ClientIpConfig) -> config::Server
             shutdown: second,
         },
         request_id: HeaderName::from_static("x-request-id"),
-        underscore_headers: config::UnderscoreHeaders::Drop,
-        headers: config::HeaderEdits::default(),
+        underscore_headers: model::UnderscoreHeaders::Drop,
+        headers: model::HeaderEdits::default(),
     }
 }
 
@@ -58,7 +58,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// The client of a request that the trusted 127.0.0.1 forwards.
-fn behind_proxy(client_ip: config::ClientIpConfig, name: &'static str, values: &[&str]) -> String {
+fn behind_proxy(client_ip: model::ClientIpConfig, name: &'static str, values: &[&str]) -> String {
     let rule = ClientIp::from(&server(&TRUSTED, client_ip));
     rule.find_client(Some(ip("127.0.0.1")), &lines(name, values)).ip.to_string()
 }
@@ -67,9 +67,9 @@ fn behind_proxy(client_ip: config::ClientIpConfig, name: &'static str, values: &
 fn a_stranger_cannot_name_its_address() {
     let headers = ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip"];
     let rules = [
-        config::ClientIpConfig::XForwardedFor,
-        config::ClientIpConfig::Forwarded,
-        config::ClientIpConfig::Header(HeaderName::from_static("x-real-ip")),
+        model::ClientIpConfig::XForwardedFor,
+        model::ClientIpConfig::Forwarded,
+        model::ClientIpConfig::Header(HeaderName::from_static("x-real-ip")),
     ];
     for client_ip in rules {
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
@@ -112,7 +112,7 @@ fn the_right_most_untrusted_hop_wins() {
     ];
     for (values, expected) in rows {
         assert_eq!(
-            behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", values),
+            behind_proxy(model::ClientIpConfig::XForwardedFor, "x-forwarded-for", values),
             expected,
             "{values:?}"
         );
@@ -146,12 +146,12 @@ fn an_invalid_address_ends_the_walk() {
         let values = [format!("192.0.2.7, {hop}, 10.0.1.1")];
         let values: Vec<_> = values.iter().map(String::as_str).collect();
         assert_eq!(
-            behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &values),
+            behind_proxy(model::ClientIpConfig::XForwardedFor, "x-forwarded-for", &values),
             "10.0.1.1",
             "{hop}"
         );
         assert_eq!(
-            behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[hop]),
+            behind_proxy(model::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[hop]),
             "127.0.0.1",
             "{hop}"
         );
@@ -187,7 +187,7 @@ fn the_standard_header_is_read_by_its_grammar() {
     ];
     for (values, expected) in rows {
         assert_eq!(
-            behind_proxy(config::ClientIpConfig::Forwarded, "forwarded", values),
+            behind_proxy(model::ClientIpConfig::Forwarded, "forwarded", values),
             expected,
             "{values:?}"
         );
@@ -200,7 +200,7 @@ fn an_open_quote_cannot_swallow_an_appended_address() {
         for honest in ["for=192.0.2.1", r#"for="192.0.2.1""#, r#"by="_a,b";for=192.0.2.1"#] {
             let line = format!("{claim}, {honest}");
             assert_eq!(
-                behind_proxy(config::ClientIpConfig::Forwarded, "forwarded", &[&line]),
+                behind_proxy(model::ClientIpConfig::Forwarded, "forwarded", &[&line]),
                 "192.0.2.1",
                 "{line}"
             );
@@ -210,7 +210,7 @@ fn an_open_quote_cannot_swallow_an_appended_address() {
 
 #[test]
 fn a_header_of_ones_own_choice_is_walked_alike() {
-    let named = |name: &'static str| config::ClientIpConfig::Header(HeaderName::from_static(name));
+    let named = |name: &'static str| model::ClientIpConfig::Header(HeaderName::from_static(name));
     assert_eq!(behind_proxy(named("cf-connecting-ip"), "cf-connecting-ip", &["192.0.2.1"]), "192.0.2.1");
     assert_eq!(behind_proxy(named("x-real-ip"), "x-real-ip", &["192.0.2.1, 10.0.1.1"]), "192.0.2.1");
     assert_eq!(behind_proxy(named("x-real-ip"), "x-forwarded-for", &["192.0.2.1"]), "127.0.0.1");
@@ -219,7 +219,7 @@ fn a_header_of_ones_own_choice_is_walked_alike() {
 
 #[test]
 fn a_unix_peer_is_trusted_and_shares_one_client() {
-    let rule = ClientIp::from(&server(&[], config::ClientIpConfig::XForwardedFor));
+    let rule = ClientIp::from(&server(&[], model::ClientIpConfig::XForwardedFor));
     let found = rule.find_client(None, &lines("x-forwarded-for", &["198.51.100.1, 192.0.2.1"]));
     assert_eq!(found, Client { ip: ip("192.0.2.1"), trusted_peer: true });
     assert_eq!(rule.find_client(None, &HeaderMap::new()), Client { ip: UNIX_CLIENT, trusted_peer: true });
@@ -230,7 +230,7 @@ fn a_unix_peer_is_trusted_and_shares_one_client() {
 fn a_mapped_address_is_its_ipv4_address() {
     let rule = ClientIp::from(&server(
         &["::ffff:10.0.1.0/120", "127.0.0.1/32"],
-        config::ClientIpConfig::XForwardedFor,
+        model::ClientIpConfig::XForwardedFor,
     ));
     let headers = lines("x-forwarded-for", &["192.0.2.1, 10.0.1.77"]);
     let client = rule.find_client(Some(ip("::ffff:127.0.0.1")), &headers);
@@ -243,20 +243,17 @@ fn a_mapped_address_is_its_ipv4_address() {
 fn the_walk_is_bounded() {
     let hops = vec!["10.0.1.1"; 10_000].join(",");
     let line = format!("192.0.2.1,{hops}");
-    assert_eq!(behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&line]), "10.0.1.1");
+    assert_eq!(behind_proxy(model::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&line]), "10.0.1.1");
     let near = format!("192.0.2.1,{}", vec!["10.0.1.1"; HOPS_MAX - 1].join(","));
-    assert_eq!(behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&near]), "192.0.2.1");
+    assert_eq!(behind_proxy(model::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&near]), "192.0.2.1");
     let empty = format!("192.0.2.1{}", ",".repeat(HOPS_MAX));
-    assert_eq!(
-        behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&empty]),
-        "127.0.0.1"
-    );
+    assert_eq!(behind_proxy(model::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&empty]), "127.0.0.1");
 }
 
 #[test]
 fn a_network_counts_as_one_client() {
     let masked = |v4, v6, address: &str| {
-        let mut server = server(&[], config::ClientIpConfig::XForwardedFor);
+        let mut server = server(&[], model::ClientIpConfig::XForwardedFor);
         (server.ipv4_prefix, server.ipv6_prefix) = (v4, v6);
         ClientIp::from(&server).mask_address(ip(address)).to_string()
     };
@@ -294,8 +291,8 @@ proptest! {
         standard in any::<bool>(),
     ) {
         let client_ip = match standard {
-            true => config::ClientIpConfig::Forwarded,
-            false => config::ClientIpConfig::XForwardedFor,
+            true => model::ClientIpConfig::Forwarded,
+            false => model::ClientIpConfig::XForwardedFor,
         };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         let mut headers = HeaderMap::new();
@@ -312,9 +309,9 @@ proptest! {
     #[test]
     fn nothing_in_front_moves_the_appended_address(claim in tricky_value(), standard in any::<bool>()) {
         let (client_ip, appended): (_, &[u8]) = if standard {
-            (config::ClientIpConfig::Forwarded, br#",for="192.0.2.1:80";by=_x"#)
+            (model::ClientIpConfig::Forwarded, br#",for="192.0.2.1:80";by=_x"#)
         } else {
-            (config::ClientIpConfig::XForwardedFor, b", 192.0.2.1")
+            (model::ClientIpConfig::XForwardedFor, b", 192.0.2.1")
         };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         if let Ok(value) = HeaderValue::from_bytes(&[&claim, appended].concat()) {

@@ -13,7 +13,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use crate::config::{CorsConfig, CorsOrigins, OriginRule};
+use sluicegate_model::{CorsConfig, CorsOrigins, OriginRule};
 
 /// The rules of one location, ready to be applied.
 #[derive(Debug)]

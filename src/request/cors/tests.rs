@@ -1,7 +1,7 @@
 //! Origins, preflights and fields, without a gateway.
 
 use super::*;
-use crate::config;
+use sluicegate_config as config;
 
 fn cors(fields: &str) -> Arc<Cors> {
     let file = format!("locations: [{{ path: /, upstream: demo, cors: {{ {fields} }} }}]");

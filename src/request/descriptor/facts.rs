@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::Entries;
-use crate::config;
 use crate::request::account::Tier;
 use crate::request::location;
+use sluicegate_model as model;
 
 /// What a descriptor says of the request behind it. What it does not say is empty.
 pub struct DescriptorFacts<'d> {
@@ -85,7 +85,7 @@ impl<'d> DescriptorFacts<'d> {
                 self.host = location::canonical_host(value).unwrap_or(Cow::Borrowed(value));
             }
             "account" if !value.is_empty() => self.account = Some(value.as_bytes()),
-            "tier" if config::is_tier_name(value) => self.tier = Some(Tier::from(value)),
+            "tier" if model::is_tier_name(value) => self.tier = Some(Tier::from(value)),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use super::Entries;
-use crate::config::{DescriptorRuleConfig, EntryRule, ValuePattern};
+use sluicegate_model::{DescriptorRuleConfig, EntryRule, ValuePattern};
 
 /// The rules of one domain.
 pub struct DescriptorRules {
@@ -147,7 +147,7 @@ fn specificity(rule: &DescriptorRuleConfig) -> (Reverse<usize>, Vec<PatternRank>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
+    use sluicegate_config as config;
 
     fn rules(yaml: &str) -> DescriptorRules {
         let text = format!(

@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderName};
 
-use crate::config::{BalancePolicy, Config, HeaderEdits, UnderscoreHeaders};
+use sluicegate_model::{BalancePolicy, Config, HeaderEdits, UnderscoreHeaders};
 
 /// Hop-by-hop fields, which are removed under their own spelling. A name without a dash has no other spelling.
 static HOP_BY_HOP_NAMES: [HeaderName; 6] = [
@@ -117,7 +117,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::config;
+    use sluicegate_config as config;
 
     /// The rest of `names` at the first location of `yaml`.
     fn left(

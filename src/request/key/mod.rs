@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use http::{HeaderMap, Method};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::config::{EnforcedShare, KeyPart, LimitConfig, MissingKey};
-use crate::limit::table::CounterKey;
 use crate::request::source::{BodyValues, SourceInput, SourceValue, Token, read_source};
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{EnforcedShare, KeyPart, LimitConfig, MissingKey};
 
 mod name;
 mod shared;

@@ -4,7 +4,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use smallvec::SmallVec;
 
 use super::{KeyHasher, KeyInput, KeyOutcome, KeySink, KeySpec, KeyText};
-use crate::limit::table::CounterKey;
+use sluicegate_limit::table::CounterKey;
 
 /// The first 16 bytes of SHA-256 of the text that [`KeyHasher::hash_key`](super::KeyHasher::hash_key) hashes; `None`
 /// where that finds no key. Collisions cannot be chosen, so gateways need not share a secret.
@@ -58,8 +58,8 @@ mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
     use super::*;
-    use crate::config::{KeyPart, MissingKey, ValueSource};
     use crate::request::key::{KeyHasher, KeyOutcome};
+    use sluicegate_model::{KeyPart, MissingKey, ValueSource};
 
     const LIMIT: &[KeyPart] = &[KeyPart::Account];
 

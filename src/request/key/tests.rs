@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::ValueSource;
+use sluicegate_model::ValueSource;
 
 /// The facts of a request that tests vary.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -307,13 +307,13 @@ fn turns_fall_back_to_the_ip_under_any_missing_key() {
     let text =
         "limits: { sms: { algorithm: leaky_bucket, rate: 1/s, missing_key: reject, fair_by: account } }
 locations: [{ path: /, upstream: demo, limits: sms }]";
-    let limit = &crate::config::parse(text, "gateway.yaml").expect("valid").config.limits[0];
+    let limit = &sluicegate_config::parse(text, "gateway.yaml").expect("valid").config.limits[0];
     assert_eq!(
         LimitKeys::from_limit(limit).turn_key,
         Some(KeySpec::new(&[KeyPart::Account], MissingKey::Ip))
     );
     assert!(
-        LimitKeys::from_limit(&crate::config::LimitConfig { fair_by: vec![], ..limit.clone() })
+        LimitKeys::from_limit(&sluicegate_model::LimitConfig { fair_by: vec![], ..limit.clone() })
             .turn_key
             .is_none()
     );

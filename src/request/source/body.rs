@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
-use crate::config::JsonPointer;
+use sluicegate_base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
+use sluicegate_base::json_pointer::JsonPointer;
 
 /// What is read of the bodies of a location's requests.
 #[derive(Debug)]

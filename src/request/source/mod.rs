@@ -6,7 +6,7 @@ use http::HeaderMap;
 use http::header::{COOKIE, HeaderName};
 use percent_encoding::percent_decode;
 
-use crate::config::ValueSource;
+use sluicegate_model::ValueSource;
 
 mod body;
 mod token;

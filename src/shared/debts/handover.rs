@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limit::Units;
-use crate::limit::table::CounterKey;
+use sluicegate_limit::Units;
+use sluicegate_limit::table::CounterKey;
 
 /// All debts of a process.
 #[derive(Debug, Default, Serialize, Deserialize)]

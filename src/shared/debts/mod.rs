@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 
 use super::shared_limit::SharedLimit;
 use super::{CallItem, SharedKey, SlotCount};
-use crate::base::clock::Now;
-use crate::limit::Units;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Units;
 
 /// Maximum number of keys with debts; debts of further keys are lost, and counted as such.
 const KEYS_MAX: usize = 100_000;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Debt, Debts, DebtsInner, KEYS_MAX, KeyDebts};
-use crate::limit::Units;
 use crate::shared::SharedKey;
 use crate::shared::shared_limit::SharedLimit;
+use sluicegate_limit::Units;
 
 // === impl Debts ===
 

@@ -1,8 +1,8 @@
 //! Debts, by arithmetic.
 
 use super::*;
-use crate::config::LimitId;
-use crate::config::{self, OnFailure};
+use sluicegate_config as config;
+use sluicegate_model::{LimitId, OnFailure};
 
 const KEY: SharedKey = SharedKey([7; 16]);
 
@@ -22,7 +22,7 @@ fn limit_named(name: &str) -> Arc<SharedLimit> {
 
 fn units(cost: u64) -> Units {
     Units {
-        key: crate::limit::table::CounterKey { id: 1, prefix: 0 },
+        key: sluicegate_limit::table::CounterKey { id: 1, prefix: 0 },
         cost,
         variant: 0,
         fair_hash: 0,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;

@@ -19,7 +19,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::fault::{DescribedFault, StoreAddress, StoreFault};
-use crate::config;
+use sluicegate_config as config;
+use sluicegate_model as model;
 
 /// Deadline for the connect, the handshake and the greeting together.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -53,7 +54,7 @@ struct ConnectionDriver {
 // === impl StoreConnector ===
 
 impl StoreConnector {
-    pub(super) fn new(config: &config::RedisConfig) -> StoreConnector {
+    pub(super) fn new(config: &model::RedisConfig) -> StoreConnector {
         let mut settings = plain_settings().set_db(config.database.into());
         if let Some(user) = &config.user {
             settings = settings.set_username(&user.0);
@@ -119,7 +120,7 @@ fn plain_settings() -> RedisConnectionInfo {
 }
 
 /// TLS with the configured authorities, or those that the system trusts.
-fn tls_connector(files: &config::RedisTlsFiles) -> TlsConnector {
+fn tls_connector(files: &model::RedisTlsFiles) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let roots = files.roots.clone().unwrap_or_else(|| Arc::new(config::load_system_roots()));
     let builder = rustls::ClientConfig::builder_with_provider(provider)

@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 
-use crate::base::labelled::labelled_enum;
+use sluicegate_base::labelled::labelled_enum;
 
 labelled_enum! {
     /// The reason why a call brought no answer; `label` is its word in metrics and log lines.

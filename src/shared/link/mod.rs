@@ -36,8 +36,8 @@ use tokio::sync::Notify;
 
 use super::fleet::FleetCount;
 use super::{Debts, Fleet, LuaScript, SharedKey, SharedLimit};
-use crate::base::clock::Now;
-use crate::config::{self, RedisServers};
+use sluicegate_base::clock::Now;
+use sluicegate_model::{self as model, RedisServers};
 
 use connection::{StoreConnection, StoreConnector};
 use fault::{DescribedFault, StoreAddress};
@@ -108,7 +108,7 @@ const DEREGISTER_TIMEOUT: Duration = Duration::from_millis(100);
 impl Store {
     /// A store with the servers of `config`, none of which it contacts yet. It takes over the debts to the store
     /// `before`.
-    pub fn new(config: &config::RedisConfig, before: Option<&Store>) -> Arc<Store> {
+    pub fn new(config: &model::RedisConfig, before: Option<&Store>) -> Arc<Store> {
         let beat = LuaScript::new(include_str!("../script/beat.lua"));
         let debts = before
             .map_or_else(|| Arc::new(Debts::new(prober::random_number())), |before| before.debts.clone());

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Store;
 use super::server::StoreServer;
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The longest wait of a start for the first probes.
 const PROBED_TIMEOUT: Duration = Duration::from_secs(1);

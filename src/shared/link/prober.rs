@@ -15,8 +15,8 @@ use super::fault::{DescribedFault, StoreFault};
 use super::probe_schedule::ProbePace;
 use super::server::{Eviction, StoreServer};
 use super::server_link::is_script_missing;
-use crate::base::clock::Now;
 use crate::shared::fleet::{FleetCount, LimitAnnouncement};
+use sluicegate_base::clock::Now;
 
 /// How long a gateway counts as alive after its last heartbeat, in milliseconds.
 const GATEWAY_LIFE_MS: u64 = 15_000;
@@ -238,11 +238,11 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::config::{self, RedisServers};
     use crate::shared::link::fault::StoreAddress;
+    use sluicegate_model::{self as model, RedisServers};
 
     fn prober(host: &str, port: u16) -> Prober {
-        let config = config::RedisConfig {
+        let config = model::RedisConfig {
             servers: RedisServers::Single(host.into(), port),
             tls: false,
             tls_files: Default::default(),

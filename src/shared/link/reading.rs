@@ -4,10 +4,10 @@ use super::Store;
 use super::fault::StoreFault;
 use super::outages::OutageReport;
 use super::report::StoreServerState;
-use crate::base::clock::Now;
-use crate::config::RedisServers;
 use crate::observe::metrics::StoreReading;
 use crate::observe::metrics::cells::HistogramReading;
+use sluicegate_base::clock::Now;
+use sluicegate_model::RedisServers;
 
 impl Store {
     /// The prefix of all key names.

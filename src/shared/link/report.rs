@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::fault::StoreFault;
 use super::server::StoreServer;
-use crate::base::clock::Now;
+use sluicegate_base::clock::Now;
 
 /// The calls of one process.
 #[derive(Debug, Default)]

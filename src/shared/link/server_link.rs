@@ -13,8 +13,8 @@ use super::Store;
 use super::connection::{StoreConnection, add_script_loads, take_last_answer};
 use super::fault::{StoreAddress, StoreFault};
 use super::server::StoreServer;
-use crate::base::clock::Now;
 use crate::shared::{LuaScript, PackedCall};
+use sluicegate_base::clock::Now;
 
 /// How often a call is sent again because the script was missing. One reload is enough unless the server's scripts
 /// are flushed again and again.

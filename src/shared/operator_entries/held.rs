@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{EntryFault, OperatorEntry};
-use crate::base::clock::Now;
 use crate::shared::script::operator::{
     CHANGES_PER_CALL, ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor,
     NAME_MAX, ToldEntry, VALUE_MAX,
 };
+use sluicegate_base::clock::Now;
 
 /// How long the deletion of an unknown entry waits for the store, and how long the store remembers it.
 const UNKNOWN_DELETION_NS: u64 = 86_400_000_000_000;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::base::clock::Now;
 use held::HeldEntries;
+use sluicegate_base::clock::Now;
 
 pub use sharing::{share_entries, share_entries_by};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::{OperatorEntries, OperatorEntry};
-use crate::base::clock::Now;
 use crate::shared::script::operator;
 use crate::shared::script::operator::OPERATOR_GROUP;
 use crate::shared::{PackedCall, Store, StoreFault};
+use sluicegate_base::clock::Now;
 
 /// The store is polled at least this often; a random jitter keeps gateways from polling all at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

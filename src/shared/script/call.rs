@@ -5,9 +5,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
 use super::rule::RuleShape;
-use crate::config::WindowAlign;
-use crate::limit::Decision;
 use crate::shared::{RateRule, SharedKey};
+use sluicegate_limit::Decision;
+use sluicegate_model::WindowAlign;
 
 /// The operation of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

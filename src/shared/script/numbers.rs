@@ -1,6 +1,6 @@
 //! The numbers of a reply of the judging script.
 
-use crate::limit::LimitOutcome;
+use sluicegate_limit::LimitOutcome;
 
 /// The verdict of a rate; waits and retries are in microseconds, not in ticks.
 pub(super) struct RateVerdict {

@@ -10,9 +10,9 @@ use super::numbers::{
 };
 use super::rule::RuleShape;
 use super::settle::SettledState;
-use crate::config::WindowAlign;
-use crate::limit::{Decision, LimitOutcome};
 use crate::shared::{CallItem, RateAnswer, ScriptOp, ScriptReply};
+use sluicegate_limit::{Decision, LimitOutcome};
+use sluicegate_model::WindowAlign;
 
 /// The state that the script found for one item, before any charge.
 enum FoundState {

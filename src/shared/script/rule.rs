@@ -5,8 +5,8 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use smallvec::SmallVec;
 
-use crate::config::{
-    self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign, in_lowest_terms_us,
+use sluicegate_model::{
+    self as model, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign, in_lowest_terms_us,
 };
 
 /// The numbers of one rate, or of the slots of a concurrency limit, in the store's units.
@@ -54,9 +54,9 @@ const WORDS_LEAST: u32 = 4;
 // === impl RateRule ===
 
 impl RateRule {
-    /// The rules of all variants in a row, in the order of [`crate::limit::Limit`]. The limit must be one that
-    /// [`config::check_redis_range`] accepts.
-    pub fn rules_of(limit: &config::LimitConfig) -> Vec<RateRule> {
+    /// The rules of all variants in a row, in the order of [`sluicegate_limit::Limit`]. The limit must be one that
+    /// [`model::check_redis_range`] accepts.
+    pub fn rules_of(limit: &model::LimitConfig) -> Vec<RateRule> {
         let mut rules: Vec<RateRule> = Vec::new();
         let settles = limit.charge.is_some();
         for (variant, numbers) in limit.algorithm_variants().enumerate() {
@@ -164,7 +164,7 @@ fn shapes_of(numbers: &Algorithm) -> SmallVec<[RuleShape; 4]> {
             .map(|rate| RuleShape::SlidingWindow {
                 max: max(rate).min(u32::MAX.into()),
                 period: period_us(rate.period),
-                buckets: (*buckets).clamp(1, config::BUCKETS_MAX),
+                buckets: (*buckets).clamp(1, model::BUCKETS_MAX),
             })
             .collect(),
         Algorithm::SlidingLog { rates } => rates
@@ -249,12 +249,12 @@ impl RuleShape {
 
 /// A limit with every default.
 #[cfg(test)]
-pub(crate) fn test_limit(name: &str, algorithm: Algorithm) -> config::LimitConfig {
+pub(crate) fn test_limit(name: &str, algorithm: Algorithm) -> model::LimitConfig {
     let text = "locations: [{ path: /, limits: 1/s, respond: { status: 200 } }]";
     // Cannot fail: the text is a valid file.
-    let mut limit = config::parse(text, "test").expect("a sound file").config.limits.remove(0);
+    let mut limit = sluicegate_config::parse(text, "test").expect("a sound file").config.limits.remove(0);
     (limit.name, limit.algorithm) = (name.into(), algorithm);
-    config::LimitConfig { key: vec![config::KeyPart::Ip], ..limit }
+    model::LimitConfig { key: vec![model::KeyPart::Ip], ..limit }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use super::call::{CounterClass, PackedCall, rule_key_name};
 use super::numbers::{RateRemainder, bucket_remainder, read_double, read_number, ticks_to_us};
 use super::rule::RuleShape;
-use crate::config::WindowAlign;
 use crate::shared::{CallItem, RateRule, ScriptOp, SharedKey};
+use sluicegate_model::WindowAlign;
 
 /// The state that the script found for one item, before any charge.
 pub(super) struct SettledState {

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use super::{StoreOutbox, StoreRefund};
-use crate::limit::Units;
 use crate::shared::SharedKey;
 use crate::shared::settlements::StoreSettlement;
 use crate::shared::shared_limit::SharedLimit;
+use sluicegate_limit::Units;
 
 // === impl StoreOutbox ===
 

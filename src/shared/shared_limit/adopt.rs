@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{RateRule, SharedLimit};
-use crate::config::{self, LimitId, OnFailure};
-use crate::limit::keys_max;
-use crate::limit::table::Table;
 use crate::shared::departures::Departures;
 use crate::shared::fleet::Fleet;
+use sluicegate_limit::keys_max;
+use sluicegate_limit::table::Table;
+use sluicegate_model::{self as model, LimitId, OnFailure};
 
 // === impl SharedLimit ===
 
@@ -18,20 +18,20 @@ impl SharedLimit {
     pub fn adopt_from(
         before: Option<&SharedLimit>,
         id: LimitId,
-        config: &config::LimitConfig,
+        config: &model::LimitConfig,
         on_failure: OnFailure,
         max_keys: usize,
     ) -> SharedLimit {
         let rules = RateRule::rules_of(config);
         let named = before.filter(|before| before.config.name == config.name);
         let keyed =
-            |limit: &config::LimitConfig| (limit.key.clone(), limit.missing_key, limit.fair_by.clone());
+            |limit: &model::LimitConfig| (limit.key.clone(), limit.missing_key, limit.fair_by.clone());
         let keyed_alike = named.filter(|before| keyed(&before.config) == keyed(config));
         let same = keyed_alike.filter(|before| before.file_rule_ids() == rule_ids(config, &rules));
         let is_unchanged =
             |before: &&SharedLimit| before.config.dry_run == config.dry_run && before.max_keys == max_keys;
         let unchanged = same.filter(is_unchanged);
-        let is_concurrency = matches!(config.algorithm, config::Algorithm::Concurrency { .. });
+        let is_concurrency = matches!(config.algorithm, model::Algorithm::Concurrency { .. });
         let rate_count = if is_concurrency { 0 } else { rules.len() };
         // Each rate for itself, so that a grant leaves the others as they are.
         let departures = |rule: &RateRule| {
@@ -88,14 +88,14 @@ impl SharedLimit {
 }
 
 /// The ids of the rules that the file has, each once.
-fn rule_ids(config: &config::LimitConfig, rules: &[RateRule]) -> Vec<u32> {
+fn rule_ids(config: &model::LimitConfig, rules: &[RateRule]) -> Vec<u32> {
     let counted = (0..config.file_rate_count()).filter(|rate| config.counter_rate(*rate) == *rate);
     counted.map(|rate| rules[rate].id).collect()
 }
 
 /// The longest time that each rate of `numbers` takes to recover fully, ns.
-fn recovery_times(numbers: &config::Algorithm) -> Vec<u64> {
-    let ns = |(rate, units): (config::Rate, u64)| {
+fn recovery_times(numbers: &model::Algorithm) -> Vec<u64> {
+    let ns = |(rate, units): (model::Rate, u64)| {
         let periods = units.div_ceil(rate.units.get()).saturating_add(1);
         u64::try_from(rate.period.as_nanos().saturating_mul(periods.into())).unwrap_or(u64::MAX)
     };

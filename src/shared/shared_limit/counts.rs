@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::SharedLimit;
-use crate::config::OnFailure;
+use sluicegate_model::OnFailure;
 
 /// Event counters of the limit of this name.
 #[derive(Default)]

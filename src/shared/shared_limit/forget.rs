@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::super::Debts;
 use super::super::SharedKey;
 use super::SharedLimit;
-use crate::base::clock::Now;
-use crate::limit::table::CounterKey;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
 
 /// When a key of the limit was last reset, as far as this process knows.
 #[derive(Default)]

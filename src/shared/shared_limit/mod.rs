@@ -20,14 +20,13 @@ use super::process_slots::ProcessSlots;
 use super::script::rule::RuleShape;
 use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
-use crate::base::clock::Now;
-use crate::config::LimitId;
-use crate::config::{self, OnFailure};
-use crate::limit::table::persistent::SnapshotTable;
-use crate::limit::table::{CounterKey, Table, TableEntry};
-use crate::limit::{Decision, Limit, LimitOutcome, Units};
 use counts::LimitCounts;
 use forget::LastReset;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::persistent::SnapshotTable;
+use sluicegate_limit::table::{CounterKey, Table, TableEntry};
+use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
+use sluicegate_model::{self as model, LimitId, OnFailure};
 
 /// How long a rejection is trusted before the store is asked again; a deletion in the store is noticed after that.
 const REJECTION_TRUST_NS: u64 = 1_000_000_000;
@@ -48,7 +47,7 @@ pub struct SharedLimit {
     pub(super) in_flight: Arc<ProcessSlots>,
     /// For a concurrency limit: requests that wait here for slots.
     pub slot_queue: Arc<SharedSlotQueue>,
-    config: config::LimitConfig,
+    config: model::LimitConfig,
     id: LimitId,
     max_keys: usize,
     last_answers: Box<[Arc<Table<LastAnswer>>]>,
@@ -66,7 +65,7 @@ impl SharedLimit {
     /// meaningless.
     pub fn new(
         id: LimitId,
-        config: &config::LimitConfig,
+        config: &model::LimitConfig,
         on_failure: OnFailure,
         max_keys: usize,
     ) -> SharedLimit {
@@ -353,7 +352,7 @@ impl SharedLimit {
     /// How requests may wait for the slots of a rate; `None` = none waits.
     pub fn slot_terms(&self, rate: usize) -> Option<SlotTerms> {
         let (_, numbers, _) = self.config.locate_rate(rate).filter(|_| !self.config.dry_run)?;
-        let config::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else {
+        let model::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else {
             return None;
         };
         let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
@@ -372,7 +371,7 @@ impl SharedLimit {
         self.last_answers.iter().map(|table| table.key_count()).max().unwrap_or(0)
     }
 
-    /// Index in [`config::Config::limits`].
+    /// Index in [`model::Config::limits`].
     pub fn id(&self) -> LimitId {
         self.id
     }
@@ -389,7 +388,7 @@ impl SharedLimit {
     /// The time after which a waiter gives up, where others may overtake it.
     pub fn max_queue_wait(&self) -> Option<std::time::Duration> {
         match &self.config.algorithm {
-            config::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
+            model::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
             _ => None,
         }
     }

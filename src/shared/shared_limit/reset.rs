@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::SharedLimit;
-use crate::base::clock::Now;
-use crate::limit::ResetFault;
-use crate::limit::table::CounterKey;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::ResetFault;
+use sluicegate_limit::table::CounterKey;
 
 // === impl SharedLimit ===
 

@@ -3,8 +3,9 @@
 use std::task::Waker;
 
 use super::*;
-use crate::config::LimitId;
-use crate::limit::Turn;
+use sluicegate_config as config;
+use sluicegate_limit::Turn;
+use sluicegate_model::LimitId;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -326,9 +327,9 @@ fn a_reset_key_is_asked_about_again_and_has_its_whole_share() {
 fn another_grant_keeps_the_answers_about_all_other_keys() {
     let before = limit(100);
     before.record_answer(0, &units(1, 1), Now(10 * SECOND), &answer(rejection(SECOND)));
-    let grant = |name: &str, numbers: &str| config::GrantConfig {
-        name: config::GrantConfig::name_for(name),
-        key: config::GrantKey::default(),
+    let grant = |name: &str, numbers: &str| model::GrantConfig {
+        name: model::GrantConfig::name_for(name),
+        key: model::GrantKey::default(),
         numbers: config::read_grant(&before.config, numbers).unwrap(),
         at_ns: 0,
         until_ns: u64::MAX,
@@ -336,7 +337,7 @@ fn another_grant_keeps_the_answers_about_all_other_keys() {
         by: String::new(),
     };
     let with = |before: &SharedLimit, grants| {
-        let config = config::LimitConfig { grants, ..before.config.clone() };
+        let config = model::LimitConfig { grants, ..before.config.clone() };
         SharedLimit::adopt_from(Some(before), LimitId(0), &config, OnFailure::Local, 100)
     };
     let known =

@@ -16,9 +16,9 @@ use std::task::Waker;
 use parking_lot::Mutex;
 
 use super::{GatewayTurn, RateRule, SlotKey};
-use crate::base::clock::Now;
-use crate::limit::algorithm::concurrency::freed_rate::FreedRate;
-use crate::limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::algorithm::concurrency::freed_rate::FreedRate;
+use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
 
 /// The waiters of one concurrency limit.
 #[derive(Default)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use super::*;
-use crate::config;
 use crate::shared::SharedKey;
+use sluicegate_config as config;
 
 const NOW: Now = Now(1_000_000_000);
 const KEY: SlotKey = SlotKey { rule: 1, key: SharedKey([1; 16]) };

@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 
 use super::hash::fnv1a;
 use super::server::{Availability, Server};
-use crate::config;
-use crate::config::ServerId;
+use sluicegate_model::{self as model, ServerId};
 
 /// The part of a request that the `hash:*` policies hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +54,8 @@ pub(super) struct Balancer {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Balancer {
-    pub(super) fn new(config: &config::BalancePolicy, servers: &[Arc<Server>]) -> Balancer {
-        use config::BalancePolicy;
+    pub(super) fn new(config: &model::BalancePolicy, servers: &[Arc<Server>]) -> Balancer {
+        use model::BalancePolicy;
         let (kind, hash_input) = match config {
             BalancePolicy::P2c => (BalanceKind::P2c, HashInput::Unused),
             BalancePolicy::RoundRobin => (BalanceKind::RoundRobin, HashInput::Unused),

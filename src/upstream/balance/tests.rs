@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::base::clock::Now;
-use crate::config::ServerId;
 use crate::upstream::Upstream;
 use crate::upstream::server_state::{DOWN, DRAINING};
 use crate::upstream::tests::{pass, upstream};
+use sluicegate_base::clock::Now;
+use sluicegate_model::ServerId;
 
 const KINDS: [&str; 5] = ["p2c", "round_robin", "least_conn", "random", "hash:uri"];
 

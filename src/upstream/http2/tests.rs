@@ -11,8 +11,8 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::*;
-use crate::config::ServerId;
-use crate::config::{self, UpstreamKind};
+use sluicegate_config as config;
+use sluicegate_model::{ServerId, UpstreamKind};
 
 fn a_server() -> Server {
     let text = "upstreams:\n  app:\n    servers: [\"http://a:1\"]\n    protocol: http2\n    \

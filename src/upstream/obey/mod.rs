@@ -1,8 +1,8 @@
 //! Obeying the upstream: a response that refuses, or that says that nothing is left, stops the requests behind it.
 //!
-//! [`stop_time`] reads how long; the gate of [`crate::limit::pushback`] holds the requests and paces them afterwards.
-//! The response itself goes to its client as it is. Gateways of one store tell each other their stops; each of them
-//! resumes at a third of its own pace, and so all of them at a third of theirs together.
+//! [`stop_time`] reads how long; the gate of [`sluicegate_limit::pushback`] holds the requests and paces them
+//! afterwards. The response itself goes to its client as it is. Gateways of one store tell each other their stops; each
+//! of them resumes at a third of its own pace, and so all of them at a third of theirs together.
 
 mod stop_time;
 
@@ -14,13 +14,13 @@ use http::{HeaderMap, StatusCode};
 use siphasher::sip::SipHasher13;
 
 use super::Upstream;
-use crate::base::clock::Now;
-use crate::base::json_shape::json_object;
-use crate::config::{KeyPart, MissingKey, ObeyConfig, StatusRanges};
-use crate::limit::pushback::PushbackGate;
-use crate::limit::table::CounterKey;
-use crate::limit::table::persistent::SnapshotTable;
 use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
+use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_limit::pushback::PushbackGate;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::table::persistent::SnapshotTable;
+use sluicegate_model::{KeyPart, MissingKey, ObeyConfig, StatusRanges};
 
 /// The shortest time between two warnings of stops, in nanoseconds.
 const WARNING_INTERVAL_NS: u64 = 60_000_000_000;

@@ -7,7 +7,7 @@
 use http::header::{AsHeaderName, DATE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
-use crate::base::http_date::parse_http_date;
+use sluicegate_base::http_date::parse_http_date;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The stop of a refusal that names no time. Clients of many kinds begin with about a second, and the pace after

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::base::clock::{Now, hold_clock};
 use crate::upstream::Upstream;
 use crate::upstream::tests::{is_open, reloaded, upstream};
+use sluicegate_base::clock::{Now, hold_clock};
 
 async fn listening() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

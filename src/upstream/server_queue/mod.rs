@@ -21,8 +21,8 @@ use super::Upstream;
 use super::balance::ServerChoice;
 use super::queue_signal::QueueSignal;
 use super::server::{Server, ServerInFlight};
-use crate::base::clock::Now;
-use crate::config::{ServerId, ServerQueueConfig};
+use sluicegate_base::clock::Now;
+use sluicegate_model::{ServerId, ServerQueueConfig};
 
 /// The search for a place.
 pub enum ServerPlace {

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use sluicegate::base::clock::Now;
-use sluicegate::limit::table::CounterKey;
-use sluicegate::limit::throttle::{ThrottleTable, ThrottleTerms};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::throttle::{ThrottleTable, ThrottleTerms};
 
 use super::Random;
 

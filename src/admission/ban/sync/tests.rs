@@ -7,20 +7,20 @@ use std::num::NonZeroU64;
 use super::*;
 use crate::admission::ban::ClientIdentity;
 use crate::admission::ban::outbox::CLIENTS_MAX;
-use crate::config::{self, BanKey, Rate};
 use crate::observe::metrics::MetricLabels;
+use sluicegate_model::{self as model, BanKey, Rate};
 
 const MINUTE_US: u64 = 60_000_000;
 const BAN: Ban = Ban { left_us: 5 * MINUTE_US, lasts_us: 10 * MINUTE_US, repeats: 1 };
 
 /// Bans after three strikes in a minute: ten minutes at first, an hour at most.
 fn bans() -> Bans {
-    let config = config::BansConfig {
+    let config = model::BansConfig {
         after: Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(60) },
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
         key: BanKey::Ip,
-        strikes: config::StrikeRules::default(),
+        strikes: model::StrikeRules::default(),
     };
     Bans::new_shared(&config, 100_000)
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderName, HeaderValue};
 
-use crate::base::escape;
-use crate::base::value_hash::ValueHasher;
 use crate::request::headers::forwarded::write_address;
+use sluicegate_base::escape;
+use sluicegate_base::value_hash::ValueHasher;
 
 /// The fields of one request.
 #[derive(Debug, Clone, Copy)]

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use super::throttle::answer_throttle;
 use super::{Command, SessionEnd};
-use crate::config::Secret;
 use crate::net::resp::{ProtocolVersion, ReplyWriter};
 use crate::observe::metrics::CallResult;
 use crate::proxy::worker::Worker;
+use sluicegate_model::Secret;
 
 /// Bytes of the name that a client gives its connection.
 const NAME_MAX: usize = 256;

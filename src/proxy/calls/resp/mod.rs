@@ -1,7 +1,7 @@
 //! Redis clients: `CL.THROTTLE` and what client libraries send beside it.
 //!
 //! Every command is answered at once, in the order of its arrival, and none waits. The numbers of a limit come with
-//! each call; [`crate::limit::throttle`] judges them. `client` holds the state of one connection and answers its
+//! each call; [`sluicegate_limit::throttle`] judges them. `client` holds the state of one connection and answers its
 //! commands, `throttle` the one command that counts.
 
 mod client;

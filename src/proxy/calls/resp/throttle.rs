@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use super::Command;
-use crate::base::clock::Now;
-use crate::limit::throttle::{TableFull, ThrottleAnswer, ThrottleFault, ThrottleTerms};
 use crate::net::resp::ReplyWriter;
 use crate::observe::access_log::line::CallRecord;
 use crate::observe::metrics::CallResult;
 use crate::proxy::worker::Worker;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::throttle::{TableFull, ThrottleAnswer, ThrottleFault, ThrottleTerms};
 
 /// Bytes of a key.
 const KEY_MAX: usize = 4_096;

@@ -17,7 +17,6 @@ use http::{Method, Response, StatusCode};
 use http_body::Body;
 
 use super::{BODY_MAX, count_call};
-use crate::base::clock::Now;
 use crate::observe::metrics::CallResult;
 use crate::proxy::forward;
 use crate::proxy::forward::ResponseBody;
@@ -30,6 +29,7 @@ use crate::request::body;
 use crate::request::headers::grpc;
 use messages::RateLimitRequest;
 use run::CallDeadline;
+use sluicegate_base::clock::Now;
 use wire::RlsFault;
 
 /// A call of the service, by its path.

@@ -8,7 +8,6 @@ use super::status::{AnswerParts, JudgedPart};
 use super::wire::RlsFault;
 use super::{CallRefusal, RlsCall, count_call};
 use crate::admission::chain::Decisions;
-use crate::base::clock::Now;
 use crate::net::deadline::ticks_for;
 use crate::observe::metrics::CallResult;
 use crate::proxy::gateway::Gateway;
@@ -18,6 +17,7 @@ use crate::proxy::judge::{Admitted, LookedAt, MergedPlaces, Received, Rejected};
 use crate::proxy::limit_report;
 use crate::proxy::reject::{Fault, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
+use sluicegate_base::clock::Now;
 
 /// The moment until which the caller waits for its answer; `None` = it does not say.
 #[derive(Debug, Clone, Copy)]

@@ -8,12 +8,12 @@ use super::messages::{
 };
 use super::plan::PlannedPart;
 use crate::admission::chain::RateDecision;
-use crate::config::{LimitId, Rate};
-use crate::limit::{Limit, LimitOutcome};
 use crate::proxy::gateway::LimitChain;
 use crate::proxy::judge::MergedPlaces;
 use crate::proxy::limit_report;
 use crate::proxy::request_state::RequestState;
+use sluicegate_limit::{Limit, LimitOutcome};
+use sluicegate_model::{LimitId, Rate};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const DAY_S: u64 = 86_400;

@@ -2,8 +2,8 @@
 
 use super::Judged::Admitted;
 use super::*;
-use crate::base::clock::ClockShift;
-use crate::limit::table::persistent::PersistentTable;
+use sluicegate_base::clock::ClockShift;
+use sluicegate_limit::table::persistent::PersistentTable;
 
 /// A snapshot whose first table has the name of the state, and other bytes.
 struct GarbledState<'a>(&'a Gateway, &'static [u8]);

@@ -15,12 +15,13 @@ use crate::admission::ban::{ClientIdentity, StrikeOutcome};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::chain::{ChainVerdict, Charge, Decisions};
 use crate::admission::operator_bans::{NewBan, UnbanFault};
-use crate::base::clock::Now;
-use crate::limit::snapshot;
 use crate::proxy::judge::{self, JudgeMode, RequestFacts, RequestHead};
 use crate::proxy::reject::Rejection;
 use crate::request::client::Client;
 use crate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_config as config;
+use sluicegate_limit::snapshot;
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -59,7 +60,7 @@ fn ask(gateway: &Gateway, ip: &str, account: &str, now: Now) -> Judged {
         headers: &headers,
         authority: None,
         client: Client { ip: ip.parse().unwrap(), trusted_peer: false },
-        scheme: config::Scheme::Http,
+        scheme: model::Scheme::Http,
         listener: None,
         received: now,
         is_websocket_connect: false,
@@ -274,8 +275,8 @@ fn grants_are_checked_and_bounded() {
     let grant = with_one.limits[0].grants[0].clone();
     full.limits[0].grants = (0..100_u8)
         .map(|n| {
-            let key = config::GrantKey { id: [n; 16], ..grant.key };
-            config::GrantConfig { name: format!("grant {n}"), key, ..grant.clone() }
+            let key = model::GrantKey { id: [n; 16], ..grant.key };
+            model::GrantConfig { name: format!("grant {n}"), key, ..grant.clone() }
         })
         .collect();
     let full = next(&first, &full);
@@ -370,7 +371,7 @@ fn a_grant_of_a_shared_limit_disturbs_no_other_rate() {
     assert_eq!(one.rules[0], two.rules[0]);
     assert!(Arc::ptr_eq(&one.departures[0], &two.departures[0]));
     assert!(Arc::ptr_eq(&one.fleet, &two.fleet), "a grant is no other number");
-    let units = crate::limit::Units {
+    let units = sluicegate_limit::Units {
         key: key(&first, "192.0.2.9").key,
         cost: 1,
         variant: 0,

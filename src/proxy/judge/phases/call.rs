@@ -6,7 +6,6 @@ use http_body::SizeHint;
 
 use super::{Admitted, Judged, Received, Rejected};
 use crate::admission::chain::ChainVerdict;
-use crate::config::LocationId;
 use crate::net::deadline::ticks_for;
 use crate::proxy::judge::call;
 use crate::proxy::judge::call::{CallTerms, ChargeCall};
@@ -15,6 +14,7 @@ use crate::proxy::judge::mode::ChargeRequest;
 use crate::proxy::judge::rejected;
 use crate::proxy::reject::Rejection;
 use crate::proxy::request_state::RequestState;
+use sluicegate_model::LocationId;
 
 impl Received {
     /// Judges a call, whose described request this is.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{Judged, Received};
 use crate::admission::chain::{ChainVerdict, Decisions, Look, WaitingRequest};
-use crate::config::LimitId;
 use crate::net::deadline::ticks_for;
 use crate::proxy::judge::descriptors::{
     CallFindings, ChargeDescriptors, DescriptorTerms, MergedPlaces, judge_descriptors,
@@ -13,6 +12,7 @@ use crate::proxy::judge::rejected;
 use crate::proxy::reject::Rejection;
 use crate::proxy::request_state::RequestState;
 use crate::request::client::UNIX_CLIENT;
+use sluicegate_model::LimitId;
 
 /// What a look at descriptors shows, if they took their hits now.
 pub struct LookedAt {

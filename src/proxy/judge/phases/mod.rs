@@ -27,8 +27,6 @@ use super::rejected::Conclusion;
 use crate::admission::chain::{
     ChainVerdict, Charge, PendingStore, Queued, UndecidedLimit, WaitingPlace, WaitingRequest,
 };
-use crate::base::clock::Now;
-use crate::config::{BodyUse, LocationId};
 use crate::proxy::gateway::Action;
 use crate::proxy::inbound::InboundRequest;
 use crate::proxy::limit_report;
@@ -38,6 +36,8 @@ use crate::proxy::request_state::{RequestState, Verdict};
 use crate::request::body::RequestBody;
 use crate::request::headers::hop_by_hop;
 use crate::request::source::{BodyPlan, BodyValues};
+use sluicegate_base::clock::Now;
+use sluicegate_model::{BodyUse, LocationId};
 
 /// A request with its state, in every phase before it is admitted or rejected.
 pub struct Received {

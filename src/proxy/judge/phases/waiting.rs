@@ -2,14 +2,14 @@
 
 use super::{Admitted, Held, Judged, Received, Waiting, note_fallbacks};
 use crate::admission::chain::{ChainRejection, Queued, UndecidedLimit};
-use crate::base::clock::Now;
-use crate::config::{LimitId, LocationId};
 use crate::proxy::judge::gate;
 use crate::proxy::judge::gate::Waited;
 use crate::proxy::judge::rejected;
 use crate::proxy::limit_report;
 use crate::proxy::reject::{LimitCause, LimitRejection, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
+use sluicegate_base::clock::Now;
+use sluicegate_model::{LimitId, LocationId};
 
 // === impl Waiting ===
 

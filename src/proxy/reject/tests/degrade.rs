@@ -1,7 +1,7 @@
 //! Substitutes for rejections.
 
 use super::*;
-use crate::config::{LimitId, LocationId, UpstreamId};
+use sluicegate_model::{LimitId, LocationId, UpstreamId};
 
 const SOLD_OUT: &str =
     "{ degrade: { body: \"${limit} ${rate}: ${status} ${title}. ${message} ${retry_after_ms}\" } }";

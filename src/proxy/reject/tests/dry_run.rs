@@ -1,9 +1,8 @@
 //! The field and the log text of dry-run limits.
 
 use super::*;
-use crate::config::LimitId;
-use crate::config::LocationId;
-use crate::limit::LimitOutcome;
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::{LimitId, LocationId};
 
 fn dry_decision(outcome: LimitOutcome, wait_ns: u64, retry_after_ns: u64) -> Decision {
     Decision { outcome, remaining: 3, reset_ns: 0, retry_after_ns, wait_ns, full_ns: 0 }

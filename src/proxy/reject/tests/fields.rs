@@ -1,9 +1,8 @@
 //! The fields about limits.
 
 use super::*;
-use crate::config::LimitId;
-use crate::config::LocationId;
-use crate::limit::LimitOutcome;
+use sluicegate_limit::LimitOutcome;
+use sluicegate_model::{LimitId, LocationId};
 
 fn decision(remaining: u64, reset_ns: u64) -> Decision {
     Decision { outcome: LimitOutcome::Admit, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0, full_ns: 0 }

@@ -7,8 +7,8 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::Value;
 
 use super::*;
-use crate::config;
-use crate::config::{LimitId, LocationId};
+use sluicegate_config as config;
+use sluicegate_model::{self as model, LimitId, LocationId};
 
 mod degrade;
 mod dry_run;
@@ -387,7 +387,7 @@ fn a_template_without_limit_uses_only_the_request() {
     let (config, _) = rejecters(
         "locations:\n  - { path: /, redirect: { to: \"https://${host}${request_uri}\", status: 308 } }\n",
     );
-    let config::ActionConfig::Redirect { to, .. } = &config.locations[0].action else { panic!("a redirect") };
+    let model::ActionConfig::Redirect { to, .. } = &config.locations[0].action else { panic!("a redirect") };
     let context = RejectContext { host: "h", request_uri: "/a?b=\"", ..RejectContext::default() };
     assert_eq!(CompiledTemplate::for_url(to).render(&context), b"https://h/a?b=\"");
 }

@@ -1,7 +1,7 @@
 //! The kept head of the most frequent rejections.
 
 use super::*;
-use crate::limit::LimitOutcome;
+use sluicegate_limit::LimitOutcome;
 
 fn rejecting(remaining: u64, reset_ns: u64) -> Decision {
     Decision {

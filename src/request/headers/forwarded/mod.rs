@@ -8,8 +8,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::added_fields::AddedFields;
 use super::summary::HeaderSummary;
-use crate::config;
-use crate::config::Scheme;
+use sluicegate_model::{self as model, Scheme};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -32,11 +31,11 @@ pub struct ForwardedHeaders {
     client_header: Option<HeaderName>,
 }
 
-impl From<&config::ServerConfig> for ForwardedHeaders {
-    fn from(server: &config::ServerConfig) -> ForwardedHeaders {
+impl From<&model::ServerConfig> for ForwardedHeaders {
+    fn from(server: &model::ServerConfig) -> ForwardedHeaders {
         let client_header = match &server.client_ip {
             // These are rewritten, not removed.
-            config::ClientIpConfig::Header(name)
+            model::ClientIpConfig::Header(name)
                 if ![X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, HOST].contains(name) =>
             {
                 Some(name.clone())

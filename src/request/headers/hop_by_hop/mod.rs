@@ -7,7 +7,7 @@ use http::header::{FORWARDED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderValue, Version};
 
 use super::summary::HeaderSummary;
-use crate::config::{ClientIpConfig, Config, Cost, KeyPart, ValueSource};
+use sluicegate_model::{ClientIpConfig, Config, Cost, KeyPart, ValueSource};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");

@@ -221,7 +221,7 @@ fn sources_of_the_account_are_protected() {
     let yaml = "account: { from: jwt:sub, tier: { from: header:x-tier }, \
                 jwt: { secret: 0123456789abcdef0123456789abcdef, header: x-token } }\n\
                 locations: [{ path: /, upstream: demo }]\n";
-    let loaded = crate::config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let loaded = sluicegate_config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     let protected = protected_names(&loaded.config);
     for name in ["x-tier", "x-token"] {
         assert!(protected.contains(&HeaderName::from_static(name)), "{name}");

@@ -9,10 +9,10 @@ mod render;
 use std::net::IpAddr;
 
 use super::{KeyInput, KeyPartTag, KeySink, KeySpec, KeyText};
-use crate::base::value_hash::ValueHasher;
-use crate::config::LocationConfig;
 use crate::request::client::ClientIp;
 use crate::request::location::Locations;
+use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_model::LocationConfig;
 
 pub use parse::{KeyNameError, NamedKey, ParsedKey};
 pub use render::is_same_name;

@@ -9,10 +9,10 @@ use percent_encoding::percent_decode_str;
 
 use super::render::push_part_name;
 use super::{CUT, KeyNaming, MISSING};
-use crate::config::{KeyPart, MissingKey};
-use crate::limit::table::CounterKey;
 use crate::request::key::{KeyHasher, KeyPartTag, KeySink, KeySpec, KeyText, SecretKeySink};
 use crate::request::location;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{KeyPart, MissingKey};
 
 /// The key that a name stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use super::{CUT, KeyName, KeyNaming, MISSING, NamePart};
-use crate::config::{KeyPart, LocationId};
 use crate::request::key::KeySpec;
+use sluicegate_model::{KeyPart, LocationId};
 
 /// What values keep; everything else is percent-encoded, so that a name is one line of ASCII that neither an URL nor a
 /// page nor a shell reads in another way.

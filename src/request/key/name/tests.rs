@@ -4,9 +4,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{self, Config, KeyPart, LocationId, MissingKey, ValueSource};
-use crate::limit::table::CounterKey;
 use crate::request::key::{KeyHasher, KeyOutcome, hash_shared};
+use sluicegate_config as config;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{Config, KeyPart, LocationId, MissingKey, ValueSource};
 
 /// A configuration with the locations `/a/`, `/b/` twice, and clients by /24 and /64.
 struct Named {

@@ -1,6 +1,6 @@
 //! Lists every location that matches a request, with the reason why it won or lost. `explain` uses it; requests do not.
 
-use crate::config::LocationId;
+use sluicegate_model::LocationId;
 use std::fmt;
 
 use super::{Arrival, HostGroup, LocationRule, Locations};
@@ -8,7 +8,7 @@ use super::{Arrival, HostGroup, LocationRule, Locations};
 /// A location that matches the host and path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocationCandidate {
-    /// An index into [`crate::config::Config::locations`].
+    /// An index into [`sluicegate_model::Config::locations`].
     pub location: LocationId,
     pub host: HostMatch,
     pub path: PathMatch,

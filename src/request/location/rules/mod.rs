@@ -16,10 +16,9 @@ use http::{HeaderValue, Method};
 use siphasher::sip::SipHasher13;
 
 use super::canonical_host;
-use crate::config::LocationId;
-use crate::config::{HostRule, LocationConfig, PathRegex, PathRule, Scheme};
 use prefix_table::PrefixTable;
 use regex_rules::RegexRules;
+use sluicegate_model::{HostRule, LocationConfig, LocationId, PathRegex, PathRule, Scheme};
 
 pub use candidates::{HostMatch, LocationCandidate, LossReason, PathMatch};
 
@@ -49,7 +48,7 @@ pub struct Arrival<'r> {
 /// The result of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocationLookup {
-    /// An index into [`crate::config::Config::locations`].
+    /// An index into [`sluicegate_model::Config::locations`].
     Found(LocationId),
     NotFound,
     /// Locations match the path, but none the method. `allow` is the value of the Allow header.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::LocationRule;
 use super::prefix_table::PrefixTable;
-use crate::config::PathRegex;
+use sluicegate_model::PathRegex;
 
 /// Expressions and their rules, in file order.
 #[derive(Debug)]

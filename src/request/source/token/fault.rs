@@ -4,7 +4,7 @@ use std::fmt;
 
 use jsonwebtoken::errors::{Error, ErrorKind};
 
-use crate::base::labelled::labelled_enum;
+use sluicegate_base::labelled::labelled_enum;
 
 labelled_enum! {
     /// Why the claims of a request's token do not count.

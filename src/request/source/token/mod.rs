@@ -18,7 +18,8 @@ use http::header::{AUTHORIZATION, HeaderName};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation};
 use serde_json::{Map, Value};
 
-use crate::config::{JwtConfig, NamedFile, TokenKeys};
+use sluicegate_base::file::NamedFile;
+use sluicegate_model::{JwtConfig, TokenKeys};
 
 pub use fault::TokenFault;
 

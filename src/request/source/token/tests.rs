@@ -5,7 +5,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
 
 use super::*;
-use crate::config;
+use sluicegate_config as config;
 
 const NOW: u64 = 1_800_000_000;
 const SECRET: &str = "0123456789abcdef0123456789abcdef";

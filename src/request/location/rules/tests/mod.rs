@@ -7,8 +7,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::LocationId;
-use crate::config::{ActionConfig, HeaderEdits, HostHeader, OnRejectPatch, TemplateConfig};
+use sluicegate_model::{ActionConfig, HeaderEdits, HostHeader, LocationId, OnRejectPatch, TemplateConfig};
 
 /// A location with its path as in the file; `hosts` and `conditions` are separated by spaces. A condition is a method,
 /// a scheme such as `http:` or a listener such as `@edge`.

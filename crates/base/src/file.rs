@@ -1,0 +1,213 @@
+//! Reads files up to a size limit, and notices their changes.
+
+use std::cell::RefCell;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+
+/// A file that the configuration names, with its last valid content.
+#[derive(Debug)]
+pub struct NamedFile<T> {
+    pub path: PathBuf,
+    content: ArcSwap<T>,
+    last_read: Mutex<LastRead>,
+}
+
+/// The state of the file at the last check.
+#[derive(Debug, Clone, Copy)]
+struct LastRead {
+    stamp: Option<FileStamp>,
+    digest: FileDigest,
+}
+
+/// The SHA-256 of a file's content.
+type FileDigest = [u8; SHA256_OUTPUT_LEN];
+
+/// The parsed content of a named file.
+pub trait FileContent: Sized {
+    const BYTES_MAX: u64;
+
+    /// The text to write instead of a file whose content is wrong for `reason`; `None` if `reason` is not about it.
+    fn suggest_content(reason: &str, name: &str) -> Option<String>;
+
+    /// Parses the whole file.
+    ///
+    /// # Errors
+    /// A phrase that follows the file's name: "has no key".
+    fn parse(bytes: &[u8]) -> Result<Self, String>;
+}
+
+/// The metadata by which a change is noticed without reading the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileStamp {
+    inode: u64,
+    modified: (i64, i64),
+    bytes: u64,
+}
+
+impl<T: FileContent> NamedFile<T> {
+    pub fn load_file(path: PathBuf) -> Result<NamedFile<T>, String> {
+        // Taken before the read, so that any later write is noticed.
+        let stamp = read_stamp(&path);
+        let bytes = read_capped(&path, T::BYTES_MAX)?;
+        let content = ArcSwap::from_pointee(T::parse(&bytes)?);
+        Ok(NamedFile { path, content, last_read: Mutex::new(LastRead { stamp, digest: hash_bytes(&bytes) }) })
+    }
+
+    /// The last valid content; a later call may return a newer one.
+    #[inline]
+    pub fn content(&self) -> Guard<Arc<T>> {
+        self.content.load()
+    }
+
+    /// Reads the file again if its metadata changed; returns true if its content did. After an error the old content
+    /// stays, and the error is not repeated before the next change. Blocks on the disk.
+    ///
+    /// # Errors
+    /// A phrase that follows the file's name.
+    pub fn reload_if_changed(&self) -> Result<bool, String> {
+        let mut seen = self.last_read.lock();
+        let stamp = read_stamp(&self.path);
+        if stamp == seen.stamp {
+            return Ok(false);
+        }
+        seen.stamp = stamp;
+        let bytes = read_capped(&self.path, T::BYTES_MAX)?;
+        let digest = hash_bytes(&bytes);
+        if digest == seen.digest {
+            return Ok(false);
+        }
+        self.content.store(Arc::new(T::parse(&bytes)?));
+        seen.digest = digest;
+        Ok(true)
+    }
+}
+
+fn read_stamp(path: &Path) -> Option<FileStamp> {
+    let stamp = |data: Metadata| FileStamp {
+        inode: data.ino(),
+        modified: (data.mtime(), data.mtime_nsec()),
+        bytes: data.len(),
+    };
+    std::fs::metadata(path).ok().map(stamp)
+}
+
+fn hash_bytes(bytes: &[u8]) -> FileDigest {
+    let mut digest_of_bytes = [0; SHA256_OUTPUT_LEN];
+    digest_of_bytes.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    digest_of_bytes
+}
+
+/// A file that was read, with a digest of its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileFingerprint {
+    pub path: PathBuf,
+    bytes_max: u64,
+    digest: FileDigest,
+}
+
+/// The bytes of a digest that people compare.
+const SHORT_HASH_BYTES: usize = 6;
+
+impl FileFingerprint {
+    fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileFingerprint {
+        let digest = match read {
+            Ok(bytes) => hash_bytes(bytes),
+            // An unreadable file has a digest too, so that a repair shows as a change.
+            Err(reason) => hash_bytes(format!("unreadable: {reason}").as_bytes()),
+        };
+        FileFingerprint { path: path.to_owned(), bytes_max, digest }
+    }
+
+    /// The first digits of the content's SHA-256, as `sha256sum` writes it.
+    pub fn short_hash(&self) -> String {
+        self.digest[..SHORT_HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The file as it is now. Blocks on the disk.
+    pub fn read_again(&self) -> FileFingerprint {
+        FileFingerprint::new(&self.path, self.bytes_max, &read_bytes(&self.path, self.bytes_max))
+    }
+}
+
+thread_local! {
+    /// The files that this thread read since [`record_reads`] began.
+    static READ: RefCell<Option<Vec<FileFingerprint>>> = const { RefCell::new(None) };
+}
+
+/// Runs `read` and also returns each file that it read or failed to read, once. The files are recorded per thread,
+/// because so many sections name files that passing a list on would touch every reader.
+pub fn record_reads<T>(read: impl FnOnce() -> T) -> (T, Vec<FileFingerprint>) {
+    READ.set(Some(Vec::new()));
+    let outcome = read();
+    (outcome, READ.take().unwrap_or_default())
+}
+
+/// The bytes of `path`, or a phrase that follows its name: "does not exist", "is larger than 1 MiB".
+pub fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
+    let read = read_bytes(path, max);
+    READ.with_borrow_mut(|known| {
+        if let Some(known) = known
+            && !known.iter().any(|known| known.path == path)
+        {
+            known.push(FileFingerprint::new(path, max, &read));
+        }
+    });
+    read
+}
+
+/// Where a file was looked for, for the help of a message that it cannot be read.
+pub fn explain_path(folder: &Path, name: &Path) -> String {
+    if name.is_absolute() {
+        return "name a file that the user of the gateway may read".to_owned();
+    }
+    let tried = folder.join(name);
+    let tried = std::path::absolute(&tried).unwrap_or(tried);
+    format!("relative paths start at the folder of gateway.yaml: {} was tried", tried.display())
+}
+
+/// Opens a regular file without blocking: a pipe would wait for its writer, and a device may have no end.
+pub fn open_regular(path: &Path) -> std::io::Result<File> {
+    let regular = |data: Metadata| match data.file_type() {
+        kind if kind.is_file() => Ok(()),
+        kind if kind.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        _ => Err(ErrorKind::Unsupported.into()),
+    };
+    // Checked before the open too: opening a device may act on it, and opening a pipe releases its writer.
+    std::fs::metadata(path).and_then(regular)?;
+    let never_wait = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(never_wait).open(path)?;
+    file.metadata().and_then(regular)?;
+    Ok(file)
+}
+
+/// A phrase that follows the name of a file.
+pub fn describe_failure(error: std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "does not exist".to_owned(),
+        ErrorKind::PermissionDenied => "may not be read by this user".to_owned(),
+        ErrorKind::IsADirectory => "is a directory".to_owned(),
+        ErrorKind::Unsupported => "is not a regular file".to_owned(),
+        _ => format!("cannot be read: {error}"),
+    }
+}
+
+fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, String> {
+    let file = open_regular(path).map_err(describe_failure)?;
+    let mut bytes = Vec::new();
+    file.take(max + 1).read_to_end(&mut bytes).map_err(describe_failure)?;
+    if bytes.len() as u64 > max {
+        return Err(match max >> 20 {
+            0 => format!("is larger than {} KiB", max >> 10),
+            mib => format!("is larger than {mib} MiB"),
+        });
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,219 @@
+//! The forms of JSON in requests and answers, as constants; from them comes the JSON Schema of the OpenAPI document.
+//!
+//! [`json_object!`] defines a struct, its JSON and the form of its JSON at once.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::{Map, Value, json};
+
+/// The form of one JSON value.
+pub enum JsonShape {
+    Text,
+    /// A whole number from 0.
+    Count,
+    Number,
+    Flag,
+    /// One of these texts.
+    Words(&'static [&'static str]),
+    /// The value, or null.
+    Nullable(&'static JsonShape),
+    List(&'static JsonShape),
+    Object(&'static JsonObject),
+    /// Any JSON.
+    Any,
+}
+
+/// A JSON object. Its name is unique among all objects of the API.
+pub struct JsonObject {
+    pub name: &'static str,
+    pub fields: &'static [JsonField],
+}
+
+pub struct JsonField {
+    pub name: &'static str,
+    pub shape: JsonShape,
+    pub sentence: &'static str,
+    pub required: bool,
+}
+
+/// A type whose values have one form of JSON.
+pub trait JsonShaped {
+    const SHAPE: JsonShape;
+    /// The form of a field that may be absent, where it is there.
+    const SHAPE_IF_THERE: JsonShape = Self::SHAPE;
+
+    /// Whether a field that may be absent is left out.
+    fn is_left_out(&self) -> bool {
+        false
+    }
+}
+
+/// Defines a struct that is written as a JSON object: `field: Type = "its sentence"` for each field, `= maybe "…"` for
+/// one that is left out where it says nothing, `in [words]` for one of some texts, and no sentence for one that is not
+/// part of the JSON.
+#[macro_export]
+macro_rules! json_object {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident $(<$life:lifetime>)? as $schema:literal {
+            $($field_vis:vis $field:ident: $type:ty
+                $(= $($maybe:ident)? $sentence:literal $(in $words:tt)?)?,)*
+        }
+    ) => {
+        $(#[$meta])*
+        $vis struct $name $(<$life>)? {
+            $($field_vis $field: $type,)*
+        }
+
+        impl $(<$life>)? $crate::json_shape::JsonShaped for $name $(<$life>)? {
+            const SHAPE: $crate::json_shape::JsonShape = $crate::json_shape::JsonShape::Object(
+                &$crate::json_shape::JsonObject::named($schema).with(&[$($(
+                    $crate::json_shape::JsonField::of_type::<$type>(
+                        stringify!($field), $sentence, concat!($(stringify!($maybe))?),
+                    )$(.one_of(&$words))?,
+                )?)*]),
+            );
+        }
+
+        impl $(<$life>)? serde::Serialize for $name $(<$life>)? {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut object = serde::Serializer::serialize_map(serializer, None)?;
+                $($(
+                    let required = concat!($(stringify!($maybe))?).is_empty();
+                    if required || !$crate::json_shape::JsonShaped::is_left_out(&self.$field) {
+                        serde::ser::SerializeMap::serialize_entry(&mut object, stringify!($field), &self.$field)?;
+                    }
+                )?)*
+                serde::ser::SerializeMap::end(object)
+            }
+        }
+    };
+}
+pub use json_object;
+
+/// Says that each of the types has this form.
+macro_rules! json_values {
+    ($($type:ty),* => $shape:ident) => {
+        $(impl JsonShaped for $type {
+            const SHAPE: JsonShape = JsonShape::$shape;
+        })*
+    };
+}
+json_values!(String, &str, IpAddr, SocketAddr => Text);
+json_values!(u16, u32, u64, usize => Count);
+json_values!(f64 => Number);
+
+impl JsonShaped for bool {
+    const SHAPE: JsonShape = JsonShape::Flag;
+
+    fn is_left_out(&self) -> bool {
+        !self
+    }
+}
+
+impl<T: JsonShaped> JsonShaped for Option<T> {
+    const SHAPE: JsonShape = JsonShape::Nullable(&T::SHAPE);
+    const SHAPE_IF_THERE: JsonShape = T::SHAPE;
+
+    fn is_left_out(&self) -> bool {
+        self.is_none()
+    }
+}
+
+impl<T: JsonShaped> JsonShaped for Vec<T> {
+    const SHAPE: JsonShape = JsonShape::List(&T::SHAPE);
+
+    fn is_left_out(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+/// A field that is always there.
+pub const fn always(name: &'static str, shape: JsonShape, sentence: &'static str) -> JsonField {
+    JsonField { name, shape, sentence, required: true }
+}
+
+/// A field that may be absent.
+pub const fn maybe(name: &'static str, shape: JsonShape, sentence: &'static str) -> JsonField {
+    JsonField { name, shape, sentence, required: false }
+}
+
+impl JsonShape {
+    /// The schema of the value. Objects are references to `#/components/schemas`.
+    pub fn schema(&self) -> Value {
+        match self {
+            JsonShape::Text => json!({ "type": "string" }),
+            JsonShape::Count => json!({ "type": "integer", "minimum": 0 }),
+            JsonShape::Number => json!({ "type": "number" }),
+            JsonShape::Flag => json!({ "type": "boolean" }),
+            JsonShape::Words(words) => json!({ "type": "string", "enum": words }),
+            JsonShape::Nullable(shape) => json!({ "anyOf": [shape.schema(), { "type": "null" }] }),
+            JsonShape::List(item) => json!({ "type": "array", "items": item.schema() }),
+            JsonShape::Object(object) => object.reference(),
+            JsonShape::Any => json!({}),
+        }
+    }
+
+    /// Adds the schemas of all objects inside the value to `schemas`, by their names.
+    pub fn collect_objects(&self, schemas: &mut Map<String, Value>) {
+        match self {
+            JsonShape::Nullable(inner) | JsonShape::List(inner) => inner.collect_objects(schemas),
+            JsonShape::Object(object) => object.collect_into(schemas),
+            _ => {}
+        }
+    }
+}
+
+impl JsonField {
+    /// `maybe` is empty for a field that is always there.
+    pub const fn of_type<T: JsonShaped>(
+        name: &'static str,
+        sentence: &'static str,
+        maybe: &'static str,
+    ) -> JsonField {
+        let required = maybe.is_empty();
+        JsonField { name, shape: if required { T::SHAPE } else { T::SHAPE_IF_THERE }, sentence, required }
+    }
+
+    /// One of these texts.
+    pub const fn one_of(self, words: &'static [&'static str]) -> JsonField {
+        JsonField { shape: JsonShape::Words(words), ..self }
+    }
+}
+
+impl JsonObject {
+    pub const fn named(name: &'static str) -> JsonObject {
+        JsonObject { name, fields: &[] }
+    }
+
+    pub const fn with(self, fields: &'static [JsonField]) -> JsonObject {
+        JsonObject { fields, ..self }
+    }
+
+    pub fn reference(&self) -> Value {
+        json!({ "$ref": format!("#/components/schemas/{}", self.name) })
+    }
+
+    /// Adds its schema and those of the objects inside it to `schemas`.
+    pub fn collect_into(&self, schemas: &mut Map<String, Value>) {
+        if schemas.insert(self.name.to_owned(), self.schema()).is_none() {
+            self.fields.iter().for_each(|field| field.shape.collect_objects(schemas));
+        }
+    }
+
+    /// Its schema; later versions may add fields.
+    pub fn schema(&self) -> Value {
+        let property = |field: &JsonField| {
+            let mut schema = field.shape.schema();
+            schema["description"] = json!(field.sentence);
+            (field.name.to_owned(), schema)
+        };
+        let properties: Map<String, Value> = self.fields.iter().map(property).collect();
+        let required = self.fields.iter().filter(|field| field.required).map(|field| field.name);
+        json!({
+            "type": "object",
+            "properties": properties,
+            "required": required.collect::<Vec<_>>(),
+        })
+    }
+}

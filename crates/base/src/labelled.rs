@@ -1,0 +1,27 @@
+//! Enums in which each variant has a label.
+
+/// Defines an enum without fields, the list of its variants, and a method that returns the label of each.
+#[macro_export]
+macro_rules! labelled_enum {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident: $method:ident -> $label:ty {
+            $($(#[$doc:meta])* $variant:ident = $value:expr,)*
+        }
+    ) => {
+        $(#[$meta])*
+        $vis enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $name {
+            pub const ALL: [$name; [$(stringify!($variant)),*].len()] = [$($name::$variant),*];
+
+            pub fn $method(self) -> $label {
+                match self { $($name::$variant => $value,)* }
+            }
+        }
+    };
+}
+
+pub use labelled_enum;

@@ -1,0 +1,24 @@
+//! The clock, the time of day, sets of networks, files, escaping, JSON as it comes, its pointers and its forms, labels
+//! of enums, random numbers, hashes in place of values, and secrets.
+//!
+//! Time is passed on. A request reads the clock when its head is there, at its turns in a queue, and for its log line;
+//! every function that judges takes the time as an argument. The clock is tokio's, so a paused runtime drives every
+//! limit in tests. A negative span counts as zero. Only [`wall_clock`] knows the time of day; it corrects the clock
+//! every ten seconds, for windows aligned to the time of day and for nothing else.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
+pub mod clock;
+pub mod escape;
+pub mod file;
+pub mod http_date;
+pub mod ip_set;
+pub mod json;
+pub mod json_pointer;
+pub mod json_shape;
+pub mod labelled;
+pub mod random;
+pub mod secrets;
+pub mod value_hash;
+pub mod wall_clock;

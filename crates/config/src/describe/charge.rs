@@ -1,0 +1,133 @@
+//! Describes what a limit counts, and how responses settle its charges.
+
+use super::{format_bytes, format_count, join_names, list_statuses};
+use sluicegate_model::charge::{
+    BodyReserve, ChargeConfig, ChargedUnits, LlmWeights, MissingUnits, OverrunAction, Reserve, ResponseSet,
+    format_millionths,
+};
+use sluicegate_model::cost::Cost;
+use sluicegate_model::limit::LimitConfig;
+use sluicegate_model::value::byte_rate::KIB;
+use sluicegate_model::value::grpc_codes::grpc_code_name;
+
+/// More responses would hide the rest of the sentence.
+const RESPONSES_MAX: usize = 8;
+
+/// The noun for what a limit counts, unless it counts requests.
+pub(super) fn charged_noun(limit: &LimitConfig) -> Option<&'static str> {
+    match limit.charge.as_ref()?.units.as_slice() {
+        [ChargedUnits::Request] => None,
+        [ChargedUnits::Bytes] => Some("byte"),
+        [ChargedUnits::Llm(LlmWeights::EQUAL)] => Some("token"),
+        _ => Some("unit"),
+    }
+}
+
+/// "10 requests", "100000 tokens", "50 GiB"; `noun` is for a limit that counts requests.
+pub(super) fn format_units(limit: &LimitConfig, number: u64, noun: &str) -> String {
+    if limit.counts_kib() {
+        return format_amount(limit, number);
+    }
+    format_count(number, charged_noun(limit).unwrap_or(noun))
+}
+
+/// An amount beside a rate: "20", "1 GiB".
+pub(super) fn format_amount(limit: &LimitConfig, number: u64) -> String {
+    if limit.counts_kib() { format_bytes(number.saturating_mul(KIB)) } else { number.to_string() }
+}
+
+/// What a request reserves, what its response costs, and which responses cost anything or forget what was used.
+pub(super) fn describe_charge(limit: &LimitConfig) -> Vec<String> {
+    let Some(charge) = &limit.charge else { return Vec::new() };
+    let mut parts = Vec::new();
+    let is_plain = charge.units == [ChargedUnits::Request];
+    if !is_plain || charge.reserve != Reserve::Cost {
+        parts.push(format!(
+            "each request reserves {}, settled by {}",
+            describe_reserve(limit, charge),
+            describe_units(charge)
+        ));
+    }
+    if let Some(when) = &charge.when {
+        parts.push(format!("only responses with {} cost anything", list_responses(when)));
+    }
+    if !charge.clear.is_empty() {
+        parts
+            .push(format!("a response with {} forgets what the key has used", list_responses(&charge.clear)));
+    }
+    parts.extend(match charge.missing {
+        MissingUnits::Estimate => None,
+        MissingUnits::Reserved => {
+            Some("a response that does not say its cost keeps what was reserved".to_owned())
+        }
+        MissingUnits::Nothing => Some("a response that does not say its cost is free".to_owned()),
+    });
+    if charge.over == OverrunAction::Cut {
+        parts.push("a response that uses more than is left is cut".to_owned());
+    }
+    if reads_response_body(charge) {
+        parts.push(
+            "the upstream is asked for bodies without compression (Accept-Encoding: identity)".to_owned(),
+        );
+    }
+    parts
+}
+
+/// Whether a response costs what its body says.
+fn reads_response_body(charge: &ChargeConfig) -> bool {
+    charge.units.iter().any(|units| matches!(units, ChargedUnits::Json(_) | ChargedUnits::Llm(_)))
+}
+
+fn describe_reserve(limit: &LimitConfig, charge: &ChargeConfig) -> String {
+    match (&charge.reserve, &limit.cost) {
+        (Reserve::Units(units), _) | (Reserve::Cost, Cost::Units(units)) => format_amount(limit, *units),
+        (Reserve::Cost, Cost::Header { name, .. }) => {
+            format!("the number in header {name} of a trusted proxy, else 1")
+        }
+        (Reserve::Cost, Cost::Json { pointer, .. }) => format!("{} of its JSON body", pointer.as_str()),
+        (Reserve::Cost, Cost::JsonRpc { .. }) => "1 for each call of a JSON-RPC batch".to_owned(),
+        (Reserve::Body(body), _) => describe_claim(body),
+    }
+}
+
+/// "the first of /max_tokens and /n in its JSON body, and 1 per 4 bytes of it, else 2000, at most 25% of the limit".
+fn describe_claim(body: &BodyReserve) -> String {
+    let pointers: Vec<&str> = body.from.iter().map(|pointer| pointer.as_str()).collect();
+    let mut text = match pointers.as_slice() {
+        [only] => format!("{only} of its JSON body"),
+        several => format!("the first of {} in its JSON body", several.join(", ")),
+    };
+    if let Some(bytes) = body.bytes_per_unit {
+        text += &format!(" and 1 for each {} of it", format_count(bytes, "byte"));
+    }
+    text += &format!(", else {}", body.default);
+    if body.at_most < LlmWeights::ONE {
+        let percent = body.at_most as f64 / 10_000.0;
+        text += &format!(", at most {percent}% of the limit");
+    }
+    text
+}
+
+fn describe_units(charge: &ChargeConfig) -> String {
+    let one = |units: &ChargedUnits| match units {
+        ChargedUnits::Request => "its cost".to_owned(),
+        ChargedUnits::Bytes => "the bytes of the response body".to_owned(),
+        ChargedUnits::Header(name) => format!("the number in header {name} of the response"),
+        ChargedUnits::Json(pointer) => format!("{} of the response body", pointer.as_str()),
+        ChargedUnits::Llm(LlmWeights::EQUAL) => "the tokens that the response reports".to_owned(),
+        ChargedUnits::Llm(weights) => format!(
+            "the tokens that the response reports (input × {}, output × {}, cached input × {})",
+            format_millionths(weights.input.into()),
+            format_millionths(weights.output.into()),
+            format_millionths(weights.cached.into())
+        ),
+    };
+    charge.units.iter().map(one).collect::<Vec<String>>().join(" + ")
+}
+
+/// "401, 4xx, grpc:RESOURCE_EXHAUSTED".
+fn list_responses(set: &ResponseSet) -> String {
+    let mut names = list_statuses(&set.statuses);
+    names.extend(set.grpc_codes.iter().map(|code| format!("grpc:{}", grpc_code_name(*code))));
+    join_names(&names, RESPONSES_MAX)
+}

@@ -1,0 +1,137 @@
+//! A location and its action in one line.
+
+use http::Method;
+
+use super::{format_bytes, format_full_period, format_key, format_period, join_names, shorten};
+use crate::schema::tables::locations::cors;
+use sluicegate_model::bandwidth::BandwidthConfig;
+use sluicegate_model::cors::{CorsConfig, CorsOrigins, OriginRule};
+use sluicegate_model::{ActionConfig, Config, HostRule, LocationConfig};
+
+/// More names would hide the rest of the line.
+const NAMES_MAX: usize = 3;
+
+/// "/api/ (*.example.com, GET) -> app", "= /x -> answers 204", "apex: / (http, listener plain) -> redirects to / with
+/// 308", "/files/ -> app (bodies: 1 MiB per second per client IP, 4 MiB at once)", "/api -> app (cors: every origin)".
+pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
+    let mut narrowed = describe_hosts(location);
+    narrowed.extend(location.methods.iter().map(Method::to_string));
+    narrowed.extend(location.scheme.map(|scheme| scheme.as_str().to_owned()));
+    narrowed.extend(location.listeners.iter().map(|listener| format!("listener {listener}")));
+    let paced =
+        location.bandwidth.as_ref().map(|bandwidth| format!(" (bodies: {})", describe_bandwidth(bandwidth)));
+    let shared = location.cors.as_ref().map(|cors| format!(" (cors: {})", describe_cors(cors)));
+    let action = describe_action(config, location) + &paced.unwrap_or_default() + &shared.unwrap_or_default();
+    let place = match location.name == location.written_path {
+        true => location.name.clone(),
+        false => format!("{}: {}", location.name, location.written_path),
+    };
+    match narrowed.as_slice() {
+        [] => format!("{place} -> {action}"),
+        narrowed => format!("{place} ({}) -> {action}", narrowed.join(", ")),
+    }
+}
+
+/// "every origin", "https://app.example.com; GET, POST; headers authorization; credentials; kept for 1 hour". What is
+/// usual is left out.
+pub fn describe_cors(cors: &CorsConfig) -> String {
+    let mut parts = vec![describe_origins(&cors.origins)];
+    let methods: Vec<&str> = cors.methods.iter().map(Method::as_str).collect();
+    parts.extend((!methods.is_empty()).then(|| join_names(&methods, NAMES_MAX)));
+    parts.extend(cors.headers.as_ref().map(|names| match names.as_slice() {
+        [] => "no headers".to_owned(),
+        names => format!("headers {}", join_names(names, NAMES_MAX)),
+    }));
+    parts.extend(cors.credentials.then(|| "credentials".to_owned()));
+    if cors.max_age != cors::MAX_AGE.parse_default() {
+        parts.push(format!("kept for {}", format_full_period(cors.max_age)));
+    }
+    parts.join("; ")
+}
+
+/// "every origin", "https://app.example.com, https://*.example.org".
+fn describe_origins(origins: &CorsOrigins) -> String {
+    let CorsOrigins::Listed(rules) = origins else { return "every origin".to_owned() };
+    let origins = rules.iter().map(|rule| match rule {
+        OriginRule::Exact(origin) => origin.clone(),
+        OriginRule::Subdomains { scheme, suffix } => format!("{scheme}*{suffix}"),
+    });
+    join_names(&origins.collect::<Vec<_>>(), NAMES_MAX)
+}
+
+/// "1 MiB per second per client IP, 4 MiB at once".
+pub fn describe_bandwidth(bandwidth: &BandwidthConfig) -> String {
+    let BandwidthConfig { rate, burst, key } = bandwidth;
+    let bytes = format_bytes(rate.units.get());
+    format!("{bytes} per {}{}, {} at once", format_period(rate.period), format_key(key), format_bytes(*burst))
+}
+
+/// The hosts as in the file; empty for any host.
+pub fn describe_hosts(location: &LocationConfig) -> Vec<String> {
+    let spelled = |host: &HostRule| match host {
+        HostRule::Exact(name) => name.clone(),
+        HostRule::Suffix(suffix) => format!("*{suffix}"),
+    };
+    location.hosts.iter().map(spelled).collect()
+}
+
+/// The upstream's name, "answers 204" or "redirects to https://${host}/ with 308".
+pub fn describe_action(config: &Config, location: &LocationConfig) -> String {
+    match &location.action {
+        ActionConfig::Upstream(upstream) => match config.upstreams.get(upstream.0) {
+            Some(upstream) => upstream.name.clone(),
+            None => "unknown".to_owned(),
+        },
+        ActionConfig::Respond { status, .. } => format!("answers {}", status.as_u16()),
+        ActionConfig::Redirect { to, status } => {
+            format!("redirects to {} with {}", shorten(&to.to_string()), status.as_u16())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_described(fields: &str, expected: &str) {
+        let file = format!("locations: [{{ path: /, {fields} }}]");
+        let config = crate::parse(&file, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        assert_eq!(describe_location(&config, &config.locations[0]), expected);
+    }
+
+    #[test]
+    fn redirects_show_their_target() {
+        let target = "redirect: { to: 'https://${host}:8443${request_uri}', status: 302 }";
+        assert_described(target, "/ -> redirects to https://${host}:8443${request_uri} with 302");
+        let path = "é".repeat(100);
+        let shown = format!("/ -> redirects to /{}… with 308", "é".repeat(79));
+        assert_described(&format!("redirect: {{ to: /{path} }}"), &shown);
+    }
+
+    #[test]
+    fn the_rules_of_cors_are_described() {
+        assert_described(
+            "upstream: demo, cors: { origins: https://a.test, methods: [GET, PUT], headers: [Authorization, X-A], \
+               credentials: true, max_age: 1h }",
+            "/ -> demo (cors: https://a.test; GET, PUT; headers authorization, x-a; credentials; kept for 1 hour)",
+        );
+        assert_described(
+            "upstream: demo, cors: { origins: '*', headers: none, methods: [GET, PUT, POST, PATCH, DELETE] }",
+            "/ -> demo (cors: every origin; GET, PUT, POST, 2 more; no headers)",
+        );
+        for (origins, expected) in [
+            ("'*'", "/ -> demo (cors: every origin)"),
+            (
+                "[https://a.test, 'https://*.b.test:8443']",
+                "/ -> demo (cors: https://a.test, https://*.b.test:8443)",
+            ),
+            (
+                "[http://a, http://b, http://c, http://d, http://e]",
+                "/ -> demo (cors: http://a, http://b, http://c, 2 more)",
+            ),
+        ] {
+            assert_described(&format!("upstream: demo, cors: {{ origins: {origins} }}"), expected);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Describes a limit in one sentence, the same for `check`, the banner and `explain`.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+
+use super::access::list_networks;
+use super::charge::{charged_noun, describe_charge, format_amount};
+use super::state::describe_store;
+use super::{
+    describe_optional_key, describe_part, format_count, format_full_period, format_key, format_rate,
+};
+use sluicegate_model::access::NetworkList;
+use sluicegate_model::charge::Reserve;
+use sluicegate_model::cost::{Cost, InvalidCost};
+use sluicegate_model::id::{LimitId, ViewId};
+use sluicegate_model::limit::{Algorithm, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign};
+use sluicegate_model::reject::{Degrade, OnReject};
+use sluicegate_model::value::scalars::{Rate, split_size};
+use sluicegate_model::{Config, LocationConfig};
+
+/// Describes the limit at `index` of the configuration, in the chain of `location` if one is given, e.g. "per-ip:
+/// 10 requests per second per client IP, 20 at once; the 21st is rejected with 429 and told when to return".
+pub fn describe_limit(config: &Config, id: LimitId, location: Option<&LocationConfig>) -> String {
+    let view = location.and_then(|location| config.view_at(Some(location), id));
+    describe_with_view(config, id, location, view)
+}
+
+/// The same as the chain of `location` judges it, or without one the chain of requests that no location serves.
+pub fn describe_chain_limit(config: &Config, id: LimitId, location: Option<&LocationConfig>) -> String {
+    describe_with_view(config, id, location, config.view_at(location, id))
+}
+
+fn describe_with_view(
+    config: &Config,
+    id: LimitId,
+    location: Option<&LocationConfig>,
+    view: Option<ViewId>,
+) -> String {
+    let Some(limit) = config.limits.get(id.0) else { return String::new() };
+    let mut on_reject = config.on_reject.merge_patch(&limit.on_reject);
+    if let Some(location) = location {
+        on_reject = on_reject.merge_patch(&location.on_reject);
+    }
+    match view.and_then(|view| limit.views.get(view.0)) {
+        None => compose_sentence(config, limit, &on_reject, location),
+        Some(numbers) => {
+            let here = LimitConfig { algorithm: numbers.clone(), ..limit.clone() };
+            let sentence = compose_sentence(config, &here, &on_reject, location);
+            format!("{sentence}; it counts together with its other places")
+        }
+    }
+}
+
+fn compose_sentence(
+    config: &Config,
+    limit: &LimitConfig,
+    on_reject: &OnReject,
+    location: Option<&LocationConfig>,
+) -> String {
+    let words = SentenceWriter { config, limit, on_reject };
+    let mut parts =
+        vec![words.describe_numbers(&limit.algorithm, &format_key(&limit.key)), words.describe_consequence()];
+    parts.extend(
+        limit
+            .warm_up
+            .map(|time| format!("from cold a third of the rate, climbing over {}", format_full_period(time))),
+    );
+    parts.extend(limit.tiers.iter().map(|(tier, own)| match own {
+        Some(own) => format!("tier {tier}: {}", words.describe_numbers(own, "")),
+        None => format!("tier {tier}: no limit"),
+    }));
+    parts.extend(describe_charge(limit));
+    parts.extend(words.describe_missing_key());
+    parts.extend(describe_body_reading(limit, location));
+    parts.extend(describe_bypass(config, &limit.bypass));
+    parts.extend(describe_store(config, limit));
+    parts.extend(
+        limit.enforce.map(|share| format!("acts on {share} of its keys, and is a dry run for the others")),
+    );
+    let dry_run = match limit.shadow_of.and_then(|live| config.limits.get(live.0)) {
+        Some(live) => format!(" (shadow of {}: judged beside it, never rejected)", live.name),
+        None if limit.dry_run => " (dry run: counted, never rejected)".to_owned(),
+        None => String::new(),
+    };
+    format!("{}: {}{dry_run}", limit.name, parts.join("; "))
+}
+
+struct SentenceWriter<'a> {
+    config: &'a Config,
+    limit: &'a LimitConfig,
+    on_reject: &'a OnReject,
+}
+
+impl SentenceWriter<'_> {
+    /// The numbers of a limit, e.g. "10 requests per second per client IP, 20 at once".
+    fn describe_numbers(&self, algorithm: &Algorithm, key: &str) -> String {
+        match algorithm {
+            Algorithm::TokenBucket { rates } => {
+                let one = |rate: &Rate, burst: u64, key: &str| {
+                    let burst = format_amount(self.limit, burst);
+                    format!("{}{key}, {burst} at once", self.render_rate(rate))
+                };
+                let rates = rates.iter().enumerate();
+                self.append_cost(
+                    rates.map(|(at, it)| one(&it.rate, it.burst, key_of_first(at, key))).collect(),
+                )
+            }
+            Algorithm::LeakyBucket { rates, max_wait } => {
+                let paced =
+                    rates.iter().enumerate().map(|(at, it)| self.describe_paced(it, key_of_first(at, key)));
+                let mut text = self.append_cost(paced.collect());
+                text += &self.describe_queues(rates.iter().map(|one| one.queue), *max_wait);
+                text
+            }
+            Algorithm::FixedWindow { rates, align: WindowAlign::First } => {
+                self.describe_windows(rates, key, "in windows that begin with the first request")
+            }
+            Algorithm::FixedWindow { rates, align: WindowAlign::Clock } => {
+                self.describe_windows(rates, key, "in windows that begin by the clock (UTC)")
+            }
+            Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
+                self.describe_windows(rates, key, "in any such span")
+            }
+            Algorithm::Concurrency { min, max, queue, max_wait } => {
+                let most = format_count(u64::from(*max), &self.counted_noun());
+                let slots = match min {
+                    None => format!("{most} in flight{key}"),
+                    Some(min) => {
+                        format!("{min} to {most} in flight{key}, as many as the upstream's latency allows")
+                    }
+                };
+                slots + &self.describe_queues(std::iter::once(*queue), *max_wait)
+            }
+        }
+    }
+
+    /// "; up to 10 wait in a queue, at most 30 seconds"; empty without a queue.
+    fn describe_queues(&self, queues: impl Iterator<Item = u64>, max_wait: Option<Duration>) -> String {
+        let queues: Vec<String> = queues.filter(|queue| *queue > 0).map(|queue| queue.to_string()).collect();
+        if queues.is_empty() {
+            return String::new();
+        }
+        let wait = match max_wait {
+            Some(wait) => format!("at most {}", format_full_period(wait)),
+            None => "as long as it takes".to_owned(),
+        };
+        let queue = if queues.len() > 1 { "queues" } else { "a queue" };
+        format!("; up to {} wait in {queue}{}, {wait}", queues.join(" and "), self.describe_turns())
+    }
+
+    fn describe_windows(&self, rates: &[Rate], key: &str, when: &str) -> String {
+        let rates = rates
+            .iter()
+            .enumerate()
+            .map(|(at, rate)| format!("{}{}", self.render_rate(rate), key_of_first(at, key)));
+        let rates = rates.collect::<Vec<String>>().join(", and ");
+        self.append_cost(vec![format!("{rates}, {when}")])
+    }
+
+    fn describe_paced(&self, one: &LeakyBucketRate, key: &str) -> String {
+        let burst = if one.burst > 1 { format!(", {} at once", one.burst) } else { String::new() };
+        format!("{}{key}, evenly spaced{burst}", self.render_rate(&one.rate))
+    }
+
+    /// The treatment of a request beyond the limit.
+    fn describe_consequence(&self) -> String {
+        let (subject, is) = match self.first_rejected() {
+            Some(nth) => (format!("the {}", format_ordinal(nth)), " is"),
+            None if self.has_queue() => ("beyond that".to_owned(), ""),
+            None => (self.describe_excess().to_owned(), " is"),
+        };
+        let is = match (self.limit.dry_run, is) {
+            (true, _) => " would be",
+            (false, is) => is,
+        };
+        if let Some(instead) = self.describe_degrade() {
+            return format!("{subject}{is} {instead}");
+        }
+        match &self.limit.algorithm {
+            Algorithm::Concurrency { .. } => {
+                let status = self.on_reject.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+                format!("{subject}{is} rejected with {}", status.as_u16())
+            }
+            _ => {
+                let status = self.on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+                format!("{subject}{is} rejected with {} and told when to return", status.as_u16())
+            }
+        }
+    }
+
+    /// The substitute for a rejection, if the limit degrades.
+    fn describe_degrade(&self) -> Option<String> {
+        Some(match self.on_reject.degrade.as_ref()? {
+            Degrade::Upstream(index) => {
+                format!("sent to upstream {} instead", self.config.upstreams[*index].name)
+            }
+            Degrade::Canned(canned) => format!("answered here with {} instead", canned.status.as_u16()),
+        })
+    }
+
+    /// The treatment of requests without a part of the key, unless they count by their address (the default).
+    fn describe_missing_key(&self) -> Option<String> {
+        let limit = self.limit;
+        let parts = describe_optional_key(limit)?;
+        let become_of = match limit.missing_key {
+            MissingKey::Ip => return None,
+            MissingKey::Shared => "share one counter".to_owned(),
+            MissingKey::Reject => {
+                let are = if limit.dry_run { "would be" } else { "are" };
+                let rejected = || format!("rejected with {}", limit.missing_key_status.as_u16());
+                format!("{are} {}", self.describe_degrade().unwrap_or_else(rejected))
+            }
+            MissingKey::Skip => "are not counted".to_owned(),
+        };
+        Some(format!("requests without {parts} {become_of}"))
+    }
+
+    /// The number of the first simultaneous request to be rejected, if it is fixed.
+    fn first_rejected(&self) -> Option<u64> {
+        if charged_noun(self.limit).is_some()
+            || self.limit.charge.as_ref().is_some_and(|own| own.reserve != Reserve::Cost)
+        {
+            return None;
+        }
+        let size = match &self.limit.algorithm {
+            Algorithm::TokenBucket { rates } => match rates.as_slice() {
+                [one] => one.burst,
+                _ => return None,
+            },
+            Algorithm::FixedWindow { rates, .. }
+            | Algorithm::SlidingWindow { rates, .. }
+            | Algorithm::SlidingLog { rates } => match rates.as_slice() {
+                [one] => one.units.get(),
+                _ => return None,
+            },
+            Algorithm::LeakyBucket { .. } => return None,
+            Algorithm::Concurrency { min: None, max, queue: 0, .. } => u64::from(*max),
+            Algorithm::Concurrency { .. } => return None,
+        };
+        match self.limit.cost {
+            Cost::Units(cost) => Some((size / cost.max(1)).saturating_add(1)),
+            Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => None,
+        }
+    }
+
+    fn has_queue(&self) -> bool {
+        match &self.limit.algorithm {
+            Algorithm::LeakyBucket { rates, .. } => rates.iter().any(|one| one.queue > 0),
+            Algorithm::Concurrency { queue, .. } => *queue > 0,
+            _ => false,
+        }
+    }
+
+    fn describe_excess(&self) -> &'static str {
+        match &self.limit.algorithm {
+            Algorithm::LeakyBucket { .. } => "anything sooner",
+            Algorithm::Concurrency { .. } => "one more",
+            algorithm if algorithm.rate_count() > 1 => "anything above one of them",
+            _ => "anything above it",
+        }
+    }
+
+    /// "10 GET or HEAD requests per second".
+    fn render_rate(&self, rate: &Rate) -> String {
+        format_rate(self.limit, rate, &self.counted_noun())
+    }
+
+    /// The noun for the counted things.
+    fn counted_noun(&self) -> String {
+        if self.limit.cost == Cost::Units(1) { self.request_noun() } else { "unit".to_owned() }
+    }
+
+    fn request_noun(&self) -> String {
+        let methods: Vec<&str> = self.limit.methods.iter().map(Method::as_str).collect();
+        if methods.is_empty() { "request".to_owned() } else { format!("{} request", methods.join(" or ")) }
+    }
+
+    fn append_cost(&self, rates: Vec<String>) -> String {
+        let (rates, request) = (rates.join(", and "), self.request_noun());
+        if charged_noun(self.limit).is_some() {
+            // The sentence about the charge says what a request takes.
+            return rates;
+        }
+        let refused = |invalid: &InvalidCost| match invalid {
+            InvalidCost::One => "",
+            InvalidCost::Reject => ", and gets 400 if that is not a number",
+        };
+        match &self.limit.cost {
+            Cost::Units(1) => rates,
+            Cost::Units(cost) => format!("{rates}; each {request} takes {cost}"),
+            Cost::Header { name, invalid } => {
+                let refused = refused(invalid);
+                format!(
+                    "{rates}; each {request} takes the number in header {name} of a trusted proxy, else 1{refused}"
+                )
+            }
+            Cost::Json { pointer, invalid } => {
+                let (pointer, refused) = (pointer.as_str(), refused(invalid));
+                format!("{rates}; each {request} takes the number of JSON value {pointer}, else 1{refused}")
+            }
+            Cost::JsonRpc { invalid } => {
+                let refused = match invalid {
+                    InvalidCost::One => "",
+                    InvalidCost::Reject => ", and a body that is no JSON gets 400",
+                };
+                format!("{rates}; each {request} takes 1, a JSON-RPC batch 1 for each call{refused}")
+            }
+        }
+    }
+
+    fn describe_turns(&self) -> String {
+        let parts: Vec<String> = self.limit.fair_by.iter().filter_map(describe_part).collect();
+        if parts.is_empty() { String::new() } else { format!(", taking turns by {}", parts.join(" and ")) }
+    }
+}
+
+/// The key, which only the first rate mentions.
+fn key_of_first(index: usize, key: &str) -> &str {
+    if index == 0 { key } else { "" }
+}
+
+/// How much of the bodies of requests the limit reads.
+fn describe_body_reading(limit: &LimitConfig, location: Option<&LocationConfig>) -> Option<String> {
+    let refused = location.filter(|_| !limit.dry_run).map(|location| {
+        let (number, unit) = split_size(location.body_peek_bytes());
+        format!(", and one of more than {number} {unit} gets 413")
+    });
+    limit.reads_body().then(|| format!("it reads request bodies{}", refused.unwrap_or_default()))
+}
+
+fn describe_bypass(config: &Config, networks: &NetworkList) -> Option<String> {
+    (!networks.is_empty()).then(|| format!("not for clients of {}", list_networks(config, networks)))
+}
+
+/// "21st", "12th", "103rd".
+fn format_ordinal(number: u64) -> String {
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
+#[cfg(test)]
+mod tests;

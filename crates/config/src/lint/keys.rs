@@ -1,0 +1,161 @@
+//! Warns of accounts, tiers and keys that any client can choose itself.
+
+use super::{LintContext, warn_at};
+use crate::describe::describe_key_part;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_model::cost::Cost;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::key::{KeyPart, ValueSource};
+use sluicegate_model::listen::ListenAddress;
+
+const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
+                    server.trusted_proxies, e.g. [10.0.0.0/8]";
+
+/// No proxy sets what is in a body.
+const BODY_HELP: &str = "take it from a token (jwt:CLAIM), or from a header that a trusted proxy sets";
+
+/// A source that any client can write, and its uses.
+struct SpoofableSource<'a> {
+    source: &'a ValueSource,
+    /// The first field that reads it.
+    value: FieldValue<'a>,
+    role: SourceRole,
+    /// The names of the limits that count by it.
+    limits: Vec<&'a str>,
+    /// Whether a limit counts by it without the client's address, so that another client can use up its counters.
+    is_alone: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SourceRole {
+    Account,
+    Tier,
+    Key,
+}
+
+/// Whether a source comes from a signed token.
+fn is_signed(source: &ValueSource) -> bool {
+    matches!(source, ValueSource::Jwt(_))
+}
+
+/// Whether a key may be made of a source that its clients choose: the body says what they want, and not who they are.
+fn is_chosen(source: &ValueSource) -> bool {
+    matches!(source, ValueSource::Json(_))
+}
+
+pub(super) fn lint_keys(file: &LintContext<'_>) {
+    // Peers on a unix socket are trusted.
+    let on_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
+    let only_unix = file.config.listen.iter().all(|listen| on_unix(&listen.address));
+    if only_unix || !file.config.server.trusted_proxies.is_empty() {
+        return;
+    }
+    for spoofable in find_spoofable(file) {
+        let name = describe_key_part(&KeyPart::Source(spoofable.source.clone()));
+        let help = if is_chosen(spoofable.source) { BODY_HELP } else { HELP };
+        let error = ValueError::new(codes::SPOOFABLE, spoofable.render_message(&name)).with_help(help);
+        warn_at(&spoofable.value, error);
+    }
+    for limit in file.used_limits() {
+        if let Cost::Header { name, .. } = &file.config.limits[limit].cost {
+            let message = format!(
+                "a cost header counts from trusted proxies only, and there are none: header {name} is ignored, and \
+                 a request costs 1"
+            );
+            let help = "name the proxy that sets it in server.trusted_proxies, or write a number";
+            warn_at(
+                &file.limit_value(limit, &["cost"]),
+                ValueError::new(codes::COST_IGNORED, message).with_help(help),
+            );
+        }
+    }
+}
+
+/// Every spoofable source that a decision depends on, once.
+fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
+    let mut all: Vec<SpoofableSource<'a>> = Vec::new();
+    let account = &file.config.account;
+    if let Some(source) = account.from.as_ref().filter(|source| !is_signed(source)) {
+        let value = file.value_at(&["account", "from"]);
+        all.push(SpoofableSource {
+            source,
+            value,
+            role: SourceRole::Account,
+            limits: Vec::new(),
+            is_alone: false,
+        });
+    }
+    if let Some(source) = account.tier.from.as_ref().filter(|source| !is_signed(source)) {
+        let value = file.value_at(&["account", "tier", "from"]);
+        all.push(SpoofableSource {
+            source,
+            value,
+            role: SourceRole::Tier,
+            limits: Vec::new(),
+            is_alone: false,
+        });
+    }
+    for index in file.used_limits() {
+        let limit = &file.config.limits[index];
+        let is_alone = !limit.key.contains(&KeyPart::Ip);
+        for (field, part) in limit
+            .key
+            .iter()
+            .map(|part| ("key", part))
+            .chain(limit.fair_by.iter().map(|part| ("fair_by", part)))
+        {
+            let known = match part {
+                KeyPart::Source(source) if is_signed(source) => continue,
+                KeyPart::Source(source) if is_chosen(source) => continue,
+                KeyPart::Source(source) => all.iter_mut().find(|known| known.source == source),
+                KeyPart::Account => all.iter_mut().find(|known| known.role == SourceRole::Account),
+                _ => continue,
+            };
+            match (known, part) {
+                (Some(known), _) => {
+                    if known.limits.last() != Some(&limit.name.as_str()) {
+                        known.limits.push(&limit.name);
+                    }
+                    known.is_alone |= is_alone;
+                }
+                (None, KeyPart::Source(source)) => {
+                    let value = file.limit_value(index, &[field]);
+                    all.push(SpoofableSource {
+                        source,
+                        value,
+                        role: SourceRole::Key,
+                        limits: vec![&limit.name],
+                        is_alone,
+                    });
+                }
+                (None, _) => {}
+            }
+        }
+    }
+    all
+}
+
+impl SpoofableSource<'_> {
+    fn render_message(&self, name: &str) -> String {
+        let limits: Vec<String> = self.limits.iter().map(|limit| format!("`{limit}`")).collect();
+        let (noun, verb) = if limits.len() == 1 { ("limit", "counts") } else { ("limits", "count") };
+        let limits = limits.join(" and ");
+        match (self.role, self.limits.is_empty()) {
+            (SourceRole::Tier, _) => format!("any client can choose {name}, and with it any tier"),
+            (SourceRole::Account, true) => {
+                format!("any client can choose {name}, and with it any account")
+            }
+            (SourceRole::Account, false) => format!(
+                "any client can choose {name}, which names the account that {noun} {limits} {verb} by: \
+                 a new name gets fresh counters{}",
+                if self.is_alone { ", another client's name uses up its counters" } else { "" }
+            ),
+            (SourceRole::Key, _) => format!(
+                "any client can choose {name}, which {noun} {limits} {verb} by: \
+                 a new value gets fresh counters{}",
+                if self.is_alone { ", another client's value uses up its counters" } else { "" }
+            ),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Warns of locations that no request can reach because others always match first.
+//!
+//! Every group of a host rule has hosts that no other group covers, so a location is dead only if it is dead in each of
+//! its groups. Inside a group, the order is that of the router (`request`).
+
+use std::collections::HashMap;
+
+use http::Method;
+
+use super::{LintContext, warn_at};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::listen::{ListenAddress, ListenConfig};
+use sluicegate_model::value::path_regex::PathRegex;
+use sluicegate_model::{Config, HostRule, LocationConfig, PathRule};
+
+/// Patterns that match every path: a path starts with a slash, and `$` alone matches at the end of any.
+const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];
+
+pub(super) fn lint_locations(file: &LintContext<'_>) {
+    let locations = &file.config.locations;
+    let mut groups: HashMap<Option<&HostRule>, Vec<usize>> = HashMap::new();
+    for (index, location) in locations.iter().enumerate() {
+        if location.hosts.is_empty() {
+            groups.entry(None).or_default().push(index);
+        }
+        for host in &location.hosts {
+            let group = groups.entry(Some(host)).or_default();
+            if group.last() != Some(&index) {
+                group.push(index);
+            }
+        }
+    }
+    // Per location: the number of groups in which it is reachable, and a location that hides it in another group.
+    let mut alive = vec![0_usize; locations.len()];
+    let mut winners: Vec<Option<usize>> = vec![None; locations.len()];
+    for members in groups.values() {
+        let group = HostRuleGroup::new(locations, members);
+        for &member in members {
+            match group.find_winner(member) {
+                Some(winner) => winners[member] = Some(winner),
+                None => alive[member] += 1,
+            }
+        }
+    }
+    for (index, location) in locations.iter().enumerate() {
+        let path = file.location_value(index, &["path"]);
+        if has_empty_segment(&location.path) {
+            let message = "this location is never reached: repeated slashes are merged into one first";
+            warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help("write one slash"));
+        } else if is_of_other_scheme(file.config, location) {
+            let message =
+                "this location is never reached: its listeners serve another scheme, and no proxy is trusted";
+            let help = "listen for its scheme, or name the proxy in front in server.trusted_proxies";
+            warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help(help));
+        } else if let (0, Some(winner)) = (alive[index], winners[index]) {
+            let first = file.location_value(winner, &["path"]).written_text().to_owned();
+            let message = format!(
+                "this location is never reached: locations[{winner}], `{first}`, takes its requests first"
+            );
+            warn_at(
+                &path,
+                ValueError::new(codes::UNREACHABLE, message)
+                    .with_help(suggest_fix(location, &locations[winner])),
+            );
+        }
+    }
+}
+
+/// Whether no listener of the location passes on a request of its scheme. Proxies that are trusted tell the scheme.
+fn is_of_other_scheme(config: &Config, location: &LocationConfig) -> bool {
+    let Some(scheme) = location.scheme else { return false };
+    let may_serve = |listen: &ListenConfig| {
+        let may_be_unix = matches!(listen.address, ListenAddress::Unix(_) | ListenAddress::Systemd(_));
+        selects_listener(location, listen) && (may_be_unix || listen.scheme() == scheme)
+    };
+    config.server.trusted_proxies.is_empty() && !config.listen.iter().any(may_serve)
+}
+
+/// Whether the location takes requests of the listener.
+pub(super) fn selects_listener(location: &LocationConfig, listen: &ListenConfig) -> bool {
+    location.listeners.is_empty()
+        || listen.name.as_ref().is_some_and(|name| location.listeners.contains(name))
+}
+
+fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str {
+    match (&loser.path, &winner.path) {
+        (PathRule::Regex(_), PathRule::Regex(_)) => {
+            "regular expressions are tried in file order: put it before"
+        }
+        (PathRule::Regex(_), PathRule::Prefix { .. }) => {
+            "^~ keeps regular expressions from being tried: leave it out there"
+        }
+        (PathRule::Prefix { .. }, PathRule::Regex(_)) => {
+            "a regular expression comes before a plain prefix: write ^~ here, or a narrower expression there"
+        }
+        _ => {
+            "for one path, locations with a listener, a scheme or methods come before those without, then file order \
+             decides: remove one"
+        }
+    }
+}
+
+fn has_empty_segment(path: &PathRule) -> bool {
+    match path {
+        PathRule::Exact(path) | PathRule::Prefix { path, .. } => path.contains("//"),
+        PathRule::Regex(_) => false,
+    }
+}
+
+/// The locations of one host rule.
+struct HostRuleGroup<'a> {
+    locations: &'a [LocationConfig],
+    /// Locations with the same exact path, prefix or pattern, in matching order.
+    same_path: HashMap<(PathKind, &'a str), Vec<usize>>,
+    /// Regexes that match everything, in file order.
+    match_all: Vec<usize>,
+    /// Each `^~` prefix below which no prefix of the group lets regexes be tried.
+    regex_blocking: HashMap<&'a str, Vec<usize>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum PathKind {
+    Exact,
+    Prefix,
+    Regex,
+}
+
+impl<'a> HostRuleGroup<'a> {
+    fn new(locations: &'a [LocationConfig], members: &[usize]) -> HostRuleGroup<'a> {
+        let mut same_path: HashMap<_, Vec<usize>> = HashMap::new();
+        for &member in members {
+            same_path.entry(path_key(&locations[member])).or_default().push(member);
+        }
+        for ((kind, _), same) in &mut same_path {
+            if *kind != PathKind::Regex {
+                same.sort_by_key(|&member| locations[member].match_rank());
+            }
+        }
+        let takes_all = |member: &usize| {
+            let (kind, text) = path_key(&locations[*member]);
+            kind == PathKind::Regex && is_match_all(text)
+        };
+        let prefix_of = |member: usize| match &locations[member].path {
+            PathRule::Prefix { path, no_regex } => Some((path.as_str(), *no_regex)),
+            _ => None,
+        };
+        let prefixes = members.iter().filter_map(|&member| prefix_of(member));
+        let mut open: Vec<&str> = prefixes.filter(|(_, no_regex)| !no_regex).map(|(path, _)| path).collect();
+        open.sort_unstable();
+        let is_open_below = |path: &str| {
+            let next = open.partition_point(|other| *other < path);
+            open.get(next).is_some_and(|other| other.starts_with(path))
+        };
+        let mut regex_blocking: HashMap<&str, Vec<usize>> = HashMap::new();
+        for &member in members {
+            if let Some((path, true)) = prefix_of(member)
+                && !is_open_below(path)
+            {
+                regex_blocking.entry(path).or_default().push(member);
+            }
+        }
+        HostRuleGroup {
+            locations,
+            same_path,
+            match_all: members.iter().copied().filter(takes_all).collect(),
+            regex_blocking,
+        }
+    }
+
+    /// A location that always matches before `member`.
+    fn find_winner(&self, member: usize) -> Option<usize> {
+        let location = &self.locations[member];
+        let same = self.same_path.get(&path_key(location)).map_or(&[][..], Vec::as_slice);
+        let before = same.iter().copied().take_while(|&other| other != member);
+        let winners: Vec<usize> = match &location.path {
+            PathRule::Regex(regex) => {
+                let earlier = self.match_all.iter().copied().filter(|&other| other < member);
+                before.chain(earlier).chain(self.find_blocking(regex)).collect()
+            }
+            PathRule::Prefix { no_regex: false, .. } => {
+                before.chain(self.match_all.iter().copied()).collect()
+            }
+            PathRule::Prefix { .. } | PathRule::Exact(_) => before.collect(),
+        };
+        self.find_covering(location, &winners)
+    }
+
+    /// The `^~` prefixes that every match of `regex` lies below.
+    fn find_blocking(&self, regex: &PathRegex) -> Vec<usize> {
+        let literals = regex.prefixes().unwrap_or_default();
+        let first = literals.first().and_then(|literal| std::str::from_utf8(literal).ok()).unwrap_or("/");
+        let is_below =
+            |above: &&str| *above == "/" || literals.iter().all(|text| text.starts_with(above.as_bytes()));
+        let above = first.match_indices('/').map(|(at, slash)| &first[..at + slash.len()]).filter(is_below);
+        // `^~ /api` covers `/api/` too.
+        let keys = above.flat_map(|folder| [folder, folder.trim_end_matches('/')]);
+        keys.filter_map(|path| self.regex_blocking.get(path)).flatten().copied().collect()
+    }
+
+    /// One of `winners`, if together they accept every method of `location` wherever it comes in.
+    fn find_covering(&self, location: &LocationConfig, winners: &[usize]) -> Option<usize> {
+        let accepts_arrival = |winner: &&usize| accepts_arrivals_of(&self.locations[**winner], location);
+        let winners: Vec<usize> = winners.iter().filter(accepts_arrival).copied().collect();
+        let any = winners.iter().copied().find(|&winner| self.locations[winner].methods.is_empty());
+        if any.is_some() || location.methods.is_empty() {
+            return any;
+        }
+        let accepted = |method: &Method| {
+            winners.iter().any(|&winner| accepts_method(&self.locations[winner].methods, method))
+        };
+        // HEAD needs no case of its own: a location that accepts GET accepts HEAD.
+        location.methods.iter().all(accepted).then(|| winners.first().copied()).flatten()
+    }
+}
+
+/// Whether `winner` takes requests of every scheme and listener that `location` takes.
+fn accepts_arrivals_of(winner: &LocationConfig, location: &LocationConfig) -> bool {
+    let accepts_listeners = winner.listeners.is_empty()
+        || !location.listeners.is_empty()
+            && location.listeners.iter().all(|listener| winner.listeners.contains(listener));
+    accepts_listeners && (winner.scheme.is_none() || winner.scheme == location.scheme)
+}
+
+fn accepts_method(methods: &[Method], method: &Method) -> bool {
+    methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
+}
+
+fn path_key(location: &LocationConfig) -> (PathKind, &str) {
+    match &location.path {
+        PathRule::Exact(path) => (PathKind::Exact, path),
+        PathRule::Prefix { path, .. } => (PathKind::Prefix, path),
+        // The text as written, because the compiled pattern does not show its case sensitivity.
+        PathRule::Regex(_) => (PathKind::Regex, &location.written_path),
+    }
+}
+
+/// `written_path` is e.g. `~* ^/(.*)`.
+fn is_match_all(written_path: &str) -> bool {
+    let pattern = written_path.trim_start_matches('~').trim_start_matches('*').trim();
+    let pattern = pattern.replace("(.*)", ".*");
+    MATCH_ALL.contains(&pattern.as_str())
+}

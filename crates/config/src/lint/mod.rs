@@ -1,0 +1,134 @@
+//! Warns of traps: settings of a valid file that do not have their intended effect.
+//!
+//! A warning needs proof in the file; settings that merely look odd get none.
+
+mod charges;
+mod ineffective;
+mod keys;
+mod locations;
+mod logged;
+mod misread;
+mod obeyed;
+mod queues;
+mod redirects;
+mod shadows;
+mod shared;
+mod variables;
+
+use std::collections::HashMap;
+
+use super::yaml::field_value::FieldValue;
+use super::yaml::tree::NodeContent;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::{Config, LimitId};
+
+/// Reports every trap of a configuration without errors; `whole` is its file.
+pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
+    let file = LintContext { config, whole, inline_limits: find_inline_limits(config) };
+    keys::lint_keys(&file);
+    queues::lint_queues(&file);
+    charges::lint_charges(&file);
+    locations::lint_locations(&file);
+    redirects::lint_redirects(&file);
+    shadows::lint_shadows(&file);
+    shared::lint_shared(&file);
+    ineffective::lint_ineffective(&file);
+    misread::lint_misread(&file);
+    obeyed::lint_obeyed(&file);
+    variables::lint_variables(&file);
+    logged::lint_logged(&file);
+}
+
+/// A configuration with the file that it was read from.
+struct LintContext<'a> {
+    config: &'a Config,
+    whole: &'a FieldValue<'a>,
+    /// The first chain that contains each limit: the location, or `None` for `server.limits`, and the position.
+    inline_limits: HashMap<LimitId, (Option<usize>, usize)>,
+}
+
+fn find_inline_limits(config: &Config) -> HashMap<LimitId, (Option<usize>, usize)> {
+    let chains = config.locations.iter().enumerate().map(|(index, location)| (Some(index), &location.limits));
+    let mut places = HashMap::new();
+    for (location, chain) in std::iter::once((None, &config.server.limits)).chain(chains) {
+        for (position, &limit) in chain.iter().enumerate() {
+            places.entry(limit).or_insert((location, position));
+        }
+    }
+    places
+}
+
+impl<'a> LintContext<'a> {
+    /// The value at a path of fields, or the deepest existing value on that path.
+    fn value_at(&self, fields: &[&str]) -> FieldValue<'a> {
+        resolve_path(self.whole.clone(), fields)
+    }
+
+    /// The value of a field of location `index`.
+    fn location_value(&self, index: usize, fields: &[&str]) -> FieldValue<'a> {
+        resolve_path(list_item(self.value_at(&["locations"]), index), fields)
+    }
+
+    /// The value of a field of limit `index`, in its definition or in the chain that contains it.
+    fn limit_value(&self, index: LimitId, fields: &[&str]) -> FieldValue<'a> {
+        let defined = self.value_at(&["limits"]);
+        // Named limits come before inline ones.
+        if defined.path == "limits"
+            && let NodeContent::Map(entries) = &defined.node.content
+            && let Some((key, node)) = entries.get(index.0)
+        {
+            let path = format!("{}.{}", defined.path, key.name);
+            let limit = FieldValue { node, path, named_at: key.position, sink: defined.sink };
+            return resolve_path(limit, fields);
+        }
+        match self.inline_limits.get(&index) {
+            Some(&(location, position)) => self.chain_value(location, position, fields),
+            None => defined,
+        }
+    }
+
+    /// The value of a field of an entry of a chain: that of a location, or `server.limits`.
+    fn chain_value(&self, location: Option<usize>, position: usize, fields: &[&str]) -> FieldValue<'a> {
+        let chain = match location {
+            Some(location) => self.location_value(location, &["limits"]),
+            None => self.value_at(&["server", "limits"]),
+        };
+        resolve_path(list_item(chain, position), fields)
+    }
+
+    /// The limits of all chains, in file order.
+    fn used_limits(&self) -> Vec<LimitId> {
+        let chains = self.config.locations.iter().flat_map(|location| &location.limits);
+        let mut used: Vec<LimitId> = self.config.server.limits.iter().chain(chains).copied().collect();
+        used.sort_unstable();
+        used.dedup();
+        used
+    }
+}
+
+/// The value at the path `fields`, or the deepest existing value on it.
+fn resolve_path<'a>(mut value: FieldValue<'a>, fields: &[&str]) -> FieldValue<'a> {
+    for name in fields {
+        let NodeContent::Map(entries) = &value.node.content else { break };
+        let Some((key, node)) = entries.iter().find(|(key, _)| key.name == *name) else { break };
+        let path = if value.path.is_empty() { key.name.clone() } else { format!("{}.{name}", value.path) };
+        value = FieldValue { node, path, named_at: key.position, sink: value.sink };
+    }
+    value
+}
+
+/// An item of a list; a single value is its own only item.
+fn list_item(value: FieldValue<'_>, index: usize) -> FieldValue<'_> {
+    let NodeContent::List(items) = &value.node.content else { return value };
+    let Some(node) = items.get(index) else { return value };
+    FieldValue { node, path: format!("{}[{index}]", value.path), named_at: node.position, sink: value.sink }
+}
+
+/// Reports a warning at a scalar value, or else at its key.
+fn warn_at(value: &FieldValue<'_>, error: ValueError) {
+    let position = match value.node.content {
+        NodeContent::Text(_) => value.node.position,
+        _ => value.named_at,
+    };
+    value.sink.add_warning(position, &value.path, error);
+}

@@ -1,0 +1,95 @@
+//! Warns of redirects to https that lead to themselves, and of locations that stay reachable without TLS.
+
+use std::collections::HashSet;
+
+use super::locations::selects_listener;
+use super::{LintContext, warn_at};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::listen::Scheme;
+use sluicegate_model::template::{TemplateConfig, TemplatePiece, TemplateVar};
+use sluicegate_model::{ActionConfig, LocationConfig, PathRule};
+
+pub(super) fn lint_redirects(file: &LintContext<'_>) {
+    let locations = &file.config.locations;
+    let schemes: SchemesOfPaths<'_> = locations
+        .iter()
+        .filter_map(|location| Some((location.written_path.as_str(), location.scheme?)))
+        .collect();
+    for (index, location) in locations.iter().enumerate() {
+        let ActionConfig::Redirect { to, .. } = &location.action else { continue };
+        let first = to.0.first();
+        if matches!(
+            first,
+            Some(TemplatePiece::Var(TemplateVar::RequestUri | TemplateVar::Path | TemplateVar::Uri))
+        ) {
+            let message = "this redirect leads to the path of the request on the same host";
+            let help = "write the host before it, e.g. https://www.example.com${request_uri}";
+            let value = file.location_value(index, &["redirect", "to"]);
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
+        if !leads_to_https(to) {
+            continue;
+        }
+        match location.scheme {
+            None if loops_over_https(file, location, to, &schemes) => {
+                let message = "this location redirects to itself over https";
+                let help = "write scheme: http, so that it takes only requests without TLS";
+                let value = file.location_value(index, &["redirect", "to"]);
+                warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            }
+            Some(Scheme::Http) => warn_of_plain_locations(file, location, &schemes),
+            _ => {}
+        }
+    }
+}
+
+/// The paths as written of the locations with a scheme.
+type SchemesOfPaths<'a> = HashSet<(&'a str, Scheme)>;
+
+fn leads_to_https(to: &TemplateConfig) -> bool {
+    matches!(to.0.first(), Some(TemplatePiece::Text(text)) if text.starts_with("https://"))
+}
+
+/// Whether a request over TLS is redirected to its own URL.
+fn loops_over_https(
+    file: &LintContext<'_>,
+    location: &LocationConfig,
+    to: &TemplateConfig,
+    schemes: &SchemesOfPaths<'_>,
+) -> bool {
+    use TemplatePiece::{Text, Var};
+    let keeps_url = matches!(&to.0[..],
+        [Text(scheme), Var(TemplateVar::Host), Var(TemplateVar::RequestUri | TemplateVar::Path | TemplateVar::Uri)]
+            if scheme == "https://");
+    let mut listeners = file.config.listen.iter();
+    let serves_tls =
+        listeners.any(|listen| listen.scheme() == Scheme::Https && selects_listener(location, listen));
+    // Another location for https comes before one for any scheme.
+    keeps_url && serves_tls && !schemes.contains(&(location.written_path.as_str(), Scheme::Https))
+}
+
+/// Locations below `redirect`, which sends every request without TLS to https.
+fn warn_of_plain_locations(file: &LintContext<'_>, redirect: &LocationConfig, schemes: &SchemesOfPaths<'_>) {
+    let mut listeners = file.config.listen.iter();
+    let serves_plain =
+        listeners.any(|listen| listen.scheme() == Scheme::Http && selects_listener(redirect, listen));
+    let is_root = matches!(&redirect.path, PathRule::Prefix { path, .. } if path == "/");
+    if !is_root || !serves_plain {
+        return;
+    }
+    for (index, location) in file.config.locations.iter().enumerate() {
+        let (PathRule::Prefix { path, .. } | PathRule::Exact(path)) = &location.path else { continue };
+        // Certificates are fetched by requests without TLS.
+        let is_below = path != "/" && !path.starts_with("/.well-known/") && location.hosts == redirect.hosts;
+        let is_open = location.scheme.is_none()
+            && location.listeners.is_empty()
+            && matches!(location.action, ActionConfig::Upstream(_));
+        if is_below && is_open && !schemes.contains(&(location.written_path.as_str(), Scheme::Http)) {
+            let message = format!("{path} is also served without TLS, because it is longer than /");
+            let help = "write scheme: https, or a redirect with scheme: http for this path too";
+            let value = file.location_value(index, &["path"]);
+            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        }
+    }
+}

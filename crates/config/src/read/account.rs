@@ -1,0 +1,219 @@
+//! Reads `account`: the sources of account and tier, and the verification of tokens.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jsonwebtoken::{Algorithm, AlgorithmFamily};
+
+use crate::schema::field::{Field, ParseScalar};
+use crate::schema::kinds::Special;
+use crate::schema::tables::account::{account, jwt, parse_tier, tier};
+use crate::schema::tables::root::root as root_fields;
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_base::file::{self, FileContent, NamedFile};
+use sluicegate_model::account::{AccountConfig, JwtConfig, TierRules};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::{Mention, ValueError, did_you_mean};
+use sluicegate_model::key::ValueSource;
+use sluicegate_model::members::TierMembers;
+use sluicegate_model::token_keys::TokenKeys;
+use sluicegate_model::value::scalars::Secret;
+use sluicegate_model::value::words::parse_or_none;
+
+/// Reads the section, and checks the claims and tiers that the rest of the file uses. Paths start at `folder`.
+pub(crate) fn read_account(root: &FieldReader<'_>, folder: &Path) -> AccountConfig {
+    let (account, reported) = root.read_section(&root_fields::ACCOUNT, |fields| {
+        let (from, tier) = (
+            read_source(fields, &account::FROM),
+            fields.read_section(&account::TIER, |fields| read_tier_rules(fields, folder)),
+        );
+        let (jwt, reported) = fields.read_section(&account::JWT, |fields| read_jwt(fields, folder));
+        (AccountConfig { from, tier, jwt }, reported)
+    });
+    check_mentions(root, &account, reported);
+    account
+}
+
+fn read_source<S>(fields: &FieldReader<'_>, field: &Field<S>) -> Option<ValueSource>
+where
+    S: ParseScalar<Parsed = Option<ValueSource>>,
+{
+    let source = fields.read(field)?;
+    fields.find(field)?.mention_source(&source);
+    Some(source)
+}
+
+fn read_tier_rules(fields: &FieldReader<'_>, folder: &Path) -> TierRules {
+    let mut members = TierMembers::default();
+    for (key, value) in fields.find(&tier::MEMBERS).map(|value| value.entries()).unwrap_or_default() {
+        if key.name.is_empty() {
+            value.report_at_name(ValueError::new(codes::NAME, "an account cannot have an empty name"));
+        }
+        match &value.one_or_more()[..] {
+            [_] if value.as_text().is_some() => {
+                if let Some(tier) = value.parse_with(parse_tier) {
+                    members.insert(key.name.as_bytes(), &tier);
+                }
+            }
+            _ => value.report_shape("one tier, as in alice: gold"),
+        }
+    }
+    TierRules {
+        from: read_source(fields, &tier::FROM),
+        members,
+        file: read_named_file::<TierMembers>(fields, &tier::FILE, folder).unwrap_or_default(),
+        default: fields.read(&tier::DEFAULT),
+    }
+}
+
+/// Loads a named file; `None` after an error, `Some(None)` for `none`.
+fn read_named_file<T: FileContent>(
+    fields: &FieldReader<'_>,
+    field: &Field<Special>,
+    folder: &Path,
+) -> Option<Option<Arc<NamedFile<T>>>> {
+    let Some(value) = fields.find(field) else { return Some(None) };
+    let name = field.name;
+    value.parse_with(parse_or_none(|text| {
+        if text.is_empty() || text.contains('\0') {
+            return Err(ValueError::new(codes::UNREADABLE, format!("`{name}` names no file")));
+        }
+        if text.starts_with("https://") || text.starts_with("http://") {
+            let help = "save it to a file; a file that changes is read again";
+            let message = format!("`{text}` is a URL, and `{name}` names a file");
+            return Err(ValueError::new(codes::UNREADABLE, message).with_help(help));
+        }
+        let path: PathBuf = folder.join(text);
+        NamedFile::load_file(path).map(Arc::new).map_err(|reason| {
+            let help = T::suggest_content(&reason, text);
+            let help = help.unwrap_or_else(|| file::explain_path(folder, Path::new(text)));
+            ValueError::new(codes::UNREADABLE, format!("the file `{text}` {reason}")).with_help(help)
+        })
+    }))
+}
+
+const SECRET_BYTES: usize = 32;
+
+/// The verification of tokens, if any, and whether the section had an error.
+fn read_jwt(fields: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
+    let keys = read_named_file::<TokenKeys>(fields, &jwt::JWKS, folder);
+    let secret = fields.read_valid(&jwt::SECRET);
+    let named = fields.find(&jwt::ALGORITHMS);
+    let mut algorithms = fields.read_list(&jwt::ALGORITHMS);
+    let issuers = fields.read_list_or_word(&jwt::ISSUER);
+    let audiences = fields.read_list_or_word(&jwt::AUDIENCE);
+    let header = fields.read(&jwt::HEADER);
+    warn_of_short_secret(fields.find(&jwt::SECRET), secret.as_ref());
+    let whole = fields.whole.clone();
+    let (Some(keys), Some(secret)) = (keys, secret) else { return (None, true) };
+    if let (None, None) = (&keys, &secret) {
+        return (None, false);
+    }
+    if named.is_none() && keys.is_none() {
+        algorithms = vec![Algorithm::HS256];
+    }
+    if named.as_ref().is_some_and(|value| value.one_or_more().len() != algorithms.len()) {
+        // While one algorithm is misspelt, errors about the others would mislead.
+        return (None, true);
+    }
+    let given = named.unwrap_or(whole);
+    if algorithms.is_empty() {
+        given.report_empty("write e.g. algorithms: [RS256, ES256]");
+    }
+    check_jwt_algorithms(&given, &algorithms, keys.is_some(), secret.is_some());
+    if let Some(keys) = &keys
+        && !algorithms.iter().any(|algorithm| keys.content().can_verify(*algorithm))
+        && algorithms.iter().any(|algorithm| algorithm.family() != AlgorithmFamily::Hmac)
+    {
+        given.report_at_name(
+            ValueError::new(codes::TOKEN, "no key of `jwks` fits any of the algorithms")
+                .with_help("name the algorithm that your tokens are signed by, e.g. algorithms: [EdDSA]"),
+        );
+    }
+    (Some(JwtConfig { keys, secret, issuers, audiences, algorithms, header }), false)
+}
+
+fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
+    let is_shared = |algorithm: &Algorithm| algorithm.family() == AlgorithmFamily::Hmac;
+    if secret && !keys && !algorithms.is_empty() && !algorithms.iter().any(is_shared) {
+        let help = "remove `algorithms`, because a secret is for HS256; or write jwks: FILE for public keys";
+        let error = ValueError::new(codes::TOKEN, "no algorithm here uses `secret`");
+        return given.report_at_name(error.with_help(help));
+    }
+    for algorithm in algorithms {
+        let shared = algorithm.family() == AlgorithmFamily::Hmac;
+        let (has, needs) = if shared { (secret, "secret") } else { (keys, "jwks") };
+        if !has {
+            let message = format!("the algorithm {algorithm:?} needs `{needs}`");
+            let help = if shared {
+                "write secret: \"${JWT_SECRET}\", or leave the algorithm out"
+            } else {
+                "write jwks: FILE with the public keys, or leave the algorithm out"
+            };
+            given.report_at_name(ValueError::new(codes::TOKEN, message).with_help(help));
+        }
+    }
+    let signed = |family: AlgorithmFamily| algorithms.iter().any(|one| one.family() == family);
+    if secret && !signed(AlgorithmFamily::Hmac) {
+        given.report_at_name(
+            ValueError::new(codes::TOKEN, "no algorithm here uses `secret`")
+                .with_help("write algorithms with HS256, or leave the secret out"),
+        );
+    }
+    if keys && algorithms.iter().all(|one| one.family() == AlgorithmFamily::Hmac) && !algorithms.is_empty() {
+        given.report_at_name(
+            ValueError::new(codes::TOKEN, "no algorithm here uses `jwks`")
+                .with_help("write algorithms with RS256 or ES256, or leave jwks out"),
+        );
+    }
+}
+
+/// RFC 7518 (section 3.2) requires as many bytes as the hash has: a shorter secret can be guessed from one token.
+fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Secret>>) {
+    if let (Some(value), Some(Some(secret))) = (value, secret)
+        && secret.0.len() < SECRET_BYTES
+    {
+        let message = format!("the secret is shorter than {SECRET_BYTES} bytes");
+        let error = ValueError::new(codes::WEAK, message).with_help("make one by: openssl rand -base64 48");
+        value.sink.add_warning(value.named_at, &value.path, error);
+    }
+}
+
+/// Checks that tokens with used claims can be verified, and that tiers of limits can have callers.
+fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, reported: bool) {
+    let sink = root.whole.sink;
+    let rules = &account.tier;
+    for (position, field, mentioned) in sink.take_mentions() {
+        match mentioned {
+            Mention::Claim if account.jwt.is_none() && !reported => {
+                let error = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
+                let help = "write account: { jwt: { jwks: FILE } } or account: { jwt: { secret: … } }";
+                sink.add_problem(position, &field, error.with_help(help));
+            }
+            Mention::Tier(tier) if !is_reachable_tier(rules, &tier) => {
+                let message = format!("no caller can be in the tier `{tier}`");
+                let error = ValueError::new(codes::UNUSED, message);
+                let is_account = rules.members.tier_of(tier.as_bytes());
+                let swapped = is_account.map(|account| {
+                    format!("the account comes first: write members: {{ {account}: {tier} }}, one for each")
+                });
+                let known = rules.members.tiers().chain([rules.default.as_str()]);
+                let help = "give it to accounts under account: { tier: { members: …, file: …, from: … } }";
+                let error = error
+                    .with_optional_help(swapped.or_else(|| did_you_mean(&tier, known)))
+                    .with_default_help(help);
+                sink.add_warning(position, &field, error);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a caller may be in `tier`. Files and requests may name any tier, so these sources always count.
+fn is_reachable_tier(rules: &TierRules, tier: &str) -> bool {
+    rules.from.is_some()
+        || rules.file.is_some()
+        || tier == rules.default
+        || rules.members.tiers().any(|known| known == tier)
+}

@@ -1,0 +1,268 @@
+//! Reads the algorithm of a limit with its numbers, and checks that they fit together.
+
+use std::time::Duration;
+
+use super::rates::{RateForm, read_amounts, read_rates};
+use super::windows;
+use crate::schema::tables::limits::{adaptive, limit};
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_model::cost::Cost;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::limit::{Algorithm, AlgorithmKind, LeakyBucketRate, TokenBucketRate};
+use sluicegate_model::value::scalars;
+use sluicegate_model::value::scalars::Rate;
+
+/// Algorithms that count units of a rate.
+const RATED: [AlgorithmKind; 5] = [
+    AlgorithmKind::TokenBucket,
+    AlgorithmKind::LeakyBucket,
+    AlgorithmKind::FixedWindow,
+    AlgorithmKind::SlidingWindow,
+    AlgorithmKind::SlidingLog,
+];
+
+/// Algorithms whose charges a response can settle.
+const CHARGED: [AlgorithmKind; 4] = [
+    AlgorithmKind::TokenBucket,
+    AlgorithmKind::FixedWindow,
+    AlgorithmKind::SlidingWindow,
+    AlgorithmKind::SlidingLog,
+];
+/// Algorithms in which requests can wait.
+const QUEUED: [AlgorithmKind; 2] = [AlgorithmKind::LeakyBucket, AlgorithmKind::Concurrency];
+
+/// Fields that only some algorithms have.
+const FIELDS: [(&str, &[AlgorithmKind]); 11] = [
+    ("rate", &RATED),
+    ("burst", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
+    ("queue", &QUEUED),
+    ("max_wait", &QUEUED),
+    ("fair_by", &QUEUED),
+    ("warm_up", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
+    ("max_concurrent", &[AlgorithmKind::Concurrency]),
+    // A cost is a number of units, while concurrency counts requests.
+    ("cost", &RATED),
+    // What waits or holds a slot cannot be given back.
+    ("charge", &CHARGED),
+    ("align", &[AlgorithmKind::FixedWindow]),
+    ("buckets", &[AlgorithmKind::SlidingWindow]),
+];
+
+/// Reads the algorithm of a limit and its fields; `None` after an error.
+pub(crate) fn read_algorithm(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
+) -> Option<Algorithm> {
+    let kind = fields.read_valid(&limit::ALGORITHM)?;
+    report_foreign_fields(fields, kind);
+    match kind {
+        AlgorithmKind::TokenBucket => read_token_bucket(fields, cost, cost_value, form),
+        AlgorithmKind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value, form),
+        AlgorithmKind::FixedWindow => windows::read_fixed_window(fields, cost, cost_value, form),
+        AlgorithmKind::SlidingWindow => windows::read_sliding_window(fields, cost, cost_value, form),
+        AlgorithmKind::SlidingLog => windows::read_sliding_log(fields, cost, cost_value, form),
+        AlgorithmKind::Concurrency => read_concurrency(fields),
+    }
+}
+
+/// A rate alone, which is short for a token bucket.
+pub(crate) fn read_short_rate(value: &FieldValue<'_>) -> Option<Algorithm> {
+    let rate = value.parse_with(|text| RateForm::Units.parse_rate(text))?;
+    let burst = rate.units.get();
+    check_drain_time(value, rate, burst, RateForm::Units)
+        .then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })
+}
+
+/// Reads `warm_up`, which must fit every rate of `numbers`.
+pub(crate) fn read_warm_up<'n>(
+    fields: &FieldReader<'_>,
+    mut numbers: impl Iterator<Item = &'n Algorithm>,
+) -> Option<Duration> {
+    let warm_up = fields.read(&limit::WARM_UP)?;
+    let value = fields.find(&limit::WARM_UP)?;
+    let fits = |(rate, bucket): &(Rate, u64)| {
+        let (ticks_per_ns, _) = rate.in_lowest_terms();
+        let ticks = warm_up.as_nanos().saturating_mul(ticks_per_ns.min(u32::MAX.into()).into());
+        // In a cold bucket every unit takes three times as long.
+        let drain = (3 * (u128::from(*bucket) + 1)).saturating_mul(rate.period.as_nanos());
+        ticks <= WARM_TICKS_MAX && drain / u128::from(rate.units.get()) < DRAIN_MAX_NS
+    };
+    if numbers.all(|numbers| numbers.rate_quotas().iter().all(fits)) {
+        return Some(warm_up);
+    }
+    value.report_at_value(
+        ValueError::new(codes::LIMIT_NUMBERS, "this `warm_up` does not fit the arithmetic of the rate")
+            .with_help("write a shorter warm_up, a smaller burst or queue, or a rate with round numbers"),
+    );
+    None
+}
+
+fn report_foreign_fields(fields: &FieldReader<'_>, kind: AlgorithmKind) {
+    let own = AlgorithmKind::WORDS.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
+    for (name, kinds) in FIELDS {
+        let Some(value) = fields.find_by_name(name).filter(|_| !kinds.contains(&kind)) else { continue };
+        let off = match name {
+            "cost" => "1",
+            _ => "none",
+        };
+        if ["cost", "charge", "fair_by", "warm_up"].contains(&name) && value.is_word(off) {
+            continue;
+        }
+        let owners: Vec<&str> = AlgorithmKind::WORDS
+            .iter()
+            .filter(|(_, other)| kinds.contains(other))
+            .map(|(name, _)| *name)
+            .collect();
+        let error = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
+        let help = match (name, kind) {
+            ("max_concurrent", _) if fields.find(&limit::RATE).is_none() => {
+                "write algorithm: concurrency".to_owned()
+            }
+            ("queue" | "max_wait" | "fair_by", _) if fields.find(&limit::ALGORITHM).is_none() => {
+                "it belongs to leaky_bucket and concurrency: write algorithm: leaky_bucket".to_owned()
+            }
+            _ => format!("it belongs to {}", owners.join(if owners.len() > 2 { ", " } else { " and " })),
+        };
+        value.report_at_name(error.with_help(help));
+    }
+}
+
+/// The slots of a limit, and the queue in front of them.
+fn read_concurrency(fields: &FieldReader<'_>) -> Option<Algorithm> {
+    let slots = read_slots(fields);
+    let queue = read_amounts(fields, &limit::QUEUE, 1, RateForm::Units);
+    let max_wait = fields.read(&limit::MAX_WAIT);
+    let ((min, max), queue) = (slots?, queue?.first().copied().flatten().unwrap_or(0));
+    Some(Algorithm::Concurrency { min, max, queue, max_wait })
+}
+
+/// The least slots of an adaptive limit, and the most.
+fn read_slots(fields: &FieldReader<'_>) -> Option<(Option<u32>, u32)> {
+    let Some(value) = fields.find(&limit::MAX_CONCURRENT) else {
+        fields.report_missing(
+            "max_concurrent",
+            "write how many requests may be in flight, e.g. max_concurrent: 100",
+        );
+        return None;
+    };
+    let (least, most) = (adaptive::MIN.parse_default(), adaptive::MAX.parse_default());
+    if value.is_word("auto") {
+        return Some((Some(least), most));
+    }
+    if !value.is_map() {
+        let slots = |text: &str| {
+            scalars::parse_count_u32(text)
+                .map_err(|error| error.with_default_help("or write auto, or e.g. { min: 5, max: 200 }"))
+        };
+        return value.parse_with(slots).map(|max| (None, max));
+    }
+    let (min, max) = value.open_section(&adaptive::SECTION).read_all(|fields| {
+        let is_written = |field| fields.find(field).is_some();
+        let (min, max) = (fields.read_valid(&adaptive::MIN), fields.read_valid(&adaptive::MAX));
+        // One bound alone moves the default of the other.
+        match (is_written(&adaptive::MIN), is_written(&adaptive::MAX)) {
+            (false, true) => (max.map(|max| least.min(max)), max),
+            (true, false) => (min, min.map(|min| most.max(min))),
+            _ => (min, max),
+        }
+    });
+    let (min, max) = (min?, max?);
+    if min > max {
+        let message = format!("a `max_concurrent` from {min} to {max} has its bounds the wrong way round");
+        value.report_at_name(
+            ValueError::new(codes::LIMIT_NUMBERS, message).with_help("write the smaller one as min"),
+        );
+        return None;
+    }
+    Some((Some(min), max))
+}
+
+fn read_token_bucket(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
+) -> Option<Algorithm> {
+    let rates = read_rates(fields, form)?;
+    let bursts = read_amounts(fields, &limit::BURST, rates.len(), form)?;
+    let mut out = Vec::new();
+    for ((value, rate), burst) in rates.iter().zip(bursts) {
+        let burst = burst.unwrap_or(rate.units.get());
+        if !check_drain_time(value, *rate, burst, form) || !check_cost(cost, cost_value, burst, "burst") {
+            return None;
+        }
+        out.push(TokenBucketRate { rate: *rate, burst });
+    }
+    Some(Algorithm::TokenBucket { rates: out })
+}
+
+fn read_leaky_bucket(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
+) -> Option<Algorithm> {
+    let max_wait = fields.read(&limit::MAX_WAIT);
+    let rates = read_rates(fields, form)?;
+    let bursts = read_amounts(fields, &limit::BURST, rates.len(), form);
+    let queues = read_amounts(fields, &limit::QUEUE, rates.len(), form);
+    let mut out = Vec::new();
+    for (((value, rate), burst), queue) in rates.iter().zip(bursts?).zip(queues?) {
+        let burst = burst.unwrap_or(1);
+        let queue = queue.unwrap_or_else(|| units_per_second(*rate));
+        let bucket = burst.saturating_add(queue);
+        if !check_drain_time(value, *rate, bucket, form)
+            || !check_cost(cost, cost_value, bucket, "burst + queue")
+        {
+            return None;
+        }
+        out.push(LeakyBucketRate { rate: *rate, burst, queue });
+    }
+    Some(Algorithm::LeakyBucket { rates: out, max_wait })
+}
+
+/// The units that leave within one second, at least 1.
+pub(crate) fn units_per_second(rate: Rate) -> u64 {
+    let units =
+        u128::from(rate.units.get()) * Duration::from_secs(1).as_nanos() / rate.period.as_nanos().max(1);
+    u64::try_from(units).unwrap_or(u64::MAX).max(1)
+}
+
+/// The time a full bucket needs to drain, in nanoseconds, must leave room for the arithmetic on it.
+const DRAIN_MAX_NS: u128 = 1 << 62;
+
+/// The longest warm-up, in ticks: the fractions of a nanosecond that the rate is computed in.
+const WARM_TICKS_MAX: u128 = 1 << 61;
+
+pub(crate) fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64, form: RateForm) -> bool {
+    let drain =
+        (u128::from(bucket) + 1).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
+    let fits = drain < DRAIN_MAX_NS;
+    if !fits {
+        let bucket = form.show_amount(bucket);
+        let message = format!("a bucket of {bucket} at this rate would take more than 146 years to drain");
+        value.report_at_value(
+            ValueError::new(codes::LIMIT_NUMBERS, message)
+                .with_help("write a smaller burst or queue, or a faster rate"),
+        );
+    }
+    fits
+}
+
+pub(crate) fn check_cost(cost: &Cost, cost_value: Option<&FieldValue<'_>>, bucket: u64, what: &str) -> bool {
+    let (Cost::Units(units), Some(value)) = (cost, cost_value) else {
+        return true;
+    };
+    if *units > bucket {
+        let message = format!("a cost of {units} can never pass: {what} is {bucket}");
+        value.report_at_value(
+            ValueError::new(codes::LIMIT_NUMBERS, message)
+                .with_help(format!("write a cost of at most {bucket} or a larger burst")),
+        );
+    }
+    *units <= bucket
+}

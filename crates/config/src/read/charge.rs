@@ -1,0 +1,224 @@
+//! Reads `charge` of a limit, and checks that it fits the limit's numbers.
+
+use super::rates::RateForm;
+use crate::schema::field::{Field, ParseScalar};
+use crate::schema::kinds::OneOrMoreOrWord;
+use crate::schema::tables::charge::{
+    CHARGE_LIST_MAX, CHARGED_UNITS, ResponseItem, ResponseWord, charge, llm, reserve, units,
+};
+use crate::schema::tables::limits::limit;
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::NodeContent;
+use sluicegate_model::charge::{
+    BodyReserve, ChargeConfig, ChargedUnits, LlmWeights, OverrunAction, Reserve, ResponseSet,
+};
+use sluicegate_model::cost::Cost;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::limit::Algorithm;
+use sluicegate_model::value::scalars;
+
+/// Reads `charge` of the limit in `fields`; `variants` are the numbers of the limit and of its tiers.
+pub(crate) fn read_charge<'n>(
+    limit_fields: &FieldReader<'_>,
+    cost: &Cost,
+    form: RateForm,
+    variants: impl Iterator<Item = &'n Algorithm>,
+) -> Option<ChargeConfig> {
+    let config = limit_fields.read_section_or_none(&limit::CHARGE, |fields| ChargeConfig {
+        when: Some(read_responses(fields, &charge::WHEN)).filter(|when| !when.is_empty()),
+        clear: read_responses(fields, &charge::CLEAR),
+        units: read_units(fields),
+        reserve: read_reserve(fields, cost, form, variants),
+        missing: fields.read(&charge::MISSING),
+        over: read_overrun(fields),
+        counts_kib: form == RateForm::Kib,
+    })?;
+    check_cost_of_sizes(limit_fields, form);
+    Some(config)
+}
+
+fn read_responses(fields: &FieldReader<'_>, field: &Field<OneOrMoreOrWord<ResponseWord>>) -> ResponseSet {
+    let mut set = ResponseSet::default();
+    for item in fields.read_list_or_word(field) {
+        match item {
+            ResponseItem::Statuses(first, last) => set.statuses.0.push((first, last)),
+            ResponseItem::GrpcCode(code) if set.grpc_codes.contains(&code) => {}
+            ResponseItem::GrpcCode(code) => set.grpc_codes.push(code),
+        }
+    }
+    set
+}
+
+/// One or more kinds of units, each once; the cost of the request after an error.
+fn read_units(fields: &FieldReader<'_>) -> Vec<ChargedUnits> {
+    let default = || vec![ChargedUnits::Request];
+    let Some(value) = fields.find(&charge::UNITS) else { return default() };
+    if value.is_empty() {
+        value.report_empty("write e.g. units: bytes");
+    }
+    let items = value.one_or_more();
+    check_length(&value, items.len());
+    let mut list: Vec<ChargedUnits> = Vec::new();
+    for item in items {
+        let Some(units) = read_one_units(&item) else { continue };
+        let is_same = |known: &ChargedUnits| match (known, &units) {
+            (ChargedUnits::Llm(_), ChargedUnits::Llm(_)) => true,
+            (known, units) => known == units,
+        };
+        if list.iter().any(is_same) {
+            let message = match item.as_text() {
+                Some(text) => format!("the units `{text}` are in this sum twice"),
+                None => "the units `llm` are in this sum twice".to_owned(),
+            };
+            item.report_at_value(ValueError::new(codes::NAME, message).with_help("remove one of them"));
+        }
+        list.push(units);
+    }
+    if list.is_empty() { default() } else { list }
+}
+
+fn read_one_units(item: &FieldValue<'_>) -> Option<ChargedUnits> {
+    match item.node.content {
+        NodeContent::Map(_) => item.open_section(&units::SECTION).read_all(|fields| {
+            let value = fields.find_required(&units::LLM)?;
+            let weights = fields.read_section(&units::LLM, read_weights);
+            let is_free = [weights.input, weights.output, weights.cached] == [0; 3];
+            if is_free {
+                let error =
+                    ValueError::new(codes::NUMBER, "every weight is 0, so that no token costs anything");
+                value.report_at_name(error.with_help("write at least one weight above 0"));
+            }
+            Some(ChargedUnits::Llm(weights))
+        }),
+        NodeContent::Text(_) => item.parse_with(|text| CHARGED_UNITS.parse_text(text)),
+        _ => {
+            item.report_shape("one of request, bytes, header:NAME, json:/POINTER and llm");
+            None
+        }
+    }
+}
+
+fn read_weights(fields: &FieldReader<'_>) -> LlmWeights {
+    let input = fields.read(&llm::INPUT);
+    LlmWeights {
+        input,
+        output: fields.read(&llm::OUTPUT),
+        cached: fields.read(&llm::CACHED).unwrap_or(input),
+    }
+}
+
+fn read_reserve<'n>(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    form: RateForm,
+    variants: impl Iterator<Item = &'n Algorithm>,
+) -> Reserve {
+    let Some(value) = fields.find(&charge::RESERVE).filter(|value| !value.is_word("cost")) else {
+        return Reserve::Cost;
+    };
+    if value.is_map() {
+        return read_body_reserve(&value, cost, form, variants).map_or(Reserve::Cost, Reserve::Body);
+    }
+    let units = value.parse_with(|text| {
+        let parsed = form.parse_amount(text, |text| scalars::parse_number(text, 1, u64::MAX));
+        parsed.map_err(|error| error.with_default_help("or write cost, or e.g. { from: json:/max_tokens }"))
+    });
+    let Some(units) = units else { return Reserve::Cost };
+    check_reserve(&value, "reserve", units, form, variants);
+    Reserve::Units(units)
+}
+
+fn read_body_reserve<'n>(
+    value: &FieldValue<'_>,
+    cost: &Cost,
+    form: RateForm,
+    variants: impl Iterator<Item = &'n Algorithm>,
+) -> Option<BodyReserve> {
+    if form == RateForm::Kib {
+        let message = "a body claims numbers, and the rate of this limit is a size";
+        let help = "write the rate as a number of bytes, or reserve a size, e.g. reserve: 64KiB";
+        value.report_at_name(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+    }
+    value.open_section(&reserve::SECTION).read_all(|fields| {
+        let from = fields.find_required(&reserve::FROM);
+        if let Some(from) = &from {
+            if from.is_empty() {
+                from.report_empty("write e.g. from: json:/max_tokens");
+            }
+            check_length(from, from.one_or_more().len());
+        }
+        let default = fields.read(&reserve::DEFAULT).unwrap_or(match cost {
+            Cost::Units(units) => *units,
+            Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => 1,
+        });
+        if let Some(value) = fields.find(&reserve::DEFAULT) {
+            check_reserve(&value, "default", default, form, variants);
+        }
+        let from = from.map(|_| fields.read_list(&reserve::FROM))?;
+        let (bytes_per_unit, at_most) = (fields.read(&reserve::PLUS), read_share(fields));
+        Some(BodyReserve { from, bytes_per_unit, default, at_most })
+    })
+}
+
+/// `at_most` in millionths, above 0.
+fn read_share(fields: &FieldReader<'_>) -> u64 {
+    let millionths = (fields.read(&reserve::AT_MOST) * 10_000.0).round() as u64;
+    if let (0, Some(value)) = (millionths, fields.find(&reserve::AT_MOST)) {
+        let error = ValueError::new(codes::PERCENT, "no request could claim anything");
+        value.report_at_value(error.with_help("write a share above 0, e.g. 25%"));
+    }
+    millionths
+}
+
+/// Reports a number of units that never fits into a burst or window.
+fn check_reserve<'n>(
+    value: &FieldValue<'_>,
+    name: &str,
+    units: u64,
+    form: RateForm,
+    variants: impl Iterator<Item = &'n Algorithm>,
+) {
+    let quotas = variants.flat_map(|variant| variant.rate_quotas()).map(|(_, quota)| quota);
+    if let Some(least) = quotas.min().filter(|least| *least < units) {
+        let (units, least) = (form.show_amount(units), form.show_amount(least));
+        let message = format!(
+            "a {name} of {units} can never pass: the smallest burst or window of this limit is {least}"
+        );
+        let help = format!("write at most {least}, or a larger rate or burst");
+        value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+    }
+}
+
+/// `over`; only what is counted while a response streams can cut it.
+fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
+    let over = fields.read(&charge::OVER);
+    if let (OverrunAction::Cut, Some(value)) = (over, fields.find(&charge::OVER)) {
+        let units = fields.find(&charge::UNITS);
+        let items = units.map(|units| units.one_or_more()).unwrap_or_default();
+        if !items.iter().any(|item| item.is_word("bytes") || item.is_word("llm") || item.is_map()) {
+            let message = "`over: cut` needs units that are counted while the response streams";
+            let help = "write units: bytes or units: llm, or over: finish";
+            value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+        }
+    }
+    over
+}
+
+/// A cost is a number, and nobody could say of what, where the rate is a size.
+fn check_cost_of_sizes(limit_fields: &FieldReader<'_>, form: RateForm) {
+    let value = limit_fields.find(&limit::COST).filter(|value| !value.is_word("1"));
+    if let (RateForm::Kib, Some(value)) = (form, value) {
+        let message = "a cost is a number, and the rate of this limit is a size";
+        let help = "write what a request reserves as a size, e.g. charge: { reserve: 64KiB }";
+        value.report_at_name(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+    }
+}
+
+fn check_length(value: &FieldValue<'_>, length: usize) {
+    if length > CHARGE_LIST_MAX {
+        let message = format!("this list has {length} entries, and at most {CHARGE_LIST_MAX} are read");
+        value.report_at_name(ValueError::new(codes::NUMBER, message).with_help("remove some of them"));
+    }
+}

@@ -1,0 +1,77 @@
+//! Reads header edits: headers to set, add and remove.
+
+use http::HeaderName;
+
+use super::templates;
+use crate::schema::field::Field;
+use crate::schema::kinds::Nested;
+use crate::schema::tables::headers::edits;
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::NodeContent;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::headers::{HeaderEdits, HeaderText};
+use sluicegate_model::template::{TemplatePiece, TemplateVar};
+use sluicegate_model::value::names;
+
+/// The template variables of header values: facts about the request, known before it is forwarded.
+const HEADER_VARS: [TemplateVar; 10] = [
+    TemplateVar::ClientIp,
+    TemplateVar::Account,
+    TemplateVar::Tier,
+    TemplateVar::Host,
+    TemplateVar::RequestUri,
+    TemplateVar::Path,
+    TemplateVar::Scheme,
+    TemplateVar::RequestId,
+    TemplateVar::Location,
+    TemplateVar::Upstream,
+];
+
+/// The edits of a field that is a section of them.
+pub(crate) fn read_edits(fields: &FieldReader<'_>, field: &Field<Nested>) -> HeaderEdits {
+    fields.read_section(field, |edits| {
+        let pairs = |field| edits.find(field).map(|value| read_pairs(&value)).unwrap_or_default();
+        HeaderEdits {
+            set: pairs(&edits::SET),
+            add: pairs(&edits::ADD),
+            remove: edits.read_list(&edits::REMOVE),
+        }
+    })
+}
+
+/// A mapping of header names to values. The same name in two spellings counts as a duplicate.
+pub(crate) fn read_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderText)> {
+    let mut pairs: Vec<(HeaderName, HeaderText)> = Vec::new();
+    for (key, value) in value.entries() {
+        let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
+        let text = read_header_text(&value);
+        let (Some(name), Some(text)) = (name, text) else { continue };
+        if pairs.iter().any(|(other, _)| *other == name) {
+            value.report_at_name(ValueError::new(
+                codes::DUPLICATE_KEY,
+                format!("the header `{name}` appears twice"),
+            ));
+        }
+        pairs.push((name, text));
+    }
+    pairs
+}
+
+fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
+    let has_variables = matches!(&value.node.content, NodeContent::Text(text) if text.as_plain().is_none());
+    if !has_variables {
+        return value.parse_with(names::parse_header_value).map(HeaderText::Fixed);
+    }
+    let template = templates::read_template_of(value, |var| HEADER_VARS.contains(&var))?;
+    let fixed_error = template.0.iter().find_map(|piece| match piece {
+        TemplatePiece::Text(text) => names::parse_header_value(text).err(),
+        TemplatePiece::Var(_) => None,
+    });
+    if let Some(error) = fixed_error {
+        value.report_at_value(error);
+        return None;
+    }
+    Some(HeaderText::Template(template))
+}

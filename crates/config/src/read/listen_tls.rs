@@ -1,0 +1,195 @@
+//! Reads `tls` of a listener: certificates, keys and client authorities. They are tested here, so that errors show at
+//! the start and not at the first client.
+
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::sign::CertifiedKey;
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::pem;
+use crate::schema::tables::listen::tls;
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::listen::{ListenCertificate, ListenTlsConfig, TlsVersion};
+use sluicegate_model::value::scalars::Parsed;
+
+/// Settings that must be the same for all certificates of a listener.
+#[derive(PartialEq, Eq)]
+struct CertificateTerms {
+    client_ca: Option<PathBuf>,
+    min_version: TlsVersion,
+}
+
+/// Reads `tls`; `None` if it is off or wrong. Relative paths start at `folder`.
+pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<ListenTlsConfig> {
+    if value.is_word("none") {
+        return None;
+    }
+    let items = value.one_or_more();
+    if items.is_empty() {
+        value.report_empty("write tls: { cert: chain.pem, key: key.pem }, or none");
+        return None;
+    }
+    let digest = RefCell::new(DefaultHasher::new());
+    let mut certificates: Vec<ListenCertificate> = Vec::new();
+    let mut first: Option<(CertificateTerms, Option<Arc<RootCertStore>>)> = None;
+    for item in &items {
+        if !item.is_map() {
+            item.report_shape("a mapping such as { cert: chain.pem, key: key.pem }");
+            continue;
+        }
+        let (certificate, terms, roots) = item.open_section(&tls::SECTION).read_all(|fields| {
+            let certificate = read_certificate(fields, folder, &digest);
+            let (terms, roots) = read_terms(fields, folder, &digest);
+            (certificate, terms, roots)
+        });
+        match &first {
+            None => first = Some((terms, roots)),
+            Some((known, _)) if *known != terms => {
+                let message =
+                    "`client_ca` and `min_version` must be the same for all certificates of a listener";
+                let help = "a request may name another host than the handshake did: write the same with each \
+                            certificate, or listen on another address";
+                item.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+            }
+            Some(_) => {}
+        }
+        if let Some((certificate, value)) = certificate {
+            warn_of_names(&certificate, &certificates, &value);
+            certificates.push(certificate);
+        }
+    }
+    let (terms, client_ca) = first?;
+    terms.min_version.hash(&mut *digest.borrow_mut());
+    let digest = digest.into_inner().finish();
+    (certificates.len() == items.len()).then_some(ListenTlsConfig {
+        certificates,
+        client_ca,
+        min_version: terms.min_version,
+        digest,
+    })
+}
+
+fn read_terms(
+    fields: &FieldReader<'_>,
+    folder: &Path,
+    digest: &RefCell<DefaultHasher>,
+) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
+    let load = |path: &Path| {
+        let certificates = pem::load_certificates(path)?;
+        certificates.hash(&mut *digest.borrow_mut());
+        pem::collect_authorities(certificates)
+    };
+    let found = fields.read_with(&tls::CLIENT_CA, |name| {
+        name.map(|name| Ok((folder.join(&name), pem::load_file(folder, &name, load)?))).transpose()
+    });
+    let (client_ca, roots) = found.flatten().unzip();
+    (CertificateTerms { client_ca, min_version: fields.read(&tls::MIN_VERSION) }, roots)
+}
+
+/// The certificate of one entry, and the value that names its file.
+fn read_certificate<'a>(
+    fields: &FieldReader<'a>,
+    folder: &Path,
+    digest: &RefCell<DefaultHasher>,
+) -> Option<(ListenCertificate, FieldValue<'a>)> {
+    let (cert, key) = (fields.find_required(&tls::CERT), fields.find_required(&tls::KEY));
+    let (cert, key) = (cert?, key?);
+    let chain = fields.read_with(&tls::CERT, |name| {
+        let chain = pem::load_file(folder, &name, pem::load_certificates)?;
+        check_chain(&name, &chain).map(|()| chain)
+    });
+    let signing = fields.read_with(&tls::KEY, |name| {
+        let secret = pem::load_file(folder, &name, pem::load_private_key)?;
+        secret.secret_der().hash(&mut *digest.borrow_mut());
+        any_supported_type(&secret).map_err(|_| {
+            let message =
+                format!("the file `{}` holds a key of a kind that is not supported", name.display());
+            ValueError::new(codes::TLS, message).with_help("make one of ECDSA (P-256, P-384), RSA or Ed25519")
+        })
+    });
+    let (chain, signing) = (chain?, signing?);
+    chain.hash(&mut *digest.borrow_mut());
+    let names = certificate_hosts(&chain[0]);
+    warn_of_dates(&chain[0], &cert);
+    let certified = CertifiedKey::new(chain, signing);
+    if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
+        certified.keys_match()
+    {
+        let message = format!("the key in `{}` is not the one of the certificate", key.written_text());
+        let help = format!("the certificate is the first in `{}`", cert.written_text());
+        key.report_at_value(ValueError::new(codes::TLS, message).with_help(help));
+        return None;
+    }
+    Some((ListenCertificate { key: Arc::new(certified), names }, cert))
+}
+
+fn check_chain(name: &Path, chain: &[CertificateDer<'_>]) -> Parsed<()> {
+    for certificate in chain {
+        if EndEntityCert::try_from(certificate).is_err() {
+            let message = format!("the file `{}` holds a certificate that cannot be read", name.display());
+            return Err(ValueError::new(codes::TLS, message));
+        }
+    }
+    Ok(())
+}
+
+/// The hosts that a certificate names, in lower case.
+fn certificate_hosts(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
+    let mut names: Vec<String> = certificate.valid_dns_names().map(str::to_lowercase).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Warns if clients will reject the certificate for its dates, or because it is that of an authority.
+fn warn_of_dates(certificate: &CertificateDer<'_>, value: &FieldValue<'_>) {
+    let Ok(parsed) = EndEntityCert::try_from(certificate) else { return };
+    // The dates are checked before the chain, which always fails here for lack of authorities.
+    let judged = parsed.verify_for_usage(&[], &[], &[], UnixTime::now(), KeyUsage::server_auth(), None, None);
+    let (state, help) = match judged.err() {
+        Some(webpki::Error::CertExpired { .. }) => ("has expired", "renew it: clients will reject it"),
+        Some(webpki::Error::CertNotValidYet { .. }) => (
+            "is not valid yet",
+            "check the clock of this machine: clients will reject the certificate until then",
+        ),
+        Some(webpki::Error::CaUsedAsEndEntity) => (
+            "is the certificate of an authority",
+            "many clients reject it: use a certificate that the authority has signed",
+        ),
+        _ => return,
+    };
+    let message = format!("the certificate in `{}` {state}", value.written_text());
+    warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+}
+
+/// Warns if the certificate, or one of its names, can never be selected.
+fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], value: &FieldValue<'_>) {
+    if certificate.names.is_empty() && !before.is_empty() {
+        let message =
+            format!("the certificate in `{}` names no host, so no client gets it", value.written_text());
+        let help = "only the first certificate of a listener serves clients that name another host";
+        warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+    }
+    // A client may support the key type of one certificate and not that of another.
+    let alike = |one: &&ListenCertificate| one.key.key.algorithm() == certificate.key.key.algorithm();
+    let taken = |name: &&String| before.iter().filter(alike).any(|one| one.names.contains(name));
+    if let Some(name) = certificate.names.iter().find(taken) {
+        let message = format!("`{name}` is named by a certificate before this one, which is the one shown");
+        let help = "remove one of the two";
+        warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+    }
+}
+
+fn warn_at(value: &FieldValue<'_>, error: ValueError) {
+    value.sink.add_warning(value.node.position, &value.path, error);
+}

@@ -1,0 +1,276 @@
+//! Reads `locations`: matching rules, limits and actions.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method};
+
+use super::access;
+use super::bandwidth;
+use super::cors;
+use super::headers;
+use super::limits::{self, LimitReader};
+use super::location_conditions::{self, LocationNames};
+use super::patterns::{self, PathPatterns};
+use super::reject;
+use super::same_location::SeenLocations;
+use super::templates;
+use super::upstreams::UpstreamReader;
+use crate::schema::tables::locations::{location, parse_plain_path, redirect};
+use crate::schema::tables::root::root as root_fields;
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::NodeContent;
+use sluicegate_model::access::AccessConfig;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::listen::{ListenConfig, Scheme};
+use sluicegate_model::reject::CannedResponse;
+use sluicegate_model::template::TemplatePiece;
+use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::{ActionConfig, HostRule, LocationConfig, PathRule};
+
+/// Reads all locations; their inline limits and upstreams are added to `limits` and `upstreams`.
+pub(crate) fn read_locations(
+    root: &FieldReader<'_>,
+    limits: &mut LimitReader<'_>,
+    upstreams: &mut UpstreamReader<'_>,
+    access: &Arc<AccessConfig>,
+    (listen, body_memory): (&[ListenConfig], u64),
+) -> Vec<LocationConfig> {
+    let Some(value) = root.find(&root_fields::LOCATIONS) else {
+        let is_service_alone = listen.is_empty() && root.find(&root_fields::SERVICE).is_some();
+        if is_service_alone || root.is_nested("locations") {
+            return Vec::new();
+        }
+        root.report_missing("locations", "write e.g. locations: [{ path: /, upstream: demo }]");
+        return Vec::new();
+    };
+    if !matches!(value.node.content, NodeContent::List(_) | NodeContent::Null | NodeContent::Invalid) {
+        value.report_shape("a list, one `- path: …` for each location");
+        return Vec::new();
+    }
+    let items = value.one_or_more();
+    let paths = items.iter().filter_map(|item| item.node.find_field("path")?.as_plain());
+    let patterns = match PathPatterns::compile_all(paths) {
+        Ok(patterns) => patterns,
+        Err(error) => {
+            value.report_at_name(error);
+            return Vec::new();
+        }
+    };
+    let (mut locations, mut lines, mut seen) = (Vec::new(), Vec::new(), SeenLocations::default());
+    let mut section =
+        LocationSection { access, listen, body_memory, patterns, names: LocationNames::default() };
+    for item in items {
+        if !item.is_map() {
+            item.report_shape("a mapping such as { path: /, upstream: demo }");
+            continue;
+        }
+        let line = item.node.position.line;
+        let location = item
+            .open_section(&location::SECTION)
+            .read_all(|fields| read_location(fields, limits, upstreams, &mut section));
+        let Some(location) = location else { continue };
+        if let Some(earlier) = seen.find_or_insert(&location, locations.len()) {
+            let message = format!(
+                "the same host, path, methods, scheme and listener as locations[{earlier}] in line {}",
+                lines[earlier]
+            );
+            let help = "remove one, or let them differ in one of these";
+            let error = ValueError::new(codes::SAME_LOCATION, message).with_help(help);
+            item.open_section(&location::SECTION)
+                .find(&location::PATH)
+                .unwrap_or(item)
+                .report_at_value(error);
+        }
+        locations.push(location);
+        lines.push(line);
+    }
+    locations
+}
+
+/// What the reading of each location uses.
+struct LocationSection<'s> {
+    access: &'s Arc<AccessConfig>,
+    listen: &'s [ListenConfig],
+    body_memory: u64,
+    patterns: PathPatterns,
+    names: LocationNames,
+}
+
+fn read_location(
+    fields: &FieldReader<'_>,
+    limits: &mut LimitReader<'_>,
+    upstreams: &mut UpstreamReader<'_>,
+    section: &mut LocationSection<'_>,
+) -> Option<LocationConfig> {
+    let path_value = fields.find_required(&location::PATH);
+    let parse_path = |text: &str| parse_path_rule(text, &section.patterns);
+    let path = path_value.as_ref().and_then(|value| value.parse_with(parse_path));
+    let written_path = path_value.as_ref().and_then(FieldValue::as_text).unwrap_or_default().to_owned();
+    let hosts = fields.read_list_or_word(&location::HOST);
+    let methods = limits::read_methods(fields, &location::METHODS);
+    let scheme = fields.read(&location::SCHEME);
+    let listeners = location_conditions::read_listeners(fields, section.listen);
+    let given_name = section.names.read_name(fields);
+    let action = read_action(fields, upstreams);
+    let owner = match &given_name {
+        Some(name) => name.clone(),
+        None => owner_name(&written_path, &hosts, &methods, scheme, &listeners),
+    };
+    let chain = fields.find(&location::LIMITS);
+    let chain = chain.map(|value| limits.read_chain(&value, &owner, upstreams)).unwrap_or_default();
+    let location = LocationConfig {
+        name: given_name.unwrap_or_else(|| written_path.clone()),
+        written_path,
+        hosts,
+        methods,
+        scheme,
+        listeners,
+        limits: chain.limits,
+        views: chain.views,
+        strip: read_strip(fields, path.as_ref()),
+        host_header: fields.read(&location::HOST_HEADER),
+        request_headers: headers::read_edits(fields, &location::REQUEST_HEADERS),
+        response_headers: headers::read_edits(fields, &location::RESPONSE_HEADERS),
+        access: access::read_access_over(
+            fields.find(&location::ACCESS).as_ref(),
+            limits.sets,
+            section.access,
+        ),
+        on_reject: reject::read_patch(fields.find(&location::ON_REJECT).as_ref(), upstreams),
+        timeout: fields.read(&location::TIMEOUT),
+        bandwidth: bandwidth::read_bandwidth(fields),
+        body_peek: read_body_peek(fields, section.body_memory),
+        cors: cors::read_cors(fields),
+        path: path?,
+        action: action?,
+    };
+    Some(location)
+}
+
+/// The bytes that are read of a body, which must fit into the room of one network.
+fn read_body_peek(fields: &FieldReader<'_>, body_memory: u64) -> Option<u64> {
+    let peek = fields.read(&location::BODY_PEEK);
+    if let (Some(value), Some(bytes)) = (fields.find(&location::BODY_PEEK), peek)
+        && bytes > body_memory / 4
+    {
+        let message = "`body_peek` is more than a quarter of `server.body_memory`, the room of one network";
+        let help = "write a larger body_memory or a smaller body_peek";
+        value.report_at_value(ValueError::new(codes::SIZE, message).with_help(help));
+    }
+    peek
+}
+
+/// The first part of the name of an inline limit of a location without a name. Scheme, listeners, hosts and methods
+/// distinguish locations of the same path; the marks keep them from being read as hosts.
+fn owner_name(
+    path: &str,
+    hosts: &[HostRule],
+    methods: &[Method],
+    scheme: Option<Scheme>,
+    listeners: &[String],
+) -> String {
+    let listeners = if listeners.is_empty() { String::new() } else { format!("@{}", listeners.join(",")) };
+    let scheme = scheme.map_or_else(String::new, |scheme| format!("{}:", scheme.as_str()));
+    let hosts: Vec<String> = hosts
+        .iter()
+        .map(|host| match host {
+            HostRule::Exact(name) => name.clone(),
+            HostRule::Suffix(suffix) => format!("*{suffix}"),
+        })
+        .collect();
+    let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
+    [listeners, scheme, hosts.join(","), methods.join(","), path.to_owned()]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn parse_path_rule(text: &str, patterns: &PathPatterns) -> Parsed<PathRule> {
+    if patterns::is_regex(text) {
+        return patterns.find_compiled(text).map(PathRule::Regex);
+    }
+    if let Some(path) = text.strip_prefix("^~") {
+        return parse_plain_path(path.trim_start()).map(|path| PathRule::Prefix { path, no_regex: true });
+    }
+    if let Some(path) = text.strip_prefix('=') {
+        return parse_plain_path(path.trim_start()).map(PathRule::Exact);
+    }
+    parse_plain_path(text).map(|path| PathRule::Prefix { path, no_regex: false })
+}
+
+fn read_action(fields: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> Option<ActionConfig> {
+    let actions = [&location::UPSTREAM, &location::RESPOND, &location::REDIRECT];
+    let written = actions.map(|field| fields.find(field));
+    let given: Vec<&FieldValue<'_>> = written.iter().flatten().collect();
+    if let [_, second, ..] = given.as_slice() {
+        second.report_at_name(
+            ValueError::new(codes::ACTION, "a location has only one of `upstream`, `respond` and `redirect`")
+                .with_help("remove the others, or give them a location of their own with another path"),
+        );
+    }
+    match &written {
+        [Some(upstream), _, _] => upstreams.resolve_name(upstream).map(ActionConfig::Upstream),
+        [None, Some(respond), _] => read_respond(respond),
+        [None, None, Some(redirect)] => read_redirect(redirect),
+        [None, None, None] if actions.iter().any(|field| fields.is_misnamed(field.name)) => None,
+        [None, None, None] => {
+            fields.whole.report_at_name(
+                ValueError::new(codes::ACTION, "the location does nothing")
+                    .with_help("add upstream: NAME, respond: { status: 200 } or redirect: { to: URL }"),
+            );
+            None
+        }
+    }
+}
+
+fn read_respond(value: &FieldValue<'_>) -> Option<ActionConfig> {
+    if !value.is_map() {
+        value.report_shape("a mapping such as { status: 200, body: \"ok\" }");
+        return None;
+    }
+    let CannedResponse { status, body, content_type } = reject::read_canned(value)?;
+    Some(ActionConfig::Respond { status, body, content_type })
+}
+
+fn read_redirect(value: &FieldValue<'_>) -> Option<ActionConfig> {
+    if !value.is_map() {
+        value.report_shape("a mapping such as { to: \"https://example.com/\" }");
+        return None;
+    }
+    let (to, status) = value
+        .open_section(&redirect::SECTION)
+        .read_all(|fields| (fields.find_required(&redirect::TO), fields.read(&redirect::STATUS)));
+    let to = to?;
+    let template = templates::read_template(&to)?;
+    let unsendable = template
+        .0
+        .iter()
+        .any(|piece| matches!(piece, TemplatePiece::Text(text) if HeaderValue::from_str(text).is_err()));
+    if template.0.is_empty() || unsendable {
+        to.report_at_value(ValueError::new(
+            codes::HEADER,
+            "a redirect needs a target that fits into one header line",
+        ));
+        return None;
+    }
+    Some(ActionConfig::Redirect { to: template, status })
+}
+
+fn read_strip(fields: &FieldReader<'_>, path: Option<&PathRule>) -> Option<String> {
+    let strip = fields.read(&location::STRIP)?;
+    let value = fields.find(&location::STRIP)?;
+    let reachable = match path {
+        Some(PathRule::Exact(path) | PathRule::Prefix { path, .. }) => path.starts_with(&strip),
+        Some(PathRule::Regex(_)) | None => true,
+    };
+    if !reachable {
+        let message = format!("no path of this location starts with `{}`", value.written_text());
+        value.report_at_value(
+            ValueError::new(codes::PATH, message).with_help("strip a prefix of the location's own path"),
+        );
+    }
+    Some(strip)
+}

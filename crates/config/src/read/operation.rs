@@ -1,0 +1,168 @@
+//! Reads `reload`, `admin`, `log`, `access_log` and `tracing`.
+
+use std::path::Path;
+
+use http::HeaderName;
+
+use crate::schema::field::ParseScalar;
+use crate::schema::tables::operation::{access_log, admin, admin_token, log, reload, tracing};
+use crate::schema::tables::root::root;
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_model::ReloadConfig;
+use sluicegate_model::admin::{AdminConfig, AdminRights, AdminToken};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::log::{AccessLogConfig, AccessLogOutput, LogConfig};
+use sluicegate_model::traces::TracingConfig;
+use sluicegate_model::value::names;
+use sluicegate_model::value::scalars::Secret;
+
+pub(crate) fn read_reload(root: &FieldReader<'_>) -> ReloadConfig {
+    root.read_section(&root::RELOAD, |fields| ReloadConfig { watch: fields.read(&reload::WATCH) })
+}
+
+/// `None` = there is none, or its address is wrong.
+pub(crate) fn read_admin(root: &FieldReader<'_>) -> Option<AdminConfig> {
+    let default =
+        AdminConfig { listen: admin::LISTEN.parse_default(), tokens: Vec::new(), hosts: Vec::new() };
+    let Some(value) = root.find(&root::ADMIN) else { return Some(default) };
+    if value.is_word("none") {
+        return None;
+    }
+    if !value.is_map() {
+        let listen = value.parse_with(|text| admin::LISTEN.value.parse_text(text))?;
+        let admin = AdminConfig { listen, ..default };
+        check_admin_exposure(&admin, &value);
+        return Some(admin);
+    }
+    let (named, admin) = value.open_section(&admin::SECTION).read_all(|fields| {
+        let listen = fields.read_valid(&admin::LISTEN);
+        let (tokens, hosts) = (read_tokens(fields), fields.read_list(&admin::HOSTS));
+        let token = fields.find(&admin::TOKEN).filter(|token| !token.is_word("none"));
+        let has_tokens = token.is_some() || fields.find(&admin::TOKENS).is_some();
+        let exposed = fields.find(&admin::LISTEN).filter(|_| !has_tokens);
+        (exposed, listen.map(|listen| AdminConfig { listen, tokens, hosts }))
+    });
+    if let (Some(listen), Some(admin)) = (named, &admin) {
+        check_admin_exposure(admin, &listen);
+    }
+    admin
+}
+
+/// `tokens`, or the one that `token` stands for.
+fn read_tokens(fields: &FieldReader<'_>) -> Vec<AdminToken> {
+    let single = fields.read(&admin::TOKEN);
+    let Some(value) = fields.find(&admin::TOKENS) else {
+        let single =
+            single.map(|token| AdminToken { name: "admin".to_owned(), token, allow: AdminRights::All });
+        return single.into_iter().collect();
+    };
+    if let Some(single) = fields.find(&admin::TOKEN) {
+        let message = "`token` and `tokens` are both written";
+        single.report_at_name(ValueError::new(codes::NAME, message).with_help("move it into tokens"));
+    }
+    if value.is_empty() {
+        value.report_empty(&format!("write e.g. tokens: {}", admin::TOKENS.example));
+    }
+    let mut tokens: Vec<AdminToken> = Vec::new();
+    for item in value.one_or_more() {
+        tokens.extend(read_token(&item, &tokens));
+    }
+    tokens
+}
+
+/// One token, whose name and value none of `known` has.
+fn read_token(item: &FieldValue<'_>, known: &[AdminToken]) -> Option<AdminToken> {
+    if !item.is_map() {
+        item.report_shape("a mapping such as { name: ops, token: \"${OPS_TOKEN}\" }");
+        return None;
+    }
+    item.open_section(&admin_token::SECTION).read_all(|fields| {
+        let (name, token) =
+            (fields.read_required(&admin_token::NAME), fields.read_required(&admin_token::TOKEN));
+        let allow = fields.read(&admin_token::ALLOW);
+        if known.iter().any(|other| Some(&other.name) == name.as_ref())
+            && let Some(value) = fields.find(&admin_token::NAME)
+        {
+            let message = format!("two tokens are named `{}`", value.written_text());
+            value.report_at_value(ValueError::new(codes::NAME, message));
+        }
+        if known.iter().any(|other| Some(&other.token) == token.as_ref())
+            && let Some(value) = fields.find(&admin_token::TOKEN)
+        {
+            value.report_at_value(ValueError::new(codes::NAME, "another entry has the same token"));
+        }
+        Some(AdminToken { name: name?, token: token?, allow })
+    })
+}
+
+/// Without a token, the admin listener must be on a loopback address.
+fn check_admin_exposure(admin: &AdminConfig, value: &FieldValue<'_>) {
+    if !admin.listen.ip().is_loopback() {
+        let shown = value.written_text();
+        let message = format!("the admin address `{shown}` is open to the network and has no token");
+        value.report_at_value(
+            ValueError::new(codes::OPEN_ADMIN, message).with_help(
+                "write { listen: …, token: \"${ADMIN_TOKEN}\" }, or an address of this host alone",
+            ),
+        );
+    }
+}
+
+pub(crate) fn read_log(root: &FieldReader<'_>) -> LogConfig {
+    root.read_section(&root::LOG, |fields| LogConfig {
+        level: fields.read(&log::LEVEL),
+        format: fields.read(&log::FORMAT),
+    })
+}
+
+/// Reads `access_log`; a relative path starts at `folder`.
+pub(crate) fn read_access_log(root: &FieldReader<'_>, folder: &Path) -> AccessLogConfig {
+    let read = |fields: &FieldReader<'_>| AccessLogConfig {
+        output: match fields.read(&access_log::OUTPUT) {
+            AccessLogOutput::File(name) => AccessLogOutput::File(folder.join(name)),
+            other => other,
+        },
+        sample: fields.read(&access_log::SAMPLE),
+        headers: fields.read_list(&access_log::HEADERS),
+        fields: fields.read_list(&access_log::FIELDS),
+        hash_keys: fields.read(&access_log::HASH_KEYS),
+        hash_secret: fields.read(&access_log::HASH_SECRET),
+    };
+    root.read_section_or_none(&root::ACCESS_LOG, read).unwrap_or(AccessLogConfig {
+        output: AccessLogOutput::None,
+        sample: 100.0,
+        headers: Vec::new(),
+        fields: Vec::new(),
+        hash_keys: true,
+        hash_secret: None,
+    })
+}
+
+pub(crate) fn read_tracing(root: &FieldReader<'_>) -> TracingConfig {
+    root.read_section(&root::TRACING, |fields| {
+        let mut otlp = fields.read(&tracing::OTLP);
+        let headers = fields.find(&tracing::HEADERS).map(|value| read_export_headers(&value));
+        if let Some(collector) = &mut otlp {
+            collector.headers = headers.unwrap_or_default();
+        }
+        TracingConfig { otlp, sample: fields.read(&tracing::SAMPLE) }
+    })
+}
+
+/// Names and values of headers. The values are secrets.
+fn read_export_headers(value: &FieldValue<'_>) -> Vec<(HeaderName, Secret)> {
+    let mut headers: Vec<(HeaderName, Secret)> = Vec::new();
+    for (key, value) in value.entries() {
+        let name = names::parse_editable_header(&key.name).map_err(|error| value.report_at_name(error)).ok();
+        let text = value.parse_with(|text| names::parse_header_value(text).map(|_| Secret(text.to_owned())));
+        let (Some(name), Some(text)) = (name, text) else { continue };
+        if headers.iter().any(|(other, _)| *other == name) {
+            let message = format!("the header `{name}` appears twice");
+            value.report_at_name(ValueError::new(codes::DUPLICATE_KEY, message));
+        }
+        headers.push((name, text));
+    }
+    headers
+}

@@ -1,0 +1,119 @@
+//! Reads `on_reject` and canned responses.
+
+use super::headers;
+use super::templates::read_template;
+use super::upstreams::UpstreamReader;
+use crate::schema::tables::reject::{on_reject, response, template};
+use crate::schema::tables::root::root as root_fields;
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::NodeContent;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::reject::{
+    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody,
+};
+use sluicegate_model::template::TemplateConfig;
+use sluicegate_model::value::words::{parse_or_none, parse_word};
+
+/// The top-level section.
+pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> OnReject {
+    let defaults = OnReject {
+        status: on_reject::STATUS.parse_default(),
+        body: RejectBody::Problem,
+        headers: Vec::new(),
+        ratelimit_headers: RateLimitHeaders { standard: true, legacy: false },
+        retry_jitter: on_reject::RETRY_JITTER.parse_default(),
+        degrade: None,
+    };
+    defaults.merge_patch(&read_patch(root.find(&root_fields::ON_REJECT).as_ref(), upstreams))
+}
+
+/// The section of a limit or a location, with only its written fields. An upstream named here counts as used.
+pub(crate) fn read_patch(
+    value: Option<&FieldValue<'_>>,
+    upstreams: &mut UpstreamReader<'_>,
+) -> OnRejectPatch {
+    let Some(value) = value else { return OnRejectPatch::default() };
+    value.open_section(&on_reject::SECTION).read_all(|fields| OnRejectPatch {
+        status: fields.read_written(&on_reject::STATUS),
+        body: fields.find(&on_reject::BODY).and_then(|value| read_body(&value)),
+        headers: fields.find(&on_reject::HEADERS).map(|value| headers::read_pairs(&value)),
+        ratelimit_headers: fields
+            .find(&on_reject::RATELIMIT_HEADERS)
+            .map(|value| read_ratelimit_headers(&value)),
+        retry_jitter: fields.read_written(&on_reject::RETRY_JITTER),
+        degrade: fields.find(&on_reject::DEGRADE).and_then(|value| read_degrade(&value, upstreams)),
+    })
+}
+
+fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
+    if !value.is_map() {
+        let kinds = [
+            ("problem", RejectBody::Problem),
+            ("envelope", RejectBody::Envelope),
+            ("none", RejectBody::None),
+        ];
+        return value.parse_with(parse_word(&kinds));
+    }
+    value.open_section(&template::SECTION).read_all(|fields| {
+        let (text, content_type) = (fields.find(&template::TEMPLATE), fields.read(&template::CONTENT_TYPE));
+        if text.is_none() {
+            fields.report_missing(
+                "template",
+                "write { template: \"try again in ${retry_after} s\", content_type: text/plain }",
+            );
+        }
+        Some(RejectBody::Template { template: read_template(&text?)?, content_type })
+    })
+}
+
+/// The upstream or the response that replaces a rejection.
+fn read_degrade(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> Option<Option<Degrade>> {
+    if value.is_word("none") {
+        return Some(None);
+    }
+    let degrade = match value.node.content {
+        NodeContent::Map(_) => Degrade::Canned(read_canned(value)?),
+        NodeContent::Text(_) => Degrade::Upstream(upstreams.resolve_name(value)?),
+        _ => {
+            value.report_shape("none, an upstream or an answer such as { status: 200, body: \"sold out\" }");
+            return None;
+        }
+    };
+    Some(Some(degrade))
+}
+
+/// `{ status, body, content_type }`, all optional.
+pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
+    value.open_section(&response::SECTION).read_all(|fields| {
+        let body = match fields.find(&response::BODY) {
+            Some(value) => read_template(&value),
+            None => Some(TemplateConfig(Vec::new())),
+        };
+        let (status, content_type) = (fields.read(&response::STATUS), fields.read(&response::CONTENT_TYPE));
+        Some(CannedResponse { status, body: body?, content_type })
+    })
+}
+
+fn read_ratelimit_headers(value: &FieldValue<'_>) -> RateLimitHeaders {
+    let mut headers = RateLimitHeaders::default();
+    let standard = RateLimitHeaders { standard: true, legacy: false };
+    let legacy = RateLimitHeaders { standard: false, legacy: true };
+    let kinds = [("standard", standard), ("legacy", legacy)];
+    if value.is_word("none") {
+        return headers;
+    }
+    for kind in value.parse_list(parse_or_none(parse_word(&kinds))) {
+        match kind {
+            Some(kind) => {
+                headers = RateLimitHeaders {
+                    standard: headers.standard || kind.standard,
+                    legacy: headers.legacy || kind.legacy,
+                }
+            }
+            None => value.report_at_value(ValueError::new(codes::WORD, "`none` stands alone or not at all")),
+        }
+    }
+    headers
+}

@@ -1,0 +1,219 @@
+//! Reads `state`: the store of counters, and the limits that count in Redis.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::redis_endpoint::read_redis_endpoint;
+use super::redis_tls::read_redis_tls;
+use crate::schema::tables::limits::limit;
+use crate::schema::tables::root::root;
+use crate::schema::tables::state::{redis, state};
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::NodeContent;
+use sluicegate_base::file::explain_path;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::limit::{LimitConfig, OnFailure};
+use sluicegate_model::redis_range::check_redis_range;
+use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::value::words::parse_word;
+use sluicegate_model::{RedisConfig, StateConfig, StoreConfig};
+
+/// The section `state`, on which the readers of limits depend.
+pub(crate) struct StateReader {
+    /// `None` = wrong, and already reported.
+    store: Option<StoreConfig>,
+    redis: Option<RedisConfig>,
+    /// No URL of Redis is set, and this is not reported yet.
+    is_redis_missing: bool,
+    on_failure: OnFailure,
+    max_keys: usize,
+    heavy_hitters: Option<usize>,
+    snapshot: Option<PathBuf>,
+}
+
+const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
+
+/// Relative paths start at `folder`.
+pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
+    root.read_section(&root::STATE, |fields| {
+        let store = fields.find(&state::STORE);
+        let mut state = StateReader {
+            store: fields.read_valid(&state::STORE),
+            redis: None,
+            is_redis_missing: true,
+            on_failure: redis::ON_FAILURE.parse_default(),
+            max_keys: fields.read(&state::MAX_KEYS),
+            heavy_hitters: fields.read(&state::HEAVY_HITTERS),
+            snapshot: read_snapshot(fields, folder),
+        };
+        match fields.find(&state::REDIS) {
+            Some(value) if !value.is_null() => state.read_redis(&value, folder),
+            _ => state.is_redis_missing = !fields.is_misnamed("redis"),
+        }
+        if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
+            let message = "`state.redis.url` is missing";
+            value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
+            state.is_redis_missing = false;
+        }
+        state
+    })
+}
+
+fn read_snapshot(fields: &FieldReader<'_>, folder: &Path) -> Option<PathBuf> {
+    let name = fields.read(&state::SNAPSHOT)?;
+    let value = fields.find(&state::SNAPSHOT)?;
+    let path = folder.join(&name);
+    if let Err(message) = check_folder(&path, &name) {
+        let error = ValueError::new(codes::SNAPSHOT, message).with_help(explain_path(folder, &name));
+        value.report_at_value(error);
+    } else if let Err(error) = probe_writable(&path) {
+        let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
+        let help = "name a folder in which the user of the gateway may make files";
+        let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
+        value.sink.add_warning(value.node.position, &value.path, error);
+    }
+    Some(path)
+}
+
+/// Messages show the path by the `name` in the file.
+fn check_folder(path: &Path, name: &Path) -> Result<(), String> {
+    if path.is_dir() {
+        return Err(format!("`{}` is a folder, not a file", name.display()));
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+            let named = name.parent().filter(|named| !named.as_os_str().is_empty()).unwrap_or(parent);
+            Err(format!("the folder `{}` does not exist", named.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Creates a file in the folder of `path`, as a snapshot does, and leaves no trace of it.
+fn probe_writable(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags | OFlags::TMPFILE, mode) {
+        Ok(_) => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Not every file system supports O_TMPFILE.
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.try", std::process::id()));
+    let beside = folder.join(name);
+    match rustix::fs::open(&beside, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        Ok(_) => std::fs::remove_file(&beside),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl StateReader {
+    fn read_redis(&mut self, value: &FieldValue<'_>, folder: &Path) {
+        if !matches!(value.node.content, NodeContent::Map(_)) {
+            value.report_shape("a mapping such as { url: \"redis://HOST:6379\" }");
+            self.is_redis_missing = false;
+            return;
+        }
+        value.open_section(&redis::SECTION).read_all(|fields| self.read_redis_fields(fields, folder));
+    }
+
+    fn read_redis_fields(&mut self, fields: &FieldReader<'_>, folder: &Path) {
+        let url = fields.find(&redis::URL).filter(|url| !url.is_null() && !url.is_word("none"));
+        self.is_redis_missing = url.is_none() && !fields.is_misnamed("url");
+        let endpoint = url.as_ref().and_then(read_redis_endpoint);
+        let is_encrypted = endpoint.as_ref().is_some_and(|endpoint| endpoint.tls);
+        let read_url = url.as_ref().filter(|_| endpoint.is_some());
+        let tls_files = read_redis_tls(fields, read_url, is_encrypted, folder);
+        let (prefix, timeout) = (fields.read(&redis::PREFIX), fields.read(&redis::TIMEOUT));
+        let nodes_at_least = fields.read(&redis::NODES_AT_LEAST);
+        self.on_failure = fields.read(&redis::ON_FAILURE);
+        self.redis = endpoint.map(|endpoint| RedisConfig {
+            servers: endpoint.servers,
+            tls: endpoint.tls,
+            tls_files,
+            user: endpoint.user,
+            password: endpoint.password,
+            database: endpoint.database,
+            prefix,
+            timeout,
+            nodes_at_least,
+        });
+    }
+
+    /// Reads `state` and `on_failure` of a limit: its behaviour while Redis fails, if it counts there.
+    pub fn read_shared(&self, fields: &FieldReader<'_>) -> Option<OnFailure> {
+        let state = fields.find(&limit::STATE);
+        let store =
+            state.as_ref().map_or(self.store, |value| value.parse_with(|text| self.parse_store(text))?);
+        let on_failure = fields.find(&limit::ON_FAILURE).filter(|value| !value.is_word("auto"));
+        let written = on_failure.as_ref().map(|_| fields.read_written(&limit::ON_FAILURE).flatten());
+        match (store?, &state, on_failure, written) {
+            (StoreConfig::Local, _, Some(value), Some(Some(_))) => {
+                let message = "`on_failure` is only for state: redis, and this limit counts locally";
+                let help = "write state: redis, or leave it out";
+                value.report_at_name(ValueError::new(codes::SHARED, message).with_help(help));
+                None
+            }
+            (StoreConfig::Local, ..) => None,
+            (StoreConfig::Redis, Some(value), ..) if self.is_redis_missing => {
+                let message = "this limit counts in Redis, but `state.redis.url` is missing";
+                value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
+                None
+            }
+            (StoreConfig::Redis, _, _, Some(own)) => own,
+            (StoreConfig::Redis, ..) => Some(self.on_failure),
+        }
+    }
+
+    /// Reports settings that a shared limit cannot have; `warm_up` is the value of that field.
+    pub fn check_shared_limit(
+        &self,
+        config: &LimitConfig,
+        value: &FieldValue<'_>,
+        warm_up: Option<&FieldValue<'_>>,
+    ) {
+        if config.shared.is_none() {
+            return;
+        }
+        if let Err(reason) = check_redis_range(config) {
+            let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
+            let error = ValueError::new(codes::SHARED, message).with_help(help);
+            warm_up.filter(|_| config.warm_up.is_some()).unwrap_or(value).report_at_name(error);
+        }
+    }
+
+    fn parse_store(&self, text: &str) -> Parsed<Option<StoreConfig>> {
+        if text == "leased" {
+            let error = ValueError::new(codes::UNSUPPORTED, "leased counters are not supported yet");
+            return Err(error.with_help("write state: redis"));
+        }
+        parse_word(&[
+            ("auto", self.store),
+            ("local", Some(StoreConfig::Local)),
+            ("redis", Some(StoreConfig::Redis)),
+        ])(text)
+    }
+
+    /// The whole section, once the limits that count in Redis are known.
+    pub fn build_state(&self, limits: &[LimitConfig], has_bans: bool) -> StateConfig {
+        let store = self.store.unwrap_or(StoreConfig::Local);
+        let is_used =
+            limits.iter().any(|limit| limit.shared.is_some()) || has_bans && store == StoreConfig::Redis;
+        StateConfig {
+            store,
+            redis: self.redis.clone().filter(|_| is_used),
+            max_keys: self.max_keys,
+            heavy_hitters: self.heavy_hitters,
+            snapshot: self.snapshot.clone(),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Reads `tiers` of a limit: numbers for the callers of a tier, laid over the limit's own.
+
+use super::algorithm;
+use super::rates::RateForm;
+use crate::schema::tables::limits::{limit, tier_numbers};
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_model::cost::Cost;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::{Mention, ProblemSink, ValueError};
+use sluicegate_model::limit::Algorithm;
+use sluicegate_model::value::names;
+
+/// Each tier has its own counters, and every request searches this list.
+const TIERS_MAX: usize = 64;
+
+/// Reads the tiers of the limit in `fields`; `is_sound` = the limit's own numbers are valid.
+pub(crate) fn read_tiers(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    form: RateForm,
+    is_sound: bool,
+) -> Vec<(String, Option<Algorithm>)> {
+    let mut tiers = Vec::new();
+    let Some(value) = fields.find(&limit::TIERS).filter(|value| !value.is_word("none")) else { return tiers };
+    let entries = value.entries();
+    if entries.len() > TIERS_MAX {
+        let message = format!("a limit has at most {TIERS_MAX} tiers, and this one has {}", entries.len());
+        value.report_at_name(ValueError::new(codes::NUMBER, message));
+        return tiers;
+    }
+    for (key, tier) in entries {
+        if let Err(error) = names::check_tier_name(&key.name) {
+            tier.report_at_name(error);
+        }
+        tier.sink.record_mention(tier.named_at, &tier.path, Mention::Tier(key.name.clone()));
+        if tier.is_word("none") {
+            tiers.push((key.name.clone(), None));
+        } else if let Some(numbers) = read_tier_numbers(fields, &tier, cost, form, is_sound) {
+            tiers.push((key.name.clone(), Some(numbers)));
+        }
+    }
+    tiers
+}
+
+/// Reads the numbers of a tier, or of a grant, laid over those of the limit in `fields`.
+pub(crate) fn read_tier_numbers(
+    fields: &FieldReader<'_>,
+    tier: &FieldValue<'_>,
+    cost: &Cost,
+    form: RateForm,
+    is_sound: bool,
+) -> Option<Algorithm> {
+    let is_concurrency = fields.find(&limit::ALGORITHM).is_some_and(|value| value.is_word("concurrency"));
+    let slots = tier.as_text().filter(|text| is_concurrency && text.parse::<u32>().is_ok());
+    if let Some(slots) = slots {
+        let name = tier.path.rsplit('.').next().unwrap_or_default();
+        let message = format!("`{name}` must be a mapping, not a single value");
+        let help = format!("write {name}: {{ max_concurrent: {slots} }}");
+        tier.report_at_name(ValueError::new(codes::SHAPE, message).with_help(help));
+        return None;
+    }
+    if !tier.is_map() {
+        tier.report_shape("a mapping such as { rate: 50/s }, or none");
+        return None;
+    }
+    let own = tier.open_section(&tier_numbers::SECTION);
+    own.report_unknown();
+    let sink = ProblemSink::default();
+    let numbers = {
+        let merged = fields.overlay_fields(&own, &sink);
+        let cost_value = merged.find(&limit::COST);
+        algorithm::read_algorithm(&merged, cost, cost_value.as_ref(), form)
+    };
+    for problem in sink.into_sorted().0 {
+        let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));
+        let (position, field) = (problem.position(), problem.field.clone());
+        if of_tier {
+            tier.sink.add_problem(position, &field, problem.into());
+        } else if is_sound && problem.code == codes::LIMIT_NUMBERS {
+            // The limit's own number is valid, but does not fit this tier.
+            tier.report_at_name(problem.into());
+        }
+    }
+    numbers
+}

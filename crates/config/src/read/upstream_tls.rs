@@ -1,0 +1,164 @@
+//! Reads `tls` of an upstream: the authorities for its `https://` servers, and the gateway's own certificate.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, RootCertStore};
+
+use super::pem;
+use crate::schema::field::Field;
+use crate::schema::kinds::{OrWord, Text};
+use crate::schema::tables::upstreams::{tls, upstream};
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_model::UpstreamServerConfig;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::tls::UpstreamTlsConfig;
+use sluicegate_model::value::scalars::Parsed;
+
+/// The base folder of paths and the system's authorities, common to all upstreams of a file.
+pub(crate) struct UpstreamTlsReader {
+    folder: PathBuf,
+    /// Read once, on first use.
+    system_store: OnceCell<Arc<RootCertStore>>,
+}
+
+/// The path of a file, or a word instead.
+type FileField = Field<OrWord<Text<PathBuf>>>;
+
+impl UpstreamTlsReader {
+    pub fn new(folder: PathBuf) -> UpstreamTlsReader {
+        UpstreamTlsReader { folder, system_store: OnceCell::new() }
+    }
+
+    /// The TLS settings for these servers; `None` if they use none. `named` is the value that lists the servers.
+    pub fn read_tls(
+        &self,
+        servers: &[UpstreamServerConfig],
+        upstream: &FieldReader<'_>,
+        named: &FieldValue<'_>,
+    ) -> Option<UpstreamTlsConfig> {
+        let tls = upstream.find(&upstream::TLS).filter(|value| !value.is_null() && !value.is_word("none"));
+        if !servers.iter().any(|server| server.tls) {
+            if let (Some(tls), false) = (tls, servers.is_empty()) {
+                let message = "`tls` is for https:// servers, and this upstream has none";
+                let help = "write the servers as https://HOST:PORT, or remove tls";
+                tls.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+            }
+            return None;
+        }
+        if !servers.iter().all(|server| server.tls) {
+            let message = "some servers of this upstream use TLS and some do not";
+            let help = "write https:// for each, or make two upstreams of them";
+            named.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+        }
+        let fields = match tls {
+            Some(tls) if tls.is_map() => tls.open_section(&tls::SECTION),
+            Some(tls) => {
+                tls.report_shape(&format!("a mapping such as {}", upstream::TLS.example));
+                return None;
+            }
+            None => named.absent_section(&tls::SECTION),
+        };
+        fields.read_all(|fields| self.read_fields(fields))
+    }
+
+    fn read_fields(&self, fields: &FieldReader<'_>) -> Option<UpstreamTlsConfig> {
+        let verifies = fields.read(&tls::VERIFY);
+        let roots = match fields.find(&tls::CA).filter(|ca| !ca.is_word("system")) {
+            Some(_) => self.read_authorities(fields, &tls::CA),
+            None if verifies => self.system_roots(&fields.whole),
+            None => None,
+        };
+        if let (false, Some(verify)) = (verifies, fields.find(&tls::VERIFY)) {
+            let error = ValueError::new(codes::WEAK, "any server that answers is trusted");
+            let help = "write ca: FILE with the server's authority, and remove verify: false";
+            verify.sink.add_warning(verify.node.position, &verify.path, error.with_help(help));
+        }
+        Some(UpstreamTlsConfig {
+            roots: roots.filter(|_| verifies),
+            server_name: fields.read(&tls::SERVER_NAME),
+            identity: self.read_identity(fields, &tls::CERT, &tls::KEY),
+        })
+    }
+
+    /// The authorities of the file that `ca` names; `None` for the word instead of a name.
+    pub fn read_authorities(&self, fields: &FieldReader<'_>, ca: &FileField) -> Option<Arc<RootCertStore>> {
+        fields.read_with(ca, |name| self.load_file(name, load_authorities)).flatten()
+    }
+
+    /// The certificate and key of the files that `cert` and `key` name.
+    pub fn read_identity(
+        &self,
+        fields: &FieldReader<'_>,
+        cert: &FileField,
+        key: &FileField,
+    ) -> Option<Arc<CertifiedKey>> {
+        let load_chain = |name| self.load_file(name, pem::load_certificates);
+        let chain = fields.read_with(cert, load_chain);
+        let private = fields.read_with(key, |name| self.load_file(name, pem::load_private_key));
+        let is_written = |value: &FieldValue<'_>| !value.is_word("none");
+        match (fields.find(cert).filter(is_written), fields.find(key).filter(is_written)) {
+            (Some(_), None) => fields.report_missing("key", "write key: FILE, the private key of cert"),
+            (None, Some(_)) => fields.report_missing("cert", "write cert: FILE, the certificate of key"),
+            _ => {}
+        }
+        match build_certified_key(chain??, private??) {
+            Ok(identity) => Some(identity),
+            Err(reason) => {
+                fields.find(key)?.report_at_value(ValueError::new(codes::TLS, reason));
+                None
+            }
+        }
+    }
+
+    /// `None` for a word instead of a name.
+    fn load_file<T>(
+        &self,
+        name: Option<PathBuf>,
+        load: impl FnOnce(&Path) -> Result<T, String>,
+    ) -> Parsed<Option<T>> {
+        name.map(|name| pem::load_file(&self.folder, &name, load)).transpose()
+    }
+
+    /// The authorities of the system, loaded once; without any, the field that needs them gets the error.
+    fn system_roots(&self, user: &FieldValue<'_>) -> Option<Arc<RootCertStore>> {
+        let roots = self.system_store.get_or_init(|| Arc::new(load_system_roots()));
+        if roots.is_empty() {
+            let message = "this system trusts no authority, so no https:// server can be verified";
+            let help = "install the package ca-certificates, or write tls: { ca: FILE }";
+            user.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+            return None;
+        }
+        Some(roots.clone())
+    }
+}
+
+/// The authorities that the system trusts, or those of `SSL_CERT_FILE`; empty if they cannot be read.
+pub fn load_system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+/// The authorities of a file, which replace those of the system.
+fn load_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
+    pem::collect_authorities(pem::load_certificates(path)?)
+}
+
+/// A chain of certificates with the key of the first.
+fn build_certified_key(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<CertifiedKey>, &'static str> {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    CertifiedKey::from_der(chain, key, &provider).map(Arc::new).map_err(|error| match error {
+        Error::InconsistentKeys(_) => "the private key does not belong to the certificate",
+        Error::InvalidCertificate(_) => "the certificate cannot be read",
+        _ => "the kind of this private key is not supported",
+    })
+}

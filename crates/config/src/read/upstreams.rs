@@ -1,0 +1,192 @@
+//! Reads `upstreams`: the groups of servers that requests are forwarded to.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::path::Path;
+
+use super::resilience::{read_eject, read_health, read_obey, read_queue, read_retries};
+use super::upstream_tls::UpstreamTlsReader;
+use crate::schema::tables::root::root;
+use crate::schema::tables::upstreams::{server, timeouts, upstream};
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
+use sluicegate_model::tls::UpstreamTlsConfig;
+use sluicegate_model::upstream::UpstreamTimeouts;
+use sluicegate_model::value::names;
+use sluicegate_model::value::server_url::{is_server_url, parse_server};
+use sluicegate_model::{UpstreamConfig, UpstreamId, UpstreamKind, UpstreamServerConfig};
+
+/// The name of the built-in echo backend.
+const DEMO: &str = "demo";
+
+/// The upstreams read so far; locations and `degrade` add `demo` and those that they name by URL.
+pub(crate) struct UpstreamReader<'a> {
+    list: Vec<UpstreamConfig>,
+    by_name: HashMap<String, UpstreamId>,
+    /// The defined ones, for warnings about unused ones.
+    defined: Vec<(UpstreamId, FieldValue<'a>)>,
+    used: HashSet<UpstreamId>,
+    tls_reader: UpstreamTlsReader,
+    /// `upstreams` is no mapping, which is reported, so none of its names is known.
+    is_misshapen: bool,
+}
+
+impl<'a> UpstreamReader<'a> {
+    /// Relative paths of certificates and keys start at `folder`.
+    pub fn read_upstreams(root: &FieldReader<'a>, folder: &Path) -> UpstreamReader<'a> {
+        let mut upstreams = UpstreamReader {
+            list: Vec::new(),
+            by_name: HashMap::new(),
+            defined: Vec::new(),
+            used: HashSet::new(),
+            tls_reader: UpstreamTlsReader::new(folder.to_path_buf()),
+            is_misshapen: root
+                .find(&root::UPSTREAMS)
+                .is_some_and(|value| !value.is_map() && !value.is_null()),
+        };
+        for (key, value) in root.find(&root::UPSTREAMS).map(|value| value.entries()).unwrap_or_default() {
+            if key.name == DEMO {
+                value.report_at_name(
+                    ValueError::new(codes::NAME, "the name `demo` belongs to the built-in echo backend")
+                        .with_help("use another name; upstream: demo works without a definition"),
+                );
+                continue;
+            }
+            if let Err(error) = names::check_name(&key.name) {
+                value.report_at_name(error);
+            }
+            let upstream = read_upstream(&key.name, &value, &upstreams.tls_reader);
+            let index = upstreams.add_upstream(upstream);
+            upstreams.defined.push((index, value));
+        }
+        upstreams
+    }
+
+    fn add_upstream(&mut self, upstream: UpstreamConfig) -> UpstreamId {
+        let index = UpstreamId(self.list.len());
+        self.by_name.entry(upstream.name.clone()).or_insert(index);
+        self.list.push(upstream);
+        index
+    }
+
+    /// The upstream that a value names by its name, a URL or a unix socket.
+    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<UpstreamId> {
+        let text = value.parse_with(|text| Ok(text.to_owned()))?;
+        let index = match self.by_name.get(&text) {
+            Some(index) => *index,
+            None if text == DEMO => {
+                let fields = value.absent_section(&upstream::SECTION);
+                self.add_upstream(read_settings(DEMO, UpstreamKind::Demo, None, &fields))
+            }
+            None if is_server_url(&text) => {
+                let servers = vec![value.parse_with(parse_server)?];
+                let fields = value.absent_section(&upstream::SECTION);
+                let tls = self.tls_reader.read_tls(&servers, &fields, value);
+                self.add_upstream(read_settings(&text, UpstreamKind::Servers(servers), tls, &fields))
+            }
+            None => {
+                let shown = value.written_text();
+                if self.is_misshapen {
+                    return None;
+                }
+                let known = self.by_name.keys().map(String::as_str).chain([DEMO]);
+                let help = if text.contains(':') || text.parse::<IpAddr>().is_ok() || text == "localhost" {
+                    Some(format!("a server written here needs its scheme: http://{shown}"))
+                } else {
+                    did_you_mean(&text, known)
+                        .or_else(|| Some(format!("define it under upstreams: {shown}: [127.0.0.1:9000]")))
+                };
+                value.report_at_value(
+                    ValueError::new(codes::UNDEFINED, format!("the upstream `{shown}` is not defined"))
+                        .with_optional_help(help),
+                );
+                return None;
+            }
+        };
+        self.used.insert(index);
+        Some(index)
+    }
+
+    /// All upstreams; unused ones get a warning.
+    pub fn into_upstreams(self) -> Vec<UpstreamConfig> {
+        for (index, value) in &self.defined {
+            if !self.used.contains(index) {
+                let message = format!("the upstream `{}` is defined and never used", self.list[*index].name);
+                value.sink.add_warning(value.named_at, &value.path, ValueError::new(codes::UNUSED, message));
+            }
+        }
+        self.list
+    }
+}
+
+fn read_upstream(name: &str, value: &FieldValue<'_>, tls_reader: &UpstreamTlsReader) -> UpstreamConfig {
+    let is_map = value.is_map();
+    let section = &upstream::SECTION;
+    let fields = if is_map { value.open_section(section) } else { value.absent_section(section) };
+    fields.read_all(|fields| {
+        let named = if is_map { fields.find_required(&upstream::SERVERS) } else { Some(value.clone()) };
+        let servers = named.as_ref().map(read_servers).unwrap_or_default();
+        let tls = named.and_then(|named| tls_reader.read_tls(&servers, fields, &named));
+        read_settings(name, UpstreamKind::Servers(servers), tls, fields)
+    })
+}
+
+/// All fields except the servers and their TLS.
+fn read_settings(
+    name: &str,
+    kind: UpstreamKind,
+    tls: Option<UpstreamTlsConfig>,
+    fields: &FieldReader<'_>,
+) -> UpstreamConfig {
+    UpstreamConfig {
+        name: name.to_owned(),
+        kind,
+        balance: fields.read(&upstream::BALANCE),
+        protocol: fields.read(&upstream::PROTOCOL),
+        tls,
+        keepalive: fields.read(&upstream::KEEPALIVE),
+        max_connections: fields.read(&upstream::MAX_CONNECTIONS),
+        queue: read_queue(fields),
+        dns_refresh: fields.read(&upstream::DNS_REFRESH),
+        timeouts: fields.read_section(&upstream::TIMEOUTS, |times| UpstreamTimeouts {
+            connect: times.read(&timeouts::CONNECT),
+            response: times.read(&timeouts::RESPONSE),
+            body: times.read(&timeouts::BODY),
+            idle: times.read(&timeouts::IDLE),
+        }),
+        retries: read_retries(fields),
+        slow_start: fields.read(&upstream::SLOW_START),
+        health: read_health(fields),
+        eject: read_eject(fields),
+        obey: read_obey(fields),
+    }
+}
+
+fn read_servers(value: &FieldValue<'_>) -> Vec<UpstreamServerConfig> {
+    let items = value.one_or_more();
+    let servers: Vec<UpstreamServerConfig> = items.iter().filter_map(read_server).collect();
+    if value.is_empty() {
+        value.report_empty("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]");
+    }
+    if servers.len() == items.len() && !servers.is_empty() && servers.iter().all(|server| server.backup) {
+        value.report_at_name(
+            ValueError::new(codes::MISSING, "every server is a backup")
+                .with_help("leave at least one without backup: true"),
+        );
+    }
+    servers
+}
+
+fn read_server(item: &FieldValue<'_>) -> Option<UpstreamServerConfig> {
+    if !item.is_map() {
+        return item.parse_with(parse_server);
+    }
+    item.open_section(&server::SECTION).read_all(|fields| {
+        let server = fields.read_required(&server::URL);
+        let (weight, backup) = (fields.read(&server::WEIGHT), fields.read(&server::BACKUP));
+        // The table bounds the weight by 65,535.
+        Some(UpstreamServerConfig { weight: weight as u32, backup, ..server? })
+    })
+}

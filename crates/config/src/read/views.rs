@@ -1,0 +1,213 @@
+//! Reads the entries of chains that use a limit with other numbers, such as `{ use: per-ip, burst: 5 }`.
+
+use super::algorithm::{check_cost, check_drain_time};
+use super::rates::{RateForm, read_amounts};
+use crate::schema::tables::limits::{chain_view, limit};
+use crate::yaml::field_reader::FieldReader;
+use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::NodeContent;
+use sluicegate_model::charge::Reserve;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
+use sluicegate_model::id::ViewId;
+use sluicegate_model::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBucketRate};
+
+/// The most different numbers of one limit: each has prepared header fields and responses.
+const VIEWS_MAX: usize = 64;
+
+/// Whether an entry of a chain is a view, and not a limit that is written there.
+pub(crate) fn is_view(item: &FieldValue<'_>) -> bool {
+    let NodeContent::Map(entries) = &item.node.content else { return false };
+    let has = |name: &str| entries.iter().any(|(key, _)| key.name == name);
+    let is_misspelt = || {
+        let near = |name: &str| did_you_mean(name, [chain_view::USE.name]).is_some();
+        entries.iter().any(|(key, _)| !limit::SECTION.has_field(&key.name) && near(&key.name))
+    };
+    has(chain_view::USE.name) || !has(limit::RATE.name) && !has(limit::MAX_CONCURRENT.name) && is_misspelt()
+}
+
+/// Reads the numbers of a view of `config`, laid over the limit's own.
+pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) -> Option<Algorithm> {
+    let [burst, queue] = [chain_view::BURST.name, chain_view::QUEUE.name];
+    let [max_wait, slots] = [chain_view::MAX_WAIT.name, chain_view::MAX_CONCURRENT.name];
+    let own_fields = [burst, queue, max_wait, slots];
+    let written = || own_fields.iter().filter_map(|name| fields.find_by_name(name));
+    if written().next().is_none() {
+        if fields.whole.entries().len() > 1 {
+            // A misspelt one is reported already.
+            return None;
+        }
+        let name = &config.name;
+        let message = format!("this place has no number of its own for the limit `{name}`");
+        let help = format!("write e.g. {{ use: {name}, burst: 5 }}, or the name alone: limits: {name}");
+        fields.whole.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
+        return None;
+    }
+    match &config.algorithm {
+        Algorithm::TokenBucket { rates } => {
+            let help = "in a token_bucket no request waits: write a burst";
+            let is_sound = report_foreign(fields, &[queue, max_wait, slots], config, help);
+            let numbers = read_token_bucket(fields, config, rates);
+            numbers.filter(|_| is_sound)
+        }
+        Algorithm::LeakyBucket { rates, max_wait: own_wait } => {
+            // It spaces the departures of all who wait for the key, wherever they came from.
+            let help =
+                "the departures of all waiting requests are spaced by one burst: write queue or max_wait";
+            let is_sound = report_foreign(fields, &[burst, slots], config, help);
+            let max_wait = fields.read(&chain_view::MAX_WAIT).unwrap_or(*own_wait);
+            let rates = read_queues(fields, config, rates)?;
+            is_sound.then_some(Algorithm::LeakyBucket { rates, max_wait })
+        }
+        Algorithm::Concurrency { min, max, queue: own_queue, max_wait: own_wait } => {
+            let help = "no request waits for these slots: write max_concurrent";
+            let is_sound = report_foreign(fields, &[burst, queue, max_wait], config, help);
+            let max = fields.read(&chain_view::MAX_CONCURRENT).map_or(*max, |slots| slots as u32);
+            let (min, queue, max_wait) = (*min, *own_queue, *own_wait);
+            is_sound.then_some(Algorithm::Concurrency { min, max, queue, max_wait })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a limit can be used with other numbers; reports at `name` why not.
+pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) -> bool {
+    let (reason, help) = match &config.algorithm {
+        Algorithm::TokenBucket { .. } => return true,
+        Algorithm::LeakyBucket { .. } if config.fair_by.is_empty() => return true,
+        Algorithm::Concurrency { min: None, queue: 0, .. } => return true,
+        Algorithm::LeakyBucket { .. } => (
+            "has fair_by: its waiting requests take turns in a queue of one length".to_owned(),
+            "write the name alone, or a limit of its own",
+        ),
+        Algorithm::Concurrency { .. } => (
+            "has a queue, or follows the latency of the upstream, as one for all places".to_owned(),
+            "write the name alone, or a limit of its own",
+        ),
+        other => (
+            format!("is a {}, which has neither a burst nor a queue in time", other.word()),
+            "only a token_bucket, a leaky_bucket or a concurrency has other numbers at a place: write the name alone, \
+             or a limit of its own",
+        ),
+    };
+    let message = format!("the limit `{}` {reason}", config.name);
+    name.report_at_value(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+    false
+}
+
+/// Reports the fields of a limit that no place of a chain has for itself; whether there are none.
+pub(crate) fn report_limit_fields(fields: &FieldReader<'_>) -> bool {
+    let mut is_sound = true;
+    for (key, value) in fields.whole.entries() {
+        if !limit::SECTION.has_field(&key.name) || chain_view::SECTION.has_field(&key.name) {
+            continue;
+        }
+        is_sound = false;
+        let message = format!("`{}` belongs to the limit, not to a place that uses it", key.name);
+        let help =
+            "a place has its own burst, queue, max_wait or max_concurrent; write the rest under limits";
+        value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+    }
+    is_sound
+}
+
+/// The variant of `config` with these numbers, which is added if it is new; `None` = they are the limit's own.
+pub(crate) fn add_view(
+    item: &FieldValue<'_>,
+    config: &mut LimitConfig,
+    numbers: Algorithm,
+) -> Option<ViewId> {
+    if numbers == config.algorithm {
+        let name = &config.name;
+        let message = format!("these are the limit's own numbers, so that `use` has no effect for `{name}`");
+        let error = ValueError::new(codes::NO_EFFECT, message);
+        item.sink.add_warning(item.named_at, &item.path, error.with_help(format!("write limits: {name}")));
+        return None;
+    }
+    if let Some(known) = config.views.iter().position(|view| *view == numbers) {
+        return Some(ViewId(known));
+    }
+    if config.views.len() >= VIEWS_MAX {
+        let message = format!("the limit `{}` has more than {VIEWS_MAX} different numbers", config.name);
+        item.report_at_name(ValueError::new(codes::NUMBER, message).with_help("write another limit"));
+        return None;
+    }
+    config.views.push(numbers);
+    Some(ViewId(config.views.len() - 1))
+}
+
+fn report_foreign(fields: &FieldReader<'_>, names: &[&str], config: &LimitConfig, help: &str) -> bool {
+    let found: Vec<FieldValue<'_>> = names.iter().filter_map(|name| fields.find_by_name(name)).collect();
+    for value in &found {
+        let field = value.path.rsplit('.').next().unwrap_or_default();
+        let message = format!(
+            "`{field}` of the limit `{}`, a {}, is the same everywhere",
+            config.name,
+            config.algorithm.word()
+        );
+        value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+    }
+    found.is_empty()
+}
+
+fn read_token_bucket(
+    fields: &FieldReader<'_>,
+    config: &LimitConfig,
+    own: &[TokenBucketRate],
+) -> Option<Algorithm> {
+    let form = RateForm::of_limit(config);
+    let bursts = read_amounts(fields, &chain_view::BURST, own.len(), form)?;
+    let value = fields.find(&chain_view::BURST);
+    let whole = value.as_ref().unwrap_or(&fields.whole);
+    let mut rates = Vec::new();
+    for (one, burst) in own.iter().zip(bursts) {
+        let burst = burst.unwrap_or(one.burst);
+        let fits = check_drain_time(whole, one.rate, burst, form)
+            && check_cost(&config.cost, Some(whole), burst, "burst")
+            && check_reserve(whole, config, burst);
+        if !fits {
+            return None;
+        }
+        rates.push(TokenBucketRate { rate: one.rate, burst });
+    }
+    Some(Algorithm::TokenBucket { rates })
+}
+
+/// A reservation above the burst would never pass.
+fn check_reserve(value: &FieldValue<'_>, config: &LimitConfig, burst: u64) -> bool {
+    let Some(Reserve::Units(units)) = config.charge.as_ref().map(|charge| &charge.reserve) else {
+        return true;
+    };
+    if *units > burst {
+        let form = RateForm::of_limit(config);
+        let (units, burst) = (form.show_amount(*units), form.show_amount(burst));
+        let message = format!("a reservation of {units} can never pass: burst is {burst}");
+        let help = format!("write a burst of at least {units}");
+        value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+        return false;
+    }
+    true
+}
+
+fn read_queues(
+    fields: &FieldReader<'_>,
+    config: &LimitConfig,
+    own: &[LeakyBucketRate],
+) -> Option<Vec<LeakyBucketRate>> {
+    let form = RateForm::of_limit(config);
+    let queues = read_amounts(fields, &chain_view::QUEUE, own.len(), form)?;
+    let value = fields.find(&chain_view::QUEUE);
+    let whole = value.as_ref().unwrap_or(&fields.whole);
+    let mut rates = Vec::new();
+    for (one, queue) in own.iter().zip(queues) {
+        let queue = queue.unwrap_or(one.queue);
+        let bucket = one.burst.saturating_add(queue);
+        let fits = check_drain_time(whole, one.rate, bucket, form)
+            && check_cost(&config.cost, Some(whole), bucket, "burst + queue");
+        if !fits {
+            return None;
+        }
+        rates.push(LeakyBucketRate { queue, ..*one });
+    }
+    Some(rates)
+}

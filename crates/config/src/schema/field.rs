@@ -1,0 +1,167 @@
+//! The description of a field, from which come reading, the JSON Schema and the reference.
+
+use sluicegate_model::value::scalars::Parsed;
+
+/// One field of one section: what it is called, what it holds and what it means.
+pub struct Field<S> {
+    pub name: &'static str,
+    /// The kind of its value.
+    pub value: S,
+    pub default: FieldDefault,
+    pub example: &'static str,
+    /// One sentence or a few, in Markdown.
+    pub sentence: &'static str,
+}
+
+/// The value of a field that is not written, as it would be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldDefault {
+    Text(&'static str),
+    Required,
+}
+
+/// The fields of one mapping.
+pub struct Section {
+    /// Its path in the file, e.g. `state.redis`; a part in capitals stands for a name that the user chooses.
+    pub path: &'static str,
+    pub sentence: &'static str,
+    pub fields: &'static [&'static dyn DescribeField],
+}
+
+/// What a field accepts, for the JSON Schema and the reference.
+pub trait DescribeValue {
+    fn shape(&self) -> Shape;
+}
+
+/// A value that one scalar holds.
+pub trait ParseScalar: DescribeValue {
+    type Parsed;
+
+    fn parse_text(&self, text: &str) -> Parsed<Self::Parsed>;
+}
+
+/// One value or a list of them.
+pub struct OneOrMore<S>(pub S);
+
+/// A field of any kind.
+pub trait DescribeField: Sync {
+    fn name(&self) -> &'static str;
+
+    fn describe(&self) -> FieldDescription;
+}
+
+/// What is known of a field without its type.
+pub struct FieldDescription {
+    pub name: &'static str,
+    pub shape: Shape,
+    pub default: FieldDefault,
+    pub example: &'static str,
+    pub sentence: &'static str,
+}
+
+/// The form of a value.
+pub enum Shape {
+    /// Both bounds are included.
+    Integer(u64, u64),
+    Boolean,
+    /// What the text is, and the regular expression that it fits, if there is a plain one.
+    Text(String, Option<&'static str>),
+    Words(Vec<&'static str>),
+    /// One value or a list of them.
+    OneOrMore(Box<Shape>),
+    List(Box<Shape>),
+    /// What the keys are, and the form of each value.
+    Map(&'static str, Box<Shape>),
+    Section(&'static Section),
+    Either(Vec<Shape>),
+}
+
+impl<S: DescribeValue + Sync> DescribeField for Field<S> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn describe(&self) -> FieldDescription {
+        let Field { name, default, example, sentence, .. } = *self;
+        FieldDescription { name, shape: self.value.shape(), default, example, sentence: sentence.trim() }
+    }
+}
+
+impl<S> Field<S> {
+    /// The text of the default; empty for a required field.
+    fn default_text(&self) -> &'static str {
+        match self.default {
+            FieldDefault::Text(text) => text,
+            FieldDefault::Required => "",
+        }
+    }
+}
+
+impl<S: ParseScalar> Field<S> {
+    /// The value of the field if it is not written.
+    pub fn parse_default(&self) -> S::Parsed {
+        self.value.parse_text(self.default_text()).expect("a valid default") // Cannot fail: each load parses it.
+    }
+}
+
+impl<S: ParseScalar> Field<OneOrMore<S>> {
+    /// The values of the field if it is not written.
+    pub fn parse_default_list(&self) -> Vec<S::Parsed> {
+        let items = self.default_text().trim_matches(['[', ']']).split(", ").filter(|item| !item.is_empty());
+        // Cannot fail: each load parses them.
+        items.map(|item| self.value.0.parse_text(item).expect("a valid default")).collect()
+    }
+}
+
+impl Section {
+    pub fn has_field(&self, name: &str) -> bool {
+        self.fields.iter().any(|field| field.name() == name)
+    }
+
+    /// What is known of the field of this name.
+    pub fn find_field(&self, name: &str) -> Option<FieldDescription> {
+        self.fields.iter().find(|field| field.name() == name).map(|field| field.describe())
+    }
+
+    pub fn descriptions(&self) -> impl Iterator<Item = FieldDescription> {
+        self.fields.iter().map(|field| field.describe())
+    }
+}
+
+/// Defines a module with the statics of a section: its fields, each with its sentence, kind, default and example.
+#[macro_export]
+macro_rules! section {
+    (
+        $(#[doc = $about:literal])+
+        mod $module:ident = $path:literal;
+        $(
+            $(#[doc = $sentence:literal])+
+            $field:ident: $kind:ty = $value:expr, $name:literal, $default:tt, $example:literal;
+        )*
+    ) => {
+        pub mod $module {
+            #[allow(unused_imports, reason = "a section of switches needs none of them")]
+            use super::*;
+            use $crate::schema::field::{Field, FieldDefault, Section};
+
+            $(
+                $(#[doc = $sentence])+
+                pub static $field: Field<$kind> = Field {
+                    name: $name,
+                    value: $value,
+                    default: section!(@default $default),
+                    example: $example,
+                    sentence: concat!($($sentence),+),
+                };
+            )*
+
+            $(#[doc = $about])+
+            pub static SECTION: Section =
+                Section { path: $path, sentence: concat!($($about),+), fields: &[$(&$field),*] };
+        }
+    };
+    (@default required) => { FieldDefault::Required };
+    (@default $text:literal) => { FieldDefault::Text($text) };
+}
+
+pub use section;

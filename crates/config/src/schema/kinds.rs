@@ -1,0 +1,316 @@
+//! The kinds of values that fields hold.
+
+use std::time::Duration;
+
+use super::field::{DescribeValue, OneOrMore, ParseScalar, Section, Shape};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::value::byte_rate::show_size;
+use sluicegate_model::value::scalars::{self, Parsed, Rate, show_duration};
+use sluicegate_model::value::statuses::parse_status_range;
+use sluicegate_model::value::words::{parse_or_word, parse_word};
+
+/// A whole number; both bounds are included.
+pub struct Number(pub u64, pub u64);
+
+/// A number from 1, or a size where the rate of the limit is one.
+pub struct NumberOrSize;
+
+/// A number of things kept in memory; both bounds are included.
+pub struct Count(pub usize, pub usize);
+
+/// A number from 1 that fits into 32 bits.
+pub struct Count32;
+
+/// A time; both bounds are included.
+pub struct Span(pub Duration, pub Duration);
+
+/// `true` or `false`.
+pub struct Switch;
+
+/// Bytes; both bounds are included.
+pub struct Size(pub u64, pub u64);
+
+/// One of several words.
+pub struct Words<T: 'static>(pub &'static [(&'static str, T)]);
+
+/// A text with a parser of its own.
+pub struct Text<T> {
+    /// What it is, e.g. `the path of a file`.
+    pub says: &'static str,
+    pub parse: fn(&str) -> Parsed<T>,
+    /// A regular expression that each fits.
+    pub pattern: Option<&'static str>,
+}
+
+/// A status, a class or a range of them, as its first and last status.
+pub struct StatusRange;
+
+/// One word that stands for no value, or a value.
+pub struct OrWord<S>(pub &'static str, pub S);
+
+/// One value, a list, or a word that stands for the empty list.
+pub struct OneOrMoreOrWord<S>(pub &'static str, pub S);
+
+/// A mapping with the fields of a section.
+pub struct Nested(pub &'static Section);
+
+/// A mapping with the fields of a section, or `none`.
+pub struct NestedOrNone(pub &'static Section);
+
+/// A value that is read by code of its own.
+pub struct Special(pub fn() -> Shape);
+
+impl Span {
+    /// A time from `least`.
+    pub const fn from(least: Duration) -> Span {
+        Span(least, scalars::DURATION_MAX)
+    }
+
+    fn says(&self) -> String {
+        match (show_duration(self.0), self.1) {
+            (least, scalars::DURATION_MAX) => format!("a duration from {least}"),
+            (least, most) => format!("a duration from {least} to {}", show_duration(most)),
+        }
+    }
+}
+
+impl<T> Text<T> {
+    pub const fn new(says: &'static str, parse: fn(&str) -> Parsed<T>) -> Text<T> {
+        Text { says, parse, pattern: None }
+    }
+
+    pub const fn matching(self, pattern: &'static str) -> Text<T> {
+        Text { pattern: Some(pattern), ..self }
+    }
+}
+
+/// A text with its name in the reference, and no pattern.
+pub fn text(says: &str) -> Shape {
+    Shape::Text(says.to_owned(), None)
+}
+
+const DURATION: &str = "^[0-9]+(ns|us|ms|s|m|h|d)$";
+const SIZE: &str = "^[0-9]+(B|[KMGT]i?B)$";
+const STATUSES: &str = "^([1-5]xx|[1-5][0-9][0-9]( *- *[1-5][0-9][0-9])?)$";
+pub const SHARE: &str = r"^[0-9]+(\.[0-9]+)?%$";
+
+/// A time above zero.
+pub const NONZERO_TIME: Text<Duration> =
+    Text::new("a duration above zero", scalars::parse_nonzero_duration).matching(DURATION);
+
+/// From 0% to 100%.
+pub const PERCENTAGE: Text<f64> = Text::new("a percentage", scalars::parse_percent).matching(SHARE);
+
+/// From 0% to 100%, without a fraction.
+pub const WHOLE_PERCENTAGE: Text<u8> =
+    Text::new("a whole percentage", scalars::parse_whole_percent).matching("^[0-9]+%$");
+
+/// `N/period`.
+pub const RATE_TEXT: Text<Rate> = Text::new("a rate", scalars::parse_rate)
+    .matching("^[0-9]+ *(B|[KMGT]i?B)? */ *[0-9]*(ns|us|ms|s|m|h|d)$");
+
+// === impl DescribeValue ===
+
+impl DescribeValue for Number {
+    fn shape(&self) -> Shape {
+        Shape::Integer(self.0, self.1)
+    }
+}
+
+impl DescribeValue for NumberOrSize {
+    fn shape(&self) -> Shape {
+        let size = Shape::Text("a size where the rate is one".to_owned(), Some(SIZE));
+        Shape::Either(vec![Shape::Integer(1, u64::MAX), size])
+    }
+}
+
+impl DescribeValue for Count {
+    fn shape(&self) -> Shape {
+        Shape::Integer(self.0 as u64, self.1 as u64)
+    }
+}
+
+impl DescribeValue for Count32 {
+    fn shape(&self) -> Shape {
+        Shape::Integer(1, u64::from(u32::MAX))
+    }
+}
+
+impl DescribeValue for Span {
+    fn shape(&self) -> Shape {
+        Shape::Text(self.says(), Some(DURATION))
+    }
+}
+
+impl DescribeValue for Switch {
+    fn shape(&self) -> Shape {
+        Shape::Boolean
+    }
+}
+
+impl DescribeValue for Size {
+    fn shape(&self) -> Shape {
+        let says = match (self.0, self.1) {
+            (0, u64::MAX) => "a size".to_owned(),
+            (least, most) => format!("a size from {} to {}", show_size(least), show_size(most)),
+        };
+        Shape::Text(says, Some(SIZE))
+    }
+}
+
+impl<T> DescribeValue for Words<T> {
+    fn shape(&self) -> Shape {
+        Shape::Words(self.0.iter().map(|(word, _)| *word).collect())
+    }
+}
+
+impl<T> DescribeValue for Text<T> {
+    fn shape(&self) -> Shape {
+        Shape::Text(self.says.to_owned(), self.pattern)
+    }
+}
+
+impl DescribeValue for StatusRange {
+    fn shape(&self) -> Shape {
+        let says = "a class such as `5xx` or a range such as `500-504`".to_owned();
+        Shape::Either(vec![Shape::Integer(100, 599), Shape::Text(says, Some(STATUSES))])
+    }
+}
+
+impl<S: DescribeValue> DescribeValue for OrWord<S> {
+    fn shape(&self) -> Shape {
+        Shape::Either(vec![Shape::Words(vec![self.0]), self.1.shape()])
+    }
+}
+
+impl<S: DescribeValue> DescribeValue for OneOrMore<S> {
+    fn shape(&self) -> Shape {
+        Shape::OneOrMore(Box::new(self.0.shape()))
+    }
+}
+
+impl<S: DescribeValue> DescribeValue for OneOrMoreOrWord<S> {
+    fn shape(&self) -> Shape {
+        Shape::Either(vec![Shape::Words(vec![self.0]), Shape::OneOrMore(Box::new(self.1.shape()))])
+    }
+}
+
+impl DescribeValue for Nested {
+    fn shape(&self) -> Shape {
+        Shape::Section(self.0)
+    }
+}
+
+impl DescribeValue for NestedOrNone {
+    fn shape(&self) -> Shape {
+        Shape::Either(vec![Shape::Words(vec!["none"]), Shape::Section(self.0)])
+    }
+}
+
+impl DescribeValue for Special {
+    fn shape(&self) -> Shape {
+        (self.0)()
+    }
+}
+
+// === impl ParseScalar ===
+
+impl ParseScalar for Number {
+    type Parsed = u64;
+
+    fn parse_text(&self, text: &str) -> Parsed<u64> {
+        scalars::parse_number(text, self.0, self.1)
+    }
+}
+
+/// Reads numbers; only the rate tells whether a size fits.
+impl ParseScalar for NumberOrSize {
+    type Parsed = u64;
+
+    fn parse_text(&self, text: &str) -> Parsed<u64> {
+        scalars::parse_number(text, 1, u64::MAX)
+    }
+}
+
+impl ParseScalar for Count {
+    type Parsed = usize;
+
+    fn parse_text(&self, text: &str) -> Parsed<usize> {
+        scalars::parse_count(text, self.0 as u64, self.1 as u64)
+    }
+}
+
+impl ParseScalar for Count32 {
+    type Parsed = u32;
+
+    fn parse_text(&self, text: &str) -> Parsed<u32> {
+        scalars::parse_count_u32(text)
+    }
+}
+
+impl ParseScalar for Span {
+    type Parsed = Duration;
+
+    fn parse_text(&self, text: &str) -> Parsed<Duration> {
+        let span = scalars::parse_duration(text)?;
+        if (self.0..=self.1).contains(&span) {
+            return Ok(span);
+        }
+        let error = ValueError::new(codes::DURATION, format!("`{text}` is out of range"));
+        Err(error.with_help(format!("write {}", self.says())))
+    }
+}
+
+impl ParseScalar for Switch {
+    type Parsed = bool;
+
+    fn parse_text(&self, text: &str) -> Parsed<bool> {
+        scalars::parse_bool(text)
+    }
+}
+
+impl ParseScalar for Size {
+    type Parsed = u64;
+
+    fn parse_text(&self, text: &str) -> Parsed<u64> {
+        let bytes = scalars::parse_size(text)?;
+        if (self.0..=self.1).contains(&bytes) {
+            return Ok(bytes);
+        }
+        let range = format!("write a size from {} to {}", show_size(self.0), show_size(self.1));
+        Err(ValueError::new(codes::SIZE, format!("`{text}` is out of range")).with_help(range))
+    }
+}
+
+impl<T: Clone> ParseScalar for Words<T> {
+    type Parsed = T;
+
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        parse_word(self.0)(text)
+    }
+}
+
+impl<T> ParseScalar for Text<T> {
+    type Parsed = T;
+
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        (self.parse)(text)
+    }
+}
+
+impl ParseScalar for StatusRange {
+    type Parsed = (u16, u16);
+
+    fn parse_text(&self, text: &str) -> Parsed<(u16, u16)> {
+        parse_status_range(text)
+    }
+}
+
+impl<S: ParseScalar> ParseScalar for OrWord<S> {
+    type Parsed = Option<S::Parsed>;
+
+    fn parse_text(&self, text: &str) -> Parsed<Option<S::Parsed>> {
+        parse_or_word(self.0, |text: &str| self.1.parse_text(text))(text)
+    }
+}

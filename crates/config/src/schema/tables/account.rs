@@ -1,0 +1,126 @@
+//! The fields of `account`.
+
+use http::HeaderName;
+use jsonwebtoken::Algorithm;
+
+use crate::schema::field::{OneOrMore, Shape, section};
+use crate::schema::kinds::{Nested, OneOrMoreOrWord, OrWord, Special, Text, text};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::key::ValueSource;
+use sluicegate_model::value::names;
+use sluicegate_model::value::scalars::{Parsed, Secret};
+use sluicegate_model::value::words::parse_word;
+
+const ALGORITHMS: [(&str, Algorithm); 12] = [
+    ("RS256", Algorithm::RS256),
+    ("RS384", Algorithm::RS384),
+    ("RS512", Algorithm::RS512),
+    ("PS256", Algorithm::PS256),
+    ("PS384", Algorithm::PS384),
+    ("PS512", Algorithm::PS512),
+    ("ES256", Algorithm::ES256),
+    ("ES384", Algorithm::ES384),
+    ("EdDSA", Algorithm::EdDSA),
+    ("HS256", Algorithm::HS256),
+    ("HS384", Algorithm::HS384),
+    ("HS512", Algorithm::HS512),
+];
+
+/// Where an account or a tier is read from.
+type Source = OrWord<Text<ValueSource>>;
+
+const SOURCE: Source =
+    OrWord("none", Text::new("header:NAME, cookie:NAME, query:NAME or jwt:CLAIM", parse_account_source));
+
+section! {
+    /// The caller of a request, for the keys `account` and `tier`, tiers of limits, and logs.
+    mod account = "account";
+    /// Where the account is read from.
+    FROM: Source = SOURCE, "from", "none", "jwt:sub";
+    /// The tier of a caller, which may have numbers of its own in a limit.
+    TIER: Nested = Nested(&tier::SECTION), "tier", "{}", "{ members: { alice: gold }, default: free }";
+    /// The verification of tokens, which every `jwt:` source needs.
+    JWT: Nested = Nested(&jwt::SECTION), "jwt", "{}", "{ jwks: keys.json, issuer: https://id.example.com }";
+}
+
+section! {
+    /// The tier of a caller: that of its account in `members`, then in `file`, then from `from`, then `default`.
+    mod tier = "account.tier";
+    /// Where the tier itself is read from.
+    FROM: Source = SOURCE, "from", "none", "jwt:plan";
+    /// The tiers of accounts.
+    MEMBERS: Special = Special(|| Shape::Map("accounts", Box::new(text("a tier")))),
+        "members", "{}", "{ alice: gold, bob: silver }";
+    /// A CSV file with lines `id,tier`, which is read again when it changes.
+    FILE: Special = Special(|| text("the path of a file, or none")), "file", "none", "tiers.csv";
+    /// The tier of every other caller.
+    DEFAULT: Text<String> = Text::new("a name", parse_tier), "default", "default", "free";
+}
+
+section! {
+    /// The verification of tokens (RFC 7519). At least one of `jwks` and `secret` is needed.
+    mod jwt = "account.jwt";
+    /// A file with public keys: PEM, or a JSON Web Key Set. It is read again when it changes.
+    JWKS: Special = Special(|| text("the path of a file, or none")), "jwks", "none", "keys.json";
+    /// The secret of the HS algorithms; one of fewer than 32 bytes is a warning (W008).
+    SECRET: OrWord<Text<Secret>> = OrWord("none", Text::new("a text", parse_secret)),
+        "secret", "none", "\"${JWT_SECRET}\"";
+    /// The issuers whose tokens are accepted; `none` accepts any.
+    ISSUER: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an issuer", parse_issuer)),
+        "issuer", "none", "https://id.example.com";
+    /// The audiences of which a token must name one; `none` accepts any.
+    AUDIENCE: OneOrMoreOrWord<Text<String>> = OneOrMoreOrWord("none", Text::new("an audience", parse_audience)),
+        "audience", "none", "api";
+    /// The algorithms that tokens may be signed by. With `secret` alone the default is HS256.
+    ALGORITHMS: OneOrMore<Text<Algorithm>> = OneOrMore(Text::new(
+        "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA, HS256, HS384 or HS512",
+        parse_algorithm,
+    )), "algorithms", "[RS256, ES256]", "[EdDSA]";
+    /// The request header with the token, after an optional `Bearer`.
+    HEADER: Text<HeaderName> = Text::new("a header name", names::parse_header_name),
+        "header", "authorization", "x-token";
+}
+
+fn parse_account_source(text: &str) -> Parsed<ValueSource> {
+    names::parse_source(text).unwrap_or_else(|| {
+        Err(ValueError::new(codes::WORD, format!("`{text}` is not a source"))
+            .with_optional_help(names::suggest_source(text))
+            .with_default_help("write header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or json:/POINTER"))
+    })
+}
+
+pub fn parse_tier(text: &str) -> Parsed<String> {
+    names::check_tier_name(text).map(|()| text.to_owned())
+}
+
+fn parse_algorithm(text: &str) -> Parsed<Algorithm> {
+    parse_word(&ALGORITHMS)(text).map_err(|error| match text.eq_ignore_ascii_case("none") {
+        true => ValueError::new(codes::TOKEN, "a token without a signature proves nothing")
+            .with_help("write e.g. algorithms: [RS256, ES256]"),
+        false => error,
+    })
+}
+
+/// The secret itself never appears in a problem.
+fn parse_secret(text: &str) -> Parsed<Secret> {
+    if text.is_empty() {
+        return Err(ValueError::new(codes::TOKEN, "the secret is empty"));
+    }
+    Ok(Secret(text.to_owned()))
+}
+
+fn parse_issuer(text: &str) -> Parsed<String> {
+    parse_claim(text, "issuer")
+}
+
+fn parse_audience(text: &str) -> Parsed<String> {
+    parse_claim(text, "audience")
+}
+
+fn parse_claim(text: &str, claim: &str) -> Parsed<String> {
+    match text {
+        "" => Err(ValueError::new(codes::NAME, format!("an empty {claim} fits no token"))),
+        text => Ok(text.to_owned()),
+    }
+}

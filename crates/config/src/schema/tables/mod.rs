@@ -1,0 +1,16 @@
+//! The tables of fields, one for each section.
+
+pub mod access;
+pub mod account;
+pub mod charge;
+pub mod headers;
+pub mod limits;
+pub mod listen;
+pub mod locations;
+pub mod operation;
+pub mod reject;
+pub mod root;
+pub mod server;
+pub mod service;
+pub mod state;
+pub mod upstreams;

@@ -1,0 +1,163 @@
+//! The fields of `reload`, `admin`, `log`, `access_log` and `tracing`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use crate::schema::field::{OneOrMore, Shape, section};
+use crate::schema::kinds::{OrWord, PERCENTAGE, Span, Special, Switch, Text, Words};
+use sluicegate_model::admin::AdminRights;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::log::{AccessLogOutput, LogFormat, LogLevel};
+use sluicegate_model::log_field::LogField;
+use sluicegate_model::traces::CollectorConfig;
+use sluicegate_model::value::names;
+use sluicegate_model::value::otlp_url::parse_otlp_url;
+use sluicegate_model::value::scalars::{Parsed, Secret};
+
+use super::headers;
+use super::limits::parse_name;
+
+section! {
+    /// Reloading of the file without a signal. SIGHUP works in any case, `sluicegate reload`
+    /// unless `admin` is `none`.
+    mod reload = "reload";
+    /// The interval at which the file is read again; it is applied when its content has changed.
+    WATCH: OrWord<Span> = OrWord("none", Span::from(Duration::from_millis(100))),
+        "watch", "none", "5s";
+}
+
+section! {
+    /// The admin API: health, metrics, status, limits, servers, explain and reload.
+    mod admin = "admin";
+    /// The address of the listener. One that is not a loopback address requires a token.
+    LISTEN: Text<SocketAddr> = Text::new("an address with its port", parse_admin_address),
+        "listen", "127.0.0.1:9901", "10.0.0.5:9901";
+    /// The token that requests must carry as `Authorization: Bearer TOKEN`. It is short for one of `tokens` with the
+    /// name `admin` that allows all.
+    TOKEN: OrWord<Text<Secret>> = OrWord("none", Text::new("visible ASCII without spaces", parse_token)),
+        "token", "none", "\"${ADMIN_TOKEN}\"";
+    /// Several tokens, each with a name and its rights, in place of `token`.
+    TOKENS: Special = Special(|| Shape::List(Box::new(Shape::Section(&admin_token::SECTION)))),
+        "tokens", "[]", "[{ name: ops, token: \"${OPS_TOKEN}\" }, { name: eye, token: \"${EYE_TOKEN}\", allow: read }]";
+    /// Host names that requests may use beside the address, as a protection against DNS rebinding.
+    HOSTS: OneOrMore<Text<String>> = OneOrMore(Text::new("a host name", names::parse_host_name)),
+        "hosts", "[]", "[admin.internal]";
+}
+
+section! {
+    /// One token of the admin API. Its name and the token itself are unique.
+    mod admin_token = "admin.tokens[]";
+    /// The name of its holder, which audit lines show.
+    NAME: Text<String> = Text::new("a name", parse_name), "name", required, "ops";
+    /// The token that requests must carry as `Authorization: Bearer TOKEN`.
+    TOKEN: Text<Secret> = Text::new("visible ASCII without spaces", parse_token),
+        "token", required, "\"${OPS_TOKEN}\"";
+    /// Whether its holder may change something, or `read` alone: changes are then answered 403.
+    ALLOW: Words<AdminRights> = Words(&[("all", AdminRights::All), ("read", AdminRights::Read)]),
+        "allow", "all", "read";
+}
+
+section! {
+    /// The log of the program itself, on stderr.
+    mod log = "log";
+    /// The least severe messages that are written.
+    LEVEL: Words<LogLevel> = Words(&[
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
+    ]), "level", "info", "warn";
+    /// The form of a message; `auto` is pretty on a terminal, else JSON.
+    FORMAT: Words<LogFormat> = Words(&[
+        ("auto", LogFormat::Auto),
+        ("pretty", LogFormat::Pretty),
+        ("json", LogFormat::Json),
+    ]), "format", "auto", "json";
+}
+
+section! {
+    /// The log of requests, one JSON line each.
+    mod access_log = "access_log";
+    /// `stdout`, `none`, or the path of a file, which SIGUSR1 opens again; a relative one starts at the folder of this
+    /// file.
+    OUTPUT: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
+        "output", "stdout", "/var/log/sluicegate/access.log";
+    /// The share of requests that are logged, rejections and errors included.
+    SAMPLE: Text<f64> = PERCENTAGE, "sample", "100%", "1%";
+    /// Request headers that each line repeats.
+    HEADERS: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_header_name)),
+        "headers", "[]", "[user-agent, referer]";
+    /// Further fields of each line: the user agent, the referer without its query, the tries and the response time of
+    /// the upstream, the scheme and the version of HTTP.
+    FIELDS: OneOrMore<Words<LogField>> = OneOrMore(Words(&[
+        ("user_agent", LogField::UserAgent),
+        ("referer", LogField::Referer),
+        ("tries", LogField::Tries),
+        ("upstream_ms", LogField::UpstreamMs),
+        ("scheme", LogField::Scheme),
+        ("proto", LogField::Proto),
+    ])), "fields", "[]", "[user_agent, upstream_ms]";
+    /// Writes accounts and keys as 64-bit hashes instead of their text.
+    HASH_KEYS: Switch = Switch, "hash_keys", "true", "false";
+    /// The secret that hashes of accounts and keys are made with. Gateways with the same secret make the same hashes,
+    /// also after a restart. With `auto`, gateways that share a Redis keep one there; any other process makes its own
+    /// at its start.
+    HASH_SECRET: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
+        "hash_secret", "auto", "\"${LOG_HASH_SECRET}\"";
+}
+
+section! {
+    /// Traces: a span for each sampled request, sent to a collector by OTLP over HTTP.
+    mod tracing = "tracing";
+    /// The URL of the collector; without a path, `/v1/traces` is added. With `none` there are no spans, and the trace
+    /// context of clients is passed on as it is.
+    OTLP: OrWord<Text<CollectorConfig>> =
+        OrWord("none", Text::new("a URL with http:// or https://", parse_otlp_url)),
+        "otlp", "none", "\"http://127.0.0.1:4318\"";
+    /// The share of requests without a `traceparent` that are sampled. The others follow the decision of their caller.
+    SAMPLE: Text<f64> = PERCENTAGE, "sample", "1%", "100%";
+    /// Headers that each export carries, e.g. the key of the collector.
+    HEADERS: Special = Special(headers::headers), "headers", "{}", "{ authorization: \"${OTLP_AUTHORIZATION}\" }";
+}
+
+fn parse_admin_address(text: &str) -> Parsed<SocketAddr> {
+    names::parse_socket_address(text).map_err(|error| {
+        let port = text.strip_prefix(':').unwrap_or(text);
+        let bare = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+        if bare { error.with_help(format!("write 127.0.0.1:{port}")) } else { error }
+    })
+}
+
+/// The token itself never appears in a problem.
+pub(super) fn parse_token(text: &str) -> Parsed<Secret> {
+    let visible = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+    let error =
+        || ValueError::new(codes::HEADER, "the token must be visible ASCII without spaces, and not empty");
+    visible.then(|| Secret(text.to_owned())).ok_or_else(error)
+}
+
+/// The secret itself never appears in a problem.
+fn parse_hash_secret(text: &str) -> Parsed<Secret> {
+    match text {
+        "" => Err(ValueError::new(codes::MISSING, "the secret of hashes is empty")
+            .with_help("write auto, or a text")),
+        text => Ok(Secret(text.to_owned())),
+    }
+}
+
+fn parse_output(text: &str) -> Parsed<AccessLogOutput> {
+    match text {
+        "stdout" => Ok(AccessLogOutput::Stdout),
+        "none" => Ok(AccessLogOutput::None),
+        _ if text.contains(['/', '.']) && !text.contains('\0') => {
+            Ok(AccessLogOutput::File(PathBuf::from(text)))
+        }
+        _ => Err(ValueError::new(codes::WORD, format!("`{text}` is not an output"))
+            .with_help("write stdout, none or the path of a file, e.g. ./access.log")),
+    }
+}

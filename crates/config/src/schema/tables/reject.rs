@@ -1,0 +1,74 @@
+//! The fields of `on_reject`.
+
+use crate::schema::field::{Shape, section};
+use crate::schema::kinds::{OrWord, Special, Text, WHOLE_PERCENTAGE, text};
+use crate::schema::tables::headers::headers;
+use http::{HeaderValue, StatusCode};
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::value::names;
+use sluicegate_model::value::scalars::Parsed;
+
+section! {
+    /// The response to rejected requests. The section of a location goes over that of the limit, and both go over the
+    /// one at the top of the file, field by field.
+    mod on_reject = "on_reject";
+    /// The status; `auto` is 429 for rates, queues and bans, and 503 for concurrency and overload.
+    STATUS: OrWord<Text<StatusCode>> =
+        OrWord("auto", Text::new("a status from 400", |text| names::parse_status(text, 400))),
+        "status", "auto", "503";
+    /// The body: problem details (RFC 9457), an envelope with `resp_code`, none, or a template.
+    BODY: Special = Special(|| Shape::Either(vec![
+        Shape::Words(vec!["problem", "envelope", "none"]),
+        Shape::Section(&template::SECTION),
+    ])), "body", "problem", "envelope";
+    /// Additional response headers. Values may have variables.
+    HEADERS: Special = Special(headers), "headers", "{}", "{ Cache-Control: no-store }";
+    /// The fields that tell a client its limits: RateLimit and RateLimit-Policy (standard), X-RateLimit-* (legacy).
+    RATELIMIT_HEADERS: Special = Special(|| Shape::Either(vec![
+        Shape::Words(vec!["none"]),
+        Shape::OneOrMore(Box::new(Shape::Words(vec!["standard", "legacy"]))),
+    ])), "ratelimit_headers", "standard", "[standard, legacy]";
+    /// Spreads Retry-After, so that clients do not return all at once.
+    RETRY_JITTER: Text<u8> = WHOLE_PERCENTAGE, "retry_jitter", "0%", "20%";
+    /// An upstream, or a response, that answers instead of the rejection.
+    DEGRADE: Special = Special(|| Shape::Either(vec![
+        text("the name or the URL of an upstream, or none"),
+        Shape::Section(&response::SECTION),
+    ])), "degrade", "none", "{ status: 200, body: \"[]\" }";
+}
+
+section! {
+    /// A body of your own.
+    mod template = "on_reject.body";
+    /// The text, with variables such as `${retry_after}`; they are escaped where the type is JSON.
+    TEMPLATE: Special = Special(|| text("a text with variables")),
+        "template", required, "\"Try again in ${retry_after} s.\"";
+    /// Its Content-Type.
+    CONTENT_TYPE: Text<HeaderValue> = Text::new("a media type", parse_content_type),
+        "content_type", "text/plain", "text/html";
+}
+
+section! {
+    /// A response that the gateway gives itself.
+    mod response = "respond";
+    /// The status.
+    STATUS: Text<StatusCode> = Text::new("a status from 200", |text| names::parse_status(text, 200)),
+        "status", "200", "404";
+    /// The body, with variables.
+    BODY: Special = Special(|| text("a text with variables")), "body", "\"\"", "\"not here\"";
+    /// Its Content-Type.
+    CONTENT_TYPE: Text<HeaderValue> = Text::new("a media type", parse_content_type),
+        "content_type", "text/plain", "application/json";
+}
+
+fn parse_content_type(text: &str) -> Parsed<HeaderValue> {
+    let value = names::parse_header_value(text)?;
+    let (kind, rest) = text.split_once('/').unwrap_or((text, ""));
+    let word = |part: &str| !part.is_empty() && !part.contains([' ', ',', '/']);
+    if !word(kind) || !word(rest.split(';').next().unwrap_or_default().trim_end()) {
+        return Err(ValueError::new(codes::HEADER, format!("`{text}` is not a content type"))
+            .with_help("write e.g. text/plain or application/json"));
+    }
+    Ok(value)
+}

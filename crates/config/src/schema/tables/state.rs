@@ -1,0 +1,85 @@
+//! The fields of `state`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::schema::field::{Shape, section};
+use crate::schema::kinds::{Count, Nested, Number, OrWord, Span, Special, Text, Words, text};
+use sluicegate_model::StoreConfig;
+use sluicegate_model::diagnostics::codes;
+use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::limit::OnFailure;
+use sluicegate_model::value::names::parse_file_name;
+use sluicegate_model::value::scalars::Parsed;
+
+const PREFIX_MAX: usize = 32;
+
+section! {
+    /// The place where limits count, and the counters of this process.
+    mod state = "state";
+    /// Where limits count that do not say `state` themselves.
+    STORE: Words<StoreConfig> = Words(&[("local", StoreConfig::Local), ("redis", StoreConfig::Redis)]),
+        "store", "local", "redis";
+    /// Keys that one limit counts apart. When it is full, new ones share counters by network, and that is counted.
+    MAX_KEYS: Count = Count(1, 1_000_000_000), "max_keys", "1000000", "100000";
+    /// The precision of the heaviest keys of each limit: the rates that are shown of them are too low by at most the
+    /// limit's whole rate divided by this number. Each worker keeps up to twice as many names per limit, of the keys
+    /// that ask most and of those that are refused most; `none` keeps none.
+    HEAVY_HITTERS: OrWord<Count> = OrWord("none", Count(16, 4096)), "heavy_hitters", "1024", "4096";
+    /// A file in which local counters and bans survive a restart. A relative path starts at the folder of this file.
+    SNAPSHOT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_path)),
+        "snapshot", "none", "/var/lib/sluicegate/state";
+    /// Redis or Valkey, which counts for several gateways.
+    REDIS: Special = Special(|| Shape::Section(&redis::SECTION)), "redis", "{}", "{ url: \"redis://10.0.0.9\" }";
+}
+
+section! {
+    /// Redis or Valkey, which counts for several gateways.
+    mod redis = "state.redis";
+    /// The server: `redis://`, `rediss://` for TLS, `redis+sentinel://HOST,HOST/NAME`, or a list for a Cluster.
+    URL: Special = Special(|| Shape::OneOrMore(Box::new(text("the URL of a Redis or Valkey")))),
+        "url", "none", "\"redis://:${REDIS_PASSWORD}@10.0.0.9:6379\"";
+    /// The beginning of all names of keys. Gateways with the same prefix count together.
+    PREFIX: Text<String> = Text::new("a prefix", parse_key_prefix), "prefix", "sg", "shop";
+    /// The time of a whole decision, after which `on_failure` decides.
+    TIMEOUT: Span = Span(Duration::from_millis(2), Duration::from_millis(200)), "timeout", "20ms", "50ms";
+    /// The number of gateways to assume in an outage before they have been counted.
+    NODES_AT_LEAST: Number = Number(1, 100_000), "nodes_at_least", "1", "3";
+    /// TLS to `rediss://` servers.
+    TLS: Nested = Nested(&redis_tls::SECTION), "tls", "{}", "{ ca: authority.pem }";
+    /// What decides while Redis does not answer: this gateway's share of the limit, everything passes, or nothing.
+    ON_FAILURE: Words<OnFailure> = Words(&OnFailure::WORDS), "on_failure", "local", "allow";
+}
+
+section! {
+    /// TLS to `rediss://` servers. A relative path starts at the folder of this file.
+    mod redis_tls = "state.redis.tls";
+    /// A PEM file with the trusted authorities; `system` stands for those of the system.
+    CA: OrWord<Text<PathBuf>> = OrWord("system", Text::new("the path of a file", parse_file_name)),
+        "ca", "system", "authority.pem";
+    /// A PEM file with a certificate for servers that ask for one.
+    CERT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
+        "cert", "none", "gateway.pem";
+    /// A PEM file with the private key of `cert`.
+    KEY: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
+        "key", "none", "gateway.key";
+}
+
+fn parse_file_path(text: &str) -> Parsed<PathBuf> {
+    let path = PathBuf::from(text);
+    if path.file_name().is_none() || text.contains('\0') || text.ends_with('/') {
+        return Err(ValueError::new(codes::SNAPSHOT, format!("`{text}` is not the path of a file")));
+    }
+    Ok(path)
+}
+
+/// Parses the prefix of all keys in Redis. Braces are refused, because a Cluster would take them for a hash tag.
+fn parse_key_prefix(text: &str) -> Parsed<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+    if text.is_empty() || text.len() > PREFIX_MAX || !text.bytes().all(plain) {
+        let message = format!("`{text}` cannot be a prefix of keys");
+        let help = "use up to 32 letters, digits, `.`, `_`, `:` and `-`";
+        return Err(ValueError::new(codes::NAME, message).with_help(help));
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,292 @@
+//! The annotations of ingress-nginx that limit, deny, or change how a service is called.
+
+use super::object::{IngressObject, IngressPath, PathKindOfIngress};
+use crate::gateway_file::{NamedLimitPlan, PlannedField};
+use crate::networks::parse_range;
+use crate::nginx::regex_check::translate_pattern;
+use crate::yaml_text::{flow_map, one_or_list, quote, write_rate};
+use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
+
+const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+
+/// What the annotations of an Ingress give to all of its paths.
+#[derive(Debug, Default)]
+pub(super) struct IngressRules {
+    pub limits: Vec<NamedLimitPlan>,
+    pub location_fields: Vec<PlannedField>,
+    pub upstream_fields: Vec<PlannedField>,
+    /// A check that the gateway does not make refuses everyone.
+    pub is_closed: bool,
+    /// The same for the paths that other objects have at its hosts.
+    pub closes_hosts: bool,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    use_regex: bool,
+    rewrite_target: Option<String>,
+}
+
+/// Annotations that change other things than limits and access.
+const HARMLESS: &str = "\
+    ssl-redirect proxy-buffering proxy-buffer-size proxy-buffers-number \
+    proxy-request-buffering proxy-http-version proxy-max-temp-file-size proxy-busy-buffers-size \
+    enable-access-log enable-rewrite-log enable-opentracing enable-opentelemetry service-upstream affinity \
+    affinity-mode upstream-hash-by upstream-vhost load-balance enable-cors connection-proxy-header \
+    x-forwarded-prefix preserve-trailing-slash http2-push-preload ssl-ciphers ssl-prefer-server-ciphers \
+    client-body-buffer-size proxy-send-timeout default-backend permanent-redirect-code \
+    temporal-redirect-code custom-headers backend-protocol";
+
+/// Annotations that change answers or limits of no more than some requests, and close nothing.
+const OPEN: &str = "rewrite-target app-root from-to-www-redirect force-ssl-redirect server-alias proxy-body-size \
+                    custom-http-errors";
+
+/// Beginnings of such names. What belongs to a check says nothing without it.
+const FAMILIES: [&str; 7] = [
+    "auth-",
+    "cors-",
+    "proxy-cookie-",
+    "proxy-next-upstream",
+    "proxy-redirect-",
+    "proxy-ssl-",
+    "session-cookie-",
+];
+
+/// The numbers of the annotations that belong together.
+#[derive(Default)]
+struct AnnotatedLimits {
+    per_second: Option<(ImportedLine, u64)>,
+    per_minute: Option<(ImportedLine, u64)>,
+    multiplier: u64,
+    connections: Option<(ImportedLine, u64)>,
+    rate_kib: Option<(ImportedLine, u64)>,
+    rate_after_kib: u64,
+    exempt: Vec<String>,
+}
+
+pub(super) fn read_rules(
+    object: &IngressObject,
+    report: &mut ImportReport,
+) -> Result<IngressRules, ImportFault> {
+    let mut numbers = AnnotatedLimits { multiplier: 5, ..AnnotatedLimits::default() };
+    let mut rules = IngressRules {
+        upstream_fields: vec![PlannedField::new("eject", "none", "the service chooses among its pods")],
+        scheme: "http",
+        ..IngressRules::default()
+    };
+    let (mut access, mut times) = (Vec::new(), Vec::new());
+    for (at, key, value) in &object.annotations {
+        let Some(name) = key.strip_prefix(PREFIX) else {
+            report.skips(at, key, "it is no annotation of ingress-nginx");
+            continue;
+        };
+        let number = || {
+            let number = value.trim().parse::<u64>().ok().filter(|number| *number <= 1_000_000_000);
+            number.ok_or_else(|| ImportFault::new(at, format!("`{value}` is not a number")))
+        };
+        let positive = |number: u64| (number > 0).then(|| (at.clone(), number));
+        match name {
+            "limit-rps" => numbers.per_second = positive(number()?),
+            "limit-rpm" => numbers.per_minute = positive(number()?),
+            "limit-burst-multiplier" => numbers.multiplier = number()?.max(1),
+            "limit-connections" => numbers.connections = positive(number()?),
+            "limit-rate" => numbers.rate_kib = positive(number()?),
+            "limit-rate-after" => numbers.rate_after_kib = number()?,
+            "limit-whitelist" | "limit-allowlist" => numbers.exempt = read_networks(at, value)?,
+            "whitelist-source-range" | "allowlist-source-range" => {
+                access.push(("allow".to_owned(), one_or_list(&read_networks(at, value)?)));
+            }
+            "denylist-source-range" => {
+                access.push(("deny".to_owned(), one_or_list(&read_networks(at, value)?)))
+            }
+            "proxy-connect-timeout" => times.push(("connect".to_owned(), format!("{}s", number()?.max(1)))),
+            "proxy-read-timeout" => {
+                let seconds = number()?.max(1);
+                times.extend(["response", "body"].map(|field| (field.to_owned(), format!("{seconds}s"))));
+            }
+            "rewrite-target" if object.paths.iter().all(|path| path.path == *value) => {}
+            "use-regex" => rules.use_regex = value == "true",
+            "backend-protocol" => read_protocol(at, key, value, &mut rules, report),
+            _ => {
+                skip_annotation(at, key, name, value, &mut rules, report);
+                continue;
+            }
+        }
+        if name != "backend-protocol" {
+            report.exact(at, &format!("{key}: {value}"), "");
+        }
+    }
+    if !access.is_empty() {
+        rules.location_fields.push(PlannedField::new("access", flow_map(&access), ""));
+    }
+    if !times.is_empty() {
+        rules.upstream_fields.push(PlannedField::new("timeouts", flow_map(&times), ""));
+    }
+    build_limits(object, &numbers, &mut rules, report);
+    if !access.is_empty() && !rules.limits.is_empty() {
+        let says =
+            "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
+        report.differs(&object.at, &format!("Ingress {}", object.name), "", says);
+    }
+    Ok(rules)
+}
+
+fn skip_annotation(
+    at: &ImportedLine,
+    key: &str,
+    name: &str,
+    value: &str,
+    rules: &mut IngressRules,
+    report: &mut ImportReport,
+) {
+    let text = format!("{key}: {value}");
+    if matches!(name, "auth-type" | "auth-url" | "auth-tls-secret") && !value.is_empty() {
+        let says = "its paths answer 403: the gateway makes no such check; let the services make it, or tokens \
+                    (account.jwt)";
+        report.add(FindingKind::Closed, at, &text, says.to_owned());
+        rules.is_closed = true;
+        return;
+    }
+    if name == "rewrite-target" {
+        rules.rewrite_target = Some(value.to_owned());
+    }
+    if matches!(name, "permanent-redirect" | "temporal-redirect") {
+        let says = "its paths answer 403: write the redirect into the field `redirect`";
+        report.add(FindingKind::Closed, at, &text, says.to_owned());
+        rules.is_closed = true;
+    } else if HARMLESS.split(' ').any(|known| known == name)
+        || FAMILIES.iter().any(|family| name.starts_with(family))
+    {
+        report.skips(at, &text, "it neither limits nor denies; write its field by hand if you need it");
+    } else if OPEN.split(' ').any(|known| known == name) || name.starts_with("canary") || value == "false" {
+        report.loses(at, &text, "it is not translated: the services get their requests as they are");
+    } else {
+        let says = "its paths answer 403: it is not translated, and may limit or deny";
+        report.add(FindingKind::Closed, at, &text, says.to_owned());
+        rules.is_closed = true;
+        rules.closes_hosts |= name == "server-snippet";
+    }
+}
+
+fn read_protocol(
+    at: &ImportedLine,
+    key: &str,
+    value: &str,
+    rules: &mut IngressRules,
+    report: &mut ImportReport,
+) {
+    match value.to_ascii_uppercase().as_str() {
+        "HTTP" => {}
+        "HTTPS" | "GRPCS" => {
+            rules.scheme = "https";
+            rules.upstream_fields.push(PlannedField::new("tls", "{ verify: false }", "as in ingress-nginx"));
+        }
+        "GRPC" => {}
+        _ => return report.skips(at, &format!("{key}: {value}"), "the gateway speaks HTTP to servers"),
+    }
+    if value.to_ascii_uppercase().starts_with("GRPC") {
+        rules.upstream_fields.push(PlannedField::new("protocol", "http2", ""));
+    }
+    report.exact(at, &format!("{key}: {value}"), "");
+}
+
+fn read_networks(at: &ImportedLine, value: &str) -> Result<Vec<String>, ImportFault> {
+    let mut nets = Vec::new();
+    for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        let found = parse_range(text).filter(|_| !text.contains('-'));
+        let found =
+            found.ok_or_else(|| ImportFault::new(at, format!("`{text}` is not an address or network")))?;
+        nets.extend(found.iter().map(|net| quote(&net.to_string())));
+    }
+    if nets.is_empty() {
+        return Err(ImportFault::new(at, "the list of networks is empty"));
+    }
+    Ok(nets)
+}
+
+/// The limits of ingress-nginx: `burst=N·multiplier nodelay`, counted by address, refused with 503.
+fn build_limits(
+    object: &IngressObject,
+    numbers: &AnnotatedLimits,
+    rules: &mut IngressRules,
+    report: &mut ImportReport,
+) {
+    let base: String = format!("{}-{}", object.namespace, object.name).chars().take(48).collect();
+    let finish = |name: &str, at: &ImportedLine, mut fields: Vec<PlannedField>| {
+        if !numbers.exempt.is_empty() {
+            fields.push(PlannedField::new("bypass", one_or_list(&numbers.exempt), ""));
+        }
+        NamedLimitPlan { name: format!("{base}-{name}"), fields, source: at.clone() }
+    };
+    let rates = [(&numbers.per_second, "rps", 1000), (&numbers.per_minute, "rpm", 60_000)];
+    for (number, name, divisor) in rates {
+        let Some((at, number)) = number else { continue };
+        // ingress-nginx hands the number to nginx, which counts in thousandths of a request per second.
+        let thousandths = number.saturating_mul(1_000_000) / divisor;
+        let burst = number.saturating_mul(numbers.multiplier).saturating_add(1);
+        let fields = vec![
+            PlannedField::new("key", "ip", ""),
+            PlannedField::new("algorithm", "token_bucket", ""),
+            PlannedField::new(
+                "rate",
+                write_rate(thousandths),
+                format!("{number} per {}", if divisor == 1000 { "second" } else { "minute" }),
+            ),
+            PlannedField::new(
+                "burst",
+                burst.to_string(),
+                format!("{number} times {}, and the first request", numbers.multiplier),
+            ),
+            PlannedField::new(
+                "on_reject",
+                "{ status: 503 }",
+                "limit-req-status-code of the ConfigMap, by default 503",
+            ),
+        ];
+        rules.limits.push(finish(name, at, fields));
+    }
+    if let Some((at, number)) = &numbers.connections {
+        let fields = vec![
+            PlannedField::new("key", "ip", ""),
+            PlannedField::new("algorithm", "concurrency", ""),
+            PlannedField::new("max_concurrent", number.to_string(), ""),
+        ];
+        rules.limits.push(finish("connections", at, fields));
+        if rules.limits.len() > 1 {
+            let says =
+                "a request that it refuses is not charged to the rates of its chain, as it is in nginx";
+            report.differs(at, &format!("{PREFIX}limit-connections"), "", says);
+        }
+    }
+    if let Some((at, kib)) = &numbers.rate_kib {
+        let burst = numbers.rate_after_kib.max(*kib / 10).max(1);
+        let value = format!("{{ rate: {kib}KiB/s, burst: {burst}KiB }}");
+        rules.location_fields.push(PlannedField::new("bandwidth", value, ""));
+        let says = "bandwidth: the pace of all responses to a client together, not of each one";
+        report.differs(at, &format!("{PREFIX}limit-rate"), "", says);
+    }
+}
+
+impl IngressRules {
+    /// Whether ingress-nginx matches all paths of the host by expressions because of this one.
+    pub fn makes_expressions(&self, path: &IngressPath) -> bool {
+        self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)
+    }
+
+    /// The paths of gateway.yaml, as ingress-nginx writes them for nginx; `by_regex`: as expressions.
+    pub fn write_paths(&self, path: &IngressPath, by_regex: bool) -> Vec<String> {
+        let text = path.path.as_str();
+        let folder = text.trim_end_matches('/');
+        let is_folder = path.kind == PathKindOfIngress::Prefix && !folder.is_empty();
+        if by_regex {
+            let write = |text: &str| format!("~* {}", translate_pattern(&format!("^{text}"), true));
+            return match is_folder && !self.makes_expressions(path) {
+                true => vec![write(&format!("{folder}/")), write(folder)],
+                false => vec![write(text)],
+            };
+        }
+        match path.kind {
+            PathKindOfIngress::Exact => vec![format!("= {text}")],
+            _ if is_folder => vec![format!("= {folder}"), format!("{folder}/")],
+            _ => vec![text.to_owned()],
+        }
+    }
+}

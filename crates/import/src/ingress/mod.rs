@@ -1,0 +1,173 @@
+//! Ingress objects with the annotations of ingress-nginx.
+//!
+//! An Ingress names hosts, paths and services; annotations of the prefix `nginx.ingress.kubernetes.io/` limit all of
+//! its paths together.
+
+mod annotations;
+mod object;
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use super::gateway_file::{GatewayFile, LocationPlan, PlannedField, UpstreamPlan, close_fields};
+use super::nginx::regex_check::is_usable_path;
+use super::source::SourceText;
+use super::yaml_text::{one_or_list, quote};
+use super::{ImportFault, ImportReport};
+use annotations::{IngressRules, read_rules};
+use object::{IngressObject, IngressPath, PathKindOfIngress, PortRef, ServiceTable, read_objects};
+
+/// Imports the Ingress objects of a file; its services name the ports.
+pub(super) fn import_ingress(source: &SourceText) -> Result<(GatewayFile, ImportReport), ImportFault> {
+    let mut report = ImportReport::default();
+    let (objects, services) = read_objects(&source.text, &source.name, &mut report)?;
+    if objects.is_empty() {
+        return Err(ImportFault::new(&source.start(), "there is no Ingress to import"));
+    }
+    let note = "ingress-nginx counts each IPv6 address by itself";
+    let mut file =
+        GatewayFile { server: vec![PlannedField::new("ipv6_prefix", "128", note)], ..GatewayFile::default() };
+    let (mut paths, mut regex_hosts, mut closed_hosts) = (Vec::new(), HashSet::new(), HashSet::new());
+    for object in &objects {
+        let rules = Rc::new(read_rules(object, &mut report)?);
+        file.limits.extend(rules.limits.iter().cloned());
+        note_object(object, &mut file, &mut report);
+        for path in &object.paths {
+            regex_hosts.extend(rules.makes_expressions(path).then_some(&path.host));
+            closed_hosts.extend(rules.closes_hosts.then_some(&path.host));
+            paths.push((object, rules.clone(), path));
+        }
+    }
+    // ingress-nginx tries the expressions of a host by their lengths; an exact path is not that of a prefix, too.
+    paths.sort_by_key(|(_, _, IngressPath { host, path, kind, .. })| {
+        let text = if regex_hosts.contains(host) { path.as_str() } else { "" };
+        (Reverse((text.len(), text)), *kind != PathKindOfIngress::Exact)
+    });
+    for (object, rules, path) in paths {
+        let by_regex = regex_hosts.contains(&path.host);
+        let is_closed = rules.is_closed || closed_hosts.contains(&path.host);
+        add_path((object, path, by_regex, is_closed), &rules, &services, &mut file, &mut report)?;
+    }
+    close_hosts(&mut file);
+    Ok((file, report))
+}
+
+/// A host answers 404 for its other paths, even if another Ingress is for any host.
+fn close_hosts(file: &mut GatewayFile) {
+    if !file.locations.iter().any(|location| location.hosts.is_empty()) {
+        return;
+    }
+    let mut hosts: Vec<Vec<String>> = file.locations.iter().map(|location| location.hosts.clone()).collect();
+    hosts.sort();
+    hosts.dedup();
+    for hosts in hosts.into_iter().filter(|hosts| !hosts.is_empty()) {
+        if !file.locations.iter().any(|location| location.hosts == hosts && location.path == "/") {
+            let fields = vec![PlannedField::new("respond", "{ status: 404 }", "")];
+            file.locations.push(LocationPlan {
+                path: "/".to_owned(),
+                hosts,
+                fields,
+                ..LocationPlan::default()
+            });
+        }
+    }
+}
+
+fn note_object(object: &IngressObject, file: &mut GatewayFile, report: &mut ImportReport) {
+    let stays =
+        object.annotations.iter().any(|(_, key, value)| key.ends_with("/ssl-redirect") && value == "false");
+    for (at, secret) in &object.tls {
+        let says = "write the certificate into the field listen[].tls: a Secret is not a file";
+        match stays {
+            true => report.skips(at, &format!("tls {secret}"), says),
+            false => {
+                report.loses(at, &format!("tls {secret}"), format!("HTTP is not redirected to HTTPS; {says}"))
+            }
+        }
+    }
+    if let Some(first) = object.paths.first() {
+        let lines = object.annotations.iter().map(|(at, ..)| (at.clone(), first.at.clone()));
+        file.places.extend(lines);
+    }
+}
+
+fn add_path(
+    (object, path, by_regex, is_closed): (&IngressObject, &IngressPath, bool, bool),
+    rules: &IngressRules,
+    services: &ServiceTable,
+    file: &mut GatewayFile,
+    report: &mut ImportReport,
+) -> Result<(), ImportFault> {
+    let upstream = add_upstream(object, path, services, rules, file, report)?;
+    for written in rules.write_paths(path, by_regex) {
+        is_usable_path(&written).map_err(|why| ImportFault::new(&path.at, why))?;
+        let hosts: Vec<String> = path.host.clone().into_iter().collect();
+        let same = |known: &LocationPlan| known.path == written && known.hosts == hosts;
+        if file.locations.iter().any(same) {
+            let says = "an earlier Ingress has the same host and path and wins";
+            report.differs(&path.at, &format!("path {}", path.path), "", says);
+            continue;
+        }
+        let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
+        if is_closed {
+            fields = close_fields(fields);
+        }
+        if !rules.limits.is_empty() {
+            let names: Vec<String> = rules.limits.iter().map(|limit| quote(&limit.name)).collect();
+            fields.push(PlannedField::new("limits", one_or_list(&names), ""));
+        }
+        fields.extend(rules.location_fields.iter().cloned());
+        let plan = LocationPlan {
+            path: written,
+            hosts,
+            fields,
+            source: Some(path.at.clone()),
+            ..LocationPlan::default()
+        };
+        file.locations.push(plan);
+    }
+    report.exact(&path.at, &format!("path {}", path.path), format!("upstream {upstream}"));
+    Ok(())
+}
+
+/// The upstream of a path's service; one for each service, port and set of times.
+fn add_upstream(
+    object: &IngressObject,
+    path: &IngressPath,
+    services: &ServiceTable,
+    rules: &IngressRules,
+    file: &mut GatewayFile,
+    report: &mut ImportReport,
+) -> Result<String, ImportFault> {
+    let port = match &path.port {
+        PortRef::Number(port) => *port,
+        PortRef::Name(name) => {
+            services.find_port(&object.namespace, &path.service, name).unwrap_or_else(|| {
+                let says = format!("the file has no Service with the port `{name}`; 80 is written");
+                report.differs(&path.at, &format!("service {}", path.service), "", says);
+                80
+            })
+        }
+    };
+    let address = format!("{}.{}.svc.cluster.local:{port}", path.service, object.namespace);
+    let server = format!("{}://{address}", rules.scheme);
+    sluicegate_model::value::server_url::parse_server(&server)
+        .map_err(|error| ImportFault::new(&path.at, format!("`{address}`: {}", error.message)))?;
+    let base: String = format!("{}-{}-{port}", object.namespace, path.service).chars().take(56).collect();
+    let servers = vec![quote(&server)];
+    let numbered = (2..).map(|number: usize| format!("{base}-{number}"));
+    for name in std::iter::once(base.clone()).chain(numbered) {
+        match file.upstreams.iter().find(|plan| plan.name == name) {
+            Some(plan) if plan.servers == servers && plan.fields == rules.upstream_fields => return Ok(name),
+            Some(_) => {}
+            None => {
+                let fields = rules.upstream_fields.clone();
+                let source = path.at.clone();
+                file.upstreams.push(UpstreamPlan { name: name.clone(), servers, fields, source });
+                return Ok(name);
+            }
+        }
+    }
+    Ok(base)
+}

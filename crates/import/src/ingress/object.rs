@@ -1,0 +1,254 @@
+//! Ingress and Service objects of a file with one or several YAML documents.
+
+use std::collections::HashMap;
+
+use crate::{ImportFault, ImportReport, ImportedLine};
+use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent, parse_document};
+
+/// An Ingress.
+#[derive(Debug)]
+pub(super) struct IngressObject {
+    pub name: String,
+    pub namespace: String,
+    pub at: ImportedLine,
+    /// Keys and values with their lines.
+    pub annotations: Vec<(ImportedLine, String, String)>,
+    pub paths: Vec<IngressPath>,
+    /// The secrets of `tls`.
+    pub tls: Vec<(ImportedLine, String)>,
+}
+
+/// A path and the service that it leads to.
+#[derive(Debug)]
+pub(super) struct IngressPath {
+    pub at: ImportedLine,
+    pub host: Option<String>,
+    pub path: String,
+    pub kind: PathKindOfIngress,
+    pub service: String,
+    pub port: PortRef,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PathKindOfIngress {
+    Exact,
+    Prefix,
+    ImplementationSpecific,
+}
+
+#[derive(Debug)]
+pub(super) enum PortRef {
+    Number(u16),
+    Name(String),
+}
+
+/// The named ports of services.
+#[derive(Debug, Default)]
+pub(super) struct ServiceTable {
+    ports: HashMap<(String, String, String), u16>,
+}
+
+impl ServiceTable {
+    pub fn find_port(&self, namespace: &str, service: &str, port: &str) -> Option<u16> {
+        self.ports.get(&(namespace.to_owned(), service.to_owned(), port.to_owned())).copied()
+    }
+}
+
+/// A node and the first line of its document.
+#[derive(Clone, Copy)]
+struct Place<'n> {
+    node: &'n Node,
+    offset: usize,
+    file: &'n str,
+}
+
+impl<'n> Place<'n> {
+    fn at(&self) -> ImportedLine {
+        ImportedLine { file: self.file.to_owned(), line: self.offset + self.node.position.line }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&'n MapKey, Place<'n>)> + use<'n> {
+        let Place { node, offset, file } = *self;
+        let entries = match &node.content {
+            NodeContent::Map(entries) => entries.as_slice(),
+            _ => &[],
+        };
+        entries.iter().map(move |(key, node)| (key, Place { node, offset, file }))
+    }
+
+    fn field(&self, name: &str) -> Option<Place<'n>> {
+        self.entries().find(|(key, _)| key.name == name).map(|(_, place)| place)
+    }
+
+    fn items(&self) -> impl Iterator<Item = Place<'n>> + use<'n> {
+        let Place { node, offset, file } = *self;
+        let items = match &node.content {
+            NodeContent::List(items) => items.as_slice(),
+            _ => &[],
+        };
+        items.iter().map(move |node| Place { node, offset, file })
+    }
+
+    fn text(&self) -> Option<&'n str> {
+        match &self.node.content {
+            NodeContent::Text(text) => Some(&text.written),
+            _ => None,
+        }
+    }
+
+    fn text_of(&self, name: &str) -> Option<&'n str> {
+        self.field(name)?.text()
+    }
+}
+
+/// The documents of a text, each with the number of lines before it.
+fn split_documents(text: &str) -> Vec<(usize, String)> {
+    let (mut documents, mut current, mut start) = (Vec::new(), String::new(), 0);
+    for (index, line) in text.lines().enumerate() {
+        if line == "---" || line.starts_with("--- ") || line.starts_with("---\t") || line == "..." {
+            documents.push((start, std::mem::take(&mut current)));
+            start = index + 1;
+            continue;
+        }
+        current.push_str(line);
+        current.push('\n');
+    }
+    documents.push((start, current));
+    let is_empty =
+        |text: &str| text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
+    documents.retain(|(_, text)| !is_empty(text));
+    documents
+}
+
+/// The Ingress objects and the services of a file.
+pub(super) fn read_objects(
+    text: &str,
+    file: &str,
+    report: &mut ImportReport,
+) -> Result<(Vec<IngressObject>, ServiceTable), ImportFault> {
+    let (mut objects, mut services) = (Vec::new(), ServiceTable::default());
+    for (offset, document) in split_documents(text) {
+        let node = parse_document(&document).map_err(|(position, error)| {
+            let at = ImportedLine { file: file.to_owned(), line: offset + position.line };
+            ImportFault::new(&at, error.message).with_column(position.column)
+        })?;
+        let place = Place { node: &node, offset, file };
+        let items: Vec<Place<'_>> = match place.text_of("kind") {
+            Some("List" | "IngressList") => {
+                place.field("items").map(|items| items.items().collect()).unwrap_or_default()
+            }
+            _ => vec![place],
+        };
+        for item in items {
+            match item.text_of("kind") {
+                Some("Ingress") => objects.push(read_ingress(item)?),
+                Some("Service") => read_service(item, &mut services),
+                Some(kind) => report.skips(&item.at(), kind, "only Ingress and Service objects are read"),
+                None => {
+                    return Err(ImportFault::new(
+                        &item.at(),
+                        "this is no Kubernetes object: it has no `kind`",
+                    ));
+                }
+            }
+        }
+    }
+    Ok((objects, services))
+}
+
+fn name_and_namespace(object: Place<'_>) -> (String, String) {
+    let metadata = object.field("metadata");
+    let text = |name: &str| metadata.and_then(|metadata| metadata.text_of(name)).map(str::to_owned);
+    (
+        text("name").unwrap_or_else(|| "ingress".to_owned()),
+        text("namespace").unwrap_or_else(|| "default".to_owned()),
+    )
+}
+
+fn read_service(object: Place<'_>, services: &mut ServiceTable) {
+    let (name, namespace) = name_and_namespace(object);
+    let ports = object.field("spec").and_then(|spec| spec.field("ports"));
+    for port in ports.iter().flat_map(Place::items) {
+        if let (Some(port_name), Some(Ok(number))) =
+            (port.text_of("name"), port.text_of("port").map(str::parse))
+        {
+            services.ports.insert((namespace.clone(), name.clone(), port_name.to_owned()), number);
+        }
+    }
+}
+
+fn read_ingress(object: Place<'_>) -> Result<IngressObject, ImportFault> {
+    let (name, namespace) = name_and_namespace(object);
+    let mut found = IngressObject {
+        name,
+        namespace,
+        at: object.at(),
+        annotations: Vec::new(),
+        paths: Vec::new(),
+        tls: Vec::new(),
+    };
+    let annotations = object.field("metadata").and_then(|metadata| metadata.field("annotations"));
+    for (key, value) in annotations.iter().flat_map(Place::entries) {
+        let at = ImportedLine { file: value.file.to_owned(), line: value.offset + key.position.line };
+        let Some(text) = value.text() else {
+            return Err(ImportFault::new(&at, format!("the annotation `{}` is no text", key.name)));
+        };
+        found.annotations.push((at, key.name.clone(), text.to_owned()));
+    }
+    let spec =
+        object.field("spec").ok_or_else(|| ImportFault::new(&object.at(), "the Ingress has no `spec`"))?;
+    for tls in spec.field("tls").iter().flat_map(Place::items) {
+        found.tls.push((tls.at(), tls.text_of("secretName").unwrap_or_default().to_owned()));
+    }
+    for rule in spec.field("rules").iter().flat_map(Place::items) {
+        let host = rule.text_of("host").filter(|host| !host.is_empty()).map(str::to_owned);
+        for path in rule.field("http").and_then(|http| http.field("paths")).iter().flat_map(Place::items) {
+            found.paths.push(read_path(path, host.clone())?);
+        }
+    }
+    if let Some(backend) = spec.field("defaultBackend") {
+        let (service, port) = read_backend(backend)?;
+        let kind = PathKindOfIngress::ImplementationSpecific;
+        found.paths.push(IngressPath {
+            at: backend.at(),
+            host: None,
+            path: "/".to_owned(),
+            kind,
+            service,
+            port,
+        });
+    }
+    Ok(found)
+}
+
+fn read_path(path: Place<'_>, host: Option<String>) -> Result<IngressPath, ImportFault> {
+    let kind = match path.text_of("pathType") {
+        Some("Exact") => PathKindOfIngress::Exact,
+        Some("Prefix") => PathKindOfIngress::Prefix,
+        Some("ImplementationSpecific") | None => PathKindOfIngress::ImplementationSpecific,
+        Some(other) => return Err(ImportFault::new(&path.at(), format!("`{other}` is no pathType"))),
+    };
+    let backend =
+        path.field("backend").ok_or_else(|| ImportFault::new(&path.at(), "the path has no `backend`"))?;
+    let (service, port) = read_backend(backend)?;
+    let text = path.text_of("path").filter(|text| !text.is_empty()).unwrap_or("/").to_owned();
+    if !text.starts_with('/') {
+        return Err(ImportFault::new(&path.at(), format!("the path `{text}` does not start with /")));
+    }
+    Ok(IngressPath { at: path.at(), host, path: text, kind, service, port })
+}
+
+/// The service and its port, in the form of networking.k8s.io/v1 or the one before.
+fn read_backend(backend: Place<'_>) -> Result<(String, PortRef), ImportFault> {
+    let wrong = || ImportFault::new(&backend.at(), "the backend names no service with a port");
+    let (name, port) = match backend.field("service") {
+        Some(service) => {
+            let port = service.field("port").ok_or_else(wrong)?;
+            (service.text_of("name"), port.text_of("number").or(port.text_of("name")))
+        }
+        None => (backend.text_of("serviceName"), backend.text_of("servicePort")),
+    };
+    let (name, port) = (name.ok_or_else(wrong)?, port.ok_or_else(wrong)?);
+    let port = port.parse().map_or_else(|_| PortRef::Name(port.to_owned()), PortRef::Number);
+    Ok((name.to_owned(), port))
+}

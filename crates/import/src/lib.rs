@@ -1,0 +1,232 @@
+//! `import`: writes a gateway.yaml from the configuration of another proxy, with a report of what became of each line.
+//!
+//! A reader ([`nginx`], [`ingress`], [`ratelimit`]) fills a [`gateway_file::GatewayFile`] and a
+//! [`report::ImportReport`]. What limits or denies and cannot be translated is listed as lost, never left out silently.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
+mod chain_plan;
+mod gateway_file;
+mod gateway_yaml;
+mod ingress;
+mod networks;
+mod nginx;
+mod ratelimit;
+mod report;
+mod source;
+mod yaml_text;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use gateway_file::GatewayFile;
+use sluicegate_config as config;
+use sluicegate_config::yaml::tree::{Node, parse_document};
+use sluicegate_model::codes;
+use sluicegate_model::diagnostics::problem::Problem;
+use source::SourceText;
+
+pub use report::{FindingKind, ImportFinding, ImportReport};
+
+/// A written configuration and what became of the lines it was made from.
+#[derive(Debug)]
+pub struct Imported {
+    /// The text of gateway.yaml.
+    pub yaml: String,
+    pub report: ImportReport,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ImportedLine {
+    pub file: String,
+    pub line: usize,
+}
+
+impl fmt::Display for ImportedLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A file that is not understood, with the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportFault {
+    pub at: ImportedLine,
+    /// Of YAML, counted in characters from 1.
+    pub column: Option<usize>,
+    pub message: String,
+}
+
+impl ImportFault {
+    fn new(at: &ImportedLine, message: impl Into<String>) -> ImportFault {
+        ImportFault { at: at.clone(), column: None, message: message.into() }
+    }
+
+    fn with_column(self, column: usize) -> ImportFault {
+        ImportFault { column: Some(column), ..self }
+    }
+}
+
+impl fmt::Display for ImportFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.column {
+            Some(column) => write!(f, "{}:{column}: {}", self.at, self.message),
+            None => write!(f, "{}: {}", self.at, self.message),
+        }
+    }
+}
+
+/// Imports one file, as [`import_files`] does.
+///
+/// # Errors
+/// The first place that is not understood.
+pub fn import_file(path: &Path) -> Result<Imported, ImportFault> {
+    import_files(&[path.to_path_buf()])
+}
+
+/// Imports an nginx.conf, or YAML or JSON: Ingress objects, or files of envoyproxy/ratelimit, of which there may be
+/// several, in folders, too. `-` is YAML from stdin.
+///
+/// # Errors
+/// The first place that is not understood.
+pub fn import_files(paths: &[PathBuf]) -> Result<Imported, ImportFault> {
+    let mut files = Vec::new();
+    for path in paths {
+        files.extend(source::list_files(path)?);
+    }
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let first = files.first().map_or(Path::new(""), PathBuf::as_path);
+    let (mut file, mut report) = match files.as_slice() {
+        [one] if !source::is_yaml(one) => nginx::import_nginx(one)?,
+        files => import_yaml(files)?,
+    };
+    let yaml = loop {
+        report.sort_findings();
+        let yaml = gateway_yaml::write_yaml(&file, &report, &shown.join(" "));
+        let problems = check_yaml(&yaml, first, &mut report)?;
+        let Some((at, problem)) = problems.first() else { break yaml };
+        // The last one first, so that the places of the others stay.
+        let alike = problems.iter().rev().filter(|(_, other)| other.message == problem.message);
+        let left = alike.filter_map(|(_, other)| leave_out_listener(&mut file, other, &mut report)).count();
+        if left == 0 {
+            let message =
+                format!("cannot be written as gateway.yaml: {}: {}", problem.field, problem.message);
+            return Err(ImportFault::new(at, message));
+        }
+    };
+    report.sort_findings();
+    Ok(Imported { yaml, report })
+}
+
+/// A document of YAML by what is in it.
+enum YamlKind {
+    Ratelimit(Node),
+    /// Or something else, of which the reader of Ingress objects says what it is.
+    Ingress,
+}
+
+fn import_yaml(paths: &[PathBuf]) -> Result<(GatewayFile, ImportReport), ImportFault> {
+    let (mut files, mut bytes) = (Vec::new(), 0);
+    for path in paths {
+        let source = SourceText::read(path)?;
+        bytes += source.text.len() as u64;
+        if bytes > source::FILE_BYTES_MAX {
+            return Err(ImportFault::new(&source.start(), "with it, the files are larger than 8 MiB"));
+        }
+        match find_kind(&source)? {
+            YamlKind::Ratelimit(root) => files.push((source, root)),
+            YamlKind::Ingress if paths.len() == 1 => return ingress::import_ingress(&source),
+            YamlKind::Ingress => {
+                let message = "of several files, each must be one of envoyproxy/ratelimit, with a `domain`";
+                return Err(ImportFault::new(&source.start(), message));
+            }
+        }
+    }
+    ratelimit::import_ratelimit(&files)
+}
+
+fn find_kind(source: &SourceText) -> Result<YamlKind, ImportFault> {
+    match parse_document(&source.text) {
+        Ok(root) if ratelimit::is_ratelimit(&root) => Ok(YamlKind::Ratelimit(root)),
+        Err((position, error)) if ratelimit::is_meant_as_ratelimit(&source.text) => {
+            let at = ImportedLine { file: source.name.clone(), line: position.line };
+            Err(ImportFault::new(&at, error.message).with_column(position.column))
+        }
+        _ => Ok(YamlKind::Ingress),
+    }
+}
+
+/// Takes the listener of a problem out of the file, if one is at fault.
+fn leave_out_listener(file: &mut GatewayFile, problem: &Problem, report: &mut ImportReport) -> Option<()> {
+    /// Where locations can be tried whose only listener is left out.
+    const INSTEAD: &str = "127.0.0.1:8080";
+    let place: usize = problem.field.strip_prefix("listen[")?.split_once(']')?.0.parse().ok()?;
+    let source = file.listen.get(place)?.source.clone()?;
+    let why = problem.suggestion.iter().fold(problem.message.clone(), |why, more| format!("{why}; {more}"));
+    let says = format!("the listener is left out: {why}");
+    let is_only = file.listen.len() == 1;
+    let listen = &mut file.listen[place];
+    let address = std::mem::replace(&mut listen.address, INSTEAD.to_owned());
+    // Who presents no certificate must not come in by another way.
+    if is_only && (address == INSTEAD || listen.fields.iter().any(|field| field.value.contains("client_ca")))
+    {
+        return None;
+    }
+    report.loses(&source, &format!("listen {address}"), says);
+    file.places.remove(&source);
+    if is_only {
+        listen.fields.clear();
+        return Some(());
+    }
+    let gone = file.listen.remove(place).name;
+    file.locations.retain_mut(|location| {
+        let was_bound = !location.listeners.is_empty();
+        location.listeners.retain(|name| *name != gone);
+        !was_bound || !location.listeners.is_empty()
+    });
+    Some(())
+}
+
+/// The gateway's own check: the problems and their sources. Files that it cannot read here may exist where the
+/// gateway will run.
+fn check_yaml(
+    yaml: &str,
+    path: &Path,
+    report: &mut ImportReport,
+) -> Result<Vec<(ImportedLine, Problem)>, ImportFault> {
+    if yaml.len() as u64 > config::FILE_MAX {
+        let at = ImportedLine { file: path.display().to_string(), line: 1 };
+        let message =
+            format!("the gateway.yaml has {} bytes, more than the 1 MiB that the gateway reads", yaml.len());
+        return Err(ImportFault::new(&at, message));
+    }
+    let Err(found) = config::parse(yaml, &path.display().to_string()) else { return Ok(Vec::new()) };
+    let (missing, wrong): (Vec<_>, Vec<_>) =
+        found.problems.into_iter().partition(|problem| problem.code == codes::UNREADABLE);
+    let lines: Vec<&str> = yaml.lines().collect();
+    if !wrong.is_empty() {
+        let sourced = |problem: Problem| (find_source(&lines, problem.line, path), problem);
+        return Ok(wrong.into_iter().map(sourced).collect());
+    }
+    for problem in missing {
+        let at = find_source(&lines, problem.line, path);
+        report.differs(
+            &at,
+            &problem.field,
+            "",
+            format!("{}; the gateway needs it at its start", problem.message),
+        );
+    }
+    Ok(Vec::new())
+}
+
+/// The source that a comment at or above the line of the written file names.
+fn find_source(lines: &[&str], line: usize, path: &Path) -> ImportedLine {
+    let named = lines[..line.min(lines.len())].iter().rev().find_map(|line| {
+        let (file, number) = line.rsplit_once("# ")?.1.split(',').next()?.rsplit_once(':')?;
+        Some(ImportedLine { file: file.to_owned(), line: number.trim().parse().ok()? })
+    });
+    named.unwrap_or_else(|| ImportedLine { file: path.display().to_string(), line: 1 })
+}

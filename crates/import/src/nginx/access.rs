@@ -1,0 +1,144 @@
+//! `allow` and `deny`, and conditions that deny by address.
+
+use ipnet::IpNet;
+
+use super::parser::Directive;
+use super::scope::FindingLedger;
+use super::variables::{Variable, VariableTable};
+use crate::ImportFault;
+use crate::gateway_file::PlannedField;
+use crate::networks::{TooManyNetworks, all_networks, first_match, parse_range};
+use crate::yaml_text::{flow_map, one_or_list, quote};
+
+/// The addresses that may come in.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct AccessPlan {
+    /// `None` = any.
+    pub allow: Option<Vec<IpNet>>,
+    pub deny: Vec<IpNet>,
+}
+
+impl AccessPlan {
+    pub fn into_field(self) -> Option<PlannedField> {
+        let list =
+            |nets: &[IpNet]| one_or_list(&nets.iter().map(|net| quote(&net.to_string())).collect::<Vec<_>>());
+        let mut fields = Vec::new();
+        if let Some(allow) = &self.allow {
+            fields.push(("allow".to_owned(), list(allow)));
+        }
+        if !self.deny.is_empty() {
+            fields.push(("deny".to_owned(), list(&self.deny)));
+        }
+        (!fields.is_empty()).then(|| PlannedField::new("access", flow_map(&fields), ""))
+    }
+
+    /// Nobody.
+    pub fn nobody() -> AccessPlan {
+        AccessPlan { allow: None, deny: all_networks().to_vec() }
+    }
+}
+
+/// The limits of a place with access rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LimitsBehind {
+    /// Each counts every address apart.
+    PerAddress,
+    Shared,
+}
+
+/// The rules of `allow` and `deny` at a level; the first one that matches decides.
+pub(super) fn read_access(
+    rules: &[&Directive],
+    behind: Option<LimitsBehind>,
+    ledger: &FindingLedger,
+) -> Result<AccessPlan, ImportFault> {
+    let mut ordered: Vec<(IpNet, bool)> = Vec::new();
+    for directive in rules {
+        let allowed = directive.name == "allow";
+        let nets = match directive.arg(0) {
+            "all" => all_networks().to_vec(),
+            "unix:" if allowed => {
+                ledger.skips(directive, "peers on unix sockets have no address here");
+                continue;
+            }
+            "unix:" => {
+                ledger.loses(directive, "peers on unix sockets have no address here");
+                continue;
+            }
+            text => parse_range(text).filter(|_| !text.contains('-')).ok_or_else(|| {
+                ImportFault::new(&directive.at, format!("`{text}` is not an address or network"))
+            })?,
+        };
+        ordered.extend(nets.into_iter().map(|net| (net, allowed)));
+        if let Some(behind) = behind {
+            let says = "the gateway judges addresses before limits: who is denied gets 403 at once and is not counted";
+            match behind == LimitsBehind::Shared && !allowed {
+                true => ledger.loses(directive, format!("{says}; its limits count several clients together")),
+                false => ledger.differs(directive, says),
+            }
+        } else {
+            ledger.exact(directive, "access");
+        }
+    }
+    let too_many = |TooManyNetworks| {
+        let at = rules.first().map(|directive| directive.at.clone());
+        ImportFault::new(&at.unwrap_or(super::nowhere()), "these rules become too many networks")
+    };
+    let denied = first_match(&ordered, false).map_err(too_many)?;
+    if denied.is_empty() {
+        return Ok(AccessPlan::default());
+    }
+    let closes = all_networks().iter().all(|all| ordered.iter().any(|(net, allowed)| net == all && !allowed));
+    if !closes {
+        return Ok(AccessPlan { allow: None, deny: denied });
+    }
+    let allowed = first_match(&ordered, true).map_err(too_many)?;
+    if allowed.is_empty() {
+        return Ok(AccessPlan::nobody());
+    }
+    Ok(AccessPlan { allow: Some(allowed), deny: Vec::new() })
+}
+
+type DeniedNetworks = Result<(Vec<IpNet>, u16), String>;
+
+/// The networks and the status of a condition on a `geo` variable whose block refuses.
+pub(super) fn denied_by(directive: &Directive, variables: &VariableTable<'_>) -> Option<DeniedNetworks> {
+    let [only] = directive.children() else { return None };
+    let status = Some(only).filter(|only| only.name == "return")?.arg(0).parse::<u16>().ok()?;
+    if !(400..=599).contains(&status) {
+        return None;
+    }
+    let mut words: Vec<&str> = directive.args.iter().map(String::as_str).collect();
+    *words.first_mut()? = words.first()?.strip_prefix('(')?;
+    *words.last_mut()? = words.last()?.strip_suffix(')')?;
+    words.retain(|word| !word.is_empty());
+    let (name, expected, equal) = match words.as_slice() {
+        [name] => (*name, None, true),
+        [name, "=", value] => (*name, Some(*value), true),
+        [name, "!=", value] => (*name, Some(*value), false),
+        _ => return None,
+    };
+    let name = name.strip_prefix('$')?;
+    if variables.check_fixed(&format!("${name}")).is_err()
+        || expected.is_some_and(|value| value.contains('$'))
+    {
+        return None;
+    }
+    let is_wanted = |value: &str| match expected {
+        None => !value.is_empty() && value != "0",
+        Some(expected) => (value == expected) == equal,
+    };
+    let found = match variables.find(name) {
+        Some(Variable::Geo(geo)) => geo.networks_with(is_wanted),
+        None if name == "remote_addr" => match expected {
+            // nginx compares texts, so that only the usual one is ever found.
+            Some(text) if equal => match text.parse::<std::net::IpAddr>() {
+                Ok(address) if address.to_string() == text => Ok(parse_range(text)?),
+                _ => return None,
+            },
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(found.map(|nets| (nets, status)))
+}

@@ -1,0 +1,137 @@
+//! What a location does with a request that may pass: forward it, or answer it.
+
+use super::headers::{is_tunnel, read_request_headers};
+use super::known::is_other_handler;
+use super::location_tree::{LocationMatch, LocationNode};
+use super::parser::Directive;
+use super::responses::write_respond;
+use super::scope::{FindingLedger, Scope};
+use super::upstreams::{ProxyTarget, UpstreamBook};
+use crate::ImportFault;
+use crate::gateway_file::PlannedField;
+use crate::yaml_text::quote;
+
+/// The fields of a location's action, and the location whose limits hold if the first one has none.
+pub(super) struct LocationContent<'n, 'd> {
+    pub fields: Vec<PlannedField>,
+    /// The named location that `try_files` leads to.
+    pub named: Option<&'n LocationNode<'d>>,
+}
+
+/// The action of a location, `return` and `internal` aside.
+pub(super) fn read_content<'n, 'd>(
+    node: &'n LocationNode<'d>,
+    root: &'n LocationNode<'d>,
+    server_name: &str,
+    upstreams: &mut UpstreamBook<'d, '_>,
+    ledger: &FindingLedger,
+) -> Result<LocationContent<'n, 'd>, ImportFault> {
+    let mut handler = (node, None);
+    if find_pass(&node.scope).is_none()
+        && let Some(tried) = node.scope.own("try_files")
+        && let Some(named) = tried.args.last().filter(|name| name.starts_with('@'))
+        && let Some(named) = root.find_fixed(named).filter(|named| is_plain_try(&node.scope, &named.scope))
+    {
+        ledger.differs(tried, "files are not served: every request goes to the named location");
+        if let Some(directive) = named.directive {
+            ledger.exact(directive, "part of the locations that lead to it");
+        }
+        handler = (named, Some(named));
+    }
+    let (source, named) = handler;
+    let Some(pass) = find_pass(&source.scope) else {
+        return Ok(LocationContent { fields: vec![answer_without_files(node, ledger)], named: None });
+    };
+    let target = match ProxyTarget::parse(pass.arg(0), &source.scope) {
+        Ok(target) => target,
+        Err(why) => {
+            ledger.loses(pass, format!("{why}; the answer is 502"));
+            return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
+        }
+    };
+    let Some(upstream) = upstreams.resolve(&target, &source.scope, pass, is_tunnel(&source.scope))? else {
+        ledger.exact(pass, "all servers are down: 502");
+        return Ok(LocationContent { fields: vec![write_respond(502, "", "")], named });
+    };
+    let mut fields = vec![PlannedField::new("upstream", quote(&upstream), "")];
+    fields.extend(read_strip(&node.matching, pass, &target, &source.scope, ledger));
+    fields.extend(read_request_headers(&source.scope, &target, server_name, ledger));
+    Ok(LocationContent { fields, named })
+}
+
+pub(super) fn find_pass<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {
+    scope.own("proxy_pass").or_else(|| scope.own("grpc_pass"))
+}
+
+/// Whether the steps, limits and pages of a location and of the named one behind it are those of one location.
+fn is_plain_try(outer: &Scope<'_>, named: &Scope<'_>) -> bool {
+    let has = |scope: &Scope<'_>, names: &[&str]| names.iter().any(|name| scope.own(name).is_some());
+    let is_twice = |name| has(named, &[name]) && !outer.nearest(name).is_empty();
+    !has(outer, &["set", "set_by_lua", "set_by_lua_block", "rewrite", "limit_except", "error_page"])
+        && !has(named, &["return", "rewrite", "limit_except", "error_page", "client_max_body_size"])
+        && !["limit_req", "limit_conn"].into_iter().any(is_twice)
+}
+
+/// Where nginx would look for a file or ask something the gateway does not speak to.
+fn answer_without_files(node: &LocationNode<'_>, ledger: &FindingLedger) -> PlannedField {
+    let other = node.scope.own_level().iter().find(|directive| is_other_handler(&directive.name));
+    if let Some(directive) = other {
+        ledger.loses(directive, "the gateway forwards to HTTP servers only; the answer is 501");
+        return write_respond(501, "", "");
+    }
+    let own = ["try_files", "alias"].iter().find_map(|name| node.scope.own(name));
+    let served = own.or_else(|| node.scope.value_of("root")).or(node.directive);
+    let rules = node.scope.nearest_of(&["allow", "deny"]);
+    match served {
+        Some(directive) if rules.first().is_some_and(|rule| rule.text() == "deny all") => {
+            ledger.exact(directive, "nobody may come in");
+        }
+        Some(directive) => ledger.loses(directive, "files are not served; the answer is 404"),
+        None => {}
+    }
+    write_respond(404, "", "")
+}
+
+/// `strip` for the URI of `proxy_pass`, or for a rewrite that removes the prefix of the location.
+fn read_strip(
+    matching: &LocationMatch,
+    pass: &Directive,
+    target: &ProxyTarget,
+    scope: &Scope<'_>,
+    ledger: &FindingLedger,
+) -> Option<PlannedField> {
+    let strip = |prefix: &str| Some(PlannedField::new("strip", quote(prefix), ""));
+    let Some(uri) = &target.uri else {
+        ledger.exact(pass, "upstream");
+        let rewrite = scope.own("rewrite").filter(|rewrite| rewrite.arg(2) == "break")?;
+        let LocationMatch::Prefix { path, .. } = matching else { return None };
+        let folder = path.strip_suffix('/')?;
+        let takes_rest = [format!("^{folder}/(.*)$"), format!("^{folder}/(.*)")];
+        let (from, to) = (rewrite.arg(0), rewrite.arg(1));
+        if folder.is_empty() || to != "/$1" || !takes_rest.iter().any(|known| known == from) {
+            return None;
+        }
+        ledger.exact(rewrite, "strip");
+        return strip(folder);
+    };
+    let (path, is_exact) = match matching {
+        LocationMatch::Prefix { path, .. } => (path.as_str(), false),
+        LocationMatch::Exact(path) => (path.as_str(), true),
+        _ => ("", false),
+    };
+    // With variables, nginx sends this URI for every path, without the query.
+    let is_constant = !path.is_empty() && !pass.arg(0).contains('$');
+    if is_constant && uri == path {
+        ledger.exact(pass, "upstream");
+        return None;
+    }
+    if is_constant && uri == "/" && (path.ends_with('/') || is_exact) {
+        ledger.exact(pass, "upstream, strip");
+        return strip(if is_exact { path } else { path.trim_end_matches('/') });
+    }
+    ledger.loses(
+        pass,
+        format!("the path is forwarded unchanged: the gateway puts no `{uri}` in the place of `{path}`"),
+    );
+    None
+}

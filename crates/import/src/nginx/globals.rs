@@ -1,0 +1,155 @@
+//! What the gateway says once for all servers: the client's address, the size of bodies, times of clients.
+
+use super::listeners::ListenerTable;
+use super::scope::{FindingLedger, Scope};
+use super::values::{size_of, time_of, write_size, write_time};
+use crate::ImportFault;
+use crate::gateway_file::PlannedField;
+use crate::networks::parse_range;
+use crate::yaml_text::{flow_map, one_or_list, quote};
+use sluicegate_model::value::names::parse_header_name;
+
+/// nginx's default of `client_max_body_size`.
+const BODY_MAX: u64 = 1 << 20;
+
+/// The fields of `server`; `scopes` are those of all servers, `locations` those of all locations.
+pub(super) fn read_server_fields(
+    scopes: &[Scope<'_>],
+    locations: &[Scope<'_>],
+    http: &Scope<'_>,
+    listeners: &ListenerTable,
+    ledger: &FindingLedger,
+) -> Result<Vec<PlannedField>, ImportFault> {
+    let mut fields =
+        vec![PlannedField::new("ipv6_prefix", "128", "nginx counts each IPv6 address by itself")];
+    fields.extend(read_client_address(scopes, locations, listeners, ledger)?);
+    fields.extend(read_body_size(locations, ledger)?);
+    let mut times = Vec::new();
+    for (name, field) in [
+        ("keepalive_timeout", "idle"),
+        ("client_header_timeout", "header"),
+        ("client_body_timeout", "body"),
+        ("send_timeout", "write"),
+    ] {
+        let Some(directive) = http.value_of(name) else { continue };
+        let ms = time_of(directive)?;
+        if ms > 0 {
+            ledger.exact(directive, format!("server: {{ timeouts: {{ {field} }} }}"));
+            times.push((field.to_owned(), write_time(ms)));
+        }
+    }
+    if !times.is_empty() {
+        fields.push(PlannedField::new("timeouts", flow_map(&times), ""));
+    }
+    let passes = http.is_on("underscores_in_headers");
+    for scope in scopes {
+        let Some(directive) = scope.value_of("underscores_in_headers") else { continue };
+        match scope.is_on("underscores_in_headers") == passes {
+            true => ledger.exact(directive, "server: { underscore_headers }"),
+            false => ledger.skips(directive, "server.underscore_headers is the same for all servers"),
+        }
+    }
+    if passes {
+        fields.push(PlannedField::new("underscore_headers", "pass", ""));
+    }
+    Ok(fields)
+}
+
+/// The proxies that a place trusts, the field with the client's address, and whether the addresses in it are followed.
+fn trusted_of<'d>(scope: &Scope<'d>) -> (Vec<&'d str>, Option<&'d str>, bool) {
+    let nets = scope.nearest("set_real_ip_from").iter().map(|directive| directive.arg(0)).collect();
+    let header = scope.value_of("real_ip_header").map(|directive| directive.arg(0));
+    (nets, header, scope.is_on("real_ip_recursive"))
+}
+
+/// `trusted_proxies` and `client_ip`, if all servers agree.
+fn read_client_address(
+    scopes: &[Scope<'_>],
+    locations: &[Scope<'_>],
+    listeners: &ListenerTable,
+    ledger: &FindingLedger,
+) -> Result<Vec<PlannedField>, ImportFault> {
+    let Some(first) = scopes.first() else { return Ok(Vec::new()) };
+    let agreed = trusted_of(first);
+    if scopes.iter().chain(locations).any(|scope| trusted_of(scope) != agreed) {
+        for scope in scopes.iter().chain(locations) {
+            for directive in scope.nearest_of(&["set_real_ip_from", "real_ip_header"]) {
+                let why = "servers or locations trust different proxies; the gateway trusts the same ones everywhere. \
+                           Write server.trusted_proxies by hand";
+                ledger.loses(directive, why);
+            }
+        }
+        return Ok(Vec::new());
+    }
+    let mut nets = Vec::new();
+    for directive in first.nearest("set_real_ip_from") {
+        match parse_range(directive.arg(0)) {
+            Some(found) if !directive.arg(0).contains('-') => {
+                nets.extend(found.iter().map(|net| quote(&net.to_string())));
+                ledger.exact(directive, "server: { trusted_proxies }");
+            }
+            _ if directive.arg(0) == "unix:" => ledger.exact(directive, "peers on unix sockets are trusted"),
+            _ => {
+                let says = "names are not resolved: write the addresses into server.trusted_proxies";
+                ledger.loses(directive, says);
+            }
+        }
+    }
+    if nets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut fields = vec![PlannedField::new("trusted_proxies", one_or_list(&nets), "")];
+    let directive = first.value_of("real_ip_header");
+    let header = directive.map_or("X-Real-IP", |directive| directive.arg(0));
+    let source = match header.to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => "x-forwarded-for".to_owned(),
+        "proxy_protocol" => String::new(),
+        _ if parse_header_name(header).is_ok() => format!("header:{header}"),
+        _ => {
+            let at = directive.map(|directive| directive.at.clone()).unwrap_or(super::nowhere());
+            return Err(ImportFault::new(&at, format!("`{header}` is no header")));
+        }
+    };
+    if !source.is_empty() {
+        fields.push(PlannedField::new("client_ip", quote(&source), ""));
+    }
+    let why = match header {
+        "proxy_protocol" if listeners.all_have_proxy_protocol(true) => "",
+        _ if header == "proxy_protocol" || !listeners.all_have_proxy_protocol(false) => {
+            "the address of a PROXY header counts where `listen` has `proxy_protocol`, and a field elsewhere"
+        }
+        "X-Forwarded-For" if first.is_on("real_ip_recursive") => "",
+        _ => "of several fields or addresses the right-most one that is not of a trusted proxy counts",
+    };
+    match directive.or(first.value_of("set_real_ip_from")) {
+        Some(directive) if why.is_empty() => ledger.exact(directive, "server: { client_ip }"),
+        Some(directive) => ledger.loses(directive, why),
+        None => {}
+    }
+    if let Some(directive) = first.value_of("real_ip_recursive") {
+        ledger.exact(directive, "");
+    }
+    Ok(fields)
+}
+
+/// `max_body`: one size for the whole gateway.
+fn read_body_size(
+    locations: &[Scope<'_>],
+    ledger: &FindingLedger,
+) -> Result<Option<PlannedField>, ImportFault> {
+    let mut sizes = Vec::new();
+    for scope in locations {
+        let size = scope.value_of("client_max_body_size").map_or(Ok(BODY_MAX), size_of)?;
+        sizes.push(if size == 0 { u64::MAX } else { size });
+    }
+    let most = sizes.iter().max().copied().unwrap_or(BODY_MAX);
+    let is_same = sizes.iter().all(|size| *size == most);
+    for directive in locations.iter().filter_map(|scope| scope.value_of("client_max_body_size")) {
+        match is_same {
+            true => ledger.exact(directive, "server: { max_body }"),
+            false => ledger.loses(directive, "the gateway has one size for all locations, the largest one"),
+        }
+    }
+    Ok((most != u64::MAX)
+        .then(|| PlannedField::new("max_body", write_size(most), "client_max_body_size, by default 1m")))
+}

@@ -1,0 +1,307 @@
+//! `upstream` blocks and the targets of `proxy_pass`.
+
+use std::collections::HashMap;
+
+use super::balance::read_balance;
+use super::parser::Directive;
+use super::scope::{FindingLedger, Scope};
+use super::upstream_fields::read_location_fields;
+use super::values::{parse_time_ms, write_time};
+use crate::ImportFault;
+use crate::gateway_file::{PlannedField, UpstreamPlan};
+use crate::yaml_text::{flow_map, quote};
+use sluicegate_model::value::server_url::parse_server;
+
+/// What `proxy_pass` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProxyTarget {
+    /// `http`, `https`, `grpc` or `grpcs`.
+    pub scheme: String,
+    /// A host with or without a port, an upstream, or `unix:/path`.
+    pub authority: String,
+    /// The path, if there is one.
+    pub uri: Option<String>,
+}
+
+/// The upstreams of the configuration, and those that are written.
+#[derive(Debug)]
+pub(super) struct UpstreamBook<'d, 'b> {
+    /// By their names in lower case.
+    blocks: HashMap<String, &'d Directive>,
+    ledger: &'b FindingLedger,
+    pub planned: Vec<UpstreamPlan>,
+    /// The places of names in `planned`.
+    places: HashMap<String, usize>,
+}
+
+/// The servers of an upstream and the fields that its block gives.
+struct ServerGroup {
+    servers: Vec<String>,
+    fields: Vec<PlannedField>,
+}
+
+impl ProxyTarget {
+    /// # Errors
+    /// Why the target cannot be translated.
+    pub fn parse(text: &str, scope: &Scope<'_>) -> Result<ProxyTarget, String> {
+        let mut text = text.to_owned();
+        if text.contains('$') {
+            text = replace_constants(&text, scope)?;
+        }
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("`{text}` is no URL"))?;
+        if !matches!(scheme, "http" | "https" | "grpc" | "grpcs") {
+            return Err(format!("`{scheme}` is no scheme of a server"));
+        }
+        let (authority, uri) = match rest.strip_prefix("unix:") {
+            Some(socket) => match socket.split_once(':') {
+                Some((path, uri)) => (format!("unix:{path}"), Some(uri.to_owned())),
+                None => (format!("unix:{socket}"), None),
+            },
+            None => match rest.find('/') {
+                Some(slash) => (rest[..slash].to_owned(), Some(rest[slash..].to_owned())),
+                None => (rest.to_owned(), None),
+            },
+        };
+        if authority.is_empty() {
+            return Err(format!("`{text}` names no server"));
+        }
+        Ok(ProxyTarget { scheme: scheme.to_owned(), authority, uri })
+    }
+
+    fn is_tls(&self) -> bool {
+        matches!(self.scheme.as_str(), "https" | "grpcs")
+    }
+
+    /// The value of `$proxy_host`.
+    pub fn proxy_host(&self) -> &str {
+        if self.authority.starts_with("unix:") { "localhost" } else { &self.authority }
+    }
+}
+
+/// Puts constants of `set` in the place of variables.
+fn replace_constants(text: &str, scope: &Scope<'_>) -> Result<String, String> {
+    use super::pieces::{TextPart, split_variables};
+    let pieces = split_variables(text).ok_or_else(|| format!("`{text}` is no text with variables"))?;
+    let mut out = String::new();
+    for piece in pieces {
+        match piece {
+            TextPart::Text(text) => out.push_str(&text),
+            TextPart::Variable(name) => {
+                let constant =
+                    scope.find_set(&name).map(|set| set.arg(1)).filter(|value| !value.contains('$'));
+                out.push_str(constant.ok_or_else(|| format!("the gateway chooses no server by ${name}"))?);
+            }
+        }
+    }
+    Ok(out)
+}
+
+impl<'d, 'b> UpstreamBook<'d, 'b> {
+    pub fn new(
+        http: &'d [Directive],
+        ledger: &'b FindingLedger,
+    ) -> Result<UpstreamBook<'d, 'b>, ImportFault> {
+        let mut blocks: HashMap<String, &Directive> = HashMap::new();
+        for directive in http.iter().filter(|directive| directive.name == "upstream") {
+            let name = directive.arg(0);
+            if name.is_empty() || directive.block.is_none() {
+                return Err(ImportFault::new(&directive.at, "`upstream` takes a name and a block"));
+            }
+            if blocks.insert(name.to_ascii_lowercase(), directive).is_some() {
+                return Err(ImportFault::new(&directive.at, format!("there are two upstreams `{name}`")));
+            }
+        }
+        Ok(UpstreamBook { blocks, ledger, planned: Vec::new(), places: HashMap::new() })
+    }
+
+    /// The name of the upstream that stands for a target in a location; `None` = all its servers are down.
+    pub fn resolve(
+        &mut self,
+        target: &ProxyTarget,
+        scope: &Scope<'d>,
+        directive: &Directive,
+        is_tunnel: bool,
+    ) -> Result<Option<String>, ImportFault> {
+        let block = self.blocks.get(&target.authority.to_ascii_lowercase()).copied();
+        let group = match block {
+            Some(block) => self.read_block(block, target)?,
+            None => self.read_single(target, directive)?,
+        };
+        let ServerGroup { servers, mut fields } = group;
+        if servers.is_empty() {
+            return Ok(None);
+        }
+        read_location_fields(scope, target.is_tls(), servers.len(), is_tunnel, self.ledger, &mut fields)?;
+        if target.scheme.starts_with("grpc") {
+            fields.push(PlannedField::new("protocol", "http2", ""));
+        }
+        let base = upstream_name(block.map_or(&target.authority, |block| block.arg(0)));
+        let source = block.map_or(&directive.at, |block| &block.at).clone();
+        let numbered = (2..).map(|number: usize| format!("{base}-{number}"));
+        for name in std::iter::once(base.clone()).chain(numbered) {
+            match self.places.get(&name).map(|place| &self.planned[*place]) {
+                Some(plan) if plan.servers == servers && plan.fields == fields => return Ok(Some(name)),
+                Some(_) => {}
+                None => {
+                    let known = block.filter(|_| self.planned.iter().any(|plan| plan.source == source));
+                    if let Some(block) =
+                        known.filter(|_| fields.iter().any(|field| field.name == "max_connections"))
+                    {
+                        let says =
+                            "it is written once for each set of times, and each counts connections apart";
+                        self.ledger.loses(block, says);
+                    }
+                    self.places.insert(name.clone(), self.planned.len());
+                    self.planned.push(UpstreamPlan { name: name.clone(), servers, fields, source });
+                    return Ok(Some(name));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_single(&self, target: &ProxyTarget, directive: &Directive) -> Result<ServerGroup, ImportFault> {
+        let server =
+            write_server(&target.authority, target).map_err(|why| ImportFault::new(&directive.at, why))?;
+        Ok(ServerGroup {
+            servers: vec![quote(&server)],
+            fields: vec![PlannedField::new("eject", "none", "")],
+        })
+    }
+
+    fn read_block(&self, block: &'d Directive, target: &ProxyTarget) -> Result<ServerGroup, ImportFault> {
+        let (mut servers, mut failures, mut slots) = (Vec::new(), Vec::new(), Vec::new());
+        let members = || block.children().iter().filter(|directive| directive.name == "server");
+        // Where the others are down, the backups serve all requests.
+        let is_spare =
+            |server: &Directive| server.args.iter().any(|word| matches!(word.as_str(), "down" | "backup"));
+        let has_backup = !members().all(is_spare);
+        for directive in members() {
+            let server =
+                write_server(directive.arg(0), target).map_err(|why| ImportFault::new(&directive.at, why))?;
+            let mut options = ServerOptions::default();
+            for parameter in directive.args.iter().skip(1) {
+                options.read(parameter, directive, self.ledger)?;
+            }
+            if options.down {
+                self.ledger.exact(directive, "it is down, so it is left out");
+                continue;
+            }
+            let mut fields = vec![("url".to_owned(), quote(&server))];
+            if options.weight != 1 {
+                fields.push(("weight".to_owned(), options.weight.to_string()));
+            }
+            if options.backup && has_backup {
+                fields.push(("backup".to_owned(), "true".to_owned()));
+            }
+            servers.push(if fields.len() == 1 { quote(&server) } else { flow_map(&fields) });
+            failures.push((directive, options.max_fails, options.fail_timeout_ms));
+            slots.push((directive, options.max_conns));
+            if !self.ledger.is_told(directive) {
+                self.ledger.exact(directive, "");
+            }
+        }
+        if members().next().is_none() {
+            return Err(ImportFault::new(&block.at, "the upstream has no servers"));
+        }
+        let mut fields = read_balance(block, self.ledger);
+        fields.push(self.write_ejection(&failures));
+        fields.extend(self.write_slots(&slots));
+        self.ledger.exact(block, "");
+        Ok(ServerGroup { servers, fields })
+    }
+
+    /// nginx counts failures within a span, for each server with numbers of its own.
+    fn write_ejection(&self, failures: &[(&Directive, u64, u64)]) -> PlannedField {
+        let [(first, fails, ms), rest @ ..] = failures else { return PlannedField::new("eject", "none", "") };
+        if rest.is_empty() || *fails == 0 {
+            return PlannedField::new("eject", "none", "");
+        }
+        for (directive, other_fails, other_ms) in rest {
+            if (other_fails, other_ms) != (fails, ms) {
+                let says = format!("max_fails and fail_timeout of {} hold for all servers", first.arg(0));
+                self.ledger.differs(directive, says);
+            }
+        }
+        let value = format!("{{ errors: {fails}, for: {}, max: 100% }}", write_time((*ms).max(1)));
+        PlannedField::new("eject", value, "errors in a row; nginx counts them within fail_timeout")
+    }
+
+    /// `max_conns` of the servers: one number for all.
+    fn write_slots(&self, slots: &[(&Directive, u64)]) -> Option<PlannedField> {
+        let least = slots.iter().map(|(_, count)| *count).filter(|count| *count > 0).min()?;
+        for (directive, count) in slots.iter().filter(|(_, count)| *count != least) {
+            let was = if *count == 0 { "no max_conns".to_owned() } else { format!("max_conns={count}") };
+            self.ledger
+                .loses(directive, format!("{was}; here all servers have the smallest number, {least}"));
+        }
+        Some(PlannedField::new("max_connections", least.to_string(), "per server"))
+    }
+}
+
+struct ServerOptions {
+    weight: u64,
+    max_conns: u64,
+    max_fails: u64,
+    fail_timeout_ms: u64,
+    backup: bool,
+    down: bool,
+}
+
+impl Default for ServerOptions {
+    /// The defaults of nginx.
+    fn default() -> ServerOptions {
+        let fail_timeout_ms = 10_000;
+        ServerOptions { weight: 1, max_conns: 0, max_fails: 1, fail_timeout_ms, backup: false, down: false }
+    }
+}
+
+impl ServerOptions {
+    fn read(
+        &mut self,
+        parameter: &str,
+        directive: &Directive,
+        ledger: &FindingLedger,
+    ) -> Result<(), ImportFault> {
+        let wrong = || ImportFault::new(&directive.at, format!("`{parameter}` is no parameter of a server"));
+        let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
+        match parameter.split_once('=') {
+            // The largest weight of the gateway.
+            Some(("weight", text)) => self.weight = number(text)?.min(65_535),
+            Some(("max_conns", text)) => self.max_conns = number(text)?,
+            Some(("max_fails", text)) => self.max_fails = number(text)?,
+            Some(("fail_timeout", text)) => self.fail_timeout_ms = parse_time_ms(text).ok_or_else(wrong)?,
+            Some(("slow_start" | "route" | "service", _)) => {
+                ledger.skips(directive, format!("`{parameter}` is not translated"))
+            }
+            None if parameter == "backup" => self.backup = true,
+            None if parameter == "down" => self.down = true,
+            None if parameter == "resolve" => {}
+            None if parameter == "drain" => ledger.skips(directive, "`drain` is not translated"),
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+}
+
+/// A server as in gateway.yaml.
+fn write_server(address: &str, target: &ProxyTarget) -> Result<String, String> {
+    let server = match address.strip_prefix("unix:") {
+        Some(path) => format!("unix:{path}"),
+        None if target.is_tls() => format!("https://{address}"),
+        None => format!("http://{address}"),
+    };
+    parse_server(&server).map(|_| server).map_err(|error| format!("`{address}`: {}", error.message))
+}
+
+/// A name for an authority.
+fn upstream_name(authority: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
+    let name: String = authority.chars().map(plain).take(56).collect();
+    let name = name.trim_matches('-').to_owned();
+    match name.as_str() {
+        "" => "upstream".to_owned(),
+        "none" | "any" | "auto" | "demo" => format!("{name}-servers"),
+        _ => name,
+    }
+}

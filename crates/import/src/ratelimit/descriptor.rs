@@ -1,0 +1,163 @@
+//! The descriptors of a domain, as a file of envoyproxy/ratelimit nests them.
+
+use std::fmt;
+
+use crate::ImportedLine;
+
+/// A domain with its tree of descriptors.
+#[derive(Debug)]
+pub(super) struct ImportedDomain {
+    pub name: String,
+    pub at: ImportedLine,
+    pub descriptors: Vec<ImportedDescriptor>,
+}
+
+/// One level of a descriptor: an entry, perhaps with a limit, and the entries that may follow it.
+#[derive(Debug)]
+pub(super) struct ImportedDescriptor {
+    pub at: ImportedLine,
+    pub key: String,
+    pub pattern: EntryPattern,
+    /// It has no value, so that siblings with a value come first.
+    pub is_default: bool,
+    /// All values of a prefix share one counter.
+    pub share_threshold: bool,
+    pub shadow_mode: bool,
+    pub quota_mode: bool,
+    pub limit: Option<ImportedRate>,
+    pub children: Vec<ImportedDescriptor>,
+}
+
+/// The values of an entry that a descriptor stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum EntryPattern {
+    /// No value, or `*`.
+    Any,
+    /// `prefix*`, without the asterisk.
+    Prefix(String),
+    Value(String),
+    /// An asterisk in another place than the end, as it is written.
+    Scattered(String),
+}
+
+/// A `rate_limit`.
+#[derive(Debug)]
+pub(super) struct ImportedRate {
+    pub name: Option<String>,
+    pub replaces: Vec<String>,
+    /// `None` = unlimited.
+    pub numbers: Option<CallsPerWindow>,
+}
+
+/// Calls in each window of so many units.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallsPerWindow {
+    pub requests: u32,
+    pub unit: WindowUnit,
+    pub units: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WindowUnit {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Week,
+    Month,
+    Year,
+}
+
+// === impl EntryPattern ===
+
+impl EntryPattern {
+    /// Whether every value of `other` is one of these.
+    pub fn covers(&self, other: &EntryPattern) -> bool {
+        match (self, other) {
+            (EntryPattern::Any, _) => true,
+            (EntryPattern::Prefix(prefix), EntryPattern::Prefix(text) | EntryPattern::Value(text)) => {
+                text.starts_with(prefix.as_str())
+            }
+            (EntryPattern::Value(one), EntryPattern::Value(two)) => one == two,
+            _ => false,
+        }
+    }
+
+    /// Whether the values are counted apart unless they share a threshold.
+    pub fn is_open(&self) -> bool {
+        !matches!(self, EntryPattern::Value(_))
+    }
+
+    /// The value as gateway.yaml writes it.
+    pub fn write(&self) -> String {
+        match self {
+            EntryPattern::Any => "*".to_owned(),
+            EntryPattern::Prefix(prefix) => format!("{prefix}*"),
+            EntryPattern::Value(value) | EntryPattern::Scattered(value) => value.clone(),
+        }
+    }
+}
+
+// === impl ImportedDescriptor ===
+
+impl ImportedDescriptor {
+    /// The entry as the report shows it.
+    pub fn show(&self) -> String {
+        match &self.pattern {
+            EntryPattern::Any => self.key.clone(),
+            pattern => format!("{}={}", self.key, pattern.write()),
+        }
+    }
+}
+
+// === impl WindowUnit ===
+
+const UNITS: [(&str, WindowUnit, &str, u32); 7] = [
+    ("second", WindowUnit::Second, "s", 1),
+    ("minute", WindowUnit::Minute, "m", 1),
+    ("hour", WindowUnit::Hour, "h", 1),
+    ("day", WindowUnit::Day, "d", 1),
+    ("week", WindowUnit::Week, "d", 7),
+    ("month", WindowUnit::Month, "d", 30),
+    ("year", WindowUnit::Year, "d", 365),
+];
+
+impl WindowUnit {
+    /// The unit of a name in any case.
+    pub fn parse(name: &str) -> Option<WindowUnit> {
+        UNITS.iter().find(|(known, ..)| known.eq_ignore_ascii_case(name)).map(|(_, unit, ..)| *unit)
+    }
+
+    /// Its letter in a rate, and how many of them it is: a month has 30 days and a year 365, as
+    /// `UnitToDivider` of envoyproxy/ratelimit has it.
+    fn of_rate(self) -> (&'static str, u32) {
+        UNITS
+            .iter()
+            .find(|(_, unit, ..)| *unit == self)
+            .map_or(("s", 1), |(_, _, letter, times)| (letter, *times))
+    }
+}
+
+// === impl CallsPerWindow ===
+
+impl CallsPerWindow {
+    /// The rate of gateway.yaml, of at least one request.
+    pub fn write_rate(&self) -> String {
+        let (letter, times) = self.unit.of_rate();
+        let requests = self.requests.max(1);
+        match u64::from(times) * u64::from(self.units) {
+            1 => format!("{requests}/{letter}"),
+            count => format!("{requests}/{count}{letter}"),
+        }
+    }
+}
+
+impl fmt::Display for CallsPerWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = UNITS.iter().find(|(_, unit, ..)| *unit == self.unit).map_or("second", |(name, ..)| name);
+        match self.units {
+            1 => write!(f, "{} per {name}", self.requests),
+            units => write!(f, "{} per {units} {name}s", self.requests),
+        }
+    }
+}

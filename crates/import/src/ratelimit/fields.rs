@@ -1,0 +1,123 @@
+//! The fields of a mapping, and values of the types that a file of envoyproxy/ratelimit has.
+
+use crate::{ImportFault, ImportedLine};
+use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
+use sluicegate_model::diagnostics::problem::Position;
+
+/// A file, for the places of findings and faults.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RatelimitFile<'f> {
+    pub name: &'f str,
+}
+
+/// The fields of a mapping, each once, with those that `<<` merges into it.
+#[derive(Debug)]
+pub(super) struct DescriptorFields<'n> {
+    entries: Vec<(&'n MapKey, &'n Node)>,
+}
+
+impl<'f> RatelimitFile<'f> {
+    pub fn line_at(self, position: Position) -> ImportedLine {
+        ImportedLine { file: self.name.to_owned(), line: position.line }
+    }
+
+    pub fn line_of(self, node: &Node) -> ImportedLine {
+        self.line_at(node.position)
+    }
+
+    pub fn fault_at(self, position: Position, message: impl Into<String>) -> ImportFault {
+        ImportFault::new(&self.line_at(position), message).with_column(position.column)
+    }
+
+    pub fn fault(self, node: &Node, message: impl Into<String>) -> ImportFault {
+        self.fault_at(node.position, message)
+    }
+
+    /// The fields of `node`, which is `what` and has the fields `wanted`.
+    pub fn open<'n>(
+        self,
+        node: &'n Node,
+        what: &str,
+        wanted: &str,
+    ) -> Result<DescriptorFields<'n>, ImportFault> {
+        let NodeContent::Map(written) = &node.content else {
+            return Err(self.fault(node, format!("{what} must be a mapping with {wanted}")));
+        };
+        let mut fields = DescriptorFields { entries: Vec::new() };
+        for (key, value) in written.iter().filter(|(key, _)| key.name != "<<") {
+            if fields.find(&key.name).is_some() {
+                return Err(self.fault_at(key.position, format!("the field `{}` is there twice", key.name)));
+            }
+            fields.entries.push((key, value));
+        }
+        for (key, value) in written.iter().filter(|(key, _)| key.name == "<<") {
+            fields.merge(value).map_err(|()| self.fault_at(key.position, "`<<` must name a mapping"))?;
+        }
+        Ok(fields)
+    }
+}
+
+impl<'n> DescriptorFields<'n> {
+    pub fn find(&self, name: &str) -> Option<(&'n MapKey, &'n Node)> {
+        self.entries.iter().find(|(key, _)| key.name == name).copied()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&'n MapKey, &'n Node)> + '_ {
+        self.entries.iter().copied()
+    }
+
+    /// Adds the fields of a mapping, or of a list of mappings, that are not there yet.
+    fn merge(&mut self, node: &'n Node) -> Result<(), ()> {
+        match &node.content {
+            NodeContent::Map(entries) => {
+                for (key, value) in entries {
+                    match key.name.as_str() {
+                        "<<" => self.merge(value)?,
+                        name if self.find(name).is_none() => self.entries.push((key, value)),
+                        _ => {}
+                    }
+                }
+                Ok(())
+            }
+            NodeContent::List(items) => items.iter().try_for_each(|item| self.merge(item)),
+            _ => Err(()),
+        }
+    }
+}
+
+/// A text; `None` if it is empty.
+pub(super) fn read_text(
+    file: RatelimitFile<'_>,
+    key: &MapKey,
+    node: &Node,
+) -> Result<Option<String>, ImportFault> {
+    match &node.content {
+        NodeContent::Null => Ok(None),
+        NodeContent::Text(text) if text.written.is_empty() => Ok(None),
+        NodeContent::Text(text) => Ok(Some(text.written.clone())),
+        _ => Err(file.fault_at(key.position, format!("`{}` must be a text", key.name))),
+    }
+}
+
+/// A truth value in one of the spellings of YAML 1.1.
+pub(super) fn read_flag(file: RatelimitFile<'_>, key: &MapKey, node: &Node) -> Result<bool, ImportFault> {
+    let text = read_text(file, key, node)?.unwrap_or_default();
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" => Ok(true),
+        "false" | "no" | "off" | "n" | "" => Ok(false),
+        _ => Err(file.fault(node, format!("`{}` must be true or false, not `{text}`", key.name))),
+    }
+}
+
+/// A number of 32 bits without a sign.
+pub(super) fn read_number(file: RatelimitFile<'_>, key: &MapKey, node: &Node) -> Result<u32, ImportFault> {
+    let text = read_text(file, key, node)?.unwrap_or_default();
+    // YAML 1.1 reads a leading zero as octal.
+    let is_decimal =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    let number = if is_decimal { text.parse::<u32>().ok() } else { None };
+    number.ok_or_else(|| {
+        let message = format!("`{}` must be a whole number up to {}, not `{text}`", key.name, u32::MAX);
+        file.fault(node, message)
+    })
+}

@@ -1,0 +1,81 @@
+//! Files of envoyproxy/ratelimit: a domain each, with nested descriptors.
+//!
+//! Every path to a `rate_limit` becomes a limit and a rule of `service.domains`. Its windows are those of the clock,
+//! and its key has the entries that may have any value.
+
+mod descriptor;
+mod fields;
+mod joined;
+mod read;
+mod rules;
+mod translate;
+mod tree;
+
+use std::collections::HashMap;
+
+use super::gateway_file::{GatewayFile, ListenPlan, ServicePlan};
+use super::source::SourceText;
+use super::{ImportFault, ImportReport, ImportedLine};
+use joined::note_joined;
+use read::DomainReader;
+use rules::{DomainRules, RULES_MAX};
+use sluicegate_config::yaml::tree::{Node, NodeContent};
+use translate::{LimitNames, add_domain};
+
+/// The port of envoyproxy/ratelimit, for calls of this host.
+const SERVICE_ADDRESS: &str = "127.0.0.1:8081";
+const SERVICE_LISTENER: &str = "rls";
+
+/// Whether a document is one of envoyproxy/ratelimit.
+pub(super) fn is_ratelimit(root: &Node) -> bool {
+    let NodeContent::Map(fields) = &root.content else { return false };
+    let has = |name: &str| fields.iter().any(|(key, _)| key.name == name);
+    (has("domain") || has("descriptors")) && !has("kind")
+}
+
+/// Whether a text that is not valid YAML is meant as such a document.
+pub(super) fn is_meant_as_ratelimit(text: &str) -> bool {
+    let has = |names: &[&str]| text.lines().any(|line| names.iter().any(|name| line.starts_with(name)));
+    has(&["domain:", "descriptors:"]) && !has(&["kind:"])
+}
+
+/// Imports files, each of which has a domain of its own.
+pub(super) fn import_ratelimit(
+    files: &[(SourceText, Node)],
+) -> Result<(GatewayFile, ImportReport), ImportFault> {
+    let mut report = ImportReport::default();
+    let mut domains = Vec::new();
+    let mut known: HashMap<String, ImportedLine> = HashMap::new();
+    let mut reader = DomainReader::new(&mut report);
+    for (source, root) in files {
+        let domain = reader.read_domain(source, root)?;
+        if let Some(first) = known.insert(domain.name.clone(), domain.at.clone()) {
+            let message = format!("the domain `{}` is in {first}, too", domain.name);
+            return Err(ImportFault::new(&domain.at, message));
+        }
+        domains.push(domain);
+    }
+    let mut file = GatewayFile::default();
+    let mut names = LimitNames::default();
+    let mut count = 0;
+    let mut plans = Vec::new();
+    for domain in &domains {
+        let rules = DomainRules::find(domain).filter(|found| count + found.rules.len() <= RULES_MAX);
+        let Some(rules) = rules else {
+            let message = format!("the domains need more than the {RULES_MAX} rules that a service may have");
+            return Err(ImportFault::new(&domain.at, message));
+        };
+        count += rules.rules.len();
+        note_joined(&domain.descriptors, &mut report);
+        plans.push(add_domain(domain, rules, &mut names, &mut file, &mut report));
+    }
+    // The service is the only listener, so that no port is open for requests.
+    let listener = ListenPlan {
+        address: SERVICE_ADDRESS.to_owned(),
+        name: SERVICE_LISTENER.to_owned(),
+        ..ListenPlan::default()
+    };
+    file.service = Some(ServicePlan { listener: listener.name.clone(), domains: plans });
+    file.listen.push(listener);
+    Ok((file, report))
+}

@@ -1,0 +1,257 @@
+//! Reads a file of envoyproxy/ratelimit, with its rules: `src/config/config_impl.go` of that project.
+
+use std::collections::HashSet;
+
+use super::descriptor::{
+    CallsPerWindow, EntryPattern, ImportedDescriptor, ImportedDomain, ImportedRate, WindowUnit,
+};
+use super::fields::{DescriptorFields, RatelimitFile, read_flag, read_number, read_text};
+use crate::source::SourceText;
+use crate::{ImportFault, ImportReport};
+use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent};
+
+/// The most descriptors of all files: as many as a service may have rules.
+const DESCRIPTORS_MAX: usize = 10_000;
+/// Less than the depth of mappings and lists that the YAML reader allows, two for each level.
+const DEPTH_MAX: usize = 60;
+
+/// Reads files one after the other; their descriptors are counted together.
+pub(super) struct DomainReader<'r> {
+    report: &'r mut ImportReport,
+    count: usize,
+}
+
+impl<'r> DomainReader<'r> {
+    pub fn new(report: &'r mut ImportReport) -> DomainReader<'r> {
+        DomainReader { report, count: 0 }
+    }
+
+    /// Reads one file, whose tree is `root`.
+    pub fn read_domain(&mut self, source: &SourceText, root: &Node) -> Result<ImportedDomain, ImportFault> {
+        let file = RatelimitFile { name: &source.name };
+        let fields = file.open(root, "the file", "`domain` and `descriptors`")?;
+        let name = fields.find("domain").map(|(key, node)| read_text(file, key, node)).transpose()?;
+        let Some(name) = name.flatten() else {
+            return Err(file.fault(root, "the file names no `domain`"));
+        };
+        self.note_others(file, &fields, &["domain", "descriptors"]);
+        let descriptors = match fields.find("descriptors") {
+            Some((key, node)) => self.read_list(file, key, node, &name, 1)?,
+            None => Vec::new(),
+        };
+        Ok(ImportedDomain { name, at: file.line_of(root), descriptors })
+    }
+
+    fn read_list(
+        &mut self,
+        file: RatelimitFile<'_>,
+        key: &MapKey,
+        node: &Node,
+        parent: &str,
+        depth: usize,
+    ) -> Result<Vec<ImportedDescriptor>, ImportFault> {
+        let items = match &node.content {
+            NodeContent::Null => return Ok(Vec::new()),
+            NodeContent::List(items) => items,
+            _ => return Err(file.fault_at(key.position, "`descriptors` must be a list")),
+        };
+        if depth > DEPTH_MAX {
+            let message = format!("descriptors are nested more than {DEPTH_MAX} deep");
+            return Err(file.fault_at(key.position, message));
+        }
+        let mut known = HashSet::new();
+        let mut descriptors = Vec::new();
+        for item in items {
+            self.count += 1;
+            if self.count > DESCRIPTORS_MAX {
+                let message = format!("there are more than {DESCRIPTORS_MAX} descriptors");
+                return Err(file.fault(item, message));
+            }
+            let (composite, descriptor) = self.read_descriptor(file, item, parent, depth)?;
+            if !known.insert(composite.clone()) {
+                return Err(file.fault(item, format!("the descriptor `{composite}` is there twice")));
+            }
+            descriptors.push(descriptor);
+        }
+        Ok(descriptors)
+    }
+
+    /// A descriptor, and the text by which envoyproxy/ratelimit finds it.
+    fn read_descriptor(
+        &mut self,
+        file: RatelimitFile<'_>,
+        item: &Node,
+        parent: &str,
+        depth: usize,
+    ) -> Result<(String, ImportedDescriptor), ImportFault> {
+        let fields = file.open(item, "a descriptor", "`key`, `value` and `rate_limit`")?;
+        let text = |name: &str| {
+            fields.find(name).map(|(key, node)| read_text(file, key, node)).transpose().map(Option::flatten)
+        };
+        let flag = |name: &str| fields.find(name).map_or(Ok(false), |(key, node)| read_flag(file, key, node));
+        let Some(key) = text("key")? else {
+            return Err(file.fault(item, "the descriptor has no `key`"));
+        };
+        let value = text("value")?;
+        let composite = match &value {
+            Some(value) => format!("{parent}.{key}_{value}"),
+            None => format!("{parent}.{key}"),
+        };
+        let pattern = value.as_deref().map_or(EntryPattern::Any, read_pattern);
+        let share_threshold = flag("share_threshold")?;
+        if share_threshold && !composite_has_wildcard(&key, value.as_deref()) {
+            return Err(file.fault(item, "`share_threshold` needs a `value` with an asterisk"));
+        }
+        let (shadow_mode, quota_mode) = (flag("shadow_mode")?, flag("quota_mode")?);
+        for name in ["detailed_metric", "value_to_metric"] {
+            if let Some((key, _)) = fields.find(name).filter(|_| flag(name) != Ok(false)) {
+                flag(name)?;
+                let says = "metrics have the name of the limit, and never a value of a client";
+                self.report.skips(&file.line_at(key.position), name, says);
+            }
+        }
+        if let Some((key, _)) = fields.find("metadata") {
+            let says = "answers carry no metadata";
+            self.report.skips(&file.line_at(key.position), "metadata", says);
+        }
+        let limit = match fields.find("rate_limit") {
+            Some((_, node)) if !matches!(node.content, NodeContent::Null) => {
+                Some(self.read_rate(file, node)?)
+            }
+            _ => None,
+        };
+        self.note_others(file, &fields, &DESCRIPTOR_FIELDS);
+        let children = match fields.find("descriptors") {
+            Some((key, node)) => self.read_list(file, key, node, &composite, depth + 1)?,
+            None => Vec::new(),
+        };
+        let at = file.line_of(item);
+        let descriptor = ImportedDescriptor {
+            at,
+            key,
+            pattern,
+            is_default: value.is_none(),
+            share_threshold,
+            shadow_mode,
+            quota_mode,
+            limit,
+            children,
+        };
+        Ok((composite, descriptor))
+    }
+
+    fn read_rate(&mut self, file: RatelimitFile<'_>, node: &Node) -> Result<ImportedRate, ImportFault> {
+        let fields = file.open(node, "`rate_limit`", "`unit` and `requests_per_unit`")?;
+        let text = |name: &str| {
+            fields.find(name).map(|(key, node)| read_text(file, key, node)).transpose().map(Option::flatten)
+        };
+        let unlimited =
+            fields.find("unlimited").map_or(Ok(false), |(key, node)| read_flag(file, key, node))?;
+        let name = text("name")?;
+        let replaces = match fields.find("replaces") {
+            Some((key, node)) => read_replaces(file, key, node, name.as_deref())?,
+            None => Vec::new(),
+        };
+        let written = text("unit")?;
+        let unit = written.as_deref().and_then(WindowUnit::parse);
+        let place = fields.find("unit").map_or(node.position, |(_, unit)| unit.position);
+        self.note_others(file, &fields, &RATE_FIELDS);
+        let number =
+            |name: &str| fields.find(name).map(|(key, node)| read_number(file, key, node)).transpose();
+        let (requests, units) = (number("requests_per_unit")?, number("unit_multiplier")?);
+        if units == Some(0) {
+            return Err(file.fault(node, "`unit_multiplier` is 0"));
+        }
+        let numbers = match (unlimited, unit) {
+            (true, Some(_)) => return Err(file.fault_at(place, "`unlimited` stands beside a `unit`")),
+            (true, None) => None,
+            (false, Some(unit)) => {
+                Some(CallsPerWindow { requests: requests.unwrap_or(0), unit, units: units.unwrap_or(1) })
+            }
+            (false, None) => {
+                let message = match written {
+                    Some(unit) => {
+                        format!("`{unit}` is not a unit: second, minute, hour, day, week, month or year")
+                    }
+                    None => "the `rate_limit` has no `unit`".to_owned(),
+                };
+                return Err(file.fault_at(place, message));
+            }
+        };
+        Ok(ImportedRate { name, replaces, numbers })
+    }
+
+    /// Reports fields that are not read: some are ignored at this place, and others are not known at all.
+    fn note_others(&mut self, file: RatelimitFile<'_>, fields: &DescriptorFields<'_>, known: &[&str]) {
+        for (key, _) in fields.iter().filter(|(key, _)| !known.contains(&key.name.as_str())) {
+            let at = file.line_at(key.position);
+            let is_elsewhere =
+                ["domain"].iter().chain(&DESCRIPTOR_FIELDS).chain(&RATE_FIELDS).any(|name| *name == key.name);
+            if is_elsewhere {
+                self.report.skips(&at, &key.name, "envoyproxy/ratelimit ignores the field at this place");
+            } else {
+                self.report.loses(&at, &key.name, "the field is not known; it may limit or deny");
+            }
+        }
+    }
+}
+
+const DESCRIPTOR_FIELDS: [&str; 10] = [
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
+const RATE_FIELDS: [&str; 6] =
+    ["unit", "requests_per_unit", "unlimited", "name", "replaces", "unit_multiplier"];
+
+fn composite_has_wildcard(key: &str, value: Option<&str>) -> bool {
+    key.contains('*') || value.is_some_and(|value| value.contains('*'))
+}
+
+fn read_pattern(value: &str) -> EntryPattern {
+    let prefix = value.trim_end_matches('*');
+    match prefix {
+        _ if prefix.contains('*') => EntryPattern::Scattered(value.to_owned()),
+        "" => EntryPattern::Any,
+        _ if prefix.len() < value.len() => EntryPattern::Prefix(prefix.to_owned()),
+        _ => EntryPattern::Value(value.to_owned()),
+    }
+}
+
+fn read_replaces(
+    file: RatelimitFile<'_>,
+    key: &MapKey,
+    node: &Node,
+    own_name: Option<&str>,
+) -> Result<Vec<String>, ImportFault> {
+    let items = match &node.content {
+        NodeContent::Null => return Ok(Vec::new()),
+        NodeContent::List(items) => items,
+        _ => {
+            return Err(
+                file.fault_at(key.position, "`replaces` must be a list, `- name: NAME` for each limit")
+            );
+        }
+    };
+    let mut names: Vec<String> = Vec::new();
+    for item in items {
+        let fields = file.open(item, "an entry of `replaces`", "`name`")?;
+        let name = fields.find("name").map(|(key, node)| read_text(file, key, node)).transpose()?.flatten();
+        let name = name.ok_or_else(|| file.fault(item, "an entry of `replaces` has no `name`"))?;
+        if own_name == Some(name.as_str()) {
+            return Err(file.fault(item, format!("the limit `{name}` replaces itself")));
+        }
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,314 @@
+//! Writes the limits and rules of a domain, with what becomes of each descriptor.
+
+use std::collections::{HashMap, HashSet};
+
+use http::HeaderName;
+
+use super::descriptor::{ImportedDescriptor, ImportedDomain, ImportedRate};
+use super::rules::{DomainRules, RuleOutcome, TreeRule};
+use crate::gateway_file::{DomainPlan, DomainRulePlan, GatewayFile, NamedLimitPlan, PlannedField};
+use crate::yaml_text::{one_or_list, quote};
+use crate::{ImportReport, ImportedLine};
+
+/// The names of limits are unique in the file.
+#[derive(Debug, Default)]
+pub(super) struct LimitNames {
+    used: HashSet<String>,
+    /// The next number for a name that is used already.
+    numbers: HashMap<String, usize>,
+}
+
+/// A name may have 64 characters; some stay free for a number.
+const NAME_LENGTH_MAX: usize = 58;
+
+/// Adds the limits of a domain to the file and returns its rules; `rules` are those of `domain`.
+pub(super) fn add_domain(
+    domain: &ImportedDomain,
+    mut rules: DomainRules<'_>,
+    names: &mut LimitNames,
+    file: &mut GatewayFile,
+    report: &mut ImportReport,
+) -> DomainPlan {
+    note_unmatched(&rules, report);
+    note_orders(&mut rules, report);
+    let mut limits: HashMap<usize, Vec<String>> = HashMap::new();
+    let mut plan = DomainPlan { name: domain.name.clone(), source: domain.at.clone(), rules: Vec::new() };
+    let named: HashSet<&str> = named_limits(&rules).collect();
+    for rule in &rules.rules {
+        if let RuleOutcome::Limit(node) = rule.outcome {
+            limits.entry(node).or_insert_with(|| {
+                add_limit(&domain.name, &rules.tree.path(node), &named, names, file, report)
+            });
+        }
+        plan.rules.push(plan_rule(rule, &rules, &limits, &named));
+    }
+    report.exact(&domain.at, &format!("domain {}", domain.name), format!("{} rules", plan.rules.len()));
+    plan
+}
+
+/// The names that `replaces` may use.
+fn named_limits<'d>(rules: &DomainRules<'d>) -> impl Iterator<Item = &'d str> {
+    let named = |rule: &TreeRule<'d>| match rule.outcome {
+        RuleOutcome::Limit(node) => rules.tree.nodes[node].descriptor.limit.as_ref()?.name.as_deref(),
+        RuleOutcome::Nothing(_) => None,
+    };
+    rules.rules.iter().filter_map(named)
+}
+
+/// Findings of the descriptors for which there is no rule.
+fn note_unmatched(rules: &DomainRules<'_>, report: &mut ImportReport) {
+    for node in &rules.tree.nodes {
+        let descriptor = node.descriptor;
+        match (&descriptor.limit, node.is_lost) {
+            (Some(_), true) => {
+                let says = "the gateway matches values, `prefix*` and `*`, and no other asterisks";
+                report.loses(&descriptor.at, &show_limit(descriptor), says);
+            }
+            (None, _) if descriptor.children.is_empty() => {
+                report.exact(&descriptor.at, &descriptor.show(), "has no limit");
+            }
+            _ => {}
+        }
+    }
+    for &(node, found) in &rules.hidden {
+        let descriptor = rules.tree.nodes[node].descriptor;
+        let says = match found.map(|found| &rules.tree.nodes[found].descriptor.at) {
+            Some(at) => {
+                format!("left out: envoyproxy/ratelimit never finds it, because line {} comes first", at.line)
+            }
+            None => "left out: envoyproxy/ratelimit never finds it".to_owned(),
+        };
+        report.exact(&descriptor.at, &show_limit(descriptor), says);
+    }
+}
+
+/// Descriptors that differ in the order of their entries alone.
+fn note_orders(rules: &mut DomainRules<'_>, report: &mut ImportReport) {
+    for (rule, earlier) in rules.take_reordered() {
+        let (RuleOutcome::Limit(node), earlier) = (rule.outcome, &rules.rules[earlier]) else { continue };
+        let descriptor = rules.tree.nodes[node].descriptor;
+        let line = line_of(rules, earlier).map_or(0, |at| at.line);
+        let says =
+            format!("the order of entries is not judged, and line {line} has the same in another order");
+        report.loses(&descriptor.at, &show_limit(descriptor), says);
+    }
+    for (rule, earlier) in rules.find_other_orders() {
+        let RuleOutcome::Limit(node) = rules.rules[rule].outcome else { continue };
+        let descriptor = rules.tree.nodes[node].descriptor;
+        let line = line_of(rules, &rules.rules[earlier]).map_or(0, |at| at.line);
+        let says = format!(
+            "the order of entries is not judged: the most specific rule of this one and line {line} wins"
+        );
+        report.differs(&descriptor.at, &show_limit(descriptor), "", says);
+    }
+}
+
+/// The line of what a rule finds.
+fn line_of<'d>(rules: &DomainRules<'d>, rule: &TreeRule<'d>) -> Option<&'d ImportedLine> {
+    let node = match rule.outcome {
+        RuleOutcome::Limit(node) => node,
+        RuleOutcome::Nothing(node) => node?,
+    };
+    Some(&rules.tree.nodes[node].descriptor.at)
+}
+
+fn plan_rule(
+    rule: &TreeRule<'_>,
+    rules: &DomainRules<'_>,
+    limits: &HashMap<usize, Vec<String>>,
+    named: &HashSet<&str>,
+) -> DomainRulePlan {
+    let mut entries: Vec<(String, Vec<String>)> = Vec::new();
+    for entry in &rule.entries {
+        match entries.iter_mut().find(|(key, _)| key == entry.key) {
+            Some((_, values)) => values.push(entry.pattern.write()),
+            None => entries.push((entry.key.to_owned(), vec![entry.pattern.write()])),
+        }
+    }
+    let mut plan =
+        DomainRulePlan { entries, source: line_of(rules, rule).cloned(), ..DomainRulePlan::default() };
+    match rule.outcome {
+        RuleOutcome::Nothing(_) => plan.note = "no limit is found here".to_owned(),
+        RuleOutcome::Limit(node) => {
+            plan.limits = limits.get(&node).cloned().unwrap_or_default();
+            if let Some(rate) = &rules.tree.nodes[node].descriptor.limit {
+                plan.name = rate.name.as_deref().map(write_rule_name);
+                let known = rate.replaces.iter().filter(|name| named.contains(name.as_str()));
+                plan.replaces = known.map(|name| write_rule_name(name)).collect();
+            }
+        }
+    }
+    plan
+}
+
+/// `none` is a word of the file.
+fn write_rule_name(name: &str) -> String {
+    if name == "none" { "none-".to_owned() } else { name.to_owned() }
+}
+
+/// Adds the limit at the end of a path; returns the chain of its rule, which is empty if it is unlimited.
+fn add_limit(
+    domain: &str,
+    path: &[&ImportedDescriptor],
+    named: &HashSet<&str>,
+    names: &mut LimitNames,
+    file: &mut GatewayFile,
+    report: &mut ImportReport,
+) -> Vec<String> {
+    let Some((descriptor, rate)) = path.last().and_then(|last| Some((last, last.limit.as_ref()?))) else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    note_replaces(rate, named, &mut notes);
+    let Some(numbers) = rate.numbers else {
+        tell(descriptor, "no limit".to_owned(), notes, report);
+        return Vec::new();
+    };
+    let (key, lost) = write_key(path, &mut notes);
+    if let Some(lost) = lost {
+        report.loses(&descriptor.at, &show_limit(descriptor), lost);
+        return Vec::new();
+    }
+    let name = names.choose(domain, path);
+    let push = |fields: &mut Vec<PlannedField>, name: &str, value: &str| {
+        fields.push(PlannedField::new(name, value, ""));
+    };
+    let mut fields = Vec::new();
+    push(&mut fields, "algorithm", "fixed_window");
+    push(&mut fields, "align", "clock");
+    push(&mut fields, "rate", &numbers.write_rate());
+    if numbers.requests == 0 {
+        let note = "no call has it, so that each is refused";
+        fields.push(PlannedField::new("key", write_absent_key(path), note));
+        push(&mut fields, "missing_key", "reject");
+        notes.push(
+            "no request passes in a window: the limit refuses every call because it lacks the key".to_owned(),
+        );
+    } else {
+        push(&mut fields, "key", &key);
+    }
+    if descriptor.shadow_mode {
+        push(&mut fields, "dry_run", "true");
+    }
+    if descriptor.quota_mode && !descriptor.shadow_mode {
+        let says = "a call is refused as soon as this limit is over; \
+                    in quota mode only if all such limits of the call are";
+        notes.push(says.to_owned());
+    }
+    file.limits.push(NamedLimitPlan { name: name.clone(), fields, source: descriptor.at.clone() });
+    tell(descriptor, format!("limit {name}"), notes, report);
+    vec![name]
+}
+
+fn note_replaces(rate: &ImportedRate, named: &HashSet<&str>, notes: &mut Vec<String>) {
+    for name in rate.replaces.iter().filter(|name| !named.contains(name.as_str())) {
+        notes.push(format!("no limit of the domain has the name `{name}` that it replaces"));
+    }
+}
+
+fn tell(descriptor: &ImportedDescriptor, becomes: String, notes: Vec<String>, report: &mut ImportReport) {
+    let shown = show_limit(descriptor);
+    if notes.is_empty() {
+        report.exact(&descriptor.at, &shown, becomes.clone());
+    }
+    for note in notes {
+        report.differs(&descriptor.at, &shown, &becomes, note);
+    }
+}
+
+/// The parts of the key: each entry whose values are counted apart. The second value says why that is not possible.
+fn write_key(path: &[&ImportedDescriptor], notes: &mut Vec<String>) -> (String, Option<String>) {
+    let mut parts: Vec<String> = Vec::new();
+    let counts_apart =
+        |descriptor: &&&ImportedDescriptor| descriptor.pattern.is_open() && !descriptor.share_threshold;
+    for descriptor in path.iter().filter(counts_apart) {
+        let key = &descriptor.key;
+        if HeaderName::from_bytes(key.as_bytes()).is_err() {
+            let lost =
+                format!("the values of `{key}` cannot be counted apart: it is not the name of a header");
+            return (String::new(), Some(lost));
+        }
+        let part = quote(&format!("header:{}", key.to_ascii_lowercase()));
+        let same_key = || path.iter().filter(|other| other.key.eq_ignore_ascii_case(key));
+        if same_key().any(|other| other.share_threshold) {
+            notes.push(format!(
+                "all values of `{key}` share one counter, because one entry of this name shares it"
+            ));
+            continue;
+        }
+        if same_key().count() > 1 && !parts.contains(&part) {
+            notes.push(format!(
+                "the values of several `{key}` are joined by commas, so that such with commas may meet"
+            ));
+        }
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    if parts.is_empty() {
+        return ("global".to_owned(), None);
+    }
+    (one_or_list(&parts), None)
+}
+
+/// A header that stands in none of the entries.
+fn write_absent_key(path: &[&ImportedDescriptor]) -> String {
+    let is_free = |name: &String| path.iter().all(|descriptor| !descriptor.key.eq_ignore_ascii_case(name));
+    let numbered = (0..).map(|number: usize| format!("never-{number}"));
+    let name = std::iter::once("never".to_owned()).chain(numbered).find(is_free);
+    quote(&format!("header:{}", name.unwrap_or_default()))
+}
+
+/// The descriptor and its numbers, as the report shows them.
+fn show_limit(descriptor: &ImportedDescriptor) -> String {
+    let entry = descriptor.show();
+    match descriptor.limit.as_ref().map(|rate| rate.numbers) {
+        Some(Some(numbers)) => format!("{entry}: {numbers}{}", show_modes(descriptor)),
+        Some(None) => format!("{entry}: unlimited"),
+        None => entry,
+    }
+}
+
+fn show_modes(descriptor: &ImportedDescriptor) -> &'static str {
+    match (descriptor.shadow_mode, descriptor.quota_mode) {
+        (true, _) => ", shadow_mode",
+        (false, true) => ", quota_mode",
+        (false, false) => "",
+    }
+}
+
+// === impl LimitNames ===
+
+impl LimitNames {
+    /// The name of the statistics of envoyproxy/ratelimit, `domain.key_value.key`, in characters that a name may have.
+    fn choose(&mut self, domain: &str, path: &[&ImportedDescriptor]) -> String {
+        let mut base = clean_name(domain);
+        for descriptor in path {
+            let value = descriptor.pattern.write();
+            let value = value.trim_end_matches('*');
+            base.push('.');
+            base.push_str(&clean_name(&descriptor.key));
+            if !value.is_empty() {
+                base.push('_');
+                base.push_str(&clean_name(value));
+            }
+        }
+        base.truncate(NAME_LENGTH_MAX);
+        if self.used.insert(base.clone()) {
+            return base;
+        }
+        let number = self.numbers.entry(base.clone()).or_insert(1);
+        loop {
+            *number += 1;
+            let name = format!("{base}-{number}");
+            if self.used.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}
+
+fn clean_name(text: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    text.chars().map(|c| if fits(c) { c } else { '-' }).collect()
+}

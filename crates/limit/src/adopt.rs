@@ -1,0 +1,124 @@
+//! Reloads: a limit of the new configuration goes on with the counters of each rate that is still the same.
+//!
+//! The old limit, of requests under way, and the new one count in the same tables, where the parameters stand beside
+//! the entries. [`Limit::apply_params`] changes them there, shard by shard, so a key is never judged by two rates.
+//! Everything that can fail comes before that.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Limit;
+use super::counters::{MeterSpec, Meters, each, keys_max};
+use super::granted::GrantedKeys;
+use sluicegate_base::clock::Now;
+use sluicegate_base::ip_set::IpSets;
+use sluicegate_model::{self as model, Algorithm, ChargeConfig, LimitId, Rate};
+
+// === impl Limit ===
+
+impl Limit {
+    /// `max_keys` bounds each of the limit's counter tables, one per rate.
+    pub fn new(id: LimitId, config: &model::LimitConfig, max_keys: usize) -> Limit {
+        Limit::continue_from(None, id, config, max_keys)
+    }
+
+    /// A limit that counts in the tables of `before`, if it is the same by name and kind: then
+    /// [`Limit::apply_params`] must follow before it judges any request.
+    pub fn continue_from(
+        before: Option<&Limit>,
+        id: LimitId,
+        config: &model::LimitConfig,
+        max_keys: usize,
+    ) -> Limit {
+        let before = before.filter(|before| is_same_limit(&before.config, config));
+        let mut first = 0;
+        let span = |algorithm: &Algorithm| {
+            let span = first..first + algorithm.rate_count();
+            first = span.end;
+            span
+        };
+        let name: Arc<str> = Arc::from(config.name.as_str());
+        let spans: Box<[Range<usize>]> = config.algorithm_variants().map(span).collect();
+        let previous = previous_rates(before, config, &spans);
+        let spec = MeterSpec { config, max_keys, owner: &name, previous: &previous };
+        let meters = Meters::new(&spec, before.map(|before| &before.meters));
+        let reserved = before.map(|before| before.reserved.clone()).unwrap_or_default();
+        let (config, bypass) = (config.clone(), IpSets::default());
+        let granted = GrantedKeys::new(&config);
+        Limit { name, id, spans, meters, max_keys, granted, reserved, config, bypass }
+    }
+
+    /// Whether its counters are valid for the limit `config`, even if the numbers differ.
+    pub fn is_continued_by(&self, config: &model::LimitConfig) -> bool {
+        is_same_limit(&self.config, config)
+    }
+
+    /// Puts this limit's parameters in force, for requests of its predecessors as well. `clock` is read under each
+    /// lock.
+    pub fn apply_params(&self, clock: &dyn Fn() -> Now) {
+        each!(&self.meters, meters => {
+            for (rate, meter) in meters.iter().enumerate().filter(|(rate, _)| !self.is_viewed_rate(*rate)) {
+                let keys_max = keys_max(&self.config, self.max_keys, rate);
+                meter.table.replace_params(&meter.params, keys_max, clock);
+            }
+        });
+    }
+}
+
+/// Whether the counters of `before` are valid for `config`: the same name, key, kind and units. The numbers may
+/// differ.
+fn is_same_limit(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {
+    let kind = |limit: &model::LimitConfig| match &limit.algorithm {
+        Algorithm::TokenBucket { .. } => (0, 0),
+        Algorithm::LeakyBucket { .. } => (1, 0),
+        Algorithm::FixedWindow { align, .. } => (2, *align as u8),
+        Algorithm::SlidingWindow { buckets, .. } => (3, *buckets),
+        Algorithm::SlidingLog { .. } => (4, 0),
+        Algorithm::Concurrency { .. } => (5, 0),
+    };
+    before.name == config.name
+        && kind(before) == kind(config)
+        && ChargeConfig::counted_units(before.charge.as_ref())
+            == ChargeConfig::counted_units(config.charge.as_ref())
+        && (&before.key, before.missing_key) == (&config.key, config.missing_key)
+        && before.fair_by == config.fair_by
+        && before.warm_up.is_some() == config.warm_up.is_some()
+        && before.shared.is_some() == config.shared.is_some()
+}
+
+/// For each rate of `config`, the index of the same rate in `before`: of the same tier, and at the same position in
+/// it; or of the same period, where the tier has more or fewer rates now.
+fn previous_rates(
+    before: Option<&Limit>,
+    config: &model::LimitConfig,
+    spans: &[Range<usize>],
+) -> Vec<Option<usize>> {
+    let mut previous = Vec::new();
+    for (variant, span) in spans.iter().enumerate() {
+        let tier = config.variant_tier(variant);
+        // A view has no counters of its own.
+        let same_tier = before.filter(|_| !config.is_view(variant)).and_then(|before| {
+            let variant = (0..before.spans.len()).find(|other| before.config.variant_tier(*other) == tier)?;
+            Some((before, before.spans[variant].clone()))
+        });
+        let mut used = Vec::new();
+        for (position, rate) in span.clone().enumerate() {
+            let found = same_tier.as_ref().and_then(|(before, rates)| match rates.len() == span.len() {
+                true => Some(rates.start + position),
+                false => {
+                    let is_same_period =
+                        |other: &usize| rate_period(&before.config, *other) == rate_period(config, rate);
+                    rates.clone().find(|other| !used.contains(other) && is_same_period(other))
+                }
+            });
+            used.extend(found);
+            previous.push(found);
+        }
+    }
+    previous
+}
+
+fn rate_period(config: &model::LimitConfig, rate: usize) -> Option<std::time::Duration> {
+    let (_, algorithm, position) = config.locate_rate(rate)?;
+    algorithm.rate_quotas().get(position).map(|(Rate { period, .. }, _)| *period)
+}

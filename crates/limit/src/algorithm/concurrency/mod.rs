@@ -1,0 +1,283 @@
+//! concurrency: at most `max` requests in flight per key; a guard gives each slot back. With `queue` requests wait for
+//! a slot, in arrival order or taking turns by `fair_by`.
+//!
+//! A freed slot is handed to the next waiter under the lock that frees it, so nobody overtakes those who wait. While
+//! requests wait, the entry of their key holds the place of its [`waited_slots`], and reads as full to newcomers.
+//!
+//! A view compares the slots in use with a number of its own.
+
+pub mod freed_rate;
+mod waited_slots;
+mod waiting;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
+
+use super::adaptive::{Adaptive, SlotOutcome};
+use super::queue::{Wakers, wake_all};
+use crate::algorithm::table_spec::TableSpec;
+use crate::table::{CounterKey, Table, TableEntry, TableParams};
+use sluicegate_base::clock::Now;
+use sluicegate_model as model;
+use waited_slots::SlotQueues;
+pub use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
+
+/// The slots of one limit.
+pub(crate) struct Concurrency {
+    pub(crate) params: Arc<ConcurrencyParams>,
+    /// It judges by its own number, and counts in the table of the limit's own.
+    is_view: bool,
+    pub(crate) table: Arc<Table<ConcurrencyEntry, ConcurrencyParams>>,
+}
+
+/// The parameters of a concurrency limit; slots in use mean the same under any of them.
+pub(crate) struct ConcurrencyParams {
+    max: SlotLimit,
+    /// Units that may wait; 0 = none waits.
+    queue: u64,
+    /// The longest wait, in nanoseconds.
+    max_wait_ns: Option<u64>,
+    /// With `fair_by`, the values of its key take turns.
+    is_fair: bool,
+    /// A dry run never waits: as many more requests in flight as the queue has room for count as waiting.
+    dry_run: bool,
+    /// The waiters of all keys.
+    waiting: Arc<AtomicUsize>,
+}
+
+enum SlotLimit {
+    Fixed(u64),
+    Adaptive(Arc<Adaptive>),
+}
+
+/// Slots in use, or from [`WAITED`] on the place of the key's [`waited_slots::WaitedSlots`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ConcurrencyEntry(u32);
+
+/// Marks an entry whose key has waiters.
+const WAITED: u32 = 1 << 31;
+
+/// The most slots of a key, so that an entry with waiters reads as full.
+const SLOTS_MAX: u32 = WAITED - 1;
+
+/// The numbers of a concurrency limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlotNumbers {
+    /// With it the limit adapts between `min` and `max`.
+    pub min: Option<u32>,
+    pub max: u32,
+    pub queue: u64,
+    pub max_wait_ns: Option<u64>,
+}
+
+/// Slots that a request has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotGrant {
+    /// Counted on a shared overflow counter; [`Concurrency::release_slots`] needs it.
+    pub shared: bool,
+    /// A dry run would have waited for them.
+    pub waits: bool,
+}
+
+// === impl Concurrency ===
+
+impl Concurrency {
+    pub(crate) fn new(
+        numbers: SlotNumbers,
+        config: &model::LimitConfig,
+        spec: &TableSpec<'_, Concurrency>,
+    ) -> Concurrency {
+        let SlotNumbers { min, max, queue, max_wait_ns } = numbers;
+        let max = match min {
+            None => SlotLimit::Fixed(max.min(SLOTS_MAX).into()),
+            Some(min) => {
+                let (min, max) = (min.min(SLOTS_MAX), max.min(SLOTS_MAX));
+                let previous = spec.previous.and_then(|previous| previous.find_adaptive(min, max));
+                SlotLimit::Adaptive(previous.unwrap_or_else(|| Arc::new(Adaptive::new(min, max))))
+            }
+        };
+        let params = Arc::new(ConcurrencyParams {
+            max,
+            queue,
+            max_wait_ns,
+            is_fair: !config.fair_by.is_empty(),
+            dry_run: config.dry_run,
+            waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
+        });
+        let table = spec.build_table(&params, |before| &before.table);
+        Concurrency { params, is_view: spec.counted_by.is_some(), table }
+    }
+
+    /// Those in force in the table, or those of a view, for which nothing waits.
+    #[inline]
+    fn params_here<'a>(&'a self, in_force: &'a ConcurrencyParams) -> &'a ConcurrencyParams {
+        if self.is_view { &self.params } else { in_force }
+    }
+
+    /// The controller, if it has these bounds.
+    fn find_adaptive(&self, min: u32, max: u32) -> Option<Arc<Adaptive>> {
+        match &self.params.max {
+            SlotLimit::Adaptive(adaptive) if adaptive.is_within(min, max) => Some(adaptive.clone()),
+            _ => None,
+        }
+    }
+
+    /// The slots that each key has now.
+    #[inline]
+    pub fn max_units(&self) -> u64 {
+        self.params.max.allowed_slots()
+    }
+
+    /// Tells its slots from those of any other limit, also after a reload.
+    pub(crate) fn table_address(&self) -> usize {
+        Arc::as_ptr(&self.table).addr()
+    }
+
+    pub(crate) fn is_adaptive(&self) -> bool {
+        matches!(self.params.max, SlotLimit::Adaptive(_))
+    }
+
+    /// Whether requests may wait for its slots.
+    pub fn has_queue(&self) -> bool {
+        self.params.queue > 0
+    }
+
+    /// Requests that wait, of all keys.
+    pub(crate) fn waiter_count(&self) -> usize {
+        self.params.waiting.load(Relaxed)
+    }
+
+    /// Records the upstream outcome of a request that holds a slot.
+    #[inline]
+    pub fn record_outcome(&self, outcome: SlotOutcome, now: Now) {
+        if let SlotLimit::Adaptive(adaptive) = &self.params.max
+            && adaptive.record_outcome(outcome, now)
+            && self.waiter_count() > 0
+        {
+            self.wake_heads();
+        }
+    }
+
+    /// Takes `slots` if they are free, else returns `None`. An unenforced key also takes those that it would have to
+    /// wait for.
+    #[inline]
+    pub fn acquire_slots(
+        &self,
+        key: &CounterKey,
+        slots: u64,
+        unenforced: bool,
+        now: Now,
+    ) -> Option<SlotGrant> {
+        self.table.update_entry(key, now, |entry, _, params, shared| {
+            let params = self.params_here(params);
+            params.take_slots(entry, slots, params.dry_queue(unenforced), shared)
+        })
+    }
+
+    pub fn slots_in_use(&self, key: &CounterKey) -> u64 {
+        self.table.peek_entry(key, |entry, queues, _| queues.read_entry(*entry).in_flight.into())
+    }
+
+    /// Gives slots back: they go to those who wait for them. `now` is called only if a request waits.
+    pub fn release_slots(&self, key: &CounterKey, slots: u64, shared: bool, now: impl FnOnce() -> Now) {
+        let mut wakers = Wakers::new();
+        self.table.update_existing(key, shared, |entry, queues, params| {
+            if entry.has_waiters() {
+                params.free_slots(entry, queues, slots, now(), &mut wakers);
+            } else {
+                entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
+            }
+        });
+        wake_all(wakers);
+    }
+}
+
+// === impl ConcurrencyParams ===
+
+impl ConcurrencyParams {
+    /// The requests beyond the limit that count as waiting, because the limit does not make them wait.
+    #[inline]
+    fn dry_queue(&self, unenforced: bool) -> u64 {
+        if self.dry_run || unenforced { self.queue } else { 0 }
+    }
+
+    #[inline]
+    fn take_slots(
+        &self,
+        entry: &mut ConcurrencyEntry,
+        slots: u64,
+        dry_queue: u64,
+        shared: bool,
+    ) -> Option<SlotGrant> {
+        // With waiters it reads as more than any limit allows.
+        let used = u64::from(entry.0).saturating_add(slots);
+        let allowed = self.max.allowed_slots();
+        if used > allowed.saturating_add(dry_queue).min(SLOTS_MAX.into()) {
+            return None;
+        }
+        // Cannot overflow: it is at most `SLOTS_MAX`.
+        entry.0 = used as u32;
+        if let SlotLimit::Adaptive(adaptive) = &self.max {
+            adaptive.record_peak(used);
+        }
+        Some(SlotGrant { shared, waits: used > allowed })
+    }
+}
+
+impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
+    /// More slots go to those who wait, and a changed `max_wait` holds for them; nobody is thrown out.
+    fn convert_entry(
+        &self,
+        entry: &mut ConcurrencyEntry,
+        queues: &mut SlotQueues,
+        before: &ConcurrencyParams,
+        now: Now,
+        to_wake: &mut Vec<Waker>,
+    ) {
+        if !entry.has_waiters() {
+            return;
+        }
+        let mut wakers = Wakers::new();
+        self.hand_over(entry, queues, now, &mut wakers);
+        if self.max_wait_ns != before.max_wait_ns {
+            queues.wake_waiters(*entry, &mut wakers);
+        }
+        to_wake.extend(wakers);
+    }
+}
+
+// === impl SlotLimit ===
+
+impl SlotLimit {
+    #[inline]
+    fn allowed_slots(&self) -> u64 {
+        match self {
+            SlotLimit::Fixed(max) => *max,
+            SlotLimit::Adaptive(adaptive) => adaptive.allowed_slots(),
+        }
+    }
+}
+
+// === impl ConcurrencyEntry ===
+
+impl ConcurrencyEntry {
+    #[inline]
+    fn has_waiters(self) -> bool {
+        self.0 >= WAITED
+    }
+}
+
+impl TableEntry for ConcurrencyEntry {
+    type Extra = SlotQueues;
+
+    #[inline]
+    fn is_idle(&self, _: Now) -> bool {
+        self.0 == 0
+    }
+
+    /// Slots counted on the shared counter are released there, so no key moves away before it is empty.
+    fn inherit_overflow(&self) -> Option<ConcurrencyEntry> {
+        (self.0 == 0).then_some(*self)
+    }
+}

@@ -1,0 +1,287 @@
+//! Waits for slots: joins the queue of a key, checks a waiter's turn, leaves, and hands freed slots over.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
+
+use super::freed_rate::FreedRate;
+use super::waited_slots::{SlotQueues, WaitedSlots};
+use super::{Concurrency, ConcurrencyEntry, ConcurrencyParams, SlotGrant, SlotLimit};
+use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, WaiterState, Wakers, wake_all};
+use crate::table::CounterKey;
+use crate::{LimitOutcome, Units};
+use sluicegate_base::clock::Now;
+
+/// A request in the queue of a key.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotWaiter {
+    node: u32,
+    /// It waits for a shared overflow counter.
+    pub shared: bool,
+    joined: Now,
+}
+
+/// What a request that wants slots gets.
+#[derive(Debug, Clone, Copy)]
+pub enum SlotStep {
+    Taken(SlotGrant),
+    Waits(SlotWaiter),
+    /// The queue is full; the wait would be about so many nanoseconds.
+    Full(u64),
+}
+
+/// The state of a waiter's turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotTurn {
+    /// The waiter has its slots, and has left the queue.
+    Taken,
+    /// The waiter is woken when its state changes; at this moment its wait ends.
+    Wait(Option<Now>),
+    /// The waiter has left the queue: another displaced it, or its wait is over. Another wait would last about so many
+    /// nanoseconds.
+    Reject(u64),
+}
+
+/// The slots of a key as one more request would find them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotOutlook {
+    pub outcome: LimitOutcome,
+    /// Free slots.
+    pub free: u64,
+    /// Its position in the queue, from 1; 0 if it would not wait.
+    pub position: u64,
+    /// The estimated wait, in nanoseconds.
+    pub wait_ns: u64,
+}
+
+// === impl SlotOutlook ===
+
+impl SlotOutlook {
+    /// Of slots for which no request waits.
+    pub fn at_once(free: u64, admits: bool) -> SlotOutlook {
+        let outcome = if admits { LimitOutcome::Admit } else { LimitOutcome::Reject };
+        SlotOutlook { outcome, free, position: 0, wait_ns: 0 }
+    }
+}
+
+// === impl Concurrency ===
+
+impl Concurrency {
+    /// Takes slots, or joins the queue for them.
+    pub fn take_or_wait(&self, units: &Units, now: Now) -> SlotStep {
+        let mut wakers = Wakers::new();
+        let step = self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
+            params.hand_over(entry, queues, now, &mut wakers);
+            match params.take_slots(entry, units.cost, params.dry_queue(units.unenforced), shared) {
+                Some(grant) => SlotStep::Taken(grant),
+                None => params.join_queue(entry, queues, units, shared, now, &mut wakers),
+            }
+        });
+        wake_all(wakers);
+        step
+    }
+
+    /// Checks a waiter's turn. While it has to wait, its waker stays in the queue.
+    pub fn check_turn(&self, key: &CounterKey, waiter: &SlotWaiter, now: Now, waker: &Waker) -> SlotTurn {
+        let mut wakers = Wakers::new();
+        let turn = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
+            params.hand_over(entry, queues, now, &mut wakers);
+            let mut slots = queues.read_entry(*entry);
+            let until = params.max_wait_ns.map(|ns| Now(waiter.joined.0.saturating_add(ns)));
+            let is_waiting = matches!(queues.waiters.waiter_state(waiter.node), Some(WaiterState::Waiting));
+            if is_waiting && until.is_none_or(|until| now < until) {
+                queues.waiters.set_waker(slots.queue, waiter.node, waker, &mut wakers);
+                return SlotTurn::Wait(until);
+            }
+            match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, &mut wakers) {
+                Some((WaiterState::Departed(..), _)) => return SlotTurn::Taken,
+                Some((WaiterState::Waiting, _)) => {
+                    params.waiting.fetch_sub(1, Relaxed);
+                    queues.write_entry(entry, slots);
+                }
+                Some((WaiterState::Displaced, _)) | None => {}
+            }
+            SlotTurn::Reject(queues.estimate_wait(&slots, now))
+        });
+        // A displaced waiter may outlast the entry of its key.
+        let turn = turn.unwrap_or_else(|| {
+            self.remove_displaced(key, waiter, &mut wakers);
+            SlotTurn::Reject(1)
+        });
+        wake_all(wakers);
+        turn
+    }
+
+    /// A waiter leaves; if it has its slots already, they go to the next. `now` is called only in that case.
+    pub(crate) fn leave_queue(
+        &self,
+        key: &CounterKey,
+        cost: u64,
+        waiter: &SlotWaiter,
+        now: impl FnOnce() -> Now,
+    ) {
+        let mut wakers = Wakers::new();
+        let left = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
+            let mut slots = queues.read_entry(*entry);
+            match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, &mut wakers) {
+                Some((WaiterState::Waiting, _)) => {
+                    params.waiting.fetch_sub(1, Relaxed);
+                    queues.write_entry(entry, slots);
+                }
+                Some((WaiterState::Departed(..), _)) => {
+                    params.free_slots(entry, queues, cost, now(), &mut wakers)
+                }
+                Some((WaiterState::Displaced, _)) | None => {}
+            }
+        });
+        if left.is_none() {
+            self.remove_displaced(key, waiter, &mut wakers);
+        }
+        wake_all(wakers);
+    }
+
+    fn remove_displaced(&self, key: &CounterKey, waiter: &SlotWaiter, wakers: &mut Wakers) {
+        self.table.update_extra(key, waiter.shared, |queues| {
+            queues.waiters.remove_waiter(&mut { NO_NODE }, waiter.node, wakers);
+        });
+    }
+
+    /// Wakes the next waiter of every key, to take slots that the limit has now.
+    #[cold]
+    pub(super) fn wake_heads(&self) {
+        self.table.for_each_extra(|queues| {
+            let mut wakers = Wakers::new();
+            queues.wake_heads(&mut wakers);
+            wakers
+        });
+    }
+
+    /// Units that wait for slots of a key.
+    pub fn waiting_units(&self, key: &CounterKey) -> u64 {
+        self.table
+            .peek_entry(key, |entry, queues, _| queues.waiters.queued_units(queues.read_entry(*entry).queue))
+    }
+
+    /// The slots of a key as one more request would find them.
+    pub fn peek_slots(&self, units: &Units, now: Now) -> SlotOutlook {
+        self.table.peek_entry(&units.key, |entry, queues, params| {
+            let params = self.params_here(params);
+            let slots = queues.read_entry(*entry);
+            let (in_flight, allowed) = (u64::from(slots.in_flight), params.max.allowed_slots());
+            let free = if slots.queue == NO_NODE { allowed.saturating_sub(in_flight) } else { 0 };
+            let outlook = |outcome, position| {
+                let wait_ns = queues.estimate_wait(&slots, now);
+                SlotOutlook { outcome, free, position, wait_ns }
+            };
+            if units.cost <= free {
+                return SlotOutlook { wait_ns: 0, ..outlook(LimitOutcome::Admit, 0) };
+            }
+            let dry_queue = params.dry_queue(units.unenforced);
+            if dry_queue > 0 {
+                let beyond = (in_flight + units.cost).saturating_sub(allowed);
+                return match beyond <= dry_queue {
+                    true => outlook(LimitOutcome::Wait, beyond),
+                    false => outlook(LimitOutcome::Reject, 0),
+                };
+            }
+            match params.find_position(&slots, queues, units.fair_hash) {
+                Some(found) => outlook(LimitOutcome::Wait, found.before + 1),
+                None => outlook(LimitOutcome::Reject, 0),
+            }
+        })
+    }
+}
+
+// === impl ConcurrencyParams ===
+
+impl ConcurrencyParams {
+    /// Hands free slots to the waiters, each in its turn.
+    pub(super) fn hand_over(
+        &self,
+        entry: &mut ConcurrencyEntry,
+        queues: &mut SlotQueues,
+        now: Now,
+        wakers: &mut Wakers,
+    ) {
+        if entry.has_waiters() {
+            self.free_slots(entry, queues, 0, now, wakers);
+        }
+    }
+
+    /// Frees slots, and hands those that are free to the waiters.
+    pub(super) fn free_slots(
+        &self,
+        entry: &mut ConcurrencyEntry,
+        queues: &mut SlotQueues,
+        freed: u64,
+        now: Now,
+        wakers: &mut Wakers,
+    ) {
+        let mut slots = queues.read_entry(*entry);
+        let mut in_flight = u64::from(slots.in_flight).saturating_sub(freed);
+        while slots.queue != NO_NODE {
+            let cost = queues.waiters.head_cost(slots.queue);
+            if in_flight.saturating_add(cost) > self.max.allowed_slots() {
+                break;
+            }
+            in_flight += cost;
+            slots.freed.count_slots(cost, now);
+            queues.waiters.release_head(&mut slots.queue, wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+        if let SlotLimit::Adaptive(adaptive) = &self.max {
+            adaptive.record_peak(in_flight);
+        }
+        // Cannot overflow: it is at most what the limit allows, or less than before.
+        slots.in_flight = in_flight as u32;
+        queues.write_entry(entry, slots);
+    }
+
+    /// Adds a waiter, which may displace another.
+    fn join_queue(
+        &self,
+        entry: &mut ConcurrencyEntry,
+        queues: &mut SlotQueues,
+        units: &Units,
+        shared: bool,
+        now: Now,
+        wakers: &mut Wakers,
+    ) -> SlotStep {
+        let mut slots = queues.read_entry(*entry);
+        let Some(FoundPosition { displaced, .. }) = self.find_position(&slots, queues, units.fair_hash)
+        else {
+            return SlotStep::Full(queues.estimate_wait(&slots, now));
+        };
+        if slots.queue == NO_NODE {
+            slots.freed = FreedRate::starting(now);
+        }
+        if displaced != NO_NODE {
+            queues.waiters.displace_waiter(&mut slots.queue, displaced, wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+        let fair = if self.is_fair { units.fair_hash } else { 0 };
+        let (cost, span) = (units.cost, units.cost.into());
+        let waiter = NewWaiter { fair, cost, span, until: None, since: now };
+        let node = queues.waiters.push_waiter(&mut slots.queue, waiter);
+        self.waiting.fetch_add(1, Relaxed);
+        queues.write_entry(entry, slots);
+        SlotStep::Waits(SlotWaiter { node, shared, joined: now })
+    }
+
+    /// The position of one more waiter; `None` = the queue is full.
+    fn find_position(&self, slots: &WaitedSlots, queues: &SlotQueues, fair: u64) -> Option<FoundPosition> {
+        queues.waiters.find_position(slots.queue, self.queue, self.is_fair.then_some(fair))
+    }
+}
+
+// === impl SlotQueues ===
+
+impl SlotQueues {
+    /// The wait of one more request behind all waiters.
+    fn estimate_wait(&self, slots: &WaitedSlots, now: Now) -> u64 {
+        let ahead = self.waiters.queued_units(slots.queue);
+        match slots.queue {
+            NO_NODE => 1,
+            _ => slots.freed.estimate_wait(ahead.saturating_add(1), now),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! fixed_window: N units per window; up to 2N may pass around the edge of two windows.
+//!
+//! Units beyond N carry into the next window, which begins at once.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::queue::NO_NODE;
+use super::rate::ChargeMark;
+use super::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use super::shard_charges::{OpenUnits, ShardCharges};
+use crate::algorithm::table_spec::TableSpec;
+use crate::table::persistent::{PersistentEntry, take_bytes};
+use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
+use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
+use sluicegate_base::clock;
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_model::{Rate, WindowAlign};
+
+/// One rate of a fixed window with its counters.
+pub(crate) struct FixedWindow {
+    pub(crate) params: Arc<FixedWindowParams>,
+    pub(crate) table: Arc<Table<FixedWindowEntry, FixedWindowParams>>,
+}
+
+/// The parameters of a fixed window.
+pub(crate) struct FixedWindowParams {
+    max: u64,
+    period: u64,
+    align: WindowAlign,
+    epoch: Epoch,
+    settle_terms: SettleTerms,
+}
+
+/// The newest window of one key: 16 bytes, packed so that a slot of the table is 28.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+pub(crate) struct FixedWindowEntry {
+    /// The end of the window, ns.
+    ends: u64,
+    /// Units charged in the window; one without any has not begun.
+    used: u64,
+}
+
+// === impl FixedWindow ===
+
+impl FixedWindow {
+    pub(crate) fn new(rate: Rate, align: WindowAlign, spec: &TableSpec<'_, FixedWindow>) -> FixedWindow {
+        let period = period_ns(rate);
+        let (max, settle_terms) = (rate.units.get(), spec.settle_terms);
+        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
+        let params = Arc::new(FixedWindowParams { max, period, align, epoch, settle_terms });
+        let table = spec.build_table(&params, |before| &before.table);
+        FixedWindow { params, table }
+    }
+
+    pub fn max_units(&self) -> u64 {
+        self.params.max
+    }
+
+    /// Judges units and takes them if the window has room.
+    #[inline]
+    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
+        self.table.update_entry(&units.key, now, |window, charges, params, shared| {
+            params.carry_window(window, now);
+            if !params.fits_units(window, units.cost, now) {
+                return (params.build_decision(window, units.cost, now), None);
+            }
+            if !window.is_running(now) {
+                *window = FixedWindowEntry {
+                    ends: params.window_end(*window, now, clock::unix_at_zero()),
+                    used: 0,
+                };
+            }
+            window.used = { window.used }.saturating_add(units.cost);
+            let epoch = charges.charge_epoch(params.epoch);
+            let since = ChargeMark::at_moment(window.ends);
+            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+            if params.settle_terms.clears && !shared {
+                charges.open_charge(&units.key, units.cost, &charge);
+            }
+            (params.build_decision(window, 0, now), Some(charge))
+        })
+    }
+
+    /// Judges units and takes nothing.
+    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
+        self.table.peek_entry(&units.key, |window, _, params| {
+            params.carry_window(window, now);
+            params.build_decision(window, units.cost, now)
+        })
+    }
+
+    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        self.table.update_own(key, now, |window, charges, _| {
+            // Its end stays: with `align: clock` the next charge belongs to the same window.
+            window.used = 0;
+            charges.count_reset(key);
+            0
+        })
+    }
+}
+
+// === impl FixedWindowParams ===
+
+impl FixedWindowParams {
+    #[inline]
+    fn fits_units(&self, window: &FixedWindowEntry, cost: u64, now: Now) -> bool {
+        let used = if window.is_running(now) { window.used } else { 0 };
+        cost <= self.max.saturating_sub(used)
+    }
+
+    /// The units beyond the limit, which carry into the next window.
+    #[inline]
+    fn debt(&self, window: &FixedWindowEntry) -> u64 {
+        if self.settle_terms.settles { { window.used }.saturating_sub(self.max) } else { 0 }
+    }
+
+    /// Carries the debt of a window that is over into the next.
+    #[inline]
+    fn carry_window(&self, window: &mut FixedWindowEntry, now: Now) {
+        // At most a whole limit, so nothing carries into a third window.
+        if self.debt(window) > 0 && window.ends <= now.0 {
+            *window = self.next_window(window);
+        }
+    }
+
+    /// The window after one with debt.
+    fn next_window(&self, window: &FixedWindowEntry) -> FixedWindowEntry {
+        let ends = self.window_end(*window, Now(window.ends), clock::unix_at_zero());
+        FixedWindowEntry { ends, used: self.debt(window) }
+    }
+
+    #[inline]
+    fn build_decision(&self, window: &FixedWindowEntry, cost: u64, now: Now) -> Decision {
+        let (used, left_ns) = match window.is_running(now) {
+            true => (window.used, { window.ends }.saturating_sub(now.0)),
+            false => (0, 0),
+        };
+        let remaining = self.max.saturating_sub(used);
+        let (outcome, retry_after_ns) = match cost <= remaining {
+            true => (LimitOutcome::Admit, 0),
+            false => (LimitOutcome::Reject, self.wait_ns(window, cost, left_ns, now)),
+        };
+        let reset_ns = if remaining == 0 { self.wait_ns(window, 1, left_ns, now) } else { 0 };
+        let full_ns = if used == 0 { 0 } else { left_ns };
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+    }
+
+    /// Nanoseconds until `cost` units fit; the window ends in `left_ns`.
+    #[inline]
+    fn wait_ns(&self, window: &FixedWindowEntry, cost: u64, left_ns: u64, now: Now) -> u64 {
+        match cost.saturating_add(self.debt(window)) > self.max {
+            true if left_ns > 0 => self.next_window(window).ends.saturating_sub(now.0),
+            _ => left_ns,
+        }
+    }
+
+    /// The end of a window that begins `now`. It is kept, so a correction of the system's clock moves later windows
+    /// only, and makes none of them shorter than half a period.
+    #[cold]
+    fn window_end(&self, before: FixedWindowEntry, now: Now, unix_at_zero: u64) -> u64 {
+        if self.align == WindowAlign::First {
+            return now.0.saturating_add(self.period);
+        }
+        if now.0 < before.ends {
+            return before.ends;
+        }
+        let into = (u128::from(now.0) + u128::from(unix_at_zero)) % u128::from(self.period);
+        let end = now.0.saturating_add(self.period - into as u64);
+        if before.ends > 0 && end.saturating_sub(before.ends) < self.period / 2 {
+            return end.saturating_add(self.period);
+        }
+        end
+    }
+}
+
+impl TableParams<FixedWindowEntry> for FixedWindowParams {
+    fn is_idle(&self, window: &FixedWindowEntry, now: Now) -> bool {
+        let mut window = *window;
+        self.carry_window(&mut window, now);
+        window.is_idle(now)
+    }
+
+    /// For a new period, carries the running count into a window that begins now. A debt stays, and a lower limit makes
+    /// none of what was used within the earlier one.
+    fn convert_entry(
+        &self,
+        window: &mut FixedWindowEntry,
+        charges: &mut ShardCharges,
+        before: &FixedWindowParams,
+        now: Now,
+        _: &mut Vec<Waker>,
+    ) {
+        before.carry_window(window, now);
+        if !window.is_running(now) {
+            // Nothing of a window that is over becomes debt because the limit is lower now.
+            window.used = 0;
+        } else if self.settle_terms.settles {
+            let kept = before.settle_terms.convert_used(window.used, before.max, self.max);
+            if kept < window.used {
+                charges.forget_charges();
+            }
+            window.used = kept;
+        }
+        if self.period == before.period {
+            return;
+        }
+        let used = if window.is_running(now) { window.used } else { 0 };
+        let ends = self.window_end(FixedWindowEntry::default(), now, clock::unix_at_zero());
+        *window = if used > 0 { FixedWindowEntry { ends, used } } else { FixedWindowEntry::default() };
+    }
+}
+
+impl SettleParams<FixedWindowEntry> for FixedWindowParams {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn settle_terms(&self) -> SettleTerms {
+        self.settle_terms
+    }
+
+    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
+        charges
+    }
+
+    fn carry_debt(&self, window: &mut FixedWindowEntry, _: &mut ShardCharges, now: Now) {
+        self.carry_window(window, now);
+    }
+
+    fn give_back(&self, window: &mut FixedWindowEntry, _: &mut ShardCharges, given: &GivenBack<'_>, _: Now) {
+        if window.ends == given.charge.since.at_ns() {
+            window.used = { window.used }.saturating_sub(given.units);
+        }
+    }
+
+    fn credit_units(&self, window: &mut FixedWindowEntry, _: &mut ShardCharges, units: u64, now: Now) {
+        if window.is_running(now) {
+            window.used = { window.used }.saturating_sub(units);
+        }
+    }
+
+    /// Only the newest window counts, so a charge that still counts is in it.
+    fn force_units(
+        &self,
+        window: &mut FixedWindowEntry,
+        _: &mut ShardCharges,
+        forced: &ForcedUnits<'_>,
+        now: Now,
+    ) -> u64 {
+        if !window.is_running(now) {
+            let ends = self.window_end(*window, now, clock::unix_at_zero());
+            *window = FixedWindowEntry { ends, used: 0 };
+        }
+        let debt_max = if self.settle_terms.settles { self.max } else { 0 };
+        let taken = forced.units.min(self.max.saturating_add(debt_max).saturating_sub(window.used));
+        window.used += taken;
+        forced.units - taken
+    }
+
+    fn keep_open_units(
+        &self,
+        window: &mut FixedWindowEntry,
+        _: &mut ShardCharges,
+        _: &CounterKey,
+        open: &[OpenUnits],
+        _: Now,
+    ) {
+        let ends = window.ends;
+        let counts = open.iter().filter(|open| open.at_ns.is_none_or(|at_ns| at_ns == ends));
+        let kept = counts.fold(0, |sum: u64, open| sum.saturating_add(open.units));
+        window.used = { window.used }.min(kept);
+    }
+}
+
+// === impl FixedWindowEntry ===
+
+impl FixedWindowEntry {
+    #[inline]
+    fn is_running(&self, now: Now) -> bool {
+        self.used > 0 && now.0 < self.ends
+    }
+}
+
+impl TableEntry for FixedWindowEntry {
+    type Extra = ShardCharges;
+
+    #[inline]
+    fn is_idle(&self, now: Now) -> bool {
+        !self.is_running(now)
+    }
+
+    fn inherit_overflow(&self) -> Option<FixedWindowEntry> {
+        Some(*self)
+    }
+}
+
+impl PersistentEntry for FixedWindowEntry {
+    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
+        out.extend({ self.ends }.to_le_bytes());
+        out.extend({ self.used }.to_le_bytes());
+    }
+
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<FixedWindowEntry> {
+        let ends = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+        let used = u64::from_le_bytes(take_bytes(&mut bytes)?);
+        bytes.is_empty().then_some(FixedWindowEntry { ends, used })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn minutes() -> FixedWindowParams {
+        let settle_terms = SettleTerms::default();
+        FixedWindowParams { max: 1, period: 60 * SECOND, align: WindowAlign::Clock, epoch: 0, settle_terms }
+    }
+
+    /// The end of the window after one that ended at 600 s, if the time of day was moved by `shift` meanwhile.
+    fn end_after(shift: i64, now: u64) -> u64 {
+        let zero = 1_700_000_040 * SECOND;
+        let zero = zero.checked_add_signed(shift * SECOND as i64).unwrap();
+        let before = FixedWindowEntry { ends: 600 * SECOND, used: 1 };
+        minutes().window_end(before, Now(now * SECOND), zero) / SECOND
+    }
+
+    #[test]
+    fn a_correction_of_the_time_of_day_moves_later_windows_only() {
+        assert_eq!((end_after(0, 600), end_after(0, 659), end_after(0, 660)), (660, 660, 720));
+        assert_eq!((end_after(1, 600), end_after(-1, 600)), (659, 661), "a little shorter or longer");
+        assert_eq!((end_after(29, 600), end_after(31, 600)), (631, 689), "never less than half a period");
+        assert_eq!(end_after(3600, 600), 660, "the same minute");
+        assert_eq!(end_after(-7, 10_000), 10_027, "long after, the new time alone counts");
+    }
+
+    #[test]
+    fn a_refunded_window_begins_again_as_it_was() {
+        let before = FixedWindowEntry { ends: 600 * SECOND, used: 0 };
+        assert_eq!(minutes().window_end(before, Now(570 * SECOND), 7 * SECOND), 600 * SECOND);
+    }
+
+    #[test]
+    fn entries_are_small() {
+        assert_eq!((size_of::<FixedWindowEntry>(), align_of::<FixedWindowEntry>()), (16, 4));
+    }
+}

@@ -1,0 +1,378 @@
+//! sliding_log: exactly N units in any window: a unit charged at ts counts while now < ts + period.
+//!
+//! A key charged at one moment needs only its entry; more moments are a ring of runs beside the table. The rings hold
+//! about 8 × keys + N runs of 12 bytes at most, each shard an equal share. A ring that may not grow becomes coarser:
+//! runs are merged into the last of their sub-window, so a unit leaves late by at most two periods ÷ the ring's runs
+//! (half a period at worst), and never early. Units beyond N, a debt, are the newest; when older ones leave, the debt
+//! counts in their place.
+
+mod settle_log;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::queue::NO_NODE;
+use super::rate::ChargeMark;
+use super::settle::SettleTerms;
+use super::shard_charges::ShardCharges;
+use super::slab::Slab;
+use crate::algorithm::table_spec::TableSpec;
+use crate::table::persistent::{PersistentEntry, take_bytes};
+use crate::table::{CounterKey, OwnEntry, Table, TableCapacity, TableEntry};
+use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_model::Rate;
+
+/// One rate of a sliding log with its counters.
+pub(crate) struct SlidingLog {
+    pub(crate) params: Arc<SlidingLogParams>,
+    pub(crate) table: Arc<Table<SlidingLogEntry, SlidingLogParams>>,
+}
+
+/// The parameters of a sliding log.
+pub(crate) struct SlidingLogParams {
+    max: u64,
+    period: u64,
+    /// Runs by which the rings of one shard may grow beyond [`RING_FIRST`].
+    growth_max: usize,
+    epoch: Epoch,
+    settle_terms: SettleTerms,
+}
+
+/// The log of one key: 16 bytes, packed so that a slot of the table is 28.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed(4))]
+pub(crate) struct SlidingLogEntry {
+    /// A period after the newest charge, ns.
+    until: u64,
+    /// Units in all runs.
+    used: u32,
+    /// Index of the ring; `NO_NODE`: all units were charged at one moment.
+    ring: u32,
+}
+
+/// All rings of one shard of a table, under its lock.
+#[derive(Default)]
+pub(crate) struct LogRings {
+    slab: Slab<VecDeque<ChargeRun>>,
+    /// Capacity of all rings beyond [`RING_FIRST`], in runs.
+    growth: usize,
+    charges: ShardCharges,
+}
+
+/// Units charged at the same moment; oldest first in a ring.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed(4))]
+struct ChargeRun {
+    at: u64,
+    units: u32,
+}
+
+/// A ring's first capacity, in runs; the least for which merging is sure to free a run.
+const RING_FIRST: usize = 4;
+/// The allowed growth beyond [`RING_FIRST`], in runs per key.
+const GROWTH_PER_KEY: usize = 4;
+
+// === impl SlidingLog ===
+
+impl SlidingLog {
+    pub(crate) fn new(rate: Rate, spec: &TableSpec<'_, SlidingLog>) -> SlidingLog {
+        let (max, period) = (rate.units.get().min(u32::MAX.into()), period_ns(rate));
+        let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
+        let shards =
+            spec.previous.map_or(TableCapacity::shards_for(spec.keys_max), |meter| meter.table.shard_count());
+        let settle_terms = spec.settle_terms;
+        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
+        let growth_max = growth.div_ceil(shards);
+        let params = Arc::new(SlidingLogParams { max, period, growth_max, epoch, settle_terms });
+        let table = spec.build_table(&params, |before| &before.table);
+        SlidingLog { params, table }
+    }
+
+    pub fn max_units(&self) -> u64 {
+        self.params.max
+    }
+
+    /// Judges units and takes them if they fit.
+    #[inline]
+    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
+        let cost = units.cost;
+        self.table.update_entry(&units.key, now, |log, rings, params, shared| {
+            params.carry_runs(log, rings, now);
+            let present = params.clamp_now(log, now);
+            let (runs, left) = params.expired_runs(log, rings, present);
+            let used = u64::from(log.used - left);
+            if used.saturating_add(cost) > params.max {
+                return (params.build_decision(log, rings, cost, now), None);
+            }
+            rings.remove_oldest(log, runs, left);
+            // The rings of shared counters never grow.
+            let growth_max = if shared { 0 } else { params.growth_max };
+            params.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
+            let epoch = rings.charges.charge_epoch(params.epoch);
+            let since = ChargeMark::at_moment(present);
+            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+            if params.settle_terms.clears && !shared {
+                rings.charges.open_charge(&units.key, cost, &charge);
+            }
+            (params.build_decision(log, rings, 0, now), Some(charge))
+        })
+    }
+
+    /// Judges units and takes nothing.
+    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
+        self.table.peek_entry(&units.key, |log, rings, params| {
+            params.carry_runs(log, rings, now);
+            params.build_decision(log, rings, units.cost, now)
+        })
+    }
+
+    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        self.table.update_own(key, now, |log, rings, _| {
+            rings.drop_ring(log);
+            *log = SlidingLogEntry::default();
+            rings.charges.count_reset(key);
+            0
+        })
+    }
+}
+
+// === impl SlidingLogParams ===
+
+impl SlidingLogParams {
+    /// The moment of the newest charge.
+    #[inline]
+    fn newest_charge(&self, log: &SlidingLogEntry) -> u64 {
+        { log.until }.saturating_sub(self.period)
+    }
+
+    /// `now`, or the newest charge if that is later; capped so that adding a period cannot overflow.
+    #[inline]
+    fn clamp_now(&self, log: &SlidingLogEntry, now: Now) -> u64 {
+        now.0.max(self.newest_charge(log)).min(u64::MAX - self.period)
+    }
+
+    /// The number of oldest runs that no longer count at `present`, and their units.
+    #[inline]
+    fn expired_runs(&self, log: &SlidingLogEntry, rings: &LogRings, present: u64) -> (usize, u32) {
+        if log.until <= present {
+            return (usize::MAX, log.used);
+        }
+        let mut expired = (0, 0);
+        for run in rings.key_runs(log) {
+            if { run.at }.saturating_add(self.period) > present {
+                break;
+            }
+            expired = (expired.0 + 1, expired.1 + run.units);
+        }
+        expired
+    }
+
+    /// Adds a run at the newest end.
+    #[inline]
+    fn append_run(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, run: ChargeRun, growth_max: usize) {
+        let before = *log;
+        log.used += run.units;
+        log.until = run.at + self.period;
+        if before.used == 0 || before.ring == NO_NODE && before.until == log.until {
+            return;
+        }
+        if before.ring == NO_NODE {
+            let mut ring = VecDeque::with_capacity(RING_FIRST);
+            ring.push_back(ChargeRun { at: self.newest_charge(&before), units: before.used });
+            log.ring = rings.slab.insert(ring);
+        }
+        let Some(ring) = rings.slab.get_mut(log.ring) else { return };
+        if let Some(last) = ring.back_mut().filter(|last| last.at == run.at) {
+            last.units += run.units;
+            return;
+        }
+        if ring.len() == ring.capacity() {
+            let capacity = ring.capacity();
+            // No ring needs more runs than the units it may hold.
+            let useful = (self.units_max() as usize).saturating_sub(capacity).min(capacity);
+            let step = useful.min(growth_max.saturating_sub(rings.growth));
+            if step == useful || step >= capacity / 4 {
+                ring.reserve_exact(step);
+                rings.growth += ring.capacity() - capacity;
+            } else {
+                merge_runs(ring, self.period.saturating_mul(2).div_ceil(capacity as u64));
+            }
+        }
+        ring.push_back(run);
+    }
+
+    #[inline]
+    fn build_decision(&self, log: &SlidingLogEntry, rings: &LogRings, cost: u64, now: Now) -> Decision {
+        let (runs, left) = self.expired_runs(log, rings, self.clamp_now(log, now));
+        let used = u64::from(log.used - left);
+        let remaining = self.max.saturating_sub(used);
+        let wait_ns = |cost: u64| {
+            let missing = used.saturating_add(cost) - self.max;
+            match missing.checked_sub(self.max).filter(|again| *again > 0 && self.settle_terms.settles) {
+                // More than ever fits: those that leave first count once more as debt.
+                Some(again) => self.wait_ns(log, rings, runs, again, now).saturating_add(self.period),
+                None => self.wait_ns(log, rings, runs, missing, now),
+            }
+        };
+        let (outcome, retry_after_ns) = match cost <= remaining {
+            true => (LimitOutcome::Admit, 0),
+            false => (LimitOutcome::Reject, wait_ns(cost)),
+        };
+        let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
+        let newest = rings.slab.get(log.ring).and_then(|ring| ring.back());
+        let until = newest.map_or(log.until, |run| { run.at }.saturating_add(self.period));
+        let full_ns = if used == 0 { 0 } else { until.saturating_sub(now.0) };
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+    }
+
+    /// Nanoseconds until `missing` units beyond those of the oldest `runs` have left.
+    fn wait_ns(&self, log: &SlidingLogEntry, rings: &LogRings, runs: usize, missing: u64, now: Now) -> u64 {
+        let mut left = 0;
+        let until = rings.key_runs(log).skip(runs).find_map(|run| {
+            left += u64::from(run.units);
+            (left >= missing).then(|| { run.at }.saturating_add(self.period))
+        });
+        until.unwrap_or(log.until).saturating_sub(now.0)
+    }
+}
+
+/// Merges the runs of each sub-window of `width` ns into its last.
+#[cold]
+fn merge_runs(ring: &mut VecDeque<ChargeRun>, width: u64) {
+    let mut kept: usize = 0;
+    for index in 0..ring.len() {
+        let mut run = ring[index];
+        match kept.checked_sub(1).map(|last| ring[last]) {
+            Some(last) if last.at / width == run.at / width => run.units += last.units,
+            _ => kept += 1,
+        }
+        ring[kept - 1] = run;
+    }
+    ring.truncate(kept);
+}
+
+// === impl LogRings ===
+
+impl LogRings {
+    /// The runs of a key that has a ring.
+    #[inline]
+    fn key_runs(&self, log: &SlidingLogEntry) -> impl Iterator<Item = &ChargeRun> {
+        self.slab.get(log.ring).into_iter().flatten()
+    }
+
+    /// Removes the oldest `runs`, which hold `left` units.
+    #[inline]
+    fn remove_oldest(&mut self, log: &mut SlidingLogEntry, runs: usize, left: u32) {
+        if runs == 0 {
+            return;
+        }
+        log.used -= left;
+        let Some(ring) = self.slab.get_mut(log.ring) else { return };
+        if log.used == 0 {
+            return self.drop_ring(log);
+        }
+        ring.drain(..runs);
+        let capacity = ring.capacity();
+        if capacity > RING_FIRST && ring.len() < capacity / 4 {
+            ring.shrink_to((capacity / 2).max(RING_FIRST));
+            self.growth -= capacity - ring.capacity();
+        }
+    }
+
+    /// Takes `units` out of the run that holds the charge made at `at`.
+    /// The moment of the newest run in the ring of a log.
+    fn newest_run(&self, log: &SlidingLogEntry) -> Option<u64> {
+        self.slab.get(log.ring)?.back().map(|run| run.at)
+    }
+
+    fn refund_units(&mut self, log: &mut SlidingLogEntry, at: u64, units: u32) {
+        let Some(ring) = self.slab.get_mut(log.ring) else {
+            log.used = log.used.saturating_sub(units);
+            return self.release_if_empty(log);
+        };
+        // Runs are merged into later ones only, so the first run not before `at` holds it.
+        let index = ring.partition_point(|run| run.at < at);
+        let Some(run) = ring.get_mut(index) else { return };
+        let units = units.min(run.units);
+        run.units -= units;
+        log.used -= units;
+        if run.units == 0 {
+            ring.remove(index);
+        }
+        self.release_if_empty(log);
+    }
+
+    fn drop_ring(&mut self, log: &mut SlidingLogEntry) {
+        if let Some(ring) = self.slab.remove(log.ring) {
+            self.growth -= ring.capacity().saturating_sub(RING_FIRST);
+        }
+        log.ring = NO_NODE;
+    }
+}
+
+// === impl SlidingLogEntry ===
+
+impl Default for SlidingLogEntry {
+    fn default() -> SlidingLogEntry {
+        SlidingLogEntry { until: 0, used: 0, ring: NO_NODE }
+    }
+}
+
+impl TableEntry for SlidingLogEntry {
+    type Extra = LogRings;
+
+    #[inline]
+    fn is_idle(&self, now: Now) -> bool {
+        self.until <= now.0
+    }
+
+    /// The newcomer inherits all units of the shared counter, as if they had been charged at its newest moment.
+    fn inherit_overflow(&self) -> Option<SlidingLogEntry> {
+        Some(SlidingLogEntry { ring: NO_NODE, ..*self })
+    }
+
+    fn release_extra(mut self, rings: &mut LogRings) {
+        rings.drop_ring(&mut self);
+    }
+}
+
+impl PersistentEntry for SlidingLogEntry {
+    fn encode_entry(&self, rings: &LogRings, out: &mut Vec<u8>) {
+        out.extend({ self.until }.to_le_bytes());
+        out.extend({ self.used }.to_le_bytes());
+        for run in rings.key_runs(self) {
+            out.extend({ run.at }.to_le_bytes());
+            out.extend({ run.units }.to_le_bytes());
+        }
+    }
+
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, rings: &mut LogRings) -> Option<SlidingLogEntry> {
+        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+        let used = u32::from_le_bytes(take_bytes(&mut bytes)?);
+        let mut ring = VecDeque::with_capacity((bytes.len() / size_of::<ChargeRun>()).max(RING_FIRST));
+        let (mut before, mut sum) = (0, 0_u32);
+        while !bytes.is_empty() {
+            let at = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+            let units = u32::from_le_bytes(take_bytes(&mut bytes)?);
+            sum = sum.checked_add(units)?;
+            if at < before || units == 0 {
+                return None;
+            }
+            before = at;
+            ring.push_back(ChargeRun { at, units });
+        }
+        if ring.is_empty() {
+            return Some(SlidingLogEntry { until, used, ring: NO_NODE });
+        }
+        if sum != used || before > until {
+            return None;
+        }
+        rings.growth += ring.capacity() - RING_FIRST;
+        Some(SlidingLogEntry { until, used, ring: rings.slab.insert(ring) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! sliding_window: never more than N units in any window, in constant memory.
+//!
+//! Time is cut into sub-windows of width w = ⌈period/buckets⌉, and a unit counts until a period after the end of its
+//! sub-window. So no unit leaves too early, and none more than w too late. `buckets` + 1 counts are enough: older
+//! ones have left. Units beyond N, a debt, are the newest; when older ones leave, the debt counts in their place.
+
+mod settle_window;
+
+use std::sync::Arc;
+
+use super::queue::NO_NODE;
+use super::rate::ChargeMark;
+use super::settle::SettleTerms;
+use super::shard_charges::ShardCharges;
+use crate::algorithm::table_spec::TableSpec;
+use crate::table::persistent::{PersistentEntry, take_bytes};
+use crate::table::{CounterKey, OwnEntry, Table, TableEntry};
+use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
+use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_model::Rate;
+
+/// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
+pub(crate) struct SlidingWindow<const SLOTS: usize> {
+    pub(crate) params: Arc<SlidingWindowParams>,
+    pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams>>,
+}
+
+/// The parameters of a sliding window.
+pub(crate) struct SlidingWindowParams {
+    max: u64,
+    period: u64,
+    width: u64,
+    /// The latest moment; later ones count as this one, so that no sum overflows.
+    last: u64,
+    epoch: Epoch,
+    settle_terms: SettleTerms,
+}
+
+/// The counts of one key, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlidingWindowEntry<const SLOTS: usize> {
+    /// The moment at which `units[0]` leaves, ns; `units[age]` leaves `age` widths earlier. In halves, for alignment.
+    until: [u32; 2],
+    units: [u32; SLOTS],
+}
+
+// === impl SlidingWindow ===
+
+impl<const SLOTS: usize> SlidingWindow<SLOTS> {
+    pub(crate) fn new(
+        rate: Rate,
+        buckets: u8,
+        spec: &TableSpec<'_, SlidingWindow<SLOTS>>,
+    ) -> SlidingWindow<SLOTS> {
+        let period = period_ns(rate);
+        let width = period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
+        let max = rate.units.get().min(u32::MAX.into());
+        let settle_terms = spec.settle_terms;
+        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
+        let last = u64::MAX - period - 2 * width;
+        let params = Arc::new(SlidingWindowParams { max, period, width, last, epoch, settle_terms });
+        let table = spec.build_table(&params, |before| &before.table);
+        SlidingWindow { params, table }
+    }
+
+    pub fn max_units(&self) -> u64 {
+        self.params.max
+    }
+
+    /// Judges units and takes them if they fit.
+    #[inline]
+    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
+        let cost = units.cost;
+        self.table.update_entry(&units.key, now, |entry, charges, params, shared| {
+            params.carry_counts(entry, now);
+            if entry.sum_units(params.live_windows(entry, now)).saturating_add(cost) > params.max {
+                return (params.build_decision(entry, cost, now), None);
+            }
+            params.advance_window(entry, now);
+            // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
+            entry.units[0] += cost as u32;
+            let epoch = charges.charge_epoch(params.epoch);
+            let since = ChargeMark::at_moment(entry.until_ns());
+            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+            if params.settle_terms.clears && !shared {
+                charges.open_charge(&units.key, cost, &charge);
+            }
+            (params.build_decision(entry, 0, now), Some(charge))
+        })
+    }
+
+    /// Judges units and takes nothing.
+    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
+        self.table.peek_entry(&units.key, |entry, _, params| {
+            params.carry_counts(entry, now);
+            params.build_decision(entry, units.cost, now)
+        })
+    }
+
+    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
+        self.table.update_own(key, now, |entry, charges, _| {
+            *entry = SlidingWindowEntry::default();
+            charges.count_reset(key);
+            0
+        })
+    }
+}
+
+// === impl SlidingWindowParams ===
+
+impl SlidingWindowParams {
+    /// The number of sub-windows that have not left.
+    #[inline]
+    fn live_windows<const SLOTS: usize>(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
+        let left = entry.until_ns().saturating_sub(now.0).div_ceil(self.width);
+        usize::try_from(left).unwrap_or(SLOTS).min(SLOTS)
+    }
+
+    /// Makes the sub-window of `now` the newest, unless there is a newer one, and clears those that have left.
+    #[inline]
+    fn advance_window<const SLOTS: usize>(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+        let live = self.live_windows(entry, now);
+        entry.units[live..].fill(0);
+        let until = (now.0.min(self.last) / self.width + 1) * self.width + self.period;
+        let Some(later) = until.checked_sub(entry.until_ns()).filter(|later| *later > 0) else { return };
+        entry.shift_counts(usize::try_from(later / self.width).unwrap_or(SLOTS).min(SLOTS));
+        entry.set_until(until);
+    }
+
+    #[inline]
+    fn build_decision<const SLOTS: usize>(
+        &self,
+        entry: &SlidingWindowEntry<SLOTS>,
+        cost: u64,
+        now: Now,
+    ) -> Decision {
+        let live = self.live_windows(entry, now);
+        let used = entry.sum_units(live);
+        let remaining = self.max.saturating_sub(used);
+        let wait_ns = |cost: u64| {
+            let missing = used.saturating_add(cost) - self.max;
+            match missing.checked_sub(self.max).filter(|again| *again > 0 && self.settle_terms.settles) {
+                // More than ever fits: those that leave first count once more as debt.
+                Some(again) => self.wait_ns(entry, live, again, now).saturating_add(self.carry_ns()),
+                None => self.wait_ns(entry, live, missing, now),
+            }
+        };
+        let (outcome, retry_after_ns) = match cost <= remaining {
+            true => (LimitOutcome::Admit, 0),
+            false => (LimitOutcome::Reject, wait_ns(cost)),
+        };
+        let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
+        let newest = entry.units[..live].iter().position(|units| *units > 0);
+        let full_ns = newest
+            .map_or(0, |age| entry.until_ns().saturating_sub(age as u64 * self.width).saturating_sub(now.0));
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+    }
+
+    /// Nanoseconds until `missing` more units have left.
+    fn wait_ns<const SLOTS: usize>(
+        &self,
+        entry: &SlidingWindowEntry<SLOTS>,
+        live: usize,
+        missing: u64,
+        now: Now,
+    ) -> u64 {
+        let mut left = 0;
+        let age = (1..live).rev().find(|&age| {
+            left += u64::from(entry.units[age]);
+            left >= missing
+        });
+        entry.until_ns().saturating_sub(age.unwrap_or(0) as u64 * self.width).saturating_sub(now.0)
+    }
+}
+
+// === impl SlidingWindowEntry ===
+
+impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
+    #[inline]
+    fn until_ns(&self) -> u64 {
+        u64::from(self.until[0]) | u64::from(self.until[1]) << 32
+    }
+
+    /// The age of the sub-window that leaves at `until`, if it has a count.
+    fn age_of(&self, until: u64, width: u64) -> Option<usize> {
+        let age = usize::try_from(self.until_ns().checked_sub(until)? / width).ok()?;
+        Some(age).filter(|age| *age < SLOTS)
+    }
+
+    #[inline]
+    fn set_until(&mut self, until: u64) {
+        self.until = [until as u32, (until >> 32) as u32];
+    }
+
+    /// Makes all sub-windows older by `shift`.
+    #[inline]
+    fn shift_counts(&mut self, shift: usize) {
+        self.units.copy_within(..SLOTS - shift, shift);
+        self.units[..shift].fill(0);
+    }
+
+    /// Takes the newest `units` of the sub-windows younger than `age`.
+    fn take_newest(&mut self, age: usize, mut units: u64) {
+        for count in &mut self.units[..age] {
+            let taken = u64::from(*count).min(units);
+            *count -= taken as u32;
+            units -= taken;
+        }
+    }
+
+    #[inline]
+    fn sum_units(&self, live: usize) -> u64 {
+        self.units[..live].iter().map(|&units| u64::from(units)).sum()
+    }
+}
+
+impl<const SLOTS: usize> Default for SlidingWindowEntry<SLOTS> {
+    fn default() -> SlidingWindowEntry<SLOTS> {
+        SlidingWindowEntry { until: [0; 2], units: [0; SLOTS] }
+    }
+}
+
+impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
+    type Extra = ShardCharges;
+
+    #[inline]
+    fn is_idle(&self, now: Now) -> bool {
+        self.until_ns() <= now.0
+    }
+
+    fn inherit_overflow(&self) -> Option<SlidingWindowEntry<SLOTS>> {
+        Some(*self)
+    }
+}
+
+/// On another clock the sub-windows have other edges, so restored units leave up to one width later.
+impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
+    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
+        out.extend(self.until_ns().to_le_bytes());
+        self.units.iter().for_each(|units| out.extend(units.to_le_bytes()));
+    }
+
+    fn decode_entry(
+        mut bytes: &[u8],
+        shift: ClockShift,
+        _: &mut ShardCharges,
+    ) -> Option<SlidingWindowEntry<SLOTS>> {
+        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+        let mut units = [0; SLOTS];
+        for units in &mut units {
+            *units = u32::from_le_bytes(take_bytes(&mut bytes)?);
+        }
+        // More units than 32 bits hold were never admitted.
+        let is_valid = units.iter().map(|&units| u64::from(units)).sum::<u64>() <= u32::MAX.into();
+        let until = [until as u32, (until >> 32) as u32];
+        (bytes.is_empty() && is_valid).then_some(SlidingWindowEntry { until, units })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_small() {
+        assert_eq!((size_of::<SlidingWindowEntry<11>>(), align_of::<SlidingWindowEntry<11>>()), (52, 4));
+        assert_eq!(size_of::<SlidingWindowEntry<61>>(), 252);
+    }
+}

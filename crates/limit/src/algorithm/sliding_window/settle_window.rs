@@ -1,0 +1,215 @@
+//! Conversions and settled charges of a sliding window.
+
+use std::task::Waker;
+
+use super::{SlidingWindowEntry, SlidingWindowParams};
+use crate::Epoch;
+use crate::algorithm::settle::{Carried, ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use crate::algorithm::shard_charges::{OpenUnits, ShardCharges};
+use crate::table::{CounterKey, TableParams};
+use sluicegate_base::clock::Now;
+
+impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams {
+    #[inline]
+    fn is_idle(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> bool {
+        let has_debt = self.settle_terms.settles && entry.sum_units(SLOTS) > self.max;
+        let carries_ns = if has_debt { self.carry_ns() } else { 0 };
+        entry.until_ns().saturating_add(carries_ns) <= now.0
+    }
+
+    /// For a new period or width, the units that count now count as charged now. A debt stays, and a lower limit makes
+    /// none of what was used within the earlier one: as before, the newest units have to leave.
+    fn convert_entry(
+        &self,
+        entry: &mut SlidingWindowEntry<SLOTS>,
+        charges: &mut ShardCharges,
+        before: &SlidingWindowParams,
+        now: Now,
+        _: &mut Vec<Waker>,
+    ) {
+        let keeps_times = (self.period, self.width) == (before.period, before.width);
+        if keeps_times && !self.settle_terms.settles {
+            return;
+        }
+        before.carry_counts(entry, now);
+        let live = before.live_windows(entry, now);
+        let used = entry.sum_units(live);
+        let kept = match self.settle_terms.settles {
+            true => before.settle_terms.convert_used(used, before.max, self.max).min(self.units_max()),
+            false => used,
+        };
+        if kept < used {
+            charges.forget_charges();
+        }
+        if keeps_times {
+            // Those that have left are no debt of a lower limit.
+            entry.units[live..].fill(0);
+            let mut excess = used - kept;
+            for count in entry.units[..live].iter_mut().rev() {
+                let taken = u64::from(*count).min(excess);
+                *count -= taken as u32;
+                excess -= taken;
+            }
+            return;
+        }
+        *entry = SlidingWindowEntry::default();
+        if kept > 0 {
+            self.advance_window(entry, now);
+            // Never more units were admitted than 32 bits hold.
+            entry.units[0] = kept.min(u32::MAX.into()) as u32;
+        }
+    }
+}
+
+impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn settle_terms(&self) -> SettleTerms {
+        self.settle_terms
+    }
+
+    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
+        charges
+    }
+
+    fn carry_debt(&self, entry: &mut SlidingWindowEntry<SLOTS>, _: &mut ShardCharges, now: Now) {
+        self.carry_counts(entry, now);
+    }
+
+    /// Nothing, if the units have already left.
+    fn give_back(
+        &self,
+        entry: &mut SlidingWindowEntry<SLOTS>,
+        _: &mut ShardCharges,
+        given: &GivenBack<'_>,
+        _: Now,
+    ) {
+        let Some(count) = entry.age_of(given.charge.since.at_ns(), self.width) else { return };
+        let count = &mut entry.units[count];
+        *count = count.saturating_sub(given.units.min(u32::MAX.into()) as u32);
+        if entry.sum_units(SLOTS) == 0 {
+            *entry = SlidingWindowEntry::default();
+        }
+    }
+
+    fn credit_units(
+        &self,
+        entry: &mut SlidingWindowEntry<SLOTS>,
+        _: &mut ShardCharges,
+        units: u64,
+        now: Now,
+    ) {
+        self.advance_window(entry, now);
+        let mut left = units.min(u32::MAX.into()) as u32;
+        for count in &mut entry.units {
+            let given = left.min(*count);
+            (*count, left) = (*count - given, left - given);
+        }
+        if entry.sum_units(SLOTS) == 0 {
+            *entry = SlidingWindowEntry::default();
+        }
+    }
+
+    fn force_units(
+        &self,
+        entry: &mut SlidingWindowEntry<SLOTS>,
+        _: &mut ShardCharges,
+        forced: &ForcedUnits<'_>,
+        now: Now,
+    ) -> u64 {
+        self.advance_window(entry, now);
+        let own = forced.own.map(|charge| charge.since.at_ns()).filter(|until| *until > now.0);
+        let age = own.and_then(|until| entry.age_of(until, self.width)).unwrap_or(0);
+        let taken = forced.units.min(self.units_max().saturating_sub(entry.sum_units(SLOTS)));
+        // Cannot overflow: a sum of at most `units_max`, which is 32 bits wide.
+        entry.units[age] += taken as u32;
+        forced.units - taken
+    }
+
+    fn keep_open_units(
+        &self,
+        entry: &mut SlidingWindowEntry<SLOTS>,
+        _: &mut ShardCharges,
+        _: &CounterKey,
+        open: &[OpenUnits],
+        now: Now,
+    ) {
+        let before = *entry;
+        entry.units.fill(0);
+        // Units of an earlier epoch, or that count later than they were charged, count among the newest.
+        let mut elsewhere = 0_u64;
+        for open in open {
+            let Some(until) = open.at_ns else {
+                elsewhere = elsewhere.saturating_add(open.units);
+                continue;
+            };
+            let Some(age) = before.age_of(until, self.width).filter(|_| until > now.0) else { continue };
+            let kept = u64::from(before.units[age] - entry.units[age]).min(open.units);
+            entry.units[age] += kept as u32;
+            elsewhere = elsewhere.saturating_add(open.units - kept);
+        }
+        for age in 0..self.live_windows(&before, now) {
+            let kept = u64::from(before.units[age] - entry.units[age]).min(elsewhere);
+            entry.units[age] += kept as u32;
+            elsewhere -= kept;
+        }
+        if entry.sum_units(SLOTS) == 0 {
+            *entry = SlidingWindowEntry::default();
+        }
+    }
+}
+
+// === impl SlidingWindowParams ===
+
+impl SlidingWindowParams {
+    /// Lets the sub-windows of a key with debt leave one by one, and carries its debt.
+    #[inline]
+    pub(super) fn carry_counts<const SLOTS: usize>(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+        if self.settle_terms.settles && entry.sum_units(SLOTS) > self.max {
+            self.carry_sub_windows(entry, now);
+        }
+    }
+
+    #[cold]
+    fn carry_sub_windows<const SLOTS: usize>(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+        let (span, mut used) = (self.carry_span(), entry.sum_units(SLOTS));
+        let mut age = SLOTS;
+        while age > 0 && used > self.max {
+            age -= 1;
+            if entry.until_ns().saturating_sub(age as u64 * self.width) > now.0 {
+                return;
+            }
+            let units = std::mem::take(&mut entry.units[age]);
+            if units == 0 {
+                continue;
+            }
+            let carried = Carried::of(units.into(), used, self.max);
+            used -= carried.left;
+            entry.take_newest(age, carried.newest);
+            let shift = span.saturating_sub(age);
+            entry.shift_counts(shift);
+            entry.set_until(entry.until_ns().saturating_add(shift as u64 * self.width));
+            age += shift;
+            // Cannot overflow: part of `max`, which is 32 bits wide.
+            entry.units[age - span] += carried.debt as u32;
+        }
+    }
+
+    /// The number of sub-windows in which a period ends.
+    fn carry_span(&self) -> usize {
+        self.period.div_ceil(self.width) as usize
+    }
+
+    /// How long carried units count.
+    pub(super) fn carry_ns(&self) -> u64 {
+        (self.carry_span() as u64).saturating_mul(self.width)
+    }
+
+    /// The most units of a key, with its debt.
+    fn units_max(&self) -> u64 {
+        let debt_max = if self.settle_terms.settles { self.max } else { 0 };
+        (self.max + debt_max).min(u32::MAX.into())
+    }
+}

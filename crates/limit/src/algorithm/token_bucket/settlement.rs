@@ -1,0 +1,102 @@
+//! Settles the charges of a token bucket by what responses used.
+
+use super::TokenBucketParams;
+use crate::Epoch;
+use crate::algorithm::schedule::{BucketUsage, Schedule};
+use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use crate::algorithm::shard_charges::{ChargedSpan, OpenUnits, ShardCharges};
+use crate::table::CounterKey;
+use sluicegate_base::clock::Now;
+
+// === impl TokenBucketParams ===
+
+impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn settle_terms(&self) -> SettleTerms {
+        self.settle_terms
+    }
+
+    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
+        charges
+    }
+
+    /// Time alone pays it back.
+    fn carry_debt(&self, _: &mut S::Used, _: &mut ShardCharges, _: Now) {}
+
+    fn give_back(&self, used: &mut S::Used, charges: &mut ShardCharges, given: &GivenBack<'_>, _: Now) {
+        let GivenBack { key, charge, units } = *given;
+        match charges.charged_since(key, charge).filter(|_| !charge.shared) {
+            Some(later) => {
+                self.schedule.give_back_usage(used, units, later.tat);
+                charges.shorten_charge(key, charge, self.schedule.tick_rate().units_to_ticks(units));
+            }
+            // A shared counter, whose open charges are not known.
+            None => self.schedule.refund_usage(used, units, charge.since),
+        }
+    }
+
+    fn credit_units(&self, used: &mut S::Used, _: &mut ShardCharges, units: u64, now: Now) {
+        let (rate, level) = (self.schedule.tick_rate(), used.level());
+        let present = level.clamp_now(now);
+        let full_at = rate.tat_ticks(level).saturating_sub(rate.backlog_ticks(level, present));
+        self.schedule.give_back_usage(used, units, full_at);
+    }
+
+    /// The units follow all others, as every charge does.
+    fn force_units(
+        &self,
+        used: &mut S::Used,
+        charges: &mut ShardCharges,
+        forced: &ForcedUnits<'_>,
+        now: Now,
+    ) -> u64 {
+        let present = used.level().clamp_now(now);
+        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
+        let debt_max = if self.settle_terms.settles { self.deepest } else { 0 };
+        let room = (self.backlog_max() + debt_max).saturating_sub(backlog);
+        let fits = |units: u64| self.schedule.next_ticks(used, present, units) <= room;
+        let taken = if fits(forced.units) { forced.units } else { greatest_where(forced.units, fits) };
+        if taken > 0 {
+            let (_, span) = self.schedule.charge_usage(used, present, taken);
+            if self.settle_terms.settles && !forced.shared {
+                charges.add_to_span(forced.key, present.0, self.charged_span(present, span));
+            }
+        }
+        forced.units - taken
+    }
+
+    /// As if nothing else had been charged; never more than what was.
+    fn keep_open_units(
+        &self,
+        used: &mut S::Used,
+        charges: &mut ShardCharges,
+        key: &CounterKey,
+        open: &[OpenUnits],
+        now: Now,
+    ) {
+        let present = used.level().clamp_now(now);
+        let span = |units: u64| self.schedule.last_ticks(used, units);
+        let kept = open.iter().fold(ChargedSpan::default(), |kept, open| {
+            let at = open.at_ns.map_or(present, Now);
+            kept.followed_by(self.charged_span(at, span(open.units)))
+        });
+        charges.forget_closed(key, |at_ns, units| self.charged_span(Now(at_ns), span(units)));
+        self.schedule.forget_usage(used, kept.tat);
+    }
+}
+
+/// The greatest number below `end` that holds; 0 holds, and so does every number below one that does.
+fn greatest_where(end: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut greatest, mut end) = (0, end);
+    while end - greatest > 1 {
+        let middle = greatest + (end - greatest) / 2;
+        match holds(middle) {
+            true => greatest = middle,
+            false => end = middle,
+        }
+    }
+    greatest
+}

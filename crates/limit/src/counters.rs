@@ -1,0 +1,226 @@
+//! The counters of a limit, one table per rate, and macros that run one expression on those of any algorithm.
+
+use std::sync::Arc;
+
+use super::algorithm::concurrency::{Concurrency, SlotNumbers};
+use super::algorithm::fixed_window::FixedWindow;
+use super::algorithm::leaky_bucket::{LeakyBucket, QueueNumbers};
+use super::algorithm::rate::TickRate;
+use super::algorithm::settle::SettleTerms;
+use super::algorithm::sliding_log::SlidingLog;
+use super::algorithm::sliding_window::SlidingWindow;
+use super::algorithm::table_spec::TableSpec;
+use super::algorithm::token_bucket::TokenBucket;
+use super::algorithm::warm_up::WarmUpRate;
+use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, Rate};
+
+/// One counter table per rate, the rates of all variants in a row.
+pub(super) enum Meters {
+    TokenBucket(Vec<TokenBucket>),
+    LeakyBucket(Vec<LeakyBucket>),
+    FixedWindow(Vec<FixedWindow>),
+    SlidingWindow(Vec<SlidingWindow<SLOTS>>),
+    SlidingWindowFine(Vec<SlidingWindow<SLOTS_FINE>>),
+    SlidingLog(Vec<SlidingLog>),
+    WarmTokenBucket(Vec<TokenBucket<WarmUpRate>>),
+    WarmLeakyBucket(Vec<LeakyBucket<WarmUpRate>>),
+    Concurrency(Vec<Concurrency>),
+}
+
+/// Counts per key of a sliding window: one more than its sub-windows, by default and at most.
+const SLOTS: usize = 11;
+const SLOTS_FINE: usize = BUCKETS_MAX as usize + 1;
+
+/// Runs the same expression for the meters of every algorithm.
+macro_rules! each {
+    ($meters:expr, $list:ident => $run:expr) => {
+        match $meters {
+            Meters::TokenBucket($list) => $run,
+            Meters::LeakyBucket($list) => $run,
+            Meters::FixedWindow($list) => $run,
+            Meters::SlidingWindow($list) => $run,
+            Meters::SlidingWindowFine($list) => $run,
+            Meters::SlidingLog($list) => $run,
+            Meters::WarmTokenBucket($list) => $run,
+            Meters::WarmLeakyBucket($list) => $run,
+            Meters::Concurrency($list) => $run,
+        }
+    };
+}
+
+/// The same for one rate; concurrency has none.
+macro_rules! rated {
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr) => {
+        rated!($meters, $rate, $meter => $run;
+            TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+            FixedWindow SlidingWindow SlidingWindowFine SlidingLog)
+    };
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr; $($algorithm:ident)*) => {
+        match $meters {
+            $(Meters::$algorithm(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            })*
+            Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
+        }
+    };
+}
+
+pub(super) use {each, rated};
+
+/// The meters of one algorithm, for all rates in a row.
+macro_rules! meters {
+    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:ident, $table_spec:ident| $new:expr) => {{
+        let old_meters = match $before {
+            Some(Meters::$algorithm(meters)) => meters.as_slice(),
+            _ => &[],
+        };
+        let (spec, mut list) = ($spec, Vec::new());
+        for (rate, ($one, previous)) in $rates.into_iter().zip(spec.previous).enumerate() {
+            let previous = previous.and_then(|rate| old_meters.get(rate));
+            let (keys_max, settle_terms) = (spec.keys_max(rate), spec.settle_terms());
+            let counted_by = spec.counted_by(rate).and_then(|rate| list.get(rate));
+            let $table_spec = &TableSpec { keys_max, owner: spec.owner, settle_terms, previous, counted_by };
+            let meter = $new;
+            list.push(meter);
+        }
+        Meters::$algorithm(list)
+    }};
+}
+
+/// The arguments shared by all meters of a limit.
+pub(super) struct MeterSpec<'a> {
+    pub config: &'a model::LimitConfig,
+    pub max_keys: usize,
+    pub owner: &'a Arc<str>,
+    /// For each rate, the index of the same rate before a reload.
+    pub previous: &'a [Option<usize>],
+}
+
+// === impl MeterSpec ===
+
+impl MeterSpec<'_> {
+    fn keys_max(&self, rate: usize) -> usize {
+        keys_max(self.config, self.max_keys, rate)
+    }
+
+    /// For the rate of a view: the rate whose counters it uses.
+    fn counted_by(&self, rate: usize) -> Option<usize> {
+        Some(self.config.counter_rate(rate)).filter(|counted_by| *counted_by != rate)
+    }
+
+    fn settle_terms(&self) -> SettleTerms {
+        let charge = self.config.charge.as_ref();
+        SettleTerms {
+            settles: charge.is_some(),
+            clears: charge.is_some_and(|charge| !charge.clear.is_empty()),
+        }
+    }
+}
+
+/// The most keys that a rate counts: that of a grant has a single one.
+pub fn keys_max(config: &model::LimitConfig, max_keys: usize, rate: usize) -> usize {
+    if rate < config.file_rate_count() { max_keys } else { 1 }
+}
+
+// === impl Meters ===
+
+impl Meters {
+    /// All variants of a limit are of one algorithm.
+    pub(super) fn new(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
+        let config = spec.config;
+        match &config.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
+                Meters::new_buckets(spec, before)
+            }
+            Algorithm::FixedWindow { align, .. } => {
+                meters!(FixedWindow, before, spec, window_rates(config), |rate, table_spec| {
+                    FixedWindow::new(rate, *align, table_spec)
+                })
+            }
+            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
+                meters!(SlidingWindow, before, spec, window_rates(config), |rate, table_spec| {
+                    SlidingWindow::new(rate, *buckets, table_spec)
+                })
+            }
+            Algorithm::SlidingWindow { buckets, .. } => {
+                meters!(SlidingWindowFine, before, spec, window_rates(config), |rate, table_spec| {
+                    SlidingWindow::new(rate, *buckets, table_spec)
+                })
+            }
+            Algorithm::SlidingLog { .. } => {
+                meters!(SlidingLog, before, spec, window_rates(config), |rate, table_spec| SlidingLog::new(
+                    rate, table_spec
+                ))
+            }
+            Algorithm::Concurrency { .. } => {
+                let slots = config.algorithm_variants().filter_map(slot_numbers);
+                meters!(Concurrency, before, spec, slots, |numbers, table_spec| {
+                    Concurrency::new(numbers, config, table_spec)
+                })
+            }
+        }
+    }
+
+    fn new_buckets(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
+        let config = spec.config;
+        let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let tokens = config.algorithm_variants().flat_map(|numbers| match numbers {
+            Algorithm::TokenBucket { rates } => rates.as_slice(),
+            _ => &[],
+        });
+        let deepest = |rate: usize| config.deepest_bucket(rate);
+        let tokens = tokens.enumerate().map(|(rate, one)| (one, deepest(rate)));
+        let flows = config.algorithm_variants().flat_map(|numbers| match numbers {
+            Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
+            _ => Vec::new(),
+        });
+        let flows =
+            flows.enumerate().map(|(rate, one)| (one.0, QueueNumbers::new(one, deepest(rate), config)));
+        match (&config.algorithm, warm_up_ns) {
+            (Algorithm::TokenBucket { .. }, None) => {
+                meters!(TokenBucket, before, spec, tokens, |one, table_spec| {
+                    TokenBucket::new(one, TickRate::new(one.0.rate), table_spec)
+                })
+            }
+            (Algorithm::TokenBucket { .. }, Some(ns)) => {
+                meters!(WarmTokenBucket, before, spec, tokens, |one, table_spec| {
+                    TokenBucket::new(one, WarmUpRate::new(TickRate::new(one.0.rate), ns), table_spec)
+                })
+            }
+            (_, None) => meters!(LeakyBucket, before, spec, flows, |one, table_spec| {
+                LeakyBucket::new(one.1, TickRate::new(one.0.rate), table_spec)
+            }),
+            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, table_spec| {
+                LeakyBucket::new(one.1, WarmUpRate::new(TickRate::new(one.0.rate), ns), table_spec)
+            }),
+        }
+    }
+}
+
+fn slot_numbers(numbers: &Algorithm) -> Option<SlotNumbers> {
+    let Algorithm::Concurrency { min, max, queue, max_wait } = numbers else { return None };
+    let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+    Some(SlotNumbers { min: *min, max: *max, queue: *queue, max_wait_ns })
+}
+
+/// The rates of all variants of a window algorithm.
+fn window_rates(config: &model::LimitConfig) -> Vec<Rate> {
+    let quotas = config.algorithm_variants().flat_map(Algorithm::rate_quotas);
+    quotas.map(|(rate, _)| rate).collect()
+}
+
+#[cfg(test)]
+impl<M> TableSpec<'_, M> {
+    /// The spec of a meter without a predecessor.
+    pub(super) fn without_previous(keys_max: usize) -> TableSpec<'static, M> {
+        static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
+        TableSpec {
+            keys_max,
+            owner: &OWNER,
+            settle_terms: SettleTerms::default(),
+            previous: None,
+            counted_by: None,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Resets the counters of a key: an operator lets it begin again.
+
+use std::ops::Range;
+
+use super::Limit;
+use super::counters::{Meters, each, rated};
+use crate::table::{CounterKey, OwnEntry};
+use sluicegate_base::clock::Now;
+
+/// The counters of a key after a reset.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeyReset {
+    /// Counters that the key had.
+    pub counters: usize,
+    /// Units that wait in the queue, of the rate with most. They keep their departures, so their counter is unchanged.
+    pub waiting: u64,
+}
+
+/// Why the counters of a key are not reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResetFault {
+    /// The limit counts requests in flight, which return their slots themselves.
+    Concurrency,
+    /// The table is full, and the key shares a counter with others.
+    SharedCounter,
+}
+
+// === impl ResetFault ===
+
+impl std::fmt::Display for ResetFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ResetFault::Concurrency => {
+                "a concurrency limit counts requests in flight, and each returns its slots when it ends"
+            }
+            ResetFault::SharedCounter => {
+                "the key shares a counter with others, because the table of the limit is full"
+            }
+        })
+    }
+}
+
+// === impl Limit ===
+
+impl Limit {
+    /// The rates that judge callers of `tier`; without one, those of every variant. `None` = the limit has no other
+    /// numbers for this tier.
+    pub fn rates_of(&self, tier: Option<&str>) -> Option<Range<usize>> {
+        let Some(tier) = tier else { return Some(0..self.spans.last().map_or(0, |span| span.end)) };
+        (0..self.spans.len())
+            .find(|variant| self.config.variant_tier(*variant) == Some(tier))
+            .map(|variant| self.rate_range(variant))
+    }
+
+    /// Forgets what `key` has used in each of `rates`. What is refunded later of earlier charges is lost, so the key
+    /// never gets more than a fresh one. A warm key stays warm.
+    ///
+    /// # Errors
+    /// The counters cannot be reset; then none has changed.
+    pub fn reset_key(&self, rates: Range<usize>, key: &CounterKey, now: Now) -> Result<KeyReset, ResetFault> {
+        if self.is_concurrency() {
+            return Err(ResetFault::Concurrency);
+        }
+        let is_shared = |rate: usize| each!(&self.meters, meters => meters[rate].table.is_shared(key, now));
+        if rates.clone().any(is_shared) {
+            return Err(ResetFault::SharedCounter);
+        }
+        let mut reset = KeyReset::default();
+        for rate in rates.filter(|rate| !self.is_viewed_rate(*rate)) {
+            match rated!(&self.meters, rate, meter => meter.reset_key(key, now)) {
+                OwnEntry::Updated(waiting) => {
+                    reset.counters += 1;
+                    reset.waiting = reset.waiting.max(waiting);
+                }
+                OwnEntry::Absent => {}
+                OwnEntry::Shared => return Err(ResetFault::SharedCounter),
+            }
+        }
+        Ok(reset)
+    }
+}

@@ -1,0 +1,136 @@
+//! The tables of a limit that a snapshot keeps, and the fingerprints by which a later process recognises them.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+use super::Limit;
+use super::counters::Meters;
+use crate::table::persistent::{PersistentTable, SnapshotTable};
+use sluicegate_model::ChargeConfig;
+
+/// The tables of all rates of a meter.
+macro_rules! tables {
+    ($rates:expr) => {
+        $rates.iter().map(|rate| &*rate.table as &dyn PersistentTable).collect()
+    };
+}
+
+impl Limit {
+    /// The tables of its rates, all variants in a row; views have none of their own. Concurrency has none at all:
+    /// nothing is in flight after a restart.
+    pub fn rate_tables(&self) -> Vec<SnapshotTable<'_>> {
+        let tables: Vec<&dyn PersistentTable> = match &self.meters {
+            Meters::TokenBucket(rates) => tables!(rates),
+            Meters::LeakyBucket(rates) => tables!(rates),
+            Meters::WarmTokenBucket(rates) => tables!(rates),
+            Meters::WarmLeakyBucket(rates) => tables!(rates),
+            Meters::FixedWindow(rates) => tables!(rates),
+            Meters::SlidingWindow(rates) => tables!(rates),
+            Meters::SlidingWindowFine(rates) => tables!(rates),
+            Meters::SlidingLog(rates) => tables!(rates),
+            Meters::Concurrency(_) => Vec::new(),
+        };
+        let to_snapshot = |(rate, table)| SnapshotTable {
+            name: &self.name,
+            fingerprint: self.rate_fingerprint(rate),
+            table,
+        };
+        let counted = tables.into_iter().enumerate().filter(|(rate, _)| !self.is_viewed_rate(*rate));
+        counted.map(to_snapshot).collect()
+    }
+
+    /// The same for a limit that is the local share of a shared one; its fingerprints differ.
+    pub fn local_share_tables(&self) -> Vec<SnapshotTable<'_>> {
+        let mut tables = self.rate_tables();
+        tables.iter_mut().for_each(|table| table.fingerprint = !table.fingerprint);
+        tables
+    }
+
+    fn rate_fingerprint(&self, rate: usize) -> u64 {
+        let (key, missing) = (&self.config.key, self.config.missing_key);
+        let located = self.config.locate_rate(rate);
+        let numbers = located
+            .map(|(variant, algorithm, position)| (self.config.variant_tier(variant), algorithm, position));
+        let mut hasher = SipHasher13::new();
+        // The debug text holds every number; a version that formats it differently merely starts fresh.
+        let warm_up = self.config.warm_up;
+        hasher.write(format!("{key:?} {missing:?} {numbers:?} {warm_up:?}").as_bytes());
+        let units = ChargeConfig::counted_units(self.config.charge.as_ref());
+        if units != ChargeConfig::counted_units(None) {
+            hasher.write(format!("{units:?}").as_bytes());
+        }
+        hasher.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::algorithm::fixed_window::FixedWindowEntry;
+    use crate::algorithm::leaky_bucket::LeakyBucketEntry;
+    use crate::algorithm::rate::Level;
+    use crate::algorithm::sliding_log::SlidingLogEntry;
+    use crate::algorithm::sliding_window::SlidingWindowEntry;
+    use crate::algorithm::warm_up::WarmLevel;
+    use crate::table::persistent::PersistentEntry;
+    use sluicegate_base::clock::{ClockShift, Now};
+
+    const SHIFT: u64 = 1_000_000;
+
+    /// The bytes of an entry after a translation to another clock and back.
+    fn translate_and_back<E: PersistentEntry>(bytes: &[u8]) -> Option<Vec<u8>> {
+        let (mut extra, mut there, mut back) = (E::Extra::default(), Vec::new(), Vec::new());
+        let (ahead, behind) =
+            (ClockShift::new(Now(0), 0, Now(SHIFT)), ClockShift::new(Now(SHIFT), 0, Now(0)));
+        E::decode_entry(bytes, ahead, &mut extra)?.encode_entry(&extra, &mut there);
+        assert_ne!(there, bytes, "its moments move");
+        E::decode_entry(&there, behind, &mut extra)?.encode_entry(&extra, &mut back);
+        Some(back)
+    }
+
+    /// Checks that an encoded entry survives a round trip, and that no other length of it is accepted.
+    fn assert_round_trip<E: PersistentEntry>(bytes: &[u8]) {
+        assert_eq!(translate_and_back::<E>(bytes).as_deref(), Some(bytes));
+        for length in 0..bytes.len() {
+            assert_eq!(translate_and_back::<E>(&bytes[..length]), None, "cut to {length}");
+        }
+        assert_eq!(translate_and_back::<E>(&[bytes, &[0]].concat()), None, "one byte too many");
+    }
+
+    #[test]
+    fn entries_are_restored_unchanged() {
+        let bucket: Vec<u8> =
+            [&0x1122_3344_5566_u64.to_le_bytes()[..], &0x1111_u64.to_le_bytes(), &77_u32.to_le_bytes()]
+                .concat();
+        assert_round_trip::<Level>(&bucket);
+        assert_round_trip::<LeakyBucketEntry<Level>>(&bucket);
+        let warm = [&bucket[..], &0x55_u128.to_le_bytes(), &0x66_u64.to_le_bytes()].concat();
+        assert_round_trip::<WarmLevel>(&warm);
+        assert_round_trip::<LeakyBucketEntry<WarmLevel>>(&warm);
+        let moment = 0x1122_3344_5566_u64.to_le_bytes();
+        assert_round_trip::<FixedWindowEntry>(&[moment, 9_u64.to_le_bytes()].concat());
+        let counts: Vec<u8> = (1..12_u32).flat_map(u32::to_le_bytes).collect();
+        assert_round_trip::<SlidingWindowEntry<11>>(&[&moment[..], &counts].concat());
+        assert_round_trip::<SlidingLogEntry>(&[&moment[..], &3_u32.to_le_bytes()].concat());
+    }
+
+    #[test]
+    fn a_log_is_restored_with_its_runs_or_not_at_all() {
+        let run = |at: u64, units: u32| [&at.to_le_bytes()[..], &units.to_le_bytes()].concat();
+        let log = |used: u32, runs: &[(u64, u32)]| {
+            let head = run(0x1122_3344_5566, used);
+            runs.iter().fold(head, |bytes, (at, units)| [bytes, run(*at, *units)].concat())
+        };
+        let whole = log(6, &[(0x1000, 1), (0x2000, 2), (0x2001, 3)]);
+        assert_eq!(translate_and_back::<SlidingLogEntry>(&whole), Some(whole));
+        for wrong in [
+            log(7, &[(0x1000, 1), (0x2000, 2)]),
+            log(3, &[(0x2000, 1), (0x1000, 2)]),
+            log(1, &[(0x1000, 1), (0x2000, 0)]),
+            log(1, &[(1 << 60, 1)]),
+            log(1, &[(0x1000, u32::MAX), (0x1001, 2)]),
+        ] {
+            assert_eq!(translate_and_back::<SlidingLogEntry>(&wrong), None);
+        }
+    }
+}

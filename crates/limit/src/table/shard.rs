@@ -1,0 +1,219 @@
+//! One shard of a table: two-choice sets of eight slots, found by one-byte tags.
+
+use std::sync::Arc;
+
+use super::{TableEntry, TableParams};
+use sluicegate_base::clock::Now;
+
+/// Slots per set: one word of tags.
+pub(super) const WAYS: usize = 8;
+
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+
+pub(super) struct Shard<E: TableEntry, N> {
+    /// One word per set, one byte per slot; 0 = free.
+    pub(super) tags: Vec<u64>,
+    pub(super) slots: Vec<TableSlot<E>>,
+    /// The next set to sweep.
+    next_sweep: usize,
+    pub(super) extra: E::Extra,
+    pub(super) params: Arc<N>,
+}
+
+/// One slot. It keeps 96 bits of the key: two of a million keys collide with a probability of 1 in 10^17.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TableSlot<E> {
+    /// In halves, so that a slot needs no more alignment than its entry.
+    low: [u32; 2],
+    pub(super) high: u32,
+    pub(super) entry: E,
+}
+
+/// The location of a key: two sets of one shard, scaled to its size when used.
+pub(super) struct KeyHash {
+    pub(super) shard: usize,
+    first: u32,
+    second: u32,
+    tag: u8,
+    low: u64,
+    high: u32,
+}
+
+// === impl Shard ===
+
+impl<E: TableEntry, N: TableParams<E>> Shard<E, N> {
+    pub(super) fn new(params: Arc<N>) -> Shard<E, N> {
+        Shard { tags: Vec::new(), slots: Vec::new(), next_sweep: 0, extra: E::Extra::default(), params }
+    }
+
+    #[inline]
+    pub(super) fn find_slot(&self, hash: &KeyHash) -> Option<usize> {
+        let sets = self.tags.len();
+        self.find_in_set(scale_bits(hash.first, sets), hash)
+            .or_else(|| self.find_in_set(scale_bits(hash.second, sets), hash))
+    }
+
+    #[inline]
+    fn find_in_set(&self, set: usize, hash: &KeyHash) -> Option<usize> {
+        let mut hits = bytes_equal(*self.tags.get(set)?, hash.tag);
+        while hits != 0 {
+            let index = set * WAYS + hits.trailing_zeros() as usize / 8;
+            let slot = &self.slots[index];
+            if slot.id_low() == hash.low && slot.high == hash.high {
+                return Some(index);
+            }
+            hits &= hits - 1;
+        }
+        None
+    }
+
+    /// A free slot in the emptier of the two sets.
+    pub(super) fn find_free(&self, hash: &KeyHash) -> Option<usize> {
+        let [first, second] = self.candidate_sets(hash)?;
+        let (free_first, free_second) = (bytes_zero(self.tags[first]), bytes_zero(self.tags[second]));
+        let (set, free) = if free_second.count_ones() > free_first.count_ones() {
+            (second, free_second)
+        } else {
+            (first, free_first)
+        };
+        (free != 0).then(|| set * WAYS + free.trailing_zeros() as usize / 8)
+    }
+
+    /// Frees a slot of the two sets with an idle entry.
+    pub(super) fn reuse_idle(&mut self, hash: &KeyHash, now: Now) -> Option<usize> {
+        let sets = self.candidate_sets(hash)?;
+        let mut slots = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
+        let index = slots
+            .find(|&index| self.tag_at(index) != 0 && self.params.is_idle(&self.slots[index].entry, now))?;
+        self.slots[index].entry.release_extra(&mut self.extra);
+        self.set_tag(index, 0);
+        Some(index)
+    }
+
+    /// Frees a slot of the two sets by moving its key to the key's other set.
+    pub(super) fn move_resident(&mut self, hash: &KeyHash) -> Option<usize> {
+        let sets = self.candidate_sets(hash)?;
+        for index in sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS) {
+            let slot = self.slots[index];
+            let resident = KeyHash::from_halves(slot.id_low(), slot.high);
+            if let Some(free) = self.find_free(&resident) {
+                self.store_entry(free, &resident, slot.entry);
+                self.set_tag(index, 0);
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    fn candidate_sets(&self, hash: &KeyHash) -> Option<[usize; 2]> {
+        let sets = self.tags.len();
+        (sets > 0).then(|| [scale_bits(hash.first, sets), scale_bits(hash.second, sets)])
+    }
+
+    pub(super) fn tag_at(&self, index: usize) -> u8 {
+        self.tags[index / WAYS].to_le_bytes()[index % WAYS]
+    }
+
+    fn set_tag(&mut self, index: usize, tag: u8) {
+        let mut bytes = self.tags[index / WAYS].to_le_bytes();
+        bytes[index % WAYS] = tag;
+        self.tags[index / WAYS] = u64::from_le_bytes(bytes);
+    }
+
+    pub(super) fn store_entry(&mut self, index: usize, hash: &KeyHash, entry: E) {
+        self.set_tag(index, hash.tag);
+        self.slots[index] =
+            TableSlot { low: [hash.low as u32, (hash.low >> 32) as u32], high: hash.high, entry };
+    }
+
+    /// Frees the idle slots of the next set; returns their number.
+    pub(super) fn sweep_next_set(&mut self, now: Now) -> usize {
+        let set = self.next_sweep % self.tags.len();
+        self.next_sweep = set + 1;
+        let mut freed = 0;
+        for index in set * WAYS..(set + 1) * WAYS {
+            if self.tag_at(index) != 0 && self.params.is_idle(&self.slots[index].entry, now) {
+                self.slots[index].entry.release_extra(&mut self.extra);
+                self.set_tag(index, 0);
+                freed += 1;
+            }
+        }
+        freed
+    }
+
+    /// Doubles the sets and drops idle entries; returns their number. The keys of a set go to its two halves only, so
+    /// all others fit.
+    pub(super) fn double_sets(&mut self, sets_first: usize, now: Now) -> usize {
+        let sets = self.tags.len();
+        let sets_new = if sets == 0 { sets_first } else { sets * 2 };
+        let tags = std::mem::replace(&mut self.tags, vec![0; sets_new]);
+        let slots = std::mem::replace(&mut self.slots, vec![TableSlot::default(); sets_new * WAYS]);
+        let mut dropped = 0;
+        for (index, slot) in slots.into_iter().enumerate() {
+            if tags[index / WAYS].to_le_bytes()[index % WAYS] == 0 {
+                continue;
+            }
+            let hash = KeyHash::from_halves(slot.id_low(), slot.high);
+            let choice = if scale_bits(hash.first, sets) == index / WAYS { hash.first } else { hash.second };
+            let set = scale_bits(choice, sets_new);
+            let free = bytes_zero(self.tags[set]);
+            if self.params.is_idle(&slot.entry, now) || free == 0 {
+                slot.entry.release_extra(&mut self.extra);
+                dropped += 1;
+            } else {
+                self.store_entry(set * WAYS + free.trailing_zeros() as usize / 8, &hash, slot.entry);
+            }
+        }
+        dropped
+    }
+}
+
+// === impl TableSlot ===
+
+impl<E> TableSlot<E> {
+    #[inline]
+    pub(super) fn id_low(&self) -> u64 {
+        u64::from(self.low[0]) | u64::from(self.low[1]) << 32
+    }
+}
+
+// === impl KeyHash ===
+
+impl KeyHash {
+    #[inline]
+    pub(super) fn from_halves(low: u64, high: u32) -> KeyHash {
+        let mixed = mix_bits(low, high.into());
+        let shard = (mixed >> 16) as usize & 0xFFFF;
+        // 0 means free, so only 255 tags are used.
+        let tag = ((mixed >> 8) as u8).max(1);
+        let second = (mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
+        KeyHash { shard, first: (mixed >> 32) as u32, second, tag, low, high }
+    }
+}
+
+/// Mixes all bits, so that plain numbers work as well as hashes.
+#[inline]
+pub(super) fn mix_bits(low: u64, high: u64) -> u64 {
+    let product = u128::from(low ^ 0x243F_6A88_85A3_08D3) * u128::from(high ^ 0x1319_8A2E_0370_7345);
+    let folded = (product as u64) ^ (product >> 64) as u64;
+    let product = u128::from(folded) * 0xA409_3822_299F_31D1;
+    (product as u64) ^ (product >> 64) as u64
+}
+
+/// Maps 32 uniform bits to `0..sets`; doubling `sets` splits each range in two.
+#[inline]
+fn scale_bits(bits: u32, sets: usize) -> usize {
+    ((u64::from(bits) * sets as u64) >> 32) as usize
+}
+
+/// The high bit of each byte of `tags` that equals `tag`.
+#[inline]
+fn bytes_equal(tags: u64, tag: u8) -> u64 {
+    bytes_zero(tags ^ (LOW_BITS * u64::from(tag)))
+}
+
+#[inline]
+fn bytes_zero(word: u64) -> u64 {
+    !(((word & !HIGH_BITS) + !HIGH_BITS) | word) & HIGH_BITS
+}

@@ -1,0 +1,69 @@
+//! The typed model of callers: their accounts, tiers and tokens.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+use jsonwebtoken::Algorithm;
+
+use super::key::ValueSource;
+use crate::members::TierMembers;
+use crate::token_keys::TokenKeys;
+use crate::value::scalars::Secret;
+use sluicegate_base::file::NamedFile;
+
+/// The `account` section: where the account and the tier of a request are read from.
+#[derive(Debug, Clone, Default)]
+pub struct AccountConfig {
+    pub from: Option<ValueSource>,
+    pub tier: TierRules,
+    /// Present whenever a `jwt:` source is written.
+    pub jwt: Option<JwtConfig>,
+}
+
+/// The sources of a caller's tier, in order: its account in `members`, then in `file`, then `from`, then `default`.
+#[derive(Debug, Clone)]
+pub struct TierRules {
+    pub from: Option<ValueSource>,
+    pub members: TierMembers,
+    pub file: Option<Arc<NamedFile<TierMembers>>>,
+    pub default: String,
+}
+
+impl TierRules {
+    /// The tier of every caller unless the file sets another.
+    pub const DEFAULT: &str = "default";
+
+    /// Whether some caller may be in a tier other than `default`.
+    pub fn is_configured(&self) -> bool {
+        self.from.is_some()
+            || !self.members.is_empty()
+            || self.file.is_some()
+            || self.default != TierRules::DEFAULT
+    }
+}
+
+impl Default for TierRules {
+    fn default() -> TierRules {
+        TierRules {
+            from: None,
+            members: TierMembers::default(),
+            file: None,
+            default: TierRules::DEFAULT.to_owned(),
+        }
+    }
+}
+
+/// How tokens are verified: with a secret, a file of public keys, or both.
+#[derive(Debug, Clone)]
+pub struct JwtConfig {
+    pub keys: Option<Arc<NamedFile<TokenKeys>>>,
+    pub secret: Option<Secret>,
+    /// Empty = any.
+    pub issuers: Vec<String>,
+    /// Empty = any.
+    pub audiences: Vec<String>,
+    /// At least one; each has keys that can verify it.
+    pub algorithms: Vec<Algorithm>,
+    /// The header that carries the token.
+    pub header: HeaderName,
+}

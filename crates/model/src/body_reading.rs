@@ -1,0 +1,109 @@
+//! What a configuration reads of the bodies of requests.
+
+use super::account::AccountConfig;
+use super::bandwidth::BandwidthConfig;
+use super::charge::{BodyReserve, Reserve};
+use super::cost::Cost;
+use super::key::{KeyPart, ValueSource};
+use super::limit::LimitConfig;
+use super::{Config, LocationConfig};
+use sluicegate_base::json_pointer::JsonPointer;
+
+/// The bytes of a body that are read before its request is judged, unless the location sets others.
+pub const BODY_PEEK_AUTO: u64 = 64 << 10;
+
+/// How much depends on the body of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BodyUse {
+    Unused,
+    /// It is counted in dry runs alone.
+    DryRun,
+    /// Units are reserved by it, which the response corrects.
+    Estimate,
+    /// A key, a cost or the caller.
+    Required,
+}
+
+impl ValueSource {
+    /// Its place in the body.
+    pub fn body_pointer(&self) -> Option<&JsonPointer> {
+        match self {
+            ValueSource::Json(pointer) => Some(pointer),
+            ValueSource::Header(_) | ValueSource::Cookie(_) | ValueSource::Query(_) | ValueSource::Jwt(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl KeyPart {
+    /// Its place in the body.
+    pub fn body_pointer(&self) -> Option<&JsonPointer> {
+        match self {
+            KeyPart::Source(source) => source.body_pointer(),
+            _ => None,
+        }
+    }
+}
+
+impl LimitConfig {
+    /// The values in the body that its keys and its cost are made of.
+    pub fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
+        let of_cost = match &self.cost {
+            Cost::Json { pointer, .. } => Some(pointer),
+            Cost::Units(_) | Cost::Header { .. } | Cost::JsonRpc { .. } => None,
+        };
+        self.key.iter().chain(&self.fair_by).filter_map(KeyPart::body_pointer).chain(of_cost)
+    }
+
+    /// Whether a key or the cost is read from the body.
+    pub fn reads_body(&self) -> bool {
+        matches!(self.cost, Cost::JsonRpc { .. }) || self.body_pointers().next().is_some()
+    }
+
+    pub fn body_use(&self) -> BodyUse {
+        match (self.reads_body(), self.body_reserve()) {
+            (false, None) => BodyUse::Unused,
+            _ if self.dry_run => BodyUse::DryRun,
+            (true, _) => BodyUse::Required,
+            (false, Some(_)) => BodyUse::Estimate,
+        }
+    }
+
+    /// The claim in the body by which it reserves units.
+    pub fn body_reserve(&self) -> Option<&BodyReserve> {
+        match &self.charge.as_ref()?.reserve {
+            Reserve::Body(claim) => Some(claim),
+            Reserve::Cost | Reserve::Units(_) => None,
+        }
+    }
+}
+
+impl BandwidthConfig {
+    /// The values in the body that its key is made of.
+    pub fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
+        self.key.iter().filter_map(KeyPart::body_pointer)
+    }
+}
+
+impl AccountConfig {
+    /// The values in the body that account and tier are made of.
+    pub fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
+        self.from.iter().chain(&self.tier.from).filter_map(ValueSource::body_pointer)
+    }
+}
+
+impl LocationConfig {
+    /// The bytes of a body that are read before its request is judged, if anything asks for them.
+    pub fn body_peek_bytes(&self) -> u64 {
+        self.body_peek.unwrap_or(BODY_PEEK_AUTO)
+    }
+
+    /// Whether the body of a request is read before it is judged.
+    pub fn reads_body(&self, config: &Config) -> bool {
+        let mut chain = config.server.limits.iter().chain(&self.limits);
+        config.account.body_pointers().next().is_some()
+            || self.bandwidth.as_ref().is_some_and(|own| own.body_pointers().next().is_some())
+            || chain.any(|&limit| config.limits[limit].body_use() > BodyUse::Unused)
+    }
+}

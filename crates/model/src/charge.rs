@@ -1,0 +1,135 @@
+//! The typed model of `charge`: a limit reserves units for a request, and its response settles what it costs.
+
+use http::HeaderName;
+
+use super::upstream::StatusRanges;
+use sluicegate_base::json_pointer::JsonPointer;
+
+/// The `charge` section of a limit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChargeConfig {
+    /// The responses that cost anything; `None` = any.
+    pub when: Option<ResponseSet>,
+    /// The responses that forget what the key has used; open reservations stay. One that is in `when` too is charged
+    /// first.
+    pub clear: ResponseSet,
+    /// At least one; their sum is what a response costs.
+    pub units: Vec<ChargedUnits>,
+    pub reserve: Reserve,
+    pub missing: MissingUnits,
+    pub over: OverrunAction,
+    /// The rates are written as sizes: the units are bytes alone, counted in KiB and rounded up for each request.
+    pub counts_kib: bool,
+}
+
+/// Responses by their status or by their code of gRPC.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResponseSet {
+    pub statuses: StatusRanges,
+    pub grpc_codes: Vec<u8>,
+}
+
+/// One summand of the cost of a response.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ChargedUnits {
+    /// The cost of the request.
+    Request,
+    /// Bytes of the response body that were delivered; see [`ChargeConfig::counts_kib`].
+    Bytes,
+    /// A number in a response header.
+    Header(HeaderName),
+    /// A number in the JSON of the response body.
+    Json(JsonPointer),
+    /// Tokens of a language model.
+    Llm(LlmWeights),
+}
+
+/// Units per token of a language model, in millionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LlmWeights {
+    /// Input that was not read from a cache.
+    pub input: u64,
+    pub output: u64,
+    /// Input that was read from a cache.
+    pub cached: u64,
+}
+
+/// The units that a request reserves.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reserve {
+    /// The cost of the limit.
+    Cost,
+    /// At least 1.
+    Units(u64),
+    Body(BodyReserve),
+}
+
+/// Units that the body of a request claims.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BodyReserve {
+    /// The first that is a number counts.
+    pub from: Vec<JsonPointer>,
+    /// Bytes of the body per unit that is added, at least 1; `None` = none are.
+    pub bytes_per_unit: Option<u64>,
+    /// Without a claim, or of a body that is no JSON or longer than the peek; at least 1.
+    pub default: u64,
+    /// Millionths of the smallest burst or window of the limit, above 0; larger claims are cut to it.
+    pub at_most: u64,
+}
+
+/// The cost of a response that does not say it, or whose end was not awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingUnits {
+    /// Estimated from what was delivered.
+    Estimate,
+    /// What was reserved.
+    Reserved,
+    Nothing,
+}
+
+/// What happens to a response that uses more than was reserved while nothing is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverrunAction {
+    Finish,
+    Cut,
+}
+
+// === impl ChargeConfig ===
+
+impl ChargeConfig {
+    /// What the counters of a limit with or without a charge hold: the units, and whether sizes count in KiB.
+    pub fn counted_units(charge: Option<&ChargeConfig>) -> (&[ChargedUnits], bool) {
+        const REQUESTS: &[ChargedUnits] = &[ChargedUnits::Request];
+        charge.map_or((REQUESTS, false), |charge| (charge.units.as_slice(), charge.counts_kib))
+    }
+}
+
+// === impl ResponseSet ===
+
+impl ResponseSet {
+    pub fn is_empty(&self) -> bool {
+        self.statuses.0.is_empty() && self.grpc_codes.is_empty()
+    }
+
+    /// Whether a response is one of them; `grpc_code` is `None` for any other than that of a gRPC call.
+    pub fn contains(&self, status: u16, grpc_code: Option<u8>) -> bool {
+        self.statuses.contains(status) || grpc_code.is_some_and(|code| self.grpc_codes.contains(&code))
+    }
+}
+
+// === impl LlmWeights ===
+
+impl LlmWeights {
+    /// Millionths in a whole.
+    pub const ONE: u64 = 1_000_000;
+
+    /// Each token is one unit.
+    pub const EQUAL: LlmWeights =
+        LlmWeights { input: LlmWeights::ONE, output: LlmWeights::ONE, cached: LlmWeights::ONE };
+}
+
+/// Millionths as a decimal.
+pub fn format_millionths(millionths: u128) -> String {
+    let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
+    if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:06}").trim_end_matches('0').to_owned() }
+}

@@ -1,0 +1,317 @@
+//! Collects the problems of a file with their positions, and renders them in the style of rustc.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
+use serde::Serialize;
+
+use super::redact::redact_credentials;
+
+/// A position in the file: line and column counted from 1, in characters, and the width to underline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    pub line: usize,
+    pub column: usize,
+    pub width: usize,
+}
+
+impl Position {
+    pub const START: Position = Position { line: 1, column: 1, width: 1 };
+}
+
+/// One error or warning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// One of the stable constants in [`super::codes`].
+    pub code: &'static str,
+    /// The field, e.g. `limits.per-ip.rate` or `locations[0].path`; empty for the file as a whole.
+    pub field: String,
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    /// Characters to underline.
+    #[serde(skip)]
+    pub width: usize,
+    pub message: String,
+    /// Advice as part of a sentence: "did you mean `x`?", "write `5s`".
+    pub suggestion: Option<String>,
+}
+
+impl Problem {
+    pub fn position(&self) -> Position {
+        Position { line: self.line, column: self.column, width: self.width }
+    }
+}
+
+impl From<Problem> for ValueError {
+    fn from(problem: Problem) -> ValueError {
+        ValueError { suggestion: problem.suggestion, ..ValueError::new(problem.code, problem.message) }
+    }
+}
+
+/// All problems of one file, in file order. `Display` is the plain rendering.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProblemReport {
+    pub file: String,
+    pub problems: Vec<Problem>,
+    /// The file's lines with every secret masked; empty if there is no text to show.
+    #[serde(skip)]
+    pub lines: Vec<String>,
+}
+
+impl ProblemReport {
+    /// A report about the file as a whole.
+    pub fn for_file(file: &str, error: ValueError) -> ProblemReport {
+        ProblemReport {
+            file: file.to_owned(),
+            problems: vec![error.at_position(Position::START, "")],
+            lines: Vec::new(),
+        }
+    }
+
+    /// Every problem with its source line and a caret, in colour if `color`.
+    pub fn render(&self, color: bool) -> String {
+        let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+        let renderer = renderer.decor_style(DecorStyle::Ascii);
+        let mut out = String::new();
+        for problem in &self.problems {
+            out.push_str(&self.render_one(problem, &renderer));
+            out.push_str("\n\n");
+        }
+        out.push_str(&match self.problems.len() {
+            1 => format!("{}: 1 problem", self.file),
+            several => format!("{}: {several} problems", self.file),
+        });
+        out
+    }
+
+    fn render_one(&self, problem: &Problem, renderer: &Renderer) -> String {
+        let level = if problem.code.starts_with('W') { Level::WARNING } else { Level::ERROR };
+        let title = level.primary_title(problem.message.as_str()).id(problem.code);
+        let mut group = Group::with_title(title);
+        // A file that cannot be read has neither lines nor positions.
+        if !self.lines.is_empty() || (problem.line, problem.column) != (1, 1) {
+            let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
+            let line = truncate_line(line, problem);
+            let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
+            let mark = AnnotationKind::Primary.span(underline_range(line, problem)).label(label);
+            let snippet = Snippet::source(line).line_start(problem.line).path(self.file.as_str());
+            group = group.element(snippet.annotation(mark));
+        }
+        if let Some(suggestion) = &problem.suggestion {
+            group = group.element(Level::HELP.message(normalize_untrusted_str(suggestion)));
+        }
+        renderer.render(&[group])
+    }
+}
+
+impl fmt::Display for ProblemReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for ProblemReport {}
+
+/// The part of a line to show, so that a file on one long line is not repeated whole for each problem.
+fn truncate_line<'a>(line: &'a str, problem: &Problem) -> &'a str {
+    let end = line.char_indices().nth(problem.column + problem.width + 200);
+    end.map_or(line, |(byte, _)| &line[..byte])
+}
+
+/// The bytes to underline within `line`.
+fn underline_range(line: &str, problem: &Problem) -> Range<usize> {
+    let byte_of = |chars: usize| line.char_indices().nth(chars).map_or(line.len(), |(byte, _)| byte);
+    let start = problem.column.saturating_sub(1);
+    byte_of(start)..byte_of(start + problem.width.max(1))
+}
+
+/// Collects problems while the file is read.
+#[derive(Debug, Default)]
+pub struct ProblemSink {
+    problems: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
+    mentions: RefCell<Vec<(Position, String, Mention)>>,
+}
+
+/// A fact from one section, checked after all sections are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mention {
+    /// A `jwt:` source.
+    Claim,
+    /// A tier that a limit has numbers for.
+    Tier(String),
+}
+
+/// An error in one value, before its position is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueError {
+    pub code: &'static str,
+    pub message: String,
+    pub suggestion: Option<String>,
+    /// The part of the value that is wrong, in characters from its start: where, and how many.
+    pub part: Option<(usize, usize)>,
+}
+
+impl ValueError {
+    pub fn new(code: &'static str, message: impl Into<String>) -> ValueError {
+        ValueError { code, message: message.into(), suggestion: None, part: None }
+    }
+
+    pub fn with_help(self, suggestion: impl Into<String>) -> ValueError {
+        ValueError { suggestion: Some(suggestion.into()), ..self }
+    }
+
+    pub fn with_optional_help(self, suggestion: Option<String>) -> ValueError {
+        ValueError { suggestion, ..self }
+    }
+
+    /// Adds `suggestion` unless there is one already.
+    pub fn with_default_help(self, suggestion: &str) -> ValueError {
+        ValueError { suggestion: self.suggestion.or_else(|| Some(suggestion.to_owned())), ..self }
+    }
+
+    /// Masks users and passwords of URLs, which even a mistyped key may contain.
+    pub fn at_position(self, position: Position, field: &str) -> Problem {
+        Problem {
+            code: self.code,
+            field: redact_credentials(field),
+            line: position.line,
+            column: position.column,
+            width: position.width,
+            message: redact_credentials(&self.message),
+            suggestion: self.suggestion,
+        }
+    }
+}
+
+/// More problems than a person reads; a file with more is wrong as a whole.
+const PROBLEMS_MAX: usize = 1000;
+
+impl ProblemSink {
+    pub fn add_problem(&self, position: Position, field: &str, error: ValueError) {
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(error.at_position(position, field));
+        }
+    }
+
+    pub fn add_warning(&self, position: Position, field: &str, error: ValueError) {
+        let mut warnings = self.warnings.borrow_mut();
+        if warnings.len() < PROBLEMS_MAX {
+            warnings.push(error.at_position(position, field));
+        }
+    }
+
+    /// Whether further problems would be dropped, so that suggestions need not be computed.
+    pub fn is_full(&self) -> bool {
+        self.problems.borrow().len() >= PROBLEMS_MAX
+    }
+
+    pub fn has_problems(&self) -> bool {
+        !self.problems.borrow().is_empty()
+    }
+
+    pub fn record_mention(&self, position: Position, field: &str, mention: Mention) {
+        self.mentions.borrow_mut().push((position, field.to_owned(), mention));
+    }
+
+    pub fn take_mentions(&self) -> Vec<(Position, String, Mention)> {
+        self.mentions.take()
+    }
+
+    /// Problems, then warnings, each in file order.
+    pub fn into_sorted(self) -> (Vec<Problem>, Vec<Problem>) {
+        let (mut problems, mut warnings) = (self.problems.into_inner(), self.warnings.into_inner());
+        problems.sort_by(|a, b| (a.line, a.column, a.code).cmp(&(b.line, b.column, b.code)));
+        problems.dedup();
+        warnings.sort_by_key(|warning| (warning.line, warning.column));
+        (problems, warnings)
+    }
+}
+
+/// "did you mean `x`?" for the nearest word.
+pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    find_nearest(word, known).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// The word of `known` closest to `word`, if one is close: by spelling (optimal string alignment), or because one is
+/// the beginning of the other. Case, `-`, `_` and a plural do not count.
+pub fn find_nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if !(1..=64).contains(&word.len()) {
+        return None;
+    }
+    let lower = word.to_lowercase();
+    let bare = |name: &str| {
+        let bare = name.to_lowercase().replace(['-', '_'], "");
+        bare.strip_suffix('s').filter(|singular| singular.len() > 2).map_or(bare.clone(), str::to_owned)
+    };
+    let close = |name: &str| (name.len().max(lower.len()) / 3).clamp(1, 3).min(name.len().saturating_sub(1));
+    let begins = |name: &str| {
+        let (short, long) =
+            if name.len() < lower.len() { (name, lower.as_str()) } else { (lower.as_str(), name) };
+        short.len() >= 4 && short.len() * 2 >= long.len() && long.starts_with(short)
+    };
+    let distance = |name: &str| match strsim::osa_distance(&lower, &name.to_lowercase()) {
+        distance if distance <= 1 => Some(distance),
+        _ if bare(name) == bare(word) => Some(1),
+        distance if distance <= close(name) => Some(distance),
+        _ if begins(&name.to_lowercase()) => Some(usize::MAX),
+        _ => None,
+    };
+    known
+        .into_iter()
+        .filter_map(|name| Some((distance(name)?, name)))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_word_is_suggested_and_a_far_one_is_not() {
+        let known = ["upstream", "redirect", "respond"];
+        assert_eq!(did_you_mean("upsteam", known).as_deref(), Some("did you mean `upstream`?"));
+        assert_eq!(did_you_mean("Upstream", known).as_deref(), Some("did you mean `upstream`?"));
+        assert_eq!(did_you_mean("zebra", known), None);
+        assert_eq!(did_you_mean("warning", ["warn", "error"]).as_deref(), Some("did you mean `warn`?"));
+        assert_eq!(did_you_mean("Max-Waits", ["max_wait"]).as_deref(), Some("did you mean `max_wait`?"));
+        assert_eq!(did_you_mean("warn", ["warned-about"]), None);
+    }
+
+    #[test]
+    fn a_problem_is_shown_with_its_line_a_caret_and_help() {
+        let error = ValueError::new("E006", "unknown field `upsteam`").with_help("did you mean `upstream`?");
+        let position = Position { line: 2, column: 5, width: 7 };
+        let report = ProblemReport {
+            file: "gateway.yaml".to_owned(),
+            problems: vec![error.at_position(position, "locations[0].upsteam")],
+            lines: vec!["locations:".to_owned(), "  - upsteam: app".to_owned()],
+        };
+        let text = report.to_string();
+        assert!(text.contains("error[E006]: unknown field `upsteam`"), "{text}");
+        assert!(text.contains("--> gateway.yaml:2:5"), "{text}");
+        assert!(text.contains("^^^^^^^ locations[0].upsteam"), "{text}");
+        assert!(text.contains("= help: did you mean `upstream`?"), "{text}");
+        assert!(!text.contains('\u{1b}') && report.render(true).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn an_unreadable_file_is_reported_without_an_excerpt() {
+        let error = ValueError::new("E001", "the file `x.yaml` does not exist").with_help("name another");
+        let rendered = ProblemReport::for_file("x.yaml", error).to_string();
+        let lines: Vec<&str> = rendered.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let first = "error[E001]: the file `x.yaml` does not exist";
+        assert!(lines[0] == first && lines[1..].iter().all(|line| !line.contains("-->")), "{rendered}");
+        assert!(
+            rendered.contains("help: name another") && rendered.ends_with("x.yaml: 1 problem"),
+            "{rendered}"
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! The typed model of keys: the facts of a request that are counted apart.
+
+use http::HeaderName;
+
+use sluicegate_base::json_pointer::JsonPointer;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyPart {
+    Ip,
+    Account,
+    Tier,
+    Uri,
+    Location,
+    Host,
+    Method,
+    Global,
+    Source(ValueSource),
+}
+
+impl KeyPart {
+    /// How the file calls it: its kind, and the name of its source, if it has one.
+    pub fn words(&self) -> (&'static str, &str) {
+        match self {
+            KeyPart::Ip => ("ip", ""),
+            KeyPart::Account => ("account", ""),
+            KeyPart::Tier => ("tier", ""),
+            KeyPart::Uri => ("uri", ""),
+            KeyPart::Location => ("location", ""),
+            KeyPart::Host => ("host", ""),
+            KeyPart::Method => ("method", ""),
+            KeyPart::Global => ("global", ""),
+            KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
+            KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name),
+            KeyPart::Source(ValueSource::Query(name)) => ("query:", name),
+            KeyPart::Source(ValueSource::Jwt(claim)) => ("jwt:", claim),
+            KeyPart::Source(ValueSource::Json(pointer)) => ("json:", pointer.as_str()),
+        }
+    }
+}
+
+/// A part of a request that carries a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ValueSource {
+    Header(HeaderName),
+    Cookie(String),
+    Query(String),
+    /// A claim of a verified token.
+    Jwt(String),
+    /// A value in the JSON of its body.
+    Json(JsonPointer),
+}

@@ -1,0 +1,395 @@
+//! The typed model of limits: algorithms with their numbers, keys and costs.
+
+use std::ops::Index;
+use std::time::Duration;
+
+use super::access::NetworkList;
+use super::charge::ChargeConfig;
+use super::cost::Cost;
+use super::enforce::EnforcedShare;
+use super::id::LimitId;
+use super::key::KeyPart;
+use super::reject::OnRejectPatch;
+use crate::value::scalars::Rate;
+use http::{Method, StatusCode};
+use serde::{Deserialize, Serialize};
+
+/// A named limit, or one written inline in a location.
+#[derive(Debug, Clone)]
+pub struct LimitConfig {
+    pub name: String,
+    /// At least one part; several make one compound key.
+    pub key: Vec<KeyPart>,
+    pub missing_key: MissingKey,
+    /// The status of a rejection by [`MissingKey::Reject`]. It is no part of that, because counters survive its change.
+    pub missing_key_status: StatusCode,
+    pub algorithm: Algorithm,
+    /// Tiers with other numbers for the same algorithm; `None` = the tier is not limited.
+    pub tiers: Vec<(String, Option<Algorithm>)>,
+    /// The numbers at places of the chains that use other ones than the limit's own, each once. They count in the
+    /// limit's own counters, and have the same rates.
+    pub views: Vec<Algorithm>,
+    /// Other numbers for single keys; the file has none.
+    pub grants: Vec<GrantConfig>,
+    /// Waiters of a queue take turns by this key; empty = arrival order.
+    pub fair_by: Vec<KeyPart>,
+    /// The time in which the rate of a cold bucket rises from a third to its full value.
+    pub warm_up: Option<Duration>,
+    pub cost: Cost,
+    /// The response settles what the request costs; `None` = it costs what it reserved.
+    pub charge: Option<ChargeConfig>,
+    /// Empty = any.
+    pub methods: Vec<Method>,
+    pub bypass: NetworkList,
+    pub dry_run: bool,
+    /// The share of the keys on which it acts; for the others it is a dry run. `None` = all.
+    pub enforce: Option<EnforcedShare>,
+    /// Its shadow: a limit of its own in [`super::Config::limits`], judged right behind it.
+    pub shadow: Option<LimitId>,
+    /// The limit that this one is the shadow of. It is a dry run.
+    pub shadow_of: Option<LimitId>,
+    /// The behaviour while Redis fails, if the counters are shared there; `None` = local counters.
+    pub shared: Option<OnFailure>,
+    pub on_reject: OnRejectPatch,
+}
+
+/// The part of a limit that may change without a reset of its counters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LimitNumbers {
+    algorithm: Algorithm,
+    tiers: Vec<(String, Option<Algorithm>)>,
+    warm_up: Option<Duration>,
+    #[serde(default)]
+    views: Vec<Algorithm>,
+    /// By their names.
+    #[serde(default)]
+    grants: Vec<(String, Algorithm)>,
+}
+
+/// Other numbers for one key of a limit, which an operator sets while the gateway runs: a variant with counters of its
+/// own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GrantConfig {
+    /// Names its counters, see [`GrantConfig::name_for`].
+    pub name: String,
+    pub key: GrantKey,
+    pub numbers: Algorithm,
+    /// When it began and when it ends, in ns of the gateway's clock.
+    pub at_ns: u64,
+    pub until_ns: u64,
+    pub reason: String,
+    /// The operator.
+    pub by: String,
+}
+
+/// The hashes of a key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantKey {
+    /// The key of local counters, little endian, and the hash of its wider group.
+    pub id: [u8; 16],
+    pub prefix: u64,
+    /// The key of shared counters.
+    pub shared: [u8; 16],
+}
+
+/// Ends the name of a shadow. No limit of the file has a colon in its name.
+const SHADOW_SUFFIX: &str = ":shadow";
+
+/// No tier has a space in its name.
+const NAME_PREFIX: &str = "grant ";
+
+/// The numbers of one limit. `rates` has at least one entry, and all of them must agree.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Algorithm {
+    TokenBucket {
+        rates: Vec<TokenBucketRate>,
+    },
+    LeakyBucket {
+        rates: Vec<LeakyBucketRate>,
+        max_wait: Option<Duration>,
+    },
+    FixedWindow {
+        rates: Vec<Rate>,
+        align: WindowAlign,
+    },
+    /// `buckets` is at least 1 and at most [`BUCKETS_MAX`]; no rate's number exceeds 32 bits.
+    SlidingWindow {
+        rates: Vec<Rate>,
+        buckets: u8,
+    },
+    /// No rate's number exceeds 32 bits.
+    SlidingLog {
+        rates: Vec<Rate>,
+    },
+    Concurrency {
+        /// The lower bound (at least 1) of a limit that follows the upstream's latency; `None` = it is always `max`.
+        min: Option<u32>,
+        max: u32,
+        /// Requests that may wait for a slot; 0 = none waits.
+        #[serde(default)]
+        queue: u64,
+        #[serde(default)]
+        max_wait: Option<Duration>,
+    },
+}
+
+/// The algorithms by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlgorithmKind {
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+    Concurrency,
+}
+
+impl AlgorithmKind {
+    /// The algorithms with their words in the file.
+    pub const WORDS: [(&str, AlgorithmKind); 6] = [
+        ("token_bucket", AlgorithmKind::TokenBucket),
+        ("leaky_bucket", AlgorithmKind::LeakyBucket),
+        ("fixed_window", AlgorithmKind::FixedWindow),
+        ("sliding_window", AlgorithmKind::SlidingWindow),
+        ("sliding_log", AlgorithmKind::SlidingLog),
+        ("concurrency", AlgorithmKind::Concurrency),
+    ];
+}
+
+/// More sub-windows would cost memory without a gain in precision.
+pub const BUCKETS_MAX: u8 = 60;
+
+/// The start of fixed windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WindowAlign {
+    /// At the first request of each window.
+    First,
+    /// At multiples of the period in UTC.
+    Clock,
+}
+
+impl LimitConfig {
+    pub fn numbers(&self) -> LimitNumbers {
+        let (algorithm, tiers, views) = (self.algorithm.clone(), self.tiers.clone(), self.views.clone());
+        let grants = self.grants.iter().map(|grant| (grant.name.clone(), grant.numbers.clone()));
+        LimitNumbers { algorithm, tiers, warm_up: self.warm_up, views, grants: grants.collect() }
+    }
+
+    /// The same limit with other numbers.
+    pub fn with_numbers(&self, numbers: &LimitNumbers) -> LimitConfig {
+        let LimitNumbers { algorithm, tiers, warm_up, views, grants } = numbers.clone();
+        let grants = grants.iter().map(|(name, own)| GrantConfig::from_numbers(name, own)).collect();
+        LimitConfig { algorithm, tiers, warm_up, views, grants, ..self.clone() }
+    }
+
+    /// The same limit with these numbers for everybody and everywhere.
+    pub fn with_numbers_alone(&self, numbers: &Algorithm) -> LimitConfig {
+        let (tiers, views, grants) = (Vec::new(), Vec::new(), Vec::new());
+        LimitConfig { algorithm: numbers.clone(), tiers, views, grants, ..self.clone() }
+    }
+
+    /// The shadow of this limit, which has the position `live` in the configuration, with these numbers. It judges
+    /// the same requests by the same key; a tier that is not limited is not limited there either.
+    pub fn to_shadow(&self, live: LimitId, numbers: Algorithm) -> LimitConfig {
+        LimitConfig {
+            name: format!("{}{SHADOW_SUFFIX}", self.name),
+            algorithm: numbers,
+            tiers: self.tiers.iter().filter(|(_, own)| own.is_none()).cloned().collect(),
+            dry_run: true,
+            enforce: None,
+            shadow: None,
+            shadow_of: Some(live),
+            ..self.clone()
+        }
+    }
+
+    /// Whether the rates are written as sizes, and count in KiB.
+    pub fn counts_kib(&self) -> bool {
+        self.charge.as_ref().is_some_and(|charge| charge.counts_kib)
+    }
+
+    /// The parts of the key that a request can lack.
+    pub fn optional_key_parts(&self) -> impl Iterator<Item = &KeyPart> {
+        let is_optional =
+            |part: &&KeyPart| matches!(part, KeyPart::Account | KeyPart::Host | KeyPart::Source(_));
+        self.key.iter().filter(is_optional)
+    }
+
+    /// The limit's own numbers, then those of each tier that has others, of each view, and of each grant.
+    pub fn algorithm_variants(&self) -> impl Iterator<Item = &Algorithm> {
+        self.file_variants().chain(self.grants.iter().map(|grant| &grant.numbers))
+    }
+
+    /// The variants without those of grants.
+    pub fn file_variants(&self) -> impl Iterator<Item = &Algorithm> {
+        std::iter::once(&self.algorithm)
+            .chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
+            .chain(&self.views)
+    }
+
+    /// The number of rates that the file has; those of grants come after them.
+    pub fn file_rate_count(&self) -> usize {
+        self.file_variants().map(Algorithm::rate_count).sum()
+    }
+
+    /// The grant that a variant belongs to.
+    pub fn variant_grant(&self, variant: usize) -> Option<&GrantConfig> {
+        self.grants.get(variant.checked_sub(self.file_variants().count())?)
+    }
+
+    /// The index into [`LimitConfig::algorithm_variants`] for callers of `tier`; `None` = they are not limited.
+    pub fn variant_for_tier(&self, tier: Option<&str>) -> Option<usize> {
+        self.variant_at(0, tier)
+    }
+
+    /// The same at the place of a chain where the variant `own` stands for the limit's own numbers.
+    #[inline]
+    pub fn variant_at(&self, own: usize, tier: Option<&str>) -> Option<usize> {
+        let Some(index) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else {
+            return Some(own);
+        };
+        self.tiers[index].1.as_ref()?;
+        Some(1 + self.tiers[..index].iter().filter(|(_, own)| own.is_some()).count())
+    }
+
+    /// The tier of a variant, or the name of its grant; `None` = the limit's own numbers, or a view.
+    pub fn variant_tier(&self, variant: usize) -> Option<&str> {
+        let tiers = self.tiers.iter().filter(|(_, own)| own.is_some()).map(|(name, _)| Some(name.as_str()));
+        let views = self.views.iter().map(|_| None);
+        let grants = self.grants.iter().map(|grant| Some(grant.name.as_str()));
+        tiers.chain(views).chain(grants).nth(variant.checked_sub(1)?)?
+    }
+
+    /// The variant, and the index of the rate in it, for an index that counts the rates of all variants: meters and
+    /// decisions number them in a row.
+    pub fn locate_rate(&self, rate: usize) -> Option<(usize, &Algorithm, usize)> {
+        let mut first = 0;
+        for (variant, algorithm) in self.algorithm_variants().enumerate() {
+            let count = algorithm.rate_count();
+            if rate < first + count {
+                return Some((variant, algorithm, rate - first));
+            }
+            first += count;
+        }
+        None
+    }
+}
+
+impl Algorithm {
+    /// Each rate with the most units that it accepts at once or in its window; empty for concurrency.
+    pub fn rate_quotas(&self) -> Vec<(Rate, u64)> {
+        match self {
+            Algorithm::TokenBucket { rates } => rates.iter().map(|one| (one.rate, one.burst)).collect(),
+            Algorithm::LeakyBucket { rates, .. } => {
+                rates.iter().map(|one| (one.rate, one.burst.saturating_add(one.queue))).collect()
+            }
+            Algorithm::FixedWindow { rates, .. }
+            | Algorithm::SlidingWindow { rates, .. }
+            | Algorithm::SlidingLog { rates } => rates.iter().map(|rate| (*rate, rate.units.get())).collect(),
+            Algorithm::Concurrency { .. } => Vec::new(),
+        }
+    }
+
+    /// Its word in the file.
+    pub fn word(&self) -> &'static str {
+        let kind = match self {
+            Algorithm::TokenBucket { .. } => AlgorithmKind::TokenBucket,
+            Algorithm::LeakyBucket { .. } => AlgorithmKind::LeakyBucket,
+            Algorithm::FixedWindow { .. } => AlgorithmKind::FixedWindow,
+            Algorithm::SlidingWindow { .. } => AlgorithmKind::SlidingWindow,
+            Algorithm::SlidingLog { .. } => AlgorithmKind::SlidingLog,
+            Algorithm::Concurrency { .. } => AlgorithmKind::Concurrency,
+        };
+        AlgorithmKind::WORDS.iter().find(|(_, word)| *word == kind).map_or("", |(word, _)| word)
+    }
+
+    /// The number of rates; concurrency, which has none, counts as one.
+    pub fn rate_count(&self) -> usize {
+        self.rate_quotas().len().max(1)
+    }
+}
+
+impl GrantConfig {
+    /// The name of the counters of a grant for the key with this text. No tier is called so.
+    pub fn name_for(key: &str) -> String {
+        format!("{NAME_PREFIX}{key}")
+    }
+
+    /// The key as operators write it.
+    pub fn key_text(&self) -> &str {
+        self.name.strip_prefix(NAME_PREFIX).unwrap_or(&self.name)
+    }
+
+    /// The numbers of a grant that is otherwise unknown.
+    fn from_numbers(name: &str, numbers: &Algorithm) -> GrantConfig {
+        GrantConfig {
+            name: name.to_owned(),
+            key: GrantKey::default(),
+            numbers: numbers.clone(),
+            at_ns: 0,
+            until_ns: 0,
+            reason: String::new(),
+            by: String::new(),
+        }
+    }
+}
+
+impl GrantKey {
+    /// The id under which a limit finds the grant; zero: only the other id is known, because the key was named by a
+    /// hash, or by another gateway.
+    pub fn id_in(&self, limit: &LimitConfig) -> u128 {
+        u128::from_le_bytes(if limit.shared.is_some() { self.shared } else { self.id })
+    }
+}
+
+/// How a shared limit decides while Redis does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// By local counters, with one gateway's share of the limit.
+    Local,
+    Allow,
+    /// With 503.
+    Reject,
+}
+
+impl OnFailure {
+    /// The values with their words in the file.
+    pub const WORDS: [(&str, OnFailure); 3] =
+        [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
+
+    pub fn as_str(self) -> &'static str {
+        OnFailure::WORDS[self as usize].0
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenBucketRate {
+    pub rate: Rate,
+    /// Capacity in tokens, at least 1.
+    pub burst: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeakyBucketRate {
+    pub rate: Rate,
+    /// Requests that an idle bucket passes at once, at least 1.
+    pub burst: u64,
+    /// Requests that may wait.
+    pub queue: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingKey {
+    Ip,
+    Shared,
+    Reject,
+    Skip,
+}
+
+impl Index<LimitId> for Vec<LimitConfig> {
+    type Output = LimitConfig;
+
+    fn index(&self, LimitId(position): LimitId) -> &LimitConfig {
+        &self[position]
+    }
+}

@@ -1,0 +1,150 @@
+//! The typed model of `listen`: addresses, TLS and the PROXY protocol.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::sign::CertifiedKey;
+
+use super::Config;
+
+/// One `listen` entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenConfig {
+    pub address: ListenAddress,
+    /// `None` = plain HTTP.
+    pub tls: Option<Arc<ListenTlsConfig>>,
+    /// By ALPN under TLS, by prior knowledge without.
+    pub http2: bool,
+    /// Whether a connection begins with a PROXY protocol header; `None` = never.
+    pub proxy_protocol: Option<ProxyProtocolMode>,
+    /// Permissions of a unix socket's file; `None` = those of the umask.
+    pub mode: Option<u32>,
+    /// The name that locations select it by.
+    pub name: Option<String>,
+    pub purpose: ListenerPurpose,
+}
+
+/// What the connections of a listener carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListenerPurpose {
+    /// Requests, which are forwarded or answered.
+    #[default]
+    Requests,
+    /// Calls of the rate-limit service over HTTP; nothing is forwarded.
+    Calls,
+    /// The same in the protocol of Redis.
+    Resp,
+}
+
+/// The scheme by which a client reached the gateway, or the proxy in front of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A bare port: `[::]` and `0.0.0.0`.
+    Port(u16),
+    Address(SocketAddr),
+    Unix(PathBuf),
+    /// Sockets that systemd passed under this name.
+    Systemd(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocolMode {
+    Optional,
+    Required,
+}
+
+/// The TLS settings of one listener, with the contents of its files at the time of reading.
+#[derive(Debug, Clone)]
+pub struct ListenTlsConfig {
+    /// The first serves clients that name no host or an unknown one.
+    pub certificates: Vec<ListenCertificate>,
+    /// The authorities that may sign client certificates; `None` = clients need no certificate.
+    pub client_ca: Option<Arc<RootCertStore>>,
+    pub min_version: TlsVersion,
+    /// A digest of the fields above: equal digests mean equal settings.
+    pub digest: u64,
+}
+
+/// A certificate with its chain and key.
+#[derive(Debug, Clone)]
+pub struct ListenCertificate {
+    pub key: Arc<CertifiedKey>,
+    /// The certificate's host names in lower case; `*.` stands for one label.
+    pub names: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TlsVersion {
+    Tls12,
+    Tls13,
+}
+
+impl ListenConfig {
+    /// A listener with every default.
+    pub fn with_address(address: ListenAddress) -> ListenConfig {
+        ListenConfig {
+            address,
+            tls: None,
+            http2: true,
+            proxy_protocol: None,
+            mode: None,
+            name: None,
+            purpose: ListenerPurpose::Requests,
+        }
+    }
+
+    /// The scheme of its own connections.
+    pub fn scheme(&self) -> Scheme {
+        if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
+    }
+}
+
+impl Scheme {
+    /// The schemes with their words in the file.
+    pub const WORDS: [(&str, Scheme); 2] = [("http", Scheme::Http), ("https", Scheme::Https)];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Port(port) => write!(f, "port {port}"),
+            ListenAddress::Address(address) => address.fmt(f),
+            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            ListenAddress::Systemd(name) => write!(f, "systemd:{name}"),
+        }
+    }
+}
+
+impl PartialEq for ListenTlsConfig {
+    fn eq(&self, other: &ListenTlsConfig) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for ListenTlsConfig {}
+
+// === impl Config ===
+
+impl Config {
+    /// The listeners of forwarded requests, then those of the rate-limit service.
+    pub fn all_listeners(&self) -> Vec<ListenConfig> {
+        let service = self.service.iter().flat_map(|service| service.listen.iter().chain(&service.resp));
+        self.listen.iter().chain(service).cloned().collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! Checks that a limit fits the arithmetic of the script in Redis: doubles, exact up to 2^53, and microseconds.
+
+use std::time::Duration;
+
+use crate::limit::{Algorithm, LimitConfig};
+use crate::value::fraction::reduce_fraction;
+use crate::value::scalars::Rate;
+
+/// A bound on the ticks of a bucket plus one full cost, and on microseconds ahead of now. With the time since 1970
+/// added, the sum stays below 2^53 for another century.
+const TICKS_MAX: u128 = 1 << 52;
+/// A window may lie three periods ahead of now.
+const PERIOD_MAX_US: u128 = 1 << 51;
+/// A fraction of a microsecond is kept in 32 bits.
+const NUM_MAX: u64 = u32::MAX as u64;
+/// The most units that a window counts.
+const COUNT_MAX: u64 = (1 << 53) - 1;
+/// The most units of a limit with `charge`, which counts as many again as debt.
+const SETTLED_MAX: u64 = 1 << 51;
+/// A log keeps every unit.
+const LOG_MAX: u64 = 100_000;
+
+/// Units and microseconds without a common divisor; `None` unless the period is whole microseconds.
+pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
+    let period = whole_us(rate.period)?;
+    Some(reduce_fraction(rate.units.get(), period))
+}
+
+/// Whether the counters of a limit can be kept in Redis.
+///
+/// # Errors
+/// The misfit and the remedy, separated by ": ".
+pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
+    if limit.warm_up.is_some() {
+        return Err("warm_up works with local counters only: write warm_up: none, or state: local".into());
+    }
+    // One with charge keeps requests instead.
+    let log_max = if limit.charge.is_some() { u32::MAX.into() } else { LOG_MAX };
+    limit.algorithm_variants().try_for_each(|numbers| check_algorithm_range(numbers, log_max))?;
+    if limit.charge.is_some() { check_shared_charge(limit) } else { Ok(()) }
+}
+
+/// What `charge` cannot do in Redis.
+fn check_shared_charge(limit: &LimitConfig) -> Result<(), String> {
+    let quotas = limit.algorithm_variants().flat_map(Algorithm::rate_quotas);
+    match quotas.map(|(_, units)| units).max() {
+        Some(units) if units > SETTLED_MAX => Err(format!(
+            "{units} units are more than Redis counts with charge: write at most {SETTLED_MAX} in a period"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_algorithm_range(algorithm: &Algorithm, log_max: u64) -> Result<(), String> {
+    match algorithm {
+        Algorithm::TokenBucket { rates } => {
+            rates.iter().try_for_each(|one| check_bucket_range(one.rate, one.burst.into(), "burst"))
+        }
+        Algorithm::LeakyBucket { rates, .. } => rates.iter().try_for_each(|one| {
+            let size = u128::from(one.burst) + u128::from(one.queue);
+            check_bucket_range(one.rate, size, "burst and queue")
+        }),
+        Algorithm::FixedWindow { rates, .. } => {
+            rates.iter().try_for_each(|rate| check_window_range(*rate, COUNT_MAX))
+        }
+        Algorithm::SlidingWindow { rates, .. } => {
+            rates.iter().try_for_each(|rate| check_window_range(*rate, u32::MAX.into()))
+        }
+        Algorithm::SlidingLog { rates } => rates.iter().try_for_each(|rate| {
+            check_window_range(*rate, log_max)
+                .map_err(|message| format!("{message}; sliding_window counts more in less memory"))
+        }),
+        Algorithm::Concurrency { min: Some(_), .. } => {
+            Err("an adaptive max_concurrent works with local counters only: write a number, or state: local"
+                .into())
+        }
+        Algorithm::Concurrency { min: None, .. } => Ok(()),
+    }
+}
+
+fn check_bucket_range(rate: Rate, size: u128, fields: &str) -> Result<(), String> {
+    let (num, unit) = in_lowest_terms_us(rate).ok_or_else(|| describe_fraction(rate))?;
+    if num > NUM_MAX {
+        let per_second = (rate.units.get() as f64 / rate.period.as_secs_f64()).round();
+        return Err(format!(
+            "{} units per {:?} is too fine a rate for Redis: write one with a shorter number, such as {per_second}/s",
+            rate.units, rate.period
+        ));
+    }
+    let most = (TICKS_MAX - 1 - u128::from(num)) / (2 * u128::from(unit));
+    if size > most {
+        return Err(format!(
+            "{fields} of {size} is more than Redis counts at this rate: write at most {most}"
+        ));
+    }
+    Ok(())
+}
+
+fn check_window_range(rate: Rate, units_max: u64) -> Result<(), String> {
+    whole_us(rate.period).ok_or_else(|| describe_fraction(rate))?;
+    if rate.period.as_micros() > PERIOD_MAX_US {
+        return Err(format!(
+            "a window of {:?} is longer than Redis counts: write a period of at most {}d",
+            rate.period,
+            PERIOD_MAX_US / 86_400_000_000
+        ));
+    }
+    if rate.units.get() > units_max {
+        return Err(format!(
+            "{} units are more than Redis counts here: write at most {units_max} in a period",
+            rate.units
+        ));
+    }
+    Ok(())
+}
+
+fn describe_fraction(rate: Rate) -> String {
+    let up = rate.period.as_nanos().div_ceil(1_000);
+    format!(
+        "Redis counts whole microseconds, and {:?} has a fraction: write a period such as {up}us",
+        rate.period
+    )
+}
+
+fn whole_us(period: Duration) -> Option<u64> {
+    let us = u64::try_from(period.as_micros()).ok()?;
+    (us > 0 && period.subsec_nanos().is_multiple_of(1_000)).then_some(us)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::{LeakyBucketRate, TokenBucketRate};
+
+    fn rate(units: u64, period: Duration) -> Rate {
+        Rate { units: NonZeroU64::new(units).unwrap(), period }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn token(units: u64, period: Duration, burst: u64) -> Result<(), String> {
+        check_algorithm_range(
+            &Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(units, period), burst }] },
+            LOG_MAX,
+        )
+    }
+
+    fn log(units: u64) -> Result<(), String> {
+        check_algorithm_range(&Algorithm::SlidingLog { rates: vec![rate(units, SECOND)] }, LOG_MAX)
+    }
+
+    #[test]
+    fn rates_in_microseconds() {
+        assert_eq!(in_lowest_terms_us(rate(300, 60 * SECOND)), Some((1, 200_000)));
+        assert_eq!(in_lowest_terms_us(rate(3, SECOND)), Some((3, 1_000_000)));
+        assert_eq!(in_lowest_terms_us(rate(2, Duration::from_micros(1))), Some((2, 1)));
+        assert_eq!(in_lowest_terms_us(rate(1, Duration::from_nanos(1_500))), None);
+        assert_eq!(in_lowest_terms_us(rate(1, Duration::from_nanos(15))), None);
+    }
+
+    #[test]
+    fn usual_limits_fit() {
+        for (units, period, burst) in [(10, SECOND, 20), (1, DAY, 1000), (1_000_000, SECOND, 1 << 40)] {
+            assert_eq!(token(units, period, burst), Ok(()));
+        }
+        assert_eq!(log(100_000), Ok(()));
+    }
+
+    #[test]
+    fn errors_name_numbers_that_fit() {
+        assert!(token(1, Duration::from_nanos(1_500), 1).unwrap_err().ends_with("such as 2us"));
+        assert!(token(1, SECOND, 1 << 33).unwrap_err().ends_with("at most 2251799813"));
+        assert_eq!(token(1, SECOND, 2_251_799_813), Ok(()));
+        assert!(token(4_294_967_311, DAY, 1).unwrap_err().ends_with("such as 49710/s"));
+        assert!(log(100_001).unwrap_err().contains("at most 100000"));
+        let century = window(100 * 365 * DAY);
+        assert!(century.unwrap_err().ends_with("at most 26062d"));
+        let queue = LeakyBucketRate { rate: rate(1, SECOND), burst: 1 << 31, queue: 1 << 31 };
+        let queue = Algorithm::LeakyBucket { rates: vec![queue], max_wait: None };
+        assert!(
+            check_algorithm_range(&queue, LOG_MAX).unwrap_err().starts_with("burst and queue of 4294967296")
+        );
+    }
+
+    fn window(period: Duration) -> Result<(), String> {
+        check_algorithm_range(
+            &Algorithm::FixedWindow { rates: vec![rate(1, period)], align: crate::WindowAlign::First },
+            LOG_MAX,
+        )
+    }
+}

@@ -1,0 +1,90 @@
+//! The typed model of rejections: the answer to a rejected request.
+
+use super::headers::HeaderText;
+use super::template::TemplateConfig;
+use crate::UpstreamId;
+use http::{HeaderName, HeaderValue, StatusCode};
+
+/// The answer to a rejection, with every field decided.
+#[derive(Debug, Clone)]
+pub struct OnReject {
+    /// `None` = auto: 429 for rates and queues, 503 for concurrency and overload.
+    pub status: Option<StatusCode>,
+    pub body: RejectBody,
+    pub headers: Vec<(HeaderName, HeaderText)>,
+    pub ratelimit_headers: RateLimitHeaders,
+    /// Percent of Retry-After, 0 to 100.
+    pub retry_jitter: u8,
+    /// Replaces the answer if a limit rejects a request; `None` = the rejection is sent.
+    pub degrade: Option<Degrade>,
+}
+
+/// The substitute for a rejection.
+#[derive(Debug, Clone)]
+pub enum Degrade {
+    /// Index into [`crate::Config::upstreams`].
+    Upstream(UpstreamId),
+    Canned(CannedResponse),
+}
+
+/// A response written in the file.
+#[derive(Debug, Clone)]
+pub struct CannedResponse {
+    pub status: StatusCode,
+    pub body: TemplateConfig,
+    pub content_type: HeaderValue,
+}
+
+#[derive(Debug, Clone)]
+pub enum RejectBody {
+    Problem,
+    Envelope,
+    None,
+    Template { template: TemplateConfig, content_type: HeaderValue },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RateLimitHeaders {
+    pub standard: bool,
+    pub legacy: bool,
+}
+
+/// An `on_reject` section that overrides only the fields it has.
+#[derive(Debug, Clone, Default)]
+pub struct OnRejectPatch {
+    /// `Some(None)` restores `auto`.
+    pub status: Option<Option<StatusCode>>,
+    pub body: Option<RejectBody>,
+    pub headers: Option<Vec<(HeaderName, HeaderText)>>,
+    pub ratelimit_headers: Option<RateLimitHeaders>,
+    pub retry_jitter: Option<u8>,
+    /// `Some(None)` turns it off.
+    pub degrade: Option<Option<Degrade>>,
+}
+
+impl OnRejectPatch {
+    /// Whether it overrides nothing.
+    pub fn is_empty(&self) -> bool {
+        let OnRejectPatch { status, body, headers, ratelimit_headers, retry_jitter, degrade } = self;
+        status.is_none()
+            && body.is_none()
+            && headers.is_none()
+            && ratelimit_headers.is_none()
+            && retry_jitter.is_none()
+            && degrade.is_none()
+    }
+}
+
+impl OnReject {
+    /// This section with `patch` laid over it. A limit overrides the top level, and a location overrides both.
+    pub fn merge_patch(&self, patch: &OnRejectPatch) -> OnReject {
+        OnReject {
+            status: patch.status.unwrap_or(self.status),
+            body: patch.body.clone().unwrap_or_else(|| self.body.clone()),
+            headers: patch.headers.clone().unwrap_or_else(|| self.headers.clone()),
+            ratelimit_headers: patch.ratelimit_headers.unwrap_or(self.ratelimit_headers),
+            retry_jitter: patch.retry_jitter.unwrap_or(self.retry_jitter),
+            degrade: patch.degrade.clone().unwrap_or_else(|| self.degrade.clone()),
+        }
+    }
+}
