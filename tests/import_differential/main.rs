@@ -139,7 +139,7 @@ fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) + Sync) {
 #[test]
 fn an_imported_file_never_decides_otherwise_without_a_word() {
     support::raise_descriptors();
-    let (first, files) = (number_of("IMPORT_SEED", 1), number_of("IMPORT_FILES", FILES));
+    let (first, files) = (number_of("IMPORT_SEED", 1000), number_of("IMPORT_FILES", FILES));
     let totals = Mutex::new(Totals::default());
     for_each((first..first + files).collect(), |seed| {
         let case = Case::roll(seed);

@@ -285,7 +285,7 @@ impl Site {
         if self.features.has("nested") && self.dice.one_in(12) {
             inside.push(line("internal"));
         }
-        match self.features.has("files").then(|| self.dice.below(5)) {
+        match self.features.has("files").then(|| self.dice.below(9)) {
             Some(0) => {}
             Some(1) => inside.push(line("try_files /none @tried")),
             _ => inside.extend(self.roll_pass(path, is_prefix)),
