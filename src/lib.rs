@@ -21,8 +21,20 @@ pub mod operate;
 // Logs of the past against limits of the future: `replay` and `recommend`.
 pub mod proof;
 
-// A request from its head to its last byte: judged, queued, then rejected or forwarded.
-pub mod proxy;
+// The phases of a request, one after the other; the calls of the rate-limit service.
+pub mod service;
+
+// Admitted requests to upstreams and back.
+pub mod forward;
+
+// The decision about a request, from its head alone; its state until its last byte.
+pub mod judge;
+
+// The immutable snapshot of one configuration, and what a worker thread keeps for it.
+pub mod gateway;
+
+// Answers to requests that are not forwarded.
+pub mod reject;
 
 // Admission: the limits of a request as one transaction, and bans.
 pub mod admission;

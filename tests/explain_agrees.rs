@@ -16,11 +16,11 @@ use http::header::CONTENT_LENGTH;
 use http::{Method, Request, StatusCode};
 use proptest::prelude::*;
 use proptest::test_runner::TestError;
+use sluicegate::gateway::Gateway;
+use sluicegate::judge::request_state::Verdict;
 use sluicegate::operate::explain::{self, Explanation, Query, VerdictExplanation};
-use sluicegate::proxy::gateway::Gateway;
-use sluicegate::proxy::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
-use sluicegate::proxy::request_state::Verdict;
 use sluicegate::request::body::RequestBody;
+use sluicegate::service::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
 use sluicegate_base::clock::Now;
 
 /// Requests of one configuration.

@@ -1,11 +1,11 @@
-//! The house rules, as a test that reads the sources: floors, sizes, panics, left-overs, links.
+//! The house rules, as a test that reads the sources: circles, sizes, panics, left-overs, links.
 
 #[path = "tidy/circles.rs"]
 mod circles;
 #[path = "tidy/code.rs"]
 mod code;
-#[path = "tidy/floors.rs"]
-mod floors;
+#[path = "tidy/modules.rs"]
+mod modules;
 #[path = "tidy/names.rs"]
 mod names;
 #[path = "tidy/papers.rs"]
@@ -20,21 +20,6 @@ use std::path::Path;
 use std::process::Command;
 
 use code::Source;
-
-/// A room of the package `sluicegate` imports only from lower floors, and rooms of one floor do not import each other;
-/// cargo holds the order of the crates.
-const FLOORS: floors::Floors = &[
-    /* 0 */ &["net"],
-    /* 1 */ &["request", "response"],
-    /* 2 */ &["upstream", "observe"],
-    /* 3 */ &["shared"],
-    /* 4 */ &["admission"],
-    /* 5 */ &["proxy"],
-    /* 6 */ &["operate", "downstream"],
-    /* 7 */ &["process", "proof"],
-    /* 8 */ &["cli"],
-    /* 9: opens `cli`, the only room it needs */ &["main"],
-];
 
 /// Folders with short files and functions. All other rules about code are for the program alone.
 const SIZED: [&str; 4] = ["src/", "crates/", "tests/", "benches/"];
@@ -78,26 +63,24 @@ fn the_sources_are_really_read() {
 }
 
 #[test]
-fn every_module_has_a_floor_and_imports_only_from_below() {
-    assert_none(sources().iter().flat_map(|(path, source)| product_only(path, source, floor_rule)).collect());
+fn no_circle_of_files() {
+    let sources = sources();
+    let (_, test_only) = modules::reach(&sources);
+    assert_none(circles::circles(&sources, &test_only));
 }
 
 #[test]
-fn no_circle_of_files() {
+fn no_circle_of_rooms() {
     let sources = sources();
-    let (_, test_only) = floors::reach(&sources);
-    assert_none(circles::circles(&sources, &test_only));
+    let (_, test_only) = modules::reach(&sources);
+    assert_none(circles::room_circles(&sources, &test_only));
 }
 
 #[test]
 fn every_type_name_stands_once() {
     let sources = sources();
-    let (_, test_only) = floors::reach(&sources);
+    let (_, test_only) = modules::reach(&sources);
     assert_none(names::twice_defined(&sources, &test_only));
-}
-
-fn floor_rule(path: &str, source: &Source) -> Vec<String> {
-    if path.starts_with("src/") { floors::imports(path, source, FLOORS) } else { vec![] }
 }
 
 fn product_only(path: &str, source: &Source, rule: fn(&str, &Source) -> Vec<String>) -> Vec<String> {
@@ -126,7 +109,7 @@ fn every_source_file_has_a_header() {
 #[test]
 fn panics_outside_tests_carry_their_reason() {
     let sources = sources();
-    let (_, test_only) = floors::reach(&sources);
+    let (_, test_only) = modules::reach(&sources);
     let judged = sources.iter().filter(|(path, _)| !test_only.contains(*path));
     assert_none(judged.flat_map(|(path, source)| product_only(path, source, rules::panics)).collect());
 }
@@ -140,7 +123,7 @@ fn no_leftovers() {
 
 #[test]
 fn every_source_file_is_declared() {
-    assert_none(floors::reach(&sources()).0);
+    assert_none(modules::reach(&sources()).0);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use super::connection;
 use super::connection_limits::{AcceptContext, ConnectionLimits, ConnectionPermit};
 use super::listener_protocol::ListenerProtocol;
+use crate::gateway::worker::WorkerThread;
 use crate::net::socket::Socket;
-use crate::proxy::worker::WorkerThread;
 
 /// Pause after a failed accept, which means that the process is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);

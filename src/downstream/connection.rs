@@ -10,9 +10,9 @@ use super::http1::{self, Http1Outcome};
 use super::http2;
 use super::listener_protocol::AllowedHttp;
 use super::resp;
+use crate::gateway::worker::{ClientConnection, WorkerThread};
 use crate::net::deadline::ConnectionWatch;
 use crate::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
-use crate::proxy::worker::{ClientConnection, WorkerThread};
 use sluicegate_model::{ListenerPurpose, Scheme};
 
 /// Counts an accepted connection for its client, and serves it here or on a worker with fewer connections.

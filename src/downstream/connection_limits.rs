@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::listener_protocol::ListenerProtocol;
+use crate::gateway::worker::WorkerThread;
 use crate::net::socket::StdSocket;
-use crate::proxy::worker::WorkerThread;
 
 /// Connections on their way to one worker.
 const INBOX_SIZE: usize = 1024;

@@ -9,10 +9,10 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tower::Service;
 
+use crate::gateway::worker::{ClientConnection, Takeover, WorkerThread};
 use crate::net::socket::ClientStream;
-use crate::proxy::reject::Fault;
-use crate::proxy::service;
-use crate::proxy::worker::{ClientConnection, Takeover, WorkerThread};
+use crate::reject::Fault;
+use crate::service;
 use sluicegate_model as model;
 
 /// hyper's own default, which sizes its header array at compile time.

@@ -12,11 +12,11 @@ use hyper_util::rt::TokioIo;
 use tower::Service;
 
 use super::h2_guard::GuardedWire;
+use crate::gateway::worker::{ClientConnection, WorkerThread};
 use crate::net::socket::ClientStream;
-use crate::proxy::reject::Fault;
-use crate::proxy::service;
-use crate::proxy::worker::{ClientConnection, WorkerThread};
+use crate::reject::Fault;
 use crate::request::body::STREAM_WINDOW;
+use crate::service;
 use sluicegate_model as model;
 
 /// Concurrent streams; the defaults of nginx and HAProxy have this order of magnitude.

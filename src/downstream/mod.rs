@@ -5,7 +5,7 @@
 //! first byte is read to a worker that clearly has fewer; from then on it never changes thread. Where its listener asks
 //! for it ([`listener_protocol`]), [`handshake`] reads a PROXY header and performs TLS on the worker that serves it,
 //! both under one deadline. Then hyper parses the head and calls the service of the connection
-//! ([`crate::proxy::service`]).
+//! ([`crate::service`]).
 //!
 //! The task of an idle connection waits on the bare socket and detects the protocol from the first bytes. hyper and its
 //! buffers exist only while requests are served; after two ticks without one they are freed. Over HTTP/2 each stream

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 
+use crate::gateway::worker::WorkerThread;
 use crate::net::deadline::ConnectionWatch;
 use crate::net::socket::ClientStream;
-use crate::proxy::calls::resp::{RespSession, SessionEnd};
-use crate::proxy::worker::WorkerThread;
+use crate::service::calls::resp::{RespSession, SessionEnd};
 
 /// Bytes read at once.
 const READ_SIZE: usize = 16 * 1024;

@@ -23,9 +23,9 @@ use super::systemd;
 use super::worker_thread::WorkerCommand;
 use super::workers::Workers;
 use crate::downstream::connection_limits::ConnectionLimits;
+use crate::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::traffic::TrafficSampler;
-use crate::proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 use sluicegate_base::file::FileFingerprint;
 
 /// Commands that may wait.

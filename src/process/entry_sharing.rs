@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::proxy::gateway::Gateway;
+use crate::gateway::Gateway;
 use crate::shared::operator_entries::{OperatorEntries, share_entries};
 use crate::shared::{KnownResets, Store};
 use sluicegate_base::clock::Now;

@@ -10,10 +10,10 @@ use tokio::sync::{Notify, mpsc};
 
 use super::control::{ControlCommand, ControlThread};
 use super::heavy_keys::TOP_MAX;
+use crate::gateway::Gateway;
+use crate::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
+use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::operate::traffic::LimitTraffic;
-use crate::proxy::gateway::Gateway;
-use crate::proxy::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
-use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::shared::node_reports::{NodeReport, REPORT_MAX, node_name, publish_node_reports};
 use crate::shared::{Store, share_secret};
 use sluicegate_base::clock::Now;
@@ -228,7 +228,7 @@ fn host_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::heavy_keys::report::KeyRate;
+    use crate::gateway::heavy_keys::report::KeyRate;
     use sluicegate_limit::table::CounterKey;
 
     #[test]

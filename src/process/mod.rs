@@ -1,7 +1,7 @@
 //! The process: start, worker threads, listeners, signals, reloads, hot upgrades and shutdown.
 //!
-//! A [`WorkerThread`](crate::proxy::worker::WorkerThread) is one thread; a [`Worker`](crate::proxy::worker::Worker) is
-//! that thread under one gateway. A request takes the current worker and keeps it to its end. Each worker thread has
+//! A [`WorkerThread`](crate::gateway::worker::WorkerThread) is one thread; a
+//! [`Worker`](crate::gateway::worker::Worker) is that thread under one gateway. A request takes the current worker and keeps it to its end. Each worker thread has
 //! its own runtime, listening sockets, upstream connections, log buffer and metric cells.
 //!
 //! [`control`] owns everything in force, on the control thread. [`reload`] reads a configuration, prepares it
@@ -49,13 +49,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::downstream::connection_limits::ConnectionLimits;
+use crate::gateway::{Gateway, SavedOperatorState};
 use crate::observe::banner;
 use crate::observe::logging;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
-use crate::proxy::gateway::{Gateway, SavedOperatorState};
 use crate::shared::Session;
 use bind::{BoundListener, OpenSockets};
 use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};

@@ -6,10 +6,10 @@ use tokio::sync::mpsc;
 
 use super::control::{ControlCommand, ControlThread};
 use super::operator_changes::request_change;
+use crate::gateway::heavy_keys::fleet::FleetKeys;
+use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use crate::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
 use crate::operate::admin::{ControlFuture, OperatorControl};
-use crate::proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
-use crate::proxy::heavy_keys::fleet::FleetKeys;
-use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
 
 /// The control thread, as long as it runs.
 pub struct ControlHandle {

@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::control::{ControlCommand, ControlThread};
 use super::entry_sharing::EntrySharing;
 use super::worker_thread::WorkerCommand;
-use crate::proxy::gateway;
-use crate::proxy::gateway::{
+use crate::gateway;
+use crate::gateway::{
     Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,
 };
 use crate::shared::operator_entries::{EntryFault, OperatorEntry};

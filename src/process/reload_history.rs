@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use crate::gateway::Gateway;
 use crate::observe::metrics::{Metrics, values};
-use crate::proxy::gateway::Gateway;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::unix_ns;
 

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::control::ControlThread;
 use super::gateway_tasks::GatewayTasks;
 use super::store_status::StoreStatus;
+use crate::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::operate::admin::AdminResponse;
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSizes, TrafficLook};
-use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
 use sluicegate_base::clock::Now;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sluicegate::admission::operator_bans::NewBan;
-use sluicegate::proxy::gateway::{Gateway as Library, KeyRef, NewGrant};
+use sluicegate::gateway::{Gateway as Library, KeyRef, NewGrant};
 use sluicegate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;

@@ -1,4 +1,4 @@
-//! Circles between files: a chain of imports must never lead back to its start.
+//! Circles between files and between rooms: a chain of imports must never lead back to its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,23 +16,49 @@ struct Import {
     public: bool,
 }
 
-/// The circles of production files, each with the imports that make it. A module and the modules inside it
-/// count as one: a folder's `mod.rs` may import from its files, and they from it.
-pub fn circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>) -> Vec<String> {
+/// The imports of each production file, by path. A module and the modules inside it count as one: a folder's `mod.rs`
+/// may import from its files, and they from it.
+fn file_imports<'a>(
+    sources: &'a BTreeMap<String, Source>,
+    test_only: &BTreeSet<String>,
+) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
     let files: Files = sources
         .iter()
         .filter(|(path, _)| rules::is_product(path) && !test_only.contains(*path) && *path != "src/main.rs")
         .map(|(path, source)| (module_path(path), (path.as_str(), source)))
         .collect();
-    let edges: BTreeMap<&str, BTreeSet<&str>> =
-        files.iter().map(|(own, (path, source))| (*path, imported_files(&files, own, source))).collect();
+    files.iter().map(|(own, (path, source))| (*path, imported_files(&files, own, source))).collect()
+}
+
+/// The circles of production files, each with the imports that make it.
+pub fn circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>) -> Vec<String> {
+    find_circles(&file_imports(sources, test_only), "files")
+}
+
+/// The circles of rooms, in the crates that have rooms.
+pub fn room_circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>) -> Vec<String> {
+    let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (path, imported) in file_imports(sources, test_only) {
+        let Some(own) = room(path) else { continue };
+        let others = imported.into_iter().filter_map(room).filter(|other| *other != own);
+        edges.entry(own).or_default().extend(others);
+    }
+    find_circles(&edges, "rooms")
+}
+
+/// `src/judge/head.rs` → `src/judge`; `None` for a file that is in no room.
+fn room(path: &str) -> Option<&str> {
+    let root = ["src/", "crates/http/src/"].into_iter().find(|root| path.starts_with(root))?;
+    let length = path[root.len()..].find('/')?;
+    Some(&path[..root.len() + length])
+}
+
+fn find_circles(edges: &BTreeMap<&str, BTreeSet<&str>>, parts: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut reported: BTreeSet<&str> = BTreeSet::new();
     for &start in edges.keys() {
-        let circle: BTreeSet<&str> = reachable(&edges, start)
-            .into_iter()
-            .filter(|end| reachable(&edges, end).contains(start))
-            .collect();
+        let circle: BTreeSet<&str> =
+            reachable(edges, start).into_iter().filter(|end| reachable(edges, end).contains(start)).collect();
         if circle.is_empty() || !reported.is_disjoint(&circle) {
             continue;
         }
@@ -41,7 +67,7 @@ pub fn circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>)
             edges[from].intersection(&circle).map(move |to| format!("  {from} imports from {to}"))
         });
         found.push(format!(
-            "{start}:1: a circle of {} files:\n{}",
+            "{start}:1: a circle of {} {parts}:\n{}",
             circle.len(),
             arrows.collect::<Vec<_>>().join("\n")
         ));

@@ -4,13 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::code::Source;
-use crate::{circles, floors, names, papers, rules};
-
-const HOUSE: floors::Floors = &[&["ground"], &["left", "right"], &["roof"], &["main"]];
-
-fn floor_findings(path: &str, text: &str) -> Vec<String> {
-    floors::imports(path, &Source::new(text), HOUSE)
-}
+use crate::{circles, modules, names, papers, rules};
 
 fn sources(files: &[(&str, &str)]) -> BTreeMap<String, Source> {
     files.iter().map(|(path, text)| (path.to_string(), Source::new(text))).collect()
@@ -32,47 +26,15 @@ fn assert_quiet(found: Vec<String>) {
 }
 
 #[test]
-fn importing_from_below_is_fine() {
-    assert_quiet(floor_findings("src/roof.rs", "use crate::{ground::{A, B}, left};\nuse crate::roof::C;"));
-    assert_quiet(floor_findings("src/roof/gable.rs", "use super::Beam;\nuse crate::right::R;"));
-    assert_quiet(floor_findings("src/left.rs", "// crate::roof\nconst X: &str = \"crate::roof\";"));
-    assert_quiet(floor_findings("src/main.rs", "fn main() { sluicegate::roof::run() }"));
-    assert_quiet(floor_findings("src/lib.rs", "pub use crate::roof::C;"));
-}
-
-#[test]
-fn importing_from_above_or_beside_is_not() {
+fn rooms_that_import_each_other_are_a_circle() {
+    let rooms = |files: &[(&str, &str)]| circles::room_circles(&sources(files), &BTreeSet::new());
+    let left = ("src/left/a.rs", "use crate::right::b::B;\npub struct A;");
+    assert_quiet(rooms(&[left, ("src/right/b.rs", "pub struct B;"), ("src/right/c.rs", "use super::b::B;")]));
     assert_one(
-        floor_findings("src/ground.rs", "\nuse crate::left::X;"),
-        "src/ground.rs:2",
-        "only lower floors",
+        rooms(&[left, ("src/right/b.rs", "pub struct B;"), ("src/right/c.rs", "use crate::left::a::A;")]),
+        "src/left:1",
+        "src/right imports from src/left",
     );
-    assert_one(
-        floor_findings("src/left/a.rs", "fn f() { crate::right::g() }"),
-        "src/left/a.rs:1",
-        "right (floor 1)",
-    );
-    let grouped = "use crate::{\n    ground::{A, B},\n    roof,\n};";
-    assert_one(floor_findings("src/left.rs", grouped), "src/left.rs:3", "roof");
-    assert_one(floor_findings("src/main.rs", "\nuse sluicegate::cellar;"), "src/main.rs:2", "floor");
-}
-
-#[test]
-fn an_unknown_module_needs_a_floor() {
-    assert_one(floor_findings("src/cellar.rs", ""), "src/cellar.rs:1", "give it a floor");
-    assert_one(floor_findings("src/roof.rs", "use crate::cellar::X;"), "src/roof.rs:1", "give it a floor");
-    assert_one(floor_findings("src/roof.rs", "use crate::*;"), "src/roof.rs:1", "give it a floor");
-}
-
-#[test]
-fn super_does_not_get_around_the_floors() {
-    assert_one(floor_findings("src/left.rs", "use super::right;"), "src/left.rs:1", "write crate::");
-    assert_one(
-        floor_findings("src/left/a.rs", "use super::super::roof;"),
-        "src/left/a.rs:1",
-        "write crate::",
-    );
-    assert_quiet(floor_findings("src/left.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n}"));
 }
 
 #[test]
@@ -168,7 +130,7 @@ fn undeclared_files_are_found() {
     ];
     let files: BTreeMap<String, Source> =
         files.into_iter().map(|(path, text)| (path.to_owned(), Source::new(text))).collect();
-    let (orphans, test_only) = floors::reach(&files);
+    let (orphans, test_only) = modules::reach(&files);
     assert_one(orphans, "src/lost.rs:1", "declares");
     for file in ["src/a/checks.rs", "src/a/checks/more.rs", "src/a_tests.rs"] {
         assert!(test_only.contains(file), "{file}");

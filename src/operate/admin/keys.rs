@@ -10,11 +10,9 @@ use super::answer::{AdminResponse, Answer, Change};
 use super::call::{CallRequest, reject_body};
 use super::key_status::{KeyGrant, KeyStatus};
 use crate::admission::operator_bans::{BanFault, UnbanFault};
+use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
+use crate::gateway::{Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault};
 use crate::operate::text_table::render_table;
-use crate::proxy::gateway::{
-    Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault,
-};
-use crate::proxy::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::request::key::NamedKey;
 use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;

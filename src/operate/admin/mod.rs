@@ -54,10 +54,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
+use crate::gateway::Gateway;
 use crate::net::bind_fault::describe_bind_error;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
-use crate::proxy::gateway::Gateway;
 use sluicegate_model as model;
 
 pub use answer::AdminResponse;

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use super::query::ParsedQuery;
 use super::{AccountExplanation, BanExplanation, ClientExplanation, QueueExplanation, StopExplanation};
-use crate::proxy::gateway::{Action, Gateway};
-use crate::proxy::judge::RequestFacts;
-use crate::proxy::reject::Rejection;
+use crate::gateway::{Action, Gateway};
+use crate::judge::RequestFacts;
+use crate::reject::Rejection;
 use crate::request::access::AccessDecision;
 use crate::request::client::Client;
 use crate::request::key::KeyInput;

@@ -10,10 +10,10 @@ use crate::admission::chain::{
     ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
     WaitingRequest,
 };
-use crate::proxy::gateway::{Gateway, LimitChain};
-use crate::proxy::judge;
-use crate::proxy::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
-use crate::proxy::reject::Rejection;
+use crate::gateway::{Gateway, LimitChain};
+use crate::judge;
+use crate::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
+use crate::reject::Rejection;
 use crate::shared::Session;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;

@@ -13,10 +13,10 @@ mod verdict;
 use std::io;
 
 use crate::admission::chain::{Decisions, WaitingRequest};
-use crate::proxy::gateway::Gateway;
-use crate::proxy::judge;
-use crate::proxy::judge::{BodyView, Judgement, RequestFacts};
-use crate::proxy::reject::{Fault, Rejection};
+use crate::gateway::Gateway;
+use crate::judge;
+use crate::judge::{BodyView, Judgement, RequestFacts};
+use crate::reject::{Fault, Rejection};
 use crate::request::cors;
 use crate::request::location::{Arrival, LocationCandidate};
 use crate::request::source::{BodyValues, Token, TokenVerifier};

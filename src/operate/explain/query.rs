@@ -7,9 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use http_body::SizeHint;
 use serde::{Deserialize, Serialize};
 
-use crate::proxy::gateway::Gateway;
-use crate::proxy::judge::RequestHead;
-use crate::proxy::reject::Fault;
+use crate::gateway::Gateway;
+use crate::judge::RequestHead;
+use crate::reject::Fault;
 use crate::request::client::Client;
 use crate::request::location;
 use sluicegate_base::clock::Now;

@@ -3,8 +3,8 @@
 use super::*;
 use crate::admission::chain::{ChainVerdict, Charge};
 use crate::admission::operator_bans::NewBan;
-use crate::proxy::gateway::{KeyRef, NewGrant};
-use crate::proxy::judge::JudgeMode;
+use crate::gateway::{KeyRef, NewGrant};
+use crate::judge::JudgeMode;
 use crate::request::client::Client;
 use crate::shared::SharedKey;
 

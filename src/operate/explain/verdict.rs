@@ -6,9 +6,9 @@ use http::uri::PathAndQuery;
 
 use super::describe;
 use super::limits::PlannedWait;
-use crate::proxy::gateway::{Action, Gateway, LimitChain};
-use crate::proxy::judge::RequestFacts;
-use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
+use crate::gateway::{Action, Gateway, LimitChain};
+use crate::judge::RequestFacts;
+use crate::reject::{DegradedTo, RejectContext, Rejection};
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LocationId;
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
 use super::tally::{EndKind, RequestEnd, StepTally};
-use crate::proxy::gateway::Gateway;
+use crate::gateway::Gateway;
 use sluicegate_model::value::scalars::show_duration;
 
 /// One expectation that is not met.

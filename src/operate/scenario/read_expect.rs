@@ -5,7 +5,7 @@ use http::StatusCode;
 use super::fields::{SEND_MAX, expect, step};
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
 use super::tally::{BAN, UPSTREAM_STOP};
-use crate::proxy::reject::Fault;
+use crate::reject::Fault;
 use sluicegate_config::schema::field::Field;
 use sluicegate_config::schema::kinds::Special;
 use sluicegate_config::yaml::field_reader::FieldReader;

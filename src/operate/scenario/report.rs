@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::compare::{Mismatch, show_ns};
 use super::model::{Scenario, ScenarioStep};
 use super::tally::{EndKind, RequestEnd};
+use crate::gateway::Gateway;
 use crate::operate::explain::Explanation;
-use crate::proxy::gateway::Gateway;
 use sluicegate_model::value::scalars::show_duration;
 
 /// The outcome of all files. `Display` renders it for people.

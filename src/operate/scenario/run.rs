@@ -15,10 +15,10 @@ use super::report::{DifferingRequest, ScenarioReport, StepFailure};
 use super::tally::{RequestEnd, StepTally};
 use super::traffic::{RequestTemplate, ScheduledRequest, StepSchedule};
 use super::virtual_clock::{VirtualClock, align_clock, let_others_run, wait_until};
+use crate::gateway::Gateway;
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
-use crate::proxy::gateway::Gateway;
-use crate::proxy::pipeline::{Pipeline, PipelineOutcome};
+use crate::service::pipeline::{Pipeline, PipelineOutcome};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{Config, StoreConfig};
 

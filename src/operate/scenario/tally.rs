@@ -1,9 +1,9 @@
 //! What happened to the requests of a step, counted as they end.
 
-use crate::proxy::gateway::Gateway;
-use crate::proxy::pipeline::PipelineOutcome;
-use crate::proxy::reject::Fault;
-use crate::proxy::request_state::Verdict;
+use crate::gateway::Gateway;
+use crate::judge::request_state::Verdict;
+use crate::reject::Fault;
+use crate::service::pipeline::PipelineOutcome;
 use sluicegate_model::LimitId;
 
 /// The names of rejections that neither a limit nor a fault caused.

@@ -13,8 +13,8 @@ use ipnet::IpNet;
 use super::model::{Scenario, ScenarioStep, StepAnswer};
 use crate::net::deadline::ListenerTerms;
 use crate::operate::explain::ParsedQuery;
-use crate::proxy::pipeline::ArrivingConnection;
 use crate::request::body::RequestBody;
+use crate::service::pipeline::ArrivingConnection;
 use sluicegate_model::{ListenConfig, Scheme};
 
 /// The requests of all steps by time; of the same moment, by step.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::proxy::gateway::Gateway;
+use crate::gateway::Gateway;
 use sluicegate_model::LimitId;
 
 /// What the limits of one name hold.

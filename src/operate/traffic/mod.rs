@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::gateway::Gateway;
 use crate::observe::metrics::VERDICT_NAMES;
 use crate::observe::metrics::cells::{BucketCounts, estimate_quantile};
-use crate::proxy::gateway::Gateway;
 pub use limit_sizes::{LimitSize, LimitSizes};
 use sample::TrafficSample;
 use sluicegate_base::clock::Now;

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Names;
+use crate::gateway::Gateway;
 use crate::observe::metrics::cells::BucketCounts;
 use crate::observe::metrics::{DecisionCounts, VERDICT_NAMES};
-use crate::proxy::gateway::Gateway;
 use sluicegate_base::clock::Now;
 use sluicegate_model::LimitId;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::control::ControlThread;
 use super::workers::Workers;
-use crate::proxy::gateway::Gateway;
-use crate::proxy::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal};
-use crate::proxy::heavy_keys::{CountedLimit, REFUSALS_MAX};
+use crate::gateway::Gateway;
+use crate::gateway::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal};
+use crate::gateway::heavy_keys::{CountedLimit, REFUSALS_MAX};
 use crate::request::key::{KeyNameError, NamedKey};
 use sluicegate_base::clock::Now;
 

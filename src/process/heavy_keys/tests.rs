@@ -8,10 +8,10 @@ use socket2::{Domain, Socket, Type};
 
 use super::*;
 use crate::downstream::connection_limits::ConnectionLimits;
+use crate::gateway::heavy_keys::report::KeyRate;
 use crate::process::bind::{OpenSockets, bind_listeners};
 use crate::process::listeners::Listeners;
 use crate::process::worker_thread::WorkerCommand;
-use crate::proxy::heavy_keys::report::KeyRate;
 use sluicegate_config as config;
 
 /// Two workers that serve a configuration, on a port of their own.

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::proxy::gateway::{Gateway, SavedNumbers, SavedOperatorState};
+use crate::gateway::{Gateway, SavedNumbers, SavedOperatorState};
 use crate::shared::StoreHandover;
 use crate::upstream::SavedServer;
 use sluicegate_base::clock::Now;

@@ -1,0 +1,363 @@
+//! The forward service: an admitted request becomes a response, from an upstream, from `respond`, `redirect` or `cors`.
+//!
+//! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
+//! the head the upstream's, `exchange` sends it, `retry` decides which attempts are repeated, and `response_body`
+//! streams the body to the client. The state of the request and the lease of the upstream connection are inside that
+//! body: at its end the connection returns to its pool; dropped earlier, the connection is closed (over HTTP/2, only
+//! its stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues in a
+//! `tunnel`.
+
+mod body_fault;
+mod demo;
+mod exchange;
+mod fault;
+mod grpc_body;
+mod latency_feedback;
+mod next_try;
+mod response_body;
+mod retry;
+mod rewrite;
+pub mod scripted;
+mod server_wait;
+mod tunnel;
+mod upgrade;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
+use http::{Request, Response, StatusCode, Version};
+use tower::Service;
+
+use crate::gateway::worker::Worker;
+use crate::gateway::{Action, Gateway, Route};
+use crate::judge::Admitted;
+use crate::judge::inbound::InboundRequest;
+use crate::judge::rejection_response::{RequestTexts, response_context};
+use crate::judge::request_state::RequestState;
+use crate::observe::metrics::UpstreamOutcome;
+use crate::reject::header_edits::RenderedValues;
+use crate::request::body;
+use crate::request::body::{BodyOutcomeCell, RequestBody};
+use crate::request::headers::added_fields::AddedFields;
+use crate::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
+use sluicegate_base::clock::Now;
+use sluicegate_model::HostHeader;
+
+use exchange::Exchange;
+use fault::ExchangeResult;
+pub use fault::ForwardFault;
+pub use grpc_body::GrpcBody;
+use latency_feedback::LatencyFeedback;
+use next_try::NextTry;
+pub use response_body::{ResponseBody, grpc_response, local_response};
+pub use rewrite::{clear_unknown_reason, drop_unsent_body};
+use upgrade::UpgradeRequest;
+
+/// A response, or the fault that prevented it; the state of the request continues in both.
+#[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
+pub enum ForwardOutcome {
+    Responded(Response<ResponseBody>),
+    Faulted(ForwardFault, Box<RequestState>),
+}
+
+/// The service from admitted requests to their outcomes.
+pub fn forward_service()
+-> impl Service<Admitted, Response = ForwardOutcome, Error = Infallible, Future: 'static> + Clone {
+    tower::service_fn(async |admitted| Ok(forward_admitted(admitted).await))
+}
+
+/// Forwards the request or answers it here. From now on its charges stay.
+async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
+    let (mut inbound, mut state, route) = admitted.into_parts();
+    let worker = state.worker.clone();
+    let gateway = &*worker.gateway;
+    let route = &gateway.routes[route.0];
+    if let Some(permit) = &mut state.chain_permit {
+        permit.keep_charges();
+    }
+    if state.is_preflight() {
+        return respond_to_preflight(route, *inbound, state);
+    }
+    let upstream = match (state.degraded, &route.action) {
+        (Some(degraded), _) => &gateway.upstreams[degraded.0],
+        (None, Action::Upstream(upstream)) => upstream,
+        (None, Action::Respond { .. } | Action::Redirect { .. }) => {
+            return respond_locally(route, *inbound, state);
+        }
+    };
+    let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut inbound, &state);
+    if upstream.is_demo() {
+        outgoing.added_fields.move_into(inbound.request.headers_mut());
+        serve_demo(route, &outgoing.response_values, inbound.request, state).await
+    } else {
+        proxy_request(&worker, route, upstream, outgoing, inbound, state).await
+    }
+}
+
+async fn serve_demo(
+    route: &Route,
+    values: &RenderedValues,
+    request: Request<RequestBody>,
+    state: Box<RequestState>,
+) -> ForwardOutcome {
+    let watch = state.watch.clone();
+    let echo = exchange::run_until_due(&watch, None, pin!(demo::render_echo(request))).await;
+    match echo.and_then(|echo| echo.map_err(ForwardFault::Client)) {
+        Ok(response) => {
+            let mut response = respond_here(response, state);
+            route.response_edits.apply(response.headers_mut(), values);
+            ForwardOutcome::Responded(response)
+        }
+        Err(fault) => ForwardOutcome::Faulted(fault, state),
+    }
+}
+
+/// Facts about a request that is rewritten for its upstream.
+struct OutgoingRequest {
+    /// Tells whether the client or the upstream broke the request body.
+    body_outcome: Option<BodyOutcomeCell>,
+    /// The hash that the balancer selects by.
+    balance_hash: u64,
+    /// The Host field must name the server: by `host_header: upstream`, or because the request has none.
+    is_host_of_server: bool,
+    wants_trailers: bool,
+    /// To be sent with the head.
+    added_fields: AddedFields,
+    /// The values with variables for the head of the response.
+    response_values: RenderedValues,
+    /// The protocol that the client asks to switch to.
+    upgrade: Option<UpgradeRequest>,
+}
+
+impl OutgoingRequest {
+    /// Rewrites the request for the upstream.
+    fn new(
+        gateway: &Gateway,
+        route: &Route,
+        hash_input: &HashInput,
+        inbound: &mut InboundRequest,
+        state: &RequestState,
+    ) -> OutgoingRequest {
+        let request = &inbound.request;
+        let balance_hash =
+            balance_hash_for(hash_input, request, gateway.clients.mask_address(state.client.ip));
+        // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
+        // it.
+        let version = request.version();
+        let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
+        let response_values = rewrite::render_values(&route.response_edits, inbound, state);
+        let (mut hop_options, added_fields) = rewrite::rewrite_request(gateway, route, inbound, state);
+        let request = &mut inbound.request;
+        let is_host_of_server = route.host_header == HostHeader::Upstream
+            || may_lack_host && !request.headers().contains_key(HOST);
+        let upgrade = UpgradeRequest::from_request(version, &mut hop_options, request);
+        if let Some(upgrade) = &upgrade {
+            upgrade.add_upgrade_fields(request.headers_mut());
+        }
+        request.extensions_mut().clear();
+        let (worker, route_index) = (&state.worker, state.route);
+        let trailers = || state.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
+        let body_outcome =
+            request.body_mut().start_forwarding(&state.watch, gateway.server.max_body, trailers);
+        if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
+            // hyper would send a GET or HEAD without a length as one without a body.
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        OutgoingRequest {
+            body_outcome,
+            balance_hash,
+            is_host_of_server,
+            wants_trailers: hop_options.trailers,
+            added_fields,
+            response_values,
+            upgrade,
+        }
+    }
+}
+
+async fn proxy_request(
+    worker: &Worker,
+    route: &Route,
+    upstream: &Arc<Upstream>,
+    outgoing: OutgoingRequest,
+    inbound: Box<InboundRequest>,
+    mut state: Box<RequestState>,
+) -> ForwardOutcome {
+    let watch = state.watch.clone();
+    if let Some(reading) = &mut state.reading {
+        reading.watch_request(outgoing.body_outcome.clone(), inbound.request.body().held_bytes());
+    }
+    let exchange = Exchange {
+        worker,
+        upstream,
+        route,
+        connection: &state.connection,
+        watch: &watch,
+        outgoing: &outgoing,
+        reading: state.reading.as_deref(),
+        stop_key: state.stop.as_ref().map(|stop| &stop.key),
+    };
+    let first = match NextTry::choose(upstream, outgoing.balance_hash, &[]) {
+        Ok(NextTry::At(first)) => Ok(first),
+        Ok(NextTry::Wait) => {
+            let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
+            state.wait_ns = Now::read_clock().ns_since(state.judged);
+            first
+        }
+        Err(fault) => Err(fault),
+    };
+    // Without a wait the judgement is so recent that its reading of the clock is exact enough.
+    let sent = if state.wait_ns == 0 { state.judged } else { Now::read_clock() };
+    upstream.count_request(worker.id, sent);
+    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
+    let feedback =
+        LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
+    let (mut request, mut answer) = (Some(inbound.request), None);
+    let outcome = match first {
+        Ok(first) => {
+            let (chosen, tries) = (&mut state.server, &mut state.tries);
+            exchange.run_attempts(first, &mut request, &mut answer, chosen, tries).await
+        }
+        Err(fault) => Err(fault),
+    };
+    // It was kept for another attempt.
+    drop(request);
+    let now = Now::read_clock();
+    let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
+    count_outcome(worker, upstream, &state, result, now.ns_since(sent));
+    feedback.report_outcome(result, now);
+    state.upstream_ns = Some(now.ns_since(sent));
+    let lease = match outcome {
+        Ok((_, lease)) => lease,
+        Err(fault) => return ForwardOutcome::Faulted(fault, state),
+    };
+    // Cannot fail: an exchange that succeeds has stored the head of its response.
+    let response = answer.expect("an exchange that succeeds has an answer");
+    pass_on(route, upstream, outgoing, response, lease, state)
+}
+
+/// Passes the response on to the client, or opens the tunnel that it begins.
+#[inline]
+fn pass_on(
+    route: &Route,
+    upstream: &Upstream,
+    outgoing: OutgoingRequest,
+    response: Response<ServerBody>,
+    lease: Lease,
+    state: Box<RequestState>,
+) -> ForwardOutcome {
+    // After an Upgrade that the upstream did not accept, the state of the connection is unknown.
+    let reuse = outgoing.upgrade.is_none();
+    match outgoing.upgrade {
+        Some(upgrade) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            tunnel::open_tunnel(upgrade, route, &outgoing.response_values, response, lease, state)
+        }
+        Some(upgrade) if !upgrade.may_pass_on(response.status()) => {
+            ForwardOutcome::Faulted(ForwardFault::BadResponse, state)
+        }
+        _ => ForwardOutcome::Responded(response_body::streamed_response(
+            response,
+            lease,
+            reuse,
+            upstream.body_ticks,
+            state,
+        )),
+    }
+}
+
+/// Counts the outcome of the exchange, and the time to the head of its response.
+fn count_outcome(
+    worker: &Worker,
+    upstream: &Upstream,
+    state: &RequestState,
+    result: ExchangeResult,
+    took_ns: u64,
+) {
+    let outcome = match result {
+        Ok(status) => {
+            worker.gateway.metrics.observe_upstream_time(worker.id, upstream.id, took_ns);
+            UpstreamOutcome::Status(status)
+        }
+        Err(fault) => match fault.metric_outcome() {
+            Some(outcome) => outcome,
+            None => return,
+        },
+    };
+    if let Some(server) = state.server {
+        let position = worker.gateway.servers[server].position;
+        worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, position, outcome);
+    }
+}
+
+fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<RequestState>) -> ForwardOutcome {
+    let mut response = Response::new(Bytes::new());
+    let is_redirect = matches!(route.action, Action::Redirect { .. });
+    let texts = RequestTexts::read_again(&inbound);
+    let mut context = response_context(&state, &texts);
+    if context.request_uri == "*" && is_redirect {
+        // After a host, the asterisk of OPTIONS would become part of the host's name.
+        context.request_uri = "";
+    }
+    let values = route.response_edits.render_values(&context);
+    match &route.action {
+        Action::Respond { status, body, content_type } => {
+            *response.status_mut() = *status;
+            *response.body_mut() = body.render(&context).into();
+            response.headers_mut().insert(CONTENT_TYPE, content_type.clone());
+        }
+        Action::Redirect { to, status } => {
+            *response.status_mut() = *status;
+            if let Ok(to) = HeaderValue::from_maybe_shared(Bytes::from(to.render(&context))) {
+                response.headers_mut().insert(LOCATION, to);
+            }
+        }
+        Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
+    }
+    body::discard_body(&mut inbound.request);
+    let mut response = respond_here(response, state);
+    route.response_edits.apply(response.headers_mut(), &values);
+    ForwardOutcome::Responded(response)
+}
+
+/// A response of the gateway in place of an upstream's, which charges the limits like one.
+fn respond_here(response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
+    state.read_final_status(response.status());
+    if let Some(reading) = &mut state.reading {
+        reading.read_data(response.body());
+    }
+    local_response(response, state)
+}
+
+fn respond_to_preflight(
+    route: &Route,
+    mut inbound: InboundRequest,
+    mut state: Box<RequestState>,
+) -> ForwardOutcome {
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let values = rewrite::render_values(&route.response_edits, &inbound, &state);
+    route.response_edits.apply(response.headers_mut(), &values);
+    if let Some(cors) = state.cors.take() {
+        cors.write_preflight_fields(inbound.request.headers(), response.headers_mut());
+    }
+    body::discard_body(&mut inbound.request);
+    ForwardOutcome::Responded(local_response(response, state))
+}
+
+/// The hash of the request for the balancer's `hash:*` kinds. `client` is the network that counts as one client, so
+/// that temporary IPv6 addresses do not move a client to another server.
+fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, client: IpAddr) -> u64 {
+    match hash_input {
+        HashInput::Unused => 0,
+        HashInput::Ip => match client {
+            IpAddr::V4(ip) => fnv1a(&ip.octets()),
+            IpAddr::V6(ip) => fnv1a(&ip.octets()),
+        },
+        HashInput::Uri => fnv1a(request.uri().path().as_bytes()),
+        HashInput::Header(name) => request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
+    }
+}

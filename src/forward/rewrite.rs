@@ -1,0 +1,160 @@
+//! Rewrites the head of a request for the upstream, and the head of a response for the client.
+
+use std::rc::Rc;
+
+use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, UPGRADE};
+use http::uri::Uri;
+use http::{Response, StatusCode, Version};
+use http_body::Body;
+use hyper::ext::ReasonPhrase;
+
+use super::response_body::ResponseBody;
+use crate::gateway::worker::Worker;
+use crate::gateway::{Gateway, Route};
+use crate::judge::inbound::InboundRequest;
+use crate::judge::rejection_response::{RequestTexts, response_context};
+use crate::judge::request_state::RequestState;
+use crate::reject::header_edits::{CompiledEdits, RenderedValues};
+use crate::request::body::TrailerFilter;
+use crate::request::headers::added_fields::AddedFields;
+use crate::request::headers::forwarded::ForwardedHop;
+use crate::request::headers::hop_by_hop;
+use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
+use crate::request::headers::summary::HeaderSummary;
+use crate::request::location;
+use crate::upstream::ServerBody;
+use sluicegate_model::{HostHeader, LocationId};
+
+/// Renders the values with variables of `edits`, before the head is rewritten.
+#[inline]
+pub fn render_values(
+    edits: &CompiledEdits,
+    inbound: &InboundRequest,
+    state: &RequestState,
+) -> RenderedValues {
+    if !edits.has_variables() {
+        return RenderedValues::default();
+    }
+    edits.render_values(&response_context(state, &RequestTexts::read_again(inbound)))
+}
+
+/// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
+/// The returned fields are to be sent with it.
+pub fn rewrite_request(
+    gateway: &Gateway,
+    route: &Route,
+    inbound: &mut InboundRequest,
+    state: &RequestState,
+) -> (HopOptions, AddedFields) {
+    let values = render_values(&route.request_edits, inbound, state);
+    let InboundRequest { request, authority, target, summary, .. } = inbound;
+    let RequestState { connection, client, request_id, .. } = state;
+    *request.version_mut() = Version::HTTP_11;
+    if let Some(authority) = authority {
+        location::set_host_header(request.headers_mut(), authority);
+    }
+    // Without a new target, the judged one is sent.
+    if let Some(target) = target.take() {
+        *request.uri_mut() = Uri::from(target);
+    }
+    let headers = request.headers_mut();
+    let hop_options = hop_by_hop::strip_request(headers, *summary, &gateway.protected_fields);
+    if summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
+        gateway.underscores.strip_headers(headers, &route.request_headers);
+    }
+    let arrival = ForwardedHop {
+        peer: connection.peer_value.as_ref(),
+        trusted_peer: client.trusted_peer,
+        scheme: connection.scheme,
+    };
+    let mut added = AddedFields::new();
+    gateway.forwarded.rewrite_headers(headers, *summary, arrival, &mut added);
+    let id_name = &gateway.server.request_id;
+    if headers.keys().any(|name| name == id_name) {
+        headers.remove(id_name);
+    }
+    added.set(id_name.clone(), request_id.to_value());
+    if let Some(tracer) = &state.worker.tracer {
+        tracer.write_context(state.span.as_ref().map(|span| span.context), headers);
+    }
+    if let HostHeader::Fixed(host) = &route.host_header {
+        headers.insert(HOST, host.clone());
+    }
+    if state.reading.as_ref().is_some_and(|reading| reading.reads_body()) {
+        // A compressed body cannot be read.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    }
+    if !route.request_edits.is_empty() {
+        // Edits may concern added fields.
+        added.move_into(headers);
+        route.request_edits.apply(headers, &values);
+    }
+    (hop_options, added)
+}
+
+/// A filter that removes fields with underscores from the trailers of a request, which arrive after the judgement.
+pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerFilter {
+    Box::new(move |trailers| {
+        let gateway = &worker.gateway;
+        if let Some(route) = route {
+            gateway.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
+        }
+    })
+}
+
+/// Rewrites the head of a response for the client, which can switch protocols if `may_upgrade`; `values` are those of
+/// the location's edits.
+///
+/// # Errors
+/// The framing of the response is ambiguous.
+pub fn rewrite_response(
+    route: &Route,
+    values: &RenderedValues,
+    response: &mut Response<ServerBody>,
+    keep_trailer: bool,
+    may_upgrade: bool,
+) -> Result<(), FramingError> {
+    // The upstream's version and reason phrase do not concern the client.
+    *response.version_mut() = Version::HTTP_11;
+    response.extensions_mut().clear();
+    // A 426 names the protocols to switch to (RFC 9110, section 15.5.22).
+    let names_upgrade = may_upgrade && response.status() == StatusCode::UPGRADE_REQUIRED;
+    let upgrade: Vec<HeaderValue> = match names_upgrade {
+        true => response.headers().get_all(UPGRADE).iter().cloned().collect(),
+        false => Vec::new(),
+    };
+    hop_by_hop::strip_response(response.headers_mut(), keep_trailer)?;
+    if !upgrade.is_empty() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        for protocols in upgrade {
+            response.headers_mut().append(UPGRADE, protocols);
+        }
+    }
+    if response.status() == StatusCode::NO_CONTENT {
+        // A 204 must not have a Content-Length (RFC 9110, section 8.6).
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+    route.response_edits.apply(response.headers_mut(), values);
+    Ok(())
+}
+
+/// Sets an empty reason phrase for a status without a standard one; hyper would invent one over HTTP/1.
+pub fn clear_unknown_reason(response: &mut Response<ResponseBody>) {
+    if response.status().canonical_reason().is_none() {
+        response.extensions_mut().insert(ReasonPhrase::from_static(b""));
+    }
+}
+
+/// Drops the body of a response that ends with its head; the head of a response to HEAD keeps the length. hyper does
+/// this over HTTP/1 only.
+pub fn drop_unsent_body(is_head: bool, response: &mut Response<ResponseBody>) {
+    let is_bodiless = matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if !is_head && !is_bodiless {
+        return;
+    }
+    let length = response.body().size_hint().exact().filter(|&length| length > 0 && !is_bodiless);
+    if let Some(length) = length {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    response.body_mut().clear();
+}

@@ -1,0 +1,236 @@
+//! The heaviest keys of each limit with their names, and the last refusals: counted by each worker for itself.
+//!
+//! A request counts what it asks of each limit while it is judged, and what a limit refuses once that is final. Both
+//! are an addition to a summary of bounded size ([`FrequentItems`]), without locks and, once the summary is full,
+//! without allocations. Readers copy out of the summaries between two requests; [`report`] puts the copies of all
+//! workers together, and [`fleet`] adds up those of several gateways.
+
+pub mod fleet;
+mod refusal_log;
+pub mod report;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::admission::chain::LimitDemand;
+use crate::gateway::Gateway;
+use crate::request::key::{KeyInput, KeyName, KeySpec};
+use crate::shared::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_limit::heavy_hitters::FrequentItems;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::LimitId;
+
+pub use refusal_log::{REFUSALS_MAX, RefusalFacts, RefusalLog, RefusalRecord};
+
+/// What one worker has counted of all limits of one gateway.
+pub struct WorkerHeavyKeys {
+    /// By limit.
+    limits: Box<[Rc<LimitHeavyKeys>]>,
+    /// What the request that is being judged has asked so far.
+    asked_now: RefCell<Vec<AskedUnits>>,
+    refusals: Rc<RefusalLog>,
+    hasher: Option<ValueHasher>,
+}
+
+/// What one worker has counted of one limit. It outlives reloads that change nothing of its identity.
+struct LimitHeavyKeys {
+    identity: Arc<CountedLimit>,
+    /// `None` = the configuration switches them off.
+    summaries: Option<RefCell<KeySummaries>>,
+}
+
+/// A limit, and everything that the names of its keys depend on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CountedLimit {
+    pub name: Arc<str>,
+    pub spec: KeySpec,
+    /// The prefixes of IPv4 and IPv6 clients.
+    prefixes: [Option<u8>; 2],
+    hasher: Option<ValueHasher>,
+    error_share: Option<usize>,
+}
+
+struct KeySummaries {
+    asked: FrequentItems<KeyLabel>,
+    refused: FrequentItems<KeyLabel>,
+    began: Now,
+}
+
+/// What is remembered of a key beside its id.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyLabel {
+    /// Of its [`CounterKey`].
+    prefix: u64,
+    /// Present for a limit that is counted in the store.
+    shared: Option<SharedKey>,
+    pub name: KeyName,
+}
+
+/// Units that the request being judged asks of one limit.
+struct AskedUnits {
+    limit: LimitId,
+    /// Of the key's counter, until the next request is judged.
+    position: usize,
+    cost: f64,
+}
+
+/// Units that a request asked of one limit, kept while it waits.
+pub struct KeptUnits {
+    limit: LimitId,
+    id: u128,
+    cost: f64,
+    label: KeyLabel,
+}
+
+// === impl WorkerHeavyKeys ===
+
+impl WorkerHeavyKeys {
+    /// For `gateway`; what `before` has counted goes on where the limit and the form of its names are the same.
+    pub fn adopt_from(before: Option<&WorkerHeavyKeys>, gateway: &Gateway, now: Now) -> WorkerHeavyKeys {
+        let known: HashMap<&str, &Rc<LimitHeavyKeys>> = before
+            .iter()
+            .flat_map(|before| before.limits.iter().map(|limit| (&*limit.identity.name, limit)))
+            .collect();
+        let build = |index| {
+            let identity = CountedLimit::new(gateway, LimitId(index));
+            let same = known.get(&*identity.name).filter(|known| *known.identity == identity);
+            same.map_or_else(|| Rc::new(LimitHeavyKeys::new(identity, now)), |known| Rc::clone(known))
+        };
+        let hasher = gateway.access_log.hasher().cloned();
+        // Other names must not appear beside hashes, nor hashes of another secret.
+        let refusals = before.filter(|before| before.hasher == hasher).map(|before| before.refusals.clone());
+        WorkerHeavyKeys {
+            limits: (0..gateway.limits.len()).map(build).collect(),
+            asked_now: RefCell::default(),
+            refusals: refusals.unwrap_or_default(),
+            hasher,
+        }
+    }
+
+    /// Forgets what the last request asked.
+    #[inline]
+    pub fn begin_request(&self) {
+        self.asked_now.borrow_mut().clear();
+    }
+
+    /// Counts the units that the request being judged asks of a limit.
+    #[inline]
+    pub fn count_asked(&self, limit: LimitId, demand: &LimitDemand, subject: &KeyInput<'_>, now: Now) {
+        let (units, shared) = match demand {
+            LimitDemand::Units(units) => (units, None),
+            LimitDemand::Shared(units, key) => (units, Some(*key)),
+            LimitDemand::Skip | LimitDemand::MissingKey => return,
+        };
+        let counted = &self.limits[limit.0];
+        let Some(summaries) = &counted.summaries else { return };
+        let cost = units.cost.max(1) as f64;
+        let label = || {
+            let name = KeyName::capture(&counted.identity.spec, subject, self.hasher.as_ref());
+            KeyLabel { prefix: units.key.prefix, shared, name }
+        };
+        let position = summaries.borrow_mut().asked.count_units(units.key.id, cost, now, label);
+        self.asked_now.borrow_mut().push(AskedUnits { limit, position, cost });
+    }
+
+    /// What the request that was just judged has asked, to be kept while it waits.
+    #[cold]
+    pub fn keep_asked(&self) -> Box<[KeptUnits]> {
+        let asked_now = self.asked_now.borrow();
+        let keep = |asked: &AskedUnits| {
+            let summaries = self.limits[asked.limit.0].summaries.as_ref()?.borrow();
+            let (id, &label) = summaries.asked.item_at(asked.position)?;
+            Some(KeptUnits { limit: asked.limit, id, cost: asked.cost, label })
+        };
+        asked_now.iter().filter_map(keep).collect()
+    }
+
+    /// The name of the key that a request asked `limit` under, from what was kept of it.
+    pub fn name_key(&self, gateway: &Gateway, limit: LimitId, kept: &[KeptUnits]) -> Option<String> {
+        let own = kept.iter().find(|own| own.limit == limit)?;
+        Some(gateway.key_naming().render_name(&self.limits[limit.0].identity.spec, &own.label.name))
+    }
+
+    /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is what
+    /// a request asked that has waited; `None` = it is the one that was just judged.
+    pub fn count_refused(
+        &self,
+        limit: LimitId,
+        kept: Option<&[KeptUnits]>,
+        now: Now,
+        facts: Option<&RefusalFacts<'_>>,
+    ) {
+        let counted = &self.limits[limit.0];
+        let mut summaries = counted.summaries.as_ref().map(RefCell::borrow_mut);
+        let label = summaries.as_mut().and_then(|summaries| {
+            let KeySummaries { asked, refused, .. } = &mut **summaries;
+            let position = match kept {
+                Some(kept) => {
+                    let own = kept.iter().find(|own| own.limit == limit)?;
+                    refused.count_units(own.id, own.cost, now, || own.label)
+                }
+                None => {
+                    let asked_now = self.asked_now.borrow();
+                    let own = asked_now.iter().find(|own| own.limit == limit)?;
+                    let (id, label) = asked.item_at(own.position)?;
+                    refused.count_units(id, own.cost, now, || *label)
+                }
+            };
+            refused.item_at(position).map(|(_, label)| label)
+        });
+        if let Some(facts) = facts {
+            self.refusals.push(&counted.identity, label.map(|label| &label.name), facts);
+        }
+    }
+}
+
+// === impl LimitHeavyKeys ===
+
+impl LimitHeavyKeys {
+    fn new(identity: CountedLimit, now: Now) -> LimitHeavyKeys {
+        let summaries = identity.error_share.map(|error_share| {
+            RefCell::new(KeySummaries {
+                asked: FrequentItems::new(error_share, now),
+                refused: FrequentItems::new(error_share, now),
+                began: now,
+            })
+        });
+        LimitHeavyKeys { identity: Arc::new(identity), summaries }
+    }
+}
+
+// === impl CountedLimit ===
+
+impl CountedLimit {
+    pub fn new(gateway: &Gateway, limit: LimitId) -> CountedLimit {
+        let limit = &gateway.limits[limit.0];
+        let prefixes = [[0; 4].into(), [0_u16; 8].into()].map(|ip| gateway.clients.network_prefix(ip));
+        CountedLimit {
+            name: limit.name.clone(),
+            spec: KeySpec::new(&limit.config.key, limit.config.missing_key),
+            prefixes,
+            hasher: gateway.access_log.hasher().cloned(),
+            error_share: gateway.config.state.heavy_hitters,
+        }
+    }
+
+    /// Whether names are kept at all.
+    pub fn is_counted(&self) -> bool {
+        self.error_share.is_some()
+    }
+}
+
+// === impl KeyLabel ===
+
+impl KeyLabel {
+    /// The key of the counters.
+    pub fn counter_key(&self, id: u128) -> CounterKey {
+        CounterKey { id, prefix: self.prefix }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! The labels of a gateway's metrics, and the values that they read at each scrape.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::admission::ban::Bans;
+use crate::admission::operator_bans::OperatorBans;
+use crate::observe::access_log::AccessLog;
+use crate::observe::metrics::cells::Counters;
+use crate::observe::metrics::{MetricLabels, Metrics, values};
+use crate::observe::traces::Tracer;
+use crate::reject::Fault;
+use crate::shared::{SharedLimit, Store};
+use crate::upstream::{Server, Upstream};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Limit;
+use sluicegate_limit::pushback::PushbackGate;
+use sluicegate_model::{self as model, Config};
+
+pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> MetricLabels {
+    let servers = |upstream: &Arc<Upstream>| {
+        let names = upstream.servers.iter().map(|server| server.name.to_string()).collect();
+        (upstream.name.to_string(), names)
+    };
+    MetricLabels {
+        workers: config.server.workers,
+        locations: config.locations.iter().map(|location| location.name.clone()).collect(),
+        limits: config.limits.iter().map(|limit| limit.name.clone()).collect(),
+        charging: config.limits.iter().map(|limit| limit.charge.is_some()).collect(),
+        upstreams: upstreams.iter().map(servers).collect(),
+        faults: Fault::ALL.iter().map(|fault| fault.cause()).collect(),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+/// Registers the values of limits, requests, the access log and the spans.
+pub(super) fn watch_gateway(
+    metrics: &Metrics,
+    limits: &[Arc<Limit>],
+    shared: &[Option<Arc<SharedLimit>>],
+    access_log: &Arc<AccessLog>,
+    tracer: Option<&Arc<Tracer>>,
+    request_counts: &Arc<Counters<2>>,
+) {
+    for limit in limits {
+        let watch = |metric, read: fn(&Limit) -> u64| {
+            let limit = limit.clone();
+            metrics.watch_limit(metric, limit.id, None, move || read(&limit));
+        };
+        watch(values::QUEUE_DEPTH, |limit| limit.waiter_count() as u64);
+        // The keys of a shared limit are counted in the store.
+        if limit.config.shared.is_none() {
+            watch(values::KEYS, |limit| limit.key_count() as u64);
+        }
+        if limit.config.charge.is_some() {
+            watch(values::RESERVED_UNITS, Limit::reserved_units);
+        }
+        let (overflow, shared_limit) = (limit.clone(), shared[limit.id.0].clone());
+        metrics.watch_limit(values::OVERFLOW, limit.id, None, move || {
+            overflow.overflow_count() + shared_limit.as_ref().map_or(0, |shared| shared.overflow_count())
+        });
+        // A grant is not shown: its name holds a key, and no client may choose a label.
+        let is_in_file = |variant: &usize| limit.config.variant_grant(*variant).is_none();
+        for variant in limit.adaptive_variants().into_iter().filter(is_in_file) {
+            let (slots, tier) = (limit.clone(), limit.config.variant_tier(variant));
+            let tier = tier.map(|tier| ("tier", tier));
+            metrics.watch_limit(values::ADAPTIVE_SLOTS, limit.id, tier, move || slots.slot_count(variant));
+        }
+    }
+    let request_counts = request_counts.clone();
+    // Read the closed count first: a request that ends in between must not make the number negative.
+    metrics.watch_value(values::IN_FLIGHT, Vec::new(), move || {
+        let closed = request_counts.sum(REQUESTS_CLOSED);
+        request_counts.sum(REQUESTS_OPENED).saturating_sub(closed)
+    });
+    let access_log = access_log.clone();
+    metrics.watch_value(values::DROPPED_LINES, Vec::new(), move || access_log.dropped_lines());
+    if let Some(counts) = tracer.map(|tracer| tracer.counts.clone()) {
+        let exported = counts.clone();
+        metrics.watch_value(values::SPANS_EXPORTED, Vec::new(), move || exported.exported.load(Relaxed));
+        metrics.watch_value(values::SPANS_DROPPED, Vec::new(), move || counts.dropped.load(Relaxed));
+    }
+}
+
+/// Registers the number of active bans.
+pub(super) fn watch_bans(metrics: &Metrics, bans: Option<&Arc<Bans>>, operator_bans: &Arc<OperatorBans>) {
+    let (bans, operator_bans) = (bans.cloned(), operator_bans.clone());
+    metrics.watch_value(values::BANS, Vec::new(), move || {
+        let now = Now::read_clock();
+        let automatic = bans.as_ref().map_or(0, |bans| bans.active_count(now));
+        (automatic + operator_bans.active_count(now)) as u64
+    });
+}
+
+/// Registers the values of the store, and of the limits that are counted there.
+pub(super) fn watch_shared_limits(
+    metrics: &Metrics,
+    store: Option<&Arc<Store>>,
+    limits: &[Arc<Limit>],
+    shared: &[Option<Arc<SharedLimit>>],
+) {
+    let Some(store) = store.cloned() else { return };
+    let debts = store.debts().clone();
+    metrics.watch_value(values::DEBT_KEYS, Vec::new(), move || debts.key_count() as u64);
+    metrics.watch_store(move || store.reading());
+    for shared_limit in shared.iter().flatten() {
+        let limit = shared_limit.id();
+        for (name, how) in model::OnFailure::WORDS {
+            let shared_limit = shared_limit.clone();
+            let read = move || shared_limit.fallback_count(how);
+            metrics.watch_limit(values::DEGRADED_DECISIONS, limit, Some(("how", name)), read);
+        }
+        let watch = |metric, read: fn(&SharedLimit) -> u64| {
+            let shared_limit = shared_limit.clone();
+            metrics.watch_limit(metric, limit, None, move || read(&shared_limit));
+        };
+        watch(values::NUMBERS_DIFFER, |limit| limit.fleet.differs().into());
+        watch(values::NAME_COLLIDES, |limit| limit.fleet.collides().into());
+        watch(values::REJECT_CACHE_HITS, SharedLimit::cache_hit_count);
+        watch(values::LOST_REFUNDS, SharedLimit::lost_count);
+        watch(values::QUEUE_DEPTH, |limit| limit.waiting_count() as u64);
+        let config = &limits[limit.0].config;
+        if config.charge.is_some() {
+            let overruns = shared_limit.clone();
+            metrics.watch_overruns(limit, move || overruns.overrun_units());
+        }
+        // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
+        if !matches!(config.algorithm, model::Algorithm::Concurrency { .. }) {
+            watch(values::KEYS, |limit| limit.keys() as u64);
+        }
+    }
+}
+
+/// Registers the states of servers, and the retries.
+pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
+    for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
+        let id = (upstream.id, None);
+        for (word, reason) in model::RetryReason::WORDS {
+            let upstream = upstream.clone();
+            let read = move || upstream.retry_count(reason);
+            metrics.watch_upstream(values::RETRIES, id, Some(("reason", word)), read);
+        }
+        let unbudgeted = upstream.clone();
+        let read = move || unbudgeted.retries_over_budget();
+        metrics.watch_upstream(values::RETRIES_OVER_BUDGET, id, None, read);
+        if let Some(obey) = &upstream.obey {
+            let watch = |metric, read: fn(&PushbackGate) -> u64| {
+                let gate = obey.gate().clone();
+                metrics.watch_upstream(metric, id, None, move || read(&gate));
+            };
+            watch(values::STOPPED, |gate| u64::from(gate.stop_left_ns(Now::read_clock()) > 0));
+            watch(values::STOPS, |gate| gate.counts().stops);
+            watch(values::STOP_HELD, |gate| gate.counts().held);
+            watch(values::STOP_REJECTIONS, |gate| gate.counts().refused);
+        }
+        if upstream.queue().is_some() {
+            let queued = upstream.clone();
+            let read = move || queued.waiting_count() as u64;
+            metrics.watch_upstream(values::UPSTREAM_QUEUE_DEPTH, id, None, read);
+        }
+        for server in &upstream.servers {
+            let watch = |metric, result: Option<&str>, read: fn(&Server) -> u64| {
+                let (id, server) = ((upstream.id, Some(server.position)), server.clone());
+                let result = result.map(|result| ("result", result));
+                metrics.watch_upstream(metric, id, result, move || read(&server));
+            };
+            watch(values::SERVER_UP, None, |server| server.is_healthy().into());
+            watch(values::SERVER_EJECTED, None, |server| server.is_ejected().into());
+            watch(values::SERVER_DRAINING, None, |server| server.is_draining().into());
+            watch(values::SERVER_IN_FLIGHT, None, |server| server.in_flight().into());
+            watch(values::EJECTIONS, None, Server::ejection_count);
+            watch(values::STRAY_DATA, None, Server::stray_data_count);
+            watch(values::HEALTH_CHECKS, Some("pass"), |server| server.check_counts()[0]);
+            watch(values::HEALTH_CHECKS, Some("fail"), |server| server.check_counts()[1]);
+        }
+    }
+}

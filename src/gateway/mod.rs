@@ -1,0 +1,387 @@
+//! The immutable gateway of one configuration: the only place that turns configuration into live objects.
+//!
+//! A reload builds the next [`Gateway`] beside the current one. It adopts every object that kept its identity
+//! (counters, queues, bans, upstreams, the store, the access log) and takes effect only with
+//! [`Gateway::apply_numbers`].
+
+mod adopt;
+mod bans;
+mod body_plans;
+mod call_service;
+mod domains;
+mod grants;
+mod handover;
+pub mod heavy_keys;
+pub mod in_flight;
+mod key_reset;
+mod limit_chain;
+mod metric_sources;
+mod operator_changes;
+mod operator_entries;
+mod operator_state;
+mod stops;
+pub mod worker;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::admission::ban::Bans;
+use crate::admission::chain::WaitingCap;
+use crate::admission::operator_bans::OperatorBans;
+use crate::net::deadline::ticks_for;
+use crate::observe::access_log::AccessLog;
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::cells::Counters;
+use crate::observe::traces::Tracer;
+use crate::reject::header_edits::CompiledEdits;
+use crate::reject::{CompiledTemplate, Rejecters};
+use crate::request::access::Access;
+use crate::request::account::Tiers;
+use crate::request::body::BodyMemory;
+use crate::request::client::ClientIp;
+use crate::request::cors::Cors;
+use crate::request::headers::forwarded::ForwardedHeaders;
+use crate::request::headers::hop_by_hop;
+use crate::request::headers::underscores::UnderscoreFilter;
+use crate::request::key::{KeyHasher, KeyNaming, KeySpec};
+use crate::request::location::Locations;
+use crate::request::source::{BodyPlan, TokenVerifier};
+use crate::shared::{SharedLimit, SharedStops, Store};
+use crate::upstream::{Server, Upstream};
+use adopt::KnownBandwidths;
+pub use bans::{ActiveBan, BanOrigin, EndedBans};
+pub use call_service::{CallService, CallerFault};
+pub use domains::{Domain, DomainRule, Domains, RuleList};
+pub use grants::{ActiveGrant, GrantFault, NewGrant};
+pub use handover::{HandoverCounters, SavedNumbers};
+pub use key_reset::{KeyRef, KeyResetDone, KeyResetFault, SharedRates};
+pub use limit_chain::{ChainPlace, LimitChain};
+use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limits, watch_upstreams};
+pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
+pub use operator_entries::{ban_entry_name, grant_entry_name, write_grant};
+pub use operator_state::SavedOperatorState;
+use sluicegate_base::ip_set::IpSet;
+use sluicegate_limit::Limit;
+use sluicegate_limit::bandwidth::Bandwidth;
+use sluicegate_limit::snapshot::SnapshotSource;
+use sluicegate_limit::table::persistent::SnapshotTable;
+use sluicegate_model::{self as model, Config, HeaderEdits, HostHeader, LimitId, LocationId};
+
+/// Slots of [`Gateway::request_counts`].
+pub const REQUESTS_OPENED: usize = 0;
+pub const REQUESTS_CLOSED: usize = 1;
+
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Everything that judging and forwarding a request needs.
+pub struct Gateway {
+    /// Distinguishes the gateways of this process.
+    pub generation: u64,
+    /// The configuration it was built from, for reports.
+    pub config: Config,
+    pub server: model::ServerConfig,
+    pub clients: ClientIp,
+    pub forwarded: ForwardedHeaders,
+    pub locations: Locations,
+    /// A location has `cors`, so an OPTIONS may be a preflight.
+    pub answers_preflights: bool,
+    /// One for each location, in file order; with a rate-limit service, then that of calls that name limits.
+    pub routes: Vec<Route>,
+    /// The limits of `server.limits`, for requests that no location serves.
+    pub default_chain: LimitChain,
+    /// What is read of the bodies of such requests; `None` = nothing.
+    default_body_plan: Option<Arc<BodyPlan>>,
+    /// The access rules of requests without a location; `None` = every client is allowed and limited.
+    pub access: Option<Arc<Access>>,
+    pub bans: Option<Arc<Bans>>,
+    pub operator_bans: Arc<OperatorBans>,
+    pub calls: CallService,
+    pub rejecters: Rejecters,
+    /// The edits of `server.headers`, for responses that no location makes.
+    pub response_edits: CompiledEdits,
+    pub limits: Vec<Arc<Limit>>,
+    /// By limit: the shared side of each limit that is counted in the store.
+    pub shared: Vec<Option<Arc<SharedLimit>>>,
+    /// `None` = no limit is counted in the store.
+    pub store: Option<Arc<Store>>,
+    /// A token of use: while a gateway keeps it, [`Store::supervise_for`] supervises the store.
+    pub store_usage: Option<Arc<()>>,
+    /// The stops of upstreams that all gateways of the store know; `None` = none are shared.
+    pub stops: Option<Arc<SharedStops>>,
+    pub keys: KeyHasher,
+    pub account: Option<model::ValueSource>,
+    /// `None` = no tiers are configured.
+    pub tiers: Option<Tiers>,
+    /// How tokens are verified, and the claims that are read.
+    pub jwt: Option<(model::JwtConfig, Vec<String>)>,
+    /// Request header fields that a `Connection` field cannot remove.
+    pub protected_fields: Vec<HeaderName>,
+    pub underscores: UnderscoreFilter,
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// The servers of all upstreams, by their index.
+    pub servers: Vec<Arc<Server>>,
+    pub waiting: Arc<WaitingCap>,
+    /// Room for the bodies that are read before judging.
+    pub body_memory: Arc<BodyMemory>,
+    pub in_flight: Arc<AtomicUsize>,
+    /// [`REQUESTS_OPENED`] minus [`REQUESTS_CLOSED`] requests are in flight.
+    pub request_counts: Arc<Counters<2>>,
+    pub metrics: Arc<Metrics>,
+    pub access_log: Arc<AccessLog>,
+    /// Request header fields that the access log contains.
+    pub logged_headers: Vec<HeaderName>,
+    /// `None` = no spans are made.
+    pub tracer: Option<Arc<Tracer>>,
+}
+
+/// One location, ready to judge and to respond.
+pub struct Route {
+    pub name: Arc<str>,
+    pub action: Action,
+    pub chain: LimitChain,
+    /// What is read of request bodies before judging; `None` = nothing.
+    body_plan: Option<Arc<BodyPlan>>,
+    /// `None` = every client is allowed and limited.
+    pub access: Option<Arc<Access>>,
+    pub strip: Option<String>,
+    pub host_header: HostHeader,
+    pub request_headers: HeaderEdits,
+    /// The same, compiled.
+    pub request_edits: CompiledEdits,
+    /// The edits of `server.headers`, then its own.
+    pub response_edits: CompiledEdits,
+    /// The timeout of the whole request, in deadline ticks.
+    pub timeout: Option<u64>,
+    /// The bandwidth of response bodies, and its key.
+    pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
+    pub cors: Option<Arc<Cors>>,
+}
+
+pub enum Action {
+    Upstream(Arc<Upstream>),
+    Respond { status: StatusCode, body: CompiledTemplate, content_type: HeaderValue },
+    Redirect { to: CompiledTemplate, status: StatusCode },
+}
+
+impl Gateway {
+    /// Builds the live objects of `config`, and adopts those of `previous` that are unchanged. The previous gateway
+    /// is not affected before [`Gateway::apply_numbers`].
+    ///
+    /// # Errors
+    /// The access log cannot be opened, or the self-test of token verification fails.
+    pub fn build(config: &Config, previous: Option<&Gateway>) -> io::Result<Gateway> {
+        let sets = config.ip_sets.iter().map(|set| Arc::new(IpSet::new(&set.networks))).collect::<Vec<_>>();
+        let limits = adopt::build_limits(config, &sets, previous);
+        let shared = adopt::build_shared_limits(config, previous);
+        let mut access_cache = AccessCache { known: HashMap::new(), sets: &sets };
+        let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
+        let bandwidths = KnownBandwidths::new(previous);
+        let route = |location| {
+            Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, &bandwidths)
+        };
+        let call_route = Route::for_calls(config, &limits, &shared);
+        let routes: Vec<_> = config.locations.iter().map(route).chain(call_route).collect();
+        let store = adopt::build_store(config, previous);
+        let access_log = adopt::open_access_log(config, previous, store.as_ref().map(|(store, _)| &**store))?;
+        let tracer = adopt::build_tracer(config, &access_log, previous);
+        let labels = build_labels(config, &upstreams);
+        let metrics = Metrics::continue_from(previous.map(|previous| &*previous.metrics), labels);
+        let (request_counts, in_flight) = adopt::build_counters(config, previous);
+        let bans = adopt::build_bans(config, previous);
+        let operator_bans = previous.map_or_else(Arc::default, |previous| previous.operator_bans.clone());
+        watch_gateway(&metrics, &limits, &shared, &access_log, tracer.as_ref(), &request_counts);
+        watch_bans(&metrics, bans.as_ref(), &operator_bans);
+        watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
+        watch_upstreams(&metrics, &upstreams);
+        let protected_fields = hop_by_hop::protected_names(config);
+        config.account.jwt.as_ref().map_or(Ok(()), |_| TokenVerifier::self_test())?;
+        let gateway = Gateway {
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
+            config: config.clone(),
+            server: config.server.clone(),
+            clients: ClientIp::from(&config.server),
+            forwarded: ForwardedHeaders::from(&config.server),
+            locations: Locations::new(&config.locations),
+            answers_preflights: routes.iter().any(|route| route.cors.is_some()),
+            routes,
+            default_chain: LimitChain::new(config, None, &limits, &shared),
+            default_body_plan: body_plans::build_body_plan(config, None),
+            access: access_cache.get_or_build(&config.access),
+            bans,
+            operator_bans,
+            calls: CallService::new(config, previous, &metrics, Domains::new(config, &limits, &shared)),
+            rejecters: Rejecters::new(config),
+            response_edits: CompiledEdits::new([&config.server.headers]),
+            limits,
+            shared,
+            store: store.as_ref().map(|(store, _)| store.clone()),
+            store_usage: store.map(|(_, usage)| usage),
+            stops: stops::build_stops(config, previous),
+            keys: adopt::build_keys(previous),
+            account: config.account.from.clone(),
+            tiers: Tiers::new(config),
+            jwt: config.account.jwt.clone().map(|jwt| (jwt, named_claims(config))),
+            underscores: UnderscoreFilter::new(config, &protected_fields),
+            protected_fields,
+            servers: upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect(),
+            upstreams,
+            waiting: adopt::build_waiting(config, previous),
+            body_memory: adopt::build_body_memory(config, previous),
+            in_flight,
+            request_counts,
+            metrics,
+            access_log,
+            logged_headers: config.access_log.headers.clone(),
+            tracer,
+        };
+        if previous.is_none() {
+            gateway.attach_store();
+        }
+        Ok(gateway)
+    }
+
+    /// The limits of a location, or of none.
+    #[inline]
+    pub fn chain_for(&self, route: Option<LocationId>) -> &LimitChain {
+        route.map_or(&self.default_chain, |route| &self.routes[route.0].chain)
+    }
+
+    /// What is read of the bodies of a location's requests, or of those of none.
+    #[inline]
+    pub fn body_plan_for(&self, route: Option<LocationId>) -> Option<&Arc<BodyPlan>> {
+        route.map_or(&self.default_body_plan, |route| &self.routes[route.0].body_plan).as_ref()
+    }
+
+    /// What the names of keys refer to.
+    pub fn key_naming(&self) -> KeyNaming<'_> {
+        KeyNaming {
+            clients: &self.clients,
+            locations: &self.config.locations,
+            identities: &self.locations,
+            hashes_values: self.access_log.hasher().is_some(),
+        }
+    }
+
+    /// The access rules of a location, or of none.
+    #[inline]
+    pub fn access_for(&self, route: Option<LocationId>) -> Option<&Access> {
+        route.map_or(&self.access, |route| &self.routes[route.0].access).as_deref()
+    }
+}
+
+impl Gateway {
+    /// The keys that hold counters of a limit; `None` = only the store knows them.
+    pub fn count_keys(&self, limit: LimitId) -> Option<usize> {
+        let limit = &self.limits[limit.0];
+        match &self.shared[limit.id.0] {
+            None => Some(limit.key_count()),
+            Some(_) if limit.is_concurrency() => None,
+            Some(shared) => Some(shared.keys()),
+        }
+    }
+
+    /// Requests that wait in the queues of a limit.
+    pub fn count_waiting(&self, limit: LimitId) -> usize {
+        let shared = self.shared[limit.0].as_ref().map_or(0, |shared| shared.waiting_count());
+        self.limits[limit.0].waiter_count() + shared
+    }
+}
+
+impl SnapshotSource for Gateway {
+    fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
+        // Read before the counters, which the grants have some of.
+        let mut tables = vec![self.operator_table()];
+        tables.extend(self.limits.snapshot_tables());
+        tables.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
+        tables.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
+        tables.extend(self.upstreams.iter().filter_map(|upstream| upstream.saved_stops()));
+        tables.push(self.calls.throttles.saved_table());
+        tables
+    }
+}
+
+impl Route {
+    fn new<'a>(
+        config: &'a Config,
+        location: &'a model::LocationConfig,
+        limits: &[Arc<Limit>],
+        shared: &[Option<Arc<SharedLimit>>],
+        upstreams: &[Arc<Upstream>],
+        access_cache: &mut AccessCache<'a>,
+        bandwidths: &KnownBandwidths<'_>,
+    ) -> Route {
+        let action = match &location.action {
+            model::ActionConfig::Upstream(index) => Action::Upstream(upstreams[index.0].clone()),
+            model::ActionConfig::Respond { status, body, content_type } => Action::Respond {
+                status: *status,
+                body: CompiledTemplate::for_body(body, content_type),
+                content_type: content_type.clone(),
+            },
+            model::ActionConfig::Redirect { to, status } => {
+                Action::Redirect { to: CompiledTemplate::for_url(to), status: *status }
+            }
+        };
+        Route {
+            name: location.name.as_str().into(),
+            action,
+            chain: LimitChain::new(config, Some(location), limits, shared),
+            body_plan: body_plans::build_body_plan(config, Some(location)),
+            access: access_cache.get_or_build(&location.access),
+            strip: location.strip.clone(),
+            host_header: location.host_header.clone(),
+            request_headers: location.request_headers.clone(),
+            request_edits: CompiledEdits::new([&location.request_headers]),
+            response_edits: CompiledEdits::new([&config.server.headers, &location.response_headers]),
+            timeout: location.timeout.map(ticks_for),
+            bandwidth: location.bandwidth.as_ref().map(|own| {
+                let keys = KeySpec::new(&own.key, model::MissingKey::Ip);
+                (bandwidths.get_or_build(config, location, own), keys)
+            }),
+            cors: location.cors.as_ref().map(|cors| Arc::new(Cors::new(cors, &config.server.request_id))),
+        }
+    }
+}
+
+/// Locations with equal access rules share one object.
+struct AccessCache<'a> {
+    known: HashMap<&'a model::AccessConfig, Option<Arc<Access>>>,
+    sets: &'a [Arc<IpSet>],
+}
+
+impl<'a> AccessCache<'a> {
+    fn get_or_build(&mut self, config: &'a model::AccessConfig) -> Option<Arc<Access>> {
+        let sets = self.sets;
+        self.known.entry(config).or_insert_with(|| Access::new(config, sets).map(Arc::new)).clone()
+    }
+}
+
+/// Every claim that a source of the configuration names.
+fn named_claims(config: &Config) -> Vec<String> {
+    let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
+    let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());
+    let obeyed = config.upstreams.iter().filter_map(|upstream| upstream.obey.as_ref());
+    let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).chain(obeyed.flat_map(|own| &own.key));
+    let of_keys = of_keys.filter_map(|part| match part {
+        model::KeyPart::Source(source) => Some(source),
+        _ => None,
+    });
+    let sources = config.account.from.iter().chain(&config.account.tier.from).chain(of_keys);
+    let mut claims: Vec<String> = sources
+        .filter_map(|source| match source {
+            model::ValueSource::Jwt(claim) => Some(claim.clone()),
+            _ => None,
+        })
+        .collect();
+    claims.sort();
+    claims.dedup();
+    claims
+}
+
+#[cfg(test)]
+mod operator_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,366 @@
+//! The state that the requests of one worker thread share, and that of one client connection.
+//!
+//! [`WorkerThread`] lasts as long as its thread; a [`Worker`] is that thread with one gateway. A request takes the
+//! current worker and keeps it to its end, so a reload never changes the gateway of a request in flight.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::header::{HOST, HeaderValue};
+use http::uri::Authority;
+use http::{HeaderMap, Version};
+use tokio::sync::Semaphore;
+
+use crate::gateway::Gateway;
+use crate::gateway::heavy_keys::WorkerHeavyKeys;
+use crate::net::deadline::{
+    ConnectionWatch, ListenerTerms, RequestWatch, SweepCounter, WatchList, ticks_for,
+};
+use crate::net::socket::{ClientStream, Socket};
+use crate::observe::access_log::LineWriter;
+use crate::observe::traces::WorkerTracer;
+use crate::request::headers::forwarded::peer_value;
+use crate::request::location;
+use crate::request::location::HostError;
+use crate::request::request_id::RequestIds;
+use crate::request::source::{Token, TokenVerifier};
+use crate::shared::Session;
+use crate::upstream::Pools;
+use sluicegate_base::clock::Now;
+use sluicegate_base::wall_clock::WallClock;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{ListenerPurpose, Scheme};
+
+/// Concurrent TLS handshakes per worker; each holds some kilobytes until it ends.
+const HANDSHAKES_MAX: usize = 4096;
+
+/// One worker thread, independent of the gateway in force. None of it crosses to another thread.
+pub struct WorkerThread {
+    pub id: usize,
+    pub watches: WatchList,
+    /// Permits for TLS handshakes.
+    pub handshakes: Semaphore,
+    worker: RefCell<Rc<Worker>>,
+    /// Another process has taken over the counters.
+    handed_over: Cell<bool>,
+}
+
+impl WorkerThread {
+    pub fn new(id: usize, gateway: Arc<Gateway>) -> WorkerThread {
+        let watches = WatchList::default();
+        let pools = Rc::new(Pools::new(watches.ticks.clone(), &gateway.servers));
+        let session = gateway.store.as_ref().map(|store| Session::new(store, id));
+        let heavy_keys = WorkerHeavyKeys::adopt_from(None, &gateway, Now::read_clock());
+        let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session, heavy_keys);
+        let handshakes = Semaphore::new(HANDSHAKES_MAX);
+        let worker = RefCell::new(Rc::new(worker));
+        WorkerThread { id, watches, handshakes, worker, handed_over: Cell::new(false) }
+    }
+
+    /// Stops judging requests: only the process that holds the counters may judge them.
+    pub fn stop_judging(&self) {
+        self.handed_over.set(true);
+        self.watches.for_each_connection(ConnectionWatch::wake_task);
+    }
+
+    /// Judges requests again, because the handover of the counters failed.
+    pub fn resume_judging(&self) {
+        self.handed_over.set(false);
+    }
+
+    #[inline]
+    pub fn has_stopped_judging(&self) -> bool {
+        self.handed_over.get()
+    }
+
+    /// Serves new requests with `gateway`; requests in flight keep the gateway they began with.
+    pub fn switch_gateway(&self, gateway: Arc<Gateway>) {
+        let next = self.worker.borrow().with_gateway(gateway);
+        self.worker.replace(Rc::new(next));
+    }
+
+    /// The worker for a new request, with the gateway in force.
+    #[inline]
+    pub fn current_worker(&self) -> Rc<Worker> {
+        self.worker.borrow().clone()
+    }
+}
+
+/// One worker thread with one gateway, shared by its requests. It lasts as long as the last of them.
+pub struct Worker {
+    pub id: usize,
+    pub gateway: Arc<Gateway>,
+    pub ticks: Rc<SweepCounter>,
+    pub pools: Rc<Pools>,
+    pub request_ids: RequestIds,
+    pub wall_clock: WallClock,
+    pub log: LineWriter,
+    /// `None` = no spans are made.
+    pub tracer: Option<WorkerTracer>,
+    pub heavy_keys: WorkerHeavyKeys,
+    /// `None` = no limit is counted in the store.
+    pub session: Option<Rc<Session>>,
+    verifier: Option<TokenVerifier>,
+}
+
+impl Worker {
+    fn new(
+        id: usize,
+        gateway: Arc<Gateway>,
+        ticks: Rc<SweepCounter>,
+        pools: Rc<Pools>,
+        session: Option<Rc<Session>>,
+        heavy_keys: WorkerHeavyKeys,
+    ) -> Worker {
+        let log = gateway.access_log.line_writer(id);
+        let tracer = gateway.tracer.as_ref().map(WorkerTracer::new);
+        let wall_clock = WallClock::new(Now::read_clock());
+        let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+        Worker {
+            id,
+            gateway,
+            ticks,
+            pools,
+            request_ids: RequestIds::new(),
+            wall_clock,
+            log,
+            tracer,
+            heavy_keys,
+            session,
+            verifier,
+        }
+    }
+
+    /// The same thread with another gateway: connections to servers, the session with an unchanged store, and the
+    /// counts of heavy keys continue.
+    fn with_gateway(&self, gateway: Arc<Gateway>) -> Worker {
+        let session =
+            gateway.store.as_ref().map(|store| Session::adopt_from(self.session.as_ref(), store, self.id));
+        self.pools.update_servers(&gateway.servers);
+        let heavy_keys = WorkerHeavyKeys::adopt_from(Some(&self.heavy_keys), &gateway, Now::read_clock());
+        Worker::new(self.id, gateway, self.ticks.clone(), self.pools.clone(), session, heavy_keys)
+    }
+
+    /// The token of a request that arrived at `now`; `None` if the configuration uses no tokens.
+    #[inline]
+    pub fn read_token<'a>(&'a self, headers: &'a HeaderMap, now: Now) -> Option<Token<'a>> {
+        let verifier = self.verifier.as_ref()?;
+        Some(Token::new(verifier, headers, self.wall_clock.unix_ms(now) / 1_000))
+    }
+
+    /// A token with these claims, which its reader states; `None` if the configuration uses no tokens.
+    pub fn state_claims<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        claims: &[(String, String)],
+    ) -> Option<Token<'a>> {
+        Some(Token::with_claims(self.verifier.as_ref()?, headers, claims))
+    }
+}
+
+/// Streams that a client may cancel on one connection before their share of its requests is checked.
+const CANCELLED_MAX: u64 = 1_000;
+
+/// Takes over a connection after a switch of protocols. It gets the connection with the bytes that were read beyond the
+/// request, and runs to the end of the connection.
+pub type Takeover = Box<dyn FnOnce(ClientStream) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// One client connection.
+pub struct ClientConnection {
+    pub watch: Rc<ConnectionWatch>,
+    /// `None` for a request that did not come over a socket.
+    pub socket: Option<Rc<Socket>>,
+    /// The address at its other end, or the one that a PROXY header announced; `None` on a unix socket.
+    pub peer: Option<IpAddr>,
+    /// The peer's value in X-Forwarded-For, rendered once.
+    pub peer_value: Option<HeaderValue>,
+    pub scheme: Scheme,
+    /// The listener that accepted it; `None` for a request that did not come over a socket.
+    listener: Option<Arc<ListenerTerms>>,
+    /// Takes over the connection once the response that switches protocols is sent.
+    pub takeover: RefCell<Option<Takeover>>,
+    /// The peer's key for limits by address, with the generation of its gateway; valid for every request that does not
+    /// come from a trusted proxy.
+    peer_key: Cell<Option<(u64, CounterKey)>>,
+    host_cache: RefCell<HostCache>,
+    /// The watch of all HTTP/1 requests, which follow one another.
+    http1_watch: Rc<RequestWatch>,
+    /// The watch of the stream that has just begun, until the stream has a task.
+    stream_watch: RefCell<Option<Rc<RequestWatch>>>,
+    requests: Cell<u64>,
+    /// Streams that the client cancelled before their response.
+    cancelled: Cell<u64>,
+    /// The tick at which the connection is too old for another request.
+    expires_at: u64,
+}
+
+impl ClientConnection {
+    pub fn new(
+        thread: &WorkerThread,
+        socket: Option<Rc<Socket>>,
+        watch: Rc<ConnectionWatch>,
+        peer: Option<IpAddr>,
+        scheme: Scheme,
+        listener: Option<Arc<ListenerTerms>>,
+    ) -> ClientConnection {
+        let age = thread.worker.borrow().gateway.server.keepalive_age;
+        let now = thread.watches.ticks.current_tick();
+        ClientConnection {
+            http1_watch: thread.watches.watch_request(&watch),
+            watch,
+            socket,
+            peer,
+            peer_value: peer.map(peer_value),
+            scheme,
+            listener,
+            takeover: RefCell::new(None),
+            peer_key: Cell::new(None),
+            host_cache: RefCell::default(),
+            stream_watch: RefCell::new(None),
+            requests: Cell::new(0),
+            cancelled: Cell::new(0),
+            expires_at: age.map_or(u64::MAX, |age| now.saturating_add(ticks_for(age))),
+        }
+    }
+
+    /// The name of its listener.
+    pub fn listener_name(&self) -> Option<Arc<String>> {
+        self.listener.as_ref()?.name()
+    }
+
+    /// Whether its requests are calls of the rate-limit service.
+    pub fn is_for_service(&self) -> bool {
+        self.listener.as_ref().is_some_and(|terms| terms.purpose() == ListenerPurpose::Calls)
+    }
+
+    /// The watch over a request that begins now.
+    #[inline]
+    pub fn open_request_watch(&self, thread: &WorkerThread) -> Rc<RequestWatch> {
+        if !self.watch.is_multiplexed() {
+            return self.http1_watch.clone();
+        }
+        let watch = thread.watches.watch_request(&self.watch);
+        *self.stream_watch.borrow_mut() = Some(watch.clone());
+        watch
+    }
+
+    /// The watch over the stream that has just begun.
+    pub fn take_stream_watch(&self) -> Option<Rc<RequestWatch>> {
+        self.stream_watch.borrow_mut().take()
+    }
+
+    /// Whether the request in flight takes so long that its client may have left.
+    #[inline]
+    pub fn is_request_slow(&self) -> bool {
+        self.http1_watch.is_slow()
+    }
+
+    /// The key of limits by the peer's address.
+    #[inline]
+    pub fn peer_key(&self, worker: &Worker) -> Option<CounterKey> {
+        let gateway = &worker.gateway;
+        match self.peer_key.get() {
+            Some((generation, key)) if generation == gateway.generation => Some(key),
+            _ => {
+                let key = gateway.keys.hash_ip(gateway.clients.mask_address(self.peer?));
+                self.peer_key.set(Some((gateway.generation, key)));
+                Some(key)
+            }
+        }
+    }
+
+    /// The canonical host of a request.
+    ///
+    /// # Errors
+    /// As [`location::request_host`].
+    pub fn canonical_host<'r>(
+        &self,
+        version: Version,
+        headers: &'r HeaderMap,
+        authority: Option<&'r Authority>,
+    ) -> Result<Cow<'r, str>, HostError> {
+        // Nearly every client sends Host first. In a head without repeated fields it is the only one.
+        let has_no_repeats = headers.len() == headers.keys_len();
+        if let (None, true, Some((&HOST, line))) = (authority, has_no_repeats, headers.iter().next())
+            && let Some(host) = self.host_cache.borrow().find_canonical(line)
+        {
+            return Ok(Cow::Borrowed(host));
+        }
+        let host = location::request_host(version, headers, authority)?;
+        // A host that comes from an authority is not cached: the Host line alone would not yield it.
+        if let (Cow::Borrowed(canonical), None, Some(line)) = (&host, authority, headers.get(HOST)) {
+            self.host_cache.borrow_mut().remember_host(line.as_bytes(), canonical);
+        }
+        Ok(host)
+    }
+
+    /// Resolves when the client hung up; never for a connection without a socket.
+    pub async fn wait_for_hangup(&self) {
+        match &self.socket {
+            Some(socket) => socket.wait_for_hangup().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether the kernel holds bytes of the client that are not read yet.
+    pub fn has_unread(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.has_unread())
+    }
+
+    /// Resets the connection when it is closed, so that a client does not take a cut response for a whole one.
+    pub fn reset_on_close(&self) {
+        if let Some(socket) = &self.socket {
+            socket.reset_on_close();
+        }
+    }
+
+    /// Counts a stream that was cancelled before its response. Each costs the work of a request, so a client that
+    /// cancels most of its streams gets a GOAWAY, and its connection is aborted if it goes on.
+    pub fn count_cancelled(&self) {
+        let cancelled = self.cancelled.get() + 1;
+        self.cancelled.set(cancelled);
+        if cancelled < CANCELLED_MAX || cancelled < self.requests.get() / 2 {
+            return;
+        }
+        if cancelled >= 2 * CANCELLED_MAX {
+            self.watch.abort_now();
+        } else {
+            self.watch.close_gracefully();
+        }
+    }
+
+    /// Counts a request; true when it must be the connection's last.
+    pub fn count_request(&self, worker: &Worker) -> bool {
+        let served = self.requests.get() + 1;
+        self.requests.set(served);
+        served >= worker.gateway.server.keepalive_requests || worker.ticks.current_tick() >= self.expires_at
+    }
+}
+
+/// The last Host value that begins with its canonical form; most requests of a connection repeat it.
+#[derive(Default)]
+struct HostCache {
+    line: Box<[u8]>,
+    canonical_len: usize,
+}
+
+impl HostCache {
+    #[inline]
+    fn find_canonical<'r>(&self, line: &'r HeaderValue) -> Option<&'r str> {
+        if self.canonical_len == 0 || *line.as_bytes() != *self.line {
+            return None;
+        }
+        line.to_str().ok()?.get(..self.canonical_len)
+    }
+
+    fn remember_host(&mut self, line: &[u8], canonical: &str) {
+        if line.starts_with(canonical.as_bytes()) {
+            *self = HostCache { line: line.into(), canonical_len: canonical.len() };
+        }
+    }
+}

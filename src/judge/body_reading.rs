@@ -1,0 +1,183 @@
+//! Reads the beginning of a request's body, where a limit, the account or the tier is made of values in it.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
+use http::{HeaderMap, HeaderValue};
+use http_body::Body;
+use tokio::time::{Sleep, sleep};
+
+use super::demand;
+use super::facts::{BodyView, RequestFacts, RequestHead};
+use crate::admission::chain::{Charge, WaitingRequest};
+use crate::gateway::Gateway;
+use crate::judge::inbound::InboundRequest;
+use crate::judge::request_state::RequestState;
+use crate::net::deadline::GatewayDeadline;
+use crate::reject::Fault;
+use crate::request::access::AccessDecision;
+use crate::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
+use sluicegate_model::BodyUse;
+
+/// The charset of a body; the later, the less is known of its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Charset {
+    Utf8,
+    /// As UTF-8 for characters of ASCII.
+    HoldsAscii,
+    /// The bytes of JSON may mean another document, as in UTF-7, which parsers of bodies accept.
+    Other,
+}
+
+/// The use for which the body must be read before the request is judged further; `None` = judging goes on.
+///
+/// # Errors
+/// The body is longer than what may be read of it, or encoded although the caller is identified by it.
+pub fn awaits_body(
+    gateway: &Gateway,
+    plan: &BodyPlan,
+    facts: &mut RequestFacts<'_>,
+) -> Result<Option<BodyUse>, Fault> {
+    let is_bypassed = facts.access == Some(AccessDecision::Bypassed);
+    let must_fit = if is_bypassed { plan.identifies_caller() } else { plan.must_fit() };
+    let body_use = if must_fit { BodyUse::Required } else { find_use(gateway, facts, is_bypassed) };
+    if body_use == BodyUse::Unused || facts.body.exact() == Some(0) {
+        return Ok(None);
+    }
+    let charset = || find_charset(facts.head.headers);
+    let known = match facts.body_view {
+        BodyView::Absent => return Ok(None),
+        BodyView::Read(values) if values.is_ascii || charset() == Charset::Utf8 => values,
+        BodyView::Read(_) => &NOT_JSON,
+        BodyView::Unread if is_compressed(facts.head.headers) || charset() == Charset::Other => &ENCODED,
+        BodyView::Unread if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) => {
+            return Err(Fault::BodyTooLarge);
+        }
+        BodyView::Unread if facts.body.lower() > plan.peek_bytes() => &TOO_LONG,
+        // A call of gRPC may wait for an answer before it goes on.
+        BodyView::Unread if facts.is_grpc() && body_use < BodyUse::Required => &NOT_JSON,
+        BodyView::Unread => return Ok(Some(body_use)),
+    };
+    facts.body_view = BodyView::Read(known);
+    if must_fit { demand::check_form(known).map(|()| None) } else { Ok(None) }
+}
+
+/// The use of the body for the limits of the request.
+fn find_use(gateway: &Gateway, facts: &RequestFacts<'_>, is_bypassed: bool) -> BodyUse {
+    let RequestHead { method, client, .. } = &facts.head;
+    let limits = gateway.chain_for(facts.route()).chain.limits().iter().filter(|_| !is_bypassed);
+    let applying = limits.filter(|limit| demand::check_exemption(limit, method, client).is_ok());
+    applying.map(|limit| limit.config.body_use()).max().unwrap_or(BodyUse::Unused)
+}
+
+fn is_compressed(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// The strictest of the charsets that `Content-Type` names, wherever in it, because servers look there as well.
+fn find_charset(headers: &HeaderMap) -> Charset {
+    let lines = headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes);
+    let texts = lines.map(|line| String::from_utf8_lossy(line).to_ascii_lowercase());
+    let named = texts.filter_map(|text| text.split("charset").skip(1).map(read_charset).max());
+    named.max().unwrap_or(Charset::Utf8)
+}
+
+/// The charset by the text after a `charset`, which is no parameter without a `=`.
+fn read_charset(rest: &str) -> Charset {
+    let is_mark = |mark: char| mark.is_ascii_whitespace() || mark == '"' || mark == '\'';
+    let rest = rest.trim_start_matches(is_mark);
+    let Some(value) = rest.strip_prefix('=') else {
+        // One that is encoded or continued (RFC 2231).
+        return if rest.starts_with('*') { Charset::Other } else { Charset::Utf8 };
+    };
+    let name = value.trim_start_matches(is_mark);
+    match name.split(|end| is_mark(end) || end == ';' || end == ',').next().unwrap_or_default() {
+        "utf-8" | "utf8" => Charset::Utf8,
+        "ascii" | "us-ascii" | "latin1" | "cp1252" => Charset::HoldsAscii,
+        name if name.starts_with("iso-8859-") || name.starts_with("windows-125") => Charset::HoldsAscii,
+        _ => Charset::Other,
+    }
+}
+
+/// Reads the beginning of the body, and finds the values of the plan in it. The request counts as a waiting one
+/// meanwhile. If the client hangs up, its connection ends this future.
+///
+/// # Errors
+/// The client sends no whole body in time, other bodies leave no room for it, or too many requests are waiting; for a
+/// dry run the body then counts as too long.
+pub async fn read_values(
+    state: &RequestState,
+    inbound: &mut InboundRequest,
+    plan: &Arc<BodyPlan>,
+    body_use: BodyUse,
+) -> Result<BodyValues, Fault> {
+    let max = state.worker.gateway.server.max_body.unwrap_or(u64::MAX);
+    let is_dry_run = body_use == BodyUse::DryRun;
+    match read_in_time(state, inbound, plan.peek_bytes(), max, is_dry_run).await {
+        Err(Fault::TooManyWaiting) if is_dry_run => {}
+        read => read?,
+    }
+    let (bytes, is_whole) = inbound.request.body().peeked_bytes().unwrap_or((b"", false));
+    // A body that did not come over a connection is at hand, however long it is.
+    Ok(BodyValues::read(plan, bytes, is_whole && bytes.len() as u64 <= plan.peek_bytes()))
+}
+
+/// Reads the body of a call of the rate-limit service, of at most `max` bytes. The call counts as a waiting request
+/// meanwhile.
+///
+/// # Errors
+/// As [`read_values`], or the body is longer.
+pub async fn read_call_body(
+    state: &RequestState,
+    inbound: &mut InboundRequest,
+    max: u64,
+) -> Result<Bytes, Fault> {
+    read_in_time(state, inbound, max, max, false).await?;
+    let (bytes, _) = inbound.request.body().peeked_bytes().unwrap_or((b"", true));
+    Ok(Bytes::copy_from_slice(bytes))
+}
+
+/// Reads until the body ends, is longer than `peek_bytes`, or the location's timeout passes, which the sweep of
+/// deadlines tells this task; a dry run also until there is no room. A wait for room takes at most as long as one
+/// for the client.
+async fn read_in_time(
+    state: &RequestState,
+    inbound: &mut InboundRequest,
+    peek_bytes: u64,
+    max: u64,
+    is_dry_run: bool,
+) -> Result<(), Fault> {
+    let gateway = &state.worker.gateway;
+    let held_bytes = || inbound.waiting_bytes();
+    let waiter = WaitingRequest::new(&gateway.waiting, &held_bytes);
+    let place = waiter.take_place::<Charge>().ok_or(Fault::TooManyWaiting)?;
+    // Reading answers the client that waits for a 100 Continue, so that the upstream need not.
+    inbound.request.headers_mut().remove(EXPECT);
+    let body = inbound.request.body_mut();
+    let bound = body.size_hint().upper().unwrap_or(u64::MAX).min(peek_bytes);
+    let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.client.ip));
+    let room = gateway.body_memory.begin_reading(client, place.weight(), bound);
+    let mut room = room.ok_or(Fault::TooManyWaiting)?;
+    room.never_waits = is_dry_run;
+    let mut reading = pin!(body.peek_beginning(&state.watch, &room, peek_bytes, max));
+    let mut patience: Option<Pin<Box<Sleep>>> = None;
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(read) = reading.as_mut().poll(cx) {
+            return Poll::Ready(read.map_err(Fault::from));
+        }
+        let is_late = state.watch.fired_deadline() == Some(GatewayDeadline::Request);
+        if !room.is_waiting() {
+            patience = None;
+            return if is_late { Poll::Ready(Err(Fault::LocationTimeout)) } else { Poll::Pending };
+        }
+        let patience = patience.get_or_insert_with(|| Box::pin(sleep(gateway.server.timeouts.body)));
+        let is_over = is_late || patience.as_mut().poll(cx).is_ready();
+        if is_over { Poll::Ready(Err(Fault::NoBodyRoom)) } else { Poll::Pending }
+    })
+    .await
+}

@@ -1,0 +1,242 @@
+//! The facts of a request that its head tells, gathered once while it is judged.
+
+use std::borrow::Cow;
+
+use http::header::HeaderMap;
+use http::uri::{Authority, PathAndQuery};
+use http::{Method, Uri, Version};
+use http_body::SizeHint;
+
+use crate::admission::ban::StrikeTarget;
+use crate::judge::inbound;
+use crate::judge::inbound::InboundRequest;
+use crate::judge::rejection_response::RequestTexts;
+use crate::judge::request_state::RequestState;
+use crate::reject::{Fault, Rejection};
+use crate::request::access::AccessDecision;
+use crate::request::account::Tier;
+use crate::request::client::Client;
+use crate::request::cors::CorsAnswer;
+use crate::request::headers::forwarded;
+use crate::request::headers::grpc;
+use crate::request::headers::summary::HeaderSummary;
+use crate::request::location::{Arrival, LocationLookup};
+use crate::request::source::{BodyValues, SourceInput, Token};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::bandwidth::BandwidthShare;
+use sluicegate_limit::pushback::StopCheck;
+use sluicegate_model::{LocationId, Scheme, TierRules};
+
+/// The head of a request, and the client that sent it.
+#[derive(Clone, Copy)]
+pub struct RequestHead<'r> {
+    pub method: &'r Method,
+    /// Without its authority.
+    pub uri: &'r Uri,
+    pub version: Version,
+    pub headers: &'r HeaderMap,
+    /// The authority of an absolute target or of HTTP/2.
+    pub authority: Option<&'r Authority>,
+    pub client: Client,
+    /// The scheme of the connection.
+    pub scheme: Scheme,
+    /// The name of the listener; needed only if a location selects listeners.
+    pub listener: Option<&'r str>,
+    pub received: Now,
+    /// It was a CONNECT for a WebSocket.
+    pub is_websocket_connect: bool,
+}
+
+/// What judging knows of a request's body.
+#[derive(Clone, Copy)]
+pub enum BodyView<'r> {
+    /// It can be read, if something asks for its values.
+    Unread,
+    /// There is nothing to read.
+    Absent,
+    Read(&'r BodyValues),
+}
+
+/// All that is known of a request from its head. What judging has not reached yet is empty.
+pub struct RequestFacts<'r> {
+    pub head: RequestHead<'r>,
+    /// The announced bytes of its body.
+    pub body: SizeHint,
+    /// `Absent` unless the judging of requests sets it.
+    pub body_view: BodyView<'r>,
+    /// The source of claims, if tokens are verified.
+    pub token: Option<&'r Token<'r>>,
+    pub summary: HeaderSummary,
+    /// The scheme of the connection, or the one that a trusted proxy tells.
+    pub scheme: Scheme,
+    /// Canonical.
+    pub host: Cow<'r, str>,
+    /// Normalised.
+    pub path: Cow<'r, [u8]>,
+    pub location: LocationLookup,
+    /// `None` in a location without `cors`.
+    pub cors: Option<CorsAnswer>,
+    /// `None` without access rules.
+    pub access: Option<AccessDecision>,
+    /// The token may have been read.
+    pub is_token_read: bool,
+    pub is_account_read: bool,
+    pub account: Option<Cow<'r, [u8]>>,
+    /// `None` also where no tiers are configured.
+    pub tier: Option<Tier>,
+    /// The client that a strike counts against; `None` = no strikes are counted.
+    pub strike_target: Option<StrikeTarget>,
+    /// The target to send, if it differs from the one that was judged.
+    pub target: Option<PathAndQuery>,
+    /// Paces the response body; `None` = unlimited.
+    pub bandwidth: Option<Box<BandwidthShare>>,
+    /// `None` if its upstream is not obeyed.
+    pub stop: Option<Box<StopCheck>>,
+}
+
+impl<'r> RequestHead<'r> {
+    #[inline]
+    pub fn of_inbound(
+        inbound: &'r InboundRequest,
+        client: Client,
+        scheme: Scheme,
+        listener: Option<&'r str>,
+        received: Now,
+    ) -> RequestHead<'r> {
+        let InboundRequest { request, authority, is_websocket_connect, .. } = inbound;
+        RequestHead {
+            method: request.method(),
+            uri: request.uri(),
+            version: request.version(),
+            headers: request.headers(),
+            authority: authority.as_ref(),
+            client,
+            scheme,
+            listener,
+            received,
+            is_websocket_connect: *is_websocket_connect,
+        }
+    }
+}
+
+impl<'r> RequestFacts<'r> {
+    /// `body` is the announced size of the body, and nothing is read of it yet.
+    #[inline]
+    pub fn new(head: RequestHead<'r>, body: SizeHint, token: Option<&'r Token<'r>>) -> RequestFacts<'r> {
+        let summary = HeaderSummary::scan_request(head.headers);
+        RequestFacts {
+            head,
+            body,
+            body_view: BodyView::Absent,
+            token,
+            summary,
+            scheme: forwarded::find_scheme(head.headers, summary, head.client.trusted_peer, head.scheme),
+            host: Cow::Borrowed(""),
+            path: Cow::Borrowed(b""),
+            location: LocationLookup::NotFound,
+            cors: None,
+            access: None,
+            is_token_read: false,
+            is_account_read: false,
+            account: None,
+            tier: None,
+            strike_target: None,
+            target: None,
+            bandwidth: None,
+            stop: None,
+        }
+    }
+
+    /// How the request came in, beside its host and path.
+    #[inline]
+    pub fn arrival(&self) -> Arrival<'r> {
+        Arrival { method: self.head.method, scheme: self.scheme, listener: self.head.listener }
+    }
+
+    /// What was found in the body.
+    #[inline]
+    pub fn body_values(&self) -> Option<&'r BodyValues> {
+        match self.body_view {
+            BodyView::Read(values) => Some(values),
+            BodyView::Unread | BodyView::Absent => None,
+        }
+    }
+
+    /// The parts of the request that have values.
+    #[inline]
+    pub fn sources(&self) -> SourceInput<'r> {
+        let RequestHead { headers, uri, .. } = self.head;
+        SourceInput { headers, query: uri.query(), token: self.token, body: self.body_values() }
+    }
+
+    /// The location that serves the request; `None` also before it is looked up.
+    #[inline]
+    pub fn route(&self) -> Option<LocationId> {
+        match self.location {
+            LocationLookup::Found(route) => Some(route),
+            _ => None,
+        }
+    }
+
+    /// Whether the location's `cors` answers the request.
+    #[inline]
+    pub fn is_preflight(&self) -> bool {
+        self.cors.as_ref().is_some_and(|cors| cors.is_preflight)
+    }
+
+    /// The location that serves the request.
+    ///
+    /// # Errors
+    /// The rejection of a request that none serves: it is charged, and rejected after its wait.
+    pub fn route_or_rejection(&self) -> Result<LocationId, Rejection> {
+        match &self.location {
+            LocationLookup::Found(route) => Ok(*route),
+            LocationLookup::NotFound => Err(Fault::NoLocation.into()),
+            LocationLookup::MethodNotAllowed { allow } => {
+                Err(Rejection::MethodNotAllowed { allow: allow.clone() })
+            }
+        }
+    }
+
+    /// The name of the caller's tier, or of the default one.
+    #[inline]
+    pub fn tier_name(&self) -> &str {
+        self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
+    }
+
+    /// Only a request with a content type can be a gRPC call.
+    #[inline]
+    pub fn is_grpc(&self) -> bool {
+        self.summary.has_any(HeaderSummary::CONTENT_TYPE) && grpc::is_grpc(self.head.headers)
+    }
+
+    /// The texts that a response may contain.
+    #[inline]
+    pub fn texts(&self) -> RequestTexts<'_> {
+        RequestTexts { host: Cow::Borrowed(&self.host), path: Cow::Borrowed(&self.path), uri: self.head.uri }
+    }
+
+    /// Passes on to the state of the request what outlives its head.
+    #[inline(always)]
+    pub fn record_in(&mut self, state: &mut RequestState) {
+        state.route = self.route();
+        state.scheme = self.scheme;
+        state.is_grpc = self.is_grpc();
+        state.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+        state.tier = self.tier.take();
+        state.strike_target = self.strike_target;
+        state.bandwidth = self.bandwidth.take();
+        state.cors = self.cors.take();
+        state.stop = self.stop.take();
+    }
+
+    /// For how long its upstream stops it, ns; 0 = not at all.
+    pub fn hold_ns(&self) -> u64 {
+        self.stop.as_ref().and_then(|stop| stop.stopped).map_or(0, |stopped| stopped.wait_ns)
+    }
+
+    /// As [`InboundRequest::waiting_bytes`].
+    pub fn waiting_bytes(&self) -> usize {
+        inbound::waiting_bytes(self.head.version, self.head.uri, self.head.headers, self.body)
+    }
+}

@@ -1,0 +1,334 @@
+//! Judges a request by its head: every decision that needs no wait, in one sequence for requests and explanations.
+
+use bytes::Bytes;
+use http::header::{EXPECT, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Version};
+
+use super::body_reading;
+use super::demand::{Caller, ChargeFault};
+use super::facts::{RequestFacts, RequestHead};
+use super::mode::JudgeMode;
+use crate::admission::chain::{
+    ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
+};
+use crate::gateway::{Action, Gateway, LimitChain, Route};
+use crate::reject::{Fault, Rejection, StopRejection};
+use crate::request::access::AccessDecision;
+use crate::request::account;
+use crate::request::account::DuplicateAccount;
+use crate::request::cors;
+use crate::request::headers::hop_by_hop;
+use crate::request::headers::summary::HeaderSummary;
+use crate::request::key::KeyOutcome;
+use crate::request::location;
+use crate::request::location::{Arrival, LocationLookup, RequestTarget, TargetError};
+use crate::upstream::Upstream;
+use sluicegate_limit::Limit;
+use sluicegate_limit::bandwidth::BandwidthShare;
+use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::BodyUse;
+
+/// How far a request is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    Complete,
+    /// Its body must be read for this, and then it is judged again.
+    AwaitsBody(BodyUse),
+}
+
+/// Judges a request by its head, and by its body where a limit asks for that, and collects its facts on the way. The
+/// decisions of the limits are added to `decisions`. `verdict` is set to that of the chain; `None` = no limit applies.
+/// It is passed by reference, because it is large.
+///
+/// # Errors
+/// The rejection, unless a limit is its cause.
+#[inline(always)]
+pub fn judge<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &mut M,
+    decisions: &mut Decisions,
+    verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
+) -> Result<Judgement, Rejection> {
+    check_head(gateway, facts)?;
+    locate_request(gateway, facts, mode)?;
+    facts.access = gateway.access_for(facts.route()).map(|access| access.decide_access(facts.head.client.ip));
+    if facts.access == Some(AccessDecision::Rejected) {
+        return Err(Fault::AccessDenied.into());
+    }
+    // A preflight costs nothing: without its answer the browser would not even send the request that is limited.
+    if facts.is_preflight() {
+        return Ok(Judgement::Complete);
+    }
+    // Checked before tokens are verified: a rejection under overload must cost next to nothing.
+    if !mode.try_count_in_flight(gateway) {
+        return Err(Fault::TooManyInFlight.into());
+    }
+    if let Some(plan) = gateway.body_plan_for(facts.route())
+        && let Some(body_use) = body_reading::awaits_body(gateway, plan, facts)?
+    {
+        return Ok(Judgement::AwaitsBody(body_use));
+    }
+    identify_caller(gateway, facts).map_err(|DuplicateAccount| Fault::RepeatedKey)?;
+    let (ip, now) = (facts.head.client.ip, facts.head.received);
+    // Before `bypass`, which operators overrule.
+    if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
+        return Err(Rejection::Banned { by_operator: true, left_ns });
+    }
+    if facts.access == Some(AccessDecision::Bypassed) {
+        prepare_forward(gateway, facts)?;
+        check_stop(gateway, facts, mode)?;
+        return Ok(Judgement::Complete);
+    }
+    check_ban(gateway, facts, mode)?;
+    // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
+    prepare_forward(gateway, facts)?;
+    // Assigned before the limits: a degraded response is paced as well.
+    assign_bandwidth(gateway, facts, mode)?;
+    check_stop(gateway, facts, mode)?;
+    judge_limits(gateway, facts, mode, decisions, verdict)?;
+    Ok(Judgement::Complete)
+}
+
+/// Rejects framing that hyper accepts although two parsers might read it differently, and a head with too many fields.
+#[inline]
+fn check_head(gateway: &Gateway, facts: &RequestFacts<'_>) -> Result<(), Fault> {
+    let RequestFacts { head, summary, .. } = facts;
+    // The parser of HTTP/1 has the limit of the time when the connection began.
+    if head.headers.len() > gateway.server.max_headers {
+        return Err(Fault::HeadTooLarge);
+    }
+    let tells_length = head.version == Version::HTTP_2 && summary.has_any(HeaderSummary::CONTENT_LENGTH);
+    if summary.has_any(HeaderSummary::TRANSFER_ENCODING) || tells_length {
+        hop_by_hop::check_request_framing(head.headers, head.version).map_err(|_| Fault::BadFraming)?;
+    }
+    if summary.has_any(HeaderSummary::EXPECT) && !head.headers.get_all(EXPECT).iter().all(is_100_continue) {
+        return Err(Fault::BadExpectation);
+    }
+    Ok(())
+}
+
+fn is_100_continue(expectation: &HeaderValue) -> bool {
+    expectation.as_bytes().eq_ignore_ascii_case(b"100-continue")
+}
+
+/// Reads host and path, and finds the location.
+#[inline(always)]
+fn locate_request<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &M,
+) -> Result<(), Fault> {
+    let head = facts.head;
+    let target = location::check_target(head.method, head.uri).map_err(target_fault)?;
+    facts.host = mode.read_host(&head).map_err(|_| Fault::BadHost)?;
+    facts.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
+    if M::ANSWERS_PREFLIGHTS
+        && gateway.answers_preflights
+        && *head.method == Method::OPTIONS
+        && locate_preflight(gateway, facts)
+    {
+        return Ok(());
+    }
+    facts.location = gateway.locations.find_location(&facts.host, &facts.path, &facts.arrival());
+    if let Some(cors) = facts.route().and_then(|route| gateway.routes[route.0].cors.as_ref()) {
+        facts.cors = Some(cors.answer_request(head.headers, false));
+    }
+    Ok(())
+}
+
+/// Finds the location of the request that a preflight asks for; false if its `cors` does not answer preflights.
+#[cold]
+fn locate_preflight(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> bool {
+    let RequestHead { method, headers, .. } = facts.head;
+    let Some(requested) = cors::requested_method(method, headers) else { return false };
+    let arrival = Arrival { method: &requested, ..facts.arrival() };
+    let location = gateway.locations.find_location(&facts.host, &facts.path, &arrival);
+    let LocationLookup::Found(route) = location else { return false };
+    let Some(cors) = &gateway.routes[route.0].cors else { return false };
+    facts.cors = Some(cors.answer_request(headers, true));
+    facts.location = location;
+    true
+}
+
+fn target_fault(error: TargetError) -> Fault {
+    match error {
+        TargetError::Method => Fault::BadMethod,
+        TargetError::MethodCase => Fault::BadHead,
+        _ => Fault::BadTarget,
+    }
+}
+
+/// Finds the account and the tier of the caller.
+#[inline]
+pub(super) fn identify_caller(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'_>,
+) -> Result<(), DuplicateAccount> {
+    let sources = facts.sources();
+    facts.is_token_read = true;
+    facts.account = account::find_account(gateway.account.as_ref(), &sources)?;
+    facts.is_account_read = true;
+    if let Some(tiers) = &gateway.tiers {
+        facts.tier = Some(tiers.find_tier(facts.account.as_deref(), &sources)?);
+    }
+    Ok(())
+}
+
+/// The key of the client's address, if the connection has cached it.
+#[inline]
+fn cached_ip_key<'r, M: JudgeMode<'r>>(facts: &RequestFacts<'r>, mode: &M) -> Option<CounterKey> {
+    if facts.head.client.trusted_peer { None } else { mode.peer_key() }
+}
+
+/// Rejects a banned client, and finds the target of a possible strike.
+#[inline]
+pub(super) fn check_ban<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &M,
+) -> Result<(), Rejection> {
+    let Some(bans) = &gateway.bans else { return Ok(()) };
+    let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
+    let (strike_target, left_ns) = bans.judge(&gateway.keys, &caller.subject, facts.head.received);
+    facts.strike_target = Some(strike_target);
+    match left_ns {
+        Some(left_ns) => Err(Rejection::Banned { by_operator: false, left_ns }),
+        None => Ok(()),
+    }
+}
+
+/// Collects the facts that forwarding needs, and rejects a request that cannot be forwarded.
+#[inline]
+fn prepare_forward(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<(), Fault> {
+    // Check a declared length before anything is charged and before a 100 Continue invites the body.
+    if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) {
+        return Err(Fault::BodyTooLarge);
+    }
+    let Some(route) = facts.route().map(|route| &gateway.routes[route.0]) else { return Ok(()) };
+    // Only an upstream can open a tunnel; a local response cannot.
+    let may_tunnel = matches!(&route.action, Action::Upstream(upstream) if !upstream.is_demo());
+    if facts.head.is_websocket_connect && !may_tunnel {
+        return Err(Fault::BadMethod);
+    }
+    facts.target = strip_target(route, facts)?;
+    Ok(())
+}
+
+/// The target for `strip`: the normalised path without the prefix, encoded again.
+#[inline]
+fn strip_target(route: &Route, facts: &RequestFacts<'_>) -> Result<Option<PathAndQuery>, Fault> {
+    let Some(strip) = &route.strip else { return Ok(None) };
+    let RequestHead { method, uri, .. } = facts.head;
+    if let Ok(RequestTarget::Asterisk) = location::check_target(method, uri) {
+        return Ok(None);
+    }
+    let text =
+        location::strip_location_prefix(&facts.path, strip, uri.query()).map_err(|_| Fault::BadTarget)?;
+    PathAndQuery::from_maybe_shared(Bytes::from(text)).map(Some).map_err(|_| Fault::BadTarget)
+}
+
+/// Assigns the bandwidth bucket of the response body, if the location limits bandwidth.
+#[inline]
+fn assign_bandwidth<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &M,
+) -> Result<(), Fault> {
+    let bandwidth = facts.route().and_then(|route| gateway.routes[route.0].bandwidth.as_ref());
+    let Some((bandwidth, key_spec)) = bandwidth else { return Ok(()) };
+    let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
+    match gateway.keys.hash_key(key_spec, &caller.subject) {
+        KeyOutcome::Key(key) => facts.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
+        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey),
+        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
+    }
+    Ok(())
+}
+
+/// Rejects a request that its upstream stops for longer than its queues may hold it; others may wait there.
+#[inline(always)]
+fn check_stop<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &M,
+) -> Result<(), Rejection> {
+    let Some(route) = facts.route().filter(|_| M::OBEYS_STOPS) else { return Ok(()) };
+    match &gateway.routes[route.0].action {
+        Action::Upstream(upstream) if upstream.obey.is_some() => obey_stop(gateway, facts, mode, upstream),
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn obey_stop<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &mut RequestFacts<'r>,
+    mode: &M,
+    upstream: &Upstream,
+) -> Result<(), Rejection> {
+    let Some(obey) = &upstream.obey else { return Ok(()) };
+    let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
+    let key = match obey.hash_key(&gateway.keys, &caller.subject) {
+        KeyOutcome::Key(key) => key,
+        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey.into()),
+        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
+    };
+    let stopped = obey.gate().find_stop(&key, facts.head.received);
+    facts.stop = Some(Box::new(StopCheck { key, stopped }));
+    // Nothing holds a request that no limit judges.
+    let is_judged = facts.access != Some(AccessDecision::Bypassed);
+    let max_hold_ns = if is_judged { gateway.chain_for(facts.route()).max_hold_ns } else { 0 };
+    match stopped {
+        Some(stopped) if stopped.wait_ns > max_hold_ns => {
+            Err(Rejection::Stopped(StopRejection::new(upstream.id, stopped)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Judges the chain of the location; `None` if it has no limits.
+#[inline]
+pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
+    gateway: &Gateway,
+    facts: &RequestFacts<'r>,
+    mode: &mut M,
+    decisions: &mut Decisions,
+    verdict: &mut Option<ChainVerdict<PendingStore<M::Chain>>>,
+) -> Result<(), Fault> {
+    let limits: &LimitChain = mode.find_chain(gateway, facts.route());
+    if limits.places.is_empty() {
+        return Ok(());
+    }
+    let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
+    let waiting_size = || facts.waiting_bytes();
+    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
+    let waiter = waiter.with_max_wait(mode.max_wait_ns());
+    let takes_slots = mode.takes_slots(facts.route());
+    let mut fault: Option<ChargeFault> = None;
+    let selection = mode.selection();
+    let demand_of = |index: usize, limit: &Limit| {
+        let demand = caller.build_demand(&gateway.keys, limit, &limits.places[index]);
+        let demand = demand.map(|demand| mode.adjust_demand(limit, demand));
+        mode.observe_demand(gateway, facts, &caller, limit, &demand);
+        demand.unwrap_or_else(|charge_fault| {
+            fault = Some(charge_fault);
+            LimitDemand::MissingKey
+        })
+    };
+    let now = facts.head.received;
+    limits.chain.judge_into::<M::Chain>(now, waiter, takes_slots, selection, demand_of, decisions, verdict);
+    // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.
+    match fault {
+        Some(fault) => {
+            // An explanation goes on to show the counters.
+            if M::Chain::CHARGES {
+                *verdict = None;
+            }
+            Err(Fault::from(fault))
+        }
+        None => Ok(()),
+    }
+}

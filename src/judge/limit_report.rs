@@ -1,0 +1,192 @@
+//! Reports the decisions of the limits in the metrics, in the head of the response, and in the access log.
+
+use http::HeaderMap;
+use smallvec::SmallVec;
+
+use crate::admission::chain;
+use crate::admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
+use crate::gateway::{Gateway, LimitChain};
+use crate::judge::judged_chain::chain_of;
+use crate::judge::request_state::RequestState;
+use crate::observe::metrics::DecisionKind;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, LimitOutcome};
+use sluicegate_model::{LimitId, LocationId};
+
+/// Counts the decisions of limits that accepted the request. Rejections are counted where they are final.
+#[inline]
+pub fn count_accepted(state: &RequestState) {
+    count_kinds(state, |kind, _| kind != DecisionKind::Reject);
+}
+
+/// Counts what took effect of a rejected request besides the rejection: those of dry runs, and all decisions of the
+/// shadow of the limit that rejected. The rest was refunded or only peeked at.
+#[inline]
+pub fn count_dry_run_rejections(state: &RequestState, rejected_by: Option<LimitId>) {
+    if state.decisions.iter().any(|judged| judged.dry_run) {
+        count_kinds(state, |kind, limit| {
+            kind.is_dry_rejection() || rejected_by.is_some() && limit.config.shadow_of == rejected_by
+        });
+    }
+}
+
+fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bool) {
+    let limits = state.chain().chain.limits();
+    for judged in chain::strictest_by_limit(&state.decisions) {
+        let limit = &limits[usize::from(judged.limit_index)];
+        let kind = decision_kind(&judged, limit);
+        if counts(kind, limit) {
+            state.worker.gateway.metrics.count_decision(state.worker.id, limit.id, kind);
+            if kind.is_dry_rejection() {
+                state.count_refused(limit.id);
+            }
+        }
+    }
+}
+
+/// Counts the decisions of concurrency limits, whose slots the request holds. Where it waited for them, that is
+/// counted already.
+#[inline]
+pub fn count_slots(state: &mut RequestState) {
+    let has_waited = |judged: &RateDecision| !judged.dry_run && judged.decision.outcome == LimitOutcome::Wait;
+    let slots = state.chain_permit.iter().flat_map(ChainPermit::slot_decisions);
+    let slots = slots.filter(|judged| !has_waited(judged));
+    let slots: SmallVec<[RateDecision; 4]> = slots.collect();
+    let gateway = &state.worker.gateway;
+    for judged in slots {
+        let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
+        let kind = decision_kind(&judged, limit);
+        gateway.metrics.count_decision(state.worker.id, limit.id, kind);
+        if kind.is_dry_rejection() {
+            state.count_refused(limit.id);
+        }
+        if judged.dry_run {
+            state.decisions.push(judged);
+        }
+    }
+}
+
+/// Records the waits of a request that has left its queues at `now`, each with the limit that made it wait. The limit
+/// of the longest one is the request's.
+pub fn record_stays(state: &mut RequestState, stays: &[QueueStay], now: Now) {
+    state.wait_ns = now.ns_since(state.judged);
+    count_slot_waits(state, stays);
+    let limits = state.chain().chain.limits();
+    let mut longest = None;
+    for (index, stay) in stays.iter().enumerate() {
+        let limit = limits[usize::from(stay.limit_index)].id;
+        let since = if index == 0 { state.judged } else { stay.since };
+        let left = stays.get(index + 1).map_or(now, |next| next.since);
+        let wait_ns = left.ns_since(since);
+        state.worker.gateway.metrics.observe_wait(state.worker.id, limit, wait_ns);
+        longest = longest.max(Some((wait_ns, limit)));
+    }
+    state.limit = longest.map(|(_, limit)| limit).or(state.limit);
+}
+
+/// Counts the waits for slots; those by rates are counted when they begin.
+pub fn count_slot_waits(state: &RequestState, stays: &[QueueStay]) {
+    let limits = state.chain().chain.limits();
+    for stay in stays.iter().filter(|stay| stay.for_slots) {
+        let limit = limits[usize::from(stay.limit_index)].id;
+        state.worker.gateway.metrics.count_decision(state.worker.id, limit, DecisionKind::Wait);
+    }
+}
+
+/// Changes the limit's decision to a rejection that came after the judgement, for the fields of the response.
+pub fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
+    let Some(limit) = &rejection.limit else { return };
+    let RequestState { worker, call_chain, route, .. } = state;
+    let limits = chain_of(worker, call_chain.as_ref(), *route).chain.limits();
+    let retry_ns = rejection.retry_after_ns.unwrap_or_default();
+    for judged in &mut state.decisions {
+        // Compare indices: a local share that judges instead of the store is another object than the limit.
+        if limits[usize::from(judged.limit_index)].id == limit.id
+            && usize::from(judged.rate) == rejection.rate
+        {
+            let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
+            let outcome = LimitOutcome::Reject;
+            judged.decision = Decision { outcome, remaining: 0, reset_ns, retry_after_ns, ..judged.decision };
+        }
+    }
+}
+
+/// The metric that a decision is counted under.
+#[inline]
+fn decision_kind(judged: &RateDecision, limit: &Limit) -> DecisionKind {
+    let either = |dry_run, unenforced| if limit.config.dry_run { dry_run } else { unenforced };
+    match (judged.decision.outcome, judged.dry_run) {
+        (LimitOutcome::Admit, _) => DecisionKind::Admit,
+        (LimitOutcome::Wait, false) => DecisionKind::Wait,
+        (LimitOutcome::Reject, false) => DecisionKind::Reject,
+        (LimitOutcome::Wait, true) => either(DecisionKind::DryRunWait, DecisionKind::UnenforcedWait),
+        (LimitOutcome::Reject, true) => either(DecisionKind::DryRunReject, DecisionKind::UnenforcedReject),
+    }
+}
+
+/// Writes the `RateLimit` fields of enforced limits and the field of dry runs into the head of a response.
+#[inline]
+pub fn write_decisions(
+    gateway: &Gateway,
+    route: Option<LocationId>,
+    decisions: &[RateDecision],
+    headers: &mut HeaderMap,
+) {
+    write_judged(gateway, route, gateway.chain_for(route), decisions, headers);
+}
+
+/// As [`write_decisions`], of a chain that is perhaps not that of the route.
+#[inline]
+pub fn write_judged(
+    gateway: &Gateway,
+    route: Option<LocationId>,
+    chain: &LimitChain,
+    decisions: &[RateDecision],
+    headers: &mut HeaderMap,
+) {
+    if decisions.is_empty() {
+        return;
+    }
+    let limits = chain.chain.limits();
+    let enforced = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
+        (limits[usize::from(judged.limit_index)].id, usize::from(judged.rate), judged.decision)
+    });
+    gateway.rejecters.for_location(route).write_fields(enforced, headers);
+    write_dry_runs(gateway, route, chain, decisions, headers);
+}
+
+/// Writes only the field of dry runs.
+#[inline]
+pub fn write_dry_runs(
+    gateway: &Gateway,
+    route: Option<LocationId>,
+    chain: &LimitChain,
+    decisions: &[RateDecision],
+    headers: &mut HeaderMap,
+) {
+    let rejecter = gateway.rejecters.for_location(route);
+    if rejecter.has_dry_runs() {
+        rejecter.write_dry_runs(dry_run_decisions(chain, decisions), headers);
+    }
+}
+
+/// The decision of each dry-run limit of a chain, with the index of the limit.
+fn dry_run_decisions<'a>(
+    chain: &'a LimitChain,
+    decisions: &'a [RateDecision],
+) -> impl Iterator<Item = (LimitId, Decision)> + 'a {
+    let limits = chain.chain.limits();
+    let dry_runs = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
+    dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].id, judged.decision))
+}
+
+/// Stores the decisions of dry-run limits for the access log.
+#[inline]
+pub fn log_dry_runs(state: &mut RequestState) {
+    let RequestState { worker, route, call_chain, decisions, limit, log_fields, .. } = state;
+    let rejecter = worker.gateway.rejecters.for_location(*route);
+    if let Some(fields) = log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
+        let chain = chain_of(worker, call_chain.as_ref(), *route);
+        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(chain, decisions), *limit);
+    }
+}

@@ -1,0 +1,132 @@
+//! The two modes of judging: a request is charged, an explanation only looks.
+
+use std::borrow::Cow;
+
+use super::demand::{Caller, ChargeFault};
+use super::facts::{RequestFacts, RequestHead};
+use crate::admission::chain;
+use crate::admission::chain::{ChainMode, LimitDemand};
+use crate::gateway::in_flight::RequestInFlight;
+use crate::gateway::worker::{ClientConnection, Worker};
+use crate::gateway::{Gateway, LimitChain};
+use crate::request::location;
+use crate::request::location::HostError;
+use sluicegate_limit::Limit;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::LocationId;
+
+/// All that differs between a request and its explanation.
+pub trait JudgeMode<'r> {
+    /// Whether the chain is charged.
+    type Chain: ChainMode;
+    /// Whether a stop of the location's upstream holds or rejects it.
+    const OBEYS_STOPS: bool = true;
+    /// Whether `cors` of its location answers a preflight; otherwise it is judged as any request.
+    const ANSWERS_PREFLIGHTS: bool = true;
+
+    /// The canonical host of the request.
+    ///
+    /// # Errors
+    /// As [`location::request_host`].
+    fn read_host(&self, head: &RequestHead<'r>) -> Result<Cow<'r, str>, HostError> {
+        location::request_host(head.version, head.headers, head.authority)
+    }
+
+    /// The key of limits by the peer's address, if it is cached.
+    fn peer_key(&self) -> Option<CounterKey> {
+        None
+    }
+
+    /// Counts the request as in flight; false above the configured maximum.
+    fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool;
+
+    /// The limits that judge it.
+    #[inline]
+    fn find_chain<'g>(&self, gateway: &'g Gateway, route: Option<LocationId>) -> &'g LimitChain {
+        gateway.chain_for(route)
+    }
+
+    /// Whether it takes slots of concurrency limits: a request that no location serves takes none.
+    #[inline]
+    fn takes_slots(&self, route: Option<LocationId>) -> bool {
+        route.is_some()
+    }
+
+    /// The indices of the limits of the chain that judge it, in chain order; `None` = all of them.
+    #[inline]
+    fn selection(&self) -> Option<&'r [u16]> {
+        None
+    }
+
+    /// The demand on a limit that judges it.
+    #[inline]
+    fn adjust_demand(&self, _limit: &Limit, demand: LimitDemand) -> LimitDemand {
+        demand
+    }
+
+    /// The longest wait that it accepts, ns.
+    #[inline]
+    fn max_wait_ns(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Takes note of the demand on one limit of the chain.
+    fn observe_demand(
+        &mut self,
+        _gateway: &Gateway,
+        _facts: &RequestFacts<'r>,
+        _caller: &Caller<'_>,
+        _limit: &Limit,
+        _demand: &Result<LimitDemand, ChargeFault>,
+    ) {
+    }
+}
+
+/// Charges the limits for a request.
+pub struct ChargeRequest<'s> {
+    pub worker: &'s Worker,
+    pub connection: &'s ClientConnection,
+    pub in_flight: &'s mut Option<RequestInFlight>,
+}
+
+impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
+    type Chain = chain::Charge;
+
+    #[inline]
+    fn read_host(&self, head: &RequestHead<'r>) -> Result<Cow<'r, str>, HostError> {
+        self.connection.canonical_host(head.version, head.headers, head.authority)
+    }
+
+    #[inline]
+    fn peer_key(&self) -> Option<CounterKey> {
+        self.connection.peer_key(self.worker)
+    }
+
+    #[inline]
+    fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool {
+        let Some(max) = gateway.server.max_in_flight else { return true };
+        // It is judged again once its body is read.
+        if self.in_flight.is_some() {
+            return true;
+        }
+        *self.in_flight = RequestInFlight::try_count(&gateway.in_flight, max);
+        self.in_flight.is_some()
+    }
+
+    #[inline]
+    fn observe_demand(
+        &mut self,
+        gateway: &Gateway,
+        facts: &RequestFacts<'r>,
+        caller: &Caller<'_>,
+        limit: &Limit,
+        demand: &Result<LimitDemand, ChargeFault>,
+    ) {
+        if let Ok(demand) = demand {
+            self.worker.heavy_keys.count_asked(limit.id, demand, &caller.subject, facts.head.received);
+        }
+        if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
+            gateway.metrics.count_invalid_cost(self.worker.id, limit.id);
+        }
+    }
+}

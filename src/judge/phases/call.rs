@@ -1,0 +1,107 @@
+//! The first phase of a call of the rate-limit service. The phases after it are those of requests.
+
+use std::time::Duration;
+
+use http_body::SizeHint;
+
+use super::{Admitted, Judged, Received, Rejected};
+use crate::admission::chain::ChainVerdict;
+use crate::judge::call;
+use crate::judge::call::{CallTerms, ChargeCall};
+use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
+use crate::judge::mode::ChargeRequest;
+use crate::judge::rejected;
+use crate::judge::request_state::RequestState;
+use crate::net::deadline::ticks_for;
+use crate::reject::Rejection;
+use sluicegate_model::LocationId;
+
+impl Received {
+    /// Judges a call, whose described request this is.
+    pub fn judge_call(self, terms: &CallTerms) -> Judged {
+        let Received { inbound, mut state } = self;
+        let worker = state.worker.clone();
+        let headers = inbound.request.headers();
+        let token = match terms.limits {
+            Some(_) => worker.state_claims(headers, &terms.stated.claims),
+            None => worker.read_token(headers, state.judged),
+        };
+        let places = terms.limits.as_ref().map(|limits| worker.gateway.calls.places_of(limits));
+        let head = RequestHead::of_inbound(&inbound, state.client, terms.scheme, None, state.judged);
+        let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), token.as_ref());
+        facts.body_view = terms.stated.body.as_ref().map_or(BodyView::Absent, BodyView::Read);
+        let mut verdict = None;
+        worker.heavy_keys.begin_request();
+        let judged = {
+            let RequestState { connection, in_flight, decisions, .. } = &mut *state;
+            let request = ChargeRequest { worker: &worker, connection, in_flight };
+            let mut mode = ChargeCall { request, terms, places: places.as_deref() };
+            call::judge_call(&worker.gateway, &mut facts, &mut mode, decisions, &mut verdict)
+        };
+        facts.record_in(&mut state);
+        let named = terms.limits.as_ref().map(|_| worker.gateway.call_route());
+        let route = named.map_or_else(|| facts.route_or_rejection(), Ok);
+        state.route = route.as_ref().ok().copied();
+        // No body is sent, and no upstream is asked.
+        (state.bandwidth, state.cors) = (None, None);
+        // A rejection in the form of gRPC has the status 200, which callers take for an admission.
+        state.is_grpc = false;
+        match terms.max_wait_ns {
+            0 => {}
+            u64::MAX => state.start_timeout(),
+            most => state.watch.set_request_deadline(ticks_for(Duration::from_nanos(most))),
+        }
+        let rejection = match (judged, &verdict) {
+            (Err(rejection), _) => rejection,
+            (Ok(()), Some(ChainVerdict::Reject(rejection))) => rejected::translate_counted(&state, rejection),
+            (Ok(()), _) => {
+                let received = Received { inbound, state };
+                return received.follow_call(verdict, route, terms.max_wait_ns);
+            }
+        };
+        let conclusion = rejected::conclude_rejection(&mut state, &facts.texts(), &rejection);
+        Received { inbound, state }.apply_conclusion(conclusion)
+    }
+
+    fn follow_call(
+        self,
+        verdict: Option<ChainVerdict>,
+        route: Result<LocationId, Rejection>,
+        max_wait_ns: u64,
+    ) -> Judged {
+        let Some(verdict) = verdict else { return self.admit(route) };
+        let mut judged = self.apply_verdict(verdict, route);
+        if let Judged::AskStore(asking) = &mut judged {
+            asking.max_wait_ns = max_wait_ns;
+        }
+        judged
+    }
+}
+
+impl Judged {
+    /// Runs the phases of a call until it is admitted or rejected. If the caller hangs up, the future never ends.
+    ///
+    /// # Errors
+    /// The rejection, with its response.
+    pub async fn conclude_call(self) -> Result<Admitted, Rejected> {
+        match self {
+            Judged::Admit(admitted) => Ok(admitted),
+            Judged::Reject(rejected) => Err(rejected),
+            // Boxed, because the future of each call is copied and most do not wait.
+            waits => Box::pin(waits.conclude_waits()).await,
+        }
+    }
+
+    async fn conclude_waits(mut self) -> Result<Admitted, Rejected> {
+        loop {
+            self = match self {
+                Judged::Admit(admitted) => return Ok(admitted),
+                Judged::Reject(rejected) => return Err(rejected),
+                Judged::ReadBody(reading) => reading.read_body().await,
+                Judged::AskStore(asking) => asking.ask_store().await,
+                Judged::Wait(waiting) => waiting.wait_for_turn().await,
+                Judged::Hold(held) => held.wait_at_gate().await,
+            };
+        }
+    }
+}

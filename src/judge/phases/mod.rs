@@ -1,0 +1,374 @@
+//! The phases of a request until it is admitted or rejected, as types: received, asking the store, waiting, admitted.
+//!
+//! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
+//! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
+
+mod call;
+mod descriptors;
+mod waiting;
+
+pub use descriptors::{LookedAt, look_at_descriptors};
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+
+use super::body_reading;
+use super::facts::{BodyView, RequestFacts, RequestHead};
+use super::gate;
+use super::gate::HeldPlace;
+use super::head;
+use super::head::Judgement;
+use super::mode::ChargeRequest;
+use super::rejected;
+use super::rejected::Conclusion;
+use crate::admission::chain::{
+    ChainVerdict, Charge, PendingStore, Queued, UndecidedLimit, WaitingPlace, WaitingRequest,
+};
+use crate::gateway::Action;
+use crate::judge::inbound::InboundRequest;
+use crate::judge::limit_report;
+use crate::judge::rejection_response::RequestTexts;
+use crate::judge::request_state::{RequestState, Verdict};
+use crate::reject::{Fault, Rejection};
+use crate::request::body::RequestBody;
+use crate::request::headers::hop_by_hop;
+use crate::request::source::{BodyPlan, BodyValues};
+use sluicegate_base::clock::Now;
+use sluicegate_model::{BodyUse, LocationId};
+
+/// A request with its state, in every phase before it is admitted or rejected.
+pub struct Received {
+    pub inbound: Box<InboundRequest>,
+    pub state: Box<RequestState>,
+}
+
+/// The next phase of a request.
+pub enum Judged {
+    Admit(Admitted),
+    ReadBody(Box<ReadingBody>),
+    AskStore(Box<AskingStore>),
+    Wait(Box<Waiting>),
+    Hold(Box<Held>),
+    Reject(Rejected),
+}
+
+/// A request that was judged and may be forwarded, or answered in place of its rejection by a limit.
+pub struct Admitted {
+    inbound: Box<InboundRequest>,
+    state: Box<RequestState>,
+    route: LocationId,
+}
+
+/// A rejected request with its response.
+pub struct Rejected {
+    pub response: Response<Bytes>,
+    pub inbound: Box<InboundRequest>,
+    pub state: Box<RequestState>,
+}
+
+/// A request that cannot be judged without its body.
+pub struct ReadingBody {
+    received: Received,
+    plan: Arc<BodyPlan>,
+    body_use: BodyUse,
+}
+
+/// A request that the local limits accepted; the store is still to be asked.
+pub struct AskingStore {
+    received: Received,
+    pending: PendingStore<Charge>,
+    route: Result<LocationId, Rejection>,
+    /// The longest wait that it accepts, ns.
+    max_wait_ns: u64,
+}
+
+/// A request in the queues of its limits.
+pub struct Waiting {
+    received: Received,
+    queued: Queued,
+    route: Result<LocationId, Rejection>,
+}
+
+/// A request that its limits admitted, just before its upstream stopped it.
+pub struct Held {
+    received: Received,
+    gate: HeldPlace,
+    /// Counted out when it no longer waits.
+    _place: WaitingPlace,
+    route: LocationId,
+}
+
+// === impl Received ===
+
+impl Received {
+    /// Judges the request by its head.
+    #[inline]
+    pub fn judge(self) -> Judged {
+        self.judge_with(None)
+    }
+
+    /// Judges the request again, by what was found in its body too.
+    #[inline(never)]
+    fn judge_body(self, values: &BodyValues) -> Judged {
+        self.judge_with(Some(values))
+    }
+
+    /// Judges the request by its head and what was found in its body; `None` = it was not read yet. A copy for each of
+    /// both, because the first one must not pay for the second.
+    #[inline(always)]
+    fn judge_with(self, values: Option<&BodyValues>) -> Judged {
+        let Received { mut inbound, mut state } = self;
+        let worker = state.worker.clone();
+        let token = worker.read_token(inbound.request.headers(), state.judged);
+        let selects_listeners = worker.gateway.locations.selects_listeners();
+        let listener = if selects_listeners { state.connection.listener_name() } else { None };
+        let listener = listener.as_ref().map(|name| name.as_str());
+        let scheme = state.connection.scheme;
+        let head = RequestHead::of_inbound(&inbound, state.client, scheme, listener, state.judged);
+        let body = inbound.request.body().size_hint();
+        let mut facts = RequestFacts::new(head, body, token.as_ref());
+        facts.body_view = values.map_or(BodyView::Unread, BodyView::Read);
+        let mut verdict = None;
+        worker.heavy_keys.begin_request();
+        let judged = {
+            let RequestState { connection, in_flight, decisions, .. } = &mut *state;
+            let mut mode = ChargeRequest { worker: &worker, connection, in_flight };
+            head::judge(&worker.gateway, &mut facts, &mut mode, decisions, &mut verdict)
+        };
+        facts.record_in(&mut state);
+        let (summary, target) = (facts.summary, facts.target.take());
+        // The timeout runs while the body is read.
+        let starts_timeout = values.is_none();
+        let rejection = match (judged, &verdict) {
+            (Err(rejection), _) => rejection,
+            (Ok(Judgement::AwaitsBody(body_use)), _) => {
+                return Received { inbound, state }.start_reading(body_use);
+            }
+            (Ok(Judgement::Complete), Some(ChainVerdict::Reject(rejection))) => {
+                // The rates had accepted it, so the timeout runs.
+                if rejection.late && starts_timeout {
+                    state.start_timeout();
+                }
+                rejected::translate_counted(&state, rejection)
+            }
+            (Ok(Judgement::Complete), _) => {
+                let route = facts.route_or_rejection();
+                (inbound.summary, inbound.target) = (summary, target);
+                if starts_timeout {
+                    state.start_timeout();
+                }
+                let mut received = Received { inbound, state };
+                return match verdict {
+                    None => received.admit(route),
+                    // Moved once, because each move of a permit copies it.
+                    Some(ChainVerdict::Admit(permit)) => {
+                        received.state.hold_permit(permit);
+                        received.admit_by_limits(route)
+                    }
+                    Some(verdict) => received.apply_verdict(verdict, route),
+                };
+            }
+        };
+        let conclusion = rejected::conclude_rejection(&mut state, &facts.texts(), &rejection);
+        (inbound.summary, inbound.target) = (summary, target);
+        Received { inbound, state }.apply_conclusion(conclusion)
+    }
+
+    /// The next phase of a request that awaits its body.
+    #[cold]
+    fn start_reading(self, body_use: BodyUse) -> Judged {
+        let state = &self.state;
+        state.start_timeout();
+        match state.worker.gateway.body_plan_for(state.route).cloned() {
+            Some(plan) => Judged::ReadBody(Box::new(ReadingBody { received: self, plan, body_use })),
+            // Cannot fail: without a plan, no request awaits its body.
+            None => unreachable!("a body is read by a plan"),
+        }
+    }
+
+    /// The next phase by the verdict of the chain.
+    #[inline]
+    fn apply_verdict<P: Into<PendingStore<Charge>>>(
+        mut self,
+        verdict: ChainVerdict<P>,
+        route: Result<LocationId, Rejection>,
+    ) -> Judged {
+        match verdict {
+            ChainVerdict::Admit(permit) => {
+                self.state.hold_permit(permit);
+                self.admit_by_limits(route)
+            }
+            ChainVerdict::AskStore(pending) => {
+                self.state.keep_units();
+                let (pending, max_wait_ns) = (pending.into(), u64::MAX);
+                Judged::AskStore(Box::new(AskingStore { received: self, pending, route, max_wait_ns }))
+            }
+            ChainVerdict::Wait(queued) => {
+                limit_report::count_accepted(&self.state);
+                self.state.keep_units();
+                self.state.verdict = Verdict::Wait;
+                self.state.limit = Some(queued.limit().id);
+                Judged::Wait(Box::new(Waiting { received: self, queued, route }))
+            }
+            ChainVerdict::Reject(rejection) => {
+                let rejection = rejected::translate_counted(&self.state, &rejection);
+                self.reject(&rejection)
+            }
+        }
+    }
+
+    /// The limits admit the request at once; their permit is in its state.
+    #[inline]
+    fn admit_by_limits(mut self, route: Result<LocationId, Rejection>) -> Judged {
+        limit_report::count_accepted(&self.state);
+        limit_report::count_slots(&mut self.state);
+        self.admit(route)
+    }
+
+    /// The end of judging: the limits admit the request, and a location serves it or not.
+    #[inline]
+    fn admit(mut self, route: Result<LocationId, Rejection>) -> Judged {
+        match route {
+            Ok(route) if self.state.stop.is_some() => self.pass_gate(route),
+            Ok(route) => Judged::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
+            Err(rejection) => {
+                // The charges stay: probing for locations costs as much as using one.
+                if let Some(permit) = &mut self.state.chain_permit {
+                    permit.keep_charges();
+                }
+                self.reject(&rejection)
+            }
+        }
+    }
+
+    /// Lets the request pass to an upstream that is obeyed, unless that stops it.
+    #[cold]
+    fn pass_gate(self, route: LocationId) -> Judged {
+        let Received { inbound, state } = self;
+        match gate::enter_gate(&state, route) {
+            Ok(None) => Judged::Admit(Admitted { inbound, state, route }),
+            Ok(Some(gate)) => {
+                let gateway = &state.worker.gateway;
+                let waiting_size = || inbound.waiting_bytes();
+                match WaitingRequest::new(&gateway.waiting, &waiting_size).try_wait() {
+                    Some(place) => {
+                        let received = Received { inbound, state };
+                        Judged::Hold(Box::new(Held { received, gate, _place: place, route }))
+                    }
+                    None => Received { inbound, state }.reject(&Fault::TooManyWaiting.into()),
+                }
+            }
+            Err(rejection) => Received { inbound, state }.reject(&rejection),
+        }
+    }
+
+    /// Rejects the request after its head was judged.
+    #[cold]
+    fn reject(mut self, rejection: &Rejection) -> Judged {
+        let conclusion = {
+            let texts = RequestTexts::read_again(&self.inbound);
+            rejected::conclude_rejection(&mut self.state, &texts, rejection)
+        };
+        self.apply_conclusion(conclusion)
+    }
+
+    #[inline]
+    fn apply_conclusion(self, conclusion: Conclusion) -> Judged {
+        let Received { inbound, state } = self;
+        match conclusion {
+            Conclusion::Respond(response) => Judged::Reject(Rejected { response, inbound, state }),
+            Conclusion::Degrade(route) => {
+                let mut received = Received { inbound, state };
+                gate::redirect_to_degraded(&mut received.state);
+                received.admit(Ok(route))
+            }
+        }
+    }
+}
+
+// === impl Admitted ===
+
+impl Admitted {
+    pub fn state(&self) -> &RequestState {
+        &self.state
+    }
+
+    pub fn state_mut(&mut self) -> &mut RequestState {
+        &mut self.state
+    }
+
+    pub fn inbound(&self) -> &InboundRequest {
+        &self.inbound
+    }
+
+    /// Whether an upstream answers the request; otherwise its location does.
+    pub fn targets_upstream(&self) -> bool {
+        if self.state.is_preflight() {
+            return false;
+        }
+        let action = &self.state.worker.gateway.routes[self.route.0].action;
+        self.state.degraded.is_some() || matches!(action, Action::Upstream(_))
+    }
+
+    /// The request, its state and its location.
+    #[inline]
+    pub fn into_parts(self) -> (Box<InboundRequest>, Box<RequestState>, LocationId) {
+        (self.inbound, self.state, self.route)
+    }
+}
+
+// === impl ReadingBody ===
+
+impl ReadingBody {
+    /// Reads the beginning of the body, and judges the request again.
+    pub async fn read_body(self) -> Judged {
+        let ReadingBody { mut received, plan, body_use } = self;
+        let read = body_reading::read_values(&received.state, &mut received.inbound, &plan, body_use).await;
+        received.state.judged = Now::read_clock();
+        match read {
+            Ok(values) => received.judge_body(&values),
+            Err(fault) => {
+                let mut judged = received.reject(&fault.into());
+                if let Judged::Reject(Rejected { response, inbound, .. }) = &mut judged
+                    && matches!(inbound.request.body(), RequestBody::Consumed)
+                {
+                    // The rest of the body would be read as the next request.
+                    hop_by_hop::set_connection_close(response.headers_mut());
+                }
+                judged
+            }
+        }
+    }
+}
+
+// === impl AskingStore ===
+
+impl AskingStore {
+    /// Asks the store about the limits that are counted there.
+    pub async fn ask_store(self) -> Judged {
+        let AskingStore { mut received, pending, route, max_wait_ns } = self;
+        let worker = received.state.worker.clone();
+        let mut undecided = Vec::new();
+        let verdict = match &worker.session {
+            Some(session) => {
+                let waiting_size = || received.inbound.waiting_bytes();
+                let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
+                let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_hold(hold_ns);
+                let waiter = waiter.with_max_wait(max_wait_ns);
+                pending.ask(session, waiter, &mut received.state.decisions, &mut undecided).await
+            }
+            // Cannot fail: a gateway with shared limits has a store, and its workers a session with it.
+            None => unreachable!("shared limits have a session"),
+        };
+        note_fallbacks(&mut received.state, &undecided);
+        received.apply_verdict(verdict, route)
+    }
+}
+
+/// Remembers that a fallback judged in the store's place.
+fn note_fallbacks(state: &mut RequestState, undecided: &[UndecidedLimit]) {
+    state.used_fallback |= undecided.iter().any(|one| one.fallback.is_some());
+}

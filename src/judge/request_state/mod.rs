@@ -1,0 +1,400 @@
+//! The state of one request, from its head to the last byte of its response.
+//!
+//! The state travels inside the response body. Whatever ends the request (the last byte, an error, a client that
+//! leaves, a panic) drops it, and dropping it writes the one access-log line, counts the request, and releases every
+//! slot. There is no release function to forget.
+
+mod charges;
+mod report;
+pub mod strike;
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
+
+use crate::admission::ban::StrikeTarget;
+use crate::admission::chain::{ChainPermit, Decisions};
+use crate::admission::settlement::{ResponseReading, Settlement};
+use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
+use crate::gateway::in_flight::RequestInFlight;
+use crate::gateway::worker::{ClientConnection, Worker};
+use crate::gateway::{LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::judge::inbound::InboundRequest;
+use crate::net::deadline::RequestWatch;
+use crate::observe::metrics::VerdictKind;
+use crate::observe::traces::SpanContext;
+use crate::reject::{Fault, LimitRejection, status};
+use crate::request::account::Tier;
+use crate::request::client::{Client, UNIX_CLIENT};
+use crate::request::cors::CorsAnswer;
+use crate::request::location;
+use crate::request::request_id::RequestId;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::bandwidth::BandwidthShare;
+use sluicegate_limit::pushback::StopCheck;
+use sluicegate_limit::table::CounterKey;
+use sluicegate_model::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
+
+/// Bytes of a request id; a longer one is not accepted even from a trusted proxy.
+const REQUEST_ID_MAX: usize = 128;
+
+/// Everything that is known of one request, and the permits it holds.
+pub struct RequestState {
+    pub worker: Rc<Worker>,
+    pub connection: Rc<ClientConnection>,
+    pub watch: Rc<RequestWatch>,
+    pub started: Now,
+    /// When it was judged: at its start, unless its body was read first.
+    pub judged: Now,
+    /// The index of its location among the routes; `None` before one is found.
+    pub route: Option<LocationId>,
+    /// The limits that judge a call for descriptors; `None` = those of its route.
+    pub call_chain: Option<Arc<LimitChain>>,
+    pub request_id: RequestId,
+    pub client: Client,
+    /// The scheme of the connection, or the one that a trusted proxy tells.
+    pub scheme: Scheme,
+    pub is_grpc: bool,
+    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
+    pub is_websocket_connect: bool,
+    pub account: Option<Box<str>>,
+    /// The client that a strike counts against; `None` = no strikes are counted.
+    pub strike_target: Option<StrikeTarget>,
+    /// `None` before it is found, and where no tiers are configured.
+    pub tier: Option<Tier>,
+    /// The decisions of the chain, in chain order.
+    pub decisions: Decisions,
+    pub chain_permit: Option<ChainPermit>,
+    /// What the limits of the chain need of the response; `None`: none of them charges by it.
+    pub reading: Option<Box<ResponseReading>>,
+    /// What the first limit charged that charges by the response, once that is over.
+    pub settlement: Option<Box<Settlement>>,
+    /// The units that it asked of each limit; `None` before the store is asked or it waits.
+    pub kept_units: Option<Box<[KeptUnits]>>,
+    /// Paces the response body; `None` = unlimited.
+    pub bandwidth: Option<Box<BandwidthShare>>,
+    /// To be written into the head of the response; `None` in a location without `cors`.
+    pub cors: Option<CorsAnswer>,
+    /// What its upstream said about requests of its key; `None` if the upstream is not obeyed.
+    pub stop: Option<Box<StopCheck>>,
+    /// The index of the upstream that responds instead of the location's, because `limit` rejected.
+    pub degraded: Option<UpstreamId>,
+    /// The store did not reply, and its `on_failure` fallback judged instead.
+    pub used_fallback: bool,
+    pub in_flight: Option<RequestInFlight>,
+    /// The index of the last server that was tried.
+    pub server: Option<usize>,
+    /// How many servers were tried, repeated ones counted again.
+    pub tries: u32,
+    /// The time from sending the request to the head of the response, or to the last fault; `None` = neither came.
+    pub upstream_ns: Option<u64>,
+    /// Why the upstream gave no response, or an incomplete one; or that an operator banned the client.
+    pub error: Option<&'static str>,
+    pub status: StatusCode,
+    /// Bytes of the response body that were passed to the connection.
+    pub bytes_sent: u64,
+    /// Bytes received from the client through a tunnel; `None` = no tunnel.
+    pub bytes_received: Option<u64>,
+    /// From its judgement to its turn; 0 = it did not wait.
+    pub wait_ns: u64,
+    pub verdict: Verdict,
+    /// The index of the limit that rejected the request or made it wait.
+    pub limit: Option<LimitId>,
+    pub retry_after_ns: Option<u64>,
+    /// Present only if this request is logged.
+    pub log_fields: Option<Box<LogFields>>,
+    /// Present only if this request is sampled.
+    pub span: Option<Box<RequestSpan>>,
+}
+
+/// The outcome of a request, in the words of the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Admit,
+    /// It had to wait in a queue; admitted after its turn, unless the client left before.
+    Wait,
+    Reject,
+    /// It lacks the key of a limit that rejects such requests.
+    MissingKey,
+    /// Rejected by a limit, and degraded: another response is sent instead.
+    Degrade,
+    Ban,
+    Fault(Fault),
+}
+
+impl Verdict {
+    /// The word of the access log; for a fault, its cause.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Admit => "admit",
+            Verdict::Wait => "wait",
+            Verdict::Reject => "reject",
+            Verdict::MissingKey => "missing_key",
+            Verdict::Degrade => "degrade",
+            Verdict::Ban => "ban",
+            Verdict::Fault(fault) => fault.cause(),
+        }
+    }
+
+    /// The metric that it is counted under.
+    #[inline]
+    fn kind(self) -> VerdictKind {
+        match self {
+            Verdict::Admit => VerdictKind::Admit,
+            Verdict::Wait => VerdictKind::Wait,
+            Verdict::Reject => VerdictKind::Reject,
+            Verdict::MissingKey => VerdictKind::MissingKey,
+            Verdict::Degrade => VerdictKind::Degrade,
+            Verdict::Ban => VerdictKind::Ban,
+            Verdict::Fault(_) => VerdictKind::Fault,
+        }
+    }
+}
+
+/// Facts that only the access log uses.
+pub struct LogFields {
+    /// `None` on a unix socket without a forwarded address.
+    pub ip: Option<IpAddr>,
+    pub method: Method,
+    pub host: Option<HeaderValue>,
+    pub target: Option<PathAndQuery>,
+    pub version: Version,
+    /// The headers `User-Agent` and `Referer`, if the log has fields for them.
+    pub user_agent: Option<HeaderValue>,
+    pub referer: Option<HeaderValue>,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The decisions of dry-run limits, as one text.
+    pub dry_run: Option<String>,
+    /// The door of the rate-limit service that it came through; `None` = it is a request.
+    pub door: Option<&'static str>,
+}
+
+/// Facts that only the span uses.
+pub struct RequestSpan {
+    pub context: SpanContext,
+    pub method: Method,
+    pub host: Option<HeaderValue>,
+    pub target: Option<PathAndQuery>,
+    pub version: Version,
+}
+
+impl RequestState {
+    /// Creates the state of a request from `client`, and starts its watch.
+    pub fn start_request(
+        worker: &Rc<Worker>,
+        connection: &Rc<ClientConnection>,
+        watch: Rc<RequestWatch>,
+        client: Client,
+        started: Now,
+    ) -> Box<RequestState> {
+        watch.begin_request();
+        worker.gateway.request_counts.add(worker.id, REQUESTS_OPENED, 1);
+        // Reserved first, so that the state is written in place and not copied into its box.
+        let place = Box::new_uninit();
+        let state = RequestState {
+            worker: worker.clone(),
+            connection: connection.clone(),
+            watch,
+            started,
+            judged: started,
+            request_id: worker.request_ids.next_id(started),
+            route: None,
+            call_chain: None,
+            client,
+            scheme: connection.scheme,
+            is_grpc: false,
+            is_websocket_connect: false,
+            account: None,
+            strike_target: None,
+            tier: None,
+            decisions: Decisions::new(),
+            chain_permit: None,
+            reading: None,
+            settlement: None,
+            kept_units: None,
+            bandwidth: None,
+            cors: None,
+            stop: None,
+            degraded: None,
+            used_fallback: false,
+            in_flight: None,
+            server: None,
+            tries: 0,
+            upstream_ns: None,
+            error: None,
+            // Logged if the client leaves before the head of its response is ready.
+            status: status::CLIENT_GONE,
+            bytes_sent: 0,
+            bytes_received: None,
+            wait_ns: 0,
+            verdict: Verdict::Admit,
+            limit: None,
+            retry_after_ns: None,
+            log_fields: None,
+            span: None,
+        };
+        Box::write(place, state)
+    }
+
+    /// Copies from the head a trusted proxy's request id, and the fields of the access log.
+    pub fn read_head(&mut self, inbound: &InboundRequest) {
+        let InboundRequest { request, authority, is_websocket_connect, .. } = inbound;
+        self.is_websocket_connect = *is_websocket_connect;
+        let gateway = &self.worker.gateway;
+        let headers = request.headers();
+        if self.client.trusted_peer
+            && let Some(id) = headers.get(&gateway.server.request_id)
+            && (1..=REQUEST_ID_MAX).contains(&id.len())
+            && id.as_bytes().iter().all(is_request_id_byte)
+        {
+            self.request_id = RequestId::Sent(id.clone());
+        }
+        let named_host = || location::named_host(headers, authority.as_ref().or(request.uri().authority()));
+        if let Some(context) = self.worker.tracer.as_ref().and_then(|tracer| tracer.begin_span(headers)) {
+            self.span = Some(Box::new(RequestSpan {
+                context,
+                method: request.method().clone(),
+                host: named_host(),
+                target: request.uri().path_and_query().cloned(),
+                version: request.version(),
+            }));
+        }
+        if !self.worker.log.is_sampled() {
+            return;
+        }
+        let logged = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
+        let named = |field, name: HeaderName| {
+            gateway.config.access_log.fields.contains(&field).then(|| headers.get(name).cloned()).flatten()
+        };
+        self.log_fields = Some(Box::new(LogFields {
+            ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
+            method: request.method().clone(),
+            host: named_host(),
+            target: request.uri().path_and_query().cloned(),
+            version: request.version(),
+            user_agent: named(LogField::UserAgent, header::USER_AGENT),
+            referer: named(LogField::Referer, header::REFERER),
+            headers: gateway.logged_headers.iter().filter_map(logged).collect(),
+            dry_run: None,
+            door: None,
+        }));
+    }
+
+    /// Starts the timeout of the location, which covers its queues and its upstream.
+    #[inline]
+    pub fn start_timeout(&self) {
+        if let Some(timeout) = self.route.and_then(|route| self.worker.gateway.routes[route.0].timeout) {
+            self.watch.set_request_deadline(timeout);
+        }
+    }
+
+    /// Keeps the units that it asked of each limit, before other requests are judged.
+    pub fn keep_units(&mut self) {
+        if self.kept_units.is_none() {
+            self.kept_units = Some(self.worker.heavy_keys.keep_asked());
+        }
+    }
+
+    /// Counts the units that a limit refuses finally, or would refuse without its dry run.
+    pub fn count_refused(&self, limit: LimitId) {
+        self.worker.heavy_keys.count_refused(limit, self.kept_units.as_deref(), self.judged_until(), None);
+    }
+
+    /// As [`RequestState::count_refused`], and adds the refusal to the last ones.
+    pub fn record_refusal(&mut self, rejection: &LimitRejection, status: Option<StatusCode>) {
+        let now = self.judged_until();
+        let facts = RefusalFacts {
+            unix_ms: self.worker.wall_clock.unix_ms(now),
+            ip: self.client.ip,
+            location: self.worker.gateway.location_name(self.route),
+            status,
+            retry_after_ns: rejection.exact_retry_ns(),
+            cause: rejection.cause,
+        };
+        self.worker.heavy_keys.count_refused(rejection.limit, self.kept_units.as_deref(), now, Some(&facts));
+        // Log line and span name the key.
+        if self.log_fields.is_some() || self.span.is_some() {
+            self.keep_units();
+        }
+    }
+
+    /// The key that stops with it; `None` if its upstream is not obeyed.
+    #[inline]
+    pub fn stop_key(&self) -> Option<&CounterKey> {
+        self.stop.as_ref().map(|stop| &stop.key)
+    }
+
+    /// The end of its wait, or when it was judged.
+    pub fn judged_until(&self) -> Now {
+        Now(self.judged.0.saturating_add(self.wait_ns))
+    }
+
+    /// Whether the response tells a trusted proxy that a fallback judged instead of the store.
+    #[inline]
+    pub fn marks_fallback(&self) -> bool {
+        self.used_fallback && self.client.trusted_peer
+    }
+
+    /// Whether the location's `cors` answers the request.
+    #[inline]
+    pub fn is_preflight(&self) -> bool {
+        self.cors.as_ref().is_some_and(|cors| cors.is_preflight)
+    }
+
+    /// The name of the caller's tier, or of the default one.
+    pub fn tier_name(&self) -> &str {
+        self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
+    }
+}
+
+/// Whether a proxy's request id may contain `byte`; ids are written into bodies and logs without escaping.
+fn is_request_id_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte)
+}
+
+impl Drop for RequestState {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.status, self.verdict) = (status::PANICKED, Verdict::Fault(Fault::Internal));
+        }
+        // A rejection stays a rejection even if its response was not read.
+        if let Some(fault) = self.watch.missed_deadline().and_then(Fault::from_broken_deadline)
+            && matches!(self.verdict, Verdict::Admit | Verdict::Wait | Verdict::Degrade)
+        {
+            self.verdict = Verdict::Fault(fault);
+        }
+        // Release the slots first, so that the rest does not delay the next request.
+        if self.chain_permit.is_some() {
+            self.end_permit();
+        }
+        self.in_flight = None;
+        self.watch.end_request();
+        if self.status == status::CLIENT_GONE && self.connection.watch.is_multiplexed() {
+            self.connection.count_cancelled();
+        }
+        self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
+        let ended = Now::read_clock();
+        // A tunnel has none.
+        let duration = self.bytes_received.is_none().then(|| ended.ns_since(self.started));
+        let metrics = &self.worker.gateway.metrics;
+        metrics.count_request(self.worker.id, self.route, (self.status, self.answer_maker()), duration);
+        metrics.count_verdict(self.worker.id, self.verdict.kind());
+        let (fields, span) = (self.log_fields.take(), self.span.take());
+        if fields.is_none() && span.is_none() {
+            return;
+        }
+        if self.verdict == Verdict::Wait && self.wait_ns == 0 {
+            // The client left before the request's turn.
+            self.wait_ns = ended.ns_since(self.judged);
+        }
+        if let Some(fields) = fields {
+            self.write_log_line(&fields, ended);
+        }
+        if let Some(span) = span {
+            self.queue_span(&span, ended);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Renders rejections and faults: the only room that knows error statuses, their bodies and the fields about limits.
+//!
+//! A [`Rejecter`] is prepared for each location when the configuration is read. Under attack a gateway mostly rejects,
+//! so rendering a response is a few copies.
+
+mod dry_run;
+pub mod header_edits;
+mod interned_headers;
+mod limit_fields;
+mod location_responses;
+mod plain_http;
+mod prepared_response;
+mod rejection;
+pub mod status;
+mod stop_responses;
+mod template;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::ALLOW;
+use http::response::Parts;
+use http::{HeaderMap, HeaderName, Response};
+
+use dry_run::DryRuns;
+use limit_fields::RateLimitFields;
+use location_responses::{FaultResponses, LimitResponses, prepare_limit};
+use prepared_response::PreparedResponse;
+use sluicegate_base::escape;
+use sluicegate_limit::Decision;
+use sluicegate_model::{Config, LimitId, LocationId, OnRejectPatch, UpstreamId};
+use stop_responses::StopResponses;
+use template::RetryTimes;
+
+pub use plain_http::PLAIN_HTTP_ON_TLS;
+pub use rejection::{Fault, LimitCause, LimitRejection, Rejection, StopRejection};
+pub use template::CompiledTemplate;
+
+/// The facts of a request that a response may contain; empty if unknown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RejectContext<'a> {
+    /// ASCII letters, digits and `-_.:+/=@`.
+    pub request_id: &'a [u8],
+    pub client_ip: Option<IpAddr>,
+    pub account: &'a str,
+    pub tier: &'a str,
+    pub host: &'a str,
+    /// The normalised path without the query.
+    pub uri: &'a str,
+    /// The same as bytes, also where `uri` is the path as sent because it is not UTF-8.
+    pub path: &'a [u8],
+    /// The target as sent.
+    pub request_uri: &'a str,
+    pub scheme: &'a str,
+    pub location: &'a str,
+    pub upstream: &'a str,
+}
+
+/// The rejecters of one configuration.
+pub struct Rejecters {
+    /// Locations with the same limits and no `on_reject` share one.
+    locations: Vec<Arc<Rejecter>>,
+    default_rejecter: Rejecter,
+}
+
+/// Renders the rejections and faults of one location.
+pub struct Rejecter {
+    limits: Box<[LimitResponses]>,
+    fault_responses: Arc<FaultResponses>,
+    rate_limit_fields: RateLimitFields,
+    dry_runs: DryRuns,
+    /// `None` if no upstream is obeyed.
+    stops: Option<StopResponses>,
+    uses_target: bool,
+}
+
+/// The response to a frequent rejection, with its head kept.
+pub struct UsualResponse<'a> {
+    response: &'a PreparedResponse,
+    head: &'a Parts,
+    retry: RetryTimes,
+}
+
+/// The substitute for a rejection by a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DegradedTo {
+    /// The response in the configuration, which [`Rejecter::render_rejection`] renders.
+    Canned,
+    /// Index in [`Config::upstreams`].
+    Upstream(UpstreamId),
+}
+
+const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
+
+// === impl Rejecters ===
+
+impl Rejecters {
+    pub fn new(config: &Config) -> Rejecters {
+        // A request that no location serves is never degraded: admitted, it would be a 404.
+        let not_degraded = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
+        let default_rejecter = Rejecter::new(config, &[], &not_degraded, None);
+        let mut shared: HashMap<&[LimitId], Arc<Rejecter>> = HashMap::new();
+        let build = |location: &sluicegate_model::LocationConfig| {
+            let patch = &location.on_reject;
+            let shares_faults = patch.status.is_none()
+                && patch.body.is_none()
+                && patch.headers.is_none()
+                && patch.retry_jitter.is_none();
+            let fault_responses = shares_faults.then(|| default_rejecter.fault_responses.clone());
+            Arc::new(Rejecter::new(config, &location.limits, patch, fault_responses))
+        };
+        let locations = config.locations.iter().map(|location| match location.on_reject.is_empty() {
+            true => shared.entry(&location.limits).or_insert_with(|| build(location)).clone(),
+            false => build(location),
+        });
+        let mut locations: Vec<Arc<Rejecter>> = locations.collect();
+        // That of calls, which may name any limit.
+        locations.extend(config.service.as_ref().map(|_| {
+            let fault_responses = Some(default_rejecter.fault_responses.clone());
+            Arc::new(Rejecter::new(config, &config.declared_limits(), &not_degraded, fault_responses))
+        }));
+        Rejecters { locations, default_rejecter }
+    }
+
+    /// The rejecter of a location, by its index in [`Config::locations`]; `None` = the request has none.
+    #[inline]
+    pub fn for_location(&self, location: Option<LocationId>) -> &Rejecter {
+        location.and_then(|index| self.locations.get(index.0)).map_or(&self.default_rejecter, |own| own)
+    }
+}
+
+// === impl Rejecter ===
+
+impl Rejecter {
+    fn new(
+        config: &Config,
+        location_limits: &[LimitId],
+        patch: &OnRejectPatch,
+        fault_responses: Option<Arc<FaultResponses>>,
+    ) -> Rejecter {
+        let mut chain: Vec<LimitId> = Vec::new();
+        for &limit in config.server.limits.iter().chain(location_limits) {
+            if !chain.contains(&limit) {
+                chain.push(limit);
+            }
+        }
+        let layered =
+            |limit: LimitId| config.on_reject.merge_patch(&config.limits[limit].on_reject).merge_patch(patch);
+        let limits = chain.iter().flat_map(|&limit| prepare_limit(config, limit, &layered(limit))).collect();
+        let style = |limit: LimitId| {
+            let headers = layered(limit).ratelimit_headers;
+            (headers.standard, headers.legacy)
+        };
+        let fault_responses = fault_responses.unwrap_or_else(|| {
+            let on_reject = config.on_reject.merge_patch(patch);
+            Arc::new(FaultResponses::new(&on_reject, config.bans.as_ref()))
+        });
+        Rejecter {
+            limits,
+            uses_target: fault_responses.faults.iter().any(PreparedResponse::uses_target),
+            fault_responses,
+            rate_limit_fields: RateLimitFields::new(config, &chain, style),
+            dry_runs: DryRuns::new(config, &chain),
+            stops: StopResponses::new(config, patch),
+        }
+    }
+
+    /// Whether responses to faults contain the target or the host of the request.
+    #[inline]
+    pub fn uses_target(&self) -> bool {
+        self.uses_target
+    }
+
+    /// The substitute for a rejection, or `None`. gRPC callers cannot read a response from the configuration, so they
+    /// get the rejection.
+    pub fn degraded_to(&self, limit_rejection: &LimitRejection, grpc: bool) -> Option<DegradedTo> {
+        let degraded_to = self.limit_responses(limit_rejection)?.degraded_to;
+        degraded_to.filter(|degraded_to| !(grpc && *degraded_to == DegradedTo::Canned))
+    }
+
+    /// Marks a response that is sent instead of the rejection by a limit.
+    pub fn mark_degraded(&self, limit: LimitId, headers: &mut HeaderMap) {
+        if let Some(responses) = self.limits.iter().find(|responses| responses.limit == limit) {
+            headers.insert(DEGRADED, responses.degraded_value.clone());
+        }
+    }
+
+    /// The whole response, except the fields about limits; see [`Rejecter::write_fields`].
+    pub fn render_rejection(
+        &self,
+        rejection: &Rejection,
+        context: &RejectContext<'_>,
+        grpc: bool,
+    ) -> Response<Bytes> {
+        let faults = &self.fault_responses.faults;
+        if let (Rejection::Stopped(stop), Some(stops)) = (rejection, &self.stops) {
+            return stops.render_response(stop, context, grpc);
+        }
+        let (response, retry_after_ns) = match rejection {
+            Rejection::Limit(limit_rejection) => match self.limit_responses(limit_rejection) {
+                Some(responses) => {
+                    (responses.response_for(limit_rejection.cause), limit_rejection.retry_after_ns)
+                }
+                // A rejection by a limit that is not in this chain is a bug of the gateway, so it is an internal fault.
+                None => (&faults[Fault::Internal.index()], None),
+            },
+            Rejection::Fault(fault) => (&faults[fault.index()], None),
+            // A stop of a gateway in which no upstream is obeyed is a bug, so it is an internal fault.
+            Rejection::Stopped(_) => (&faults[Fault::Internal.index()], None),
+            Rejection::Banned { by_operator: false, left_ns } => {
+                (&self.fault_responses.banned, Some(*left_ns))
+            }
+            Rejection::Banned { by_operator: true, left_ns } => {
+                (&self.fault_responses.banned_by_operator, Some(*left_ns))
+            }
+            Rejection::MethodNotAllowed { .. } => (&faults[Fault::BadMethod.index()], None),
+        };
+        let mut response = response.render_response(context, retry_after_ns, grpc);
+        if let Rejection::MethodNotAllowed { allow } = rejection {
+            response.headers_mut().insert(ALLOW, allow.clone());
+        }
+        if let Rejection::Limit(limit_rejection) = rejection
+            && self.degraded_to(limit_rejection, grpc) == Some(DegradedTo::Canned)
+        {
+            self.mark_degraded(limit_rejection.limit, response.headers_mut());
+        }
+        response
+    }
+
+    /// The kept response to the most frequent rejection: `decision` is the only one of the chain, it rejects, and it
+    /// leaves no unit until the retry. `None` for any other.
+    #[inline]
+    pub fn find_usual(
+        &self,
+        limit_rejection: &LimitRejection,
+        decision: &Decision,
+        request_id: &[u8],
+    ) -> Option<UsualResponse<'_>> {
+        let responses = self.limit_responses(limit_rejection)?;
+        if !matches!(limit_rejection.cause, LimitCause::Rate | LimitCause::Queue)
+            || responses.degraded_to.is_some()
+        {
+            return None;
+        }
+        let response = &responses.rejected;
+        if !response.has_fixed_head() {
+            return None;
+        }
+        let retry = response.retry_times(request_id, limit_rejection.retry_after_ns);
+        let seconds = retry.seconds?;
+        if decision.remaining > 0 || limit_fields::reset_seconds(decision) != seconds {
+            return None;
+        }
+        let kept = responses.usual_heads.get(usize::try_from(seconds).ok()?.checked_sub(1)?)?;
+        let head = kept.get_or_init(|| {
+            let mut head = response.render_head(&RejectContext::default(), retry);
+            let rejecting = (limit_rejection.limit, limit_rejection.rate, *decision);
+            self.write_fields([rejecting], &mut head.headers);
+            Box::new(head)
+        });
+        Some(UsualResponse { response, head, retry })
+    }
+
+    /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are
+    /// (index in [`Config::limits`], index of the rate, decision) in chain order; limits without these fields are
+    /// left out.
+    #[inline]
+    pub fn write_fields(
+        &self,
+        decisions: impl IntoIterator<Item = (LimitId, usize, Decision)>,
+        headers: &mut HeaderMap,
+    ) {
+        self.rate_limit_fields.write_fields(decisions, headers);
+    }
+
+    /// Whether the chain has dry-run limits.
+    #[inline]
+    pub fn has_dry_runs(&self) -> bool {
+        !self.dry_runs.is_empty()
+    }
+
+    /// Writes the decisions of dry-run limits into the head of a response. `decisions` are (index in
+    /// [`Config::limits`], decision), one per limit.
+    #[inline]
+    pub fn write_dry_runs(
+        &self,
+        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
+        headers: &mut HeaderMap,
+    ) {
+        self.dry_runs.write_header(decisions, headers);
+    }
+
+    /// The same as text for the access log, for limits that would have acted. `acted`: the limit that did.
+    pub fn dry_run_summary(
+        &self,
+        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
+        acted: Option<LimitId>,
+    ) -> Option<String> {
+        self.dry_runs.log_summary(decisions, acted)
+    }
+
+    fn limit_responses(&self, limit_rejection: &LimitRejection) -> Option<&LimitResponses> {
+        let matches = |responses: &&LimitResponses| {
+            responses.limit == limit_rejection.limit && responses.rate == limit_rejection.rate
+        };
+        self.limits.iter().find(matches)
+    }
+}
+
+// === impl UsualResponse ===
+
+impl UsualResponse<'_> {
+    /// The whole response. `context` is called only if it contains more of the request than its id.
+    #[inline]
+    pub fn build_response<'c>(
+        self,
+        request_id: &'c [u8],
+        context: impl FnOnce() -> RejectContext<'c>,
+    ) -> Response<Bytes> {
+        let context = match self.response.uses_context() {
+            true => context(),
+            false => RejectContext { request_id, ..RejectContext::default() },
+        };
+        self.response.build_response(self.head.clone(), &context, self.retry)
+    }
+}
+
+/// A name as the string of a structured field.
+fn quote_name(name: &str) -> Vec<u8> {
+    let mut out = vec![b'"'];
+    escape::escape_structured_string(&mut out, name);
+    out.push(b'"');
+    out
+}
+
+#[cfg(test)]
+mod tests;

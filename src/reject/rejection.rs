@@ -1,0 +1,293 @@
+//! Why a request is not served: the closed set of causes, each with its name in logs and its response.
+
+use http::{HeaderValue, StatusCode};
+
+use crate::net::deadline::MissedDeadline;
+use crate::request::body::BodyFault;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::pushback::Stopped;
+use sluicegate_model::{LimitId, UpstreamId};
+
+/// Why the gateway responds itself instead of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rejection {
+    /// A limit rejected the request.
+    Limit(LimitRejection),
+    Fault(Fault),
+    /// Locations match, but none allows this method; the value lists the allowed ones.
+    MethodNotAllowed {
+        allow: HeaderValue,
+    },
+    /// The upstream stops its requests for a while.
+    Stopped(StopRejection),
+    /// The client is banned: by an operator, or because it was rejected too often before.
+    Banned {
+        by_operator: bool,
+        left_ns: u64,
+    },
+}
+
+/// A rejection by a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitRejection {
+    /// Index in [`sluicegate_model::Config::limits`].
+    pub limit: LimitId,
+    /// Index of the rate in the limit; 0 for concurrency.
+    pub rate: usize,
+    pub cause: LimitCause,
+    /// A request after this span is admitted if no other arrives before it; of [`LimitCause::Concurrency`] an estimate.
+    /// `None` if no such time is known.
+    pub retry_after_ns: Option<u64>,
+}
+
+/// A rejection in the place of an upstream that wants no requests now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopRejection {
+    /// Index in [`sluicegate_model::Config::upstreams`].
+    pub upstream: UpstreamId,
+    /// The status of the upstream's refusal; 429 if it said only that nothing is left.
+    pub status: StatusCode,
+    /// The end of the stop; it has passed while the pace climbs.
+    pub until: Now,
+    pub retry_after_ns: u64,
+}
+
+/// Why a limit rejects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitCause {
+    /// Too many requests for a rate.
+    Rate,
+    /// The queue is full, or the wait in it would be too long.
+    Queue,
+    /// Too many requests in flight.
+    Concurrency,
+    /// The cost exceeds the capacity of the limit.
+    TooCostly,
+    /// The key is missing, and the limit is configured to reject that.
+    MissingKey,
+    /// The location's timeout passed, or would pass, while the request waits in the limit's queue.
+    QueuedTooLong,
+}
+
+macro_rules! faults {
+    ($($fault:ident $cause:literal $status:ident $grpc:literal $detail:literal)*) => {
+        /// A fault: a reason that concerns no limit.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            $(#[doc = $detail] $fault,)*
+        }
+
+        impl Fault {
+            pub const ALL: [Fault; [$(Fault::$fault),*].len()] = [$(Fault::$fault),*];
+
+            /// The name of the cause in logs and metrics.
+            pub fn cause(self) -> &'static str {
+                match self { $(Fault::$fault => $cause,)* }
+            }
+
+            pub fn status(self) -> StatusCode {
+                match self { $(Fault::$fault => StatusCode::$status,)* }
+            }
+
+            /// The sentence a client reads.
+            pub fn detail(self) -> &'static str {
+                match self { $(Fault::$fault => $detail,)* }
+            }
+
+            /// The number of its gRPC status.
+            pub fn grpc_status(self) -> &'static str {
+                match self { $(Fault::$fault => $grpc,)* }
+            }
+        }
+    };
+}
+
+// gRPC: 3 invalid argument, 4 deadline exceeded, 7 permission denied, 8 resource exhausted, 12 unimplemented,
+// 13 internal, 14 unavailable, 16 unauthenticated.
+faults! {
+    BadHost "bad_host" BAD_REQUEST "3" "the Host field is missing, repeated or malformed"
+    BadTarget "bad_target" BAD_REQUEST "3" "the request target is malformed"
+    BadFraming "bad_framing" BAD_REQUEST "3" "the framing of the request body is ambiguous or unknown"
+    BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
+    RepeatedKey "repeated_key" BAD_REQUEST "3" "a value that requests are counted by is given more than once"
+    InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request cannot be read"
+    BadCall "bad_call" BAD_REQUEST "3" "the call of the rate-limit service is not understood"
+    BadToken "bad_token" UNAUTHORIZED "16" "the rate-limit service needs a token"
+    AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
+    NoLocation "no_location" NOT_FOUND "12" "no location matches this request"
+    BadMethod "bad_method" METHOD_NOT_ALLOWED "12" "the method is not allowed here"
+    SlowBody "slow_body" REQUEST_TIMEOUT "4" "the request body did not arrive in time"
+    BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "8" "the request body is larger than allowed"
+    BodyBeyondPeek "body_beyond_peek" PAYLOAD_TOO_LARGE "8" "the request body is larger than its limits read"
+    BodyUnreadable "body_unreadable" UNSUPPORTED_MEDIA_TYPE "3" "the request body is encoded, and its limits read it"
+    BadExpectation "bad_expectation" EXPECTATION_FAILED "3" "the only expectation understood is 100-continue"
+    HeadTooLarge "head_too_large" REQUEST_HEADER_FIELDS_TOO_LARGE "8" "the request head is larger than allowed"
+    TargetTooLong "target_too_long" URI_TOO_LONG "3" "the request target is longer than allowed"
+    BadHead "bad_head" BAD_REQUEST "3" "the request head is malformed"
+    SlowHead "slow_head" REQUEST_TIMEOUT "4" "the request head did not arrive in time"
+    SlowRead "slow_read" REQUEST_TIMEOUT "4" "the answer was not read in time"
+    Internal "internal" INTERNAL_SERVER_ERROR "13" "the gateway failed to handle this request"
+    Unreachable "upstream_unreachable" BAD_GATEWAY "14" "the upstream cannot be reached"
+    UpstreamBroke "upstream_broke" BAD_GATEWAY "14" "the upstream closed the connection before its answer"
+    BadResponse "upstream_bad_answer" BAD_GATEWAY "14" "the upstream sent an answer that is not valid HTTP"
+    NoServer "no_server" SERVICE_UNAVAILABLE "14" "no server of the upstream can take this request now"
+    ServerQueueTimeout "server_queue_timeout" SERVICE_UNAVAILABLE "14" "no server of the upstream became free in time"
+    ServersDown "servers_down" SERVICE_UNAVAILABLE "14" "every server of the upstream is down"
+    TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"
+    NoBodyRoom "no_body_room" SERVICE_UNAVAILABLE "14" "the bodies that are being read leave no room for this one"
+    TooManyInFlight "too_many_in_flight" SERVICE_UNAVAILABLE "14" "too many requests are in flight"
+    StateUnavailable "state_unavailable" SERVICE_UNAVAILABLE "14" "the shared counters do not answer"
+    UpstreamTimeout "upstream_timeout" GATEWAY_TIMEOUT "4" "the upstream did not answer in time"
+    LocationTimeout "location_timeout" GATEWAY_TIMEOUT "4" "the request took longer than its location allows"
+}
+
+impl From<BodyFault> for Fault {
+    fn from(fault: BodyFault) -> Fault {
+        match fault {
+            BodyFault::Malformed => Fault::BadBody,
+            BodyFault::TooLarge => Fault::BodyTooLarge,
+            BodyFault::Stalled => Fault::SlowBody,
+        }
+    }
+}
+
+// === impl Rejection ===
+
+impl From<Fault> for Rejection {
+    fn from(fault: Fault) -> Rejection {
+        Rejection::Fault(fault)
+    }
+}
+
+impl Rejection {
+    /// The fault to count; `None` if a limit or a ban rejected.
+    pub fn counted_fault(&self) -> Option<Fault> {
+        match self {
+            Rejection::Limit(_) | Rejection::Stopped(_) | Rejection::Banned { .. } => None,
+            Rejection::Fault(fault) => Some(*fault),
+            Rejection::MethodNotAllowed { .. } => Some(Fault::BadMethod),
+        }
+    }
+
+    /// The name of the cause in logs and metrics.
+    pub fn cause_name(&self) -> &'static str {
+        match self {
+            Rejection::Limit(limit_rejection) => limit_rejection.cause.cause_name(),
+            Rejection::Fault(fault) => fault.cause(),
+            Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
+            Rejection::Stopped(_) => "upstream_stop",
+            Rejection::Banned { .. } => "ban",
+        }
+    }
+
+    /// Whether the request lacks the key of a limit.
+    pub fn is_missing_key(&self) -> bool {
+        matches!(self, Rejection::Limit(LimitRejection { cause: LimitCause::MissingKey, .. }))
+    }
+
+    /// True if the next bytes on the connection may not be a new request.
+    pub fn closes_connection(&self) -> bool {
+        self.counted_fault().is_some_and(Fault::closes_connection)
+    }
+}
+
+// === impl StopRejection ===
+
+impl StopRejection {
+    pub fn new(upstream: UpstreamId, stopped: Stopped) -> StopRejection {
+        let status = StatusCode::from_u16(stopped.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        let Stopped { until, wait_ns, .. } = stopped;
+        StopRejection { upstream, status, until, retry_after_ns: wait_ns }
+    }
+}
+
+// === impl LimitRejection ===
+
+impl LimitRejection {
+    /// The time until a retry if it is known exactly: nobody knows when slots are freed.
+    pub fn exact_retry_ns(&self) -> Option<u64> {
+        self.retry_after_ns.filter(|_| self.cause != LimitCause::Concurrency)
+    }
+}
+
+// === impl LimitCause ===
+
+impl LimitCause {
+    pub fn cause_name(self) -> &'static str {
+        match self {
+            LimitCause::Rate => "rate",
+            LimitCause::Queue => "queue",
+            LimitCause::Concurrency => "concurrency",
+            LimitCause::TooCostly => "too_costly",
+            LimitCause::MissingKey => "missing_key",
+            LimitCause::QueuedTooLong => "queued_too_long",
+        }
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// The fault of a client that missed this deadline; `None` if no request was in progress.
+    pub fn from_broken_deadline(missed: MissedDeadline) -> Option<Fault> {
+        match missed {
+            MissedDeadline::Header => Some(Fault::SlowHead),
+            MissedDeadline::Body => Some(Fault::SlowBody),
+            MissedDeadline::Write => Some(Fault::SlowRead),
+            MissedDeadline::Request => Some(Fault::LocationTimeout),
+            MissedDeadline::Idle | MissedDeadline::Handshake => None,
+        }
+    }
+
+    /// Index in [`Fault::ALL`]: the slot of its counter.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Overload uses `on_reject.status`, as limits do.
+    pub(super) fn is_overload(self) -> bool {
+        matches!(
+            self,
+            Fault::TooManyWaiting | Fault::NoBodyRoom | Fault::TooManyInFlight | Fault::StateUnavailable
+        )
+    }
+
+    /// Whether the client caused it; the others are failures of the gateway, its store or an upstream, and overload.
+    pub fn is_by_client(self) -> bool {
+        matches!(
+            self,
+            Fault::BadHost
+                | Fault::BadTarget
+                | Fault::BadFraming
+                | Fault::BadBody
+                | Fault::RepeatedKey
+                | Fault::InvalidCost
+                | Fault::AccessDenied
+                | Fault::NoLocation
+                | Fault::BadMethod
+                | Fault::SlowBody
+                | Fault::BodyTooLarge
+                | Fault::BodyBeyondPeek
+                | Fault::BodyUnreadable
+                | Fault::BadExpectation
+                | Fault::HeadTooLarge
+                | Fault::TargetTooLong
+                | Fault::BadHead
+                | Fault::SlowHead
+                | Fault::SlowRead
+        )
+    }
+
+    fn closes_connection(self) -> bool {
+        matches!(
+            self,
+            Fault::BadFraming
+                | Fault::BadBody
+                | Fault::SlowBody
+                | Fault::BadHead
+                | Fault::SlowHead
+                | Fault::HeadTooLarge
+                | Fault::TargetTooLong
+        )
+    }
+}

@@ -1,0 +1,238 @@
+//! The call `/check`: judged as a request, and answered instead of forwarded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+
+use super::answer::{self, CheckAnswer};
+use super::call_body::{CheckCall, CheckSubject};
+use super::call_value::CallFault;
+use super::described::Described;
+use super::{count_call, refuse_fault};
+use crate::admission::chain;
+use crate::admission::chain::RateDecision;
+use crate::admission::leases::{LeasePlace, NoLease};
+use crate::forward;
+use crate::forward::ResponseBody;
+use crate::gateway::Gateway;
+use crate::judge::inbound::InboundRequest;
+use crate::judge::limit_report;
+use crate::judge::request_state::{RequestState, Verdict};
+use crate::judge::{Judged, Received};
+use crate::observe::metrics::CallResult;
+use crate::reject::Fault;
+use crate::request::client::{Client, UNIX_CLIENT};
+use crate::request::location;
+use crate::request::location::{Arrival, LocationLookup};
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, Limit, LimitOutcome};
+use sluicegate_model::LocationId;
+
+/// A check that is understood.
+pub(super) struct PreparedCheck {
+    described: Described,
+    is_request: bool,
+    lease_for: Duration,
+}
+
+/// Reads a check and the request that it describes.
+///
+/// # Errors
+/// The call is not understood.
+pub(super) fn prepare_check(body: &[u8], state: &RequestState) -> Result<PreparedCheck, CallFault> {
+    let call = CheckCall::read(body)?;
+    let described = Described::from_call(&call, &state.worker.gateway)?;
+    let is_request = matches!(call.subject, CheckSubject::Request(_));
+    Ok(PreparedCheck { described, is_request, lease_for: call.lease_for })
+}
+
+/// A check that was judged, and perhaps waits.
+pub(super) struct JudgedCheck {
+    judged: Judged,
+    place: Option<LeasePlace>,
+    lease_for: Duration,
+}
+
+impl JudgedCheck {
+    /// Waits as far as the check accepts, and answers it.
+    pub async fn answer(self) -> Response<ResponseBody> {
+        let JudgedCheck { judged, place, lease_for } = self;
+        match judged.conclude_call().await {
+            Ok(admitted) => {
+                let (_, state, _) = admitted.into_parts();
+                answer_admitted(state, place, lease_for)
+            }
+            Err(rejected) => answer_refused(rejected.state, rejected.response.status()),
+        }
+    }
+}
+
+/// Judges a check.
+///
+/// # Errors
+/// The response to one that no limit judges.
+pub(super) fn judge_check(
+    prepared: PreparedCheck,
+    mut state: Box<RequestState>,
+) -> Result<JudgedCheck, Box<Response<ResponseBody>>> {
+    let PreparedCheck { described: Described { request, ip, terms }, is_request, lease_for } = prepared;
+    let worker = state.worker.clone();
+    let gateway = &worker.gateway;
+    let inbound = InboundRequest::new(request);
+    state.client = Client { ip, trusted_peer: false };
+    log_described(&mut state, &inbound, is_request);
+    let route = match terms.limits {
+        Some(_) => Some(gateway.call_route()),
+        None => find_route(gateway, &inbound, &terms.scheme),
+    };
+    // It must not be charged as a request is that no location serves: a refused call changes nothing.
+    let Some(route) = route else {
+        count_call(&state, CallResult::CheckFault);
+        let response = refuse_fault(&mut state, Fault::NoLocation, "request", Fault::NoLocation.detail());
+        return Err(Box::new(forward::local_response(response, state)));
+    };
+    let may_hold = |limit: &Limit| limit.is_concurrency() || limit.config.charge.is_some();
+    let may_hold_any = match &terms.limits {
+        Some(named) => named.iter().any(|id| may_hold(&gateway.limits[id.0])),
+        None => gateway.chain_for(Some(route)).chain.limits().iter().any(|limit| may_hold(limit)),
+    };
+    let place = if may_hold_any {
+        match gateway.calls.leases.reserve_place(worker.id, state.judged) {
+            Ok(place) => Some(place),
+            Err(why) => {
+                count_call(&state, CallResult::CheckFault);
+                let (fault, message) = match why {
+                    NoLease::Full => (Fault::TooManyWaiting, "too many leases are held"),
+                    NoLease::NoRandomness => (Fault::Internal, "no id of a lease can be made"),
+                };
+                let response = refuse_fault(&mut state, fault, "", message);
+                return Err(Box::new(forward::local_response(response, state)));
+            }
+        }
+    } else {
+        None
+    };
+    Ok(JudgedCheck { judged: Received { inbound, state }.judge_call(&terms), place, lease_for })
+}
+
+/// The access log shows the client and the request that were judged.
+fn log_described(state: &mut RequestState, inbound: &InboundRequest, is_request: bool) {
+    let ip = state.client.ip;
+    let Some(fields) = &mut state.log_fields else { return };
+    if ip != UNIX_CLIENT {
+        fields.ip = Some(ip);
+    }
+    if is_request {
+        fields.method = inbound.request.method().clone();
+        fields.target = inbound.request.uri().path_and_query().cloned();
+        fields.host = location::named_host(inbound.request.headers(), None);
+    }
+}
+
+/// The location that serves the described request.
+fn find_route(
+    gateway: &Gateway,
+    inbound: &InboundRequest,
+    scheme: &sluicegate_model::Scheme,
+) -> Option<LocationId> {
+    let request = &inbound.request;
+    let host = location::request_host(request.version(), request.headers(), None).ok()?;
+    let path = location::normalise_path(request.uri().path()).ok()?;
+    let arrival = Arrival { method: request.method(), scheme: *scheme, listener: None };
+    match gateway.locations.find_location(&host, &path, &arrival) {
+        LocationLookup::Found(route) => Some(route),
+        _ => None,
+    }
+}
+
+fn answer_admitted(
+    mut state: Box<RequestState>,
+    place: Option<LeasePlace>,
+    lease_for: Duration,
+) -> Response<ResponseBody> {
+    let status = http::StatusCode::TOO_MANY_REQUESTS;
+    if state.degraded.is_some() {
+        return answer_refused(state, status);
+    }
+    limit_report::log_dry_runs(&mut state);
+    let (worker, now) = (state.worker.clone(), Now::read_clock());
+    let gateway = &worker.gateway;
+    let mut permit = state.chain_permit.take();
+    // What the caller used is told by its settlement, and not by this response.
+    state.reading = None;
+    let mut tightest = find_tightest(&state);
+    for (limit, free) in permit.iter().flat_map(|permit| permit.free_slots(now)) {
+        if tightest.as_ref().is_none_or(|(_, decision)| free < decision.remaining) {
+            let decision = Decision { remaining: free, ..Decision::without_numbers(LimitOutcome::Admit) };
+            tightest = Some((limit.name.clone(), decision));
+        }
+    }
+    if let Some(permit) = &mut permit {
+        permit.keep_charges();
+    }
+    let held = permit.filter(|permit| permit.holds_anything()).zip(place);
+    let lease = held.map(|(permit, place)| place.hold(permit, gateway.metrics.clone(), lease_for, now));
+    let waited = state.verdict == Verdict::Wait;
+    count_call(&state, if waited { CallResult::CheckWaited } else { CallResult::CheckAdmitted });
+    let answer = CheckAnswer {
+        verdict: state.verdict.as_str(),
+        limit: tightest.as_ref().map(|(name, _)| &**name),
+        decision: tightest.as_ref().map(|(_, decision)| *decision),
+        retry_after_ns: Some(0),
+        waited_ns: state.wait_ns,
+        lease,
+        status: None,
+    };
+    let mut response = answer.render(http::StatusCode::OK);
+    limit_report::write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    forward::local_response(response, state)
+}
+
+/// The enforced rate with the fewest units left.
+fn find_tightest(state: &RequestState) -> Option<(Arc<str>, Decision)> {
+    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let enforced = state.decisions.iter().filter(|judged| !judged.dry_run);
+    let tightest = enforced.min_by_key(|judged| judged.decision.remaining)?;
+    Some((limits[usize::from(tightest.limit_index)].name.clone(), tightest.decision))
+}
+
+/// The decision of the limit that rejected.
+pub(super) fn find_rejecting(state: &RequestState) -> Option<Decision> {
+    let limits = state.worker.gateway.chain_for(state.route).chain.limits();
+    let is_own = |judged: &RateDecision| {
+        !judged.dry_run && state.limit == Some(limits[usize::from(judged.limit_index)].id)
+    };
+    chain::strictest_by_limit(&state.decisions).find(is_own).map(|judged| judged.decision)
+}
+
+/// `status` is the one that a request would have got in this place.
+fn answer_refused(mut state: Box<RequestState>, status: http::StatusCode) -> Response<ResponseBody> {
+    limit_report::log_dry_runs(&mut state);
+    let worker = state.worker.clone();
+    let gateway = &worker.gateway;
+    let result = match state.verdict {
+        Verdict::Fault(fault) => {
+            count_call(&state, CallResult::CheckFault);
+            let response = answer::render_fault(status, fault.cause(), "", fault.detail());
+            return forward::local_response(response, state);
+        }
+        Verdict::Ban => CallResult::CheckBanned,
+        _ => CallResult::CheckRejected,
+    };
+    count_call(&state, result);
+    let limit = state.limit.map(|limit| &*gateway.limits[limit.0].name);
+    let decision = find_rejecting(&state);
+    let answer = CheckAnswer {
+        verdict: state.verdict.as_str(),
+        limit,
+        decision,
+        retry_after_ns: state.retry_after_ns,
+        waited_ns: state.wait_ns,
+        lease: None,
+        status: Some(status),
+    };
+    let mut response = answer.render(http::StatusCode::TOO_MANY_REQUESTS);
+    limit_report::write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
+    forward::local_response(response, state)
+}

@@ -1,0 +1,115 @@
+//! `CL.THROTTLE key max_burst count_per_period period [quantity]`.
+
+use std::net::IpAddr;
+
+use super::Command;
+use crate::gateway::worker::Worker;
+use crate::net::resp::ReplyWriter;
+use crate::observe::access_log::line::CallRecord;
+use crate::observe::metrics::CallResult;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::throttle::{TableFull, ThrottleAnswer, ThrottleFault, ThrottleTerms};
+
+/// Bytes of a key.
+const KEY_MAX: usize = 4_096;
+
+const USAGE: &str = "ERR wrong number of arguments: \
+                     CL.THROTTLE key max_burst count_per_period period [quantity]";
+
+/// A call that names no limit, and the argument at fault.
+enum BadCall<'a> {
+    Count,
+    LongKey,
+    NotInteger(&'static str, &'a [u8]),
+    Terms(ThrottleFault),
+}
+
+pub(super) fn answer_throttle(
+    command: &Command<'_>,
+    peer: Option<IpAddr>,
+    worker: &Worker,
+    reply: &mut ReplyWriter<'_>,
+) {
+    let count = |result| worker.gateway.calls.counts.count_call(worker.id, result);
+    let (key, terms) = match read_call(command) {
+        Ok(call) => call,
+        Err(bad) => {
+            count(CallResult::ThrottleBad);
+            return bad.write_error(reply);
+        }
+    };
+    let (gateway, now) = (&worker.gateway, Now::read_clock());
+    let judged = gateway.calls.throttles.judge_call(&gateway.keys.hash_name(key), &terms, now);
+    let (result, verdict) = match &judged {
+        Ok(ThrottleAnswer { is_limited: false, .. }) => (CallResult::ThrottleAdmitted, "admit"),
+        Ok(_) => (CallResult::ThrottleRejected, "reject"),
+        Err(TableFull) => (CallResult::ThrottleFault, "too_many_keys"),
+    };
+    count(result);
+    if worker.log.is_sampled() {
+        worker.log.write_call(&CallRecord {
+            unix_us: worker.wall_clock.unix_ns(now) / 1_000,
+            ip: peer,
+            door: "resp",
+            call: "throttle",
+            verdict,
+            key,
+            retry_after_ns: judged.as_ref().ok().and_then(|answer| answer.retry_after_ns),
+        });
+    }
+    match judged {
+        Ok(answer) => {
+            let numbers = answer.reply_numbers();
+            reply.begin_array(numbers.len());
+            numbers.into_iter().for_each(|number| reply.write_integer(number));
+        }
+        Err(TableFull) => reply.write_error("ERR too many keys: state.max_keys of them are in use"),
+    }
+}
+
+fn read_call<'a>(command: &Command<'a>) -> Result<(&'a [u8], ThrottleTerms), BadCall<'a>> {
+    if !(4..=5).contains(&command.argument_count()) {
+        return Err(BadCall::Count);
+    }
+    let key = command.argument(0).filter(|key| key.len() <= KEY_MAX).ok_or(BadCall::LongKey)?;
+    let number = |index, name| match command.argument(index) {
+        Some(text) => read_integer(text).ok_or(BadCall::NotInteger(name, text)),
+        None => Ok(1),
+    };
+    let (max_burst, count) = (number(1, "max_burst")?, number(2, "count_per_period")?);
+    let (period, quantity) = (number(3, "period")?, number(4, "quantity")?);
+    let terms = ThrottleTerms::new(max_burst, count, period, quantity).map_err(BadCall::Terms)?;
+    Ok((key, terms))
+}
+
+fn read_integer(text: &[u8]) -> Option<i64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+// === impl BadCall ===
+
+impl BadCall<'_> {
+    fn write_error(&self, reply: &mut ReplyWriter<'_>) {
+        let text = match self {
+            BadCall::Count => USAGE,
+            BadCall::LongKey => "ERR key is longer than 4096 bytes",
+            BadCall::NotInteger(name, text) => {
+                let before = format!("ERR {name} is not an integer of 64 bits:");
+                return reply.write_error_about(&before, text, "");
+            }
+            BadCall::Terms(ThrottleFault::OutOfRange(name)) => match *name {
+                "max_burst" => "ERR max_burst is not within 0 and 9223372036854775806",
+                "quantity" => "ERR quantity is negative",
+                "period" => "ERR period is not at least 1 second",
+                _ => "ERR count_per_period is not at least 1",
+            },
+            BadCall::Terms(ThrottleFault::TooFast) => {
+                "ERR count_per_period is more than one per nanosecond of the period"
+            }
+            BadCall::Terms(ThrottleFault::TooSlow) => {
+                "ERR max_burst and period are too long: the burst takes more than 292 years to come back"
+            }
+        };
+        reply.write_error(text);
+    }
+}
