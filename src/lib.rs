@@ -42,7 +42,7 @@ pub mod admission;
 // Counters that gateways share through Redis or Valkey.
 pub mod shared;
 
-// Metrics, the access log, the program's own log, the start-up banner.
+// Metrics, the access log, the program's own log.
 pub mod observe;
 
 // Upstreams: groups of servers, balancing, health, connection pools, HTTP/1 and HTTP/2 towards servers.

@@ -1,7 +1,6 @@
-//! Output for operators: metrics, the access log, traces, the program's own log, the start-up banner.
+//! Output for operators: metrics, the access log, traces, the program's own log.
 
 pub mod access_log;
-pub mod banner;
 pub mod logging;
 pub mod metrics;
 pub mod stderr_line;

@@ -11,6 +11,7 @@
 //! [`status`] on the gateway as a whole, [`heavy_keys`] on the keys of its limits. [`fleet`] is what gateways tell each
 //! other through the store.
 
+mod banner;
 mod bind;
 mod config_diff;
 mod control;
@@ -50,7 +51,6 @@ use tokio::time::Instant;
 
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gateway::{Gateway, SavedOperatorState};
-use crate::observe::banner;
 use crate::observe::logging;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;

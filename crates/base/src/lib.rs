@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+pub mod address;
 pub mod clock;
 pub mod escape;
 pub mod file;
@@ -20,5 +21,6 @@ pub mod json_shape;
 pub mod labelled;
 pub mod random;
 pub mod secrets;
+pub mod system_roots;
 pub mod value_hash;
 pub mod wall_clock;

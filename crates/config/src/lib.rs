@@ -19,7 +19,6 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use read::grant::read_grant;
-pub use read::upstream_tls::load_system_roots;
 pub use schema::json_schema::json_schema_text;
 pub use schema::reference::markdown_reference;
 

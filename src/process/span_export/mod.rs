@@ -18,7 +18,7 @@ use crate::observe::traces::otlp;
 use crate::observe::traces::span::SpanRecord;
 use crate::observe::traces::{SpanCounts, Tracer};
 use collector::Collector;
-use sluicegate_config as config;
+use sluicegate_base::system_roots::load_system_roots;
 
 /// Spans of one export.
 const BATCH_MAX: usize = 512;
@@ -46,7 +46,7 @@ impl SpanExport {
         let task = tokio::spawn(async move {
             // Reading the authorities of the system blocks.
             let roots = match settings.tls {
-                true => spawn_blocking(config::load_system_roots).await.ok(),
+                true => spawn_blocking(load_system_roots).await.ok(),
                 false => None,
             };
             let collector = Collector::new(settings, roots);

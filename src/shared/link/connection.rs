@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::fault::{DescribedFault, StoreAddress, StoreFault};
-use sluicegate_config as config;
+use sluicegate_base::system_roots::load_system_roots;
 use sluicegate_model as model;
 
 /// Deadline for the connect, the handshake and the greeting together.
@@ -122,7 +122,7 @@ fn plain_settings() -> RedisConnectionInfo {
 /// TLS with the configured authorities, or those that the system trusts.
 fn tls_connector(files: &model::RedisTlsFiles) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let roots = files.roots.clone().unwrap_or_else(|| Arc::new(config::load_system_roots()));
+    let roots = files.roots.clone().unwrap_or_else(|| Arc::new(load_system_roots()));
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         // Cannot fail: this provider serves TLS 1.2 and 1.3.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::upstream_tls::{UpstreamTlsReader, load_system_roots};
+use super::upstream_tls::UpstreamTlsReader;
+use sluicegate_base::system_roots::load_system_roots;
 use crate::schema::tables::state::{redis, redis_tls};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;

@@ -14,6 +14,7 @@ use crate::schema::kinds::{OrWord, Text};
 use crate::schema::tables::upstreams::{tls, upstream};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
+use sluicegate_base::system_roots::load_system_roots;
 use sluicegate_model::UpstreamServerConfig;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
@@ -136,13 +137,6 @@ impl UpstreamTlsReader {
         }
         Some(roots.clone())
     }
-}
-
-/// The authorities that the system trusts, or those of `SSL_CERT_FILE`; empty if they cannot be read.
-pub fn load_system_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
 }
 
 /// The authorities of a file, which replace those of the system.

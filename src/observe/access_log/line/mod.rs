@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderName, HeaderValue};
 
-use crate::request::headers::forwarded::write_address;
+use sluicegate_base::address::write_address;
 use sluicegate_base::escape;
 use sluicegate_base::value_hash::ValueHasher;
 

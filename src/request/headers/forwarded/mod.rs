@@ -1,6 +1,5 @@
 //! Writes X-Forwarded-For, -Proto and -Host for the upstream; values from untrusted peers are replaced.
 
-use std::io::Write;
 use std::net::IpAddr;
 
 use http::header::{Entry, FORWARDED, HOST, HeaderName};
@@ -8,6 +7,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::added_fields::AddedFields;
 use super::summary::HeaderSummary;
+use sluicegate_base::address::write_address;
 use sluicegate_model::{self as model, Scheme};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -55,20 +55,6 @@ pub fn peer_value(peer: IpAddr) -> HeaderValue {
     write_address(&mut text, peer.to_canonical());
     // The text of an address is always a valid value.
     HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("unknown"))
-}
-
-/// Appends an address. IPv4 bypasses the formatting machinery, which costs more than the rest of a connection's setup.
-pub fn write_address(out: &mut Vec<u8>, ip: IpAddr) {
-    let IpAddr::V4(v4) = ip else {
-        // Writing to a Vec cannot fail.
-        return drop(write!(out, "{ip}"));
-    };
-    for (index, octet) in v4.octets().iter().enumerate() {
-        if index > 0 {
-            out.push(b'.');
-        }
-        out.extend_from_slice(itoa::Buffer::new().format(*octet).as_bytes());
-    }
 }
 
 impl ForwardedHeaders {

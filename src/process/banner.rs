@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::logging;
-use super::stderr_line::StderrLine;
+use crate::observe::logging;
+use crate::observe::stderr_line::StderrLine;
 use sluicegate_config::describe::{
     describe_access, describe_bans, describe_chain_limit, describe_location, describe_state,
 };
