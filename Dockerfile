@@ -12,6 +12,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY crates/base/Cargo.toml crates/base/
 COPY crates/config/Cargo.toml crates/config/
+COPY crates/http/Cargo.toml crates/http/
 COPY crates/import/Cargo.toml crates/import/
 COPY crates/limit/Cargo.toml crates/limit/
 COPY crates/model/Cargo.toml crates/model/

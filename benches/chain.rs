@@ -15,8 +15,8 @@ use http::{HeaderMap, Method};
 use keys::{key, next};
 use sluicegate::admission::ban::Bans;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::request::key::{KeyHasher, KeyInput, KeySpec};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::key::{KeyHasher, KeyInput, KeySpec};
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{

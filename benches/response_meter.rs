@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use http::HeaderValue;
-use sluicegate::response::{MeterPlan, ResponseMeter};
+use sluicegate_http::response::{MeterPlan, ResponseMeter};
 
 const SIZE: usize = 1 << 20;
 

@@ -44,15 +44,3 @@ pub mod shared;
 
 // Metrics, the access log, the program's own log.
 pub mod observe;
-
-// Upstreams: groups of servers, balancing, health, connection pools, HTTP/1 and HTTP/2 towards servers.
-pub mod upstream;
-
-// Facts about a request: client, location, account, key, access, headers, body.
-pub mod request;
-
-// What a response says that it used, read from its body while it passes.
-pub mod response;
-
-// Client sockets, TLS, the PROXY protocol, deadlines.
-pub mod net;

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::Request;
 use serde_json::json;
 use sluicegate::gateway::Gateway;
-use sluicegate::request::body::RequestBody;
 use sluicegate::service::pipeline::{ArrivingConnection, Pipeline};
 use sluicegate_base::wall_clock;
 use sluicegate_config as config;
+use sluicegate_http::request::body::RequestBody;
 use sluicegate_model::Scheme;
 
 const RULES: &str = "

@@ -19,9 +19,9 @@ use proptest::test_runner::TestError;
 use sluicegate::gateway::Gateway;
 use sluicegate::judge::request_state::Verdict;
 use sluicegate::operate::explain::{self, Explanation, Query, VerdictExplanation};
-use sluicegate::request::body::RequestBody;
 use sluicegate::service::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body::RequestBody;
 
 /// Requests of one configuration.
 const REQUESTS: usize = 40;

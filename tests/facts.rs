@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
-use sluicegate::request::client::ClientIp;
-use sluicegate::request::headers::hop_by_hop::{protected_names, strip_request};
-use sluicegate::request::headers::summary::HeaderSummary;
-use sluicegate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
-use sluicegate::request::location::{
+use sluicegate_http::request::client::ClientIp;
+use sluicegate_http::request::headers::hop_by_hop::{protected_names, strip_request};
+use sluicegate_http::request::headers::summary::HeaderSummary;
+use sluicegate_http::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
+use sluicegate_http::request::location::{
     Arrival, LocationLookup, Locations, check_target, request_host, take_authority,
 };
 use sluicegate_limit::table::CounterKey;

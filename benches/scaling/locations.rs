@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use http::Method;
-use sluicegate::request::location::{Arrival, LocationLookup, Locations};
 use sluicegate_config as config;
+use sluicegate_http::request::location::{Arrival, LocationLookup, Locations};
 use sluicegate_model::Scheme;
 
 use crate::child::{self, Result};

@@ -13,7 +13,7 @@ use super::connection;
 use super::connection_limits::{AcceptContext, ConnectionLimits, ConnectionPermit};
 use super::listener_protocol::ListenerProtocol;
 use crate::gateway::worker::WorkerThread;
-use crate::net::socket::Socket;
+use sluicegate_http::net::socket::Socket;
 
 /// Pause after a failed accept, which means that the process is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);

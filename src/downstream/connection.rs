@@ -11,8 +11,8 @@ use super::http2;
 use super::listener_protocol::AllowedHttp;
 use super::resp;
 use crate::gateway::worker::{ClientConnection, WorkerThread};
-use crate::net::deadline::ConnectionWatch;
-use crate::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
+use sluicegate_http::net::deadline::ConnectionWatch;
+use sluicegate_http::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
 use sluicegate_model::{ListenerPurpose, Scheme};
 
 /// Counts an accepted connection for its client, and serves it here or on a worker with fewer connections.
@@ -166,7 +166,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::net::deadline::{ClientSpans, WatchList};
+    use sluicegate_http::net::deadline::{ClientSpans, WatchList};
 
     /// Bytes in the kernel that the runtime has not noticed yet, as after a stall, are a request on its way.
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::listener_protocol::ListenerProtocol;
 use crate::gateway::worker::WorkerThread;
-use crate::net::socket::StdSocket;
+use sluicegate_http::net::socket::StdSocket;
 
 /// Connections on their way to one worker.
 const INBOX_SIZE: usize = 1024;

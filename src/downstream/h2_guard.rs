@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::net::deadline::ConnectionWatch;
-use crate::net::socket::ClientStream;
+use sluicegate_http::net::deadline::ConnectionWatch;
+use sluicegate_http::net::socket::ClientStream;
 
 /// Useless frames that a client may send at once; each request earns one back, and so do time and DATA.
 const USELESS_FRAMES_MAX: u32 = 10_000;

@@ -15,12 +15,12 @@ use tokio_rustls::TlsAcceptor;
 use super::connection_limits::ConnectionPermit;
 use super::listener_protocol::{AllowedHttp, ListenerProtocol};
 use crate::gateway::worker::WorkerThread;
-use crate::net::deadline::ConnectionWatch;
-use crate::net::proxy_protocol;
-use crate::net::socket::ClientStream;
-use crate::net::tls::H2;
 use crate::observe::metrics::HandshakeEvent;
 use crate::reject::PLAIN_HTTP_ON_TLS;
+use sluicegate_http::net::deadline::ConnectionWatch;
+use sluicegate_http::net::proxy_protocol;
+use sluicegate_http::net::socket::ClientStream;
+use sluicegate_http::net::tls::H2;
 use sluicegate_model::{ProxyProtocolMode, Scheme};
 
 /// A connection ready for HTTP.

@@ -10,9 +10,9 @@ use hyper_util::rt::TokioIo;
 use tower::Service;
 
 use crate::gateway::worker::{ClientConnection, Takeover, WorkerThread};
-use crate::net::socket::ClientStream;
 use crate::reject::Fault;
 use crate::service;
+use sluicegate_http::net::socket::ClientStream;
 use sluicegate_model as model;
 
 /// hyper's own default, which sizes its header array at compile time.

@@ -13,10 +13,10 @@ use tower::Service;
 
 use super::h2_guard::GuardedWire;
 use crate::gateway::worker::{ClientConnection, WorkerThread};
-use crate::net::socket::ClientStream;
 use crate::reject::Fault;
-use crate::request::body::STREAM_WINDOW;
 use crate::service;
+use sluicegate_http::net::socket::ClientStream;
+use sluicegate_http::request::body::STREAM_WINDOW;
 use sluicegate_model as model;
 
 /// Concurrent streams; the defaults of nginx and HAProxy have this order of magnitude.

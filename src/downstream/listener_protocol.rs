@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rustls::{RootCertStore, ServerConfig};
 
-use crate::net::deadline::ListenerTerms;
-use crate::net::tls;
+use sluicegate_http::net::deadline::ListenerTerms;
+use sluicegate_http::net::tls;
 use sluicegate_model::{ListenConfig, ProxyProtocolMode, TlsVersion};
 
 /// The mode with all permissions.

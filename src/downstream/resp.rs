@@ -10,9 +10,9 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 
 use crate::gateway::worker::WorkerThread;
-use crate::net::deadline::ConnectionWatch;
-use crate::net::socket::ClientStream;
 use crate::service::calls::resp::{RespSession, SessionEnd};
+use sluicegate_http::net::deadline::ConnectionWatch;
+use sluicegate_http::net::socket::ClientStream;
 
 /// Bytes read at once.
 const READ_SIZE: usize = 16 * 1024;

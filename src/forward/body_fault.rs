@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::upstream::ExchangeFault;
+use sluicegate_http::upstream::ExchangeFault;
 
 /// Why a response body was cut off.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::request::body::{BodyFault, RequestBody};
+use sluicegate_http::request::body::{BodyFault, RequestBody};
 
 /// Maximum number of echoed header fields.
 const FIELDS_MAX: usize = 32;

@@ -19,14 +19,14 @@ use super::{OutgoingRequest, rewrite};
 use crate::admission::settlement::ResponseReading;
 use crate::gateway::Route;
 use crate::gateway::worker::{ClientConnection, Worker};
-use crate::net::deadline::{GatewayDeadline, RequestWatch};
 use crate::observe::metrics::UpstreamOutcome;
-use crate::request::body::{BodyFault, RequestBody};
-use crate::upstream::{
+use sluicegate_base::clock::Now;
+use sluicegate_http::net::deadline::{GatewayDeadline, RequestWatch};
+use sluicegate_http::request::body::{BodyFault, RequestBody};
+use sluicegate_http::upstream::{
     ConnectFault, ExchangeFault, Lease, ResponseSlot, SendOutcome, Server, ServerBody, ServerInFlight,
     Upstream,
 };
-use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 
 /// The context of an exchange, beside its request.

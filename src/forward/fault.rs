@@ -4,8 +4,8 @@ use http::StatusCode;
 
 use crate::observe::metrics::UpstreamOutcome;
 use crate::reject::Fault;
-use crate::request::body::BodyFault;
-use crate::upstream::ServerFault;
+use sluicegate_http::request::body::BodyFault;
+use sluicegate_http::upstream::ServerFault;
 
 /// The log's reason for a request that took longer than its location allows.
 pub const LOCATION_TIMEOUT: &str = "location timeout";

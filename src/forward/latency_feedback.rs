@@ -3,8 +3,8 @@
 use super::ForwardFault;
 use super::fault::ExchangeResult;
 use crate::admission::chain::ChainPermit;
-use crate::request::body::BodyOutcomeCell;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body::BodyOutcomeCell;
 use sluicegate_limit::SlotOutcome;
 
 /// Reports the upstream's latency to adaptive limits. Degraded requests are not reported, because they go to another

@@ -40,11 +40,11 @@ use crate::judge::rejection_response::{RequestTexts, response_context};
 use crate::judge::request_state::RequestState;
 use crate::observe::metrics::UpstreamOutcome;
 use crate::reject::header_edits::RenderedValues;
-use crate::request::body;
-use crate::request::body::{BodyOutcomeCell, RequestBody};
-use crate::request::headers::added_fields::AddedFields;
-use crate::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body;
+use sluicegate_http::request::body::{BodyOutcomeCell, RequestBody};
+use sluicegate_http::request::headers::added_fields::AddedFields;
+use sluicegate_http::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
 use sluicegate_model::HostHeader;
 
 use exchange::Exchange;

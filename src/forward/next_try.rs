@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fault::ForwardFault;
-use crate::upstream::{Server, ServerChoice, ServerInFlight, ServerPlace, Upstream};
+use sluicegate_http::upstream::{Server, ServerChoice, ServerInFlight, ServerPlace, Upstream};
 use sluicegate_model::ServerId;
 
 /// The server of a try.

@@ -16,10 +16,10 @@ use super::grpc_body::GrpcBody;
 use crate::admission::chain::{Decisions, Overrun};
 use crate::judge::request_state::strike;
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::net::deadline::GatewayDeadline;
 use crate::reject::{Fault, status};
-use crate::request::cors::CorsAnswer;
-use crate::upstream::{Lease, ServerBody, ServerFault};
+use sluicegate_http::net::deadline::GatewayDeadline;
+use sluicegate_http::request::cors::CorsAnswer;
+use sluicegate_http::upstream::{Lease, ServerBody, ServerFault};
 
 /// A response body. Dropping it ends the request; dropping it before its end also closes the upstream connection.
 pub struct ResponseBody {

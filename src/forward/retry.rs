@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::fault::ForwardFault;
 use super::next_try::{NextTry, TryServer};
-use crate::request::body::{RequestBody, read_and_discard};
-use crate::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerFault, Upstream};
+use sluicegate_http::request::body::{RequestBody, read_and_discard};
+use sluicegate_http::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerFault, Upstream};
 use sluicegate_model::{RetryConfig, RetryReason, ServerId};
 
 /// Bytes and time spent on the rest of a discarded response, so that its connection can be kept.

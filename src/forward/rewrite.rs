@@ -15,14 +15,14 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::rejection_response::{RequestTexts, response_context};
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::{CompiledEdits, RenderedValues};
-use crate::request::body::TrailerFilter;
-use crate::request::headers::added_fields::AddedFields;
-use crate::request::headers::forwarded::ForwardedHop;
-use crate::request::headers::hop_by_hop;
-use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
-use crate::request::headers::summary::HeaderSummary;
-use crate::request::location;
-use crate::upstream::ServerBody;
+use sluicegate_http::request::body::TrailerFilter;
+use sluicegate_http::request::headers::added_fields::AddedFields;
+use sluicegate_http::request::headers::forwarded::ForwardedHop;
+use sluicegate_http::request::headers::hop_by_hop;
+use sluicegate_http::request::headers::hop_by_hop::{FramingError, HopOptions};
+use sluicegate_http::request::headers::summary::HeaderSummary;
+use sluicegate_http::request::location;
+use sluicegate_http::upstream::ServerBody;
 use sluicegate_model::{HostHeader, LocationId};
 
 /// Renders the values with variables of `edits`, before the head is rewritten.

@@ -22,8 +22,8 @@ use crate::gateway::worker::Worker;
 use crate::judge::Admitted;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::RequestState;
-use crate::upstream::{Server, ServerInFlight, Upstream};
 use sluicegate_base::clock::Now;
+use sluicegate_http::upstream::{Server, ServerInFlight, Upstream};
 use sluicegate_model::LocationId;
 
 /// A place at a server; `None`: the upstream has no servers, because it is the built-in one.

@@ -15,9 +15,9 @@ use super::retry::RetryState;
 use crate::admission::chain::{Charge, WaitingRequest};
 use crate::gateway::worker::Worker;
 use crate::judge::inbound::waiting_bytes;
-use crate::request::body::RequestBody;
-use crate::upstream::{ServerPlace, ServerWaiter};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body::RequestBody;
+use sluicegate_http::upstream::{ServerPlace, ServerWaiter};
 use sluicegate_model::{ServerId, UpstreamId};
 
 /// Records a wait, whatever ends it.

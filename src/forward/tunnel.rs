@@ -22,7 +22,7 @@ use crate::gateway::Route;
 use crate::judge::request_state::RequestState;
 use crate::observe::metrics::TunnelEvent;
 use crate::reject::header_edits::RenderedValues;
-use crate::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
+use sluicegate_http::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
 
 /// Bytes that are read from one side at a time. They are passed on at once, so an idle tunnel holds no buffer.
 const PIECE_BYTES: usize = 16 * 1024;

@@ -14,8 +14,8 @@ use hyper::body::Body;
 use hyper::upgrade::OnUpgrade;
 
 use crate::judge::inbound::is_websocket;
-use crate::request::body::RequestBody;
-use crate::request::headers::hop_by_hop::{HopOptions, list_members};
+use sluicegate_http::request::body::RequestBody;
+use sluicegate_http::request::headers::hop_by_hop::{HopOptions, list_members};
 
 const WEBSOCKET: &str = "websocket";
 /// The text that RFC 6455 (section 1.3) appends to a key before it is hashed.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::request::source::BodyPlan;
+use sluicegate_http::request::source::BodyPlan;
 use sluicegate_model::{BODY_PEEK_AUTO, BandwidthConfig, BodyUse, Config, LimitConfig, LocationConfig};
 
 /// The plan for the requests of a location, or for those without one; `None` = nothing is read.

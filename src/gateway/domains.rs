@@ -8,8 +8,8 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::{Gateway, LimitChain};
-use crate::request::descriptor::{DescriptorRules, Entries};
 use crate::shared::SharedLimit;
+use sluicegate_http::request::descriptor::{DescriptorRules, Entries};
 use sluicegate_limit::Limit;
 use sluicegate_model::{Config, Cost, DescriptorRuleConfig, DomainConfig, KeyPart, LimitConfig, ValueSource};
 

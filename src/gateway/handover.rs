@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use crate::admission::ban::Bans;
-use crate::request::key::KeyHasher;
 use crate::shared::StoreHandover;
-use crate::upstream::SavedServer;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::key::KeyHasher;
+use sluicegate_http::upstream::SavedServer;
 use sluicegate_limit::Limit;
 use sluicegate_limit::snapshot::{SnapshotReader, SnapshotSource};
 use sluicegate_limit::table::persistent::SnapshotTable;

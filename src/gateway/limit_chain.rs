@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use crate::admission::settlement::ReadingPlan;
-use crate::request::key::LimitKeys;
 use crate::shared::SharedLimit;
+use sluicegate_http::request::key::LimitKeys;
 use sluicegate_limit::Limit;
 use sluicegate_model::{Config, DescriptorRuleConfig, LimitId, LocationConfig, ViewId};
 

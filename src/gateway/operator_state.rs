@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Gateway;
-use crate::request::key::KeyHasher;
 use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_http::request::key::KeyHasher;
 use sluicegate_limit::snapshot::SnapshotReader;
 use sluicegate_limit::table::persistent::{PersistentTable, SnapshotTable};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Gateway;
 use crate::shared::{SharedStops, ToldStop};
-use crate::upstream::{Upstream, UpstreamStop};
 use sluicegate_base::clock::Now;
+use sluicegate_http::upstream::{Upstream, UpstreamStop};
 use sluicegate_model::Config;
 
 /// `None` = there is no store, or no upstream is obeyed.

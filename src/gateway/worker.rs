@@ -18,21 +18,21 @@ use tokio::sync::Semaphore;
 
 use crate::gateway::Gateway;
 use crate::gateway::heavy_keys::WorkerHeavyKeys;
-use crate::net::deadline::{
-    ConnectionWatch, ListenerTerms, RequestWatch, SweepCounter, WatchList, ticks_for,
-};
-use crate::net::socket::{ClientStream, Socket};
 use crate::observe::access_log::LineWriter;
 use crate::observe::traces::WorkerTracer;
-use crate::request::headers::forwarded::peer_value;
-use crate::request::location;
-use crate::request::location::HostError;
-use crate::request::request_id::RequestIds;
-use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
-use crate::upstream::Pools;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::WallClock;
+use sluicegate_http::net::deadline::{
+    ConnectionWatch, ListenerTerms, RequestWatch, SweepCounter, WatchList, ticks_for,
+};
+use sluicegate_http::net::socket::{ClientStream, Socket};
+use sluicegate_http::request::headers::forwarded::peer_value;
+use sluicegate_http::request::location;
+use sluicegate_http::request::location::HostError;
+use sluicegate_http::request::request_id::RequestIds;
+use sluicegate_http::request::source::{Token, TokenVerifier};
+use sluicegate_http::upstream::Pools;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{ListenerPurpose, Scheme};
 

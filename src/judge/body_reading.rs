@@ -17,10 +17,10 @@ use crate::admission::chain::{Charge, WaitingRequest};
 use crate::gateway::Gateway;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::RequestState;
-use crate::net::deadline::GatewayDeadline;
 use crate::reject::Fault;
-use crate::request::access::AccessDecision;
-use crate::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
+use sluicegate_http::net::deadline::GatewayDeadline;
+use sluicegate_http::request::access::AccessDecision;
+use sluicegate_http::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};
 use sluicegate_model::BodyUse;
 
 /// The charset of a body; the later, the less is known of its text.

@@ -10,10 +10,10 @@ use super::mode::{ChargeRequest, JudgeMode};
 use crate::admission::chain::{ChainVerdict, Decisions, LimitDemand, PendingStore};
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
-use crate::request::account::Tier;
-use crate::request::location;
-use crate::request::location::{HostError, LocationLookup};
-use crate::request::source::BodyValues;
+use sluicegate_http::request::account::Tier;
+use sluicegate_http::request::location;
+use sluicegate_http::request::location::{HostError, LocationLookup};
+use sluicegate_http::request::source::BodyValues;
 use sluicegate_limit::Limit;
 use sluicegate_model::{BanKey, LimitId, LocationId, Scheme};
 

@@ -7,10 +7,10 @@ use std::task::Poll;
 use crate::admission::chain::QueueTerms;
 use crate::gateway::Action;
 use crate::judge::request_state::RequestState;
-use crate::net::deadline::GatewayDeadline;
 use crate::reject::{Rejection, StopRejection};
-use crate::upstream::{Upstream, WHOLE_UPSTREAM};
 use sluicegate_base::clock::Now;
+use sluicegate_http::net::deadline::GatewayDeadline;
+use sluicegate_http::upstream::{Upstream, WHOLE_UPSTREAM};
 use sluicegate_limit::pushback::{GateDecision, GatePlace, StopCheck, Stopped, WaitTerms};
 use sluicegate_model::{LocationId, UpstreamId};
 

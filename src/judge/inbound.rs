@@ -9,10 +9,10 @@ use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
 use hyper::ext::Protocol;
 
-use crate::net::deadline::ConnectionWatch;
-use crate::request::body::{RequestBody, STREAM_WINDOW};
-use crate::request::headers::summary::HeaderSummary;
-use crate::request::location;
+use sluicegate_http::net::deadline::ConnectionWatch;
+use sluicegate_http::request::body::{RequestBody, STREAM_WINDOW};
+use sluicegate_http::request::headers::summary::HeaderSummary;
+use sluicegate_http::request::location;
 
 const WEBSOCKET: &str = "websocket";
 
@@ -71,7 +71,7 @@ impl InboundRequest {
 
     /// Bytes that the request occupies while it waits: its head, with each field counted as in HTTP/2 (RFC 9113,
     /// section 6.5.2), and the part of its body that a stream may send meanwhile. The body of HTTP/1 stays at the
-    /// client, and what was read of a body counts in [`BodyMemory`](crate::request::body::BodyMemory).
+    /// client, and what was read of a body counts in [`BodyMemory`](sluicegate_http::request::body::BodyMemory).
     pub fn waiting_bytes(&self) -> usize {
         let request = &self.request;
         waiting_bytes(request.version(), request.uri(), request.headers(), request.body().size_hint())

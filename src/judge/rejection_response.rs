@@ -13,8 +13,8 @@ use crate::judge::limit_report::{write_dry_runs, write_judged};
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::observe::metrics::BanEvent;
 use crate::reject::{LimitRejection, RejectContext, Rejection};
-use crate::request::headers::hop_by_hop;
-use crate::request::location;
+use sluicegate_http::request::headers::hop_by_hop;
+use sluicegate_http::request::location;
 
 /// The texts of a request that a response may contain.
 pub struct RequestTexts<'r> {

@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::downstream::listener_protocol::ListenerProtocol;
-use crate::net::bind_fault::describe_bind_error;
+use sluicegate_http::net::bind_fault::describe_bind_error;
 use sluicegate_model::{ListenAddress, ListenConfig, ListenerPurpose};
 
 /// The kernel caps this at `net.core.somaxconn`.

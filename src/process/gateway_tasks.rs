@@ -18,7 +18,7 @@ use crate::admission::ban;
 use crate::gateway::Gateway;
 use crate::observe::metrics::values;
 use crate::shared::Store;
-use crate::upstream::BackgroundTasks;
+use sluicegate_http::upstream::BackgroundTasks;
 use sluicegate_limit::snapshot::{LastFault, SnapshotThread};
 
 /// Time to write the last snapshot.

@@ -1,8 +1,9 @@
 //! The process: start, worker threads, listeners, signals, reloads, hot upgrades and shutdown.
 //!
 //! A [`WorkerThread`](crate::gateway::worker::WorkerThread) is one thread; a
-//! [`Worker`](crate::gateway::worker::Worker) is that thread under one gateway. A request takes the current worker and keeps it to its end. Each worker thread has
-//! its own runtime, listening sockets, upstream connections, log buffer and metric cells.
+//! [`Worker`](crate::gateway::worker::Worker) is that thread under one gateway. A request takes
+//! the current worker and keeps it to its end. Each worker thread has its own runtime, listening sockets, upstream
+//! connections, log buffer and metric cells.
 //!
 //! [`control`] owns everything in force, on the control thread. [`reload`] reads a configuration, prepares it
 //! ([`listeners`]) and swaps it in; [`workers`] sends the threads their

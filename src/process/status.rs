@@ -9,8 +9,8 @@ use crate::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::operate::admin::AdminResponse;
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSizes, TrafficLook};
-use crate::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
 use sluicegate_base::clock::Now;
+use sluicegate_http::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
 
 /// Maximum number of servers and of limits on the screen; JSON has all.
 const ROWS_MAX: usize = 8;

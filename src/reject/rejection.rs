@@ -2,9 +2,9 @@
 
 use http::{HeaderValue, StatusCode};
 
-use crate::net::deadline::MissedDeadline;
-use crate::request::body::BodyFault;
 use sluicegate_base::clock::Now;
+use sluicegate_http::net::deadline::MissedDeadline;
+use sluicegate_http::request::body::BodyFault;
 use sluicegate_limit::pushback::Stopped;
 use sluicegate_model::{LimitId, UpstreamId};
 

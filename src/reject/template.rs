@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use super::RejectContext;
-use crate::request::location;
 use sluicegate_base::escape;
+use sluicegate_http::request::location;
 use sluicegate_model::{TemplateConfig, TemplatePiece, TemplateVar};
 
 /// Bytes of a header value with variables; a longer one is cut.

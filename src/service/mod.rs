@@ -30,14 +30,14 @@ use crate::judge::rejection_response;
 use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::RequestState;
 use crate::judge::{Admitted, Judged, Received, Rejected};
-use crate::net::deadline::RequestWatch;
 use crate::reject::Fault;
-use crate::request::body;
-use crate::request::headers::hop_by_hop;
-use crate::request::location;
 use crate::service::calls::Door;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
+use sluicegate_http::net::deadline::RequestWatch;
+use sluicegate_http::request::body;
+use sluicegate_http::request::headers::hop_by_hop;
+use sluicegate_http::request::location;
 use sluicegate_model::{LimitId, LocationId};
 
 /// The response header that tells trusted proxies that the `on_failure` fallback judged instead of the store.

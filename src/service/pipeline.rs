@@ -26,10 +26,10 @@ use crate::gateway::Gateway;
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::Verdict;
-use crate::net::deadline::{ClientSpans, ListenerTerms, TICK};
-use crate::request::body::RequestBody;
 use crate::service;
 use crate::service::ResponseFuture;
+use sluicegate_http::net::deadline::{ClientSpans, ListenerTerms, TICK};
+use sluicegate_http::request::body::RequestBody;
 use sluicegate_model::{LimitId, Scheme};
 
 /// A worker that serves requests in process.

@@ -14,8 +14,8 @@ use super::operator_entries::{OperatorEntries, OperatorEntry, share_entries_by};
 use super::script::operator;
 use super::script::operator::OPERATOR_GROUP;
 use super::{PackedCall, Store};
-use crate::upstream::UpstreamStop;
 use sluicegate_base::clock::Now;
+use sluicegate_http::upstream::UpstreamStop;
 
 /// Maximum number of stops that gateways tell each other; of further ones, each obeys those that it heard itself.
 const STOPS_MAX: usize = 1_000;

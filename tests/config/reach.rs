@@ -2,8 +2,8 @@
 
 use http::Method;
 use proptest::prelude::*;
-use sluicegate::request::location::{Arrival, LocationLookup, Locations};
 use sluicegate_config as config;
+use sluicegate_http::request::location::{Arrival, LocationLookup, Locations};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::{LocationId, Scheme};
 

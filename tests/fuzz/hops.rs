@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
 use proptest::sample::select;
-use sluicegate::request::client::ClientIp;
 use sluicegate_config as config;
+use sluicegate_http::request::client::ClientIp;
 
 use crate::fuzz;
 

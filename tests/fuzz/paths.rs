@@ -1,7 +1,7 @@
 //! The path normaliser beside a plain model of it.
 
 use proptest::prelude::*;
-use sluicegate::request::location::{encode_path, normalise_path, strip_location_prefix};
+use sluicegate_http::request::location::{encode_path, normalise_path, strip_location_prefix};
 
 use crate::fuzz;
 

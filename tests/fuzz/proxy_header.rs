@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use sluicegate::net::proxy_protocol::{ProxyHeader, V2_MAX, parse_header};
+use sluicegate_http::net::proxy_protocol::{ProxyHeader, V2_MAX, parse_header};
 
 use crate::fuzz;
 use crate::support::*;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use sluicegate::net::resp::{CommandReader, ProtocolFault, REQUEST_MAX, RequestStep};
+use sluicegate_http::net::resp::{CommandReader, ProtocolFault, REQUEST_MAX, RequestStep};
 
 use crate::fuzz;
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use http::HeaderValue;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use sluicegate::response::{MeterPlan, ResponseMeter};
+use sluicegate_http::response::{MeterPlan, ResponseMeter};
 
 use crate::fuzz;
 
-#[path = "../../src/response/tests/bodies.rs"]
+#[path = "../../crates/http/src/response/tests/bodies.rs"]
 mod bodies;
-#[path = "../../src/response/tests/ledger.rs"]
+#[path = "../../crates/http/src/response/tests/ledger.rs"]
 mod ledger;
 
 use bodies::{BodyRandom, RandomBody};

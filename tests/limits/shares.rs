@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand};
 use sluicegate::gateway::Gateway;
 use sluicegate::judge::{self, JudgeMode, RequestFacts, RequestHead};
-use sluicegate::request::client::Client;
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
+use sluicegate_http::request::client::Client;
 use sluicegate_limit::{Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, Algorithm, LimitId};
 

@@ -27,13 +27,13 @@ use http::{HeaderMap, Method};
 use ipnet::IpNet;
 use siphasher::sip::SipHasher13;
 
-use crate::request::key;
-use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use active::ActiveBans;
 use named::NamedBans;
 use outbox::StrikeOutbox;
 use record::ClientRecord;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::key;
+use sluicegate_http::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_limit::table::{CounterKey, Table};
 use sluicegate_model::{self as model, BanKey, KeyPart, MissingKey, StrikeRules};

@@ -8,10 +8,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
 use super::extensions::Extensions;
-use crate::request::body::BodyOutcomeCell;
-use crate::request::headers::grpc;
-use crate::response::{LlmUsage, MeterPlan, MeterReading, ResponseMeter};
 use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_http::request::body::BodyOutcomeCell;
+use sluicegate_http::request::headers::grpc;
+use sluicegate_http::response::{LlmUsage, MeterPlan, MeterReading, ResponseMeter};
 use sluicegate_model::{ChargeConfig, ChargedUnits, LimitConfig, LlmWeights, OverrunAction, ResponseSet};
 
 /// What the limits of a chain read from responses; made once per chain.

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::CountedLimit;
 use super::report::{HeavyBy, HeavyKey, KeyRate};
 use crate::gateway::Gateway;
-use crate::request::key::NamedKey;
 use crate::shared::SharedKey;
+use sluicegate_http::request::key::NamedKey;
 use sluicegate_limit::table::CounterKey;
 
 /// The heaviest keys of a limit over several gateways.

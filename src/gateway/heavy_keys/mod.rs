@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use crate::admission::chain::LimitDemand;
 use crate::gateway::Gateway;
-use crate::request::key::{KeyInput, KeyName, KeySpec};
 use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_http::request::key::{KeyInput, KeyName, KeySpec};
 use sluicegate_limit::heavy_hitters::FrequentItems;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::LimitId;

@@ -8,8 +8,8 @@ use http::StatusCode;
 
 use super::CountedLimit;
 use crate::reject::LimitCause;
-use crate::request::client::UNIX_CLIENT;
-use crate::request::key::KeyName;
+use sluicegate_http::request::client::UNIX_CLIENT;
+use sluicegate_http::request::key::KeyName;
 
 /// Refusals that a worker remembers.
 pub const REFUSALS_MAX: usize = 100;

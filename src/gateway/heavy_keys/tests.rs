@@ -7,9 +7,9 @@ use http::{Request, StatusCode};
 
 use super::report::{HeavyBy, KeyRates, merge_refusals};
 use super::*;
-use crate::request::body::RequestBody;
 use crate::service::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
 use sluicegate_config as config;
+use sluicegate_http::request::body::RequestBody;
 
 struct Counted {
     gateway: Arc<Gateway>,

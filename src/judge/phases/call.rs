@@ -12,8 +12,8 @@ use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
 use crate::judge::mode::ChargeRequest;
 use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
-use crate::net::deadline::ticks_for;
 use crate::reject::Rejection;
+use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_model::LocationId;
 
 impl Received {

@@ -9,9 +9,9 @@ use crate::judge::descriptors::{
 };
 use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
-use crate::net::deadline::ticks_for;
 use crate::reject::Rejection;
-use crate::request::client::UNIX_CLIENT;
+use sluicegate_http::net::deadline::ticks_for;
+use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_model::LimitId;
 
 /// What a look at descriptors shows, if they took their hits now.

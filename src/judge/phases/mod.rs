@@ -33,10 +33,10 @@ use crate::judge::limit_report;
 use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{Fault, Rejection};
-use crate::request::body::RequestBody;
-use crate::request::headers::hop_by_hop;
-use crate::request::source::{BodyPlan, BodyValues};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body::RequestBody;
+use sluicegate_http::request::headers::hop_by_hop;
+use sluicegate_http::request::source::{BodyPlan, BodyValues};
 use sluicegate_model::{BodyUse, LocationId};
 
 /// A request with its state, in every phase before it is admitted or rejected.

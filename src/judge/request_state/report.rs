@@ -10,9 +10,9 @@ use crate::observe::traces::WorkerTracer;
 use crate::observe::traces::span;
 use crate::observe::traces::span::SpanRecord;
 use crate::reject::status;
-use crate::request::account::Tier;
-use crate::request::client::UNIX_CLIENT;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::account::Tier;
+use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_model::LogField;
 
 impl RequestState {

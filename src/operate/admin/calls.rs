@@ -14,8 +14,8 @@ use super::{
 };
 use crate::observe::metrics;
 use crate::operate::explain::Explanation;
-use crate::upstream::{ServerStatus, UpstreamStatus};
 use sluicegate_base::json_shape::{JsonShape, JsonShaped};
+use sluicegate_http::upstream::{ServerStatus, UpstreamStatus};
 
 const UPSTREAM: Parameter = Parameter {
     name: "upstream",

@@ -13,10 +13,10 @@ use crate::admission::operator_bans::{BanFault, UnbanFault};
 use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::gateway::{Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault};
 use crate::operate::text_table::render_table;
-use crate::request::key::NamedKey;
 use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
+use sluicegate_http::request::key::NamedKey;
 use sluicegate_model::{LimitId, read_duration};
 
 json_object! {

@@ -55,9 +55,9 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::gateway::Gateway;
-use crate::net::bind_fault::describe_bind_error;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
+use sluicegate_http::net::bind_fault::describe_bind_error;
 use sluicegate_model as model;
 
 pub use answer::AdminResponse;

@@ -1,8 +1,8 @@
 //! The JSON objects of the admin API that no struct defines.
 
-use crate::upstream::UpstreamStatus;
 use sluicegate_base::json_shape::JsonShape::{Any, Count, Flag, List, Nullable, Number, Object, Text, Words};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
+use sluicegate_http::upstream::UpstreamStatus;
 
 /// The body of an error.
 pub(super) static ERROR: JsonObject =

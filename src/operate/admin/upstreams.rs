@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
 use super::call::CallRequest;
-use crate::upstream::{DrainOutcome, ServerStatus, Upstream, UpstreamStatus};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
+use sluicegate_http::upstream::{DrainOutcome, ServerStatus, Upstream, UpstreamStatus};
 
 json_object! {
     pub(super) struct UpstreamList as "UpstreamList" {

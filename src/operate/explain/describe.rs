@@ -7,12 +7,12 @@ use super::{AccountExplanation, BanExplanation, ClientExplanation, QueueExplanat
 use crate::gateway::{Action, Gateway};
 use crate::judge::RequestFacts;
 use crate::reject::Rejection;
-use crate::request::access::AccessDecision;
-use crate::request::client::Client;
-use crate::request::key::KeyInput;
-use crate::request::source;
-use crate::request::source::{SourceValue, Token};
 use sluicegate_config::describe::describe_key_part;
+use sluicegate_http::request::access::AccessDecision;
+use sluicegate_http::request::client::Client;
+use sluicegate_http::request::key::KeyInput;
+use sluicegate_http::request::source;
+use sluicegate_http::request::source::{SourceValue, Token};
 use sluicegate_model::{self as model, KeyPart, LocationId, MissingKey, ValueSource};
 
 /// Client bytes for a terminal: invalid UTF-8 and control characters are escaped.

@@ -17,15 +17,15 @@ use crate::gateway::Gateway;
 use crate::judge;
 use crate::judge::{BodyView, Judgement, RequestFacts};
 use crate::reject::{Fault, Rejection};
-use crate::request::cors;
-use crate::request::location::{Arrival, LocationCandidate};
-use crate::request::source::{BodyValues, Token, TokenVerifier};
 use crate::shared::Session;
 use limits::LookMode;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::WallClock;
 use sluicegate_config::describe::describe_location;
+use sluicegate_http::request::cors;
+use sluicegate_http::request::location::{Arrival, LocationCandidate};
+use sluicegate_http::request::source::{BodyValues, Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::gateway::Gateway;
 use crate::judge::RequestHead;
 use crate::reject::Fault;
-use crate::request::client::Client;
-use crate::request::location;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::client::Client;
+use sluicegate_http::request::location;
 use sluicegate_model::{ListenConfig, Scheme};
 
 /// A request as text.

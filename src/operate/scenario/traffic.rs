@@ -11,10 +11,10 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use ipnet::IpNet;
 
 use super::model::{Scenario, ScenarioStep, StepAnswer};
-use crate::net::deadline::ListenerTerms;
 use crate::operate::explain::ParsedQuery;
-use crate::request::body::RequestBody;
 use crate::service::pipeline::ArrivingConnection;
+use sluicegate_http::net::deadline::ListenerTerms;
+use sluicegate_http::request::body::RequestBody;
 use sluicegate_model::{ListenConfig, Scheme};
 
 /// The requests of all steps by time; of the same moment, by step.

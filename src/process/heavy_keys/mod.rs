@@ -9,8 +9,8 @@ use super::workers::Workers;
 use crate::gateway::Gateway;
 use crate::gateway::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal};
 use crate::gateway::heavy_keys::{CountedLimit, REFUSALS_MAX};
-use crate::request::key::{KeyNameError, NamedKey};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::key::{KeyNameError, NamedKey};
 
 /// The most keys that are listed at once.
 pub const TOP_MAX: usize = 1000;
@@ -29,7 +29,8 @@ impl ControlThread {
         read_heavy_keys(&self.workers, &self.current.load_full(), limit, by, top).await
     }
 
-    /// The key that `text` names, as [`crate::request::key::KeyNaming::parse_name`] reads it or as it is shown.
+    /// The key that `text` names, as [`parse_name`](sluicegate_http::request::key::KeyNaming::parse_name) reads it or
+    /// as it is shown.
     ///
     /// # Errors
     /// There is no such limit, or the text names no key of it.

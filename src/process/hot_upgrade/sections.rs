@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 use crate::gateway::{Gateway, SavedNumbers, SavedOperatorState};
 use crate::shared::StoreHandover;
-use crate::upstream::SavedServer;
 use sluicegate_base::clock::Now;
+use sluicegate_http::upstream::SavedServer;
 
 /// The most bytes read of a file.
 const BYTES_MAX: u64 = 64 << 20;

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::observe::traces::otlp;
-use crate::upstream::{ServerSocket, ServerTls};
+use sluicegate_http::upstream::{ServerSocket, ServerTls};
 use sluicegate_model::{CollectorConfig, UpstreamProtocol, UpstreamTlsConfig};
 
 /// The time of one export, with connecting.

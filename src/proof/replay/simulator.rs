@@ -19,9 +19,9 @@ use crate::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
 use crate::operate::explain;
 use crate::proof::log::LoggedRequest;
 use crate::proof::log::record::{LogRecord, TextField};
-use crate::request::client::Client;
-use crate::request::location;
 use sluicegate_base::clock::{self, Now};
+use sluicegate_http::request::client::Client;
+use sluicegate_http::request::location;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{LimitId, ListenConfig, LocationId, Scheme};
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::timeline::{RequestTimeline, WaitLengths};
-use crate::request::key::{KeyInput, KeyName, KeySpec};
+use sluicegate_http::request::key::{KeyInput, KeyName, KeySpec};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::{Config, LimitId};
 

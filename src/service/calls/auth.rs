@@ -19,8 +19,8 @@ use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{CallTerms, Received, Rejected, StatedFacts};
 use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
-use crate::request::body;
-use crate::request::location;
+use sluicegate_http::request::body;
+use sluicegate_http::request::location;
 
 pub(super) const PATH: &str = "/auth";
 

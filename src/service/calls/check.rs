@@ -22,10 +22,10 @@ use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{Judged, Received};
 use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
-use crate::request::client::{Client, UNIX_CLIENT};
-use crate::request::location;
-use crate::request::location::{Arrival, LocationLookup};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::client::{Client, UNIX_CLIENT};
+use sluicegate_http::request::location;
+use sluicegate_http::request::location::{Arrival, LocationLookup};
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::LocationId;
 

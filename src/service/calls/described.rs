@@ -13,12 +13,12 @@ use super::call_body::{CheckCall, CheckSubject, DescribedRequest};
 use super::call_value::{CallFault, CallText};
 use crate::gateway::Gateway;
 use crate::judge::{CallTerms, StatedFacts};
-use crate::request::account::Tier;
-use crate::request::body::RequestBody;
-use crate::request::client::UNIX_CLIENT;
-use crate::request::location;
-use crate::request::source::BodyValues;
 use sluicegate_base::json_pointer::JsonPointer;
+use sluicegate_http::request::account::Tier;
+use sluicegate_http::request::body::RequestBody;
+use sluicegate_http::request::client::UNIX_CLIENT;
+use sluicegate_http::request::location;
+use sluicegate_http::request::source::BodyValues;
 use sluicegate_model::{self as model, KeyPart, LimitConfig, LimitId, Scheme, ValueSource};
 
 /// A request, from the facts of a call.

@@ -30,15 +30,15 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
-use crate::request::body;
-use crate::request::headers::hop_by_hop;
-use crate::request::location;
 pub use auth::answer_auth;
 use call_body::LeaseCall;
 use call_value::CallFault;
 pub use described::Described;
 pub use rls::{RlsCall, answer_rls};
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body;
+use sluicegate_http::request::headers::hop_by_hop;
+use sluicegate_http::request::location;
 
 /// Bytes of the body of a call.
 const BODY_MAX: u64 = 64 * 1024;

@@ -11,10 +11,10 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Request, Uri, Version};
 
-use crate::request::body::RequestBody;
-use crate::request::client::ClientIp;
-use crate::request::headers::forwarded;
-use crate::request::headers::forwarded::{X_FORWARDED_HOST, X_FORWARDED_PROTO};
+use sluicegate_http::request::body::RequestBody;
+use sluicegate_http::request::client::ClientIp;
+use sluicegate_http::request::headers::forwarded;
+use sluicegate_http::request::headers::forwarded::{X_FORWARDED_HOST, X_FORWARDED_PROTO};
 use sluicegate_model::Scheme;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::upstream_tls::UpstreamTlsReader;
-use sluicegate_base::system_roots::load_system_roots;
 use crate::schema::tables::state::{redis, redis_tls};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
+use sluicegate_base::system_roots::load_system_roots;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::tls::RedisTlsFiles;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use super::throttle::answer_throttle;
 use super::{Command, SessionEnd};
 use crate::gateway::worker::Worker;
-use crate::net::resp::{ProtocolVersion, ReplyWriter};
 use crate::observe::metrics::CallResult;
+use sluicegate_http::net::resp::{ProtocolVersion, ReplyWriter};
 use sluicegate_model::Secret;
 
 /// Bytes of the name that a client gives its connection.

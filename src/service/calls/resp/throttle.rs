@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use super::Command;
 use crate::gateway::worker::Worker;
-use crate::net::resp::ReplyWriter;
 use crate::observe::access_log::line::CallRecord;
 use crate::observe::metrics::CallResult;
 use sluicegate_base::clock::Now;
+use sluicegate_http::net::resp::ReplyWriter;
 use sluicegate_limit::throttle::{TableFull, ThrottleAnswer, ThrottleFault, ThrottleTerms};
 
 /// Bytes of a key.

@@ -25,11 +25,11 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
-use crate::request::body;
-use crate::request::headers::grpc;
 use messages::RateLimitRequest;
 use run::CallDeadline;
 use sluicegate_base::clock::Now;
+use sluicegate_http::request::body;
+use sluicegate_http::request::headers::grpc;
 use wire::RlsFault;
 
 /// A call of the service, by its path.

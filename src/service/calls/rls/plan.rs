@@ -6,7 +6,7 @@ use super::messages::{RateLimitDescriptor, RateLimitRequest};
 use super::wire::RlsFault;
 use crate::gateway::{Domain, Gateway, RuleList};
 use crate::judge::{DescriptorTerms, JudgedDescriptor};
-use crate::request::descriptor::{DescriptorFacts, Entries};
+use sluicegate_http::request::descriptor::{DescriptorFacts, Entries};
 
 /// The most descriptors of a call, and the most entries of a descriptor.
 const DESCRIPTORS_MAX: usize = 64;

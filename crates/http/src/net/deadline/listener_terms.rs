@@ -67,7 +67,6 @@ impl ListenerTerms {
     }
 
     /// Whether the terms are unchanged.
-    #[cfg(test)]
     pub fn is_open(&self) -> bool {
         self.state.load(Relaxed) == OPEN
     }

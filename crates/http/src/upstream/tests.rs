@@ -209,7 +209,7 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
             "upstreams: {{ app: {{ servers: [\"https://a.test:1\"]{tls} }} }}\n\
              locations: [{{ path: /, upstream: app }}]\n"
         );
-        config::parse(&text, "tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}")).config
+        config::parse(&text, "../../tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}")).config
     };
     let ca = ", tls: { ca: tls/ca.pem }";
     let before = config(ca);

@@ -15,7 +15,7 @@ fn verifier(jwt: &str) -> TokenVerifier {
     let yaml = format!(
         "account: {{ from: jwt:sub, jwt: {{ {jwt} }} }}\nlocations: [{{ path: /, upstream: demo }}]\n"
     );
-    let loaded = config::parse(&yaml, "tests/gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let loaded = config::parse(&yaml, "../../tests/gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     let names = ["sub", "plan"].map(str::to_owned);
     TokenVerifier::new(&loaded.config.account.jwt.unwrap(), &names)
 }
@@ -25,15 +25,15 @@ fn shared() -> TokenVerifier {
 }
 
 fn rsa() -> EncodingKey {
-    EncodingKey::from_rsa_pem(include_bytes!("../../../../tests/keys/rsa.pem")).unwrap()
+    EncodingKey::from_rsa_pem(include_bytes!("../../../../../../tests/keys/rsa.pem")).unwrap()
 }
 
 fn other_rsa() -> EncodingKey {
-    EncodingKey::from_rsa_pem(include_bytes!("../../../../tests/keys/other.pem")).unwrap()
+    EncodingKey::from_rsa_pem(include_bytes!("../../../../../../tests/keys/other.pem")).unwrap()
 }
 
 fn ec() -> EncodingKey {
-    EncodingKey::from_ec_pem(include_bytes!("../../../../tests/keys/ec.pem")).unwrap()
+    EncodingKey::from_ec_pem(include_bytes!("../../../../../../tests/keys/ec.pem")).unwrap()
 }
 
 fn sign(algorithm: Algorithm, key: &EncodingKey, claims: &Value) -> String {
@@ -102,7 +102,7 @@ fn a_forged_token_claims_nothing() {
     assert_eq!(sub(&public, &sign(Algorithm::ES256, &ec(), &ann())), None, "a key of another kind");
     assert_eq!(sub(&public, &hs256(&ann())), None);
     // The public key as a shared secret.
-    let pem = include_bytes!("../../../../tests/keys/rsa.pub.pem");
+    let pem = include_bytes!("../../../../../../tests/keys/rsa.pub.pem");
     assert_eq!(sub(&public, &sign(Algorithm::HS256, &EncodingKey::from_secret(pem), &ann())), None);
     let good = sign(Algorithm::RS256, &rsa(), &ann());
     let [head, _, signature] = good.split('.').collect::<Vec<_>>()[..] else { panic!("{good}") };

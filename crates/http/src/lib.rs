@@ -1,0 +1,16 @@
+//! HTTP on both sides of the gateway: client sockets, the facts of a request, servers, what a response used.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
+// Client sockets, TLS, the PROXY protocol, RESP, deadlines.
+pub mod net;
+
+// Facts about a request: client, location, account, key, access, headers, body.
+pub mod request;
+
+// What a response says that it used, read from its body while it passes.
+pub mod response;
+
+// Upstreams: groups of servers, balancing, health, connection pools, HTTP/1 and HTTP/2 towards servers.
+pub mod upstream;
