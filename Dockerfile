@@ -16,6 +16,7 @@ COPY crates/http/Cargo.toml crates/http/
 COPY crates/import/Cargo.toml crates/import/
 COPY crates/limit/Cargo.toml crates/limit/
 COPY crates/model/Cargo.toml crates/model/
+COPY crates/observe/Cargo.toml crates/observe/
 RUN sed -i '/^\[\[bench\]\]$/,/^$/d' Cargo.toml \
     && for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
     && echo 'fn main() {}' > src/main.rs \

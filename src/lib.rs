@@ -41,6 +41,3 @@ pub mod admission;
 
 // Counters that gateways share through Redis or Valkey.
 pub mod shared;
-
-// Metrics, the access log, the program's own log.
-pub mod observe;

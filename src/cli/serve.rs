@@ -9,12 +9,12 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{CANNOT_LISTEN, CONFIG_INVALID, FAILED, print_error, use_colors, warning_text};
-use crate::observe::logging;
-use crate::observe::stderr_line::StderrLine;
 use crate::process;
 use crate::process::{ProcessFault, Startup};
 use sluicegate_config::{self as config, LoadedConfig};
 use sluicegate_model::{LogFormat, ProblemReport};
+use sluicegate_observe::logging;
+use sluicegate_observe::stderr_line::StderrLine;
 
 /// Bytes of an invalid file that are searched for the format of the log.
 const FILE_MAX: u64 = 1 << 20;

@@ -15,13 +15,13 @@ use tokio_rustls::TlsAcceptor;
 use super::connection_limits::ConnectionPermit;
 use super::listener_protocol::{AllowedHttp, ListenerProtocol};
 use crate::gateway::worker::WorkerThread;
-use crate::observe::metrics::HandshakeEvent;
 use crate::reject::PLAIN_HTTP_ON_TLS;
 use sluicegate_http::net::deadline::ConnectionWatch;
 use sluicegate_http::net::proxy_protocol;
 use sluicegate_http::net::socket::ClientStream;
 use sluicegate_http::net::tls::H2;
 use sluicegate_model::{ProxyProtocolMode, Scheme};
+use sluicegate_observe::metrics::HandshakeEvent;
 
 /// A connection ready for HTTP.
 pub struct HandshakeOutcome {

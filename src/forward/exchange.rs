@@ -19,7 +19,6 @@ use super::{OutgoingRequest, rewrite};
 use crate::admission::settlement::ResponseReading;
 use crate::gateway::Route;
 use crate::gateway::worker::{ClientConnection, Worker};
-use crate::observe::metrics::UpstreamOutcome;
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::{GatewayDeadline, RequestWatch};
 use sluicegate_http::request::body::{BodyFault, RequestBody};
@@ -28,6 +27,7 @@ use sluicegate_http::upstream::{
     Upstream,
 };
 use sluicegate_limit::table::CounterKey;
+use sluicegate_observe::metrics::UpstreamOutcome;
 
 /// The context of an exchange, beside its request.
 pub struct Exchange<'a> {

@@ -2,10 +2,10 @@
 
 use http::StatusCode;
 
-use crate::observe::metrics::UpstreamOutcome;
 use crate::reject::Fault;
 use sluicegate_http::request::body::BodyFault;
 use sluicegate_http::upstream::ServerFault;
+use sluicegate_observe::metrics::UpstreamOutcome;
 
 /// The log's reason for a request that took longer than its location allows.
 pub const LOCATION_TIMEOUT: &str = "location timeout";

@@ -38,7 +38,6 @@ use crate::judge::Admitted;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::rejection_response::{RequestTexts, response_context};
 use crate::judge::request_state::RequestState;
-use crate::observe::metrics::UpstreamOutcome;
 use crate::reject::header_edits::RenderedValues;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
@@ -46,6 +45,7 @@ use sluicegate_http::request::body::{BodyOutcomeCell, RequestBody};
 use sluicegate_http::request::headers::added_fields::AddedFields;
 use sluicegate_http::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
 use sluicegate_model::HostHeader;
+use sluicegate_observe::metrics::UpstreamOutcome;
 
 use exchange::Exchange;
 use fault::ExchangeResult;

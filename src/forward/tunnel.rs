@@ -20,9 +20,9 @@ use super::upgrade::UpgradeRequest;
 use super::{ForwardFault, ForwardOutcome};
 use crate::gateway::Route;
 use crate::judge::request_state::RequestState;
-use crate::observe::metrics::TunnelEvent;
 use crate::reject::header_edits::RenderedValues;
 use sluicegate_http::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
+use sluicegate_observe::metrics::TunnelEvent;
 
 /// Bytes that are read from one side at a time. They are passed on at once, so an idle tunnel holds no buffer.
 const PIECE_BYTES: usize = 16 * 1024;

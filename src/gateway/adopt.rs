@@ -10,9 +10,6 @@ use http::Method;
 use super::Gateway;
 use crate::admission::ban::Bans;
 use crate::admission::chain::WaitingCap;
-use crate::observe::access_log::AccessLog;
-use crate::observe::metrics::cells::Counters;
-use crate::observe::traces::Tracer;
 use crate::shared;
 use crate::shared::{SharedLimit, Store};
 use sluicegate_base::clock::Now;
@@ -23,6 +20,9 @@ use sluicegate_http::request::key::KeyHasher;
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_model::{self as model, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
+use sluicegate_observe::access_log::AccessLog;
+use sluicegate_observe::metrics::cells::Counters;
+use sluicegate_observe::traces::Tracer;
 
 // === impl Gateway ===
 

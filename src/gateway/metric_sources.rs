@@ -6,10 +6,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::admission::ban::Bans;
 use crate::admission::operator_bans::OperatorBans;
-use crate::observe::access_log::AccessLog;
-use crate::observe::metrics::cells::Counters;
-use crate::observe::metrics::{MetricLabels, Metrics, values};
-use crate::observe::traces::Tracer;
 use crate::reject::Fault;
 use crate::shared::{SharedLimit, Store};
 use sluicegate_base::clock::Now;
@@ -17,6 +13,10 @@ use sluicegate_http::upstream::{Server, Upstream};
 use sluicegate_limit::Limit;
 use sluicegate_limit::pushback::PushbackGate;
 use sluicegate_model::{self as model, Config};
+use sluicegate_observe::access_log::AccessLog;
+use sluicegate_observe::metrics::cells::Counters;
+use sluicegate_observe::metrics::{MetricLabels, Metrics, values};
+use sluicegate_observe::traces::Tracer;
 
 pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> MetricLabels {
     let servers = |upstream: &Arc<Upstream>| {

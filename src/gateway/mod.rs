@@ -32,10 +32,6 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use crate::admission::ban::Bans;
 use crate::admission::chain::WaitingCap;
 use crate::admission::operator_bans::OperatorBans;
-use crate::observe::access_log::AccessLog;
-use crate::observe::metrics::Metrics;
-use crate::observe::metrics::cells::Counters;
-use crate::observe::traces::Tracer;
 use crate::reject::header_edits::CompiledEdits;
 use crate::reject::{CompiledTemplate, Rejecters};
 use crate::shared::{SharedLimit, SharedStops, Store};
@@ -70,6 +66,10 @@ use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_limit::snapshot::SnapshotSource;
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_model::{self as model, Config, HeaderEdits, HostHeader, LimitId, LocationId};
+use sluicegate_observe::access_log::AccessLog;
+use sluicegate_observe::metrics::Metrics;
+use sluicegate_observe::metrics::cells::Counters;
+use sluicegate_observe::traces::Tracer;
 
 /// Slots of [`Gateway::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;

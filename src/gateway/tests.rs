@@ -4,12 +4,12 @@ use std::sync::{Arc, Weak};
 
 use super::*;
 use crate::admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand, Look};
-use crate::observe::metrics::{AnswerMaker, DecisionKind};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, LocationId, ServerId, UpstreamId};
+use sluicegate_observe::metrics::{AnswerMaker, DecisionKind};
 
 const START: Now = Now(1 << 40);
 
@@ -138,9 +138,9 @@ fn counters_in_metrics_never_go_back() {
         0,
         UpstreamId(0),
         ServerId(1),
-        crate::observe::metrics::UpstreamOutcome::Status(StatusCode::OK),
+        sluicegate_observe::metrics::UpstreamOutcome::Status(StatusCode::OK),
     );
-    first.metrics.watch_process(crate::observe::metrics::values::CONNECTIONS, Vec::new(), || 7);
+    first.metrics.watch_process(sluicegate_observe::metrics::values::CONNECTIONS, Vec::new(), || 7);
     let moved =
         "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
     let second = next(&first, &located("[c, b]", moved));

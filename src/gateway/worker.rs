@@ -18,8 +18,6 @@ use tokio::sync::Semaphore;
 
 use crate::gateway::Gateway;
 use crate::gateway::heavy_keys::WorkerHeavyKeys;
-use crate::observe::access_log::LineWriter;
-use crate::observe::traces::WorkerTracer;
 use crate::shared::Session;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::WallClock;
@@ -35,6 +33,8 @@ use sluicegate_http::request::source::{Token, TokenVerifier};
 use sluicegate_http::upstream::Pools;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{ListenerPurpose, Scheme};
+use sluicegate_observe::access_log::LineWriter;
+use sluicegate_observe::traces::WorkerTracer;
 
 /// Concurrent TLS handshakes per worker; each holds some kilobytes until it ends.
 const HANDSHAKES_MAX: usize = 4096;

@@ -8,10 +8,10 @@ use crate::admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecisi
 use crate::gateway::{Gateway, LimitChain};
 use crate::judge::judged_chain::chain_of;
 use crate::judge::request_state::RequestState;
-use crate::observe::metrics::DecisionKind;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{LimitId, LocationId};
+use sluicegate_observe::metrics::DecisionKind;
 
 /// Counts the decisions of limits that accepted the request. Rejections are counted where they are final.
 #[inline]

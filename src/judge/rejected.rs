@@ -10,10 +10,10 @@ use crate::judge::limit_report;
 use crate::judge::rejection_response::{RequestTexts, render_rejection};
 use crate::judge::request_state::strike;
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::observe::metrics::DecisionKind;
 use crate::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::LocationId;
+use sluicegate_observe::metrics::DecisionKind;
 
 /// The end of a rejected request.
 pub enum Conclusion {

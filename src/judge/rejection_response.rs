@@ -11,10 +11,10 @@ use crate::gateway::{Action, LimitChain};
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report::{write_dry_runs, write_judged};
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::observe::metrics::BanEvent;
 use crate::reject::{LimitRejection, RejectContext, Rejection};
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::location;
+use sluicegate_observe::metrics::BanEvent;
 
 /// The texts of a request that a response may contain.
 pub struct RequestTexts<'r> {

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
-use crate::observe::logging;
-use crate::observe::stderr_line::StderrLine;
 use sluicegate_config::describe::{
     describe_access, describe_bans, describe_chain_limit, describe_location, describe_state,
 };
 use sluicegate_model::{Config, LimitId, LocationConfig};
+use sluicegate_observe::logging;
+use sluicegate_observe::stderr_line::StderrLine;
 
 /// Maximum number of locations; more would scroll the addresses off the screen.
 const LOCATIONS_MAX: usize = 40;

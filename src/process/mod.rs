@@ -52,7 +52,6 @@ use tokio::time::Instant;
 
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gateway::{Gateway, SavedOperatorState};
-use crate::observe::logging;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
@@ -73,6 +72,7 @@ use sluicegate_base::wall_clock;
 use sluicegate_config::LoadedConfig;
 use sluicegate_limit::snapshot;
 use sluicegate_model::Config;
+use sluicegate_observe::logging;
 use workers::{Workers, WorkersEnded};
 
 /// Descriptors for listeners, logs, the admin listener and the store, as a share of all and at most.

@@ -17,13 +17,13 @@ use super::fleet;
 use super::systemd;
 use super::worker_thread::WorkerCommand;
 use crate::gateway::Gateway;
-use crate::observe::logging;
-use crate::observe::metrics::{Metrics, values};
 use crate::operate::admin::AdminResponse;
 use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
 use sluicegate_config::{self as config, LoadedConfig};
 use sluicegate_model::ProblemReport;
+use sluicegate_observe::logging;
+use sluicegate_observe::metrics::{Metrics, values};
 
 /// Time to read the file, which may be a pipe without a writer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::gateway::Gateway;
-use crate::observe::metrics::{Metrics, values};
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::unix_ns;
+use sluicegate_observe::metrics::{Metrics, values};
 
 const SECOND_NS: u64 = 1_000_000_000;
 

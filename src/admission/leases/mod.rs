@@ -16,10 +16,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::admission::chain::{ChainPermit, Settlements};
-use crate::observe::metrics::Metrics;
 pub use lease_id::LeaseId;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
+use sluicegate_observe::metrics::Metrics;
 
 /// Most leases that are held at once; each takes about a kilobyte.
 pub const LEASES_MAX: usize = 100_000;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use crate::observe::metrics::MetricLabels;
 use sluicegate_config as config;
 use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{self as model, LEASE_TIME};
+use sluicegate_observe::metrics::MetricLabels;
 
 const SLOTS: u64 = 5;
 const UNITS: u64 = 1_000_000;

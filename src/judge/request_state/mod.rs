@@ -23,8 +23,6 @@ use crate::gateway::in_flight::RequestInFlight;
 use crate::gateway::worker::{ClientConnection, Worker};
 use crate::gateway::{LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::judge::inbound::InboundRequest;
-use crate::observe::metrics::VerdictKind;
-use crate::observe::traces::SpanContext;
 use crate::reject::{Fault, LimitRejection, status};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
@@ -37,6 +35,8 @@ use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::StopCheck;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, LocationId, LogField, Scheme, TierRules, UpstreamId};
+use sluicegate_observe::metrics::VerdictKind;
+use sluicegate_observe::traces::SpanContext;
 
 /// Bytes of a request id; a longer one is not accepted even from a trusted proxy.
 const REQUEST_ID_MAX: usize = 128;

@@ -4,16 +4,16 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 
 use crate::judge::request_state::{LogFields, RequestSpan, RequestState, Verdict};
-use crate::observe::access_log::line::{AccessRecord, RecordedCharge};
-use crate::observe::metrics::AnswerMaker;
-use crate::observe::traces::WorkerTracer;
-use crate::observe::traces::span;
-use crate::observe::traces::span::SpanRecord;
 use crate::reject::status;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account::Tier;
 use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_model::LogField;
+use sluicegate_observe::access_log::line::{AccessRecord, RecordedCharge};
+use sluicegate_observe::metrics::AnswerMaker;
+use sluicegate_observe::traces::WorkerTracer;
+use sluicegate_observe::traces::span;
+use sluicegate_observe::traces::span::SpanRecord;
 
 impl RequestState {
     /// The name of its key by the limit that rejected it or made it wait; `None` also where names are not kept.

@@ -4,10 +4,10 @@ use http::StatusCode;
 
 use crate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, StrikeTarget};
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::observe::metrics::BanEvent;
 use crate::reject::LimitCause;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::access::AccessDecision;
+use sluicegate_observe::metrics::BanEvent;
 
 /// Counts a final rejection by a limit, once: as a rejection, or by the status of its response.
 pub fn record_rejection(state: &RequestState, cause: LimitCause, status: StatusCode) {

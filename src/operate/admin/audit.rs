@@ -10,7 +10,7 @@ use super::change_counts::ChangeCounts;
 pub(super) const REASON_MAX: usize = 200;
 
 /// The log target of audit lines, which are written at any level of the log.
-const AUDIT: &str = crate::observe::logging::AUDIT_TARGET;
+const AUDIT: &str = sluicegate_observe::logging::AUDIT_TARGET;
 
 /// The caller of a change, and the reason.
 pub(super) struct AuditEntry<'a> {

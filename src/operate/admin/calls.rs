@@ -12,10 +12,10 @@ use super::{
     ban_calls, control, events, examples, explain, health, key_calls, limits, openapi, page, shapes,
     upstreams,
 };
-use crate::observe::metrics;
 use crate::operate::explain::Explanation;
 use sluicegate_base::json_shape::{JsonShape, JsonShaped};
 use sluicegate_http::upstream::{ServerStatus, UpstreamStatus};
+use sluicegate_observe::metrics;
 
 const UPSTREAM: Parameter = Parameter {
     name: "upstream",

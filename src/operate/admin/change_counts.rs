@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::observe::metrics::{Metrics, values};
+use sluicegate_observe::metrics::{Metrics, values};
 
 /// The results of changes, as the metric names them.
 const RESULTS: [&str; 2] = ["ok", "refused"];

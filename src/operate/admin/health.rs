@@ -5,7 +5,7 @@ use http::StatusCode;
 use super::answer::Answer;
 use super::body::AdminBody;
 use super::call::CallRequest;
-use crate::observe::metrics;
+use sluicegate_observe::metrics;
 
 pub(super) fn show_health(_: &CallRequest) -> Answer {
     Answer::text("ok")

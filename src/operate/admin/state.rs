@@ -13,9 +13,9 @@ use super::change_counts::ChangeCounts;
 use super::event_streams::EventStreams;
 use super::operator_control::{OperatorControl, StoppedControl};
 use crate::gateway::Gateway;
-use crate::observe::metrics::Metrics;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
+use sluicegate_observe::metrics::Metrics;
 
 /// The data and actions behind the calls; cheap to clone.
 #[derive(Clone)]

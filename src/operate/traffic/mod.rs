@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::gateway::Gateway;
-use crate::observe::metrics::VERDICT_NAMES;
-use crate::observe::metrics::cells::{BucketCounts, estimate_quantile};
 pub use limit_sizes::{LimitSize, LimitSizes};
 use sample::TrafficSample;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LimitId;
+use sluicegate_observe::metrics::VERDICT_NAMES;
+use sluicegate_observe::metrics::cells::{BucketCounts, estimate_quantile};
 
 /// Time between two samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

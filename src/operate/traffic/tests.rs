@@ -1,11 +1,11 @@
 //! Rates from counters that only the clock of the test moves.
 
 use super::*;
-use crate::observe::metrics::{DecisionKind, VerdictKind};
 use crate::operate::explain::build_offline;
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_model as model;
+use sluicegate_observe::metrics::{DecisionKind, VerdictKind};
 
 fn build(text: &str, before: Option<&Gateway>) -> Gateway {
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;

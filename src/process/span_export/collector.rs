@@ -13,9 +13,9 @@ use rustls::RootCertStore;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::observe::traces::otlp;
 use sluicegate_http::upstream::{ServerSocket, ServerTls};
 use sluicegate_model::{CollectorConfig, UpstreamProtocol, UpstreamTlsConfig};
+use sluicegate_observe::traces::otlp;
 
 /// The time of one export, with connecting.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);

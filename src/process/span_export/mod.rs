@@ -14,11 +14,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::observe::traces::otlp;
-use crate::observe::traces::span::SpanRecord;
-use crate::observe::traces::{SpanCounts, Tracer};
 use collector::Collector;
 use sluicegate_base::system_roots::load_system_roots;
+use sluicegate_observe::traces::otlp;
+use sluicegate_observe::traces::span::SpanRecord;
+use sluicegate_observe::traces::{SpanCounts, Tracer};
 
 /// Spans of one export.
 const BATCH_MAX: usize = 512;

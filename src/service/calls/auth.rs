@@ -17,10 +17,10 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{CallTerms, Received, Rejected, StatedFacts};
-use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
 use sluicegate_http::request::body;
 use sluicegate_http::request::location;
+use sluicegate_observe::metrics::CallResult;
 
 pub(super) const PATH: &str = "/auth";
 

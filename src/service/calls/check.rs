@@ -20,7 +20,6 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{Judged, Received};
-use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::{Client, UNIX_CLIENT};
@@ -28,6 +27,7 @@ use sluicegate_http::request::location;
 use sluicegate_http::request::location::{Arrival, LocationLookup};
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::LocationId;
+use sluicegate_observe::metrics::CallResult;
 
 /// A check that is understood.
 pub(super) struct PreparedCheck {

@@ -28,7 +28,6 @@ use crate::gateway::CallerFault;
 use crate::judge;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
 pub use auth::answer_auth;
 use call_body::LeaseCall;
@@ -39,6 +38,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::location;
+use sluicegate_observe::metrics::CallResult;
 
 /// Bytes of the body of a call.
 const BODY_MAX: u64 = 64 * 1024;

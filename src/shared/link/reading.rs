@@ -4,10 +4,10 @@ use super::Store;
 use super::fault::StoreFault;
 use super::outages::OutageReport;
 use super::report::StoreServerState;
-use crate::observe::metrics::StoreReading;
-use crate::observe::metrics::cells::HistogramReading;
 use sluicegate_base::clock::Now;
 use sluicegate_model::RedisServers;
+use sluicegate_observe::metrics::StoreReading;
+use sluicegate_observe::metrics::cells::HistogramReading;
 
 impl Store {
     /// The prefix of all key names.

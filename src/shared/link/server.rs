@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 
 use super::breaker::Breaker;
 use super::fault::{StoreAddress, StoreFault};
-use crate::observe::metrics::cells::{Histogram, STORE_BOUNDS};
 use crate::shared::Fleet;
 use crate::shared::fleet::{FleetCount, LimitAnnouncement};
 use sluicegate_base::clock::Now;
+use sluicegate_observe::metrics::cells::{Histogram, STORE_BOUNDS};
 
 /// Maximum number of calls in flight to one server, over all workers.
 const IN_FLIGHT_MAX: u32 = 2048;

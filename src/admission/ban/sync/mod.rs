@@ -10,7 +10,6 @@ use super::ledger::BanLedger;
 use super::lift::LiftOutbox;
 use super::outbox::{ClientStrikes, StrikeOutbox, StrikesByClient, new_strike_map};
 use super::{BanStart, Bans, InstallOutcome, StrikeOutcome};
-use crate::observe::metrics::{BanEvent, Metrics};
 use crate::shared::script::bans;
 use crate::shared::script::bans::{
     Ban, BanRules, BanUpdate, CLIENTS_PER_CALL, STRIKES_PER_CALL, StrikeAnswer, StrikeReport,
@@ -18,6 +17,7 @@ use crate::shared::script::bans::{
 use crate::shared::{PackedCall, SharedKey, Store, StoreFault};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
+use sluicegate_observe::metrics::{BanEvent, Metrics};
 
 /// How long strikes are collected before a report.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);

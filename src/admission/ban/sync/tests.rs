@@ -7,8 +7,8 @@ use std::num::NonZeroU64;
 use super::*;
 use crate::admission::ban::ClientIdentity;
 use crate::admission::ban::outbox::CLIENTS_MAX;
-use crate::observe::metrics::MetricLabels;
 use sluicegate_model::{self as model, BanKey, Rate};
+use sluicegate_observe::metrics::MetricLabels;
 
 const MINUTE_US: u64 = 60_000_000;
 const BAN: Ban = Ban { left_us: 5 * MINUTE_US, lasts_us: 10 * MINUTE_US, repeats: 1 };

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use super::throttle::answer_throttle;
 use super::{Command, SessionEnd};
 use crate::gateway::worker::Worker;
-use crate::observe::metrics::CallResult;
 use sluicegate_http::net::resp::{ProtocolVersion, ReplyWriter};
 use sluicegate_model::Secret;
+use sluicegate_observe::metrics::CallResult;
 
 /// Bytes of the name that a client gives its connection.
 const NAME_MAX: usize = 256;

@@ -10,9 +10,9 @@ mod throttle;
 use std::net::IpAddr;
 
 use crate::gateway::worker::Worker;
-use crate::observe::metrics::CallResult;
 use client::RespClient;
 use sluicegate_http::net::resp::{CommandReader, ProtocolFault, RequestStep};
+use sluicegate_observe::metrics::CallResult;
 
 /// Bytes of replies from which no further command is answered until the client has read them.
 const REPLIES_MAX: usize = 64 * 1024;

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use super::Command;
 use crate::gateway::worker::Worker;
-use crate::observe::access_log::line::CallRecord;
-use crate::observe::metrics::CallResult;
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::resp::ReplyWriter;
 use sluicegate_limit::throttle::{TableFull, ThrottleAnswer, ThrottleFault, ThrottleTerms};
+use sluicegate_observe::access_log::line::CallRecord;
+use sluicegate_observe::metrics::CallResult;
 
 /// Bytes of a key.
 const KEY_MAX: usize = 4_096;

@@ -23,13 +23,13 @@ use crate::gateway::CallerFault;
 use crate::judge;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::{RequestState, Verdict};
-use crate::observe::metrics::CallResult;
 use crate::reject::Fault;
 use messages::RateLimitRequest;
 use run::CallDeadline;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
 use sluicegate_http::request::headers::grpc;
+use sluicegate_observe::metrics::CallResult;
 use wire::RlsFault;
 
 /// A call of the service, by its path.

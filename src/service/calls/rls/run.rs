@@ -14,10 +14,10 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::judge::{Admitted, LookedAt, MergedPlaces, Received, Rejected};
-use crate::observe::metrics::CallResult;
 use crate::reject::{Fault, Rejection};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::ticks_for;
+use sluicegate_observe::metrics::CallResult;
 
 /// The moment until which the caller waits for its answer; `None` = it does not say.
 #[derive(Debug, Clone, Copy)]

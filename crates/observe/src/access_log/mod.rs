@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::observe::access_log::line::{AccessRecord, CallRecord, LineFormat};
+use crate::access_log::line::{AccessRecord, CallRecord, LineFormat};
 use sluicegate_base::random::RandomNumbers;
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_model::{self as model, AccessLogOutput};

@@ -1,5 +1,8 @@
 //! Output for operators: metrics, the access log, traces, the program's own log.
 
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
 pub mod access_log;
 pub mod logging;
 pub mod metrics;
