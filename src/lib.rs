@@ -38,6 +38,3 @@ pub mod reject;
 
 // Admission: the limits of a request as one transaction, and bans.
 pub mod admission;
-
-// Counters that gateways share through Redis or Valkey.
-pub mod shared;

@@ -23,7 +23,6 @@ use sluicegate::judge::request_state::Verdict;
 use sluicegate::judge::{JudgeMode, RequestFacts, RequestHead};
 use sluicegate::reject::LimitCause;
 use sluicegate::service::pipeline::{ArrivingConnection, Pipeline};
-use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey, Store, StoreFault};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_http::request::access::AccessDecision;
@@ -37,6 +36,7 @@ use sluicegate_model::{
     self as model, Algorithm, Cost, KeyPart, LeakyBucketRate, LimitId, MissingKey, OnRejectPatch, Rate,
     TokenBucketRate, WindowAlign,
 };
+use sluicegate_store::{KeyGroup, LuaScript, PackedCall, SharedKey, Store, StoreFault};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };

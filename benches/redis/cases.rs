@@ -1,8 +1,8 @@
 //! The decisions measured on a server: by this gateway's script, and by common scripts of others.
 
-use sluicegate::shared::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, SharedKey, SlotCount};
 use sluicegate_config as config;
 use sluicegate_model as model;
+use sluicegate_store::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, SharedKey, SlotCount};
 
 use crate::child::Result;
 use crate::store::command;

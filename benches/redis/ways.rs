@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::shared::LuaScript;
+use sluicegate_store::LuaScript;
 
 use crate::cases::GCRA;
 use crate::child::{self, Child, Result};

@@ -10,8 +10,6 @@ use http::Method;
 use super::Gateway;
 use crate::admission::ban::Bans;
 use crate::admission::chain::WaitingCap;
-use crate::shared;
-use crate::shared::{SharedLimit, Store};
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::{IpSet, IpSets};
 use sluicegate_base::value_hash::ValueHasher;
@@ -23,6 +21,8 @@ use sluicegate_model::{self as model, BODY_PEEK_AUTO, Config, LimitId, LocationC
 use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
+use sluicegate_store as store;
+use sluicegate_store::{SharedLimit, Store};
 
 // === impl Gateway ===
 
@@ -119,7 +119,7 @@ pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option
         return Some(adopted);
     }
     let store = Store::new(redis, previous.and_then(|previous| previous.store.as_deref()));
-    store.load_script(shared::LuaScript::take_script());
+    store.load_script(store::LuaScript::take_script());
     Some((store, Arc::default()))
 }
 

@@ -7,9 +7,9 @@ use super::Gateway;
 use crate::admission::ban::{Bans, LiftedBan};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{BanFault, NewBan, OperatorBan, UnbanFault};
-use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
+use sluicegate_store::SharedKey;
 
 /// One active ban.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,12 +13,12 @@ use tokio::sync::watch;
 use super::{Action, CompiledEdits, Domains, Gateway, LimitChain, Route};
 use crate::admission::leases::Leases;
 use crate::reject::CompiledTemplate;
-use crate::shared::SharedLimit;
 use sluicegate_base::secrets;
 use sluicegate_limit::Limit;
 use sluicegate_limit::throttle::ThrottleTable;
 use sluicegate_model::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Secret, TemplateConfig};
 use sluicegate_observe::metrics::{Metrics, ServiceCallCounts, values};
+use sluicegate_store::SharedLimit;
 
 /// What the calls of the rate-limit service need beside the limits.
 pub struct CallService {

@@ -8,10 +8,10 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::{Gateway, LimitChain};
-use crate::shared::SharedLimit;
 use sluicegate_http::request::descriptor::{DescriptorRules, Entries};
 use sluicegate_limit::Limit;
 use sluicegate_model::{Config, Cost, DescriptorRuleConfig, DomainConfig, KeyPart, LimitConfig, ValueSource};
+use sluicegate_store::SharedLimit;
 
 /// The most chains of rules that are kept for calls with several descriptors.
 const COMBINATIONS_MAX: usize = 1_024;

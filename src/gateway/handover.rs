@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use crate::admission::ban::Bans;
-use crate::shared::StoreHandover;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key::KeyHasher;
 use sluicegate_http::upstream::SavedServer;
@@ -15,6 +14,7 @@ use sluicegate_limit::Limit;
 use sluicegate_limit::snapshot::{SnapshotReader, SnapshotSource};
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_model::{self as model, LimitNumbers};
+use sluicegate_store::StoreHandover;
 
 /// The numbers that counters are expressed in.
 #[derive(Debug, Default, Serialize, Deserialize)]

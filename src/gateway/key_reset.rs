@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Gateway;
-use crate::shared::{SharedKey, SharedLimit, StoreFault};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{KeyReset, ResetFault};
 use sluicegate_model::GrantKey;
+use sluicegate_store::{SharedKey, SharedLimit, StoreFault};
 
 /// A key of a limit, named by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]

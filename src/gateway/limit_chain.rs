@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::admission::chain::{Chain, ChainedLimit, longest_wait_ns};
 use crate::admission::settlement::ReadingPlan;
-use crate::shared::SharedLimit;
 use sluicegate_http::request::key::LimitKeys;
 use sluicegate_limit::Limit;
 use sluicegate_model::{Config, DescriptorRuleConfig, LimitId, LocationConfig, ViewId};
+use sluicegate_store::SharedLimit;
 
 /// The limits of a location, in the order they are judged.
 pub struct LimitChain {

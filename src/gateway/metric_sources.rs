@@ -7,7 +7,6 @@ use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::admission::ban::Bans;
 use crate::admission::operator_bans::OperatorBans;
 use crate::reject::Fault;
-use crate::shared::{SharedLimit, Store};
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{Server, Upstream};
 use sluicegate_limit::Limit;
@@ -17,6 +16,7 @@ use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::metrics::{MetricLabels, Metrics, values};
 use sluicegate_observe::traces::Tracer;
+use sluicegate_store::{SharedLimit, Store};
 
 pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> MetricLabels {
     let servers = |upstream: &Arc<Upstream>| {

@@ -34,7 +34,6 @@ use crate::admission::chain::WaitingCap;
 use crate::admission::operator_bans::OperatorBans;
 use crate::reject::header_edits::CompiledEdits;
 use crate::reject::{CompiledTemplate, Rejecters};
-use crate::shared::{SharedLimit, SharedStops, Store};
 use adopt::KnownBandwidths;
 pub use bans::{ActiveBan, BanOrigin, EndedBans};
 pub use call_service::{CallService, CallerFault};
@@ -70,6 +69,7 @@ use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::Metrics;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
+use sluicegate_store::{SharedLimit, SharedStops, Store};
 
 /// Slots of [`Gateway::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;

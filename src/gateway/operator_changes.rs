@@ -5,8 +5,8 @@ use std::fmt;
 use super::{ActiveBan, ActiveGrant, EndedBans, GrantFault, KeyRef, KeyResetFault, NewGrant};
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{BanFault, NewBan, UnbanFault};
-use crate::shared::operator_entries::EntryFault;
 use sluicegate_limit::KeyReset;
+use sluicegate_store::operator_entries::EntryFault;
 
 /// One change.
 #[derive(Debug, Clone)]

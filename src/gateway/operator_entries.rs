@@ -10,9 +10,9 @@ use super::Gateway;
 use super::grants::SavedGrant;
 use crate::admission::ban_target::BanTarget;
 use crate::admission::operator_bans::{OperatorBan, SavedBan};
-use crate::shared::operator_entries::OperatorEntry;
 use sluicegate_base::clock::Now;
 use sluicegate_model::{Config, GrantConfig, GrantKey, LimitConfig};
+use sluicegate_store::operator_entries::OperatorEntry;
 
 /// The beginnings of the names of such entries.
 const BAN_PREFIX: &str = "ban/";

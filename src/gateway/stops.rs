@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::Gateway;
-use crate::shared::{SharedStops, ToldStop};
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{Upstream, UpstreamStop};
 use sluicegate_model::Config;
+use sluicegate_store::{SharedStops, ToldStop};
 
 /// `None` = there is no store, or no upstream is obeyed.
 pub(super) fn build_stops(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {

@@ -18,7 +18,6 @@ use tokio::sync::Semaphore;
 
 use crate::gateway::Gateway;
 use crate::gateway::heavy_keys::WorkerHeavyKeys;
-use crate::shared::Session;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::WallClock;
 use sluicegate_http::net::deadline::{
@@ -35,6 +34,7 @@ use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{ListenerPurpose, Scheme};
 use sluicegate_observe::access_log::LineWriter;
 use sluicegate_observe::traces::WorkerTracer;
+use sluicegate_store::Session;
 
 /// Concurrent TLS handshakes per worker; each holds some kilobytes until it ends.
 const HANDSHAKES_MAX: usize = 4096;

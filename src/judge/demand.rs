@@ -9,7 +9,6 @@ use super::facts::RequestFacts;
 use crate::admission::chain::LimitDemand;
 use crate::gateway::{ChainPlace, Gateway};
 use crate::reject::Fault;
-use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key;
@@ -18,6 +17,7 @@ use sluicegate_http::request::source::{BodyForm, BodyValue, BodyValues, CostFaul
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{BodyReserve, Cost, EnforcedShare, InvalidCost, LlmWeights, Reserve};
+use sluicegate_store::SharedKey;
 
 /// The caller of a request, as limits see it.
 pub struct Caller<'a> {

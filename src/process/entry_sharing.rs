@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::gateway::Gateway;
-use crate::shared::operator_entries::{OperatorEntries, share_entries};
-use crate::shared::{KnownResets, Store};
 use sluicegate_base::clock::Now;
+use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
+use sluicegate_store::{KnownResets, Store};
 
 /// The changes that all gateways of a store know, and the task that shares them.
 pub struct EntrySharing {

@@ -14,11 +14,11 @@ use crate::gateway::Gateway;
 use crate::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
 use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::operate::traffic::LimitTraffic;
-use crate::shared::node_reports::{NodeReport, REPORT_MAX, node_name, publish_node_reports};
-use crate::shared::{Store, share_secret};
 use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
 use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_store::node_reports::{NodeReport, REPORT_MAX, node_name, publish_node_reports};
+use sluicegate_store::{Store, share_secret};
 
 /// Limits in a report, those with most refusals first: reading their keys takes time of the workers.
 const LIMITS_MAX: usize = 16;

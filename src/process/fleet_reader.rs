@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::shared::node_reports::{NodeReport, read_node_reports};
-use crate::shared::{Link, Store};
+use sluicegate_store::node_reports::{NodeReport, read_node_reports};
+use sluicegate_store::{Link, Store};
 
 /// Gateways publish as often.
 const CACHE_TIME: Duration = Duration::from_secs(2);

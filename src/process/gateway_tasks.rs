@@ -16,10 +16,10 @@ use super::stop_sharing::StopSharing;
 use super::watched_files;
 use crate::admission::ban;
 use crate::gateway::Gateway;
-use crate::shared::Store;
 use sluicegate_http::upstream::BackgroundTasks;
 use sluicegate_limit::snapshot::{LastFault, SnapshotThread};
 use sluicegate_observe::metrics::values;
+use sluicegate_store::Store;
 
 /// Time to write the last snapshot.
 const LAST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);

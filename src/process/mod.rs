@@ -56,7 +56,6 @@ use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
-use crate::shared::Session;
 use bind::{BoundListener, OpenSockets};
 use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
 use fleet_reader::FleetReader;
@@ -73,6 +72,7 @@ use sluicegate_config::LoadedConfig;
 use sluicegate_limit::snapshot;
 use sluicegate_model::Config;
 use sluicegate_observe::logging;
+use sluicegate_store::Session;
 use workers::{Workers, WorkersEnded};
 
 /// Descriptors for listeners, logs, the admin listener and the store, as a share of all and at most.

@@ -14,10 +14,10 @@ use crate::gateway;
 use crate::gateway::{
     Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,
 };
-use crate::shared::operator_entries::{EntryFault, OperatorEntry};
-use crate::shared::{ResetEntry, SharedKey};
 use sluicegate_base::clock::Now;
 use sluicegate_model::Config;
+use sluicegate_store::operator_entries::{EntryFault, OperatorEntry};
+use sluicegate_store::{ResetEntry, SharedKey};
 
 /// Interval between attempts to remove ended grants, which judge no request any more.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinHandle;
 
 use crate::gateway::Gateway;
-use crate::shared::{SharedStops, Store, share_stops};
+use sluicegate_store::{SharedStops, Store, share_stops};
 
 /// The task that shares them, until dropped.
 pub struct StopSharing {

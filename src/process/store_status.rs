@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::operate::text_table::render_table;
-use crate::shared::node_reports::{NodeReport, node_name};
-use crate::shared::{BreakerState, OutageReport, Store, StoreServerState};
 use sluicegate_base::clock::Now;
+use sluicegate_store::node_reports::{NodeReport, node_name};
+use sluicegate_store::{BreakerState, OutageReport, Store, StoreServerState};
 
 /// Maximum number of servers and of gateways on the screen; JSON has all.
 const ROWS_MAX: usize = 8;

@@ -19,10 +19,10 @@ use crate::downstream::listener_protocol::ListenerProtocol;
 use crate::gateway::Gateway;
 use crate::gateway::worker::{Worker, WorkerThread};
 use crate::reject::Fault;
-use crate::shared::Session;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_http::net::deadline::{ClientSpans, ConnectionWatch, TICK, ticks_for};
+use sluicegate_store::Session;
 
 /// Interval at which a draining worker checks for its last connection.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);

@@ -6,10 +6,10 @@ use sluicegate::admission::chain::{
     Chain, ChainCause, ChainMode, ChainVerdict, Charge, Decisions, LimitDemand, Look, PendingStore,
     WaitingCap,
 };
-use sluicegate::shared::{SharedKey, SharedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::OnFailure;
+use sluicegate_store::{SharedKey, SharedLimit};
 
 use crate::support::*;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use sluicegate::admission::operator_bans::NewBan;
 use sluicegate::gateway::{Gateway as Library, KeyRef, NewGrant};
-use sluicegate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_config as config;
 use sluicegate_limit::snapshot::write_snapshot;
+use sluicegate_store::SharedKey;
 
 use crate::support::*;
 

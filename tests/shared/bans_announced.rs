@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sluicegate::shared::script::bans::{Ban, BanCursor, BanUpdate, StrikeAnswer};
+use sluicegate_store::script::bans::{Ban, BanCursor, BanUpdate, StrikeAnswer};
 
 use crate::bans_support::*;
 

@@ -1,9 +1,9 @@
 //! Gateways that share bans through a real server: a ban of one is enforced by all.
 
-use sluicegate::shared::SharedKey;
-use sluicegate::shared::script::bans;
-use sluicegate::shared::script::bans::{Ban, BanCursor};
 use sluicegate_base::clock::Now;
+use sluicegate_store::SharedKey;
+use sluicegate_store::script::bans;
+use sluicegate_store::script::bans::{Ban, BanCursor};
 
 use crate::bans_support::*;
 use crate::link_support::until;

@@ -1,7 +1,7 @@
 //! Bans that an operator lifts: in the script, and on all gateways.
 
-use sluicegate::shared::script::bans::{Ban, BanCursor, StrikeAnswer, StrikeReport};
 use sluicegate_base::clock::Now;
+use sluicegate_store::script::bans::{Ban, BanCursor, StrikeAnswer, StrikeReport};
 
 use crate::bans_support::*;
 use crate::link_support::until;
@@ -53,7 +53,7 @@ fn ban(redis: &Redis, ids: &[u64]) {
     load(&mut connection);
     let strikes: Vec<_> = ids.iter().map(|id| offence(*id, 3)).collect();
     let packed =
-        sluicegate::shared::script::bans::pack_call("test", &RULES, &strikes, &[], BanCursor::default());
+        sluicegate_store::script::bans::pack_call("test", &RULES, &strikes, &[], BanCursor::default());
     evalsha(&mut connection, &packed, None).unwrap();
 }
 

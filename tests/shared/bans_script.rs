@@ -5,10 +5,10 @@ use std::cell::{Cell, RefCell};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate::admission::ban::{BanStart, Bans, StrikeOutcome};
-use sluicegate::shared::script::bans;
-use sluicegate::shared::script::bans::{BANS_GROUP, Ban, BanCursor, BanRules, StrikeAnswer, StrikeReport};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
+use sluicegate_store::script::bans;
+use sluicegate_store::script::bans::{BANS_GROUP, Ban, BanCursor, BanRules, StrikeAnswer, StrikeReport};
 
 use crate::bans_support::*;
 

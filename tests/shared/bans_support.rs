@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, share_bans};
-use sluicegate::shared::script::bans;
-use sluicegate::shared::script::bans::{Ban, BanCursor, BanRules, BanUpdate, StrikeAnswer, StrikeReport};
-use sluicegate::shared::{PackedCall, SharedKey, Store};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{self as model, BanKey, Rate};
 use sluicegate_observe::metrics::{MetricLabels, Metrics};
+use sluicegate_store::script::bans;
+use sluicegate_store::script::bans::{Ban, BanCursor, BanRules, BanUpdate, StrikeAnswer, StrikeReport};
+use sluicegate_store::{PackedCall, SharedKey, Store};
 use tokio::task::JoinHandle;
 
 use crate::link_support::{settled, single};

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::shared::{Session, SharedKey, SharedLimit, StoreRefund};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{self as model, LimitId, OnFailure};
+use sluicegate_store::{Session, SharedKey, SharedLimit, StoreRefund};
 
 use crate::link_support::{settled, single, until, with_store};
 use crate::support::fleet::counting_on;

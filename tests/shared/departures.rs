@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use sluicegate::shared::{LuaScript, ScriptOp, ScriptReply, SharedKey};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::{Algorithm, LeakyBucketRate};
+use sluicegate_store::{LuaScript, ScriptOp, ScriptReply, SharedKey};
 
 use crate::limits::rate;
 use crate::script_support::{Shared, ask};

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sluicegate::shared::operator_entries::{OperatorEntries, share_entries};
-use sluicegate::shared::{
-    KnownResets, ResetEntry, ScriptOp, Session, SharedKey, SharedLimit, SlotCount, Store, StoreAnswer,
-    StoreQuestion, StoreReset,
-};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Units;
 use sluicegate_model::{LimitId, OnFailure, WindowAlign};
+use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
+use sluicegate_store::{
+    KnownResets, ResetEntry, ScriptOp, Session, SharedKey, SharedLimit, SlotCount, Store, StoreAnswer,
+    StoreQuestion, StoreReset,
+};
 
 use crate::limits;
 use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use sluicegate::shared::{KeyGroup, LuaScript, StoreFault};
 use sluicegate_model::{self as model, Secret};
+use sluicegate_store::{KeyGroup, LuaScript, StoreFault};
 use tokio::time::sleep;
 
 use crate::link_support::{RedisProcess, ask, echo, packed, settled, single, with_store};
@@ -41,13 +41,13 @@ const ALL: &str = "
     return ARGV[1]";
 
 const SCRIPTS: [&str; 7] = [
-    include_str!("../../src/shared/script/nodes.lua"),
-    include_str!("../../src/shared/script/operator.lua"),
-    include_str!("../../src/shared/script/reset.lua"),
-    include_str!("../../src/shared/script/secret.lua"),
-    include_str!("../../src/shared/script/take.lua"),
-    include_str!("../../src/shared/script/ban.lua"),
-    include_str!("../../src/shared/script/beat.lua"),
+    include_str!("../../crates/store/src/script/nodes.lua"),
+    include_str!("../../crates/store/src/script/operator.lua"),
+    include_str!("../../crates/store/src/script/reset.lua"),
+    include_str!("../../crates/store/src/script/secret.lua"),
+    include_str!("../../crates/store/src/script/take.lua"),
+    include_str!("../../crates/store/src/script/ban.lua"),
+    include_str!("../../crates/store/src/script/beat.lua"),
 ];
 
 #[test]

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use sluicegate::shared::{KeyGroup, Link, SharedKey, Store, StoreFault};
 use sluicegate_model::{self as model, RedisServers};
+use sluicegate_store::{KeyGroup, Link, SharedKey, Store, StoreFault};
 use tokio::time::sleep;
 
 use crate::link_support::{RedisProcess, ask_in, config, echo, settled, until, with_store};

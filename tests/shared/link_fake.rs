@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
-use sluicegate::shared::StoreFault;
+use sluicegate_store::StoreFault;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

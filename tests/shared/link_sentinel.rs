@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use sluicegate::shared::StoreFault;
 use sluicegate_model::RedisServers;
+use sluicegate_store::StoreFault;
 use tokio::time::sleep;
 
 use crate::link_support::{RedisProcess, ask, config, echo, settled, until, with_store};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use sluicegate::shared::{Link, Store, StoreFault};
+use sluicegate_store::{Link, Store, StoreFault};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sluicegate::shared::{KeyGroup, Link, LuaScript, PackedCall, Store, StoreFault};
 use sluicegate_model::{self as model, RedisServers};
+use sluicegate_store::{KeyGroup, Link, LuaScript, PackedCall, Store, StoreFault};
 
 use crate::support::{PATIENCE, Scratch, eventually, free_addr, ms};
 

@@ -1,6 +1,6 @@
 //! The link to a server that answers but does not accept writes.
 
-use sluicegate::shared::StoreFault;
+use sluicegate_store::StoreFault;
 use tokio::time::sleep;
 
 use crate::link_support::{RedisProcess, ask, echo, settled, single, until, with_store};

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sluicegate::shared::node_reports::{NodeReport, publish_node_reports, read_node_reports};
-use sluicegate::shared::{Store, share_secret};
+use sluicegate_store::node_reports::{NodeReport, publish_node_reports, read_node_reports};
+use sluicegate_store::{Store, share_secret};
 
 use crate::link_support::{settled, single, until};
 use crate::support::{Redis, ms};
@@ -31,7 +31,7 @@ fn report(name: &str, keys: usize) -> NodeReport {
     }
 }
 
-async fn names(link: &sluicegate::shared::Link) -> Vec<String> {
+async fn names(link: &sluicegate_store::Link) -> Vec<String> {
     let reports = read_node_reports(link).await.unwrap_or_default();
     reports.into_iter().map(|report| report.name).collect()
 }

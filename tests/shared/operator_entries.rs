@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate::shared::Store;
-use sluicegate::shared::operator_entries::{OperatorEntries, share_entries};
 use sluicegate_base::clock::Now;
+use sluicegate_store::Store;
+use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
 
 use crate::link_support::{settled, single, until};
 use crate::support::{Cluster, Redis, ms};
@@ -33,7 +33,7 @@ impl Gateway {
         let tell = told.clone();
         let sharing = share_entries(entries.clone(), store.clone(), move |living| {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let line = |entry: &sluicegate::shared::operator_entries::OperatorEntry| {
+            let line = |entry: &sluicegate_store::operator_entries::OperatorEntry| {
                 format!("{}={}", text(&entry.name), text(&entry.value))
             };
             let mut lines: Vec<String> = living.iter().map(line).collect();

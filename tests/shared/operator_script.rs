@@ -1,7 +1,7 @@
 //! The script of operators' entries, at times that the test chooses.
 
-use sluicegate::shared::script::operator;
-use sluicegate::shared::script::operator::{
+use sluicegate_store::script::operator;
+use sluicegate_store::script::operator::{
     ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor,
 };
 

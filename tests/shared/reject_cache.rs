@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
-use sluicegate::shared::{RateAnswer, SharedKey, SharedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, OnFailure};
+use sluicegate_store::{RateAnswer, SharedKey, SharedLimit};
 
 use crate::script_model::{Request, any_algorithm, any_requests, cost_max};
 use crate::script_support::{Counters, START_US, Shared};

@@ -1,7 +1,7 @@
 //! The store's clock is stepped while limits are busy.
 
-use sluicegate::shared::ScriptOp;
 use sluicegate_model::{Algorithm, WindowAlign};
+use sluicegate_store::ScriptOp;
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_settle::charging;

@@ -1,8 +1,8 @@
 //! Refunds of units that a request took and did not use.
 
 use proptest::prelude::*;
-use sluicegate::shared::{RateAnswer, ScriptOp};
 use sluicegate_model::{Algorithm, WindowAlign};
+use sluicegate_store::{RateAnswer, ScriptOp};
 
 use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_support::*;

@@ -10,13 +10,13 @@ use sluicegate::admission::chain::{
     Chain, ChainPermit, ChainVerdict, Charge, Decisions, LimitDemand, Look, WaitingCap,
 };
 use sluicegate::admission::settlement::{ReadingPlan, ResponseReading};
-use sluicegate::shared::{CallItem, RateAnswer, ScriptOp, SettleItem, SettledKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit};
 use sluicegate_model::{
     self as model, Algorithm, ChargeConfig, ChargedUnits, LimitId, MissingUnits, OverrunAction, Reserve,
     ResponseSet, StatusRanges, TokenBucketRate, WindowAlign,
 };
+use sluicegate_store::{CallItem, RateAnswer, ScriptOp, SettleItem, SettledKey};
 
 use crate::limits::{self, rate};
 use crate::script_support::*;

@@ -1,8 +1,8 @@
 //! Slots of concurrency limits: each gateway reports its number.
 
-use sluicegate::shared::{GatewayTurn, ScriptOp, ScriptReply, SlotCount};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model as model;
+use sluicegate_store::{GatewayTurn, ScriptOp, ScriptReply, SlotCount};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, leaky, token};
 use crate::script_support::*;

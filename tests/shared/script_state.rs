@@ -1,8 +1,8 @@
 //! The script's state in the store: unchanged by a rejection, never permanent, and robust against foreign values.
 
 use proptest::prelude::*;
-use sluicegate::shared::{RateRule, ScriptOp};
 use sluicegate_model::{self as model, Algorithm};
+use sluicegate_store::{RateRule, ScriptOp};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_model::{any_algorithm, any_requests, cost_max};
@@ -377,6 +377,6 @@ fn the_store_has_the_clock() {
         || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
     let before = unix();
     let bytes = counters.raw(ScriptOp::Take, &items, None);
-    let reply = sluicegate::shared::ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes).unwrap();
+    let reply = sluicegate_store::ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes).unwrap();
     assert!((before..=unix()).contains(&reply.now_us));
 }

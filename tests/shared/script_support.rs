@@ -5,13 +5,13 @@ use std::sync::Arc;
 use sluicegate::admission::chain::{
     Chain, ChainVerdict, Charge, Decisions, LimitDemand, RateDecision, WaitingCap,
 };
-use sluicegate::shared::{
-    CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SettledKey, SharedKey,
-    SlotCount,
-};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{self as model, LimitId};
+use sluicegate_store::{
+    CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SettledKey, SharedKey,
+    SlotCount,
+};
 
 use crate::limits;
 use crate::support::Redis;

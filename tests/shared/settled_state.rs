@@ -1,7 +1,7 @@
 //! The state of settled charges in Redis: bounded, whatever its server's clock or another program does to it.
 
-use sluicegate::shared::{ScriptOp, SettleItem, SettledKey};
 use sluicegate_model::{self as model, WindowAlign};
+use sluicegate_store::{ScriptOp, SettleItem, SettledKey};
 
 use crate::limits::{self, SECOND as SECOND_NS};
 use crate::script_settle::charging;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
-use sluicegate::shared::{CallItem, RateRule, ScriptOp, SlotCount};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, Algorithm, LimitId};
+use sluicegate_store::{CallItem, RateRule, ScriptOp, SlotCount};
 
 use crate::limits::{config as limit, leaky, token, units};
 use crate::script_model::any_requests;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::SAME_BAN_NS;
-use crate::shared::script::bans::{Ban, BanCursor, CLIENTS_PER_CALL};
 use sluicegate_base::clock::Now;
+use sluicegate_store::script::bans::{Ban, BanCursor, CLIENTS_PER_CALL};
 
 /// Maximum number of remembered bans: as many as the store announces. Further ones are not reported again.
 const BANS_MAX: usize = 100_000;

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use super::Bans;
-use crate::shared::SharedKey;
-use crate::shared::script::bans::{CLIENTS_PER_CALL, StrikeReport};
 use sluicegate_base::clock::Now;
+use sluicegate_store::SharedKey;
+use sluicegate_store::script::bans::{CLIENTS_PER_CALL, StrikeReport};
 
 /// Lifted bans that wait for the store.
 const LIFTS_MAX: usize = 10_000;

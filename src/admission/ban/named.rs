@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bans, ClientIdentity};
 use crate::admission::ban_target::BanTarget;
-use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::BanKey;
+use sluicegate_store::SharedKey;
 
 /// The most bans with a name. Further ones are counted, but not listed.
 const NAMES_MAX: usize = 10_000;

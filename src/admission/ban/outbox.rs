@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use super::ClientIdentity;
 use super::ledger::BanLedger;
 use super::lift::LiftOutbox;
-use crate::shared::script::bans::CLIENTS_PER_CALL;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
+use sluicegate_store::script::bans::CLIENTS_PER_CALL;
 
 /// Strikes by [`CounterKey::id`].
 pub(super) type StrikesByClient = HashMap<u128, ClientStrikes>;

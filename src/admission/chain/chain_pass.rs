@@ -10,9 +10,9 @@ use super::mode::ChainMode;
 use super::shared_demand::SharedDemand;
 use super::store_query::{PendingStore, StoreQuery};
 use super::{Chain, ChainCause, ChainVerdict, ChainedLimit, Decisions, RateDecision, WaitingRequest};
-use crate::shared::{SharedKey, SharedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutlook, Units};
+use sluicegate_store::{SharedKey, SharedLimit};
 
 /// The state of one pass over a chain.
 pub(super) struct ChainPass<'a, M: ChainMode> {

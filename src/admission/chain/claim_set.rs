@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use super::claim::{Claim, ClaimKind};
 use super::store_lease::StoreLease;
 use super::{ChainedLimit, Decisions};
-use crate::shared::StoreOutbox;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit};
+use sluicegate_store::StoreOutbox;
 
 /// The claims of one request, in every phase of it.
 pub(super) struct ClaimSet {

@@ -16,11 +16,11 @@ use super::store_lease::{RateLease, StoreLease};
 use crate::admission::settlement::{
     ExtensionPart, LimitExtension, OwedPart, PartSource, ResponseReading, compute_charge, extension_step,
 };
-use crate::shared::{Session, TakeOutcome, WantedUnits};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{ChargeRecord, Limit, Units};
 use sluicegate_model::{LimitId, OnFailure, OverrunAction};
+use sluicegate_store::{Session, TakeOutcome, WantedUnits};
 
 /// After a refusal the store is not asked again for so long.
 const REFUSAL_TRUST_NS: u64 = 100_000_000;

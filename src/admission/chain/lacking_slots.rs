@@ -10,9 +10,9 @@ use super::queued::Queued;
 use super::shared_demand::SharedDemand;
 use super::store_query::{StoreQuery, StoreRound};
 use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, WaitingRequest};
-use crate::shared::{SlotTerms, StoreAnswer, StoreQuestion};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{LimitOutcome, SlotOutlook};
+use sluicegate_store::{SlotTerms, StoreAnswer, StoreQuestion};
 
 /// Adds a request that all rates have accepted to those that wait for slots in the store.
 #[cold]

@@ -43,9 +43,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::shared::{SharedKey, SharedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
+use sluicegate_store::{SharedKey, SharedLimit};
 
 use chain_pass::ChainPass;
 pub use extend::{Extender, Overrun};

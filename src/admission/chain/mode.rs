@@ -1,6 +1,6 @@
 //! The two modes of judging a chain.
 
-use crate::shared::ScriptOp;
+use sluicegate_store::ScriptOp;
 
 mod sealed {
     pub trait Sealed {}

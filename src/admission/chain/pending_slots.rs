@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::shared::{
+use sluicegate_store::{
     SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreFault, StoreOutbox, StoreQuestion,
 };
 

@@ -16,9 +16,9 @@ use super::slot_wait::SlotWait;
 use super::store_slot_wait::StoreSlotWait;
 use super::waiting_cap::WaitingPlace;
 use super::{ChainCause, ChainPermit, ChainRejection, UndecidedLimit};
-use crate::shared::Session;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Turn};
+use sluicegate_store::Session;
 
 /// A request in the queues of its limits. Dropping it leaves them and gives everything back.
 pub struct Queued {

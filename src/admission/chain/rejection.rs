@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::shared::SharedLimit;
 use sluicegate_limit::Limit;
 use sluicegate_model::OnFailure;
+use sluicegate_store::SharedLimit;
 
 /// A rejection; if several limits reject, that of the limit with the longest retry.
 #[derive(Clone)]

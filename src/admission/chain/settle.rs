@@ -6,10 +6,10 @@ use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::store_lease::StoreLease;
 use crate::admission::settlement::{ChargeSource, Extensions, ResponseReading, Settlement, compute_charge};
-use crate::shared::StoreSettlement;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::ChargeConfig;
+use sluicegate_store::StoreSettlement;
 
 /// One for each limit of the chain that charges by the response, in chain order.
 pub type Settlements = SmallVec<[Settlement; 1]>;

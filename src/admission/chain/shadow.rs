@@ -12,8 +12,8 @@ use super::claim_set::ClaimSet;
 use super::mode::ChainMode;
 use super::store_query::StoreRound;
 use super::{ChainCause, ChainedLimit};
-use crate::shared::{ScriptOp, Session, StoreAnswer, StoreQuestion};
 use sluicegate_limit::{Limit, LimitOutcome, Units};
+use sluicegate_store::{ScriptOp, Session, StoreAnswer, StoreQuestion};
 
 /// Whether a limit is a shadow that is charged although its own limit rejects. With `charge`, the response settles what
 /// a request costs, and a rejected one has none.

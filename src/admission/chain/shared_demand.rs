@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::shared::{SharedKey, SharedLimit};
 use sluicegate_limit::Units;
+use sluicegate_store::{SharedKey, SharedLimit};
 
 #[derive(Clone)]
 pub(super) struct SharedDemand {

@@ -12,10 +12,10 @@ use super::shared_demand::SharedDemand;
 use super::store_lease::LeaseState;
 use super::store_query::{StoreQuery, StoreRound};
 use super::{ChainCause, ChainedLimit, UndecidedLimit};
-use crate::shared::StoreAnswer;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::OnFailure;
+use sluicegate_store::StoreAnswer;
 
 // === impl StoreQuery ===
 

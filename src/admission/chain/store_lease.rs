@@ -9,12 +9,12 @@ use super::claim::{Claim, ClaimKind};
 use super::shared_demand::SharedDemand;
 use super::{Decisions, RateDecision};
 use crate::admission::settlement::OwedPart;
-use crate::shared::{
+use sluicegate_base::clock::Now;
+use sluicegate_limit::{Decision, LimitOutcome, Turn};
+use sluicegate_store::{
     Departure, DepartureTicket, SharedKey, SharedLimit, SlotCount, SlotKey, StoreAnswer, StoreOutbox,
     StoreQuestion, StoreRefund, StoreSettlement,
 };
-use sluicegate_base::clock::Now;
-use sluicegate_limit::{Decision, LimitOutcome, Turn};
 
 /// All that a request holds in the store; its owner must give it back before dropping it.
 pub(super) struct StoreLease {

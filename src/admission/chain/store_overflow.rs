@@ -6,7 +6,7 @@ use super::claim_set::ClaimSet;
 use super::mode::ChainMode;
 use super::store_lease::{LeaseState, RateLease};
 use super::store_query::StoreQuery;
-use crate::shared::{ScriptOp, Session, SharedKey, SlotCount, StoreAnswer, StoreQuestion};
+use sluicegate_store::{ScriptOp, Session, SharedKey, SlotCount, StoreAnswer, StoreQuestion};
 
 // === impl StoreQuery ===
 

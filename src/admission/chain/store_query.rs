@@ -10,10 +10,10 @@ use super::claim_set::ClaimSet;
 use super::findings::{LackingSlots, PassFindings};
 use super::mode::ChainMode;
 use super::shared_demand::SharedDemand;
-use crate::shared::{StoreAnswer, StoreQuestion};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::OnFailure;
+use sluicegate_store::{StoreAnswer, StoreQuestion};
 
 /// A request that the local limits have accepted and the store has not judged yet. Dropping it gives everything back.
 pub struct PendingStore<M: ChainMode> {

@@ -19,9 +19,9 @@ use super::store_lease::{LeaseState, RateLease, none_rejects, uncharge_decision}
 use super::store_query::{PendingStore, StoreQuery, StoreRound};
 use super::store_slots::StoreTake;
 use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, UndecidedLimit, WaitingRequest};
-use crate::shared::{RateAnswer, Session, SlotCount, StoreAnswer, StoreQuestion, StoreRefund};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
+use sluicegate_store::{RateAnswer, Session, SlotCount, StoreAnswer, StoreQuestion, StoreRefund};
 
 // === impl PendingStore ===
 

@@ -9,8 +9,8 @@ use super::UndecidedLimit;
 use super::claim::ClaimKind;
 use super::claim_set::ClaimSet;
 use super::store_slots::StoreTake;
-use crate::shared::{AskTurn, GatewayTurn, Session, SharedLimit, SlotKey, SlotNewcomer, SlotTicket};
 use sluicegate_base::clock::Now;
+use sluicegate_store::{AskTurn, GatewayTurn, Session, SharedLimit, SlotKey, SlotNewcomer, SlotTicket};
 
 /// The wait of a request for slots in the store.
 #[derive(Default)]

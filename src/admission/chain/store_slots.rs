@@ -7,9 +7,9 @@ use super::findings::LackingSlots;
 use super::pending_slots::PendingSlots;
 use super::store_lease::{LeaseState, RateLease, StoreLease, none_rejects};
 use super::{ChainCause, ChainRejection, UndecidedLimit};
-use crate::shared::{GatewayTurn, ScriptOp, Session, SlotCount, StoreAnswer, StoreQuestion};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::OnFailure;
+use sluicegate_store::{GatewayTurn, ScriptOp, Session, SlotCount, StoreAnswer, StoreQuestion};
 
 /// What a request gets of the slots that it wants in the store.
 pub(super) enum StoreTake {

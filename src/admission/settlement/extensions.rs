@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::shared::{BackgroundTake, SharedKey, SharedLimit, StoreOutbox, StoreSettlement};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{ChargeRecord, Limit, Units};
+use sluicegate_store::{BackgroundTake, SharedKey, SharedLimit, StoreOutbox, StoreSettlement};
 
 /// Most parts of a limit that are open at a time; beyond it the oldest is settled as used up.
 const PARTS_MAX: usize = 128;

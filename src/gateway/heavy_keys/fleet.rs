@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::CountedLimit;
 use super::report::{HeavyBy, HeavyKey, KeyRate};
 use crate::gateway::Gateway;
-use crate::shared::SharedKey;
 use sluicegate_http::request::key::NamedKey;
 use sluicegate_limit::table::CounterKey;
+use sluicegate_store::SharedKey;
 
 /// The heaviest keys of a limit over several gateways.
 #[derive(Debug, Clone, PartialEq)]

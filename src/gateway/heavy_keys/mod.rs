@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use crate::admission::chain::LimitDemand;
 use crate::gateway::Gateway;
-use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_http::request::key::{KeyInput, KeyName, KeySpec};
 use sluicegate_limit::heavy_hitters::FrequentItems;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::LimitId;
+use sluicegate_store::SharedKey;
 
 pub use refusal_log::{REFUSALS_MAX, RefusalFacts, RefusalLog, RefusalRecord};
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::{CountedLimit, KeyLabel, KeySummaries, LimitHeavyKeys, RefusalRecord, WorkerHeavyKeys};
 use crate::gateway::Gateway;
-use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key::{KeyNameError, ParsedKey, is_same_name};
 use sluicegate_limit::heavy_hitters::{FrequentItems, ItemCounts, rate_factor};
 use sluicegate_limit::table::CounterKey;
+use sluicegate_store::SharedKey;
 
 /// The order of the heaviest keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

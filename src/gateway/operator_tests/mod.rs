@@ -17,11 +17,11 @@ use crate::admission::chain::{ChainVerdict, Charge, Decisions};
 use crate::admission::operator_bans::{NewBan, UnbanFault};
 use crate::judge::{self, JudgeMode, RequestFacts, RequestHead};
 use crate::reject::Rejection;
-use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_http::request::client::Client;
 use sluicegate_limit::snapshot;
+use sluicegate_store::SharedKey;
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;

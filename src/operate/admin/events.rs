@@ -12,11 +12,11 @@ use super::state::AdminState;
 use crate::gateway::heavy_keys::report::RecentRefusal;
 use crate::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
-use crate::shared::Store;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::upstream::{Upstream, UpstreamStatus};
+use sluicegate_store::Store;
 
 /// The name of the call.
 pub(super) const STREAM_EVENTS: &str = "stream_events";

@@ -13,11 +13,11 @@ use crate::admission::operator_bans::{BanFault, UnbanFault};
 use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::gateway::{Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault};
 use crate::operate::text_table::render_table;
-use crate::shared::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_http::request::key::NamedKey;
 use sluicegate_model::{LimitId, read_duration};
+use sluicegate_store::SharedKey;
 
 json_object! {
     pub(super) struct KeyList as "KeyList" {

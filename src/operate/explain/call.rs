@@ -11,10 +11,10 @@ use crate::judge::inbound::InboundRequest;
 use crate::judge::{BodyView, CallMode, CallTerms, RequestFacts, RequestHead};
 use crate::reject::Rejection;
 use crate::service::calls::Described;
-use crate::shared::Session;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::source::{Token, TokenVerifier};
+use sluicegate_store::Session;
 
 /// Explains a call, which is the body of a `/check`.
 ///

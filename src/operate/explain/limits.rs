@@ -14,12 +14,12 @@ use crate::gateway::{Gateway, LimitChain};
 use crate::judge;
 use crate::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use crate::reject::Rejection;
-use crate::shared::Session;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_chain_limit, describe_rate};
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::MissingKey;
+use sluicegate_store::Session;
 
 json_object! {
     /// One limit of the chain.

@@ -17,7 +17,6 @@ use crate::gateway::Gateway;
 use crate::judge;
 use crate::judge::{BodyView, Judgement, RequestFacts};
 use crate::reject::{Fault, Rejection};
-use crate::shared::Session;
 use limits::LookMode;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
@@ -27,6 +26,7 @@ use sluicegate_http::request::cors;
 use sluicegate_http::request::location::{Arrival, LocationCandidate};
 use sluicegate_http::request::source::{BodyValues, Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
+use sluicegate_store::Session;
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};
 pub(super) use query::ParsedQuery;

@@ -5,8 +5,8 @@ use crate::admission::chain::{ChainVerdict, Charge};
 use crate::admission::operator_bans::NewBan;
 use crate::gateway::{KeyRef, NewGrant};
 use crate::judge::JudgeMode;
-use crate::shared::SharedKey;
 use sluicegate_http::request::client::Client;
+use sluicegate_store::SharedKey;
 
 const FILE: &str = r#"
 server:

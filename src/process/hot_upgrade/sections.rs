@@ -12,9 +12,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::gateway::{Gateway, SavedNumbers, SavedOperatorState};
-use crate::shared::StoreHandover;
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::SavedServer;
+use sluicegate_store::StoreHandover;
 
 /// The most bytes read of a file.
 const BYTES_MAX: u64 = 64 << 20;

@@ -10,14 +10,14 @@ use super::ledger::BanLedger;
 use super::lift::LiftOutbox;
 use super::outbox::{ClientStrikes, StrikeOutbox, StrikesByClient, new_strike_map};
 use super::{BanStart, Bans, InstallOutcome, StrikeOutcome};
-use crate::shared::script::bans;
-use crate::shared::script::bans::{
-    Ban, BanRules, BanUpdate, CLIENTS_PER_CALL, STRIKES_PER_CALL, StrikeAnswer, StrikeReport,
-};
-use crate::shared::{PackedCall, SharedKey, Store, StoreFault};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_observe::metrics::{BanEvent, Metrics};
+use sluicegate_store::script::bans;
+use sluicegate_store::script::bans::{
+    Ban, BanRules, BanUpdate, CLIENTS_PER_CALL, STRIKES_PER_CALL, StrikeAnswer, StrikeReport,
+};
+use sluicegate_store::{PackedCall, SharedKey, Store, StoreFault};
 
 /// How long strikes are collected before a report.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,0 +1,315 @@
+//! Requests that wait here for departures that the store handed out.
+//!
+//! The store gives each request of the fleet a departure of its own. A waiter that leaves frees the last departure of
+//! its cost that this gateway holds for the key, and the waiters of its cost behind it move up: departures stay as
+//! far apart as the store handed them out, so they keep the rate. With `fair_by` the waiters take turns.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
+
+use parking_lot::Mutex;
+
+use super::SharedKey;
+use sluicegate_base::clock::Now;
+use sluicegate_limit::Turn;
+use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers};
+
+/// The waiters of one rate.
+#[derive(Default)]
+pub struct Departures {
+    /// Bounded by the cap on waiting requests of the process.
+    waiters: Mutex<DepartureQueues>,
+    waiting: AtomicUsize,
+}
+
+#[derive(Default)]
+struct DepartureQueues {
+    by_key: HashMap<SharedKey, DepartureQueue>,
+    queues: ShardQueues,
+}
+
+struct DepartureQueue {
+    queue: u32,
+    /// In order of time; as many of each cost as there are waiters of that cost.
+    departures: VecDeque<Departure>,
+}
+
+/// A moment at which one request may go, handed out by the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departure {
+    pub due: Now,
+    pub cost: u64,
+    /// The mark that a refund must name.
+    pub mark: u64,
+}
+
+/// The position of a waiter in a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct DepartureTicket {
+    node: u32,
+    cost: u64,
+}
+
+// === impl Departures ===
+
+impl Departures {
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Joins the queue for `departure` or an earlier one of its cost; the waiter gives up at `until`.
+    pub fn join_queue(
+        &self,
+        key: SharedKey,
+        departure: Departure,
+        fair: u64,
+        until: Option<Now>,
+    ) -> DepartureTicket {
+        let cost = departure.cost;
+        let mut wakers = Wakers::new();
+        let mut waiters = self.waiters.lock();
+        let DepartureQueues { by_key, queues } = &mut *waiters;
+        let entry = by_key
+            .entry(key)
+            .or_insert_with(|| DepartureQueue { queue: NO_NODE, departures: VecDeque::new() });
+        let index = entry.departures.partition_point(|other| other.due <= departure.due);
+        entry.departures.insert(index, departure);
+        if index == 0 {
+            // The head's timer is set for a later departure.
+            queues.wake_head(entry.queue, &mut wakers);
+        }
+        let node = queues.push_waiter(
+            &mut entry.queue,
+            NewWaiter { fair, cost, span: cost.into(), until, since: Now::read_clock() },
+        );
+        self.waiting.fetch_add(1, Relaxed);
+        drop(waiters);
+        wakers.into_iter().for_each(Waker::wake);
+        DepartureTicket { node, cost }
+    }
+
+    /// Checks whether a waiter's turn has come; if not, its waker is kept. Once it goes or is rejected, its ticket is
+    /// void. A rejection comes with the departure that is no longer needed.
+    pub fn poll_turn(
+        &self,
+        key: &SharedKey,
+        ticket: DepartureTicket,
+        now: Now,
+        waker: &Waker,
+    ) -> (Turn, Option<Departure>) {
+        let mut wakers = Wakers::new();
+        let mut waiters = self.waiters.lock();
+        let turn = self.check_turn(&mut waiters, key, ticket, now, waker, &mut wakers);
+        drop(waiters);
+        wakers.into_iter().for_each(Waker::wake);
+        turn
+    }
+
+    fn check_turn(
+        &self,
+        waiters: &mut DepartureQueues,
+        key: &SharedKey,
+        ticket: DepartureTicket,
+        now: Now,
+        waker: &Waker,
+        wakers: &mut Wakers,
+    ) -> (Turn, Option<Departure>) {
+        let DepartureQueues { by_key, queues } = waiters;
+        let Some(entry) = by_key.get_mut(key) else {
+            // All waiters have departed; only this one had not noticed yet.
+            queues.remove_waiter(&mut NO_NODE.clone(), ticket.node, wakers);
+            return (Turn::Go, None);
+        };
+        self.depart_due(entry, queues, now, wakers);
+        let until = queues.wait_deadline(ticket.node);
+        let stays = until.is_none_or(|until| now < until);
+        if let Some(WaiterState::Waiting) = queues.waiter_state(ticket.node)
+            && stays
+        {
+            let is_head = queues.set_waker(entry.queue, ticket.node, waker, wakers);
+            let due = entry.departures.front().filter(|_| is_head).map(|departure| departure.due);
+            let due = due.map(|due| until.map_or(due, |until| due.min(until)));
+            return (due.or(until).map_or(Turn::Wait, Turn::Due), None);
+        }
+        let left = queues.remove_waiter(&mut entry.queue, ticket.node, wakers);
+        let retry_ns = entry.departures.back().map_or(1, |last| last.due.ns_since(now).max(1));
+        let was_waiting = matches!(left, Some((WaiterState::Waiting, _)));
+        let mut freed = None;
+        if was_waiting {
+            // Its maximum wait has passed.
+            self.waiting.fetch_sub(1, Relaxed);
+            freed = take_last_departure(entry, ticket.cost);
+        }
+        if entry.departures.is_empty() && entry.queue == NO_NODE {
+            by_key.remove(key);
+        }
+        (if was_waiting { Turn::Reject(retry_ns) } else { Turn::Go }, freed)
+    }
+
+    /// Removes a waiter before its turn. Returns the departure that is no longer needed.
+    pub fn leave_queue(&self, key: &SharedKey, ticket: DepartureTicket) -> Option<Departure> {
+        let mut wakers = Wakers::new();
+        let mut waiters = self.waiters.lock();
+        let DepartureQueues { by_key, queues } = &mut *waiters;
+        let Some(entry) = by_key.get_mut(key) else {
+            queues.remove_waiter(&mut NO_NODE.clone(), ticket.node, &mut wakers);
+            return None;
+        };
+        let was_waiting = matches!(
+            queues.remove_waiter(&mut entry.queue, ticket.node, &mut wakers),
+            Some((WaiterState::Waiting, _))
+        );
+        let freed = if was_waiting { take_last_departure(entry, ticket.cost) } else { None };
+        if was_waiting {
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+        if entry.departures.is_empty() && entry.queue == NO_NODE {
+            by_key.remove(key);
+        }
+        drop(waiters);
+        wakers.into_iter().for_each(Waker::wake);
+        freed
+    }
+
+    /// Lets all waiters with a due departure go, because timers may be late.
+    fn depart_due(
+        &self,
+        entry: &mut DepartureQueue,
+        queues: &mut ShardQueues,
+        now: Now,
+        wakers: &mut Wakers,
+    ) {
+        while entry.queue != NO_NODE
+            && let Some(first) = entry.departures.front()
+            && first.due <= now
+        {
+            let cost = first.cost;
+            entry.departures.pop_front();
+            queues.depart_with_cost(&mut entry.queue, cost, wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+fn take_last_departure(entry: &mut DepartureQueue, cost: u64) -> Option<Departure> {
+    let index = entry.departures.iter().rposition(|departure| departure.cost == cost)?;
+    entry.departures.remove(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: SharedKey = SharedKey([7; 16]);
+
+    fn departure(due: u64, cost: u64) -> Departure {
+        Departure { due: Now(due), cost, mark: due + 1000 }
+    }
+
+    fn queue_of(dues: &[(u64, u64)]) -> (Departures, Vec<DepartureTicket>) {
+        let departures = Departures::default();
+        let join = |(due, cost): &(u64, u64)| departures.join_queue(KEY, departure(*due, *cost), 0, None);
+        let tickets = dues.iter().map(join).collect();
+        (departures, tickets)
+    }
+
+    fn turn(departures: &Departures, ticket: DepartureTicket, now: u64) -> Turn {
+        departures.poll_turn(&KEY, ticket, Now(now), Waker::noop()).0
+    }
+
+    fn is_empty(departures: &Departures) -> bool {
+        departures.waiters.lock().by_key.is_empty() && departures.waiting_count() == 0
+    }
+
+    #[test]
+    fn a_leavers_departure_goes_to_the_next_and_the_last_one_is_free() {
+        let (departures, tickets) = queue_of(&[(200, 1), (300, 1), (400, 1)]);
+        assert_eq!(turn(&departures, tickets[0], 100), Turn::Due(Now(200)));
+        assert_eq!(turn(&departures, tickets[1], 100), Turn::Wait);
+        assert_eq!(departures.leave_queue(&KEY, tickets[0]), Some(departure(400, 1)));
+        assert_eq!(departures.waiting_count(), 2);
+        assert_eq!(turn(&departures, tickets[1], 199), Turn::Due(Now(200)));
+        assert_eq!(turn(&departures, tickets[1], 200), Turn::Go);
+        assert_eq!(turn(&departures, tickets[2], 200), Turn::Due(Now(300)));
+        assert_eq!(turn(&departures, tickets[2], 300), Turn::Go);
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn a_departure_is_freed_for_its_own_cost_only() {
+        let (departures, tickets) = queue_of(&[(200, 1), (300, 5), (400, 1)]);
+        assert_eq!(departures.leave_queue(&KEY, tickets[1]), Some(departure(300, 5)));
+        assert_eq!(departures.leave_queue(&KEY, tickets[0]), Some(departure(400, 1)));
+        assert_eq!(turn(&departures, tickets[2], 200), Turn::Go);
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn a_waiter_that_departed_unnoticed_frees_nothing_and_leaves_nothing_behind() {
+        let (departures, tickets) = queue_of(&[(200, 1), (200, 1), (200, 1)]);
+        assert_eq!(turn(&departures, tickets[0], 500), Turn::Go);
+        assert_eq!(departures.leave_queue(&KEY, tickets[1]), None);
+        assert_eq!(turn(&departures, tickets[2], 500), Turn::Go);
+        assert!(is_empty(&departures));
+        let fresh = departures.join_queue(KEY, departure(600, 1), 0, None);
+        assert_eq!(fresh.node, tickets[2].node, "nodes are used again");
+    }
+
+    #[test]
+    fn answers_out_of_order_keep_arrival_order_and_the_earliest_departures() {
+        let (departures, tickets) = queue_of(&[(300, 1), (200, 1)]);
+        assert_eq!(turn(&departures, tickets[0], 200), Turn::Go);
+        assert_eq!(turn(&departures, tickets[1], 200), Turn::Due(Now(300)));
+    }
+
+    #[test]
+    fn waiters_take_turns_by_their_value_and_give_up_in_time() {
+        let departures = Departures::default();
+        let join = |due, fair| departures.join_queue(KEY, departure(due, 1), fair, Some(Now(350)));
+        let (first, second, other) = (join(100, 1), join(200, 1), join(300, 2));
+        assert_eq!(turn(&departures, first, 100), Turn::Go);
+        assert_eq!(turn(&departures, other, 200), Turn::Go, "its turn comes before the second of the other");
+        assert_eq!(turn(&departures, second, 299), Turn::Due(Now(300)));
+        let late = departures.join_queue(KEY, departure(900, 1), 1, Some(Now(350)));
+        assert_eq!(turn(&departures, second, 300), Turn::Go);
+        assert_eq!(turn(&departures, late, 349), Turn::Due(Now(350)));
+        let (turn, freed) = departures.poll_turn(&KEY, late, Now(350), Waker::noop());
+        assert!(matches!(turn, Turn::Reject(_)));
+        assert_eq!(freed, Some(departure(900, 1)), "it can be given back");
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn a_departure_is_used_by_its_own_cost_only() {
+        let (departures, tickets) = queue_of(&[(200, 1), (300, 5), (800, 1)]);
+        assert_eq!(departures.leave_queue(&KEY, tickets[0]), Some(departure(800, 1)));
+        assert_eq!(
+            turn(&departures, tickets[2], 200),
+            Turn::Go,
+            "five units would take until the next departure"
+        );
+        assert_eq!(turn(&departures, tickets[1], 299), Turn::Due(Now(300)));
+        assert_eq!(turn(&departures, tickets[1], 300), Turn::Go);
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn the_head_is_woken_for_an_earlier_departure() {
+        struct WakeCount(AtomicUsize);
+        impl std::task::Wake for WakeCount {
+            fn wake(self: std::sync::Arc<WakeCount>) {
+                self.0.fetch_add(1, Relaxed);
+            }
+        }
+        let woken = std::sync::Arc::new(WakeCount(AtomicUsize::new(0)));
+        let departures = Departures::default();
+        let head = departures.join_queue(KEY, departure(300, 1), 0, None);
+        assert_eq!(departures.poll_turn(&KEY, head, Now(100), &woken.clone().into()).0, Turn::Due(Now(300)));
+        departures.join_queue(KEY, departure(400, 1), 0, None);
+        assert_eq!(woken.0.load(Relaxed), 0);
+        departures.join_queue(KEY, departure(200, 1), 0, None);
+        assert_eq!(woken.0.load(Relaxed), 1);
+        assert_eq!(turn(&departures, head, 100), Turn::Due(Now(200)));
+    }
+}

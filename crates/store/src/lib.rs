@@ -1,0 +1,95 @@
+//! Counters that gateways share through Redis or Valkey, here called the store.
+//!
+//! One call of one script judges all shared limits of a request that lie in one [`KeyGroup`], by the store's own
+//! clock and all or nothing. The script decides and writes; it returns the raw state of each entry, from which the
+//! gateway computes the remainder and the retry time in integers. A [`SharedKey`] is a hash of the same text that the
+//! local table hashes, without a secret, so that all gateways agree; one packed string holds an entry ([`RateRule`])
+//! for each rate that counts by it. Names of keys hold no text of a client, and no message holds the user or password
+//! of the store.
+//!
+//! [`Store`] belongs to the process: the servers, whether they answer, how many gateways live. [`Link`] belongs to a
+//! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run,
+//! so nothing is charged twice; a charge whose reply comes late is refunded ([`late_replies`]). A [`Session`]
+//! connects a worker to the store: it asks about the limits of requests;
+//! its flusher refunds unused charges ([`StoreRefund`]), settles those that depend on responses ([`StoreSettlement`]),
+//! and reports the slots that the worker holds, in absolute numbers.
+//!
+//! A [`SharedLimit`] is the process's view of one limit: the rejections that still hold, the requests that wait for
+//! departures handed out here or for slots ([`SharedSlotQueue`]), the slots of all workers, and the local share that
+//! judges while no answer comes, or else as its `on_failure` says. A share counts until its windows end and starts
+//! from the last answers. Units that it admitted are [`Debts`] to the store: the flusher charges them under sequence
+//! numbers, so that a charge may be sent again; until then each question counts them in. A heartbeat tells the store
+//! which limits this gateway counts. Its reply fills the [`Fleet`] of each limit: how many gateways count it, and
+//! whether their numbers, keys or algorithms differ. The configuration rejects limits whose numbers exceed the script's
+//! arithmetic.
+//!
+//! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
+//! about themselves ([`node_reports`]), the stops that upstreams ask for ([`SharedStops`]), and a secret
+//! ([`share_secret`]). All of these have one tag, and so one hash slot in a Cluster.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
+mod background_take;
+mod debts;
+mod departures;
+mod fleet;
+mod handover;
+mod key_reset;
+mod last_answer;
+mod late_replies;
+mod link;
+mod local_share;
+pub mod node_reports;
+pub mod operator_entries;
+mod process_slots;
+pub mod script;
+mod secret;
+mod session;
+mod settlements;
+mod shared_limit;
+mod slot_polls;
+mod slot_queue;
+mod slots;
+mod upstream_stops;
+
+pub use background_take::{BackgroundTake, TakeOutcome, WantedUnits};
+pub use debts::Debts;
+pub use departures::{Departure, DepartureTicket};
+pub use fleet::Fleet;
+pub use handover::StoreHandover;
+pub use key_reset::{KnownResets, ResetEntry};
+pub use link::{
+    BreakerState, KeyGroup, Link, OutageReport, Store, StoreFault, StoreReport, StoreServerState,
+};
+pub use process_slots::SlotKey;
+pub use script::LuaScript;
+pub use script::call::{CallItem, GatewayTurn, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};
+pub use script::reset::StoreReset;
+pub use script::rule::RateRule;
+pub use script::settle::{SettleItem, SettledKey};
+pub use secret::share_secret;
+pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
+pub use settlements::{Settlements, StoreSettlement};
+pub use shared_limit::SharedLimit;
+pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
+pub use upstream_stops::{SharedStops, ToldStop, share_stops};
+
+use siphasher::sip128::SipHasher13;
+
+/// The name of a key in the store: a 128-bit hash that all gateways agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SharedKey(pub [u8; 16]);
+
+// === impl SharedKey ===
+
+impl SharedKey {
+    /// The key that new keys of a network share, by the `prefix` of a
+    /// [`CounterKey`](sluicegate_limit::table::CounterKey).
+    pub fn of_network(prefix: u64) -> SharedKey {
+        SharedKey(SipHasher13::new().hash(&prefix.to_le_bytes()).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! The entries of operators in memory: those of the store, and the changes that it does not know yet.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{EntryFault, OperatorEntry};
+use crate::script::operator::{
+    CHANGES_PER_CALL, ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor,
+    NAME_MAX, ToldEntry, VALUE_MAX,
+};
+use sluicegate_base::clock::Now;
+
+/// How long the deletion of an unknown entry waits for the store, and how long the store remembers it.
+const UNKNOWN_DELETION_NS: u64 = 86_400_000_000_000;
+/// Tolerance for the end of the same entry: it seems later by the time that a call took.
+const SAME_END_NS: u64 = 1_000_000_000;
+
+#[derive(Default)]
+pub(super) struct HeldEntries {
+    by_name: HashMap<Arc<[u8]>, HeldEntry>,
+    /// Names with a change that the store has not acknowledged.
+    pending: BTreeSet<Arc<[u8]>>,
+    /// The number of changes so far.
+    versions: u64,
+    cursor: EntryCursor,
+    /// The names received while all entries are fetched.
+    received: Option<HashSet<Arc<[u8]>>>,
+    /// The living entries differ from those last reported.
+    is_changed: bool,
+    /// No entry ends before.
+    next_end: Now,
+}
+
+struct HeldEntry {
+    value: Arc<[u8]>,
+    until: Now,
+    /// Distinguishes this state from later ones of the same name.
+    version: u64,
+    pending: PendingChange,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PendingChange {
+    None,
+    Put,
+    Delete,
+    Restore,
+}
+
+/// A change as it was sent.
+pub(super) struct SentChange {
+    name: Arc<[u8]>,
+    version: u64,
+}
+
+// === impl HeldEntries ===
+
+impl HeldEntries {
+    pub fn put(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        until: Now,
+        now: Now,
+        is_restored: bool,
+    ) -> Result<(), EntryFault> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(EntryFault::Name);
+        }
+        if value.len() > VALUE_MAX {
+            return Err(EntryFault::Value);
+        }
+        if until <= now {
+            return Err(EntryFault::Ended);
+        }
+        let known = self.by_name.get(name);
+        if is_restored && known.is_some() {
+            return Ok(());
+        }
+        if !known.is_some_and(|entry| entry.is_living(now)) && self.living_count(now) >= ENTRIES_MAX {
+            return Err(EntryFault::Full);
+        }
+        let pending = if is_restored { PendingChange::Restore } else { PendingChange::Put };
+        self.insert(name.into(), value.into(), until, pending);
+        Ok(())
+    }
+
+    /// Returns whether the entry lived here.
+    pub fn delete(&mut self, name: &[u8], now: Now) -> Result<bool, EntryFault> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(EntryFault::Name);
+        }
+        let living = self.by_name.get(name).filter(|entry| entry.is_living(now)).map(|entry| entry.until);
+        if living.is_none() && !self.by_name.contains_key(name) && self.pending.len() >= ENTRIES_MAX {
+            return Err(EntryFault::Full);
+        }
+        let until = living.unwrap_or(Now(now.0.saturating_add(UNKNOWN_DELETION_NS)));
+        self.insert(name.into(), Arc::default(), until, PendingChange::Delete);
+        Ok(living.is_some())
+    }
+
+    fn insert(&mut self, name: Arc<[u8]>, value: Arc<[u8]>, until: Now, pending: PendingChange) {
+        self.versions += 1;
+        match pending {
+            PendingChange::None => self.pending.remove(&name),
+            _ => self.pending.insert(name.clone()),
+        };
+        self.next_end = self.next_end.min(until);
+        self.by_name.insert(name, HeldEntry { value, until, version: self.versions, pending });
+        self.is_changed = true;
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        self.pending.remove(name);
+        if self.by_name.remove(name).is_some_and(|entry| entry.pending != PendingChange::Delete) {
+            self.is_changed = true;
+        }
+    }
+
+    pub fn living_count(&self, now: Now) -> usize {
+        self.by_name.values().filter(|entry| entry.is_living(now)).count()
+    }
+
+    pub fn list_living(&self, now: Now) -> Vec<OperatorEntry> {
+        let living = self.by_name.iter().filter(|(_, entry)| entry.is_living(now));
+        living.map(|(name, entry)| entry.to_entry(name)).collect()
+    }
+
+    pub fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub fn cursor(&self) -> EntryCursor {
+        self.cursor
+    }
+
+    /// True if changes can be sent now.
+    pub fn has_sendable(&self) -> bool {
+        self.pending.iter().any(|name| self.is_sendable(name))
+    }
+
+    /// What the store has may be known only after all entries were fetched.
+    fn is_sendable(&self, name: &[u8]) -> bool {
+        let is_restore = |entry: &HeldEntry| entry.pending == PendingChange::Restore;
+        self.received.is_none() || !self.by_name.get(name).is_some_and(is_restore)
+    }
+
+    /// The living entries if they changed since they were last taken; ended ones leave.
+    pub fn take_changed(&mut self, now: Now) -> Option<Vec<OperatorEntry>> {
+        if self.next_end <= now {
+            let ended = self.by_name.iter().filter(|(_, entry)| entry.until <= now);
+            let ended: Vec<Arc<[u8]>> = ended.map(|(name, _)| name.clone()).collect();
+            ended.iter().for_each(|name| self.remove(name));
+            self.next_end = self.by_name.values().map(|entry| entry.until).min().unwrap_or(Now(u64::MAX));
+        }
+        std::mem::take(&mut self.is_changed).then(|| self.list_living(now))
+    }
+
+    /// Changes for one call. They stay pending until the store has answered.
+    pub fn take_batch(&self, now: Now) -> (Vec<SentChange>, Vec<EntryChange>) {
+        let sendable = self.pending.iter().filter(|name| self.is_sendable(name));
+        let held = sendable.filter_map(|name| Some((name, self.by_name.get(name)?)));
+        let changes =
+            held.filter(|(_, entry)| entry.until > now).take(CHANGES_PER_CALL).map(|(name, entry)| {
+                let sent = SentChange { name: name.clone(), version: entry.version };
+                let kind = match entry.pending {
+                    PendingChange::Delete => ChangeKind::Delete,
+                    PendingChange::Restore => ChangeKind::Restore(entry.value.to_vec()),
+                    PendingChange::None | PendingChange::Put => ChangeKind::Put(entry.value.to_vec()),
+                };
+                let lasts_us = entry.until.ns_since(now).div_ceil(1000);
+                (sent, EntryChange { name: name.to_vec(), kind, lasts_us })
+            });
+        changes.unzip()
+    }
+
+    /// Applies the store's reply to a call with the changes `sent`; returns how many of them it had no room for.
+    pub fn apply_update(&mut self, sent: &[SentChange], update: EntriesUpdate, now: Now) -> usize {
+        let is_named = update.cursor.is_named();
+        if is_named && self.cursor.is_lost_in(update.cursor) {
+            self.restore_all(now);
+        }
+        let refused = self.apply_answers(sent, &update.answers);
+        if update.is_whole {
+            self.received = Some(HashSet::new());
+        }
+        for told in update.told {
+            self.apply_told(told, now);
+        }
+        if !update.is_more
+            && let Some(received) = self.received.take()
+            && is_named
+        {
+            let is_gone = |(name, entry): &(&Arc<[u8]>, &HeldEntry)| {
+                entry.pending == PendingChange::None && !received.contains(*name)
+            };
+            let gone: Vec<Arc<[u8]>> =
+                self.by_name.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+            gone.iter().for_each(|name| self.remove(name));
+        }
+        if is_named {
+            self.cursor = update.cursor;
+        }
+        refused
+    }
+
+    /// The store lost its memory: whatever it knew is to be sent again.
+    fn restore_all(&mut self, now: Now) {
+        for (name, entry) in &mut self.by_name {
+            if entry.pending == PendingChange::None && entry.is_living(now) {
+                entry.pending = PendingChange::Restore;
+                self.pending.insert(name.clone());
+            }
+        }
+    }
+
+    fn apply_answers(&mut self, sent: &[SentChange], answers: &[ChangeAnswer]) -> usize {
+        let mut refused = 0;
+        for (SentChange { name, version }, answer) in sent.iter().zip(answers) {
+            let Some(entry) = self.by_name.get_mut(name).filter(|entry| entry.version == *version) else {
+                continue;
+            };
+            match (answer, entry.pending) {
+                (ChangeAnswer::Done, PendingChange::Put | PendingChange::Restore) => {
+                    entry.pending = PendingChange::None;
+                    self.pending.remove(name);
+                }
+                // A name that is known and not told was deleted.
+                (ChangeAnswer::Done | ChangeAnswer::Known, _) => self.remove(name),
+                (ChangeAnswer::Full, _) => {
+                    refused += 1;
+                    self.remove(name);
+                }
+            }
+        }
+        refused
+    }
+
+    fn apply_told(&mut self, told: ToldEntry, now: Now) {
+        let ToldEntry { name, value, left_us } = told;
+        let until = Now(now.0.saturating_add(left_us.saturating_mul(1000)));
+        let name: Arc<[u8]> = name.into();
+        if let Some(received) = &mut self.received {
+            received.insert(name.clone());
+        }
+        let is_full = self.by_name.len() >= 2 * ENTRIES_MAX;
+        match self.by_name.get_mut(&name) {
+            // The change made here is the later one.
+            Some(entry) if matches!(entry.pending, PendingChange::Put | PendingChange::Delete) => {}
+            Some(entry) if *entry.value == *value && entry.until.0.abs_diff(until.0) <= SAME_END_NS => {
+                entry.pending = PendingChange::None;
+                self.pending.remove(&name);
+            }
+            // As many as the store may hold, and as many that only this gateway knows.
+            None if is_full => {}
+            _ => self.insert(name, value.into(), until, PendingChange::None),
+        }
+    }
+}
+
+// === impl HeldEntry ===
+
+impl HeldEntry {
+    fn is_living(&self, now: Now) -> bool {
+        self.pending != PendingChange::Delete && self.until > now
+    }
+
+    fn to_entry(&self, name: &Arc<[u8]>) -> OperatorEntry {
+        OperatorEntry { name: name.clone(), value: self.value.clone(), until: self.until }
+    }
+}

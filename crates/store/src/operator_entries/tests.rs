@@ -1,0 +1,287 @@
+//! The entries in memory, and the sharing task on virtual time with a scripted store.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use super::held::SentChange;
+use super::*;
+use crate::script::operator::{
+    ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor, NAME_MAX, ToldEntry,
+    VALUE_MAX,
+};
+use crate::{PackedCall, StoreFault};
+
+const SECOND: u64 = 1_000_000_000;
+const END: Now = Now(600 * SECOND);
+const NOW: Now = Now(SECOND);
+
+fn put(held: &mut HeldEntries, name: &str, value: &str) {
+    held.put(name.as_bytes(), value.as_bytes(), END, NOW, false).unwrap();
+}
+
+/// Names, sorted.
+fn living(held: &HeldEntries) -> Vec<String> {
+    let text = |entry: OperatorEntry| String::from_utf8(entry.name.to_vec()).unwrap();
+    let mut names: Vec<String> = held.list_living(NOW).into_iter().map(text).collect();
+    names.sort();
+    names
+}
+
+fn told(names: &[&str]) -> Vec<ToldEntry> {
+    let one = |name: &&str| ToldEntry {
+        name: name.as_bytes().to_vec(),
+        value: b"v".to_vec(),
+        left_us: 599_000_000,
+    };
+    names.iter().map(one).collect()
+}
+
+fn update(store: u64, revision: u64, whole: bool, answers: &[ChangeAnswer], names: &[&str]) -> EntriesUpdate {
+    EntriesUpdate {
+        answers: answers.iter().copied().collect(),
+        told: told(names),
+        cursor: EntryCursor::at_revision(revision, store),
+        is_more: false,
+        is_whole: whole,
+    }
+}
+
+/// The changes of the next call: a letter for the kind, and the name.
+fn batch(held: &HeldEntries) -> (Vec<SentChange>, Vec<String>) {
+    let (sent, changes) = held.take_batch(NOW);
+    let text = |change: EntryChange| {
+        let kind = match change.kind {
+            ChangeKind::Put(_) => "put",
+            ChangeKind::Delete => "delete",
+            ChangeKind::Restore(_) => "restore",
+        };
+        format!("{kind} {}", String::from_utf8(change.name).unwrap())
+    };
+    (sent, changes.into_iter().map(text).collect())
+}
+
+/// A set that knows `names` from the store 1.
+fn known(names: &[&str]) -> HeldEntries {
+    let mut held = HeldEntries::default();
+    held.apply_update(&[], update(1, 5, true, &[], names), NOW);
+    assert_eq!(held.pending_count(), 0);
+    held
+}
+
+#[test]
+fn entries_that_are_none_are_refused() {
+    let mut held = HeldEntries::default();
+    let mut try_put =
+        |name: &[u8], value: &[u8], until: Now| held.put(name, value, until, NOW, false).unwrap_err();
+    assert_eq!(try_put(b"", b"", END), EntryFault::Name);
+    assert_eq!(try_put(&[0; NAME_MAX + 1], b"", END), EntryFault::Name);
+    assert_eq!(try_put(b"a", &[0; VALUE_MAX + 1], END), EntryFault::Value);
+    assert_eq!(try_put(b"a", b"", NOW), EntryFault::Ended);
+    assert_eq!(held.delete(b"", NOW), Err(EntryFault::Name));
+    assert_eq!((living(&held).len(), held.pending_count()), (0, 0));
+}
+
+#[test]
+fn entries_are_bounded_and_ended_ones_make_room() {
+    let mut held = HeldEntries::default();
+    for id in 0..ENTRIES_MAX {
+        let until = if id == 0 { Now(2 * SECOND) } else { END };
+        held.put(&id.to_le_bytes(), b"", until, NOW, false).unwrap();
+    }
+    assert_eq!(held.put(b"more", b"", END, NOW, false), Err(EntryFault::Full));
+    assert_eq!(held.put(&1_usize.to_le_bytes(), b"other", END, NOW, false), Ok(()), "a known one");
+    assert_eq!(held.take_changed(Now(2 * SECOND)).map(|living| living.len()), Some(ENTRIES_MAX - 1));
+    assert_eq!(held.put(b"more", b"", END, Now(2 * SECOND), false), Ok(()));
+    assert_eq!(held.delete(b"unknown", NOW), Err(EntryFault::Full), "so many changes wait already");
+    assert_eq!(held.delete(b"more", NOW), Ok(true));
+}
+
+#[test]
+fn a_change_is_pending_until_its_own_answer() {
+    let mut held = HeldEntries::default();
+    put(&mut held, "a", "1");
+    let (sent, changes) = batch(&held);
+    assert_eq!(changes, ["put a"]);
+    // Changed again while the call was on its way.
+    held.delete(b"a", NOW).unwrap();
+    held.apply_update(&sent, update(1, 5, true, &[ChangeAnswer::Done], &["a"]), NOW);
+    assert_eq!((living(&held).len(), held.pending_count()), (0, 1), "the store's entry does not come back");
+    let (sent, changes) = batch(&held);
+    assert_eq!(changes, ["delete a"]);
+    held.apply_update(&sent, update(1, 6, true, &[ChangeAnswer::Done], &[]), NOW);
+    assert_eq!((living(&held).len(), held.pending_count()), (0, 0));
+}
+
+#[test]
+fn an_entry_that_the_store_has_no_room_for_is_dropped() {
+    let mut held = HeldEntries::default();
+    put(&mut held, "a", "1");
+    let (sent, _) = batch(&held);
+    assert_eq!(held.apply_update(&sent, update(1, 5, false, &[ChangeAnswer::Full], &[]), NOW), 1);
+    assert_eq!((living(&held).len(), held.pending_count()), (0, 0));
+}
+
+#[test]
+fn a_whole_answer_drops_what_it_does_not_hold() {
+    let mut held = known(&["a", "b"]);
+    put(&mut held, "c", "mine");
+    held.apply_update(&[], update(1, 7, true, &[], &["b"]), NOW);
+    assert_eq!(living(&held), ["b", "c"]);
+    held.apply_update(&[], update(1, 8, false, &[], &["d"]), NOW);
+    assert_eq!(living(&held), ["b", "c", "d"], "an answer with news only adds");
+}
+
+#[test]
+fn a_whole_answer_may_take_several_calls_and_begin_again() {
+    let mut held = known(&["a", "b", "c"]);
+    let page = |whole: bool, more: bool, names: &[&str]| EntriesUpdate {
+        is_more: more,
+        ..update(1, 9, whole, &[], names)
+    };
+    held.apply_update(&[], page(true, true, &["a"]), NOW);
+    assert_eq!(living(&held), ["a", "b", "c"]);
+    held.apply_update(&[], page(true, true, &["b"]), NOW);
+    held.apply_update(&[], page(false, false, &["d"]), NOW);
+    assert_eq!(living(&held), ["b", "d"]);
+}
+
+#[test]
+fn a_store_that_lost_its_memory_gets_the_entries_back_but_not_deleted_ones() {
+    for (store, revision) in [(2, 9), (1, 4)] {
+        let mut held = known(&["a", "b", "c"]);
+        held.delete(b"c", NOW).unwrap();
+        // It could not name its memory.
+        held.apply_update(&[], update(0, 9, true, &[], &[]), NOW);
+        assert_eq!(
+            (living(&held), batch(&held).1),
+            (vec!["a".to_owned(), "b".into()], vec!["delete c".into()])
+        );
+        let first = EntriesUpdate { is_more: true, ..update(store, revision, true, &[], &["d"]) };
+        held.apply_update(&[], first, NOW);
+        assert_eq!(batch(&held).1, ["delete c"], "not before all that it has is known");
+        held.apply_update(&[], update(store, revision, false, &[], &[]), NOW);
+        assert_eq!(living(&held), ["a", "b", "d"]);
+        let (sent, changes) = batch(&held);
+        assert_eq!(changes, ["restore a", "restore b", "delete c"]);
+        // Another gateway has deleted b since.
+        let answers = [ChangeAnswer::Done, ChangeAnswer::Known, ChangeAnswer::Done];
+        held.apply_update(&sent, update(store, revision + 1, false, &answers, &["a"]), NOW);
+        assert_eq!((living(&held), held.pending_count()), (vec!["a".to_owned(), "d".into()], 0));
+    }
+}
+
+#[test]
+fn entries_of_an_earlier_process_yield_to_those_of_the_store() {
+    let mut held = HeldEntries::default();
+    held.put(b"a", b"old", END, NOW, true).unwrap();
+    held.put(b"b", b"old", END, NOW, true).unwrap();
+    held.apply_update(&[], update(1, 5, true, &[], &["a"]), NOW);
+    let living = held.list_living(NOW);
+    assert_eq!(&*living.iter().find(|entry| *entry.name == *b"a").unwrap().value, b"v");
+    assert_eq!(batch(&held).1, ["restore b"]);
+}
+
+#[test]
+fn only_real_changes_are_reported() {
+    let mut held = known(&["a"]);
+    assert!(held.take_changed(NOW).is_some() && held.take_changed(NOW).is_none());
+    held.apply_update(&[], update(1, 6, true, &[], &["a"]), NOW);
+    assert!(held.take_changed(NOW).is_none(), "the same entry, a moment later");
+    held.delete(b"unknown", NOW).unwrap();
+    let _ = held.take_changed(NOW);
+    assert_eq!(held.take_changed(END).map(|living| living.len()), Some(0), "it ended");
+}
+
+/// Runs the task for `seconds` and returns the time of each call, in ms.
+async fn run(
+    entries: &OperatorEntries,
+    seconds: f64,
+    say: impl Fn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
+    on_change: impl Fn(&[OperatorEntry]),
+) -> Vec<u128> {
+    let (calls, start) = (RefCell::new(Vec::new()), tokio::time::Instant::now());
+    let call = async |packed: &PackedCall| {
+        calls.borrow_mut().push(start.elapsed().as_millis());
+        say(packed)
+    };
+    let task = share_entries_by(entries, "sg", call, on_change);
+    tokio::time::timeout(Duration::from_secs_f64(seconds), task).await.unwrap_err();
+    calls.into_inner()
+}
+
+/// The reply of a store that acknowledges all changes and tells nothing.
+fn nothing(packed: &PackedCall) -> Result<Vec<u8>, StoreFault> {
+    let numbers = [1.0_f64, 1.0, 1.0].map(f64::to_le_bytes).concat();
+    Ok([numbers, vec![0; 1 + packed.keys.len() - 3]].concat())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_is_polled_and_not_too_often() {
+    let calls = run(&OperatorEntries::default(), 30.0, nothing, |_| {}).await;
+    assert!((95..=155).contains(&calls.len()), "{} calls in 30 s", calls.len());
+    let down = run(&OperatorEntries::default(), 30.0, |_| Err(StoreFault::Down), |_| {}).await;
+    assert!((95..=155).contains(&down.len()), "{} calls in 30 s", down.len());
+    let asked = std::cell::Cell::new(0);
+    let more_of_nothing = |packed: &PackedCall| {
+        asked.set(asked.get() + 1);
+        assert!(asked.get() < 1_000, "it asks on and on");
+        let mut reply = nothing(packed)?;
+        reply[24] = 1;
+        Ok(reply)
+    };
+    let calls = run(&OperatorEntries::default(), 30.0, more_of_nothing, |_| {}).await;
+    assert!((95..=156).contains(&calls.len()), "{} calls in 30 s", calls.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_acts_at_once_and_is_sent_until_the_store_has_it() {
+    let entries = OperatorEntries::default();
+    let until = Now(Now::read_clock().0 + 600 * SECOND);
+    let (reports, sent) = (RefCell::new(Vec::new()), RefCell::new(0));
+    let report = |living: &[OperatorEntry]| reports.borrow_mut().push(living.len());
+    entries.put(b"first", b"1", until).unwrap();
+    let count = |packed: &PackedCall| *sent.borrow_mut() += packed.keys.len() - 3;
+    run(
+        &entries,
+        2.0,
+        |packed| {
+            count(packed);
+            Err(StoreFault::Timeout)
+        },
+        report,
+    )
+    .await;
+    assert_eq!(*reports.borrow(), [1], "without the store");
+    assert!(*sent.borrow() > 4 && entries.pending_count() == 1);
+    // Many changes are sent soon, with as many as fit into each call.
+    (0..120_u8).for_each(|id| entries.put(&[id], b"1", until).unwrap());
+    let calls = run(
+        &entries,
+        0.1,
+        |packed| {
+            count(packed);
+            nothing(packed)
+        },
+        report,
+    )
+    .await;
+    assert!(calls.len() <= 4 && calls[2] < 50, "{calls:?}");
+    assert_eq!((entries.pending_count(), reports.borrow().last()), (0, Some(&121)));
+    assert_eq!(entries.list_living().len(), 121);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_does_not_wait_for_the_next_poll() {
+    let entries = OperatorEntries::default();
+    let until = Now(Now::read_clock().0 + 600 * SECOND);
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        entries.put(b"a", b"1", until).unwrap();
+        std::future::pending::<()>().await;
+    };
+    let calls = tokio::select! {
+        calls = run(&entries, 0.15, nothing, |_| {}) => calls,
+        () = later => unreachable!("it never ends"),
+    };
+    assert_eq!(calls, [0, 50]);
+}

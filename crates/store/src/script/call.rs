@@ -1,0 +1,371 @@
+//! Calls of the judging script: the items, how they are packed, and the types of the reply.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use smallvec::SmallVec;
+
+use super::rule::RuleShape;
+use crate::{RateRule, SharedKey};
+use sluicegate_limit::Decision;
+use sluicegate_model::WindowAlign;
+
+/// The operation of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptOp {
+    /// Judge all; if none rejects, charge all.
+    Take,
+    /// Judge all, charge none.
+    Peek,
+    /// Refund the charges of an acknowledged [`ScriptOp::Take`]; for concurrency limits as [`ScriptOp::ReportSlots`].
+    Refund,
+    /// Note the number of slots that this gateway holds; items of other limits are left out.
+    ReportSlots,
+    /// Charge units that were admitted without the store, even beyond the limit. It may be sent again: the store
+    /// charges each sequence number once.
+    Charge,
+    /// Correct charges by what responses used. It may be sent again, as [`ScriptOp::Charge`].
+    Settle,
+}
+
+/// One rate and one key of a call. Items of one limit stand together.
+#[derive(Debug, Clone, Copy)]
+pub struct CallItem<'a> {
+    pub rule: &'a RateRule,
+    pub key: SharedKey,
+    /// Units, at least 1 and at most the rate's capacity.
+    pub cost: u64,
+    /// Index of its limit in the chain; a limit in a dry run is a transaction of its own.
+    pub limit_index: u16,
+    /// Judged, but never a reason to reject.
+    pub dry_run: bool,
+    /// For a concurrency limit.
+    pub slot_count: SlotCount,
+    /// For [`ScriptOp::Refund`]: the mark of the charge. For [`ScriptOp::Charge`]: the sequence number, the same for
+    /// all items of a key.
+    pub mark: u64,
+    /// Units admitted without the store that it does not count yet: judged as if it did.
+    pub owed: u64,
+}
+
+/// The number of slots of a key that this gateway holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SlotCount {
+    /// Includes slots that are being asked for.
+    pub slots: u64,
+    /// Higher than in any earlier report about this key.
+    pub sequence: u64,
+    /// For a question, where requests wait for these slots.
+    pub turn: Option<GatewayTurn>,
+}
+
+/// The turn of a gateway at slots that requests wait for in several gateways: that of the request that asks for them,
+/// or has to ask next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GatewayTurn {
+    /// [`crate::Store::node`].
+    pub gateway: u64,
+    /// Microseconds that the request has waited; `None`: nobody waits here any more.
+    pub waited_us: Option<u64>,
+    /// Microseconds between two polls; 0: the request does not stand in the queue for these slots, and the store does
+    /// not note its turn.
+    pub poll_us: u64,
+}
+
+/// A call, ready to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackedCall {
+    /// The full names of all keys; they share one hash slot.
+    pub keys: SmallVec<[Vec<u8>; 2]>,
+    pub body: Vec<u8>,
+}
+
+/// The reply of the script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptReply {
+    /// The store's clock, microseconds since 1970.
+    pub now_us: u64,
+    /// No item rejects; for a take: everything was charged.
+    pub admitted: bool,
+    /// One answer per item, in their order; only for [`ScriptOp::Take`] and [`ScriptOp::Peek`].
+    pub answers: SmallVec<[RateAnswer; 4]>,
+}
+
+/// The answer of one rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateAnswer {
+    /// Durations count from the store's `now`. They are whole microseconds, rounded up.
+    pub decision: Decision,
+    /// The mark that a refund must name; 0 if nothing was charged.
+    pub mark: u64,
+    /// Slots were neither judged nor charged, because the request has to wait or a rate rejects it.
+    pub skipped: bool,
+    /// For a fixed window: nanoseconds until it ends.
+    pub window_ns: Option<u64>,
+    /// Requests in flight hold reservations that may be given back before a rejection's retry time.
+    pub has_reserved: bool,
+}
+
+/// The class of the key that holds a rule's counters, in the order in which the script receives them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum CounterClass {
+    Entry,
+    Log,
+    Settled,
+    Slots,
+    /// No counters, but the turns of gateways at the slots that follow.
+    Turns,
+    /// No counters, but the last charge of this gateway.
+    Charge,
+    /// No counters, but the last settlement of this worker.
+    Settlement,
+}
+
+const DRY_RUN: u8 = 1;
+const FIRST: u8 = 2;
+const BY_CLOCK: u8 = 4;
+
+// === impl CallItem ===
+
+impl CallItem<'_> {
+    /// The owed units in ticks, of which `unit` make one unit.
+    pub(crate) fn owed_ticks(&self, unit: u64) -> u64 {
+        self.owed.saturating_mul(unit)
+    }
+}
+
+// === impl PackedCall ===
+
+impl PackedCall {
+    /// Packs `items`, which have their keys in one hash slot; `node` names this gateway.
+    pub fn new(op: ScriptOp, prefix: &str, node: u64, items: &[CallItem<'_>]) -> PackedCall {
+        let mut packed = PackedCall { keys: SmallVec::new(), body: Vec::with_capacity(8 + 40 * items.len()) };
+        packed.body.push(match op {
+            ScriptOp::Take => 1,
+            ScriptOp::Peek => 2,
+            ScriptOp::Refund => 3,
+            ScriptOp::ReportSlots => 4,
+            ScriptOp::Charge => 5,
+            ScriptOp::Settle => 6,
+        });
+        let mut order = script_order(items);
+        if op == ScriptOp::Charge {
+            let first = |index: &usize| items.iter().position(|other| other.key == items[*index].key);
+            order.sort_by_key(first);
+        }
+        let mut charged = None;
+        let groups = order.chunk_by(|one, next| {
+            let (one, next) = (&items[*one], &items[*next]);
+            class_of(one) == CounterClass::Entry
+                && class_of(next) == CounterClass::Entry
+                && one.key == next.key
+        });
+        for group in groups {
+            let Some(item) = group.first().map(|first| &items[*first]) else { continue };
+            let class = class_of(item);
+            if op == ScriptOp::ReportSlots && class != CounterClass::Slots
+                || op == ScriptOp::Charge && class == CounterClass::Slots
+            {
+                continue;
+            }
+            if op == ScriptOp::Charge && charged.replace(item.key) != Some(item.key) {
+                packed.push_charge(prefix, node, items, item);
+            }
+            if let Some(turn) = item.slot_count.turn.filter(|_| class == CounterClass::Slots) {
+                packed.push_turn(key_name(prefix, item, CounterClass::Turns), turn);
+            }
+            packed.push_group(key_name(prefix, item, class), class, group.len());
+            for index in group {
+                packed.push_item(op, node, items, *index);
+            }
+        }
+        packed
+    }
+
+    pub(super) fn push_group(&mut self, key: Vec<u8>, class: CounterClass, items: usize) {
+        self.keys.push(key);
+        self.body.push(class.code());
+        self.body.extend((self.keys.len() as u16).to_le_bytes());
+        self.body.extend((items as u16).to_le_bytes());
+    }
+
+    /// Announces a charge of all items with the key of `item`.
+    fn push_charge(&mut self, prefix: &str, node: u64, items: &[CallItem<'_>], item: &CallItem<'_>) {
+        let own = items.iter().filter(|other| other.key == item.key);
+        let recovery_us = own.map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
+        self.push_sequence(prefix, CounterClass::Charge, node, &item.key, (item.mark, recovery_us));
+    }
+
+    /// Announces the turn of a gateway at the slots that follow.
+    fn push_turn(&mut self, key: Vec<u8>, turn: GatewayTurn) {
+        self.push_group(key, CounterClass::Turns, 0);
+        self.body.extend(turn.gateway.to_le_bytes());
+        self.push_number(turn.waited_us.map_or(-1.0, |us| us as f64));
+        self.push_number(turn.poll_us as f64);
+    }
+
+    /// Names a call that the script runs once; its number is kept as long as what it charges counts.
+    pub(super) fn push_sequence(
+        &mut self,
+        prefix: &str,
+        class: CounterClass,
+        node: u64,
+        key: &SharedKey,
+        (sequence, recovery_us): (u64, u64),
+    ) {
+        let mut name = name_counters(prefix, key, 0, class);
+        name.extend(format!("{node:016x}").bytes());
+        self.push_group(name, class, 0);
+        // A minute longer, for calls that are still on their way.
+        self.push_number(sequence as f64);
+        self.push_number((recovery_us / 1_000).saturating_add(60_000) as f64);
+    }
+
+    fn push_item(&mut self, op: ScriptOp, node: u64, items: &[CallItem<'_>], index: usize) {
+        let item = &items[index];
+        let is_first = index == 0 || items[index - 1].limit_index != item.limit_index;
+        let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
+        if item.rule.settles {
+            return self.push_settled_item(op, item, flags);
+        }
+        let cost = item.cost;
+        let ends = |most: u64, taken: u64| match op {
+            ScriptOp::Refund => item.mark as f64,
+            // A charge may exceed the limit, but by no more than the limit itself.
+            ScriptOp::Charge => most.saturating_mul(2) as f64,
+            _ => (i128::from(most) - i128::from(taken)) as f64,
+        };
+        let pace = item.rule.shape.refill_pace();
+        match item.rule.shape {
+            RuleShape::TokenBucket { num, unit, burst } => {
+                let span = cost.saturating_mul(unit);
+                let taken =
+                    if op == ScriptOp::Charge { 0 } else { item.owed_ticks(unit).saturating_add(span) };
+                self.push_entry(
+                    item,
+                    0,
+                    flags,
+                    [num as f64, span as f64, ends(burst.saturating_mul(unit), taken)],
+                );
+                self.body.extend(pace.to_le_bytes());
+            }
+            RuleShape::LeakyBucket { num, unit, queue } => {
+                let span = cost.saturating_mul(unit);
+                let most = queue.ahead.saturating_add(queue.wait_max);
+                let owed = item.owed_ticks(unit);
+                let most = if op == ScriptOp::Charge { queue.depth } else { most };
+                self.push_entry(item, 1, flags, [num as f64, span as f64, ends(most, owed)]);
+                self.body.extend(pace.to_le_bytes());
+                let waits_above = (i128::from(queue.ahead) - i128::from(owed)) as f64;
+                // A dry run never waits.
+                self.push_number(if item.dry_run { f64::INFINITY } else { waits_above });
+            }
+            RuleShape::FixedWindow { max, period, align } => {
+                let flags = flags | if align == WindowAlign::Clock { BY_CLOCK } else { 0 };
+                let taken = cost.saturating_add(item.owed);
+                self.push_entry(item, 2, flags, [period as f64, cost as f64, ends(max, taken)]);
+            }
+            RuleShape::SlidingWindow { max, period, .. } => {
+                let width = item.rule.shape.bucket_width();
+                let taken = cost.saturating_add(item.owed);
+                self.push_entry(item, 3, flags, [width as f64, cost as f64, ends(max, taken)]);
+                self.push_number(period as f64);
+            }
+            RuleShape::SlidingLog { max, period } => {
+                self.body.push(flags);
+                let taken = cost.saturating_add(item.owed);
+                self.push_numbers([period as f64, cost as f64, ends(max, taken)]);
+            }
+            RuleShape::Concurrency { max } => {
+                let SlotCount { slots, sequence, .. } = item.slot_count;
+                let slots = slots.min(u32::MAX.into());
+                self.body.push(flags);
+                self.body.extend(node.to_le_bytes());
+                self.body.extend(((sequence >> 32) as u32).to_le_bytes());
+                self.body.extend((sequence as u32).to_le_bytes());
+                self.push_number(slots as f64);
+                self.push_number((i128::from(max) - i128::from(slots)) as f64);
+            }
+        }
+    }
+
+    fn push_entry(&mut self, item: &CallItem<'_>, kind: u8, flags: u8, numbers: [f64; 3]) {
+        self.body.extend(item.rule.id.to_le_bytes());
+        self.body.extend([kind, flags]);
+        self.push_numbers(numbers);
+    }
+
+    pub(super) fn push_numbers<const N: usize>(&mut self, numbers: [f64; N]) {
+        numbers.iter().for_each(|number| self.push_number(*number));
+    }
+
+    pub(super) fn push_number(&mut self, number: f64) {
+        self.body.extend(number.to_le_bytes());
+    }
+}
+
+/// The order of the items in a call: the rates of one key together, slots last.
+pub(crate) fn script_order(items: &[CallItem<'_>]) -> SmallVec<[usize; 8]> {
+    let mut order: SmallVec<[usize; 8]> = (0..items.len()).collect();
+    let first = |item: &CallItem<'_>| items.iter().position(|other| other.key == item.key);
+    order.sort_by_key(|index| (class_of(&items[*index]), first(&items[*index]), *index));
+    order
+}
+
+fn class_of(item: &CallItem<'_>) -> CounterClass {
+    match item.rule.shape {
+        _ if item.rule.settles => CounterClass::Settled,
+        RuleShape::SlidingLog { .. } => CounterClass::Log,
+        RuleShape::Concurrency { .. } => CounterClass::Slots,
+        _ => CounterClass::Entry,
+    }
+}
+
+fn key_name(prefix: &str, item: &CallItem<'_>, class: CounterClass) -> Vec<u8> {
+    name_counters(prefix, &item.key, item.rule.id, class)
+}
+
+/// The name of the packed string of a key, or of the key that `rule` has for itself.
+pub(super) fn rule_key_name(prefix: &str, key: &SharedKey, rule: Option<&RateRule>) -> Vec<u8> {
+    match rule {
+        Some(rule) if rule.settles => name_counters(prefix, key, rule.id, CounterClass::Settled),
+        Some(rule) => name_counters(prefix, key, rule.id, CounterClass::Log),
+        None => name_counters(prefix, key, 0, CounterClass::Entry),
+    }
+}
+
+fn name_counters(prefix: &str, key: &SharedKey, rule: u32, class: CounterClass) -> Vec<u8> {
+    let mut name = Vec::with_capacity(prefix.len() + 40);
+    name.extend_from_slice(prefix.as_bytes());
+    name.extend_from_slice(b":{");
+    let mut id = [0; 22];
+    // Cannot fail: 16 bytes are 22 characters.
+    URL_SAFE_NO_PAD.encode_slice(key.0, &mut id).expect("16 bytes are 22 characters");
+    name.extend(id);
+    name.push(b'}');
+    match class {
+        CounterClass::Entry => {}
+        CounterClass::Log => name.extend(format!(":L:{rule:08x}").bytes()),
+        CounterClass::Slots => name.extend(format!(":C:{rule:08x}").bytes()),
+        CounterClass::Turns => name.extend(format!(":Q:{rule:08x}").bytes()),
+        CounterClass::Settled => name.extend(format!(":S:{rule:08x}").bytes()),
+        CounterClass::Charge => name.extend(b":N:"),
+        CounterClass::Settlement => name.extend(b":M:"),
+    }
+    name
+}
+
+// === impl CounterClass ===
+
+impl CounterClass {
+    /// Its number in a call.
+    fn code(self) -> u8 {
+        match self {
+            CounterClass::Entry => 0,
+            CounterClass::Log => 1,
+            CounterClass::Slots => 2,
+            CounterClass::Charge | CounterClass::Settlement => 3,
+            CounterClass::Settled => 4,
+            CounterClass::Turns => 5,
+        }
+    }
+}
