@@ -10,6 +10,7 @@ WORKDIR /build
 # invalidate. They are compiled for empty crates; the benchmarks, whose files are missing here, are left out.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
+COPY crates/admission/Cargo.toml crates/admission/
 COPY crates/base/Cargo.toml crates/base/
 COPY crates/config/Cargo.toml crates/config/
 COPY crates/http/Cargo.toml crates/http/

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use governor::{Quota, RateLimiter};
 use keys::{key, next};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
+use sluicegate_admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, Units, snapshot};

@@ -35,6 +35,3 @@ pub mod gateway;
 
 // Answers to requests that are not forwarded.
 pub mod reject;
-
-// Admission: the limits of a request as one transaction, and bans.
-pub mod admission;

@@ -2,7 +2,7 @@
 
 use super::ForwardFault;
 use super::fault::ExchangeResult;
-use crate::admission::chain::ChainPermit;
+use sluicegate_admission::chain::ChainPermit;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body::BodyOutcomeCell;
 use sluicegate_limit::SlotOutcome;

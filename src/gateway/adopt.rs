@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicUsize;
 use http::Method;
 
 use super::Gateway;
-use crate::admission::ban::Bans;
-use crate::admission::chain::WaitingCap;
+use sluicegate_admission::ban::Bans;
+use sluicegate_admission::chain::WaitingCap;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::{IpSet, IpSets};
 use sluicegate_base::value_hash::ValueHasher;

@@ -4,9 +4,9 @@
 use std::net::IpAddr;
 
 use super::Gateway;
-use crate::admission::ban::{Bans, LiftedBan};
-use crate::admission::ban_target::BanTarget;
-use crate::admission::operator_bans::{BanFault, NewBan, OperatorBan, UnbanFault};
+use sluicegate_admission::ban::{Bans, LiftedBan};
+use sluicegate_admission::ban_target::BanTarget;
+use sluicegate_admission::operator_bans::{BanFault, NewBan, OperatorBan, UnbanFault};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_store::SharedKey;

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use super::{Action, CompiledEdits, Domains, Gateway, LimitChain, Route};
-use crate::admission::leases::Leases;
 use crate::reject::CompiledTemplate;
+use sluicegate_admission::leases::Leases;
 use sluicegate_base::secrets;
 use sluicegate_limit::Limit;
 use sluicegate_limit::throttle::ThrottleTable;

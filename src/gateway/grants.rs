@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use super::key_reset::KeyRef;
-use crate::admission::operator_bans::TEXT_MAX;
+use sluicegate_admission::operator_bans::TEXT_MAX;
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_model::{self as model, Algorithm, Config, GrantConfig, LimitConfig, LimitId, Problem};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Gateway;
-use crate::admission::ban::Bans;
+use sluicegate_admission::ban::Bans;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key::KeyHasher;
 use sluicegate_http::upstream::SavedServer;

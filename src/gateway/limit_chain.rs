@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::admission::chain::{Chain, ChainedLimit, longest_wait_ns};
-use crate::admission::settlement::ReadingPlan;
+use sluicegate_admission::chain::{Chain, ChainedLimit, longest_wait_ns};
+use sluicegate_admission::settlement::ReadingPlan;
 use sluicegate_http::request::key::LimitKeys;
 use sluicegate_limit::Limit;
 use sluicegate_model::{Config, DescriptorRuleConfig, LimitId, LocationConfig, ViewId};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
-use crate::admission::ban::Bans;
-use crate::admission::operator_bans::OperatorBans;
 use crate::reject::Fault;
+use sluicegate_admission::ban::Bans;
+use sluicegate_admission::operator_bans::OperatorBans;
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{Server, Upstream};
 use sluicegate_limit::Limit;

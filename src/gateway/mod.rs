@@ -29,9 +29,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::admission::ban::Bans;
-use crate::admission::chain::WaitingCap;
-use crate::admission::operator_bans::OperatorBans;
 use crate::reject::header_edits::CompiledEdits;
 use crate::reject::{CompiledTemplate, Rejecters};
 use adopt::KnownBandwidths;
@@ -46,6 +43,9 @@ use metric_sources::{build_labels, watch_bans, watch_gateway, watch_shared_limit
 pub use operator_changes::{OperatorChange, OperatorFault, OperatorOutcome};
 pub use operator_entries::{ban_entry_name, grant_entry_name, write_grant};
 pub use operator_state::SavedOperatorState;
+use sluicegate_admission::ban::Bans;
+use sluicegate_admission::chain::WaitingCap;
+use sluicegate_admission::operator_bans::OperatorBans;
 use sluicegate_base::ip_set::IpSet;
 use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_http::request::access::Access;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{ActiveBan, ActiveGrant, EndedBans, GrantFault, KeyRef, KeyResetFault, NewGrant};
-use crate::admission::ban_target::BanTarget;
-use crate::admission::operator_bans::{BanFault, NewBan, UnbanFault};
+use sluicegate_admission::ban_target::BanTarget;
+use sluicegate_admission::operator_bans::{BanFault, NewBan, UnbanFault};
 use sluicegate_limit::KeyReset;
 use sluicegate_store::operator_entries::EntryFault;
 

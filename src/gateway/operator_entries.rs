@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::Gateway;
 use super::grants::SavedGrant;
-use crate::admission::ban_target::BanTarget;
-use crate::admission::operator_bans::{OperatorBan, SavedBan};
+use sluicegate_admission::ban_target::BanTarget;
+use sluicegate_admission::operator_bans::{OperatorBan, SavedBan};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{Config, GrantConfig, GrantKey, LimitConfig};
 use sluicegate_store::operator_entries::OperatorEntry;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::*;
-use crate::admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand, Look};
+use sluicegate_admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand, Look};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_limit::Units;
@@ -115,7 +115,7 @@ fn keys_bans_and_waiters_continue() {
     let bans = second.bans.as_ref().unwrap();
     assert_eq!(bans.ban_left_ns(&client, START), Some(600_000_000_000), "the ban keeps its end");
     let other = second.keys.hash_ip([10, 0, 0, 2].into());
-    assert!(matches!(bans.count_strike(&other, START), crate::admission::ban::StrikeOutcome::Started(_)));
+    assert!(matches!(bans.count_strike(&other, START), sluicegate_admission::ban::StrikeOutcome::Started(_)));
     let more: Vec<_> = (0..9).filter_map(|_| judge_once(&second)).collect();
     assert_eq!((more.len(), second.waiting.count_waiting()), (1, 3));
     drop((waits, more));

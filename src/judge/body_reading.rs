@@ -13,11 +13,11 @@ use tokio::time::{Sleep, sleep};
 
 use super::demand;
 use super::facts::{BodyView, RequestFacts, RequestHead};
-use crate::admission::chain::{Charge, WaitingRequest};
 use crate::gateway::Gateway;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::request_state::RequestState;
 use crate::reject::Fault;
+use sluicegate_admission::chain::{Charge, WaitingRequest};
 use sluicegate_http::net::deadline::GatewayDeadline;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::source::{BodyPlan, BodyValues, ENCODED, NOT_JSON, TOO_LONG};

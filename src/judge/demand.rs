@@ -6,9 +6,9 @@ use http::Method;
 use http::header::{HeaderMap, HeaderName};
 
 use super::facts::RequestFacts;
-use crate::admission::chain::LimitDemand;
 use crate::gateway::{ChainPlace, Gateway};
 use crate::reject::Fault;
+use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::key;

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::demand::{Caller, ChargeFault};
-use crate::admission::ban::StrikeTarget;
-use crate::admission::chain;
-use crate::admission::chain::{
-    ChainMode, ChainVerdict, ChainedLimit, Decisions, LimitDemand, PendingStore, WaitingRequest,
-};
 use crate::gateway::in_flight::RequestInFlight;
 use crate::gateway::worker::Worker;
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};
+use sluicegate_admission::ban::StrikeTarget;
+use sluicegate_admission::chain;
+use sluicegate_admission::chain::{
+    ChainMode, ChainVerdict, ChainedLimit, Decisions, LimitDemand, PendingStore, WaitingRequest,
+};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account;
 use sluicegate_http::request::account::Tier;

@@ -7,12 +7,12 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
 use http_body::SizeHint;
 
-use crate::admission::ban::StrikeTarget;
 use crate::judge::inbound;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::RequestState;
 use crate::reject::{Fault, Rejection};
+use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::account::Tier;

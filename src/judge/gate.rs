@@ -4,10 +4,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::admission::chain::QueueTerms;
 use crate::gateway::Action;
 use crate::judge::request_state::RequestState;
 use crate::reject::{Rejection, StopRejection};
+use sluicegate_admission::chain::QueueTerms;
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::GatewayDeadline;
 use sluicegate_http::upstream::{Upstream, WHOLE_UPSTREAM};

@@ -9,11 +9,11 @@ use super::body_reading;
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
 use super::mode::JudgeMode;
-use crate::admission::chain::{
-    ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
-};
 use crate::gateway::{Action, Gateway, LimitChain, Route};
 use crate::reject::{Fault, Rejection, StopRejection};
+use sluicegate_admission::chain::{
+    ChainMode, ChainVerdict, Decisions, LimitDemand, PendingStore, WaitingRequest,
+};
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::account;
 use sluicegate_http::request::account::DuplicateAccount;

@@ -3,11 +3,11 @@
 use http::HeaderMap;
 use smallvec::SmallVec;
 
-use crate::admission::chain;
-use crate::admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
 use crate::gateway::{Gateway, LimitChain};
 use crate::judge::judged_chain::chain_of;
 use crate::judge::request_state::RequestState;
+use sluicegate_admission::chain;
+use sluicegate_admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome};
 use sluicegate_model::{LimitId, LocationId};

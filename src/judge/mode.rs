@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
-use crate::admission::chain;
-use crate::admission::chain::{ChainMode, LimitDemand};
 use crate::gateway::in_flight::RequestInFlight;
 use crate::gateway::worker::{ClientConnection, Worker};
 use crate::gateway::{Gateway, LimitChain};
+use sluicegate_admission::chain;
+use sluicegate_admission::chain::{ChainMode, LimitDemand};
 use sluicegate_http::request::location;
 use sluicegate_http::request::location::HostError;
 use sluicegate_limit::Limit;

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use http::Response;
 
-use crate::admission::chain;
-use crate::admission::chain::{ChainCause, RateDecision};
 use crate::judge::judged_chain::chain_of;
 use crate::judge::limit_report;
 use crate::judge::rejection_response::{RequestTexts, render_rejection};
 use crate::judge::request_state::strike;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{DegradedTo, Fault, LimitCause, LimitRejection, Rejection};
+use sluicegate_admission::chain;
+use sluicegate_admission::chain::{ChainCause, RateDecision};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::LocationId;
 use sluicegate_observe::metrics::DecisionKind;

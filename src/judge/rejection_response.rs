@@ -6,12 +6,12 @@ use bytes::Bytes;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, Response};
 
-use crate::admission::chain::RateDecision;
 use crate::gateway::{Action, LimitChain};
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report::{write_dry_runs, write_judged};
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{LimitRejection, RejectContext, Rejection};
+use sluicegate_admission::chain::RateDecision;
 use sluicegate_http::request::headers::hop_by_hop;
 use sluicegate_http::request::location;
 use sluicegate_observe::metrics::BanEvent;

@@ -1,7 +1,7 @@
 //! Chains of every algorithm are one transaction: a rejected request changes nothing.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{LimitDemand, RateDecision};
+use sluicegate_admission::chain::{LimitDemand, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{self as model, Algorithm};
 

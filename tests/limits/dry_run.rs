@@ -1,6 +1,6 @@
 //! Limits in a dry run are judged on their own counters and never act.
 
-use sluicegate::admission::chain::{LimitDemand, RateDecision};
+use sluicegate_admission::chain::{LimitDemand, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::Algorithm;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainCause, ChainRejection, LimitDemand};
+use sluicegate_admission::chain::{ChainCause, ChainRejection, LimitDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{self as model, Algorithm, LimitId};
@@ -218,7 +218,7 @@ fn a_waiter_delayed_beyond_max_wait_is_rejected_when_it_has_passed() {
 fn the_cap_on_all_waiters_is_fully_released() {
     paused(async {
         let mut gate = Gate::new(vec![fair(leaky_within(1, SECOND, 1, 3, Some(Duration::from_secs(3))))]);
-        gate.waiting = Arc::new(sluicegate::admission::chain::WaitingCap::new(4));
+        gate.waiting = Arc::new(sluicegate_admission::chain::WaitingCap::new(4));
         let scene = Scene::with_gate(gate);
         for round in 0..50 {
             scene.sleep_until_ms(round * 500).await;

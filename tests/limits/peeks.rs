@@ -1,7 +1,7 @@
 //! A look at a chain forecasts the judgement and changes nothing.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainRejection, LimitDemand};
+use sluicegate_admission::chain::{ChainRejection, LimitDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 
@@ -41,7 +41,7 @@ proptest! {
     ) {
         let mut gate = gate_of(&limits);
         gate.chain = gate.chain.with_max_wait(max_wait);
-        gate.waiting = std::sync::Arc::new(sluicegate::admission::chain::WaitingCap::new(waiting_max));
+        gate.waiting = std::sync::Arc::new(sluicegate_admission::chain::WaitingCap::new(waiting_max));
         let (mut at, mut in_flight) = (0, vec![]);
         for request in traffic {
             at += request.gap;

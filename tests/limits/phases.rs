@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate::admission::chain::{
+use sluicegate_admission::chain::{
     Chain, ChainCause, ChainMode, ChainVerdict, Charge, Decisions, LimitDemand, Look, PendingStore,
     WaitingCap,
 };

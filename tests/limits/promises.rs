@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{LimitDemand, WaitingCap};
+use sluicegate_admission::chain::{LimitDemand, WaitingCap};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, Algorithm, KeyPart, LimitId, WindowAlign};

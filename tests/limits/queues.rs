@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{ChainCause, LimitDemand, WaitingCap, WaitingRequest};
+use sluicegate_admission::chain::{ChainCause, LimitDemand, WaitingCap, WaitingRequest};
 use sluicegate_base::clock::Now;
 use sluicegate_model::Algorithm;
 use tokio::task::{JoinHandle, spawn_local};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{LimitDemand, RateDecision, WaitingRequest};
+use sluicegate_admission::chain::{LimitDemand, RateDecision, WaitingRequest};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::{self as model, WindowAlign};

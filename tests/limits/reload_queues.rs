@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::LimitDemand;
+use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{self as model, Algorithm, KeyPart, LimitId};

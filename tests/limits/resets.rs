@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::LimitDemand;
+use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{KeyReset, Limit, ResetFault};
 use sluicegate_model::{self as model, LimitId, WindowAlign};

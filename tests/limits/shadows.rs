@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{LimitDemand, RateDecision};
+use sluicegate_admission::chain::{LimitDemand, RateDecision};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_limit::{Limit, LimitOutcome};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{ChainCause, LimitDemand, WaitingCap};
+use sluicegate_admission::chain::{ChainCause, LimitDemand, WaitingCap};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::{self as model, KeyPart, LimitId};

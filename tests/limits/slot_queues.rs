@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use sluicegate::admission::chain::{ChainCause, ChainRejection, Decisions, LimitDemand, WaitingCap};
+use sluicegate_admission::chain::{ChainCause, ChainRejection, Decisions, LimitDemand, WaitingCap};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, LimitOutcome, SlotOutcome, Units};
 use sluicegate_model::{self as model, LimitId};
@@ -318,16 +318,14 @@ fn a_wait_for_slots_has_no_numbers() {
         let _holder = judge(&gate, 0).unwrap();
         let mut decisions = Decisions::new();
         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-        let verdict = gate.chain.judge::<sluicegate::admission::chain::Charge>(
+        let verdict = gate.chain.judge::<sluicegate_admission::chain::Charge>(
             Now::read_clock(),
             &gate.waiting,
             true,
             ask,
             &mut decisions,
         );
-        let sluicegate::admission::chain::ChainVerdict::Wait(queued) = verdict else {
-            panic!("it must wait")
-        };
+        let sluicegate_admission::chain::ChainVerdict::Wait(queued) = verdict else { panic!("it must wait") };
         assert_eq!((queued.wait_ns(), queued.limit_index(), decisions.len()), (0, 0, 0));
         assert!(queued.stays()[0].for_slots);
     });

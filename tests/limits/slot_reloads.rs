@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::LimitDemand;
+use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::{Algorithm, LimitConfig, LimitId};

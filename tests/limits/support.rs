@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{
+use sluicegate_admission::chain::{
     Chain, ChainMode, ChainPermit, ChainRejection, ChainVerdict, Charge, Decisions, LimitDemand, Look,
     Queued, WaitingCap, WaitingRequest,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use sluicegate::admission::chain::{Chain, LimitDemand, WaitingCap};
+use sluicegate_admission::chain::{Chain, LimitDemand, WaitingCap};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Units};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{Chain, ChainCause, LimitDemand};
+use sluicegate_admission::chain::{Chain, ChainCause, LimitDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{self as model, Algorithm, LimitId, TokenBucketRate};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::LimitDemand;
+use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_limit::{Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, Algorithm, LimitId, ViewId};

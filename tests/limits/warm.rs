@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::LimitDemand;
+use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::{self as model, Algorithm, LimitId};

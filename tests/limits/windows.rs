@@ -222,7 +222,7 @@ fn extremes_do_not_panic() {
             for now in [0, 1, START, u64::MAX - START - 1, u64::MAX - START] {
                 for cost in [0, 1, 2, u64::from(u32::MAX), u64::MAX] {
                     let ask = |_: &sluicegate_limit::Limit| {
-                        sluicegate::admission::chain::LimitDemand::Units(units(1, cost))
+                        sluicegate_admission::chain::LimitDemand::Units(units(1, cost))
                     };
                     let now = sluicegate_base::clock::Now(now.wrapping_add(START));
                     let judgement = gate.chain.judge_request(now, &gate.waiting, ask);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate::admission::chain::Chain;
+use sluicegate_admission::chain::Chain;
 use sluicegate_base::clock;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{self as model, LimitId, WindowAlign};

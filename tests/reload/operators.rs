@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::admission::operator_bans::NewBan;
 use sluicegate::gateway::{Gateway as Library, KeyRef, NewGrant};
+use sluicegate_admission::operator_bans::NewBan;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_config as config;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sluicegate::admission::ban::{BanStart, Bans, StrikeOutcome};
+use sluicegate_admission::ban::{BanStart, Bans, StrikeOutcome};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_store::script::bans;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, share_bans};
+use sluicegate_admission::ban::{Bans, ClientIdentity, StrikeOutcome, share_bans};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{self as model, BanKey, Rate};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, StatusCode};
 use proptest::prelude::*;
-use sluicegate::admission::chain::{
+use sluicegate_admission::chain::{
     Chain, ChainPermit, ChainVerdict, Charge, Decisions, LimitDemand, Look, WaitingCap,
 };
-use sluicegate::admission::settlement::{ReadingPlan, ResponseReading};
+use sluicegate_admission::settlement::{ReadingPlan, ResponseReading};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit};
 use sluicegate_model::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate::admission::chain::{
+use sluicegate_admission::chain::{
     Chain, ChainVerdict, Charge, Decisions, LimitDemand, RateDecision, WaitingCap,
 };
 use sluicegate_base::clock::Now;

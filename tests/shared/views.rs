@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
+use sluicegate_admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, Algorithm, LimitId};

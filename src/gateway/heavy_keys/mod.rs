@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::admission::chain::LimitDemand;
 use crate::gateway::Gateway;
+use sluicegate_admission::chain::LimitDemand;
 use sluicegate_base::clock::Now;
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_http::request::key::{KeyInput, KeyName, KeySpec};

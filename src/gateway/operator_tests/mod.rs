@@ -11,12 +11,12 @@ use hyper::body::SizeHint;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
-use crate::admission::ban::{ClientIdentity, StrikeOutcome};
-use crate::admission::ban_target::BanTarget;
-use crate::admission::chain::{ChainVerdict, Charge, Decisions};
-use crate::admission::operator_bans::{NewBan, UnbanFault};
 use crate::judge::{self, JudgeMode, RequestFacts, RequestHead};
 use crate::reject::Rejection;
+use sluicegate_admission::ban::{ClientIdentity, StrikeOutcome};
+use sluicegate_admission::ban_target::BanTarget;
+use sluicegate_admission::chain::{ChainVerdict, Charge, Decisions};
+use sluicegate_admission::operator_bans::{NewBan, UnbanFault};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_http::request::client::Client;

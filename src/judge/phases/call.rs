@@ -5,7 +5,6 @@ use std::time::Duration;
 use http_body::SizeHint;
 
 use super::{Admitted, Judged, Received, Rejected};
-use crate::admission::chain::ChainVerdict;
 use crate::judge::call;
 use crate::judge::call::{CallTerms, ChargeCall};
 use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
@@ -13,6 +12,7 @@ use crate::judge::mode::ChargeRequest;
 use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
+use sluicegate_admission::chain::ChainVerdict;
 use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_model::LocationId;
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{Judged, Received};
-use crate::admission::chain::{ChainVerdict, Decisions, Look, WaitingRequest};
 use crate::judge::descriptors::{
     CallFindings, ChargeDescriptors, DescriptorTerms, MergedPlaces, judge_descriptors,
 };
 use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
+use sluicegate_admission::chain::{ChainVerdict, Decisions, Look, WaitingRequest};
 use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_model::LimitId;

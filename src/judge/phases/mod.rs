@@ -24,15 +24,15 @@ use super::head::Judgement;
 use super::mode::ChargeRequest;
 use super::rejected;
 use super::rejected::Conclusion;
-use crate::admission::chain::{
-    ChainVerdict, Charge, PendingStore, Queued, UndecidedLimit, WaitingPlace, WaitingRequest,
-};
 use crate::gateway::Action;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
 use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{Fault, Rejection};
+use sluicegate_admission::chain::{
+    ChainVerdict, Charge, PendingStore, Queued, UndecidedLimit, WaitingPlace, WaitingRequest,
+};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_http::request::headers::hop_by_hop;

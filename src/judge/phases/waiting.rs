@@ -1,13 +1,13 @@
 //! The phases of a request that waits: for its turn, for its upstream, and for its slots.
 
 use super::{Admitted, Held, Judged, Received, Waiting, note_fallbacks};
-use crate::admission::chain::{ChainRejection, Queued, UndecidedLimit};
 use crate::judge::gate;
 use crate::judge::gate::Waited;
 use crate::judge::limit_report;
 use crate::judge::rejected;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{LimitCause, LimitRejection, Rejection};
+use sluicegate_admission::chain::{ChainRejection, Queued, UndecidedLimit};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{LimitId, LocationId};
 

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use http_body::Frame;
 
-use crate::admission::chain::{ChainPermit, Extender, Overrun, Settlements};
-use crate::admission::settlement::{ResponseReading, Settlement};
 use crate::judge::request_state::RequestState;
 use crate::reject::status;
+use sluicegate_admission::chain::{ChainPermit, Extender, Overrun, Settlements};
+use sluicegate_admission::settlement::{ResponseReading, Settlement};
 use sluicegate_base::clock::Now;
 
 impl RequestState {

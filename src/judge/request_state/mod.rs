@@ -15,15 +15,15 @@ use std::sync::Arc;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
-use crate::admission::ban::StrikeTarget;
-use crate::admission::chain::{ChainPermit, Decisions};
-use crate::admission::settlement::{ResponseReading, Settlement};
 use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
 use crate::gateway::in_flight::RequestInFlight;
 use crate::gateway::worker::{ClientConnection, Worker};
 use crate::gateway::{LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::judge::inbound::InboundRequest;
 use crate::reject::{Fault, LimitRejection, status};
+use sluicegate_admission::ban::StrikeTarget;
+use sluicegate_admission::chain::{ChainPermit, Decisions};
+use sluicegate_admission::settlement::{ResponseReading, Settlement};
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::RequestWatch;
 use sluicegate_http::request::account::Tier;

@@ -2,9 +2,9 @@
 
 use http::StatusCode;
 
-use crate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, StrikeTarget};
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::LimitCause;
+use sluicegate_admission::ban::{Bans, ClientIdentity, StrikeOutcome, StrikeTarget};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_observe::metrics::BanEvent;

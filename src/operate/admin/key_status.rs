@@ -2,9 +2,9 @@
 
 use percent_encoding::percent_decode_str;
 
-use crate::admission::ban_target::BanTarget;
 use crate::gateway::Gateway;
 use crate::gateway::heavy_keys::report::HeavyKey;
+use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::describe_rates;

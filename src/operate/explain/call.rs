@@ -4,13 +4,13 @@ use http_body::SizeHint;
 
 use super::limits::LookMode;
 use super::{AccountExplanation, Explanation, VerdictExplanation, describe, verdict};
-use crate::admission::chain::{Decisions, WaitingRequest};
 use crate::gateway::Gateway;
 use crate::judge;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::{BodyView, CallMode, CallTerms, RequestFacts, RequestHead};
 use crate::reject::Rejection;
 use crate::service::calls::Described;
+use sluicegate_admission::chain::{Decisions, WaitingRequest};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::source::{Token, TokenVerifier};

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::describe;
-use crate::admission::chain;
-use crate::admission::chain::{
-    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
-    WaitingRequest,
-};
 use crate::gateway::{Gateway, LimitChain};
 use crate::judge;
 use crate::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
 use crate::reject::Rejection;
+use sluicegate_admission::chain;
+use sluicegate_admission::chain::{
+    ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
+    WaitingRequest,
+};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_chain_limit, describe_rate};

@@ -12,12 +12,12 @@ mod verdict;
 
 use std::io;
 
-use crate::admission::chain::{Decisions, WaitingRequest};
 use crate::gateway::Gateway;
 use crate::judge;
 use crate::judge::{BodyView, Judgement, RequestFacts};
 use crate::reject::{Fault, Rejection};
 use limits::LookMode;
+use sluicegate_admission::chain::{Decisions, WaitingRequest};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::WallClock;

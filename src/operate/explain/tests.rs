@@ -1,10 +1,10 @@
 //! The exact text of explanations, and that it matches the decisions of production.
 
 use super::*;
-use crate::admission::chain::{ChainVerdict, Charge};
-use crate::admission::operator_bans::NewBan;
 use crate::gateway::{KeyRef, NewGrant};
 use crate::judge::JudgeMode;
+use sluicegate_admission::chain::{ChainVerdict, Charge};
+use sluicegate_admission::operator_bans::NewBan;
 use sluicegate_http::request::client::Client;
 use sluicegate_store::SharedKey;
 

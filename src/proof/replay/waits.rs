@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use slab::Slab;
 
 use super::tally::AskedLimit;
-use crate::admission::chain::{ChainPermit, Queued};
+use sluicegate_admission::chain::{ChainPermit, Queued};
 use sluicegate_base::clock::{self, Now};
 use sluicegate_model::LimitId;
 

@@ -7,8 +7,8 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::admission::leases::LeaseId;
-use crate::admission::settlement::Settlement;
+use sluicegate_admission::leases::LeaseId;
+use sluicegate_admission::settlement::Settlement;
 use sluicegate_limit::{Decision, Limit};
 
 /// The answer to `/check`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::call_value::{CallFault, CallText, CallValue};
-use crate::admission::leases::{LeaseId, UsedUnits};
+use sluicegate_admission::leases::{LeaseId, UsedUnits};
 use sluicegate_model::{self as model, LEASE_TIME, LEASE_TIME_MAX};
 
 /// The longest wait that a call may ask for.

@@ -1,7 +1,7 @@
 //! Calls of the rate-limit service: applications ask for limits by HTTP, and nothing is forwarded.
 //!
 //! `/check` is judged as a request is: by the same chain, with the same bans, queues, metrics and log lines. Slots and
-//! reservations of an admitted call go into a lease ([`crate::admission::leases`]), which `/release`, `/settle` and
+//! reservations of an admitted call go into a lease ([`sluicegate_admission::leases`]), which `/release`, `/settle` and
 //! `/renew` change, over any connection. `call_body` reads the calls, `described` makes the request that a check
 //! describes, `check` judges it, and `answer` renders what the caller reads. By `/auth` other proxies ask about the
 //! requests that they receive: `original` reads such a request, and `auth` judges it.
@@ -21,7 +21,6 @@ use http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Response, StatusCode};
 use http_body::Body;
 
-use crate::admission::leases::{LeaseId, SettleFault};
 use crate::forward;
 use crate::forward::ResponseBody;
 use crate::gateway::CallerFault;
@@ -34,6 +33,7 @@ use call_body::LeaseCall;
 use call_value::CallFault;
 pub use described::Described;
 pub use rls::{RlsCall, answer_rls};
+use sluicegate_admission::leases::{LeaseId, SettleFault};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
 use sluicegate_http::request::headers::hop_by_hop;

@@ -7,11 +7,11 @@ use super::messages::{
     CurrentLimit, DescriptorStatus, HeaderToAdd, LimitUnit, ProtoDuration, RateLimitResponse, RlsCode,
 };
 use super::plan::PlannedPart;
-use crate::admission::chain::RateDecision;
 use crate::gateway::LimitChain;
 use crate::judge::MergedPlaces;
 use crate::judge::limit_report;
 use crate::judge::request_state::RequestState;
+use sluicegate_admission::chain::RateDecision;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{LimitId, Rate};
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
 
 use super::*;
-use crate::admission::ban::ClientIdentity;
-use crate::admission::ban::outbox::CLIENTS_MAX;
+use crate::ban::ClientIdentity;
+use crate::ban::outbox::CLIENTS_MAX;
 use sluicegate_model::{self as model, BanKey, Rate};
 use sluicegate_observe::metrics::MetricLabels;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::admission::chain::{ChainPermit, Settlements};
+use crate::chain::{ChainPermit, Settlements};
 pub use lease_id::LeaseId;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::store_lease::{RateLease, StoreLease};
-use crate::admission::settlement::{
+use crate::settlement::{
     ExtensionPart, LimitExtension, OwedPart, PartSource, ResponseReading, compute_charge, extension_step,
 };
 use sluicegate_base::clock::Now;

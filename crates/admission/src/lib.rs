@@ -1,6 +1,9 @@
 //! Admission: the limits of a request as one transaction and the settlement of what its response used, the bans of
 //! clients that were rejected too often, and the bans of operators.
 
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
 pub mod ban;
 pub mod ban_target;
 pub mod chain;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::store_lease::StoreLease;
-use crate::admission::settlement::{ChargeSource, Extensions, ResponseReading, Settlement, compute_charge};
+use crate::settlement::{ChargeSource, Extensions, ResponseReading, Settlement, compute_charge};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_model::ChargeConfig;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{Bans, ClientIdentity};
-use crate::admission::ban_target::BanTarget;
+use crate::ban_target::BanTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::BanKey;

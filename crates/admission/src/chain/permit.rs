@@ -5,7 +5,7 @@ use super::claim::{Claim, ClaimKind};
 use super::claim_set::ClaimSet;
 use super::extend::{Extender, Overrun};
 use super::settle::{FinalUnits, Settlements};
-use crate::admission::settlement::{ChargeSource, Extensions, ResponseReading};
+use crate::settlement::{ChargeSource, Extensions, ResponseReading};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutcome};
 

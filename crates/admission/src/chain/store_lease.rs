@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::claim::{Claim, ClaimKind};
 use super::shared_demand::SharedDemand;
 use super::{Decisions, RateDecision};
-use crate::admission::settlement::OwedPart;
+use crate::settlement::OwedPart;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, LimitOutcome, Turn};
 use sluicegate_store::{

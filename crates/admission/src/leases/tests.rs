@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
-use crate::admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
+use crate::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate_config as config;
 use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
