@@ -18,6 +18,7 @@ COPY crates/import/Cargo.toml crates/import/
 COPY crates/limit/Cargo.toml crates/limit/
 COPY crates/model/Cargo.toml crates/model/
 COPY crates/observe/Cargo.toml crates/observe/
+COPY crates/proxy/Cargo.toml crates/proxy/
 COPY crates/store/Cargo.toml crates/store/
 RUN sed -i '/^\[\[bench\]\]$/,/^$/d' Cargo.toml \
     && for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \

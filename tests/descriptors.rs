@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use serde_json::json;
-use sluicegate::gateway::Gateway;
-use sluicegate::service::pipeline::{ArrivingConnection, Pipeline};
 use sluicegate_base::wall_clock;
 use sluicegate_config as config;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_model::Scheme;
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::service::pipeline::{ArrivingConnection, Pipeline};
 
 const RULES: &str = "
 service:

@@ -16,12 +16,12 @@ use http::header::CONTENT_LENGTH;
 use http::{Method, Request, StatusCode};
 use proptest::prelude::*;
 use proptest::test_runner::TestError;
-use sluicegate::gateway::Gateway;
-use sluicegate::judge::request_state::Verdict;
 use sluicegate::operate::explain::{self, Explanation, Query, VerdictExplanation};
-use sluicegate::service::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body::RequestBody;
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::judge::request_state::Verdict;
+use sluicegate_proxy::service::pipeline::{Pipeline, PipelineOutcome, ScriptedAnswer};
 
 /// Requests of one configuration.
 const REQUESTS: usize = 40;

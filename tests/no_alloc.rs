@@ -12,14 +12,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use http_body::SizeHint;
-use sluicegate::gateway::heavy_keys::report::HeavyBy;
-use sluicegate::gateway::heavy_keys::{CountedLimit, RefusalFacts, WorkerHeavyKeys};
-use sluicegate::gateway::{Gateway, KeyRef, NewGrant};
-use sluicegate::judge;
-use sluicegate::judge::request_state::Verdict;
-use sluicegate::judge::{JudgeMode, RequestFacts, RequestHead};
-use sluicegate::reject::LimitCause;
-use sluicegate::service::pipeline::{ArrivingConnection, Pipeline};
 use sluicegate_admission::ban::StrikeOutcome;
 use sluicegate_admission::chain::{Chain, ChainVerdict, Charge, Decisions, LimitDemand, WaitingCap};
 use sluicegate_admission::operator_bans::NewBan;
@@ -36,6 +28,14 @@ use sluicegate_model::{
     self as model, Algorithm, Cost, KeyPart, LeakyBucketRate, LimitId, MissingKey, OnRejectPatch, Rate,
     TokenBucketRate, WindowAlign,
 };
+use sluicegate_proxy::gateway::heavy_keys::report::HeavyBy;
+use sluicegate_proxy::gateway::heavy_keys::{CountedLimit, RefusalFacts, WorkerHeavyKeys};
+use sluicegate_proxy::gateway::{Gateway, KeyRef, NewGrant};
+use sluicegate_proxy::judge;
+use sluicegate_proxy::judge::request_state::Verdict;
+use sluicegate_proxy::judge::{JudgeMode, RequestFacts, RequestHead};
+use sluicegate_proxy::reject::LimitCause;
+use sluicegate_proxy::service::pipeline::{ArrivingConnection, Pipeline};
 use sluicegate_store::{KeyGroup, LuaScript, PackedCall, SharedKey, Store, StoreFault};
 
 thread_local! {

@@ -22,11 +22,11 @@ use super::reload_history::ReloadHistory;
 use super::systemd;
 use super::worker_thread::WorkerCommand;
 use super::workers::Workers;
-use crate::downstream::connection_limits::ConnectionLimits;
-use crate::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_base::file::FileFingerprint;
+use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
+use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 
 /// Commands that may wait.
 pub const COMMANDS_MAX: usize = 64;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::gateway::Gateway;
 use sluicegate_base::clock::Now;
+use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
 use sluicegate_store::{KnownResets, Store};
 

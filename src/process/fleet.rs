@@ -10,13 +10,13 @@ use tokio::sync::{Notify, mpsc};
 
 use super::control::{ControlCommand, ControlThread};
 use super::heavy_keys::TOP_MAX;
-use crate::gateway::Gateway;
-use crate::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
-use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use crate::operate::traffic::LimitTraffic;
 use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
 use sluicegate_base::value_hash::ValueHasher;
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::gateway::heavy_keys::fleet::{FleetKeys, REPORTED_MAX, ReportedKeys, merge_fleet};
+use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
 use sluicegate_store::node_reports::{NodeReport, REPORT_MAX, node_name, publish_node_reports};
 use sluicegate_store::{Store, share_secret};
 
@@ -228,8 +228,8 @@ fn host_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::heavy_keys::report::KeyRate;
     use sluicegate_limit::table::CounterKey;
+    use sluicegate_proxy::gateway::heavy_keys::report::KeyRate;
 
     #[test]
     fn a_report_holds_fewer_keys_where_many_would_be_too_long() {

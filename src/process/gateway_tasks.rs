@@ -14,11 +14,11 @@ use super::entry_sharing::EntrySharing;
 use super::span_export::SpanExport;
 use super::stop_sharing::StopSharing;
 use super::watched_files;
-use crate::gateway::Gateway;
 use sluicegate_admission::ban;
 use sluicegate_http::upstream::BackgroundTasks;
 use sluicegate_limit::snapshot::{LastFault, SnapshotThread};
 use sluicegate_observe::metrics::values;
+use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::Store;
 
 /// Time to write the last snapshot.

@@ -13,8 +13,8 @@ use socket2::SockRef;
 use super::bind;
 use super::bind::{BindTarget, BoundListener, BoundSockets, OpenSockets, SocketFileGuard};
 use super::worker_thread::WorkerCommand;
-use crate::downstream::listener_protocol::ListenerProtocol;
 use sluicegate_model::ListenConfig;
+use sluicegate_proxy::downstream::listener_protocol::ListenerProtocol;
 
 #[derive(Default)]
 pub struct Listeners {

@@ -1,7 +1,7 @@
 //! The process: start, worker threads, listeners, signals, reloads, hot upgrades and shutdown.
 //!
-//! A [`WorkerThread`](crate::gateway::worker::WorkerThread) is one thread; a
-//! [`Worker`](crate::gateway::worker::Worker) is that thread under one gateway. A request takes
+//! A [`WorkerThread`](sluicegate_proxy::gateway::worker::WorkerThread) is one thread; a
+//! [`Worker`](sluicegate_proxy::gateway::worker::Worker) is that thread under one gateway. A request takes
 //! the current worker and keeps it to its end. Each worker thread has its own runtime, listening sockets, upstream
 //! connections, log buffer and metric cells.
 //!
@@ -50,8 +50,6 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::downstream::connection_limits::ConnectionLimits;
-use crate::gateway::{Gateway, SavedOperatorState};
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
@@ -72,6 +70,8 @@ use sluicegate_config::LoadedConfig;
 use sluicegate_limit::snapshot;
 use sluicegate_model::Config;
 use sluicegate_observe::logging;
+use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
+use sluicegate_proxy::gateway::{Gateway, SavedOperatorState};
 use sluicegate_store::Session;
 use workers::{Workers, WorkersEnded};
 

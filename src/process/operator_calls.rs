@@ -6,10 +6,10 @@ use tokio::sync::mpsc;
 
 use super::control::{ControlCommand, ControlThread};
 use super::operator_changes::request_change;
-use crate::gateway::heavy_keys::fleet::FleetKeys;
-use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
-use crate::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
 use crate::operate::admin::{ControlFuture, OperatorControl};
+use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
+use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
 
 /// The control thread, as long as it runs.
 pub struct ControlHandle {

@@ -10,12 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 use super::control::{ControlCommand, ControlThread};
 use super::entry_sharing::EntrySharing;
 use super::worker_thread::WorkerCommand;
-use crate::gateway;
-use crate::gateway::{
-    Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,
-};
 use sluicegate_base::clock::Now;
 use sluicegate_model::Config;
+use sluicegate_proxy::gateway;
+use sluicegate_proxy::gateway::{
+    Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,
+};
 use sluicegate_store::operator_entries::{EntryFault, OperatorEntry};
 use sluicegate_store::{ResetEntry, SharedKey};
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::gateway::Gateway;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_observe::metrics::{Metrics, values};
+use sluicegate_proxy::gateway::Gateway;
 
 const SECOND_NS: u64 = 1_000_000_000;
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::control::ControlCommand;
-use crate::gateway::Gateway;
+use sluicegate_proxy::gateway::Gateway;
 
 /// Termination signals within this time count as one: some supervisors signal a process and then its group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);

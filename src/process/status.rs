@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use super::control::ControlThread;
 use super::gateway_tasks::GatewayTasks;
 use super::store_status::StoreStatus;
-use crate::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::operate::admin::AdminResponse;
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSizes, TrafficLook};
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
+use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 
 /// Maximum number of servers and of limits on the screen; JSON has all.
 const ROWS_MAX: usize = 8;

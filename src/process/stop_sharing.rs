@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::task::JoinHandle;
 
-use crate::gateway::Gateway;
+use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::{SharedStops, Store, share_stops};
 
 /// The task that shares them, until dropped.

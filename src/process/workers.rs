@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::ProcessFault;
 use super::worker_thread::{self, CommandDone, WorkerCommand, WorkerStart};
-use crate::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
-use crate::gateway::Gateway;
-use crate::gateway::worker::Worker;
+use sluicegate_proxy::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::gateway::worker::Worker;
 
 /// A worker that has not answered by then is busy or ends.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);

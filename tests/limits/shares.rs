@@ -5,14 +5,14 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use http_body::SizeHint;
 use proptest::prelude::*;
-use sluicegate::gateway::Gateway;
-use sluicegate::judge::{self, JudgeMode, RequestFacts, RequestHead};
 use sluicegate_admission::chain::{ChainVerdict, Charge, Decisions, LimitDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_config as config;
 use sluicegate_http::request::client::Client;
 use sluicegate_limit::{Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, Algorithm, LimitId};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::judge::{self, JudgeMode, RequestFacts, RequestHead};
 
 use crate::any::{any_limit, any_traffic};
 use crate::support::*;

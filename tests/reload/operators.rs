@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::gateway::{Gateway as Library, KeyRef, NewGrant};
 use sluicegate_admission::operator_bans::NewBan;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_config as config;
 use sluicegate_limit::snapshot::write_snapshot;
+use sluicegate_proxy::gateway::{Gateway as Library, KeyRef, NewGrant};
 use sluicegate_store::SharedKey;
 
 use crate::support::*;

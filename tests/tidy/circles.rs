@@ -46,9 +46,10 @@ pub fn room_circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<Str
     find_circles(&edges, "rooms")
 }
 
-/// `src/judge/head.rs` → `src/judge`; `None` for a file that is in no room.
+/// `src/process/reload.rs` → `src/process`; `None` for a file that is in no room.
 fn room(path: &str) -> Option<&str> {
-    let root = ["src/", "crates/http/src/"].into_iter().find(|root| path.starts_with(root))?;
+    let root =
+        ["src/", "crates/proxy/src/", "crates/http/src/"].into_iter().find(|root| path.starts_with(root))?;
     let length = path[root.len()..].find('/')?;
     Some(&path[..root.len() + length])
 }

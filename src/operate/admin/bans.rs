@@ -10,13 +10,13 @@ use super::answer::{AdminResponse, Answer, Change};
 use super::call::{CallRequest, reject_body};
 use super::key_status::{KeyStatus, seconds};
 use super::keys::{read_length, reject_change};
-use crate::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorChange, OperatorOutcome};
 use crate::operate::text_table::render_table;
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{DEFAULT_LENGTH, NewBan};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::{KeyPart, LimitId};
+use sluicegate_proxy::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorChange, OperatorOutcome};
 
 /// The shortest prefixes of networks: a shorter one is rather a slip than a client.
 const PREFIX_MIN_V4: u8 = 8;

@@ -9,13 +9,13 @@ use super::answer::Answer;
 use super::call::{AnswerFuture, CallRequest};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
-use crate::gateway::heavy_keys::report::RecentRefusal;
-use crate::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_base::wall_clock::unix_ns;
 use sluicegate_http::upstream::{Upstream, UpstreamStatus};
+use sluicegate_proxy::gateway::heavy_keys::report::RecentRefusal;
+use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use sluicegate_store::Store;
 
 /// The name of the call.

@@ -2,14 +2,14 @@
 
 use percent_encoding::percent_decode_str;
 
-use crate::gateway::Gateway;
-use crate::gateway::heavy_keys::report::HeavyKey;
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::describe_rates;
 use sluicegate_limit::{Decision, Units};
 use sluicegate_model::{GrantConfig, GrantKey, LimitId};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::gateway::heavy_keys::report::HeavyKey;
 
 json_object! {
     #[derive(Debug)]

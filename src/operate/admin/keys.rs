@@ -9,14 +9,16 @@ use serde_json::{Value, json};
 use super::answer::{AdminResponse, Answer, Change};
 use super::call::{CallRequest, reject_body};
 use super::key_status::{KeyGrant, KeyStatus};
-use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
-use crate::gateway::{Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault};
 use crate::operate::text_table::render_table;
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_http::request::key::NamedKey;
 use sluicegate_model::{LimitId, read_duration};
+use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
+use sluicegate_proxy::gateway::{
+    Gateway, GrantFault, KeyRef, KeyResetFault, NewGrant, OperatorChange, OperatorFault,
+};
 use sluicegate_store::SharedKey;
 
 json_object! {

@@ -2,13 +2,13 @@
 
 use super::answer::Answer;
 use super::call::CallRequest;
-use crate::gateway::Gateway;
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_key, describe_limit, describe_rates};
 use sluicegate_model::{Algorithm, LimitConfig};
+use sluicegate_proxy::gateway::Gateway;
 
 json_object! {
     pub(super) struct LimitList as "LimitList" {

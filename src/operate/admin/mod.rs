@@ -54,11 +54,11 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::gateway::Gateway;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_http::net::bind_fault::describe_bind_error;
 use sluicegate_model as model;
+use sluicegate_proxy::gateway::Gateway;
 
 pub use answer::AdminResponse;
 use authorize::CallerPolicy;

@@ -2,9 +2,9 @@
 
 use std::pin::Pin;
 
-use crate::gateway::heavy_keys::fleet::FleetKeys;
-use crate::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
-use crate::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
+use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
+use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
 
 /// The result of an action, when it is there.
 pub type ControlFuture<T> = Pin<Box<dyn Future<Output = T>>>;

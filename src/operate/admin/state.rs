@@ -12,10 +12,10 @@ use super::answer::AdminResponse;
 use super::change_counts::ChangeCounts;
 use super::event_streams::EventStreams;
 use super::operator_control::{OperatorControl, StoppedControl};
-use crate::gateway::Gateway;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_observe::metrics::Metrics;
+use sluicegate_proxy::gateway::Gateway;
 
 /// The data and actions behind the calls; cheap to clone.
 #[derive(Clone)]

@@ -4,16 +4,16 @@ use http_body::SizeHint;
 
 use super::limits::LookMode;
 use super::{AccountExplanation, Explanation, VerdictExplanation, describe, verdict};
-use crate::gateway::Gateway;
-use crate::judge;
-use crate::judge::inbound::InboundRequest;
-use crate::judge::{BodyView, CallMode, CallTerms, RequestFacts, RequestHead};
-use crate::reject::Rejection;
-use crate::service::calls::Described;
 use sluicegate_admission::chain::{Decisions, WaitingRequest};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::source::{Token, TokenVerifier};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::judge;
+use sluicegate_proxy::judge::inbound::InboundRequest;
+use sluicegate_proxy::judge::{BodyView, CallMode, CallTerms, RequestFacts, RequestHead};
+use sluicegate_proxy::reject::Rejection;
+use sluicegate_proxy::service::calls::Described;
 use sluicegate_store::Session;
 
 /// Explains a call, which is the body of a `/check`.

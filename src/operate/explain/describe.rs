@@ -4,9 +4,6 @@ use std::net::IpAddr;
 
 use super::query::ParsedQuery;
 use super::{AccountExplanation, BanExplanation, ClientExplanation, QueueExplanation, StopExplanation};
-use crate::gateway::{Action, Gateway};
-use crate::judge::RequestFacts;
-use crate::reject::Rejection;
 use sluicegate_config::describe::describe_key_part;
 use sluicegate_http::request::access::AccessDecision;
 use sluicegate_http::request::client::Client;
@@ -14,6 +11,9 @@ use sluicegate_http::request::key::KeyInput;
 use sluicegate_http::request::source;
 use sluicegate_http::request::source::{SourceValue, Token};
 use sluicegate_model::{self as model, KeyPart, LocationId, MissingKey, ValueSource};
+use sluicegate_proxy::gateway::{Action, Gateway};
+use sluicegate_proxy::judge::RequestFacts;
+use sluicegate_proxy::reject::Rejection;
 
 /// Client bytes for a terminal: invalid UTF-8 and control characters are escaped.
 pub(super) fn escape_bytes(bytes: &[u8]) -> String {

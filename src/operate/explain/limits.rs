@@ -5,10 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::describe;
-use crate::gateway::{Gateway, LimitChain};
-use crate::judge;
-use crate::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
-use crate::reject::Rejection;
 use sluicegate_admission::chain;
 use sluicegate_admission::chain::{
     ChainVerdict, Decisions, LimitDemand, Look, PendingStore, Queued, RateDecision, UndecidedLimit,
@@ -19,6 +15,10 @@ use sluicegate_base::json_shape::json_object;
 use sluicegate_config::describe::{describe_chain_limit, describe_rate};
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::MissingKey;
+use sluicegate_proxy::gateway::{Gateway, LimitChain};
+use sluicegate_proxy::judge;
+use sluicegate_proxy::judge::{BodyView, Caller, ChargeFault, Exemption, JudgeMode, RequestFacts};
+use sluicegate_proxy::reject::Rejection;
 use sluicegate_store::Session;
 
 json_object! {

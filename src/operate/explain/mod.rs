@@ -12,10 +12,6 @@ mod verdict;
 
 use std::io;
 
-use crate::gateway::Gateway;
-use crate::judge;
-use crate::judge::{BodyView, Judgement, RequestFacts};
-use crate::reject::{Fault, Rejection};
 use limits::LookMode;
 use sluicegate_admission::chain::{Decisions, WaitingRequest};
 use sluicegate_base::clock::Now;
@@ -26,6 +22,10 @@ use sluicegate_http::request::cors;
 use sluicegate_http::request::location::{Arrival, LocationCandidate};
 use sluicegate_http::request::source::{BodyValues, Token, TokenVerifier};
 use sluicegate_model::{AccessLogOutput, Config, LocationConfig};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::judge;
+use sluicegate_proxy::judge::{BodyView, Judgement, RequestFacts};
+use sluicegate_proxy::reject::{Fault, Rejection};
 use sluicegate_store::Session;
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};

@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use http_body::SizeHint;
 use serde::{Deserialize, Serialize};
 
-use crate::gateway::Gateway;
-use crate::judge::RequestHead;
-use crate::reject::Fault;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::location;
 use sluicegate_model::{ListenConfig, Scheme};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::judge::RequestHead;
+use sluicegate_proxy::reject::Fault;
 
 /// A request as text.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,11 +1,11 @@
 //! The exact text of explanations, and that it matches the decisions of production.
 
 use super::*;
-use crate::gateway::{KeyRef, NewGrant};
-use crate::judge::JudgeMode;
 use sluicegate_admission::chain::{ChainVerdict, Charge};
 use sluicegate_admission::operator_bans::NewBan;
 use sluicegate_http::request::client::Client;
+use sluicegate_proxy::gateway::{KeyRef, NewGrant};
+use sluicegate_proxy::judge::JudgeMode;
 use sluicegate_store::SharedKey;
 
 const FILE: &str = r#"

@@ -6,11 +6,11 @@ use http::uri::PathAndQuery;
 
 use super::describe;
 use super::limits::PlannedWait;
-use crate::gateway::{Action, Gateway, LimitChain};
-use crate::judge::RequestFacts;
-use crate::reject::{DegradedTo, RejectContext, Rejection};
 use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LocationId;
+use sluicegate_proxy::gateway::{Action, Gateway, LimitChain};
+use sluicegate_proxy::judge::RequestFacts;
+use sluicegate_proxy::reject::{DegradedTo, RejectContext, Rejection};
 
 json_object! {
     /// The verdict of the chain and of the checks around it.

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
 use super::tally::{EndKind, RequestEnd, StepTally};
-use crate::gateway::Gateway;
 use sluicegate_model::value::scalars::show_duration;
+use sluicegate_proxy::gateway::Gateway;
 
 /// One expectation that is not met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -5,7 +5,6 @@ use http::StatusCode;
 use super::fields::{SEND_MAX, expect, step};
 use super::model::{ExpectedRange, ExpectedStatus, StepExpectation};
 use super::tally::{BAN, UPSTREAM_STOP};
-use crate::reject::Fault;
 use sluicegate_config::schema::field::Field;
 use sluicegate_config::schema::kinds::Special;
 use sluicegate_config::yaml::field_reader::FieldReader;
@@ -15,6 +14,7 @@ use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
 use sluicegate_model::value::names::parse_status;
 use sluicegate_model::value::scalars::{Parsed, parse_duration, parse_number};
 use sluicegate_model::{Config, codes};
+use sluicegate_proxy::reject::Fault;
 
 /// The expectation of a step that sends `send` requests.
 pub(super) fn read_expectation(fields: &FieldReader<'_>, send: u64, config: &Config) -> StepExpectation {

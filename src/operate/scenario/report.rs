@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::compare::{Mismatch, show_ns};
 use super::model::{Scenario, ScenarioStep};
 use super::tally::{EndKind, RequestEnd};
-use crate::gateway::Gateway;
 use crate::operate::explain::Explanation;
 use sluicegate_model::value::scalars::show_duration;
+use sluicegate_proxy::gateway::Gateway;
 
 /// The outcome of all files. `Display` renders it for people.
 #[derive(Debug, Default, Serialize)]

@@ -15,12 +15,12 @@ use super::report::{DifferingRequest, ScenarioReport, StepFailure};
 use super::tally::{RequestEnd, StepTally};
 use super::traffic::{RequestTemplate, ScheduledRequest, StepSchedule};
 use super::virtual_clock::{VirtualClock, align_clock, let_others_run, wait_until};
-use crate::gateway::Gateway;
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
-use crate::service::pipeline::{Pipeline, PipelineOutcome};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{Config, StoreConfig};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::service::pipeline::{Pipeline, PipelineOutcome};
 
 /// The most requests that may be under way at once; each takes some kilobytes.
 const PENDING_MAX: usize = 65_536;

@@ -1,10 +1,10 @@
 //! What happened to the requests of a step, counted as they end.
 
-use crate::gateway::Gateway;
-use crate::judge::request_state::Verdict;
-use crate::reject::Fault;
-use crate::service::pipeline::PipelineOutcome;
 use sluicegate_model::LimitId;
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::judge::request_state::Verdict;
+use sluicegate_proxy::reject::Fault;
+use sluicegate_proxy::service::pipeline::PipelineOutcome;
 
 /// The names of rejections that neither a limit nor a fault caused.
 pub(super) const BAN: &str = "ban";

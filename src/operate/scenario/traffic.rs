@@ -12,10 +12,10 @@ use ipnet::IpNet;
 
 use super::model::{Scenario, ScenarioStep, StepAnswer};
 use crate::operate::explain::ParsedQuery;
-use crate::service::pipeline::ArrivingConnection;
 use sluicegate_http::net::deadline::ListenerTerms;
 use sluicegate_http::request::body::RequestBody;
 use sluicegate_model::{ListenConfig, Scheme};
+use sluicegate_proxy::service::pipeline::ArrivingConnection;
 
 /// The requests of all steps by time; of the same moment, by step.
 pub(super) struct StepSchedule<'s> {

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::gateway::Gateway;
 use sluicegate_model::LimitId;
+use sluicegate_proxy::gateway::Gateway;
 
 /// What the limits of one name hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

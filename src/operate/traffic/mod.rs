@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::gateway::Gateway;
 pub use limit_sizes::{LimitSize, LimitSizes};
 use sample::TrafficSample;
 use sluicegate_base::clock::Now;
@@ -16,6 +15,7 @@ use sluicegate_base::json_shape::json_object;
 use sluicegate_model::LimitId;
 use sluicegate_observe::metrics::VERDICT_NAMES;
 use sluicegate_observe::metrics::cells::{BucketCounts, estimate_quantile};
+use sluicegate_proxy::gateway::Gateway;
 
 /// Time between two samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

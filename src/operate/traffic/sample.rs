@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Names;
-use crate::gateway::Gateway;
 use sluicegate_base::clock::Now;
 use sluicegate_model::LimitId;
 use sluicegate_observe::metrics::cells::BucketCounts;
 use sluicegate_observe::metrics::{DecisionCounts, VERDICT_NAMES};
+use sluicegate_proxy::gateway::Gateway;
 
 /// Upstreams whose response times are sampled, so that samples stay small.
 const TIMED_UPSTREAMS_MAX: usize = 256;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use super::control::ControlThread;
 use super::workers::Workers;
-use crate::gateway::Gateway;
-use crate::gateway::heavy_keys::report::{self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal};
-use crate::gateway::heavy_keys::{CountedLimit, REFUSALS_MAX};
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key::{KeyNameError, NamedKey};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::gateway::heavy_keys::report::{
+    self, HeavyBy, HeavyKey, KeyLookupError, KeyRates, RecentRefusal,
+};
+use sluicegate_proxy::gateway::heavy_keys::{CountedLimit, REFUSALS_MAX};
 
 /// The most keys that are listed at once.
 pub const TOP_MAX: usize = 1000;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::downstream::connection_limits::ConnectionLimits;
-use crate::gateway::heavy_keys::report::KeyRate;
 use crate::process::bind::{OpenSockets, bind_listeners};
 use crate::process::listeners::Listeners;
 use crate::process::worker_thread::WorkerCommand;
 use sluicegate_config as config;
+use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
+use sluicegate_proxy::gateway::heavy_keys::report::KeyRate;
 
 /// Two workers that serve a configuration, on a port of their own.
 struct Served {

@@ -11,9 +11,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::gateway::{Gateway, SavedNumbers, SavedOperatorState};
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::SavedServer;
+use sluicegate_proxy::gateway::{Gateway, SavedNumbers, SavedOperatorState};
 use sluicegate_store::StoreHandover;
 
 /// The most bytes read of a file.

@@ -11,9 +11,6 @@ use http_body::SizeHint;
 use super::scope::{ACCOUNT_HEADER, ReplayScope, TIER_HEADER, UnjudgedLimit};
 use super::tally::{AskedLimit, ReplayTally};
 use super::waits::{EndedWait, WaitRoom};
-use crate::gateway::Gateway;
-use crate::judge;
-use crate::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
 use crate::operate::explain;
 use crate::proof::log::LoggedRequest;
 use crate::proof::log::record::{LogRecord, TextField};
@@ -24,6 +21,9 @@ use sluicegate_http::request::client::Client;
 use sluicegate_http::request::location;
 use sluicegate_limit::{Limit, LimitOutcome};
 use sluicegate_model::{LimitId, ListenConfig, LocationId, Scheme};
+use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::judge;
+use sluicegate_proxy::judge::{Caller, ChargeFault, JudgeMode, RequestFacts, RequestHead};
 
 /// A gateway that judges requests of the past and forwards nothing.
 pub struct Simulator {

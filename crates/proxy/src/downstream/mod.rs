@@ -18,12 +18,12 @@
 //! A connection holds the `ListenerTerms` of its listener: when a reload tightens these terms or removes the listener,
 //! the connection ends after its requests in flight.
 
-pub(crate) mod accept;
-pub(crate) mod connection;
-pub(crate) mod connection_limits;
+pub mod accept;
+pub mod connection;
+pub mod connection_limits;
 pub(crate) mod h2_guard;
 pub(crate) mod handshake;
 pub(crate) mod http1;
 pub(crate) mod http2;
-pub(crate) mod listener_protocol;
+pub mod listener_protocol;
 pub(crate) mod resp;

@@ -1,0 +1,24 @@
+//! A request from its head to its last byte: accepted, judged, queued, then rejected or forwarded.
+//!
+//! The rooms stand in the order in which a request meets them.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
+// The client's side of a connection: accepting, connection limits, handshake, HTTP/1 and HTTP/2.
+pub mod downstream;
+
+// The phases of a request, one after the other; the calls of the rate-limit service.
+pub mod service;
+
+// Admitted requests to upstreams and back.
+pub mod forward;
+
+// The decision about a request, from its head alone; its state until its last byte.
+pub mod judge;
+
+// The immutable snapshot of one configuration, and what a worker thread keeps for it.
+pub mod gateway;
+
+// Answers to requests that are not forwarded.
+pub mod reject;
