@@ -20,6 +20,7 @@ COPY crates/model/Cargo.toml crates/model/
 COPY crates/observe/Cargo.toml crates/observe/
 COPY crates/proxy/Cargo.toml crates/proxy/
 COPY crates/store/Cargo.toml crates/store/
+COPY crates/testkit/Cargo.toml crates/testkit/
 RUN sed -i '/^\[\[bench\]\]$/,/^$/d' Cargo.toml \
     && for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
     && echo 'fn main() {}' > src/main.rs \

@@ -9,8 +9,7 @@
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
-#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
-mod support;
+use sluicegate_testkit as support;
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

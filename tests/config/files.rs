@@ -131,7 +131,7 @@ fn a_reload_without_an_answer_mentions_a_change_of_the_address() {
     std::fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join("gateway.yaml");
     std::fs::write(&file, "admin: 127.0.0.1:1\nlocations: [{ path: /, upstream: demo }]\n").expect("a file");
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+    let output = std::process::Command::new(sluicegate_testkit::program())
         .args(["reload", "-c"])
         .arg(&file)
         .output()

@@ -179,7 +179,7 @@ fn the_front_page_shows_what_explain_prints() {
     let blocks = blocks(&text("README.md"));
     let shown = blocks.iter().find_map(|block| block.body.strip_prefix("$ sluicegate explain "));
     let (args, shown) = shown.and_then(|shown| shown.split_once('\n')).expect("an explanation");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let mut command = Command::new(sluicegate_testkit::program());
     let output = command.current_dir(root()).arg("explain").args(args.split(' ')).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout), shown, "README.md, explain {args}");

@@ -6,9 +6,7 @@
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "shared by several binaries")]
-mod support;
+use sluicegate_testkit as support;
 
 mod call;
 mod dialect;

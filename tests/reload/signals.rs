@@ -22,7 +22,7 @@ impl Starting {
     fn new(scratch: &Scratch, yaml: &str) -> Starting {
         let addr = free_addr();
         let file = scratch.file("gateway.yaml", &format!("listen: \"{addr}\"\nadmin: none\n{yaml}"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        let mut command = Command::new(program());
         command.arg("-c").arg(file).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Starting { child: command.spawn().expect("the binary starts"), addr }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::Scratch;
+use crate::support::{Scratch, program};
 
 const PAGE: &str = include_str!("../../docs/introduce-a-limit.md");
 
@@ -14,8 +14,9 @@ fn blocks() -> Vec<(&'static str, &'static str)> {
 }
 
 fn run(folder: &Path, command: &str) -> String {
-    let program = Path::new(env!("CARGO_BIN_EXE_sluicegate")).parent().expect("a folder");
-    let path = format!("{}:{}", program.display(), std::env::var("PATH").expect("a path"));
+    let program = program();
+    let programs = program.parent().expect("a folder");
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("a path"));
     let finished = Command::new("sh").args(["-c", command]).current_dir(folder).env("PATH", path).output();
     let output = finished.expect("a shell");
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));

@@ -3,9 +3,7 @@
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
-#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
-#[path = "../support/mod.rs"]
-mod support;
+use sluicegate_testkit as support;
 
 #[allow(dead_code, reason = "shared with the tests of the page for operators")]
 #[path = "../page/browser.rs"]

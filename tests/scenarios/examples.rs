@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::program;
+
 const SUFFIX: &str = "_test.yaml";
 
 fn root() -> &'static Path {
@@ -19,7 +21,7 @@ fn yaml_names(folder: &str) -> Vec<String> {
 }
 
 fn run_test(args: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let mut command = Command::new(program());
     let output = command.current_dir(root()).arg("test").args(args).output().expect("it runs");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");

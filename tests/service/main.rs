@@ -2,9 +2,7 @@
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
-#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
-#[path = "../support/mod.rs"]
-mod support;
+use sluicegate_testkit as support;
 
 mod attack;
 mod auth;

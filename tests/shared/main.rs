@@ -5,9 +5,7 @@
 #[allow(dead_code, reason = "shared by several test binaries")]
 #[path = "../limits/support.rs"]
 mod limits;
-#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
-#[path = "../support/mod.rs"]
-mod support;
+use sluicegate_testkit as support;
 
 mod bans_announced;
 mod bans_gateways;

@@ -7,9 +7,7 @@
 
 #![allow(clippy::disallowed_types, reason = "scripts run for a real time, and real sockets are used")]
 
-#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
-#[path = "../support/mod.rs"]
-mod support;
+use sluicegate_testkit as support;
 
 #[allow(dead_code, reason = "shared with the ledger")]
 #[path = "../ledger/random.rs"]

@@ -113,9 +113,10 @@ pub struct Declared {
     pub test_only: bool,
 }
 
-/// Whether a file is part of the program.
+/// Whether a file is part of the program. The harness of the tests is a crate and no part of it.
 pub fn is_product(path: &str) -> bool {
-    path.starts_with("src/") || path.starts_with("crates/") && path.contains("/src/")
+    let is_of_a_crate = path.starts_with("crates/") && path.contains("/src/");
+    path.starts_with("src/") || is_of_a_crate && !path.starts_with("crates/testkit/")
 }
 
 pub fn declared(source: &Source) -> Vec<Declared> {

@@ -139,6 +139,16 @@ fn undeclared_files_are_found() {
 }
 
 #[test]
+fn tests_and_their_harness_are_no_product() {
+    for path in ["src/main.rs", "src/limit/mod.rs", "crates/limit/src/lib.rs"] {
+        assert!(rules::is_product(path), "{path}");
+    }
+    for path in ["tests/wire/main.rs", "crates/limit/tests/limits/main.rs", "crates/testkit/src/lib.rs"] {
+        assert!(!rules::is_product(path), "{path}");
+    }
+}
+
+#[test]
 fn dead_links_are_found() {
     let links = |text: &str| papers::links(Path::new(env!("CARGO_MANIFEST_DIR")), "tests/page.md", text);
     assert_one(links("see\n[`this`](gone.md#part)"), "tests/page.md:2", "gone.md");

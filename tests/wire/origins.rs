@@ -135,7 +135,7 @@ fn explain_knows_scheme_and_listener() {
     let (_authority, gateway) = two_listeners(SITE);
     let file = gateway.file().display().to_string();
     let explain = |url: &str, more: &[&str]| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        let output = std::process::Command::new(program())
             .args(["explain", "GET", url, "-c", &file])
             .args(more)
             .output()

@@ -43,6 +43,16 @@ impl Drop for Scratch {
     }
 }
 
+/// The binary under test, which cargo puts beside the folder of the test programs.
+pub fn program() -> PathBuf {
+    let own = std::env::current_exe().expect("a test program knows its file");
+    let folder = own.ancestors().nth(2).expect("a test program stands in the folder `deps`");
+    let program = folder.join("sluicegate");
+    let missing = "`cargo build --bin sluicegate` builds it, and so do the tests of that package";
+    assert!(program.is_file(), "{} does not exist: {missing}", program.display());
+    program
+}
+
 /// Options for starting the binary.
 #[derive(Default)]
 pub struct Run {
@@ -85,7 +95,7 @@ impl Run {
     }
 
     fn command(&self, args: &[String], dir: &Path) -> Command {
-        let binary = env!("CARGO_BIN_EXE_sluicegate");
+        let binary = program();
         let mut command = match &self.shell {
             None => Command::new(binary),
             Some(words) => {

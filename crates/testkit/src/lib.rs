@@ -3,6 +3,10 @@
 //! Everything uses std threads and blocking sockets, on loopback and on ports that the kernel picks. A test that must
 //! wait for a moment waits for the event that marks it, always with a deadline.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+#![allow(clippy::new_without_default, reason = "nothing here has a usual value")]
+
 pub mod caddy;
 pub mod client;
 pub mod client2;
@@ -45,7 +49,7 @@ pub use ports::free_addr;
 pub use proxy::Proxy;
 pub use redis::Redis;
 pub use redis_groups::{Cluster, Sentinel};
-pub use run::{Finished, Run, Scratch};
+pub use run::{Finished, Run, Scratch, program};
 pub use timing::{Noise, SWEEP, assert_between, eventually, ms, undisturbed};
 pub use tls::Authority;
 pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};
