@@ -11,7 +11,7 @@ use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{self as model, LimitId, OnFailure};
 use sluicegate_store::{Session, SharedKey, SharedLimit, StoreRefund};
 
-use crate::link_support::{settled, single, until, with_store};
+use crate::link::support::{settled, single, until, with_store};
 use crate::support::fleet::counting_on;
 use crate::support::*;
 

@@ -7,7 +7,7 @@ use sluicegate_model::{Algorithm, LeakyBucketRate};
 use sluicegate_store::{LuaScript, ScriptOp, ScriptReply, SharedKey};
 
 use crate::limits::rate;
-use crate::script_support::{Shared, ask};
+use crate::script::support::{Shared, ask};
 use crate::support::Redis;
 
 const GATEWAYS: usize = 3;

@@ -15,9 +15,9 @@ use sluicegate_store::{
 
 use crate::limits;
 use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
-use crate::link_support::{settled, single, until};
-use crate::script_settle::charging;
-use crate::script_support::*;
+use crate::link::support::{settled, single, until};
+use crate::script::settle::charging;
+use crate::script::support::*;
 use crate::support::Redis;
 
 /// Resets the limit at `index` for key 1.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sluicegate_store::node_reports::{NodeReport, publish_node_reports, read_node_reports};
 use sluicegate_store::{Store, share_secret};
 
-use crate::link_support::{settled, single, until};
+use crate::link::support::{settled, single, until};
 use crate::support::{Redis, ms};
 
 fn run(test: impl Future<Output = ()>) {

@@ -9,7 +9,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_store::Store;
 use sluicegate_store::operator_entries::{OperatorEntries, share_entries};
 
-use crate::link_support::{settled, single, until};
+use crate::link::support::{settled, single, until};
 use crate::support::{Cluster, Redis, ms};
 
 /// One gateway, without its sockets.
@@ -87,7 +87,7 @@ fn a_change_of_one_gateway_reaches_all() {
         gateways[1].put_for("grant", "1", ms(1500));
         all_know(&gateways, &["ban/10.0.0.1=other", "grant=1"]).await;
         let ended = all_know(&gateways, &["ban/10.0.0.1=other"]).await;
-        assert!(ended < ms(2500) + crate::link_support::MARGIN, "it ended after {ended:?}");
+        assert!(ended < ms(2500) + crate::link::support::MARGIN, "it ended after {ended:?}");
         gateways[0].put("second", "2");
         all_know(&gateways, &["ban/10.0.0.1=other", "second=2"]).await;
         // A gateway that starts afterwards.
@@ -224,7 +224,7 @@ fn entries_are_shared_in_a_cluster() {
     let cluster = Cluster::start();
     run(async {
         let seeds = cluster.nodes.iter().map(|node| (node.addr().ip().to_string(), node.addr().port()));
-        let config = crate::link_support::config(sluicegate_model::RedisServers::Cluster(seeds.collect()));
+        let config = crate::link::support::config(sluicegate_model::RedisServers::Cluster(seeds.collect()));
         let gateways = [(); 2].map(|()| Gateway::start_on(Store::new(&config, None), Arc::default()));
         for gateway in &gateways {
             settled(&gateway.store).await;

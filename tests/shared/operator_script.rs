@@ -5,7 +5,7 @@ use sluicegate_store::script::operator::{
     ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor,
 };
 
-use crate::bans_support::{HOUR_US, SECOND_US, START_US};
+use crate::bans::support::{HOUR_US, SECOND_US, START_US};
 use crate::support::Redis;
 
 struct Script {

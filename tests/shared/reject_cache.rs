@@ -9,8 +9,8 @@ use sluicegate_limit::table::CounterKey;
 use sluicegate_model::{LimitId, OnFailure};
 use sluicegate_store::{RateAnswer, SharedKey, SharedLimit};
 
-use crate::script_model::{Request, any_algorithm, any_requests, cost_max};
-use crate::script_support::{Counters, START_US, Shared};
+use crate::script::model::{Request, any_algorithm, any_requests, cost_max};
+use crate::script::support::{Counters, START_US, Shared};
 
 /// The same requests to the same limit, once with two gateways that remember rejections, and once without.
 fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (usize, usize) {

@@ -11,9 +11,9 @@ use sluicegate_model::{self as model, Algorithm, LimitId};
 use sluicegate_store::{CallItem, RateRule, ScriptOp, SlotCount};
 
 use crate::limits::{config as limit, leaky, token, units};
-use crate::script_model::any_requests;
-use crate::script_settle::charging;
-use crate::script_support::*;
+use crate::script::model::any_requests;
+use crate::script::settle::charging;
+use crate::script::support::*;
 use crate::support::fleet::{counting_on, with_status};
 use crate::support::*;
 

@@ -152,7 +152,7 @@ fn tests_and_their_harness_are_no_product() {
 fn dead_links_are_found() {
     let links = |text: &str| papers::links(Path::new(env!("CARGO_MANIFEST_DIR")), "tests/page.md", text);
     assert_one(links("see\n[`this`](gone.md#part)"), "tests/page.md:2", "gone.md");
-    assert_quiet(links("[a](tidy.rs) [b](../Cargo.toml#x) [c](https://example.com/gone.md)"));
+    assert_quiet(links("[a](tidy/main.rs) [b](../Cargo.toml#x) [c](https://example.com/gone.md)"));
     assert_quiet(links("# Here\n[d](#here) `[e](gone.md)`"));
     assert_quiet(links("```\n[a](gone.md)\n```"));
 }

@@ -139,7 +139,8 @@ mod tests {
         let text = format!(
             "listen: {{ address: \":1\", {words} }}\nserver: {{ trusted_proxies: 127.0.0.1 }}\nlocations: []\n"
         );
-        let loaded = config::parse(&text, "../../tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}"));
+        let loaded =
+            config::parse(&text, "../../tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}"));
         loaded.config.listen[0].clone()
     }
 

@@ -1,0 +1,7 @@
+//! Bans that gateways share.
+
+mod announced;
+mod gateways;
+mod lifted;
+mod script;
+pub mod support;

@@ -1,0 +1,10 @@
+//! Fleets of gateways with one Redis behind them.
+
+mod adversity;
+mod exact;
+mod failures;
+mod groups;
+mod harness;
+mod keys;
+mod seen;
+mod slots;

@@ -1,0 +1,10 @@
+//! The scripts in Redis, at times that a test chooses.
+
+mod clock;
+mod give;
+pub mod model;
+pub mod settle;
+mod slots;
+mod state;
+pub mod support;
+mod vectors;

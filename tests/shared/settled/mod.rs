@@ -1,0 +1,6 @@
+//! Charges that the response settles, in the store.
+
+mod charges;
+mod cuts;
+mod handovers;
+mod state;

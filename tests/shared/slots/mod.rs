@@ -1,0 +1,5 @@
+//! Concurrency slots that gateways share, and the requests that wait for them.
+
+mod queue_outages;
+mod queues;
+mod turns;

@@ -1,0 +1,7 @@
+//! Limits that read bodies of requests.
+
+mod explain;
+mod memory;
+mod peek;
+mod refusals;
+mod values;

@@ -1,0 +1,9 @@
+//! The servers of an upstream: drained, ejected, checked, queued for, retried.
+
+mod drain;
+mod eject;
+mod health;
+mod queue;
+mod queue_ends;
+mod reasons;
+mod retry;

@@ -1,0 +1,6 @@
+//! The ways to reach a server: HTTP/2, TLS, unix sockets.
+
+mod http2;
+mod refusals;
+mod tls;
+mod unix;
