@@ -1,5 +1,7 @@
 //! The facts of one request combined: the key a limit counts by, for any bytes a client chooses.
 
+mod reach;
+
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;

@@ -103,7 +103,13 @@ fn change() -> impl Strategy<Value = Change> {
 
 /// Every configuration file of the repository.
 fn seeds() -> Vec<String> {
-    let folders = ["tests/config/valid", "tests/config/invalid", "tests/config/warned", "examples", "."];
+    let folders = [
+        "crates/config/tests/config/valid",
+        "crates/config/tests/config/invalid",
+        "crates/config/tests/config/warned",
+        "examples",
+        ".",
+    ];
     let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));

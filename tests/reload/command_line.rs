@@ -161,3 +161,19 @@ fn an_unset_variable_is_reported() {
     assert_eq!(run(&gateway, &["status"]).code, Some(0));
     assert_eq!(gateway.metric_with("s3cret", "sluicegate_reloads_total", &[]), 0.0);
 }
+
+/// After a change of `admin` the file names an address at which nothing listens yet.
+#[test]
+fn a_reload_without_an_answer_mentions_a_change_of_the_address() {
+    let folder = std::env::temp_dir().join(format!("sluicegate-admin-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("gateway.yaml");
+    std::fs::write(&file, "admin: 127.0.0.1:1\nlocations: [{ path: /, upstream: demo }]\n").expect("a file");
+    let output =
+        std::process::Command::new(program()).args(["reload", "-c"]).arg(&file).output().expect("it runs");
+    let _ = std::fs::remove_dir_all(&folder);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("does not answer"), "{text}");
+    assert!(text.contains("a change of `admin` needs a restart"), "{text}");
+    assert!(text.contains("may still listen at its old address"), "{text}");
+}

@@ -20,7 +20,7 @@ fn validator() -> jsonschema::Validator {
 
 fn valid_files() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folders = [root.join("examples"), root.join("tests/config/valid")];
+    let folders = [root.join("examples"), root.join("crates/config/tests/config/valid")];
     let inside = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let files = inside.map(|entry| entry.unwrap().path()).chain([root.join("gateway.yaml")]);
     let is_scenario = |file: &Path| file.to_str().is_some_and(|file| file.ends_with("_test.yaml"));

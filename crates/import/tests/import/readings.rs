@@ -1,17 +1,18 @@
-//! Directives with an effect that is not the obvious one: addresses of clients, names of servers, upstreams, TLS.
+//! Directives with an effect that is not the obvious one: addresses of clients, names of servers, upstreams,
+//! TLS, expressions.
 
 use sluicegate_import::{Imported, import_file};
 
 use crate::support::Scratch;
 
-pub fn import(http: &str) -> Imported {
+fn import(http: &str) -> Imported {
     let scratch = Scratch::new();
     let file = scratch.file("nginx.conf", &format!("events {{}} http {{ {http}\n }}"));
     import_file(&file).unwrap_or_else(|fault| panic!("{fault}\n{http}"))
 }
 
 /// Lines that are lost, and no others.
-pub fn lost(imported: &Imported) -> Vec<String> {
+fn lost(imported: &Imported) -> Vec<String> {
     imported.report.lost().map(|finding| format!("{}: {}", finding.directive, finding.says)).collect()
 }
 
@@ -253,4 +254,26 @@ fn included_files_come_in_the_order_of_their_bytes() {
         "{}",
         imported.yaml
     );
+}
+
+#[test]
+fn expressions_that_pcre_reads_otherwise_are_lost() {
+    for pattern in [
+        "/a++b",
+        "/a*+b",
+        "/a{2}+b",
+        r"/\<a",
+        r"/a\v",
+        "[a&&b]",
+        "[a[b]",
+        "[a-z--b]",
+        r"/a\b{start}",
+        "(?m)^/a$",
+        "(?x) /a",
+        "(?R)?",
+        "(?U)a+",
+    ] {
+        let imported = import(&format!("server {{ listen 80; location ~ \"{pattern}\" {{ return 403; }} }}"));
+        assert!(!lost(&imported).is_empty(), "{pattern}: {}", imported.yaml);
+    }
 }

@@ -5,6 +5,9 @@ use std::path::Path;
 use sluicegate_config as config;
 use sluicegate_model::*;
 
+/// As files in `valid` name it.
+const KEYS: &str = "../../../../../tests/keys/tls";
+
 fn read(text: &str) -> ListenConfig {
     let mut config =
         config::parse(text, "tests/config/valid/x.yaml").unwrap_or_else(|report| panic!("{report}"));
@@ -35,7 +38,7 @@ fn tls_is_read_with_its_files() {
 
 #[test]
 fn every_change_is_detected() {
-    let pair = |name: &str| format!("cert: ../../keys/tls/{name}.pem, key: ../../keys/tls/{name}.key.pem");
+    let pair = |name: &str| format!("cert: {KEYS}/{name}.pem, key: {KEYS}/{name}.key.pem");
     let (a, b) = (pair("a"), pair("b"));
     let different = [
         with(&format!("{{ {a} }}")),
@@ -43,8 +46,8 @@ fn every_change_is_detected() {
         with(&format!("[{{ {a} }}, {{ {b} }}]")),
         with(&format!("[{{ {b} }}, {{ {a} }}]")),
         with(&format!("{{ {a}, min_version: 1.3 }}")),
-        with(&format!("{{ {a}, client_ca: ../../keys/tls/ca.pem }}")),
-        with(&format!("{{ {a}, client_ca: ../../keys/tls/b.pem }}")),
+        with(&format!("{{ {a}, client_ca: {KEYS}/ca.pem }}")),
+        with(&format!("{{ {a}, client_ca: {KEYS}/b.pem }}")),
     ];
     for (index, one) in different.iter().enumerate() {
         assert_eq!(different.iter().position(|other| other == one), Some(index));
@@ -67,11 +70,11 @@ fn a_unix_socket_may_have_a_mode() {
 
 #[test]
 fn no_report_shows_a_key() {
-    let key = std::fs::read_to_string("tests/keys/tls/a.key.pem").expect("readable");
+    let key = std::fs::read_to_string("../../tests/keys/tls/a.key.pem").expect("readable");
     let secret: String = key.lines().filter(|line| !line.contains("KEY")).collect();
     let written = key.replace('\n', "\\n");
     let block: String = key.lines().map(|line| format!("      {line}\n")).collect();
-    let cert = "cert: ../../keys/tls/a.pem";
+    let cert = format!("cert: {KEYS}/a.pem");
     for text in [
         format!("listen: {{ address: \":1\", tls: {{ {cert}, key: \"{written}\" }} }}\n"),
         format!("listen: {{ address: \":1\", tls: {{ {cert}, kye: \"{written}\" }} }}\n"),

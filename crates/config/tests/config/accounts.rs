@@ -86,8 +86,9 @@ fn the_algorithms_of_tokens_follow_their_keys() {
         let text = format!(
             "account: {{ from: jwt:sub, jwt: {{ {jwt} }} }}\nlocations: [{{ path: /, upstream: demo }}]\n"
         );
-        let config =
-            config::parse(&text, "tests/gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config;
+        let config = config::parse(&text, "../../tests/gateway.yaml")
+            .unwrap_or_else(|report| panic!("{report}"))
+            .config;
         format!("{:?}", config.account.jwt.expect("tokens").algorithms)
     };
     assert_eq!(algorithms("jwks: keys/rsa.pub.pem"), "[RS256, ES256]");

@@ -197,7 +197,7 @@ const MISTAKES: &[Mistake] = &[
         "`tls` is for rediss:// URLs", "write the URL as rediss://HOST:PORT"),
     ("state: { redis: { url: rediss://h, tls: { ca: nowhere.pem } } }\n", 1, 47,
         "the file `nowhere.pem` does not exist", "relative paths start at the folder of gateway.yaml: /"),
-    ("state: { redis: { url: rediss://h, tls: { cert: tests/keys/upstream.pem } } }\n", 1, 36,
+    ("state: { redis: { url: rediss://h, tls: { cert: ../../tests/keys/upstream.pem } } }\n", 1, 36,
         "`key` is missing", "write key: FILE, the private key of cert"),
     ("state: { redis: { url: rediss://h, tls: { verify: false } } }\n", 1, 43,
         "unknown field `verify`", ""),
@@ -242,7 +242,7 @@ proptest! {
     fn no_change_of_a_file_makes_reading_panic(
         edits in proptest::collection::vec((any::<proptest::sample::Index>(), 0_usize..3, "[-\"'\\[\\]{}:,#*&%@` \t\n\\\\|>a0ä]"), 1..6),
     ) {
-        let file = std::fs::read_to_string("gateway.yaml").expect("readable");
+        let file = std::fs::read_to_string("../../gateway.yaml").expect("readable");
         let mut chars: Vec<char> = file.chars().collect();
         for (place, length, new) in edits {
             let start = place.index(chars.len());

@@ -1,9 +1,9 @@
-//! Ingress objects with annotations of ingress-nginx, and the command line.
+//! Ingress objects with annotations of ingress-nginx.
 
 use sluicegate_config as config;
 use sluicegate_import::import_file;
 
-use crate::support::{Run, Scratch};
+use crate::support::Scratch;
 
 const INGRESS: &str = r#"
 apiVersion: networking.k8s.io/v1
@@ -187,35 +187,4 @@ fn what_was_closed_stays_closed() {
         let comment = imported.yaml.lines().find(|line| line.contains("# LOST: ")).expect("a comment");
         assert!(comment.contains(check), "{comment}");
     }
-}
-
-#[test]
-fn the_exit_code_tells_what_was_lost() {
-    let scratch = Scratch::new();
-    let run = |args: &[&str]| Run::default().args(args).finish(scratch.path());
-    scratch.file("good.conf", "server { listen 8080; location / { proxy_pass http://127.0.0.1:9; } }");
-    scratch.file(
-        "lossy.conf",
-        "server { listen 8080; location / { auth_basic x; proxy_pass http://127.0.0.1:9; } }",
-    );
-    scratch.file("broken.conf", "server {\n listen 8080\n}");
-    let good = run(&["import", "good.conf"]);
-    assert_eq!(good.code, Some(0), "{}", good.stderr);
-    assert!(good.stdout.contains("upstream: \"127.0.0.1-9\""), "{}", good.stdout);
-    assert!(good.stderr.contains("nothing that limits, denies or answers was lost"), "{}", good.stderr);
-    let lossy = run(&["import", "lossy.conf", "-o", "out.yaml", "--report", "json"]);
-    assert_eq!((lossy.code, lossy.stdout.as_str()), (Some(1), ""));
-    let report: serde_json::Value = serde_json::from_str(&lossy.stderr).unwrap();
-    assert_eq!(report["lost"], 1);
-    assert_eq!(report["not_translated"][0]["directive"], "auth_basic x");
-    assert_eq!(report["not_translated"][0]["limits"], true);
-    assert!(scratch.path().join("out.yaml").exists());
-    assert_eq!(run(&["import", "lossy.conf", "--partial"]).code, Some(0));
-    let broken = run(&["import", "broken.conf"]);
-    assert_eq!(broken.code, Some(3));
-    assert!(broken.stderr.contains("broken.conf:2: `listen` does not end with `;`"), "{}", broken.stderr);
-    assert_eq!(run(&["import", "missing.conf"]).code, Some(3));
-    assert_eq!(run(&["import"]).code, Some(2));
-    let check = run(&["check", "out.yaml"]);
-    assert_eq!(check.code, Some(0), "{}", check.stderr);
 }

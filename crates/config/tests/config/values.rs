@@ -293,7 +293,7 @@ fn substituted_scalars_keep_their_type() {
         config.admin.and_then(|admin| admin.tokens.into_iter().next()).map(|token| token.token.0).as_deref(),
         Some("s3cret")
     );
-    assert_eq!(config.locations[0].name, "/sluicegate");
+    assert_eq!(config.locations[0].name, "/sluicegate-config");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Files of envoyproxy/ratelimit: what becomes of each construct, the command line, bounds, and broken files.
+//! Files of envoyproxy/ratelimit: what becomes of each construct, bounds, and broken files.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,8 +7,7 @@ use sluicegate_config as config;
 use sluicegate_import::{import_file, import_files};
 
 use crate::cases::{check_cases, list_cases};
-use crate::random_site::Dice;
-use crate::support::{Run, Scratch};
+use crate::support::{Dice, Scratch};
 
 #[test]
 fn every_case_becomes_what_it_says() {
@@ -20,7 +19,7 @@ fn every_case_becomes_what_it_says() {
 /// The example of the manual: the file, and what is written from it.
 #[test]
 fn the_example_of_the_manual_is_what_is_written() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/import.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/import.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let section = page.split("## Files of envoyproxy/ratelimit").nth(1).expect("the section");
     let blocks: Vec<&str> =
@@ -70,46 +69,6 @@ fn each_file_of_several_has_its_domain() {
         fault.contains("ingress.yaml:1: of several files, each must be one of envoyproxy/ratelimit"),
         "{fault}"
     );
-}
-
-#[test]
-fn the_command_reads_folders_and_stdin() {
-    let scratch = Scratch::new();
-    std::fs::create_dir(scratch.path().join("config")).expect("a folder");
-    std::fs::create_dir(scratch.path().join("empty")).expect("a folder");
-    for name in ["one", "two"] {
-        scratch.file(&format!("config/{name}.yaml"), &domain(name));
-    }
-    let run = |args: &[&str]| Run::default().args(args).finish(scratch.path());
-    let folder = run(&["import", "config", "-o", "gateway.yaml"]);
-    assert_eq!(folder.code, Some(0), "{}", folder.stderr);
-    assert!(folder.stderr.contains("4 directives translated exactly"), "{}", folder.stderr);
-    assert_eq!(run(&["check", "gateway.yaml"]).code, Some(0));
-    let files = run(&["import", "config/two.yaml", "config/one.yaml", "--report", "json"]);
-    assert_eq!(domains_of(&files.stdout), ["two", "one"]);
-    let empty = run(&["import", "empty"]);
-    assert_eq!(empty.code, Some(3));
-    assert!(
-        empty.stderr.contains("empty:1: the folder has no .yaml, .yml or .json file"),
-        "{}",
-        empty.stderr
-    );
-    let pipe = |text: &str| {
-        let file = std::fs::File::open(scratch.file("stdin", text)).expect("a file");
-        Run::default().stdin(file.into()).args(&["import", "-"]).finish(scratch.path())
-    };
-    let piped = pipe(&domain("piped"));
-    assert_eq!(
-        (piped.code, domains_of(&piped.stdout)),
-        (Some(0), vec!["piped".to_owned()]),
-        "{}",
-        piped.stderr
-    );
-    let broken = pipe("domain: x\ndescriptors:\n  - key: [\n");
-    assert_eq!(broken.code, Some(3));
-    assert!(broken.stderr.contains("error: stdin:"), "{}", broken.stderr);
-    let lossy = pipe("domain: x\ndescriptors: [{ key: a, value: 'b*c', rate_limit: { unlimited: true } }]\n");
-    assert_eq!(lossy.code, Some(1), "{}", lossy.stderr);
 }
 
 #[test]
@@ -193,13 +152,13 @@ fn damaged_files_never_panic() {
     let (mut understood, mut refused) = (0, 0);
     for seed in 0..3000 {
         let mut dice = Dice(seed);
-        let mut text: Vec<char> = cases[dice.below(cases.len() as u64) as usize].chars().collect();
+        let mut text: Vec<char> = cases[dice.below(cases.len())].chars().collect();
         for _ in 0..=dice.below(4) {
-            let at = dice.below(text.len() as u64 + 1) as usize;
-            let end = (at + dice.below(12) as usize).min(text.len());
+            let at = dice.below(text.len() + 1);
+            let end = (at + dice.below(12)).min(text.len());
             let piece = match dice.below(3) {
                 0 => "",
-                _ => PIECES[dice.below(PIECES.len() as u64) as usize],
+                _ => PIECES[dice.below(PIECES.len())],
             };
             text.splice(at..end, piece.chars());
         }

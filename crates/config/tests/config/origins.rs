@@ -116,7 +116,7 @@ fn wrong_words_get_a_suggestion() {
 
 #[test]
 fn a_scheme_that_no_listener_serves_is_a_warning() {
-    let tls = "tls: { cert: tests/keys/tls/a.pem, key: tests/keys/tls/a.key.pem }";
+    let tls = "tls: { cert: ../../tests/keys/tls/a.pem, key: ../../tests/keys/tls/a.key.pem }";
     for (listen, server, location, warns) in [
         ("8080", "{}", "scheme: https", true),
         ("8080", "{}", "scheme: http", false),

@@ -2,8 +2,7 @@
 
 use sluicegate_import::import_file;
 
-use crate::random_site::Dice;
-use crate::support::Scratch;
+use crate::support::{Dice, Scratch};
 
 const FILES: u64 = 400;
 
@@ -58,8 +57,8 @@ fn random_words_never_panic() {
         let mut dice = Dice(seed);
         let mut text = String::from("limit_req_zone $binary_remote_addr zone=one:1m rate=1r/s;\nserver {\n");
         for _ in 0..dice.below(30) {
-            text += WORDS[dice.below(WORDS.len() as u64) as usize];
-            text += [" ", ";\n", " {\n", "}\n", ";\n", ";\n"][dice.below(6) as usize];
+            text += WORDS[dice.below(WORDS.len())];
+            text += [" ", ";\n", " {\n", "}\n", ";\n", ";\n"][dice.below(6)];
         }
         text += "}\n";
         let file = scratch.file("nginx.conf", &text);
@@ -109,7 +108,7 @@ fn no_limit_is_lost_without_a_word() {
         for _ in 0..4 + dice.below(10) {
             match dice.below(4) {
                 0 if depth < 4 => {
-                    lines.push(BLOCKS[dice.below(BLOCKS.len() as u64) as usize].to_owned());
+                    lines.push(BLOCKS[dice.below(BLOCKS.len())].to_owned());
                     depth += 1;
                 }
                 1 if depth > 1 => {
@@ -118,7 +117,7 @@ fn no_limit_is_lost_without_a_word() {
                 }
                 2 => lines.push("proxy_pass http://127.0.0.1:9;".to_owned()),
                 _ => {
-                    lines.push(GUARDS[dice.below(GUARDS.len() as u64) as usize].to_owned());
+                    lines.push(GUARDS[dice.below(GUARDS.len())].to_owned());
                     guards.push(lines.len());
                 }
             }

@@ -67,14 +67,14 @@ fn certificates_for_redis_are_read_with_their_files() {
     assert!(plain.tls && plain.tls_files.roots.is_none() && plain.tls_files.identity.is_none());
     assert!(plain == text(", tls: {}") && plain == text(", tls: { ca: system, cert: none, key: none }"));
     let own = text(
-        ", tls: { ca: tests/keys/tls/ca.pem, cert: tests/keys/tls/a.pem, key: tests/keys/tls/a.key.pem }",
+        ", tls: { ca: ../../tests/keys/tls/ca.pem, cert: ../../tests/keys/tls/a.pem, key: ../../tests/keys/tls/a.key.pem }",
     );
     assert!(own.tls_files.identity.is_some() && own.tls_files.roots.is_some_and(|roots| roots.len() == 1));
     let other = text(
-        ", tls: { ca: tests/keys/tls/ca.pem, cert: tests/keys/tls/b.pem, key: tests/keys/tls/b.key.pem }",
+        ", tls: { ca: ../../tests/keys/tls/ca.pem, cert: ../../tests/keys/tls/b.pem, key: ../../tests/keys/tls/b.key.pem }",
     );
     assert!(
-        other != text(", tls: { ca: tests/keys/tls/ca.pem }") && other != plain,
+        other != text(", tls: { ca: ../../tests/keys/tls/ca.pem }") && other != plain,
         "a reload sees the change"
     );
 }

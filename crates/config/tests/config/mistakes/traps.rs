@@ -18,7 +18,7 @@ const TRAPS: &[Mistake] = &[
         "`%[src]` is text", "the variables here are"),
     ("locations:\n  - { path: /, upstream: demo, request_headers: { set: { X-A: \"%[src]\" } } }\n", 2, 63,
         "`%[src]` is text", "write ${client_ip}; the variables"),
-    ("account: { from: jwt:sub, jwt: { jwks: tests/keys/rsa.pub.pem }, tier: { members: { gold: alice } } }\n\
+    ("account: { from: jwt:sub, jwt: { jwks: ../../tests/keys/rsa.pub.pem }, tier: { members: { gold: alice } } }\n\
       limits: { a: { rate: 10/s, key: account, tiers: { gold: { rate: 20/s } } } }\n\
       locations: [{ path: /, upstream: demo, limits: a }]\n", 2, 0,
         "no caller can be in the tier `gold`", "write members: { alice: gold }"),
@@ -44,10 +44,10 @@ const TRAPS: &[Mistake] = &[
         "`ANY` is a name like any other", "write methods: any"),
     ("locations: [{ path: /api/, upstream: \"http://127.0.0.1:1/\" }]\n", 1, 38,
         "the slash at the end does not remove /api", "write strip: /api"),
-    ("listen: [80, { address: \":443\", tls: { cert: tests/keys/tls/a.pem, key: tests/keys/tls/a.key.pem } }]\n\
+    ("listen: [80, { address: \":443\", tls: { cert: ../../tests/keys/tls/a.pem, key: ../../tests/keys/tls/a.key.pem } }]\n\
       locations: [{ path: /, redirect: { to: \"https://${host}${request_uri}\" } }]\n", 2, 0,
         "redirects to itself over https", "write scheme: http"),
-    ("listen: [80, { address: \":443\", tls: { cert: tests/keys/tls/a.pem, key: tests/keys/tls/a.key.pem } }]\n\
+    ("listen: [80, { address: \":443\", tls: { cert: ../../tests/keys/tls/a.pem, key: ../../tests/keys/tls/a.key.pem } }]\n\
       locations:\n  - { path: /, scheme: http, redirect: { to: \"https://${host}${request_uri}\" } }\n\
       \x20 - { path: /, upstream: demo }\n  - { path: /api/, upstream: demo }\n", 5, 13,
         "/api/ is also served without TLS, because it is longer than /", "write scheme: https"),
@@ -64,7 +64,7 @@ const TRAPS: &[Mistake] = &[
         "`busy.html` is the text itself, not the name of a file", "write \"${file:busy.html}\""),
     ("locations:\n  - { path: /, redirect: { to: \"https://a.test{http.request.uri}\" } }\n", 2, 32,
         "`{http.request.uri}` is text", "write ${request_uri}"),
-    ("account: { from: jwt:sub, jwt: { jwks: tests/keys/rsa.pub.pem }, tier: { members: { alice: gold } } }\n\
+    ("account: { from: jwt:sub, jwt: { jwks: ../../tests/keys/rsa.pub.pem }, tier: { members: { alice: gold } } }\n\
       limits: { a: { rate: 10/s, key: account, tiers: { glod: { rate: 20/s } } } }\n\
       locations: [{ path: /, upstream: demo, limits: a }]\n", 2, 0,
         "no caller can be in the tier `glod`", "did you mean `gold`?"),
