@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
 #[allow(dead_code, reason = "shared by several test binaries")]
-#[path = "../limits/support.rs"]
+#[path = "../../crates/admission/tests/limits/support.rs"]
 mod limits;
 use sluicegate_testkit as support;
 

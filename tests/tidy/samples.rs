@@ -143,7 +143,7 @@ fn tests_and_their_harness_are_no_product() {
     for path in ["src/main.rs", "src/limit/mod.rs", "crates/limit/src/lib.rs"] {
         assert!(rules::is_product(path), "{path}");
     }
-    for path in ["tests/wire/main.rs", "crates/limit/tests/limits/main.rs", "crates/testkit/src/lib.rs"] {
+    for path in ["tests/wire/main.rs", "crates/admission/tests/limits/main.rs", "crates/testkit/src/lib.rs"] {
         assert!(!rules::is_product(path), "{path}");
     }
 }

@@ -1,5 +1,12 @@
 //! `enforce`: a limit acts on a stable share of its keys, and is a dry run for the others.
 
+#[allow(dead_code, reason = "shared with the limit tests")]
+#[path = "../../../admission/tests/limits/any.rs"]
+mod any;
+#[allow(dead_code, reason = "shared with the limit tests")]
+#[path = "../../../admission/tests/limits/support.rs"]
+mod support;
+
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};

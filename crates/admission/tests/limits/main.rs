@@ -17,7 +17,6 @@ mod reload;
 mod reload_queues;
 mod resets;
 mod shadows;
-mod shares;
 mod slot_chains;
 mod slot_model;
 mod slot_queues;
