@@ -47,7 +47,7 @@ pub use http::{Headers, Response};
 pub use pki::Certified;
 pub use ports::free_addr;
 pub use proxy::Proxy;
-pub use redis::Redis;
+pub use redis::{Redis, has_slots};
 pub use redis_groups::{Cluster, Sentinel};
 pub use run::{Finished, Run, Scratch, program};
 pub use timing::{Noise, SWEEP, assert_between, eventually, ms, undisturbed};

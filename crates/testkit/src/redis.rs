@@ -195,6 +195,11 @@ impl Drop for Redis {
     }
 }
 
+/// Whether a gateway holds slots, as far as the store knows.
+pub fn has_slots(keys: &[(Vec<u8>, i64)]) -> bool {
+    keys.iter().any(|(key, _)| key.windows(3).any(|part| part == b":C:"))
+}
+
 fn calls_in(stats: &str, command: &str) -> u64 {
     let mark = format!("cmdstat_{command}:calls=");
     let calls = stats.lines().find_map(|line| line.strip_prefix(&mark)?.split(',').next());

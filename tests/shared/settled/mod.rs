@@ -3,4 +3,3 @@
 mod charges;
 mod cuts;
 mod handovers;
-mod state;

@@ -1,15 +1,13 @@
-//! Users, passwords, permissions, certificates.
+//! Users, passwords, permissions, databases.
 
 use std::collections::BTreeSet;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use sluicegate_model::{self as model, Secret};
 use sluicegate_store::{KeyGroup, LuaScript, StoreFault};
 use tokio::time::sleep;
 
 use crate::link::support::{RedisProcess, ask, echo, packed, settled, single, with_store};
-use crate::support::fleet::{counting_on, is_degraded};
-use crate::support::{Gateway, Run, Scratch, eventually, free_addr, ms};
+use crate::support::ms;
 
 /// The minimal rights of a gateway's user, without the prefix.
 const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +info +time +type +get +set +del \
@@ -41,13 +39,13 @@ const ALL: &str = "
     return ARGV[1]";
 
 const SCRIPTS: [&str; 7] = [
-    include_str!("../../../crates/store/src/script/nodes.lua"),
-    include_str!("../../../crates/store/src/script/operator.lua"),
-    include_str!("../../../crates/store/src/script/reset.lua"),
-    include_str!("../../../crates/store/src/script/secret.lua"),
-    include_str!("../../../crates/store/src/script/take.lua"),
-    include_str!("../../../crates/store/src/script/ban.lua"),
-    include_str!("../../../crates/store/src/script/beat.lua"),
+    include_str!("../../../src/script/nodes.lua"),
+    include_str!("../../../src/script/operator.lua"),
+    include_str!("../../../src/script/reset.lua"),
+    include_str!("../../../src/script/secret.lua"),
+    include_str!("../../../src/script/take.lua"),
+    include_str!("../../../src/script/ban.lua"),
+    include_str!("../../../src/script/beat.lua"),
 ];
 
 #[test]
@@ -62,11 +60,13 @@ fn the_minimal_rights_are_those_that_the_scripts_need_and_the_readme_lists() {
     let rights: BTreeSet<String> = rights.map(str::to_owned).collect();
     let sent_directly = ["+evalsha", "+script|load", "+info"].map(str::to_owned);
     assert_eq!(rights, needed.into_iter().chain(sent_directly).collect());
-    let readme = include_str!("../../../docs/redis.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let readme =
+        include_str!("../../../../../docs/redis.md").split_whitespace().collect::<Vec<_>>().join(" ");
     let rule = USER.replace("hunter2", "PASSWORD").replace("~test:", "~sg:");
     assert!(readme.contains(&rule), "docs/redis.md shows another user than: {rule}");
-    let compose =
-        include_str!("../../../docker-compose.yml").split_whitespace().map(|word| word.replace('"', ""));
+    let compose = include_str!("../../../../../docker-compose.yml")
+        .split_whitespace()
+        .map(|word| word.replace('"', ""));
     let compose = compose.collect::<Vec<_>>().join(" ");
     let (_, rule) = rule.split_once("-@all").expect("nothing else is allowed");
     assert!(compose.contains(rule), "docker-compose.yml has another user than: {rule}");
@@ -157,96 +157,4 @@ fn a_database_of_its_own_is_used() {
     });
     assert_eq!(raw(redis.addr, "SELECT 3\r\nGET k\r\n"), "+OK\r\n$1\r\n1\r\n");
     assert_eq!(raw(redis.addr, "GET k\r\n"), "$-1\r\n");
-}
-
-/// A server that speaks TLS only, and the certificate of its authority.
-fn with_tls() -> (RedisProcess, std::path::PathBuf, Scratch) {
-    with_tls_and_clients("no")
-}
-
-/// `clients`: whether they need a certificate, too; the folder of the authority holds one, `server.pem`.
-fn with_tls_and_clients(clients: &str) -> (RedisProcess, std::path::PathBuf, Scratch) {
-    let scratch = Scratch::new();
-    let mut authority = CertificateParams::new(vec![]).unwrap();
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // OpenSSL takes a certificate with the name of its issuer for one that vouches for itself.
-    authority.distinguished_name.push(DnType::CommonName, "authority");
-    let key = KeyPair::generate().unwrap();
-    let vouches = scratch.file("ca.pem", &authority.self_signed(&key).unwrap().pem());
-    let issuer = Issuer::new(authority, key);
-    let key = KeyPair::generate().unwrap();
-    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
-    let certificate = scratch.file("server.pem", &certificate.pem());
-    let key = scratch.file("server.key", &key.serialize_pem());
-    let addr = free_addr();
-    let path = |path: &std::path::Path| path.display().to_string();
-    let redis = RedisProcess::start_at(
-        addr,
-        &[
-            "--port",
-            "0",
-            "--bind",
-            "127.0.0.1",
-            "--tls-port",
-            &addr.port().to_string(),
-            "--tls-cert-file",
-            &path(&certificate),
-            "--tls-key-file",
-            &path(&key),
-            "--tls-ca-cert-file",
-            &path(&vouches),
-            "--tls-auth-clients",
-            clients,
-        ],
-    );
-    (redis, vouches, scratch)
-}
-
-/// A gateway that counts on the server behind `redis` by TLS, and trusts the authority `vouches`.
-fn trusting(vouches: &std::path::Path, redis: &RedisProcess) -> Gateway {
-    let head = counting_on(&format!("rediss://localhost:{}", redis.addr.port()), "200ms");
-    let location = "locations: [{ path: /, limits: { key: global, rate: 5/1h }, respond: { status: 200 } }]";
-    let run = Run::default().env("SSL_CERT_FILE", &vouches.display().to_string());
-    run.start(&format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{head}{location}"))
-}
-
-#[test]
-fn a_certificate_is_trusted_if_ssl_cert_file_says_so() {
-    let (redis, vouches, _scratch) = with_tls();
-    let gateway = trusting(&vouches, &redis);
-    eventually("an encrypted answer", || !is_degraded(&gateway));
-    gateway.get("/").expect(200);
-    assert!(gateway.metric("sluicegate_redis_calls_total", &["result=\"ok\""]) > 0.0);
-    let (_other, stranger, _scratch) = with_tls();
-    let wary = trusting(&stranger, &redis);
-    std::thread::sleep(ms(1500));
-    assert!(is_degraded(&wary), "a server without a trusted authority is not trusted");
-}
-
-#[test]
-fn a_server_gets_the_certificate_that_it_asks_for() {
-    let (redis, vouches, scratch) = with_tls_and_clients("yes");
-    let start = |tls: &str| {
-        let port = redis.addr.port();
-        let yaml = format!(
-            "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nstate:\n  store: redis\n  \
-             redis: {{ url: \"rediss://localhost:{port}\", timeout: 200ms, tls: {tls} }}\n\
-             locations: [{{ path: /, limits: {{ key: global, rate: 5/1h }}, respond: {{ status: 200 }} }}]"
-        );
-        Run::default().start(&yaml)
-    };
-    let path = |name: &str| scratch.path().join(name).display().to_string();
-    let own = format!("cert: {}, key: {}", path("server.pem"), path("server.key"));
-    let ca = format!("ca: {}", vouches.display());
-    let gateway = start(&format!("{{ {ca}, {own} }}"));
-    eventually("an encrypted answer", || !is_degraded(&gateway));
-    gateway.get("/").expect(200);
-    assert!(gateway.metric("sluicegate_redis_calls_total", &["result=\"ok\""]) > 0.0);
-    // Without a certificate the server, and without the authority the gateway, trusts nobody.
-    for tls in [format!("{{ {ca} }}"), format!("{{ {own} }}")] {
-        let wary = start(&tls);
-        std::thread::sleep(ms(1500));
-        assert!(is_degraded(&wary), "{tls}");
-    }
 }
