@@ -20,12 +20,12 @@ use super::hot_upgrade::old_process::{HandoverSockets, PendingChild};
 use super::listeners::Listeners;
 use super::reload_history::ReloadHistory;
 use super::systemd;
-use super::worker_thread::WorkerCommand;
 use super::workers::Workers;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_base::file::FileFingerprint;
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
+use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
 
 /// Commands that may wait.

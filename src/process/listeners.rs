@@ -10,11 +10,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use socket2::SockRef;
 
-use super::bind;
-use super::bind::{BindTarget, BoundListener, BoundSockets, OpenSockets, SocketFileGuard};
-use super::worker_thread::WorkerCommand;
 use sluicegate_model::ListenConfig;
+use sluicegate_proxy::downstream::bind;
+use sluicegate_proxy::downstream::bind::{
+    BindTarget, BoundListener, BoundSockets, OpenSockets, SocketFileGuard,
+};
 use sluicegate_proxy::downstream::listener_protocol::ListenerProtocol;
+use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 
 #[derive(Default)]
 pub struct Listeners {

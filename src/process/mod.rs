@@ -7,13 +7,13 @@
 //!
 //! [`control`] owns everything in force, on the control thread. [`reload`] reads a configuration, prepares it
 //! ([`listeners`]) and swaps it in; [`workers`] sends the threads their
-//! [`WorkerCommand`](worker_thread::WorkerCommand)s and waits for completion; [`gateway_tasks`] are the tasks beside
-//! the workers. [`hot_upgrade`] is the change of the program. [`reload_history`] and [`config_diff`] report on reloads,
-//! [`status`] on the gateway as a whole, [`heavy_keys`] on the keys of its limits. [`fleet`] is what gateways tell each
-//! other through the store.
+//! [`WorkerCommand`](sluicegate_proxy::downstream::worker_thread::WorkerCommand)s and waits for completion;
+//! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
+//! [`reload_history`] and [`config_diff`] report on reloads, [`status`] on the gateway as a whole, [`heavy_keys`] on
+//! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), operators' entries
+//! ([`entry_sharing`]) and stops of upstreams ([`stop_sharing`]).
 
 mod banner;
-mod bind;
 mod config_diff;
 mod control;
 mod entry_sharing;
@@ -34,7 +34,6 @@ mod stop_sharing;
 mod store_status;
 mod systemd;
 mod watched_files;
-mod worker_thread;
 mod workers;
 
 use std::cell::RefCell;
@@ -54,7 +53,6 @@ use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::operate::explain;
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
-use bind::{BoundListener, OpenSockets};
 use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
 use fleet_reader::FleetReader;
 use gateway_tasks::GatewayTasks;
@@ -70,6 +68,7 @@ use sluicegate_config::LoadedConfig;
 use sluicegate_limit::snapshot;
 use sluicegate_model::Config;
 use sluicegate_observe::logging;
+use sluicegate_proxy::downstream::bind::{self, BoundListener, OpenSockets};
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
 use sluicegate_proxy::gateway::{Gateway, SavedOperatorState};
 use sluicegate_store::Session;

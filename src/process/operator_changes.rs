@@ -9,9 +9,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::control::{ControlCommand, ControlThread};
 use super::entry_sharing::EntrySharing;
-use super::worker_thread::WorkerCommand;
 use sluicegate_base::clock::Now;
 use sluicegate_model::Config;
+use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway;
 use sluicegate_proxy::gateway::{
     Gateway, GrantFault, KeyResetFault, NewGrant, OperatorChange, OperatorFault, OperatorOutcome, SharedRates,

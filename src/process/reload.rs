@@ -15,7 +15,6 @@ use super::config_diff;
 use super::control::{ControlCommand, ControlThread};
 use super::fleet;
 use super::systemd;
-use super::worker_thread::WorkerCommand;
 use crate::operate::admin::AdminResponse;
 use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
@@ -23,6 +22,7 @@ use sluicegate_config::{self as config, LoadedConfig};
 use sluicegate_model::ProblemReport;
 use sluicegate_observe::logging;
 use sluicegate_observe::metrics::{Metrics, values};
+use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway::Gateway;
 
 /// Time to read the file, which may be a pipe without a writer.

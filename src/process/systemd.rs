@@ -9,7 +9,7 @@ use listenfd::ListenFd;
 use rustix::net::sockopt::socket_acceptconn;
 use sd_notify::NotifyState;
 
-use super::bind::{BindTarget, BoundSockets, OpenSockets};
+use sluicegate_proxy::downstream::bind::{BindTarget, BoundSockets, OpenSockets};
 
 /// The name of a socket without a name.
 const UNNAMED: &str = "unknown";

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use super::ProcessFault;
-use super::worker_thread::{self, CommandDone, WorkerCommand, WorkerStart};
 use sluicegate_proxy::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
+use sluicegate_proxy::downstream::worker_thread::{self, CommandDone, WorkerCommand, WorkerStart};
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::gateway::worker::Worker;
 

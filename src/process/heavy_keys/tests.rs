@@ -7,11 +7,11 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::process::bind::{OpenSockets, bind_listeners};
 use crate::process::listeners::Listeners;
-use crate::process::worker_thread::WorkerCommand;
 use sluicegate_config as config;
+use sluicegate_proxy::downstream::bind::{OpenSockets, bind_listeners};
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
+use sluicegate_proxy::downstream::worker_thread::WorkerCommand;
 use sluicegate_proxy::gateway::heavy_keys::report::KeyRate;
 
 /// Two workers that serve a configuration, on a port of their own.

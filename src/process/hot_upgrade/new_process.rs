@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use super::fd_channel::{FdChannel, FdMessage};
 use super::sections::HandoverSections;
-use crate::process::bind::{BindTarget, BoundSockets, OpenSockets};
 use sluicegate_limit::snapshot;
 use sluicegate_limit::snapshot::SnapshotReader;
+use sluicegate_proxy::downstream::bind::{BindTarget, BoundSockets, OpenSockets};
 
 /// Marks a process as the new one of an upgrade.
 pub const UPGRADE_VARIABLE: &str = "SLUICEGATE_UPGRADE";

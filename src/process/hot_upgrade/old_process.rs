@@ -18,8 +18,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::fd_channel::{FdChannel, SOCKETS_MAX};
 use super::new_process::{ADMIN, ALL, COUNTERS, READY, SERVING, SYSTEMD, TCP, UNIX, UPGRADE_VARIABLE};
 use super::sections::HandoverSections;
-use crate::process::bind::{BindTarget, BoundSockets};
 use sluicegate_limit::snapshot;
+use sluicegate_proxy::downstream::bind::{BindTarget, BoundSockets};
 use sluicegate_proxy::gateway::{Gateway, HandoverCounters};
 
 /// Time for the new process to read its file.

@@ -11,17 +11,17 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::bind::BoundSockets;
+use crate::downstream::accept::{AcceptEnd, WorkerListener, accept_connections};
+use crate::downstream::bind::BoundSockets;
+use crate::downstream::connection;
+use crate::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
+use crate::downstream::listener_protocol::ListenerProtocol;
+use crate::gateway::Gateway;
+use crate::gateway::worker::{Worker, WorkerThread};
+use crate::reject::Fault;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_http::net::deadline::{ClientSpans, ConnectionWatch, TICK, ticks_for};
-use sluicegate_proxy::downstream::accept::{AcceptEnd, WorkerListener, accept_connections};
-use sluicegate_proxy::downstream::connection;
-use sluicegate_proxy::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
-use sluicegate_proxy::downstream::listener_protocol::ListenerProtocol;
-use sluicegate_proxy::gateway::Gateway;
-use sluicegate_proxy::gateway::worker::{Worker, WorkerThread};
-use sluicegate_proxy::reject::Fault;
 use sluicegate_store::Session;
 
 /// Interval at which a draining worker checks for its last connection.

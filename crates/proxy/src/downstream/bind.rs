@@ -13,9 +13,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use crate::downstream::listener_protocol::ListenerProtocol;
 use sluicegate_http::net::bind_fault::describe_bind_error;
 use sluicegate_model::{ListenAddress, ListenConfig, ListenerPurpose};
-use sluicegate_proxy::downstream::listener_protocol::ListenerProtocol;
 
 /// The kernel caps this at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
