@@ -1,4 +1,4 @@
-# The gateway in a small image that runs as an unprivileged user. Targets: gateway (default), load.
+# The gateway in a small image that runs as an unprivileged user. Targets: gateway (default), load, debug.
 #
 # The image serves its own gateway.yaml, with an admin address inside the container only. To read metrics from outside,
 # mount a file with admin: { listen: 0.0.0.0:9901, token: "${ADMIN_TOKEN}" } and publish the port. Give `docker stop`
@@ -29,7 +29,13 @@ RUN sed -i '/^\[\[bench\]\]$/,/^$/d' Cargo.toml \
 COPY . .
 RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs \
     && cargo build --release --locked --bin sluicegate \
-    && strip target/release/sluicegate
+    && cd target/release \
+    && objcopy --only-keep-debug sluicegate sluicegate.debug \
+    && objcopy --strip-all --add-gnu-debuglink=sluicegate.debug sluicegate
+
+# What a debugger reads beside the program: docker build --target debug --output . .
+FROM scratch AS debug
+COPY --from=builder /build/target/release/sluicegate.debug /
 
 # wrk, for the `load` profile of docker-compose.yml.
 FROM debian:12.13-slim AS load

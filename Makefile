@@ -120,13 +120,14 @@ promtool:
 	@[ -x "$(PROMTOOL)" ] || { mkdir -p $(TOOLBOX)/prometheus && cd $(TOOLBOX)/prometheus && \
 		apt-get download -qq prometheus && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb; }
 
-package: gateway ## build the Debian package in target/package; the first time installs cargo-deb
+package: gateway ## build the Debian package in target/package, with its debug information beside it; needs cargo-deb
 	[ -x $(TOOLBOX)/bin/cargo-deb ] || cargo install cargo-deb --locked --root $(TOOLBOX)
 	rm -rf target/package && mkdir -p target/package/man
 	$(PLAIN)/release/sluicegate man --dir target/package/man
 	$(PLAIN)/release/sluicegate completions bash > target/package/sluicegate.bash
 	$(PLAIN)/release/sluicegate completions zsh > target/package/_sluicegate
 	$(PLAIN)/release/sluicegate completions fish > target/package/sluicegate.fish
+	objcopy --only-keep-debug $(PLAIN)/release/sluicegate target/package/sluicegate.debug
 	CARGO_TARGET_DIR=$(PLAIN) $(TOOLBOX)/bin/cargo-deb --no-build --strip --output target/package/
 
 test-package: TOOLS := debootstrap:debootstrap curl:curl ip:iproute2 pgrep:procps
