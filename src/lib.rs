@@ -12,7 +12,7 @@ pub mod cli;
 // The process: start, worker threads, listeners, signals, reloads, hot upgrades.
 pub mod process;
 
-// The tools of an operator: the admin listener and `explain`.
+// The tools of an operator: the admin API, `explain`, scenario tests, traffic.
 pub mod operate;
 
 // Logs of the past against limits of the future: `replay` and `recommend`.

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use code::Source;
 
-/// Folders with short files and functions. All other rules about code are for the program alone.
+/// Folders with short files and functions. All other rules about code are for the program and its crates.
 const SIZED: [&str; 4] = ["src/", "crates/", "tests/", "benches/"];
 
 fn root() -> &'static Path {

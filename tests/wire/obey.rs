@@ -321,7 +321,7 @@ impl Bucket {
 }
 
 /// A provider of 400/s whose limit falls to 200/s for a while, in real time and with generous margins; the virtual
-/// clock of `proxy::pipeline` holds the exact figures.
+/// clock of `sluicegate_proxy::service::pipeline` holds the exact figures.
 #[test]
 fn a_provider_with_its_own_bucket_refuses_little() {
     let bucket = Arc::new(Bucket {

@@ -1,6 +1,6 @@
 //! A request from its head to its last byte: accepted, judged, queued, then rejected or forwarded.
 //!
-//! The rooms stand in the order in which a request meets them.
+//! Each room stands on those below it.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]

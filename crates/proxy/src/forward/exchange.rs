@@ -1,4 +1,4 @@
-//! One exchange with an upstream: chooses a server, leases a connection of this worker, sends the request, waits for
+//! One exchange with a server of an upstream: leases a connection of this worker, sends the request, waits for
 //! the head of the response, and retries if that is safe.
 //!
 //! A dead pooled connection is replaced without counting as an attempt.

@@ -1,11 +1,12 @@
-//! The forward service: an admitted request becomes a response, from an upstream, from `respond`, `redirect` or `cors`.
+//! The forward service: an admitted request becomes a response, from an upstream, `respond`, `redirect`, `demo` or
+//! `cors`.
 //!
 //! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
-//! the head the upstream's, `exchange` sends it, `retry` decides which attempts are repeated, and `response_body`
-//! streams the body to the client. The state of the request and the lease of the upstream connection are inside that
-//! body: at its end the connection returns to its pool; dropped earlier, the connection is closed (over HTTP/2, only
-//! its stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues in a
-//! `tunnel`.
+//! the head the upstream's, `next_try` chooses a server, `exchange` sends it, `retry` decides which attempts are
+//! repeated, and `response_body` streams the body to the client. The state of the request and the lease of the upstream
+//! connection are inside that body: at its end the connection returns to its pool; dropped earlier, the connection is
+//! closed (over HTTP/2, only its stream is reset). If client and upstream agree on another protocol (`upgrade`), the
+//! state continues in a `tunnel`.
 
 mod body_fault;
 mod demo;

@@ -1,12 +1,13 @@
 //! Judges requests: one sequence of steps for requests and explanations, and the phases of a request as types.
 //!
-//! 1. `head` judges by the head alone, and collects the [`RequestFacts`]. It checks the framing, finds the location,
+//! 1. `head` judges by the head, and collects the [`RequestFacts`]. It checks the framing, finds the location,
 //!    applies access rules, reads account and tier (from a token only if its signature holds), and rejects banned
 //!    clients; none of this charges a limit. A preflight of `cors` is admitted after the access rules.
+//!    Where the account, the tier or a limit is made of values in the body, `body_reading` reads its beginning first.
 //! 2. `head` ends with the limits. `demand` finds the key and the cost for each, and the chain judges those of
 //!    `server.limits` and of the location as one transaction: if one rejects, none is charged.
 //! 3. `mode` is all that differs between a request, which is charged, and an explanation, which only looks.
-//! 4. `phases` holds the phases of a request: [`Received`], asking the store, waiting for its turn, [`Admitted`].
+//! 4. `phases` holds the phases of a request, from [`Received`] to [`Admitted`].
 //!    Concurrency comes last: a request that waits for its turn holds no slot. A request that no location serves is
 //!    rejected after its wait, so that it is charged.
 //! 5. `gate` is the last phase before slots and forwarding, where the upstream is obeyed: a stop that has begun holds

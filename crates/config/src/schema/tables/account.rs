@@ -30,8 +30,10 @@ const ALGORITHMS: [(&str, Algorithm); 12] = [
 /// Where an account or a tier is read from.
 type Source = OrWord<Text<ValueSource>>;
 
-const SOURCE: Source =
-    OrWord("none", Text::new("header:NAME, cookie:NAME, query:NAME or jwt:CLAIM", parse_account_source));
+const SOURCE: Source = OrWord(
+    "none",
+    Text::new("header:NAME, cookie:NAME, query:NAME, jwt:CLAIM or json:/POINTER", parse_account_source),
+);
 
 section! {
     /// The caller of a request, for the keys `account` and `tier`, tiers of limits, and logs.

@@ -1,4 +1,5 @@
-//! The phases of a request until it is admitted or rejected, as types: received, asking the store, waiting, admitted.
+//! The phases of a request until it is admitted or rejected, as types: received, its body being read, asking the store,
+//! waiting for its turn, held by a stop of its upstream, admitted.
 //!
 //! Each phase owns the request and its state, and yields the next one. Dropping a phase gives back everything that it
 //! holds: the client hung up, or the future was dropped. Only this module makes an [`Admitted`].
