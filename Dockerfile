@@ -25,8 +25,10 @@ RUN sed -i '/^\[\[bench\]\]$/,/^$/d' Cargo.toml \
     && for crate in . crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
     && echo 'fn main() {}' > src/main.rs \
     && cargo build --release --locked --bin sluicegate
-# The files may be older than the empty crates, and cargo compares times.
-COPY . .
+# The files may be older than the empty crates, and cargo compares times. `sluicegate init` has gateway.yaml in it.
+COPY src src
+COPY crates crates
+COPY gateway.yaml ./
 RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs \
     && cargo build --release --locked --bin sluicegate \
     && cd target/release \

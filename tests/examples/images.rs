@@ -124,7 +124,7 @@ fn the_image_caches_the_dependencies() {
     let builder = stage("builder").body;
     let lines: Vec<&str> = builder.lines().collect();
     let at = |start: &str| lines.iter().position(|line| line.starts_with(start)).expect(start);
-    let (manifest, sources) = (at("COPY Cargo.toml Cargo.lock ./"), at("COPY . ."));
+    let (manifest, sources) = (at("COPY Cargo.toml Cargo.lock ./"), at("COPY src src"));
     let copies = lines.iter().filter(|line| line.starts_with("COPY ") || line.starts_with("ADD ")).count();
     let crates: Vec<String> = std::fs::read_dir(root().join("crates"))
         .expect("the crates")
@@ -133,7 +133,7 @@ fn the_image_caches_the_dependencies() {
     for name in &crates {
         assert!(at(&format!("COPY crates/{name}/Cargo.toml crates/{name}/")) < sources, "{builder}");
     }
-    assert!(manifest < sources && copies == 3 + crates.len(), "{builder}");
+    assert!(manifest < sources && copies == 5 + crates.len(), "{builder}");
     // It decides how jemalloc is built.
     assert!(
         root().join(".cargo/config.toml").is_file() && at("COPY .cargo .cargo") < manifest + 2,
@@ -148,8 +148,9 @@ fn the_image_caches_the_dependencies() {
     for file in ["src/main.rs", "src/lib.rs"] {
         assert!(dependencies.contains(file), "{file}: {builder}");
     }
+    assert_eq!(lines[sources + 1..sources + 3], ["COPY crates crates", "COPY gateway.yaml ./"]);
     assert!(
-        lines[sources + 1].starts_with("RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs && cargo build"),
+        lines[sources + 3].starts_with("RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs && cargo build"),
         "{builder}"
     );
     // No other file decides how they are built.
