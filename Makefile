@@ -37,7 +37,7 @@ OPTIONS =
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
-# The profile `quick` leaves out the link over all crates. A request costs 6 to 11 % more instructions than in the
+# The profile `quick` leaves out the link over all crates. A request costs 10 to 12 % more instructions than in the
 # program that `cargo build --release` and the image hold: see BENCHMARKS.md.
 run: ## build the program and serve gateway.yaml on port 8080; about 4 minutes the first time
 	@echo "Building the gateway: about 4 minutes on two cores the first time, then seconds."
