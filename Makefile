@@ -45,14 +45,14 @@ run: ## build the program and serve gateway.yaml on port 8080; about 4 minutes t
 
 # The release build spends most of its time on one core: beside it the other one builds the tests. It is over before
 # the first test runs.
-test: tools ## install what the tests need, then run every check and every test; about 15 minutes
-	@echo "Step 1 of 3: lint, and build the tests and the release program. About 9 minutes on two cores the first time."
+test: tools ## install what the tests need, then run every check and every test; about 24 minutes the first time
+	@echo "Step 1 of 3: lint, and build the tests and the release program. About 11 minutes on two cores the first time."
 	@$(BUILD_RELEASE) --quiet & release=$$!; \
 	trap 'kill $$release 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	$(MAKE) --no-print-directory lint && cargo test --locked --workspace --no-run && wait $$release
-	@echo "Step 2 of 3: run the tests. About 6 minutes."
+	@echo "Step 2 of 3: run the tests. About 12 minutes."
 	cargo test --locked --workspace
-	@echo "Step 3 of 3: count the instructions of a request. About a minute."
+	@echo "Step 3 of 3: count the instructions of a request. Half a minute."
 	$(MAKE) --no-print-directory instructions
 
 # What an outside client of the OpenAPI document tries; `make test` needs no network, so this is apart.
