@@ -85,7 +85,7 @@ impl Now {
 }
 
 impl ClockShift {
-    /// For an earlier clock that showed `then` `elapsed_ns` before this one shows `now`.
+    /// The shift between two clocks: the earlier one showed `then` `elapsed_ns` before this one shows `now`.
     pub fn new(then: Now, elapsed_ns: u64, now: Now) -> ClockShift {
         ClockShift(i128::from(now.0) - i128::from(elapsed_ns) - i128::from(then.0))
     }

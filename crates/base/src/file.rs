@@ -34,7 +34,7 @@ type FileDigest = [u8; SHA256_OUTPUT_LEN];
 pub trait FileContent: Sized {
     const BYTES_MAX: u64;
 
-    /// The text to write instead of a file whose content is wrong for `reason`; `None` if `reason` is not about it.
+    /// The text to write instead of content that is wrong for `reason`; `None` if `reason` is not about it.
     fn suggest_content(reason: &str, name: &str) -> Option<String>;
 
     /// Parses the whole file.
@@ -44,7 +44,7 @@ pub trait FileContent: Sized {
     fn parse(bytes: &[u8]) -> Result<Self, String>;
 }
 
-/// The metadata by which a change is noticed without reading the file.
+/// The metadata that shows a change without a read of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -131,7 +131,7 @@ impl FileFingerprint {
         self.digest[..SHORT_HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The file as it is now. Blocks on the disk.
+    /// The current state of the file. Blocks on the disk.
     pub fn read_again(&self) -> FileFingerprint {
         FileFingerprint::new(&self.path, self.bytes_max, &read_bytes(&self.path, self.bytes_max))
     }
@@ -163,7 +163,7 @@ pub fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
     read
 }
 
-/// Where a file was looked for, for the help of a message that it cannot be read.
+/// The place of a file that cannot be read, for the help of the message.
 pub fn explain_path(folder: &Path, name: &Path) -> String {
     if name.is_absolute() {
         return "name a file that the user of the gateway may read".to_owned();

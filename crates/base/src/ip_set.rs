@@ -21,7 +21,7 @@ impl IpSet {
         IpSet(Box::new(networks.iter().map(|network| unmap_network(*network)).collect()))
     }
 
-    /// Whether `ip`, in canonical form, is in one of the networks.
+    /// True if `ip`, in canonical form, is in one of the networks.
     #[inline]
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.0.is_covered(&IpNet::from(ip))
@@ -37,7 +37,7 @@ impl IpSets {
         IpSets(own.into_iter().chain(named.iter().map(|&set| sets[set].clone())).collect())
     }
 
-    /// Whether `ip`, in canonical form, is in any of the sets.
+    /// True if `ip`, in canonical form, is in any of the sets.
     #[inline]
     pub fn contain_ip(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|set| set.contains(ip))

@@ -3,7 +3,7 @@
 /// A pointer to one value in a JSON document; the empty pointer, to the whole document, is not one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JsonPointer {
-    /// As written: `/a/b`.
+    /// The pointer as written: `/a/b`.
     text: String,
     /// The names of members and the indices of elements on the way, unescaped; at least one.
     segments: Vec<String>,

@@ -36,13 +36,13 @@ pub struct JsonField {
     pub required: bool,
 }
 
-/// A type whose values have one form of JSON.
+/// A type with one form of JSON for all its values.
 pub trait JsonShaped {
     const SHAPE: JsonShape;
-    /// The form of a field that may be absent, where it is there.
+    /// The form of a field that may be absent, when it is present.
     const SHAPE_IF_THERE: JsonShape = Self::SHAPE;
 
-    /// Whether a field that may be absent is left out.
+    /// True if a field that may be absent is left out.
     fn is_left_out(&self) -> bool {
         false
     }
@@ -91,7 +91,7 @@ macro_rules! json_object {
 }
 pub use json_object;
 
-/// Says that each of the types has this form.
+/// Gives each of the types this form.
 macro_rules! json_values {
     ($($type:ty),* => $shape:ident) => {
         $(impl JsonShaped for $type {
@@ -201,7 +201,7 @@ impl JsonObject {
         }
     }
 
-    /// Its schema; later versions may add fields.
+    /// The schema of the object; later versions may add fields.
     pub fn schema(&self) -> Value {
         let property = |field: &JsonField| {
             let mut schema = field.shape.schema();

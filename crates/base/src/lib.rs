@@ -1,4 +1,4 @@
-//! The clock, the time of day, sets of networks, files, escaping, JSON as it comes, its pointers and its forms, labels
+//! The clock, the time of day, sets of networks, files, escaping, incremental JSON, its pointers and its forms, labels
 //! of enums, random numbers, hashes in place of values, and secrets.
 //!
 //! Time is passed on. A request reads the clock when its head is there, at its turns in a queue, and for its log line;

@@ -12,7 +12,7 @@ pub struct ValueHasher {
 }
 
 impl ValueHasher {
-    /// A hasher that no other process has.
+    /// A hasher of this process alone.
     pub fn random() -> ValueHasher {
         // The standard library seeds its maps from the operating system's randomness.
         let random = RandomState::new();

@@ -31,7 +31,7 @@ enum NumberStep {
     Exponent,
 }
 
-/// How a number stands behind the bytes that were pushed.
+/// The state of a number after the bytes that were pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NumberEnd {
     /// More bytes may come.
@@ -61,7 +61,7 @@ impl NumberScan {
         number
     }
 
-    /// Takes the bytes of the number and says how many they are.
+    /// Takes the bytes of the number; returns their count.
     pub(super) fn push(&mut self, bytes: &[u8]) -> (usize, NumberEnd) {
         use NumberStep::*;
         for (at, &byte) in bytes.iter().enumerate() {
@@ -101,7 +101,7 @@ impl NumberScan {
         self.exponent = self.exponent.saturating_mul(10).saturating_add(i32::from(digit));
     }
 
-    /// Whether the number may end here.
+    /// True if the number may end here.
     pub(super) fn is_whole(&self) -> bool {
         use NumberStep::*;
         matches!(self.step, Zero | Integer | Fraction | Exponent)

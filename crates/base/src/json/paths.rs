@@ -43,7 +43,7 @@ struct NamedSegment {
 // === impl JsonPaths ===
 
 impl JsonPaths {
-    /// Adds the way to a value, which a visitor hears. `None`: there are [`PATHS_MAX`] paths.
+    /// Adds the way to a value, which a visitor receives. `None`: there are [`PATHS_MAX`] paths.
     pub fn add_pointer(&mut self, pointer: &JsonPointer) -> Option<usize> {
         self.add(pointer.segments().iter().map(|segment| Some(segment.as_str())))
     }
@@ -54,7 +54,7 @@ impl JsonPaths {
         self.add(way.split('/').map(|segment| Some(segment).filter(|segment| *segment != "*")))
     }
 
-    /// Adds the way to texts, of which a visitor hears the lengths alone.
+    /// Adds the way to texts; a visitor receives only their lengths.
     pub fn add_text(&mut self, way: &str) -> Option<usize> {
         let path = self.add_member(way)?;
         self.texts.0 |= 1 << path;

@@ -9,7 +9,7 @@ use crate::json_pointer::POINTER_SEGMENTS_MAX;
 /// Containers inside each other; a document that is nested deeper counts as invalid, as for `serde_json`.
 pub const DEPTH_MAX: usize = 127;
 
-/// Hears what a [`JsonScanner`] finds. A document that turns out to be invalid takes back everything.
+/// Receives the findings of a [`JsonScanner`]; all of them are void if the document turns out to be invalid.
 pub trait JsonVisitor {
     /// A member of an object that the paths `live` lead into, `segments` from the top.
     fn read_name(&mut self, _name: &[u8], _live: PathSet, _segments: usize) {}
@@ -41,7 +41,7 @@ pub enum JsonValue<'a> {
 /// A number of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JsonNumber<'a> {
-    /// As written; `None`: longer than [`TEXT_MAX`](super::TEXT_MAX).
+    /// The text as written; `None`: longer than [`TEXT_MAX`](super::TEXT_MAX).
     pub text: Option<&'a str>,
     /// Rounded up; `None`: negative or larger than the largest `u64`.
     pub millionths: Option<u128>,
@@ -72,7 +72,7 @@ pub struct JsonScanner {
     literal: &'static [u8],
 }
 
-/// The place in the grammar: what the next byte may be.
+/// The position in the grammar, which decides about the next byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanState {
     Mark,
@@ -138,7 +138,7 @@ impl JsonScanner {
         }
     }
 
-    /// Whether the slices are one valid document, to its end.
+    /// True if the slices are one valid document, to its end.
     pub fn is_whole(&self) -> bool {
         match self.state {
             ScanState::AfterValue => self.depth == 0,
@@ -147,12 +147,12 @@ impl JsonScanner {
         }
     }
 
-    /// Whether nothing can make the slices a valid document.
+    /// True if nothing can make the slices a valid document.
     pub fn is_invalid(&self) -> bool {
         self.state == ScanState::Invalid
     }
 
-    /// Elements of the array that the document is; `None`: it is another value.
+    /// Elements of a document that is an array; `None`: the document is another value.
     pub fn count_elements(&self) -> Option<u64> {
         self.top_is_array.then_some(self.elements)
     }
@@ -170,7 +170,7 @@ impl JsonScanner {
         self.depth.checked_sub(1).and_then(|at| self.live.get(at)).copied().unwrap_or_default()
     }
 
-    /// Each of these says how many bytes it has used.
+    /// Returns the number of bytes that it has used, as the next functions do.
     fn scan_structure(&mut self, paths: &JsonPaths, bytes: &[u8], visitor: &mut impl JsonVisitor) -> usize {
         use ScanState::*;
         for (at, &byte) in bytes.iter().enumerate() {
@@ -267,7 +267,7 @@ impl JsonScanner {
         self.state = if is_object { ScanState::FirstName } else { ScanState::FirstElement };
     }
 
-    /// The value is told at its first byte: a document with another ending is invalid.
+    /// The visitor gets the value at its first byte: a document with another ending is invalid.
     fn begin_literal(&mut self, rest: &'static [u8], value: JsonValue<'_>, visitor: &mut impl JsonVisitor) {
         if !self.values.is_empty() {
             visitor.find_value(self.values, value);

@@ -34,7 +34,7 @@ pub(super) fn find_run(bytes: &[u8]) -> TextRun {
     TextRun { length: words.len() * 8 + tail, is_ascii }
 }
 
-/// The beginning of a character whose other bytes have not come.
+/// An incomplete character: its first bytes, before the others have come.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CutCharacter {
     bytes: [u8; 4],
@@ -46,7 +46,7 @@ impl CutCharacter {
         self.length == 0
     }
 
-    /// Whether the bytes of a run continue in UTF-8; what its end cuts is kept.
+    /// True if the bytes of a run continue in UTF-8; keeps the character that its end cuts.
     pub(super) fn accepts(&mut self, mut run: &[u8]) -> bool {
         while let Some((byte, rest)) = run.split_first().filter(|_| self.length > 0) {
             self.bytes[self.length] = *byte;
