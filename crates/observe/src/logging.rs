@@ -24,7 +24,7 @@ const HOLD_MAX: Duration = Duration::from_secs(2);
 
 static QUEUE: OnceLock<SyncSender<Vec<u8>>> = OnceLock::new();
 static RELEASE: OnceLock<SyncSender<()>> = OnceLock::new();
-/// Whether stderr holds JSON lines.
+/// True if stderr holds JSON lines.
 static JSON: OnceLock<bool> = OnceLock::new();
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
@@ -63,12 +63,12 @@ pub fn apply_level(config: &LogConfig) {
     }
 }
 
-/// Whether stderr holds JSON lines; before [`start_logging`], whether the default format does.
+/// True if stderr holds JSON lines; before [`start_logging`], true if the default format does.
 pub fn is_json() -> bool {
     JSON.get().copied().unwrap_or_else(|| is_json_format(LogFormat::Auto))
 }
 
-/// Whether this format means JSON lines on the stderr of this process.
+/// True if this format means JSON lines on the stderr of this process.
 pub fn is_json_format(format: LogFormat) -> bool {
     is_json_on(format, io::stderr().is_terminal())
 }

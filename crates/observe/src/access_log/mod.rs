@@ -43,7 +43,7 @@ pub struct LineWriter {
     writer: Option<Arc<WriterHandle>>,
     buffer_index: usize,
     format: LineFormat,
-    /// A request is logged if its random number is less; `None` = all are logged.
+    /// Requests with a random number below this are logged; `None` = all are logged.
     sample_below: Option<u64>,
     random: RandomNumbers,
 }
@@ -73,7 +73,7 @@ struct LineBuffer(Mutex<Vec<u8>>);
 struct WriterSignal {
     /// A buffer holds lines.
     pending: bool,
-    /// Write at once, without gathering more lines.
+    /// Lines are to be written at once, without gathering more.
     urgent: bool,
     /// Reopen the file before the next line.
     reopen: bool,
@@ -98,7 +98,7 @@ impl AccessLog {
         AccessLog::continue_from(None, config, workers)
     }
 
-    /// As [`AccessLog::start_writer`], but adopts the writer of the log `before` if the output is the same.
+    /// Starts the log like [`AccessLog::start_writer`], but adopts the writer of `before` if the output is the same.
     ///
     /// # Errors
     /// The output cannot be opened.
@@ -182,7 +182,7 @@ impl AccessLog {
         }
     }
 
-    /// Hashes by a secret that other processes were told too, unless the configuration has one or nothing is hashed.
+    /// Hashes by a secret shared with other processes, unless the configuration has one or nothing is hashed.
     pub fn with_shared_secret(mut self, secret: Option<[u8; 16]>) -> AccessLog {
         if self.uses_shared_secret()
             && let Some(secret) = secret
@@ -192,7 +192,7 @@ impl AccessLog {
         self
     }
 
-    /// Whether a secret that other processes were told is of use here.
+    /// True if the log can use a secret shared with other processes.
     pub fn uses_shared_secret(&self) -> bool {
         self.hasher.is_some() && self.is_hasher_random
     }
@@ -236,8 +236,8 @@ fn append_to(path: &Path) -> io::Result<File> {
     file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
 }
 
-/// With the secret of the configuration; without one, the hasher of the log `before` or a random one, until
-/// [`AccessLog::with_shared_secret`].
+/// Builds the hasher with the secret of the configuration; without one, it is the hasher of the log `before` or a
+/// random one, until [`AccessLog::with_shared_secret`].
 fn build_hasher(before: Option<&AccessLog>, config: &model::AccessLogConfig) -> Option<ValueHasher> {
     if !config.hash_keys {
         return None;
@@ -252,7 +252,7 @@ fn build_hasher(before: Option<&AccessLog>, config: &model::AccessLogConfig) -> 
 // === impl LineWriter ===
 
 impl LineWriter {
-    /// An account as log lines contain it.
+    /// An account in the form of log lines.
     pub fn shown_account(&self, account: &str) -> String {
         self.format.shown_account(account)
     }
@@ -272,7 +272,7 @@ impl LineWriter {
         self.append_line(|format, buffer| format.write_line(record, buffer));
     }
 
-    /// The same for a call that is no request.
+    /// Does the same for a call that is no request.
     pub fn write_call(&self, record: &CallRecord<'_>) {
         self.append_line(|format, buffer| format.write_call(record, buffer));
     }

@@ -8,7 +8,7 @@ use super::values::SERVICE_CALLS;
 use sluicegate_base::labelled::labelled_enum;
 
 labelled_enum! {
-    /// A call of the rate-limit service, and what became of it; `labels` are the values of `door`, `call` and `result`.
+    /// The result of a call of the rate-limit service; `labels` are the values of `door`, `call` and `result`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum CallResult: labels -> [&'static str; 3] {
         CheckAdmitted = ["check", "check", "admit"],
@@ -30,7 +30,7 @@ labelled_enum! {
         RenewDone = ["check", "renew", "done"],
         RenewUnknown = ["check", "renew", "no_lease"],
         RenewBad = ["check", "renew", "bad_call"],
-        /// It carries no valid token, or comes from a page in a browser.
+        /// The call carries no valid token, or comes from a page in a browser.
         Denied = ["check", "any", "denied"],
         /// There is no such call.
         NoCall = ["check", "any", "no_call"],
@@ -50,14 +50,14 @@ labelled_enum! {
         ThrottleBad = ["resp", "throttle", "bad_call"],
         /// A Redis client without a valid token.
         RespDenied = ["resp", "any", "denied"],
-        /// A Redis client sent a command that there is not, or no command at all.
+        /// A Redis client sent an unknown command, or no command at all.
         RespNoCall = ["resp", "any", "no_call"],
         RlsAdmitted = ["rls", "should_rate_limit", "admit"],
         RlsWaited = ["rls", "should_rate_limit", "wait"],
         RlsRejected = ["rls", "should_rate_limit", "reject"],
         RlsBanned = ["rls", "should_rate_limit", "ban"],
         RlsFault = ["rls", "should_rate_limit", "fault"],
-        /// It took longer than its caller accepts.
+        /// The answer took longer than the caller accepts.
         RlsLate = ["rls", "should_rate_limit", "late"],
         RlsBad = ["rls", "should_rate_limit", "bad_call"],
         RlsHealthDone = ["rls", "health", "done"],

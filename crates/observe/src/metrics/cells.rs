@@ -44,13 +44,13 @@ impl CellStorage for Histogram {
 
 const BOUNDS: usize = 14;
 
-/// From 1 ms to 30 s: requests.
+/// Buckets for requests, 1 ms to 30 s.
 pub static REQUEST_BOUNDS: Bounds = bounds_of_us([
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000, 30_000_000,
 ]);
 
-/// From 50 µs to 1 s: calls to a store nearby.
+/// Buckets for calls to a store nearby, 50 µs to 1 s.
 pub static STORE_BOUNDS: Bounds = bounds_of_us([
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
 ]);
@@ -124,7 +124,7 @@ impl Histogram {
         Histogram { bounds_ns: &REQUEST_BOUNDS, slots: Counters::new(workers) }
     }
 
-    /// For [`Histogram::observe_shared`] alone.
+    /// A histogram for [`Histogram::observe_shared`] alone.
     pub fn new_shared(bounds_ns: &'static Bounds) -> Histogram {
         Histogram { bounds_ns, slots: Counters::new(1) }
     }

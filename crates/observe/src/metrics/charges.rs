@@ -3,7 +3,7 @@
 use super::Metrics;
 use sluicegate_model::LimitId;
 
-/// How the units of a response were found.
+/// The sources of the units of a response.
 pub const CHARGE_NAMES: [&str; 4] = ["request", "usage", "estimate", "reserve"];
 
 impl Metrics {
@@ -16,7 +16,7 @@ impl Metrics {
         }
     }
 
-    /// Overruns of a limit that is counted in the store, which tells them after the response.
+    /// Registers the overruns of a limit that the store counts; they are known only after the response.
     pub fn watch_overruns(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.store_overruns.lock().push((limit, Box::new(read)));
     }

@@ -37,7 +37,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request whose cost for a limit cannot be read.
+    /// Counts a request with an unreadable cost for a limit.
     pub fn count_invalid_cost(&self, worker: usize, limit: LimitId) {
         if let Some(&series) = self.series.limits.get(limit.0) {
             self.invalid_costs[series].add(worker, 0, 1);
@@ -108,7 +108,7 @@ impl Metrics {
         self.bans.add(worker, event as usize, 1);
     }
 
-    /// As [`Metrics::count_ban_event`], for the one thread outside the workers that shares bans.
+    /// Does the same as [`Metrics::count_ban_event`], for the one thread outside the workers that shares bans.
     pub fn count_shared_ban_event(&self, event: BanEvent) {
         self.bans.add(self.labels.workers, event as usize, 1);
     }

@@ -14,9 +14,9 @@ pub enum DecisionKind {
     DryRunReject,
     /// The request lacks the limit's key.
     MissingKey,
-    /// It would have made the request wait, if it acted on its key.
+    /// A wait, if the limit acted on the request's key.
     UnenforcedWait,
-    /// It would have rejected the request, if it acted on its key.
+    /// A rejection, if the limit acted on the request's key.
     UnenforcedReject,
 }
 
@@ -33,7 +33,7 @@ pub(super) const DECISION_NAMES: [&str; 9] = [
 ];
 
 impl DecisionKind {
-    /// Whether it is a rejection without effect.
+    /// True for a rejection without effect.
     #[inline]
     pub fn is_dry_rejection(self) -> bool {
         matches!(self, DecisionKind::DryRunReject | DecisionKind::UnenforcedReject)

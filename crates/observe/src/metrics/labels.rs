@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::cells::{CellStorage, Histogram};
 use super::{MetricLabels, Metrics, ServerCounters};
 
-/// For each index in the configuration, the first index with the same label: equal labels are one series, because a
+/// Maps each index in the configuration to the first index with the same label: equal labels are one series, because a
 /// series must be unique.
 pub(super) struct SeriesIndex {
     /// The last one is the location "none".

@@ -31,13 +31,13 @@ pub use store::StoreReading;
 pub use traffic::{DecisionCounts, VERDICT_NAMES, VerdictKind};
 use values::ValueMetric;
 
-/// The names that series are labelled with, by their indices in the configuration.
+/// The names in the labels of series, by their indices in the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct MetricLabels {
     pub workers: usize,
     pub locations: Vec<String>,
     pub limits: Vec<String>,
-    /// For each limit, whether it charges by the response.
+    /// True for each limit that charges by the response.
     pub charging: Vec<bool>,
     /// The name of each upstream, and the names of its servers.
     pub upstreams: Vec<(String, Vec<String>)>,
@@ -50,9 +50,9 @@ pub struct MetricLabels {
 pub struct Metrics {
     labels: MetricLabels,
     series: SeriesIndex,
-    /// By [`AnswerMaker`], and for each by status class.
+    /// Requests by location, the last without one; each by [`AnswerMaker`] and status class.
     requests: Vec<Arc<Counters<{ STATUS_CLASSES * MAKER_NAMES.len() }>>>,
-    /// Of each location, and last of none, as `requests`.
+    /// Durations by location, like `requests`.
     durations: Vec<Arc<Histogram>>,
     decisions: Vec<Arc<Counters<{ DECISION_NAMES.len() }>>>,
     waits: Vec<Arc<Histogram>>,
@@ -63,15 +63,15 @@ pub struct Metrics {
     upstream_times: Vec<Arc<Histogram>>,
     upstream_waits: Vec<Arc<Histogram>>,
     faults: Vec<Arc<Counters<1>>>,
-    /// By [`VerdictKind`].
+    /// Counts by [`VerdictKind`].
     verdicts: Arc<Counters<{ VERDICT_NAMES.len() }>>,
-    /// By [`BanEvent`]; one block more than workers, for the thread that shares bans.
+    /// Counts by [`BanEvent`]; one block more than workers, for the thread that shares bans.
     bans: Arc<Counters<5>>,
-    /// By [`TunnelEvent`].
+    /// Counts by [`TunnelEvent`].
     tunnels: Arc<Counters<4>>,
     /// Accepted connections, and rejected ones by reason.
     connections: Arc<Counters<{ 1 + CONNECTION_REJECTIONS.len() }>>,
-    /// By [`HandshakeEvent`].
+    /// Counts by [`HandshakeEvent`].
     handshakes: Arc<Counters<{ HANDSHAKE_RESULTS.len() + PROXY_HEADER_RESULTS.len() }>>,
     /// Values of this gateway.
     gateway_values: Mutex<Vec<WatchedValue>>,
@@ -140,7 +140,7 @@ pub enum UpstreamOutcome {
 
 const FAULT_OUTCOMES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "abandoned"];
 
-/// Why connections are rejected.
+/// The reasons to reject a connection.
 const CONNECTION_REJECTIONS: [&str; 2] = ["per_client", "accept_failed"];
 
 /// The result of a TLS handshake or of a PROXY header, which precede HTTP.

@@ -8,13 +8,13 @@ use super::cells::HistogramReading;
 pub struct StoreReading {
     /// Calls by result.
     pub calls: Vec<(&'static str, u64)>,
-    /// Its servers, and whether each replies.
+    /// The servers, with true for each that replies.
     pub servers: Vec<(String, bool)>,
     /// The time of calls to each server.
     pub call_times: Vec<(String, HistogramReading)>,
     /// Keys that each server has dropped for want of memory.
     pub evicted_keys: Vec<(String, u64)>,
-    /// Gateways that share it.
+    /// Gateways that share the store.
     pub nodes: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Readings of the counters for people who look at a running gateway, and the counters of verdicts.
+//! Readings of the counters for views of a running gateway, and the counters of verdicts.
 
 use super::cells::{BUCKETS, BucketCounts};
 use super::{BanEvent, DecisionKind, Metrics};
 use sluicegate_model::{LimitId, UpstreamId};
 
-/// How a request was judged.
+/// The verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VerdictKind {
     Admit,

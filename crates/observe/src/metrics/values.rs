@@ -3,7 +3,7 @@
 use super::{Metrics, ValueLabel, WatchedValue};
 use sluicegate_model::{LimitId, ServerId, UpstreamId};
 
-/// A metric whose values each scrape reads.
+/// A metric that is read at each scrape.
 #[derive(Debug, Clone, Copy)]
 pub struct ValueMetric {
     pub(super) name: &'static str,

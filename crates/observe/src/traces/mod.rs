@@ -41,7 +41,7 @@ pub struct Tracer {
     pub counts: Arc<SpanCounts>,
 }
 
-/// What became of the spans.
+/// The counts of spans by their fate.
 #[derive(Debug, Default)]
 pub struct SpanCounts {
     /// Taken by the collector.
@@ -152,7 +152,7 @@ impl WorkerTracer {
         }
     }
 
-    /// As [`Tracer::hash_key`].
+    /// The hash of a key, see [`Tracer::hash_key`].
     pub fn hash_key(&self, name: &str) -> u64 {
         self.tracer.hash_key(name)
     }

@@ -9,7 +9,7 @@ pub const CONTENT_TYPE: &str = "application/x-protobuf";
 
 const KIND_SERVER: u64 = 2;
 const STATUS_ERROR: u64 = 2;
-/// Of `Span.flags`: whether the parent is in another process is known, and it is.
+/// The bit of `Span.flags` that makes the next one valid.
 const KNOWS_REMOTE: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
 
@@ -131,7 +131,7 @@ fn split_port(host: &str) -> (&str, Option<u16>) {
 enum Value<'a> {
     Text(&'a str),
     Number(u64),
-    /// In nanoseconds; written as a number with a fraction.
+    /// Nanoseconds, written as milliseconds with a fraction.
     Milliseconds(u64),
 }
 

@@ -1,4 +1,4 @@
-//! A finished span: what a sampled request was, and how it ended.
+//! A finished span: the facts of a sampled request and of its end.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ pub struct SpanRecord {
     /// `None` = an unusual one, whose name is in `unusual_method`.
     pub method: Option<Method>,
     pub unusual_method: Option<Box<str>>,
-    /// Without the query.
+    /// The path without the query.
     pub path: Box<str>,
-    /// As sent, with the port.
+    /// The host as sent, with the port.
     pub host: Option<Box<str>>,
     pub scheme: &'static str,
-    /// Of HTTP, e.g. `1.1`.
+    /// The version of HTTP, e.g. `1.1`.
     pub version: &'static str,
     /// `None` on a unix socket.
     pub client: Option<IpAddr>,
@@ -80,7 +80,7 @@ pub fn cut_id(id: &str) -> Box<str> {
     cut_text(id, TEXT_MAX)
 }
 
-/// At most the first `max` bytes.
+/// The first `max` bytes at most, never cut inside a character.
 fn cut_text(text: &str, max: usize) -> Box<str> {
     let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or_default()].into()

@@ -38,7 +38,7 @@ pub struct AccessRecord<'a> {
     pub wait_ns: u64,
     /// The last server that was tried.
     pub upstream: Option<&'a str>,
-    /// Why it gave no response, or an incomplete one.
+    /// The reason for a missing or incomplete response.
     pub error: Option<&'a str>,
     pub location: Option<&'a str>,
     pub account: Option<&'a str>,
@@ -50,13 +50,13 @@ pub struct AccessRecord<'a> {
     /// The name of its key by that limit.
     pub key: Option<&'a str>,
     pub retry_after_ns: Option<u64>,
-    /// Of the first limit of the chain that charges by the response.
+    /// The charge of the first limit in the chain that charges by the response.
     pub charge: Option<RecordedCharge>,
     /// The decisions of dry-run limits, e.g. `per-ip=reject`.
     pub dry_run: Option<&'a str>,
     // The fields that the configuration adds; `None` = not configured, or without a value.
     pub user_agent: Option<&'a [u8]>,
-    /// As sent; the part after a `?` or `#` is not written.
+    /// The value as sent; the part after a `?` or `#` is not written.
     pub referer: Option<&'a [u8]>,
     pub tries: Option<u32>,
     pub upstream_ns: Option<u64>,
@@ -69,7 +69,7 @@ pub struct AccessRecord<'a> {
 /// A call of the rate-limit service that is no request of HTTP: it has no method, path or status.
 #[derive(Debug, Clone, Copy)]
 pub struct CallRecord<'a> {
-    /// As [`AccessRecord::unix_us`].
+    /// Microseconds since 1970, see [`AccessRecord::unix_us`].
     pub unix_us: u64,
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
@@ -77,12 +77,12 @@ pub struct CallRecord<'a> {
     pub call: &'static str,
     /// `admit`, `reject`, or the name of a fault.
     pub verdict: &'static str,
-    /// As the caller named it; hashed as accounts are.
+    /// The key by the name that the caller gave it; hashed like accounts.
     pub key: &'a [u8],
     pub retry_after_ns: Option<u64>,
 }
 
-/// What a limit charged for a response.
+/// The charge of a limit for a response.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedCharge {
     pub reserved: u64,
@@ -184,7 +184,7 @@ impl LineFormat {
         out.extend_from_slice(b"}\n");
     }
 
-    /// The account as log lines contain it, for other logs.
+    /// The account in the form of log lines, for other logs.
     pub fn shown_account(&self, account: &str) -> String {
         let mut out = Vec::new();
         self.write_hashed(&mut out, account.as_bytes());
@@ -293,7 +293,7 @@ fn write_number(out: &mut Vec<u8>, label: &[u8], value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Seconds as in Retry-After, but exact to the millisecond.
+/// Seconds, exact to the millisecond, unlike Retry-After.
 fn write_retry_after(out: &mut Vec<u8>, retry_after_ns: Option<u64>) {
     if let Some(ns) = retry_after_ns {
         let ms = ns.div_ceil(1_000_000);
