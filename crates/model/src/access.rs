@@ -54,7 +54,7 @@ pub struct BansConfig {
     pub strikes: StrikeRules,
 }
 
-/// What counts towards a ban.
+/// The events that count towards a ban.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrikeRules {
     /// Rejections by rates and queues.

@@ -33,7 +33,7 @@ impl TierRules {
     /// The tier of every caller unless the file sets another.
     pub const DEFAULT: &str = "default";
 
-    /// Whether some caller may be in a tier other than `default`.
+    /// True if some caller may be in a tier other than `default`.
     pub fn is_configured(&self) -> bool {
         self.from.is_some()
             || !self.members.is_empty()
@@ -53,7 +53,7 @@ impl Default for TierRules {
     }
 }
 
-/// How tokens are verified: with a secret, a file of public keys, or both.
+/// The rules for tokens: they are verified with a secret, a file of public keys, or both.
 #[derive(Debug, Clone)]
 pub struct JwtConfig {
     pub keys: Option<Arc<NamedFile<TokenKeys>>>,
@@ -62,7 +62,7 @@ pub struct JwtConfig {
     pub issuers: Vec<String>,
     /// Empty = any.
     pub audiences: Vec<String>,
-    /// At least one; each has keys that can verify it.
+    /// One or more; each has keys that can verify it.
     pub algorithms: Vec<Algorithm>,
     /// The header that carries the token.
     pub header: HeaderName,

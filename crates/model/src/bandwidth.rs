@@ -8,9 +8,9 @@ use crate::value::scalars::Rate;
 /// The pace of response bodies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BandwidthConfig {
-    /// In bytes.
+    /// The units are bytes.
     pub rate: Rate,
-    /// Bytes that an idle bucket passes at once; at least those of 10 ms.
+    /// Bytes that an idle bucket passes at once; the minimum is those of 10 ms.
     pub burst: u64,
     /// A missing part falls back to the client's address.
     pub key: Vec<KeyPart>,

@@ -1,4 +1,4 @@
-//! What a configuration reads of the bodies of requests.
+//! The values that a configuration reads from the bodies of requests.
 
 use super::account::AccountConfig;
 use super::bandwidth::BandwidthConfig;
@@ -12,20 +12,20 @@ use sluicegate_base::json_pointer::JsonPointer;
 /// The bytes of a body that are read before its request is judged, unless the location sets others.
 pub const BODY_PEEK_AUTO: u64 = 64 << 10;
 
-/// How much depends on the body of a request.
+/// The purposes of a request's body, by rising need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BodyUse {
     Unused,
-    /// It is counted in dry runs alone.
+    /// The body is counted in dry runs alone.
     DryRun,
-    /// Units are reserved by it, which the response corrects.
+    /// Units are reserved by the body, and corrected by the response.
     Estimate,
-    /// A key, a cost or the caller.
+    /// The body has a key, a cost or the caller.
     Required,
 }
 
 impl ValueSource {
-    /// Its place in the body.
+    /// The place of the value in the body.
     pub fn body_pointer(&self) -> Option<&JsonPointer> {
         match self {
             ValueSource::Json(pointer) => Some(pointer),
@@ -37,7 +37,7 @@ impl ValueSource {
 }
 
 impl KeyPart {
-    /// Its place in the body.
+    /// The place of the value in the body.
     pub fn body_pointer(&self) -> Option<&JsonPointer> {
         match self {
             KeyPart::Source(source) => source.body_pointer(),
@@ -47,7 +47,7 @@ impl KeyPart {
 }
 
 impl LimitConfig {
-    /// The values in the body that its keys and its cost are made of.
+    /// The values in the body that keys and cost are made of.
     pub fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
         let of_cost = match &self.cost {
             Cost::Json { pointer, .. } => Some(pointer),
@@ -56,7 +56,7 @@ impl LimitConfig {
         self.key.iter().chain(&self.fair_by).filter_map(KeyPart::body_pointer).chain(of_cost)
     }
 
-    /// Whether a key or the cost is read from the body.
+    /// True if a key or the cost is read from the body.
     pub fn reads_body(&self) -> bool {
         matches!(self.cost, Cost::JsonRpc { .. }) || self.body_pointers().next().is_some()
     }
@@ -70,7 +70,7 @@ impl LimitConfig {
         }
     }
 
-    /// The claim in the body by which it reserves units.
+    /// The claim in the body that reserves units.
     pub fn body_reserve(&self) -> Option<&BodyReserve> {
         match &self.charge.as_ref()?.reserve {
             Reserve::Body(claim) => Some(claim),
@@ -99,7 +99,7 @@ impl LocationConfig {
         self.body_peek.unwrap_or(BODY_PEEK_AUTO)
     }
 
-    /// Whether the body of a request is read before it is judged.
+    /// True if the body of a request is read before it is judged.
     pub fn reads_body(&self, config: &Config) -> bool {
         let mut chain = config.server.limits.iter().chain(&self.limits);
         config.account.body_pointers().next().is_some()

@@ -1,4 +1,4 @@
-//! The typed model of `charge`: a limit reserves units for a request, and its response settles what it costs.
+//! The typed model of `charge`: a limit reserves units for a request, and its response settles the cost.
 
 use http::HeaderName;
 
@@ -10,10 +10,10 @@ use sluicegate_base::json_pointer::JsonPointer;
 pub struct ChargeConfig {
     /// The responses that cost anything; `None` = any.
     pub when: Option<ResponseSet>,
-    /// The responses that forget what the key has used; open reservations stay. One that is in `when` too is charged
+    /// The responses that reset the used units of the key; open reservations stay. One that is in `when` too is charged
     /// first.
     pub clear: ResponseSet,
-    /// At least one; their sum is what a response costs.
+    /// One or more; their sum is the cost of a response.
     pub units: Vec<ChargedUnits>,
     pub reserve: Reserve,
     pub missing: MissingUnits,
@@ -59,7 +59,7 @@ pub struct LlmWeights {
 pub enum Reserve {
     /// The cost of the limit.
     Cost,
-    /// At least 1.
+    /// The minimum is 1.
     Units(u64),
     Body(BodyReserve),
 }
@@ -71,23 +71,23 @@ pub struct BodyReserve {
     pub from: Vec<JsonPointer>,
     /// Bytes of the body per unit that is added, at least 1; `None` = none are.
     pub bytes_per_unit: Option<u64>,
-    /// Without a claim, or of a body that is no JSON or longer than the peek; at least 1.
+    /// The units without a claim, or of a body that is no JSON or longer than the peek; at least 1.
     pub default: u64,
     /// Millionths of the smallest burst or window of the limit, above 0; larger claims are cut to it.
     pub at_most: u64,
 }
 
-/// The cost of a response that does not say it, or whose end was not awaited.
+/// The cost of a response that does not tell it, or that was left before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingUnits {
-    /// Estimated from what was delivered.
+    /// An estimate from the delivered part.
     Estimate,
-    /// What was reserved.
+    /// The reserved units.
     Reserved,
     Nothing,
 }
 
-/// What happens to a response that uses more than was reserved while nothing is left.
+/// The treatment of a response that uses more than was reserved while nothing is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverrunAction {
     Finish,
@@ -97,7 +97,7 @@ pub enum OverrunAction {
 // === impl ChargeConfig ===
 
 impl ChargeConfig {
-    /// What the counters of a limit with or without a charge hold: the units, and whether sizes count in KiB.
+    /// The contents of the counters of a limit with or without a charge: the units, and true if sizes count in KiB.
     pub fn counted_units(charge: Option<&ChargeConfig>) -> (&[ChargedUnits], bool) {
         const REQUESTS: &[ChargedUnits] = &[ChargedUnits::Request];
         charge.map_or((REQUESTS, false), |charge| (charge.units.as_slice(), charge.counts_kib))
@@ -111,7 +111,7 @@ impl ResponseSet {
         self.statuses.0.is_empty() && self.grpc_codes.is_empty()
     }
 
-    /// Whether a response is one of them; `grpc_code` is `None` for any other than that of a gRPC call.
+    /// True if a response is in the set; `grpc_code` is `None` unless it answers a gRPC call.
     pub fn contains(&self, status: u16, grpc_code: Option<u8>) -> bool {
         self.statuses.contains(status) || grpc_code.is_some_and(|code| self.grpc_codes.contains(&code))
     }

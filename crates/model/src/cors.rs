@@ -21,7 +21,7 @@ pub struct CorsConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorsOrigins {
     Any,
-    /// At least one.
+    /// One or more.
     Listed(Vec<OriginRule>),
 }
 

@@ -6,7 +6,7 @@ use sluicegate_base::json_pointer::JsonPointer;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cost {
-    /// At least 1.
+    /// The minimum is 1.
     Units(u64),
     /// Read from trusted proxies only; otherwise the cost is 1.
     Header { name: HeaderName, invalid: InvalidCost },
@@ -19,8 +19,8 @@ pub enum Cost {
 /// The treatment of a request if its cost cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidCost {
-    /// It costs 1.
+    /// The request costs 1.
     One,
-    /// It is a bad request (400).
+    /// The request is bad (400).
     Reject,
 }

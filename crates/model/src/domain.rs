@@ -1,4 +1,4 @@
-//! The typed model of `service.domains`: which limits judge the descriptors of Envoy's rate limit service.
+//! The typed model of `service.domains`: the limits for the descriptors of Envoy's rate limit service.
 
 use super::id::{LimitId, ViewId};
 
@@ -45,7 +45,7 @@ pub enum ValuePattern {
 // === impl DescriptorRuleConfig ===
 
 impl DescriptorRuleConfig {
-    /// The number of entries that it needs.
+    /// The number of entries that the rule needs.
     pub fn entry_count(&self) -> usize {
         self.entries.iter().map(|entry| entry.values.len()).sum()
     }

@@ -18,7 +18,7 @@ impl EnforcedShare {
         EnforcedShare { percent, below: (percent / 100.0 * HASHES) as u64 }
     }
 
-    /// Whether the limit acts on the key with this hash, which is the one that all gateways agree on.
+    /// True if the limit acts on the key with this hash, which is the same in all gateways.
     pub fn contains(self, hash: [u8; 16]) -> bool {
         ((u128::from_be_bytes(hash) >> 64) as u64) < self.below
     }

@@ -18,7 +18,7 @@ pub enum KeyPart {
 }
 
 impl KeyPart {
-    /// How the file calls it: its kind, and the name of its source, if it has one.
+    /// The words of the file: the kind of the key, and the name of its source, if it has one.
     pub fn words(&self) -> (&'static str, &str) {
         match self {
             KeyPart::Ip => ("ip", ""),

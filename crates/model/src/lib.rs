@@ -1,4 +1,4 @@
-//! What a checked `gateway.yaml` says, as types with every default filled in, with its values and its problems.
+//! The content of a checked `gateway.yaml`, as types with every default filled in, with its values and its problems.
 //!
 //! A [`Config`] holds no `Option` that merely means "the default", so that its readers need not know the defaults.
 
@@ -78,17 +78,17 @@ pub use value::scalars::{Rate, Secret, read_duration};
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Without those of the service; see [`Config::all_listeners`].
+    /// The listeners of the server alone; see [`Config::all_listeners`].
     pub listen: Vec<ListenConfig>,
     pub server: ServerConfig,
-    /// In file order, followed by the URLs written inline in locations, named by their text.
+    /// The order is that of the file, followed by the URLs written inline in locations, named by their text.
     pub upstreams: Vec<UpstreamConfig>,
-    /// In file order, followed by inline limits, named `LOCATION#POSITION` (counted from 1) unless they have a
-    /// name, and by the shadows of all of them.
+    /// The order is that of the file, followed by inline limits, named `LOCATION#POSITION` (counted from 1) unless they
+    /// have a name, and by the shadows of all of them.
     pub limits: Vec<LimitConfig>,
     pub locations: Vec<LocationConfig>,
     pub ip_sets: Vec<IpSetConfig>,
-    /// For requests without a location, and the default of [`LocationConfig::access`].
+    /// Rules for requests without a location, and the default of [`LocationConfig::access`].
     pub access: Arc<AccessConfig>,
     /// `None` = off.
     pub bans: Option<BansConfig>,
@@ -144,7 +144,7 @@ pub struct ServerTimeouts {
     pub body: Duration,
     pub write: Duration,
     pub handshake: Duration,
-    /// Between the signal to stop and the end of accepting.
+    /// The pause between the signal to stop and the end of accepting.
     pub drain: Duration,
     pub shutdown: Duration,
 }
@@ -175,7 +175,7 @@ pub struct UpstreamConfig {
     pub tls: Option<UpstreamTlsConfig>,
     /// Idle connections kept per server and worker.
     pub keepalive: usize,
-    /// Per server, over all workers.
+    /// The maximum per server, over all workers.
     pub max_connections: Option<u32>,
     /// `None` = a request that finds every server at `max_connections` does not wait.
     pub queue: Option<ServerQueueConfig>,
@@ -201,7 +201,7 @@ pub enum UpstreamKind {
 pub struct UpstreamServerConfig {
     pub address: ServerAddress,
     pub tls: bool,
-    /// At least 1.
+    /// The minimum is 1.
     pub weight: u32,
     pub backup: bool,
 }
@@ -266,7 +266,7 @@ pub enum PathRule {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostRule {
-    /// In lower case, without trailing dot and port.
+    /// The host in lower case, without trailing dot and port.
     Exact(String),
     /// `*.example.com` is stored as `.example.com`.
     Suffix(String),
@@ -371,8 +371,8 @@ impl Config {
 }
 
 impl LocationConfig {
-    /// Its rank among locations with the same path, which are tried by rank, then in file order: the narrower before
-    /// the wider, and where a request came in before its method.
+    /// The rank among locations with the same path: they are tried by rank, then in file order. Narrower ones come
+    /// before wider ones; listener and scheme outrank the method.
     pub fn match_rank(&self) -> (bool, bool, bool) {
         (self.listeners.is_empty(), self.scheme.is_none(), self.methods.is_empty())
     }

@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone)]
 pub struct LimitConfig {
     pub name: String,
-    /// At least one part; several make one compound key.
+    /// One part or more; several make one compound key.
     pub key: Vec<KeyPart>,
     pub missing_key: MissingKey,
-    /// The status of a rejection by [`MissingKey::Reject`]. It is no part of that, because counters survive its change.
+    /// The status of a rejection by [`MissingKey::Reject`], kept apart because counters survive its change.
     pub missing_key_status: StatusCode,
     pub algorithm: Algorithm,
     /// Tiers with other numbers for the same algorithm; `None` = the tier is not limited.
@@ -36,17 +36,17 @@ pub struct LimitConfig {
     /// The time in which the rate of a cold bucket rises from a third to its full value.
     pub warm_up: Option<Duration>,
     pub cost: Cost,
-    /// The response settles what the request costs; `None` = it costs what it reserved.
+    /// The response settles the cost of the request; `None` = the cost is the reserved one.
     pub charge: Option<ChargeConfig>,
     /// Empty = any.
     pub methods: Vec<Method>,
     pub bypass: NetworkList,
     pub dry_run: bool,
-    /// The share of the keys on which it acts; for the others it is a dry run. `None` = all.
+    /// The share of the keys on which the limit acts; for the others it is a dry run. `None` = all.
     pub enforce: Option<EnforcedShare>,
-    /// Its shadow: a limit of its own in [`super::Config::limits`], judged right behind it.
+    /// The shadow: a limit of its own in [`super::Config::limits`], judged right behind this one.
     pub shadow: Option<LimitId>,
-    /// The limit that this one is the shadow of. It is a dry run.
+    /// The limit that this dry run is the shadow of.
     pub shadow_of: Option<LimitId>,
     /// The behaviour while Redis fails, if the counters are shared there; `None` = local counters.
     pub shared: Option<OnFailure>,
@@ -61,7 +61,7 @@ pub struct LimitNumbers {
     warm_up: Option<Duration>,
     #[serde(default)]
     views: Vec<Algorithm>,
-    /// By their names.
+    /// Grants by their names.
     #[serde(default)]
     grants: Vec<(String, Algorithm)>,
 }
@@ -70,11 +70,11 @@ pub struct LimitNumbers {
 /// own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GrantConfig {
-    /// Names its counters, see [`GrantConfig::name_for`].
+    /// The name of the counters, see [`GrantConfig::name_for`].
     pub name: String,
     pub key: GrantKey,
     pub numbers: Algorithm,
-    /// When it began and when it ends, in ns of the gateway's clock.
+    /// The moments of beginning and end, in ns of the gateway's clock.
     pub at_ns: u64,
     pub until_ns: u64,
     pub reason: String,
@@ -162,9 +162,9 @@ pub const BUCKETS_MAX: u8 = 60;
 /// The start of fixed windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WindowAlign {
-    /// At the first request of each window.
+    /// Windows start at the first request of each.
     First,
-    /// At multiples of the period in UTC.
+    /// Windows start at multiples of the period in UTC.
     Clock,
 }
 
@@ -203,7 +203,7 @@ impl LimitConfig {
         }
     }
 
-    /// Whether the rates are written as sizes, and count in KiB.
+    /// True if the rates are written as sizes, and count in KiB.
     pub fn counts_kib(&self) -> bool {
         self.charge.as_ref().is_some_and(|charge| charge.counts_kib)
     }
@@ -242,7 +242,7 @@ impl LimitConfig {
         self.variant_at(0, tier)
     }
 
-    /// The same at the place of a chain where the variant `own` stands for the limit's own numbers.
+    /// The same at the place of a chain with the variant `own` instead of the limit's own numbers.
     #[inline]
     pub fn variant_at(&self, own: usize, tier: Option<&str>) -> Option<usize> {
         let Some(index) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else {
@@ -290,7 +290,7 @@ impl Algorithm {
         }
     }
 
-    /// Its word in the file.
+    /// The word of the algorithm in the file.
     pub fn word(&self) -> &'static str {
         let kind = match self {
             Algorithm::TokenBucket { .. } => AlgorithmKind::TokenBucket,
@@ -342,13 +342,13 @@ impl GrantKey {
     }
 }
 
-/// How a shared limit decides while Redis does not answer.
+/// The decision of a shared limit while Redis does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// By local counters, with one gateway's share of the limit.
+    /// Judged by local counters, with one gateway's share of the limit.
     Local,
     Allow,
-    /// With 503.
+    /// Rejected with 503.
     Reject,
 }
 

@@ -16,9 +16,9 @@ pub struct ListenConfig {
     pub address: ListenAddress,
     /// `None` = plain HTTP.
     pub tls: Option<Arc<ListenTlsConfig>>,
-    /// By ALPN under TLS, by prior knowledge without.
+    /// HTTP/2 is chosen by ALPN under TLS, by prior knowledge without.
     pub http2: bool,
-    /// Whether a connection begins with a PROXY protocol header; `None` = never.
+    /// The rule for a PROXY protocol header in front of a connection; `None` = never.
     pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file; `None` = those of the umask.
     pub mode: Option<u32>,
@@ -27,7 +27,7 @@ pub struct ListenConfig {
     pub purpose: ListenerPurpose,
 }
 
-/// What the connections of a listener carry.
+/// The purpose of the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListenerPurpose {
     /// Requests, which are forwarded or answered.

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogField {
     UserAgent,
-    /// Without its query.
+    /// The referer without its query.
     Referer,
     /// Attempts to get a response from the upstream.
     Tries,

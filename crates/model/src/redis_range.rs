@@ -26,7 +26,7 @@ pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
     Some(reduce_fraction(rate.units.get(), period))
 }
 
-/// Whether the counters of a limit can be kept in Redis.
+/// Checks that the counters of a limit can be kept in Redis.
 ///
 /// # Errors
 /// The misfit and the remedy, separated by ": ".
@@ -40,7 +40,7 @@ pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
     if limit.charge.is_some() { check_shared_charge(limit) } else { Ok(()) }
 }
 
-/// What `charge` cannot do in Redis.
+/// Checks the numbers of a limit with `charge`.
 fn check_shared_charge(limit: &LimitConfig) -> Result<(), String> {
     let quotas = limit.algorithm_variants().flat_map(Algorithm::rate_quotas);
     match quotas.map(|(_, units)| units).max() {

@@ -63,7 +63,7 @@ pub struct OnRejectPatch {
 }
 
 impl OnRejectPatch {
-    /// Whether it overrides nothing.
+    /// True if the section overrides nothing.
     pub fn is_empty(&self) -> bool {
         let OnRejectPatch { status, body, headers, ratelimit_headers, retry_jitter, degrade } = self;
         status.is_none()

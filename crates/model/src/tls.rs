@@ -12,11 +12,11 @@ pub enum UpstreamProtocol {
     /// HTTP/1.1 without TLS; over TLS the server chooses.
     Auto,
     Http1,
-    /// By prior knowledge if the connection has no TLS.
+    /// HTTP/2, by prior knowledge if the connection has no TLS.
     Http2,
 }
 
-/// How `https://` servers are verified.
+/// The settings that verify `https://` servers.
 #[derive(Debug, Clone)]
 pub struct UpstreamTlsConfig {
     /// The trusted authorities; `None` = every certificate is accepted.
@@ -27,7 +27,7 @@ pub struct UpstreamTlsConfig {
     pub identity: Option<Arc<CertifiedKey>>,
 }
 
-/// How `rediss://` servers are verified, and how they verify the gateway.
+/// The settings by which `rediss://` servers are verified, and verify the gateway.
 #[derive(Debug, Clone, Default)]
 pub struct RedisTlsFiles {
     /// The trusted authorities; `None` = those of the system.

@@ -44,7 +44,7 @@ impl TokenKeys {
         self.0.iter().filter(named).filter(move |key| key.algorithms.contains(&algorithm)).map(|key| &key.key)
     }
 
-    /// Whether a key can verify tokens of `algorithm`.
+    /// True if a key can verify tokens of `algorithm`.
     pub fn can_verify(&self, algorithm: Algorithm) -> bool {
         self.keys_for(algorithm, None).next().is_some()
     }

@@ -7,10 +7,10 @@ use crate::value::scalars::Secret;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectorConfig {
     pub tls: bool,
-    /// Without brackets.
+    /// The host without brackets.
     pub host: String,
     pub port: u16,
-    /// As in a `Host` field.
+    /// The text of a `Host` field.
     pub authority: String,
     pub path: String,
     /// Request headers of each export.

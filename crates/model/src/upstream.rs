@@ -138,7 +138,7 @@ impl RetryConfig {
 #[derive(Debug, Clone, PartialEq)]
 pub struct HealthConfig {
     pub path: PathAndQuery,
-    /// From the start of one check to the start of the next.
+    /// The time from the start of one check to the start of the next.
     pub interval: Duration,
     pub timeout: Duration,
     /// The statuses of a healthy server.
@@ -167,7 +167,7 @@ pub struct ObeyConfig {
     pub status: StatusRanges,
     /// The longest stop.
     pub at_most: Duration,
-    /// What is stopped apart from the rest.
+    /// The key that separates stops from each other.
     pub key: Vec<KeyPart>,
 }
 

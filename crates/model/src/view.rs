@@ -24,13 +24,13 @@ impl LimitConfig {
         1 + self.tiers.iter().filter(|(_, own)| own.is_some()).count() + view.0
     }
 
-    /// Whether a variant belongs to a view.
+    /// True if a variant belongs to a view.
     pub fn is_view(&self, variant: usize) -> bool {
         let first = self.view_variant(ViewId(0));
         (first..first + self.views.len()).contains(&variant)
     }
 
-    /// The rate whose counters a rate uses: that of the limit's own numbers if it belongs to a view, else itself.
+    /// The rate that owns the counters of a rate: that of the limit's own numbers if it belongs to a view, else itself.
     /// Rates count in a row, as for [`LimitConfig::locate_rate`].
     pub fn counter_rate(&self, rate: usize) -> usize {
         match self.locate_rate(rate) {

@@ -153,7 +153,7 @@ pub struct ValueError {
     pub code: &'static str,
     pub message: String,
     pub suggestion: Option<String>,
-    /// The part of the value that is wrong, in characters from its start: where, and how many.
+    /// The wrong part of the value, in characters: its start and its length.
     pub part: Option<(usize, usize)>,
 }
 
@@ -207,7 +207,7 @@ impl ProblemSink {
         }
     }
 
-    /// Whether further problems would be dropped, so that suggestions need not be computed.
+    /// True if further problems would be dropped, so that suggestions need not be computed.
     pub fn is_full(&self) -> bool {
         self.problems.borrow().len() >= PROBLEMS_MAX
     }

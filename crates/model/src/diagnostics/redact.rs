@@ -56,8 +56,8 @@ fn find_secret_start(line: &str) -> Option<usize> {
     None
 }
 
-/// The end of the values behind `start`: where only the next fields of a mapping in braces follow one value, its end;
-/// else the brackets at the end of the line that close those before it stay.
+/// The end of the values behind `start`. If only the next fields of a mapping in braces follow one value, this is its
+/// end; else the brackets at the end of the line that close those before it stay.
 fn find_value_end(line: &str, start: usize) -> usize {
     let count = |brackets: [char; 2]| line[..start].matches(brackets).count();
     let mut open = count(['{', '[']).saturating_sub(count(['}', ']']));
@@ -93,21 +93,21 @@ fn find_next_field(line: &str, start: usize) -> Option<usize> {
     (begins_field(rest) && find_secret_start(rest).is_none()).then_some(comma)
 }
 
-/// Whether `name: ` begins here.
+/// True if `name: ` begins here.
 fn begins_field(text: &str) -> bool {
     let name = text.split(':').next().unwrap_or_default();
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     is_name && text[name.len()..].starts_with(": ")
 }
 
-/// Whether a key in lower case names a secret, even a mistyped one.
+/// True if a key in lower case names a secret, even a mistyped one.
 fn names_secret(word: &str) -> bool {
     let telling = ["token", "secret", "passw"].iter().any(|part| word.contains(part));
     let near = |name| strsim::osa_distance(word, name) <= 2;
     telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret"))
 }
 
-/// Whether the value of the field or header `name` may be a secret, so that help does not repeat it.
+/// True if the value of the field or header `name` may be a secret, so that help does not repeat it.
 pub fn may_hold_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     names_secret(&lower)
@@ -139,7 +139,7 @@ pub fn redact_credentials(text: &str) -> String {
     text.char_indices().map(|(byte, c)| if secret[byte] { mask_char(c) } else { c }).collect()
 }
 
-/// Whether `line` may continue the user and password of a URL at the end of the line `before`.
+/// True if `line` may continue the user and password of a URL at the end of the line `before`.
 fn continues_credentials(before: &str, line: &str) -> bool {
     let open = before.rfind("://").is_some_and(|at| !before[at..].contains('@'));
     let part = line.trim_start().split('@').next().filter(|_| line.contains('@'));

@@ -73,7 +73,7 @@ fn below_kib(text: &str) -> ValueError {
         .with_help("write at least 1KiB")
 }
 
-/// Whether a rate or an amount is meant as a size: `50GiB/1d`, `10 mb`.
+/// True if a rate or an amount is meant as a size: `50GiB/1d`, `10 mb`.
 pub fn is_size(text: &str) -> bool {
     let amount = text.split('/').next().unwrap_or_default().trim();
     let unit = amount.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim_start();

@@ -1,4 +1,4 @@
-//! Variables as other programs write them, such as `$remote_addr`, and those of this file that have their meaning.
+//! Variables in the spelling of other programs, such as `$remote_addr`, and those of this file with the same meaning.
 
 use super::words::find_synonym;
 
@@ -67,7 +67,7 @@ pub fn find_dollar_names(text: &str) -> impl Iterator<Item = &str> {
     text.split('$').skip(1).map(split_name).map(|(name, _)| name).filter(|name| is_name(name))
 }
 
-/// Whether `name` is one of the environment.
+/// True if `name` is spelled like a variable of the environment.
 pub fn is_environment_name(name: &str) -> bool {
     name.len() > 1
         && name.starts_with(|c: char| c.is_ascii_uppercase())

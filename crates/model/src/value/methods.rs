@@ -12,7 +12,7 @@ const METHODS: &str = "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH QUER
     MKACTIVITY MKCALENDAR MKREDIRECTREF MKWORKSPACE ORDERPATCH REBIND UNBIND UNCHECKOUT UNLINK \
     UPDATE UPDATEREDIRECTREF VERSION-CONTROL";
 
-/// As [`parse_method`], but only methods that are registered or in `named`.
+/// Parses like [`parse_method`], but accepts only methods that are registered or in `named`.
 pub fn parse_known_method<'m>(text: &str, mut named: impl Iterator<Item = &'m Method>) -> Parsed<Method> {
     let method = parse_method(text)?;
     if is_registered(text) || named.any(|named| *named == method) {

@@ -82,7 +82,7 @@ pub fn parse_network(text: &str) -> Parsed<IpNet> {
         .with_default_help("write e.g. 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32"))
 }
 
-/// Whether `text` is more likely the name of a set than a mistyped network.
+/// True if `text` is more likely the name of a set than a mistyped network.
 pub fn looks_like_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.contains(|c: char| !c.is_ascii_hexdigit() && c != '.')
@@ -192,7 +192,7 @@ pub fn parse_socket_address(text: &str) -> Parsed<SocketAddr> {
         .map_err(|_| wrong().with_help(format!("write an address, e.g. 127.0.0.1:{port}")))
 }
 
-/// How an address to listen on is written, for `http://0.0.0.0:80`, `localhost` or `443 ssl`.
+/// The right spelling of an address to listen on, for `http://0.0.0.0:80`, `localhost` or `443 ssl`.
 fn suggest_listen(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let rest = rest.trim_end_matches('/');
@@ -240,7 +240,7 @@ pub fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
     })
 }
 
-/// How the source that a word probably means is written: for `X-Api-Key`, `header.X-Api-Key` or `$http_x_api_key`.
+/// The right spelling of a source that a word probably means: for `X-Api-Key`, `header.X-Api-Key` or `$http_x_api_key`.
 pub fn suggest_source(text: &str) -> Option<String> {
     const KINDS: [(&str, &str); 9] = [
         ("header.", "header:"),
@@ -281,7 +281,7 @@ pub fn check_name(text: &str) -> Parsed<()> {
     Ok(())
 }
 
-/// Whether `text` can be the name of a tier, in the file or in a request.
+/// True if `text` can be the name of a tier, in the file or in a request.
 #[inline]
 pub fn is_tier_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())

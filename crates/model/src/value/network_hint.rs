@@ -28,7 +28,7 @@ pub fn suggest_network(text: &str) -> Option<String> {
     Some(format!("write {network}"))
 }
 
-/// Whether other programs mean every address by this word.
+/// True if other programs mean every address by this word.
 pub fn is_every_address(text: &str) -> bool {
     matches!(text, "all" | "any" | "*" | "everyone" | "everybody" | "0/0")
 }

@@ -36,13 +36,13 @@ type Literals = Box<[Box<[u8]>]>;
 
 impl PathRegex {
     /// # Errors
-    /// Why the pattern cannot be compiled: "unclosed group".
+    /// The reason why the pattern cannot be compiled: "unclosed group".
     pub fn compile(pattern: &str, case_insensitive: bool) -> Result<PathRegex, String> {
         PathRegex::compile_or_locate(pattern, case_insensitive).map_err(|(reason, _)| reason)
     }
 
     /// # Errors
-    /// Why the pattern cannot be compiled, and the bytes of the part that is wrong.
+    /// The reason why the pattern cannot be compiled, and the bytes of the wrong part.
     pub fn compile_or_locate(
         pattern: &str,
         case_insensitive: bool,

@@ -1,4 +1,4 @@
-//! Reads what a mistyped rate probably means, e.g. `10r/s` or `10 per minute`, to show how it is written.
+//! Finds the probable meaning of a mistyped rate, e.g. `10r/s` or `10 per minute`, to show the right spelling.
 
 use super::fraction::reduce_fraction;
 

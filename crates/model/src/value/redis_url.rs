@@ -27,7 +27,7 @@ struct UrlParts<'a> {
     user: Option<Secret>,
     password: Option<Secret>,
     hosts: &'a str,
-    /// Without the slash before it.
+    /// The path without its first slash.
     path: &'a str,
 }
 
@@ -57,7 +57,7 @@ pub fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
     Ok(RedisEndpoint { servers, tls: url.tls, user: url.user, password: url.password, database })
 }
 
-/// A node of a Cluster: its address, and what it shares with the other nodes.
+/// A node of a Cluster: its address, and the settings that it shares with the other nodes.
 pub fn parse_seed_url(text: &str) -> Parsed<((String, u16), RedisEndpoint)> {
     let url = UrlParts::split_url(text)?;
     if url.sentinel {

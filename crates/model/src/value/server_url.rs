@@ -15,7 +15,7 @@ use crate::upstream::ServerAddress;
 /// The prefix of a server's address on a unix socket.
 const UNIX: &str = "unix:";
 
-/// Whether `text` names a server wherever an upstream can be named.
+/// True if `text` names a server wherever an upstream can be named.
 pub fn is_server_url(text: &str) -> bool {
     text.contains("://") || text.starts_with(UNIX)
 }
@@ -28,7 +28,7 @@ pub fn parse_server(text: &str) -> Parsed<UpstreamServerConfig> {
     })
 }
 
-/// How `server 10.0.0.1:80 weight=2 backup;` of nginx is written.
+/// The right spelling of nginx's `server 10.0.0.1:80 weight=2 backup;`.
 fn suggest_options(text: &str) -> Option<String> {
     let mut words = text.trim_end_matches(';').split_whitespace().skip_while(|word| *word == "server");
     let server = words.next().filter(|server| parse_address(server).is_ok())?;

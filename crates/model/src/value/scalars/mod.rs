@@ -120,7 +120,7 @@ fn add_spans(text: &str) -> Option<String> {
     sum.is_multiple_of(unit).then(|| format!("{}{last}", sum / unit))
 }
 
-/// How a time with a fraction or a sign is written.
+/// The right spelling of a time with a fraction or a sign.
 fn suggest_duration(text: &str) -> String {
     let units = [("s", 1_000, "ms"), ("m", 60, "s"), ("h", 60, "m"), ("d", 24, "h")];
     let exact = units.iter().find_map(|(unit, times, smaller)| {
@@ -253,7 +253,7 @@ pub fn parse_size(text: &str) -> Parsed<u64> {
     })
 }
 
-/// How `10 MB`, `1_000_000` or `1.5MB` is written.
+/// The right spelling of `10 MB`, `1_000_000` or `1.5MB`.
 fn suggest_size(text: &str) -> Option<String> {
     let plain = text.replace([' ', '_', ','], "");
     let size = if plain.bytes().all(|byte| byte.is_ascii_digit()) { format!("{plain}B") } else { plain };
