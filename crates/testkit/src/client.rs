@@ -47,7 +47,7 @@ impl Ask {
         self
     }
 
-    /// With a Content-Length.
+    /// Sets the body with a Content-Length.
     pub fn body(mut self, body: &[u8]) -> Ask {
         self.body = Some(body.to_vec());
         self
@@ -96,7 +96,7 @@ impl Client {
         Client { wire: Wire::new(Socket::Tcp(socket.into())) }
     }
 
-    /// With a receive buffer of a few kilobytes, so that a paused reader blocks the writer at once.
+    /// Connects with a receive buffer of a few kilobytes, so that a paused reader blocks the writer at once.
     #[track_caller]
     pub fn connect_narrow(addr: SocketAddr) -> Client {
         let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)

@@ -1,4 +1,4 @@
-//! A collector of spans: an upstream that decodes what it receives.
+//! A collector of spans: an upstream that decodes the exports that it receives.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ impl Collector {
         Collector(Upstream::ok())
     }
 
-    /// With the answers of `script`.
+    /// A collector with the answers of `script`.
     pub fn answering(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Collector {
         Collector(Upstream::new(script))
     }

@@ -21,14 +21,14 @@ pub struct Fleet {
     pub upstream: Upstream,
 }
 
-/// When each client of [`Fleet::fire`] stops.
+/// The end of each client of [`Fleet::fire`].
 #[derive(Debug, Clone, Copy)]
 pub enum Until<'a> {
-    /// After so many requests.
+    /// The client stops after so many requests.
     Count(usize),
-    /// After this span.
+    /// The client stops after this span.
     Span(Duration),
-    /// When this flag is set.
+    /// The client stops when this flag is set.
     Over(&'a AtomicBool),
 }
 
@@ -131,13 +131,13 @@ impl Fleet {
         Fired { gateway, client, sent, answered, status, headers }
     }
 
-    /// As [`Gateway::metric`], over all gateways.
+    /// The sum of [`Gateway::metric`] over all gateways.
     #[track_caller]
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         self.gateways.iter().map(|gateway| gateway.metric(name, labels)).sum()
     }
 
-    /// When requests reached the upstream, in order.
+    /// The moments at which requests reached the upstream, in order.
     pub fn arrivals(&self) -> Vec<Instant> {
         let mut arrivals: Vec<_> = self.upstream.requests().iter().map(|seen| seen.at).collect();
         arrivals.sort();
@@ -145,7 +145,7 @@ impl Fleet {
     }
 }
 
-/// The head of a file whose limits count on `url`, a text or a list of them; the test is a trusted proxy, so that
+/// The head of a file with limits that count on `url`, a text or a list of them; the test is a trusted proxy, so that
 /// answers have more detail.
 pub fn counting_on(url: &str, timeout: &str) -> String {
     let url = if url.starts_with('[') { url.to_owned() } else { format!("\"{url}\"") };
@@ -155,7 +155,7 @@ pub fn counting_on(url: &str, timeout: &str) -> String {
     )
 }
 
-/// The rest of a file whose limits, given by name and fields, each apply to a location of their name.
+/// The rest of a file with limits, given by name and fields, that each apply to a location of their name.
 pub fn by_name(upstream: &str, limits: &[(&str, &str)]) -> String {
     let line = |(name, fields): &(&str, &str)| format!("  {name}: {{ {fields} }}\n");
     let location = |(name, _): &(&str, &str)| {
@@ -190,12 +190,12 @@ pub fn is_degraded(gateway: &Gateway) -> bool {
     gateway.admin_get("/readyz").expect(200).text().lines().any(|line| line == "degraded: redis")
 }
 
-/// How many requests had this status; 0 = no answer.
+/// The number of requests with this status; 0 = no answer.
 pub fn with_status(fired: &[Fired], status: u16) -> usize {
     fired.iter().filter(|fired| fired.status == status).count()
 }
 
-/// From the first of these requests to the answer to the last.
+/// The time from the first of these requests to the answer to the last.
 pub fn span<'a>(fired: impl Iterator<Item = &'a Fired> + Clone) -> Duration {
     let first = fired.clone().map(|one| one.sent).min();
     let last = fired.map(|one| one.answered).max();

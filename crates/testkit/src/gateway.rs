@@ -188,7 +188,7 @@ impl Gateway {
         self.admin_get("/metrics").expect(200).text()
     }
 
-    /// The sum of the samples of one metric whose line contains all of `labels`.
+    /// The sum of the samples of one metric with all of `labels` in their lines.
     #[track_caller]
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         sum(&self.metrics(), name, labels)
@@ -249,7 +249,7 @@ impl Gateway {
         kill_process(pid, signal).expect("the gateway can be signalled");
     }
 
-    /// Waits for its end; returns the exit code.
+    /// Waits for the end of the gateway; returns the exit code.
     #[track_caller]
     pub fn wait_exit(&mut self) -> i32 {
         self.wait_exit_within(PATIENCE)
@@ -269,7 +269,7 @@ impl Gateway {
         }
     }
 
-    /// As [`Gateway::wait_exit`], if another process keeps writing to the same streams.
+    /// Does the same as [`Gateway::wait_exit`], if another process keeps writing to the same streams.
     #[track_caller]
     pub fn wait_left(&mut self) -> i32 {
         eventually("its end", || !self.is_running());

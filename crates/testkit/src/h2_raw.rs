@@ -274,7 +274,7 @@ impl H2 {
         }
     }
 
-    /// Whether a PING is answered.
+    /// True if a PING is answered.
     pub fn is_alive(&mut self) -> bool {
         let said = b"alive?!.";
         self.try_write(&frame(PING, 0, 0, said)).is_ok()

@@ -58,9 +58,9 @@ pub struct Response {
     pub cut: Option<End>,
     /// Statuses of the interim answers before it.
     pub interim: Vec<u16>,
-    /// When the head was complete.
+    /// The moment at which the head was complete.
     pub at: Instant,
-    /// When the body was complete.
+    /// The moment at which the body was complete.
     pub done: Instant,
 }
 

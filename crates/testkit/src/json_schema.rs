@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The paths of the values that do not fit `schema`, whose references lead into `document`.
+/// The paths of the values that do not fit `schema`; its references lead into `document`.
 pub fn find_misfits(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
     let schema = json!({ "components": document["components"], "allOf": [schema] });
     let validator = jsonschema::draft202012::new(&schema).expect("a valid schema");

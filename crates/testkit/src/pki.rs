@@ -16,7 +16,7 @@ pub struct Certified {
 }
 
 impl Authority {
-    /// Its own certificate.
+    /// The authority's own certificate.
     pub fn file(&self) -> PathBuf {
         self.path("ca.pem")
     }
@@ -60,7 +60,7 @@ impl Certified {
         format!("ssl_certificate {}; ssl_certificate_key {};", self.cert.display(), self.key.display())
     }
 
-    /// For a server in the test that speaks one of these protocols.
+    /// The settings of a server in the test that speaks one of these protocols.
     pub fn server(&self, protocols: &[&str]) -> Arc<ServerConfig> {
         let chain = vec![CertificateDer::from_pem_file(&self.cert).expect("a certificate")];
         let key = PrivateKeyDer::from_pem_file(&self.key).expect("a key");

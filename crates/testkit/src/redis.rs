@@ -63,12 +63,12 @@ impl Redis {
         format!("redis://{}", self.addr)
     }
 
-    /// Its log since its last start.
+    /// The log of the server since its last start.
     pub fn log(&self) -> String {
         self.log.text()
     }
 
-    /// Stops it as if its machine had frozen: connections stay, no reply comes.
+    /// Stops the server as if its machine had frozen: connections stay, no reply comes.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
@@ -148,14 +148,14 @@ impl Redis {
         value.map(|value| value.trim().to_owned())
     }
 
-    /// How often a command ran since the start or since CONFIG RESETSTAT, e.g. `calls("evalsha")`.
+    /// The number of runs of a command since the start or since CONFIG RESETSTAT, e.g. `calls("evalsha")`.
     #[track_caller]
     pub fn calls(&self, command: &str) -> u64 {
         calls_in(&self.ask::<String>(&["INFO", "commandstats"]), command)
     }
 
-    /// How often a gateway's script ran for a request: it asks for the time. So do its beats and reports, each of which
-    /// trims a sorted set by score, and its calls for changes of operators, each of which reads one by rank.
+    /// The number of runs of a gateway's script for a request, by its calls of TIME: beats and reports are recognised
+    /// by their trims of a sorted set by score, and changes of operators by their reads of one by rank.
     #[track_caller]
     pub fn judgements(&self) -> u64 {
         let stats: String = self.ask(&["INFO", "commandstats"]);
@@ -174,8 +174,8 @@ impl Redis {
         with_ttl.filter(|&(ttl, _)| ttl != -2).map(|(ttl, name)| (name, ttl)).collect()
     }
 
-    /// The keys of the counters of limits, with their milliseconds: without the list of gateways, what they report by
-    /// themselves, and strikes.
+    /// The keys of the counters of limits, with their milliseconds: without the list of gateways, their reports and
+    /// strikes.
     #[track_caller]
     pub fn counters(&self) -> Vec<(Vec<u8>, i64)> {
         let others = [&b"sg:{nodes."[..], b"sg:{operator}", b"sg:{bans}"];
@@ -195,7 +195,7 @@ impl Drop for Redis {
     }
 }
 
-/// Whether a gateway holds slots, as far as the store knows.
+/// True if a gateway holds slots, as far as the store knows.
 pub fn has_slots(keys: &[(Vec<u8>, i64)]) -> bool {
     keys.iter().any(|(key, _)| key.windows(3).any(|part| part == b":C:"))
 }

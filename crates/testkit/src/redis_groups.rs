@@ -66,7 +66,7 @@ impl Sentinel {
     /// Waits until the replica is the primary.
     #[track_caller]
     pub fn wait_promoted(&self) {
-        // A Sentinel whose timers were late does nothing for half a minute.
+        // A Sentinel with late timers does nothing for half a minute.
         eventually_within(Duration::from_secs(60), "a new primary", || {
             self.replica.info("replication", "role").as_deref() == Some("master")
         });
@@ -154,13 +154,13 @@ impl Cluster {
         format!("[{}]", seeds.iter().map(|url| format!("\"{url}\"")).collect::<Vec<_>>().join(", "))
     }
 
-    /// As [`Redis::judgements`], over the current primaries.
+    /// The sum of [`Redis::judgements`] over the current primaries.
     #[track_caller]
     pub fn judgements(&self) -> u64 {
         self.primaries().map(Redis::judgements).sum()
     }
 
-    /// As [`Redis::keys`], over the current primaries.
+    /// The [`Redis::keys`] of the current primaries.
     #[track_caller]
     pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {
         self.primaries().flat_map(Redis::keys).collect()
@@ -192,7 +192,7 @@ fn slots_in_use(node: &Redis) -> BTreeSet<u16> {
     node.keys().iter().map(|(name, _)| slot(name).expect("the slot of a key")).collect()
 }
 
-/// With a pause between the steps, during which the servers answer with ASK, TRYAGAIN and MOVED.
+/// Moves a slot, with a pause between the steps, during which the servers answer with ASK, TRYAGAIN and MOVED.
 #[track_caller]
 fn move_slot(from: &Redis, to: &Redis, slot: u16) {
     let number = slot.to_string();

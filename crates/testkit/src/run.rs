@@ -60,7 +60,7 @@ pub struct Run {
     /// Shell words put before it, e.g. `ulimit -n 256`.
     shell: Option<String>,
     args: Option<Vec<String>>,
-    /// Instead of nothing.
+    /// The input instead of nothing.
     stdin: Option<OwnedFd>,
 }
 
@@ -88,7 +88,7 @@ impl Run {
         self
     }
 
-    /// Instead of `run -c FILE`.
+    /// Replaces `run -c FILE`.
     pub fn args(mut self, args: &[&str]) -> Run {
         self.args = Some(args.iter().map(|&a| a.to_owned()).collect());
         self

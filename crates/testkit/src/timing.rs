@@ -20,13 +20,13 @@ pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Polls until `done`, every few milliseconds; panics with `what` after the timeout.
+/// Polls until `done`, every few milliseconds; panics with the text `what` after the timeout.
 #[track_caller]
 pub fn eventually(what: &str, done: impl FnMut() -> bool) {
     eventually_within(PATIENCE, what, done);
 }
 
-/// As [`eventually`], with another timeout.
+/// Does the same as [`eventually`], with another timeout.
 #[track_caller]
 pub fn eventually_within(timeout: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + timeout;

@@ -44,7 +44,7 @@ impl UnixServer {
         self.scratch.path().join("app.sock")
     }
 
-    /// As written in the gateway's file, in logs and in metrics.
+    /// The name in the gateway's file, in logs and in metrics.
     pub fn name(&self) -> String {
         format!("unix:{}", self.path().display())
     }

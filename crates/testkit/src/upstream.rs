@@ -15,7 +15,7 @@ use super::wire::{Body, End, Socket, Wire};
 pub struct Seen {
     /// Which connection, counted from 0.
     pub connection: usize,
-    /// When its head was complete.
+    /// The moment at which its head was complete.
     pub at: Instant,
     pub method: String,
     pub target: String,

@@ -11,7 +11,7 @@ use super::http::Response;
 #[derive(Debug)]
 pub struct Shot {
     pub sent: Duration,
-    /// When the head of the answer arrived.
+    /// The arrival of the head of the answer.
     pub answered: Duration,
     pub response: Response,
 }

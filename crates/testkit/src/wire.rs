@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::http::Headers;
 use super::tls::TlsStream;
 
-/// Why no more bytes arrived.
+/// The reason why no more bytes arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The peer closed in order.
@@ -180,7 +180,7 @@ impl Socket {
         };
     }
 
-    /// From now on closing sends a reset.
+    /// Makes every later close a reset.
     pub fn reset_on_close(&self) {
         if let Socket::Tcp(s) = self {
             socket2::SockRef::from(s).set_linger(Some(Duration::ZERO)).expect("linger can be set");
