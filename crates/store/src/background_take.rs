@@ -22,17 +22,17 @@ pub struct WantedUnits {
     pub units: Units,
 }
 
-/// How the store answered.
+/// The answer of the store.
 pub enum TakeOutcome {
     /// The rates with the marks of their charges.
     Taken(SmallVec<[(usize, u64); 2]>),
-    /// Fewer are left: so many.
+    /// Fewer units are left than were wanted: this many.
     Refused(u64),
     /// There was no answer in time. Units that the store has charged are given back if the answer comes late.
     Failed,
 }
 
-/// A question on its way. Dropping it gives back what the store still grants.
+/// A question on its way. Dropping it gives back the units that the store still grants.
 pub struct BackgroundTake {
     pub cost: u64,
     reply: Rc<RefCell<TakeReply>>,
@@ -87,7 +87,7 @@ impl Session {
         let (mut marks, mut left) = (SmallVec::new(), None::<u64>);
         for (rate, answer) in wanted.rates.iter().zip(&answers) {
             let StoreAnswer::Answered { answer, .. } = answer else { return TakeOutcome::Failed };
-            // In an outage the share begins with what is left now, not with what the request found.
+            // In an outage the share begins with the present remainder, not with that at the time of the request.
             wanted.limit.record_answer(*rate, &wanted.units, sent, answer);
             if answer.decision.outcome == LimitOutcome::Reject {
                 let remaining = answer.decision.remaining;

@@ -31,7 +31,7 @@ struct DepartureQueues {
 
 struct DepartureQueue {
     queue: u32,
-    /// In order of time; as many of each cost as there are waiters of that cost.
+    /// Departures in order of time; as many of each cost as there are waiters of that cost.
     departures: VecDeque<Departure>,
 }
 

@@ -161,12 +161,12 @@ impl LimitAnnouncement {
         }
     }
 
-    /// Its field name in the store, for the gateway `node`.
+    /// The field name of the limit in the store, for the gateway `node`.
     pub(super) fn field_name(&self, node: &str) -> Vec<u8> {
         [node.as_bytes(), &self.name].concat()
     }
 
-    /// Appends it in the format that the script reads.
+    /// Appends the announcement in the format of the script.
     pub(super) fn pack_into(&self, into: &mut Vec<u8>) {
         into.extend(self.name);
         into.extend(self.shape);
@@ -180,7 +180,7 @@ fn key_part_text(part: &KeyPart) -> Vec<u8> {
     [word.as_bytes(), name.as_bytes(), b"\0"].concat()
 }
 
-/// A hash that all gateways agree on.
+/// A hash that is the same in all gateways.
 fn hash_text<const N: usize>(text: &[u8]) -> [u8; N] {
     let digest = digest::digest(&digest::SHA256, text);
     std::array::from_fn(|index| digest.as_ref()[index])

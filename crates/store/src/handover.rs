@@ -26,7 +26,7 @@ struct LimitHandover {
     nodes: u64,
     /// The number of gateways that its local share is divided among, if it was needed.
     share_nodes: Option<u64>,
-    /// By rule and key, the slots that requests in flight hold.
+    /// Slots that requests in flight hold, by rule and key.
     slots: Vec<(u32, [u8; 16], u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Resets what a limit counts for one key: in the store, and on every gateway that remembers a rejection of it.
+//! Resets the counters of a limit for one key: in the store, and on every gateway that remembers a rejection of it.
 //!
 //! The gateway that resets a key also puts an entry of operators for a few seconds; each gateway that sees it forgets
 //! once.
@@ -20,7 +20,7 @@ const NAME_PREFIX: &str = "reset/";
 /// The life of such an entry: gateways look for entries several times a second.
 const LIFE_NS: u64 = 10_000_000_000;
 
-/// A reset of one key of one limit, as gateways tell each other.
+/// A reset of one key of one limit, in the form of messages between gateways.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResetEntry {
     /// The name of the limit.
@@ -40,7 +40,7 @@ pub struct KnownResets {
 // === impl Link ===
 
 impl Link {
-    /// Forgets in the store what `rates` of `limit` count for `key`; [`ResetEntry`] tells the gateways.
+    /// Forgets the counts of `rates` of `limit` for `key` in the store; [`ResetEntry`] tells the gateways.
     ///
     /// # Errors
     /// Any fault of the store. After [`StoreFault::Timeout`] and [`StoreFault::Broken`] the reset may have happened; it
@@ -94,7 +94,7 @@ impl ResetEntry {
         Some(ResetEntry { limit: limit.to_owned(), key, rules: rules.collect() })
     }
 
-    /// Forgets what this process remembers of the key, if it has the limit.
+    /// Forgets this process's memory of the key, if it has the limit.
     pub fn apply_to<'a>(
         &self,
         limits: impl IntoIterator<Item = &'a Arc<SharedLimit>>,

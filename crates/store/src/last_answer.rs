@@ -10,13 +10,13 @@ use sluicegate_limit::table::persistent::{PersistentEntry, take_bytes};
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(super) struct LastAnswer {
-    /// When its question was sent, ns.
+    /// The moment at which its question was sent, ns.
     pub at: u64,
-    /// When it becomes meaningless; for a fixed window, its end.
+    /// The moment at which the answer becomes meaningless; for a fixed window, its end.
     pub until: u64,
     /// Requests of at least `rejected_cost` are rejected until then: no refill can suffice earlier.
     pub rejected_until: u64,
-    /// When the question behind that rejection was sent.
+    /// The moment at which the question behind that rejection was sent.
     pub rejected_at: u64,
     pub rejected_cost: u32,
     pub remaining: u32,

@@ -1,4 +1,4 @@
-//! Charges whose reply came after the deadline. The request was decided without the store, by a share that charges its
+//! Charges with a reply after the deadline. The request was decided without the store, by a share that charges its
 //! units as debts, or was rejected: the store gives them back.
 
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use sluicegate_model::OnFailure;
 
 /// Maximum number of replies that a worker waits for; other charges stay.
 const LATE_MAX: usize = 1024;
-/// The longest wait for one.
+/// The longest wait for one reply.
 const LATE_TIMEOUT: Duration = Duration::from_secs(10);
 const DEGRADED_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -34,7 +34,7 @@ struct OwnedQuestion {
 // === impl Session ===
 
 impl Session {
-    /// Refunds what the late replies to `questions` say to be charged.
+    /// Refunds the charges that the late replies to `questions` report.
     #[cold]
     pub(super) fn refund_late(&self, late: LateReplies, questions: &[StoreQuestion<'_>]) {
         for (group, reply) in late.0.into_inner() {

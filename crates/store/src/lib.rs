@@ -8,11 +8,11 @@
 //! of the store.
 //!
 //! [`Store`] belongs to the process: the servers, whether they answer, how many gateways live. [`Link`] belongs to a
-//! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run,
-//! so nothing is charged twice; a charge whose reply comes late is refunded ([`late_replies`]). A [`Session`]
-//! connects a worker to the store: it asks about the limits of requests;
-//! its flusher refunds unused charges ([`StoreRefund`]), settles those that depend on responses ([`StoreSettlement`]),
-//! and reports the slots that the worker holds, in absolute numbers.
+//! worker: its connections. A call has one deadline, and is sent again only if the server said that it did not run, so
+//! nothing is charged twice; a charge with a late reply is refunded ([`late_replies`]). A [`Session`] connects a worker
+//! to the store: it asks about the limits of requests; its flusher refunds unused charges ([`StoreRefund`]), settles
+//! those that depend on responses ([`StoreSettlement`]), and reports the slots that the worker holds, in absolute
+//! numbers.
 //!
 //! A [`SharedLimit`] is the process's view of one limit: the rejections that still hold, the requests that wait for
 //! departures handed out here or for slots ([`SharedSlotQueue`]), the slots of all workers, and the local share that
@@ -20,8 +20,8 @@
 //! from the last answers. Units that it admitted are [`Debts`] to the store: the flusher charges them under sequence
 //! numbers, so that a charge may be sent again; until then each question counts them in. A heartbeat tells the store
 //! which limits this gateway counts. Its reply fills the [`Fleet`] of each limit: how many gateways count it, and
-//! whether their numbers, keys or algorithms differ. The configuration rejects limits whose numbers exceed the script's
-//! arithmetic.
+//! whether their numbers, keys or algorithms differ. The configuration rejects limits with numbers that exceed the
+//! script's arithmetic.
 //!
 //! Besides counters, gateways share [`operator_entries`], of which a reset of a key ([`ResetEntry`]) is one, reports
 //! about themselves ([`node_reports`]), the stops that upstreams ask for ([`SharedStops`]), and a secret

@@ -10,7 +10,7 @@ use super::{Link, LuaScript, PackedCall, Store, StoreFault};
 
 /// The longest report, in bytes.
 pub const REPORT_MAX: usize = 16 * 1024;
-/// Between two reports of one gateway; the store keeps each for ten seconds.
+/// The pause between two reports of one gateway; the store keeps each for ten seconds.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(2);
 /// The reports that one call reads.
 const READ_PER_CALL: usize = 32;
@@ -21,18 +21,18 @@ const PUBLISH: u8 = 1;
 const LIST: u8 = 2;
 const READ: u8 = 3;
 
-/// What a gateway tells about itself.
+/// The report of a gateway about itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeReport {
     /// The process in the store; filled in where the report is published.
     pub node: String,
-    /// As operators call it, e.g. its host name.
+    /// The name that operators use, e.g. its host name.
     pub name: String,
     pub version: String,
-    /// A hash of its gateway.yaml.
+    /// A hash of the gateway.yaml.
     pub file_hash: String,
-    /// When it started, in ms since 1970.
+    /// The start of the process, in ms since 1970.
     pub started_at_ms: u64,
     /// The heaviest keys of its limits; null if the report was too long with them.
     pub top_keys: serde_json::Value,

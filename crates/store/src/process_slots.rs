@@ -17,7 +17,7 @@ pub(super) struct ProcessSlots {
     inherited: Mutex<(HashMap<SlotKey, u64>, Now)>,
 }
 
-/// The rate and key that slots belong to, as the store names them, independent of the limit's position in the
+/// The rate and key that slots belong to, by their names in the store, independent of the limit's position in the
 /// configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotKey {

@@ -8,9 +8,9 @@ use aws_lc_rs::rand;
 use super::script::operator::OPERATOR_GROUP;
 use super::{LuaScript, PackedCall, Store};
 
-/// Between two looks, so that a store that lost its memory gets the secret back before it is asked for one.
+/// The pause between two looks, so that a store that lost its memory gets the secret back before it is asked for one.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Until the next try while the store does not answer.
+/// The pause before the next try while the store does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Keeps the secret of [`Store::shared_secret`] up to date, and calls `on_change` with each one that it learns. Never

@@ -28,10 +28,10 @@ use sluicegate_base::clock::Now;
 const REFUNDS_MAX: usize = 4096;
 /// Refunds or slot reports per call.
 const BATCH: usize = 64;
-/// Between two reports of all slots, which the store keeps for ten seconds: a store that lost its memory may grant
-/// them again until the next report.
+/// The pause between two reports of all slots, which the store keeps for ten seconds: a store that lost its memory may
+/// grant them again until the next report.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Between two rounds of charging debts.
+/// The pause between two rounds of charging debts.
 const CHARGE_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest wait for settlements to be sent.
 const SETTLED_WAIT: Duration = Duration::from_millis(20);
@@ -80,7 +80,7 @@ pub struct StoreQuestion<'a> {
     pub cost: u64,
     pub limit_index: u16,
     pub dry_run: bool,
-    /// For a concurrency limit.
+    /// The slots of a concurrency limit.
     pub slot_count: SlotCount,
     /// Slots that all workers of the process hold, those asked for included.
     pub in_process: u64,
@@ -133,7 +133,7 @@ impl Session {
         same.cloned().unwrap_or_else(|| Session::new(store, id))
     }
 
-    /// Waits shortly until what this worker has settled for `key` is on its way: a client that asks again finds room.
+    /// Waits shortly until this worker's settlements for `key` are on their way: a client that asks again finds room.
     pub async fn wait_settled(&self, key: &SharedKey) {
         if !self.outbox.settlements.is_empty() {
             let _ = tokio::time::timeout(SETTLED_WAIT, self.outbox.settlements.wait_sent(key)).await;
@@ -155,7 +155,7 @@ impl Session {
         answers
     }
 
-    /// As [`Session::ask_store`], but leaves late replies to the caller.
+    /// Asks like [`Session::ask_store`], but leaves late replies to the caller.
     pub(super) async fn ask_items(
         &self,
         op: ScriptOp,

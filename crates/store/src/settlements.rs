@@ -1,4 +1,4 @@
-//! Charges in the store whose responses are over, and which are still to be corrected there.
+//! Charges in the store that still have to be corrected there, after their responses are over.
 //!
 //! A key has one call on its way at a time, under a sequence number: it is sent again until the store acknowledges it,
 //! and the store runs each number once. While the store is away settlements wait here, up to a maximum.
@@ -35,7 +35,7 @@ struct SettlementsInner {
     /// Keys to be settled that have no call on its way.
     due: VecDeque<SharedKey>,
     sequence: u64,
-    /// The store answers, so that what waits is sent at once.
+    /// The store answers, so that settlements that wait are sent at once.
     is_sending: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct StoreSettlement {
     pub marks: SmallVec<[(usize, u64); 2]>,
     pub reserved: u64,
     pub used: u64,
-    /// The response forgets what the key has used.
+    /// The response resets the used units of the key.
     pub forgets: bool,
 }
 
@@ -94,7 +94,7 @@ impl Settlements {
         self.changed.notify_one();
     }
 
-    /// Whether all are acknowledged.
+    /// True if all are acknowledged.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
@@ -125,7 +125,7 @@ impl Settlements {
         {
             let Some(own) = inner.by_key.get_mut(&key) else { continue };
             if own.sent.is_empty() {
-                // What was sent before is repeated unchanged: the store may have run it.
+                // Settlements that were sent before are repeated unchanged: the store may have run them.
                 own.sent = own.waiting.drain(..own.waiting.len().min(most)).collect();
                 inner.sequence += 1;
                 own.sequence = inner.sequence;
@@ -141,7 +141,7 @@ impl Settlements {
         KeysInFlight { settlements: self, keys: taken.iter().map(|settling| settling.key).collect() }
     }
 
-    /// A round of calls is over: tells those who wait for it. `answers`: the store does.
+    /// A round of calls is over: tells those that wait for it. `answers`: the store does.
     pub(super) fn finish_round(&self, answers: bool) {
         let mut inner = self.inner.lock();
         inner.is_sending = answers && !inner.due.is_empty();
@@ -199,8 +199,8 @@ impl SettlingKey {
         SettledKey { key: self.key, sequence: self.sequence, items: items.collect() }
     }
 
-    /// Counts what the store has forgiven: of the rates of a limit that which forgives most. `forgiven` as of
-    /// [`SettledKey::parse_reply`].
+    /// Counts the units that the store has forgiven: of the rates of a limit, those of the rate with most. `forgiven`
+    /// comes from [`SettledKey::parse_reply`].
     pub(super) fn count_forgiven(&self, forgiven: &[Option<u64>]) {
         let mut rest = forgiven;
         for settlement in &self.settlements {

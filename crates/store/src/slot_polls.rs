@@ -15,9 +15,9 @@ use super::{CallItem, ScriptOp, SlotCount};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
 
-/// Between two looks for keys that are to be polled.
+/// The pauses between two looks for keys that are to be polled.
 const LOOK_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(10);
-/// Between two polls of a limit while the store does not answer.
+/// The pause between two polls of a limit while the store does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Keys in one poll; if requests wait for slots of more keys, they take turns.
 const KEYS_MAX: usize = 64;
@@ -52,7 +52,7 @@ impl Session {
         });
     }
 
-    /// Returns whether the store answers.
+    /// Returns true if the store answers.
     async fn poll_lines(&self, queue: &SharedSlotQueue, lines: &[PolledLine]) -> bool {
         let items: SmallVec<[CallItem<'_>; 4]> = lines.iter().map(|line| self.poll_item(line)).collect();
         let mut answers = true;

@@ -94,7 +94,7 @@ impl WorkerSlots {
         }
     }
 
-    /// Returns whether the report freed slots. Without an answer nobody knows, and a waiter that asked at once would
+    /// Returns true if the report freed slots. Without an answer nobody knows, and a waiter that asked at once would
     /// cause the next report at once: the next poll finds them.
     fn apply_outcome(&self, report: &SlotReport, acknowledged: bool) -> bool {
         let mut inner = self.inner.lock();
@@ -123,7 +123,7 @@ impl WorkerSlots {
         self.queue_report(inner, slot_key);
     }
 
-    /// After an answer: reports again if the store counts slots that were released meanwhile.
+    /// Reports again after an answer, if the store counts slots that were released meanwhile.
     fn report_excess(&self, mut inner: MutexGuard<'_, WorkerSlotsInner>, slot_key: &SlotKey) {
         let counts_too_many = |entry: &KeySlots| entry.reported > entry.slots;
         if inner.by_key.get(slot_key).is_some_and(counts_too_many) {
@@ -146,7 +146,7 @@ impl WorkerSlots {
         self.inner.lock().by_key.get(slot_key).map_or(0, |entry| entry.slots)
     }
 
-    /// At most `max` reports of changes.
+    /// Reports of changes, `max` at most.
     pub fn take_changes(&self, max: usize) -> Vec<SlotReport> {
         let mut inner = self.inner.lock();
         let from = inner.unreported.len().saturating_sub(max);
@@ -159,7 +159,7 @@ impl WorkerSlots {
         self.inner.lock().by_key.values().all(|entry| entry.slots == entry.reported)
     }
 
-    /// Reports of everything that is held.
+    /// Reports of all slots that are held.
     pub fn report_all(&self) -> Vec<SlotReport> {
         let mut inner = self.inner.lock();
         inner.unreported.clear();

@@ -1,4 +1,4 @@
-//! The stops that upstreams ask for, as gateways tell each other: each is an entry for as long as it lasts.
+//! The stops that upstreams ask for, shared between gateways: each is an entry for as long as it lasts.
 //!
 //! They are kept as the entries of operators are, under names of their own, so that a flood of stops takes no room from
 //! bans and grants.
@@ -24,9 +24,9 @@ const STOPS_MAX: usize = 1_000;
 #[derive(Default)]
 pub struct SharedStops {
     entries: OperatorEntries,
-    /// At most [`STOPS_MAX`].
+    /// Stops to be told, [`STOPS_MAX`] at most.
     untold: Mutex<Vec<ToldStop>>,
-    /// Notified when there is one.
+    /// Notified when there is a stop to tell.
     heard: Notify,
 }
 

@@ -22,13 +22,13 @@ impl Debts {
         self.current_store.store(id, Relaxed);
     }
 
-    /// Whether another process charges the debts.
+    /// True if another process charges the debts.
     pub fn is_handed_over(&self) -> bool {
         self.inner.lock().is_handed_over
     }
 
-    /// All debts, for the successor process, which charges them from now on. This process keeps what responses will
-    /// still correct, as far as the store cannot have been charged with it.
+    /// All debts, for the successor process, which charges them from now on. This process keeps the units that
+    /// responses will still correct, as far as the store cannot have been charged with them.
     pub(crate) fn export_state(&self) -> DebtsHandover {
         let inner = &mut *self.inner.lock();
         self.current_store.store(0, Relaxed);

@@ -42,7 +42,7 @@ struct DebtsInner {
     /// Keys to be charged that have no charge in flight.
     due: VecDeque<SharedKey>,
     sequence: u64,
-    /// Another process charges what was exported. What responses correct from now on is up to the callers.
+    /// Another process charges the exported debts. Later corrections by responses are up to the callers.
     is_handed_over: bool,
 }
 
@@ -177,7 +177,7 @@ impl Debts {
         self.keys.store(inner.by_key.len(), Relaxed);
     }
 
-    /// Forgets what `rates` of `limit` owe for a key that was reset. A charge on its way may still arrive.
+    /// Forgets the debts of `rates` of `limit` for a key that was reset. A charge on its way may still arrive.
     pub(super) fn forget_key(&self, limit: &SharedLimit, rates: Range<usize>, key: &SharedKey) {
         if self.key_count() == 0 {
             return;

@@ -29,9 +29,9 @@ impl Debts {
         }
     }
 
-    /// Corrects a debt of `reserved` units to `used` ones, when the response to its request is over. What was charged
-    /// to the store meanwhile stays charged there. Returns the units that the caller has to charge to the store: those
-    /// that neither this process nor its successor owes.
+    /// Corrects a debt of `reserved` units to `used` ones, when the response to its request is over. Units that were
+    /// charged to the store meanwhile stay charged there. Returns the units that the caller has to charge to the store:
+    /// those that neither this process nor its successor owes.
     #[must_use]
     pub fn settle_debt(
         &self,

@@ -8,11 +8,11 @@ use sluicegate_base::clock::Now;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
-/// This many failures in a row open it.
+/// The breaker opens after this many failures in a row, …
 const FAILURES_IN_A_ROW: u32 = 5;
-/// Or half of at least this many calls within a second.
+/// … or if half of at least this many calls within a second fail.
 const CALLS_TO_JUDGE: u64 = 20;
-/// From closing until all calls are admitted.
+/// The time from closing until all calls are admitted.
 const RAMP: u64 = 250 * MS;
 /// Per cent of the calls that are admitted at the start of the ramp.
 const RAMP_START: u64 = 10;

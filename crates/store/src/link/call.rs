@@ -1,4 +1,4 @@
-//! Calls of scripts, and where they are redirected.
+//! Calls of scripts, and their redirects.
 
 use tokio::time::Instant;
 
@@ -7,13 +7,13 @@ use super::server_link::{CallFailure, CallOutcome, ScriptCall};
 use super::{KeyGroup, Link};
 use crate::{LuaScript, PackedCall};
 
-/// How many servers one call tries. Two are enough unless a key moves on meanwhile.
+/// The number of servers that one call tries. Two are enough unless a key moves on meanwhile.
 const HOPS_MAX: usize = 3;
 
 // === impl Link ===
 
 impl Link {
-    /// Runs `script`, loading it where it is missing. The call is sent again only if the server said that it did not
+    /// Runs `script`, loading it if it is missing. The call is sent again only if the server said that it did not
     /// run.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl Link {
         self.try_script(group, script, packed).await.map_err(|failure| failure.fault)
     }
 
-    /// As [`Link::call_script`], for a caller that may wait on for the reply.
+    /// Calls a script like [`Link::call_script`], for a caller that may wait on for the reply.
     ///
     /// # Errors
     /// Any fault of the store, within the configured timeout.

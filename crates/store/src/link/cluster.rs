@@ -21,7 +21,7 @@ use super::topology::{NO_OWNER, Topology};
 /// Deadline for the answer of one server, the connect included.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two questions while no server reports the slots.
+/// The pause between two questions while no server reports the slots.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum pause between two questions.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -153,7 +153,7 @@ impl SlotMap {
         Some(SlotMap { primaries, owners })
     }
 
-    /// For each primary, the smallest number with a tag in one of its slots; all gateways find the same one.
+    /// The smallest number with a tag in one of the slots of each primary; all gateways find the same one.
     fn find_tags(&self) -> Vec<u32> {
         let mut tags = vec![None; self.primaries.len()];
         let mut missing = tags.len();

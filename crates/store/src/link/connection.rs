@@ -65,7 +65,7 @@ impl StoreConnector {
         StoreConnector { tls: config.tls.then(|| tls_connector(&config.tls_files)), settings }
     }
 
-    /// For sentinels, which have no databases; many have no users either.
+    /// The connector for sentinels, which have no databases; many have no users either.
     pub(super) fn for_sentinels(&self, with_user: bool) -> StoreConnector {
         let settings = if with_user { self.settings.clone().set_db(0) } else { plain_settings() };
         StoreConnector { tls: self.tls.clone(), settings }
@@ -114,7 +114,7 @@ impl StoreConnector {
     }
 }
 
-/// Without user, password and database.
+/// Settings without user, password and database.
 fn plain_settings() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name()
 }

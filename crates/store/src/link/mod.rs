@@ -98,7 +98,7 @@ struct TopologyView {
     links: Vec<Rc<ServerLink>>,
 }
 
-/// How often to check whether a store is still used.
+/// The time between two checks that a store is still used.
 const USERS_CHECK: Duration = Duration::from_millis(500);
 /// The deadline for deregistering.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_millis(100);
@@ -149,7 +149,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::supervise`], while the target of `users` is alive; then deregisters this gateway.
+    /// Supervises like [`Store::supervise`], while the target of `users` is alive; then deregisters this gateway.
     pub async fn supervise_for<T>(self: Arc<Store>, users: std::sync::Weak<T>) {
         // The task ends with this future, wherever it is dropped.
         let mut supervised = tokio::task::JoinSet::new();
@@ -173,7 +173,7 @@ impl Store {
         topology.servers.is_empty() || topology.servers.iter().any(|server| !server.breaker.is_settled(now))
     }
 
-    /// Whether calls to any server may be made.
+    /// True if calls to any server may be made.
     pub(super) fn is_reachable(&self) -> bool {
         self.topology.load().servers.iter().any(|server| !server.breaker.is_open())
     }

@@ -24,7 +24,7 @@ pub(super) struct OutageLog(Mutex<OutageReport>);
 pub struct OutageReport {
     /// All of them, with the one that lasts.
     pub count: u64,
-    /// When the present one began; `None` = the store is reachable.
+    /// The beginning of the present outage; `None` = the store is reachable.
     pub since: Option<Now>,
     /// The start and the end of the last one that is over.
     pub last: Option<(Now, Now)>,

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// Between the probes of an outage; the last one repeats. Each varies by a fifth.
+/// The times between the probes of an outage; the last one repeats. Each varies by a fifth.
 const STEPS_MS: [u64; 3] = [200, 400, 500];
-/// Between the first successful probe and the second.
+/// The time between the first successful probe and the second.
 const SECOND_PROBE: Duration = Duration::from_millis(20);
 /// This many heartbeats after closing follow quickly, so that gateways learn of each other soon.
 const QUICK_BEATS: u32 = 5;
 const QUICK_INTERVAL: Duration = Duration::from_secs(1);
 const CALM_INTERVAL: Duration = Duration::from_secs(5);
-/// Before a failed heartbeat is retried while calls still succeed.
+/// The pause before a failed heartbeat is retried while calls still succeed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The state of the prober of one server.
@@ -32,9 +32,9 @@ pub(super) enum ProbePace {
 /// The consequences of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NextProbe {
-    /// Whether to close the breaker, and if so, whether with a ramp.
+    /// True if the breaker closes with a ramp, false if without one; `None` = it stays as it is.
     pub close: Option<bool>,
-    /// From the start of this probe to the start of the next.
+    /// The time from the start of this probe to the start of the next.
     pub wait: Duration,
 }
 

@@ -18,11 +18,11 @@ use super::server_link::is_script_missing;
 use crate::fleet::{FleetCount, LimitAnnouncement};
 use sluicegate_base::clock::Now;
 
-/// How long a gateway counts as alive after its last heartbeat, in milliseconds.
+/// The time that a gateway counts as alive after its last heartbeat, in milliseconds.
 const GATEWAY_LIFE_MS: u64 = 15_000;
 /// Minimum time between two log lines about one server; the next line covers the changes between.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Before another cause of the same outage is logged.
+/// The time before another cause of the same outage is logged.
 const CAUSE_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum pause between two probes.
 const PAUSE_MIN: Duration = Duration::from_millis(20);

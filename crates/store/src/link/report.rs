@@ -20,7 +20,7 @@ pub struct StoreReport {
     pub answered: u64,
     /// Calls without an answer, in the order of [`StoreFault::ALL`].
     pub failed: [u64; StoreFault::ALL.len()],
-    /// Servers by address, and whether calls to each are admitted.
+    /// Servers by address, with true for those that admit calls.
     pub servers: Vec<(String, bool)>,
     /// The number of live gateways.
     pub nodes: u64,
@@ -29,16 +29,16 @@ pub struct StoreReport {
 /// One server of the store at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoreServerState {
-    /// Its host and port.
+    /// The host and port of the server.
     pub name: String,
-    /// Whether it is known to be the primary of a group; a single server is not asked.
+    /// True if it is known to be the primary of a group; a single server is not asked.
     pub is_primary: bool,
     pub breaker: BreakerState,
     /// Calls that were made, until their reply or their deadline.
     pub calls: u64,
     /// Their mean time; `None` = no calls.
     pub mean_seconds: Option<f64>,
-    /// The policy by which it may drop counters.
+    /// The policy by which the server may drop counters.
     pub evicts_by: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl StoreServerState {
 // === impl BreakerState ===
 
 impl BreakerState {
-    /// Its word in answers.
+    /// The word of the state in answers.
     pub fn label(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",

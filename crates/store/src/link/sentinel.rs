@@ -18,12 +18,12 @@ use super::topology::Topology;
 
 /// Deadline for the answer of one sentinel, the connect included.
 const ASK_TIMEOUT: Duration = Duration::from_millis(250);
-/// Between two questions while all is well; each goes to another sentinel, on a connection of its own.
+/// The pause between two questions while all is well; each goes to another sentinel, on a connection of its own.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two questions on that connection: the old primary of a planned failover accepts calls that the new one never
-/// learns of.
+/// The pause between two questions on that connection: the old primary of a planned failover accepts calls that the new
+/// one never learns of.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
-/// Between two questions while no primary is known.
+/// The pause between two questions while no primary is known.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum pause between two questions.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

@@ -17,7 +17,7 @@ const IN_FLIGHT_MAX: u32 = 2048;
 
 pub(super) struct StoreServer {
     pub address: StoreAddress,
-    /// Its name in log lines and metrics.
+    /// The name in log lines and metrics.
     pub name: String,
     pub breaker: Breaker,
     /// Notified when a heartbeat is due: calls have opened the breaker, or the limits to announce have changed.
@@ -38,7 +38,7 @@ pub(super) struct StoreServer {
     breaker_cause: AtomicUsize,
 }
 
-/// What a server tells about keys that it drops for want of memory; nothing where it does not tell.
+/// The eviction of keys for want of memory, as the server reports it; empty if it reports nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Eviction {
     /// The policy by which it may drop keys.

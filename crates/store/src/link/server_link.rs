@@ -16,10 +16,10 @@ use super::server::StoreServer;
 use crate::{LuaScript, PackedCall};
 use sluicegate_base::clock::Now;
 
-/// How often a call is sent again because the script was missing. One reload is enough unless the server's scripts
+/// The number of repeats of a call because the script was missing. One reload is enough unless the server's scripts
 /// are flushed again and again.
 const RELOADS_MAX: usize = 4;
-/// After so many consecutive unanswered calls, a connection is given up, though other calls may work.
+/// A connection is given up after so many consecutive unanswered calls, though other calls may work.
 const UNANSWERED_MAX: u32 = 5;
 /// Pause after a failed connect of one worker while calls still go through.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ enum LinkState {
     None,
     /// The connect failed at that moment.
     Failed(Instant),
-    /// Since that moment.
+    /// A connect has run since that moment.
     Connecting(watch::Receiver<Option<ConnectResult>>, Instant),
     /// The connection, and the breaker's epoch when it was made.
     Connected(StoreConnection, u64),
@@ -65,7 +65,7 @@ pub(super) enum CallOutcome {
 /// The reply to a call that was sent, and not answered by its deadline. Dropping it leaves the reply unread.
 pub type LateReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
 
-/// Why a call brought no reply in time.
+/// The failure of a call that brought no reply in time.
 pub struct CallFailure {
     pub fault: StoreFault,
     /// The reply may still come.

@@ -12,7 +12,7 @@ pub(super) const NO_OWNER: u16 = u16::MAX;
 /// The servers and their slots; replaced as a whole when the servers change.
 pub(super) struct Topology {
     pub servers: Vec<Arc<StoreServer>>,
-    /// In a Cluster: the index of each slot's owner in `servers`.
+    /// The index of each slot's owner in `servers`, in a Cluster.
     owners: Option<Box<[AtomicU16]>>,
 }
 

@@ -10,7 +10,7 @@ use crate::script::operator::{
 };
 use sluicegate_base::clock::Now;
 
-/// How long the deletion of an unknown entry waits for the store, and how long the store remembers it.
+/// The time that the deletion of an unknown entry waits for the store, and that the store remembers it.
 const UNKNOWN_DELETION_NS: u64 = 86_400_000_000_000;
 /// Tolerance for the end of the same entry: it seems later by the time that a call took.
 const SAME_END_NS: u64 = 1_000_000_000;
@@ -85,7 +85,7 @@ impl HeldEntries {
         Ok(())
     }
 
-    /// Returns whether the entry lived here.
+    /// Returns true if the entry lived here.
     pub fn delete(&mut self, name: &[u8], now: Now) -> Result<bool, EntryFault> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(EntryFault::Name);
@@ -139,7 +139,7 @@ impl HeldEntries {
         self.pending.iter().any(|name| self.is_sendable(name))
     }
 
-    /// What the store has may be known only after all entries were fetched.
+    /// True if the change can be sent: a restored entry waits until all entries were fetched.
     fn is_sendable(&self, name: &[u8]) -> bool {
         let is_restore = |entry: &HeldEntry| entry.pending == PendingChange::Restore;
         self.received.is_none() || !self.by_name.get(name).is_some_and(is_restore)

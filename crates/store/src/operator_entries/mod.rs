@@ -34,7 +34,7 @@ pub struct OperatorEntry {
     pub until: Now,
 }
 
-/// Why there is no such entry.
+/// The reason why a change was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryFault {
     /// The name is empty or too long.
@@ -63,14 +63,14 @@ impl OperatorEntries {
     /// Puts an entry that an earlier process knew, unless the store knows a later change of its name.
     ///
     /// # Errors
-    /// As [`OperatorEntries::put`].
+    /// The errors of [`OperatorEntries::put`].
     pub fn restore(&self, name: &[u8], value: &[u8], until: Now) -> Result<(), EntryFault> {
         self.held.lock().put(name, value, until, Now::read_clock(), true)?;
         self.changed.notify_one();
         Ok(())
     }
 
-    /// Deletes an entry here and on all gateways. Returns whether it was known here: during an outage, others may know
+    /// Deletes an entry here and on all gateways. Returns true if it was known here: during an outage, others may know
     /// it.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use sluicegate_base::clock::Now;
 /// The store is polled at least this often; a random jitter keeps gateways from polling all at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_JITTER_MS: u64 = 100;
-/// Between two calls that send more changes than one call holds.
+/// The pause between two calls that send more changes than one call holds.
 const SEND_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Shares `entries` through `store`, and calls `on_change` with all living entries when they changed: by this gateway,
@@ -32,7 +32,7 @@ pub async fn share_entries(
     share_entries_by(&entries, store.prefix(), call, on_change).await;
 }
 
-/// As [`share_entries`], through a `call` that runs [`operator::operator_script`].
+/// Does the same as [`share_entries`], through a `call` that runs [`operator::operator_script`].
 pub async fn share_entries_by<C>(
     entries: &OperatorEntries,
     prefix: &str,

@@ -14,7 +14,7 @@ pub const STRIKES_PER_CALL: u64 = 10_000;
 /// The hash slot of all ban keys: their names share one tag.
 pub const BANS_GROUP: KeyGroup = KeyGroup(15_920);
 
-/// When a ban starts and how long it lasts.
+/// The start and the length of a ban.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BanRules {
     /// Strikes that start a ban, within `period_us`.
@@ -38,9 +38,9 @@ pub struct StrikeReport {
 pub struct Ban {
     /// Microseconds left when the store answered.
     pub left_us: u64,
-    /// Its whole length in microseconds.
+    /// The whole length of the ban in microseconds.
     pub lasts_us: u64,
-    /// The number of consecutive bans before it.
+    /// The number of consecutive bans before this one.
     pub repeats: u32,
 }
 

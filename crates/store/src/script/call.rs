@@ -23,7 +23,7 @@ pub enum ScriptOp {
     /// Charge units that were admitted without the store, even beyond the limit. It may be sent again: the store
     /// charges each sequence number once.
     Charge,
-    /// Correct charges by what responses used. It may be sent again, as [`ScriptOp::Charge`].
+    /// Correct charges by the use of responses. It may be sent again, as [`ScriptOp::Charge`].
     Settle,
 }
 
@@ -38,10 +38,10 @@ pub struct CallItem<'a> {
     pub limit_index: u16,
     /// Judged, but never a reason to reject.
     pub dry_run: bool,
-    /// For a concurrency limit.
+    /// The slots of a concurrency limit.
     pub slot_count: SlotCount,
-    /// For [`ScriptOp::Refund`]: the mark of the charge. For [`ScriptOp::Charge`]: the sequence number, the same for
-    /// all items of a key.
+    /// The mark of the charge for [`ScriptOp::Refund`]; the sequence number for [`ScriptOp::Charge`], the same for all
+    /// items of a key.
     pub mark: u64,
     /// Units admitted without the store that it does not count yet: judged as if it did.
     pub owed: u64,
@@ -54,7 +54,7 @@ pub struct SlotCount {
     pub slots: u64,
     /// Higher than in any earlier report about this key.
     pub sequence: u64,
-    /// For a question, where requests wait for these slots.
+    /// The turn of a question, if requests wait for these slots.
     pub turn: Option<GatewayTurn>,
 }
 
@@ -99,7 +99,7 @@ pub struct RateAnswer {
     pub mark: u64,
     /// Slots were neither judged nor charged, because the request has to wait or a rate rejects it.
     pub skipped: bool,
-    /// For a fixed window: nanoseconds until it ends.
+    /// Nanoseconds until a fixed window ends.
     pub window_ns: Option<u64>,
     /// Requests in flight hold reservations that may be given back before a rejection's retry time.
     pub has_reserved: bool,
@@ -203,7 +203,7 @@ impl PackedCall {
         self.push_number(turn.poll_us as f64);
     }
 
-    /// Names a call that the script runs once; its number is kept as long as what it charges counts.
+    /// Names a call that the script runs once; its number is kept as long as the charge counts.
     pub(super) fn push_sequence(
         &mut self,
         prefix: &str,
@@ -357,7 +357,7 @@ fn name_counters(prefix: &str, key: &SharedKey, rule: u32, class: CounterClass) 
 // === impl CounterClass ===
 
 impl CounterClass {
-    /// Its number in a call.
+    /// The number of the class in a call.
     fn code(self) -> u8 {
         match self {
             CounterClass::Entry => 0,

@@ -24,7 +24,7 @@ pub const OPERATOR_GROUP: KeyGroup = KeyGroup(15_208);
 pub struct EntryChange {
     pub name: Vec<u8>,
     pub kind: ChangeKind,
-    /// How long the entry lasts; of a deletion, how long gateways may still know the entry.
+    /// The time that the entry lasts; of a deletion, the time that gateways may still know the entry.
     pub lasts_us: u64,
 }
 
@@ -46,7 +46,7 @@ pub enum ChangeAnswer {
     Known,
 }
 
-/// An entry as the store told it.
+/// An entry from a reply of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldEntry {
     pub name: Vec<u8>,
@@ -54,7 +54,7 @@ pub struct ToldEntry {
     pub left_us: u64,
 }
 
-/// What a gateway knows of the store's entries.
+/// The position of a gateway in the store's entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EntryCursor {
     /// The revision at the time of the last answer.
@@ -70,7 +70,7 @@ pub struct EntryCursor {
 pub struct EntriesUpdate {
     /// One answer per change, in their order.
     pub answers: SmallVec<[ChangeAnswer; 4]>,
-    /// Entries that were put after the known ones, in the order in which they were.
+    /// Entries that were put after the known ones, in their order.
     pub told: Vec<ToldEntry>,
     /// The cursor for the next call.
     pub cursor: EntryCursor,
@@ -85,7 +85,7 @@ pub fn operator_script() -> LuaScript {
     LuaScript::new(include_str!("operator.lua"))
 }
 
-/// Packs a call with at most [`CHANGES_PER_CALL`] changes, whose names and values have at most [`NAME_MAX`] and
+/// Packs a call with at most [`CHANGES_PER_CALL`] changes; their names and values have at most [`NAME_MAX`] and
 /// [`VALUE_MAX`] bytes. A call without any only fetches entries.
 pub fn pack_call(prefix: &str, changes: &[EntryChange], cursor: EntryCursor) -> PackedCall {
     let name = |rest: &str| format!("{prefix}:{{operator}}{rest}").into_bytes();

@@ -1,4 +1,4 @@
-//! Calls of the script that forgets what a limit counts for a key.
+//! Calls of the script that resets the counters of a limit for a key.
 
 use std::sync::LazyLock;
 

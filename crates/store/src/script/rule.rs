@@ -46,7 +46,7 @@ pub(crate) struct QueueTicks {
     pub capacity: u64,
 }
 
-/// Marks the kind of an entry whose charges are settled by responses.
+/// Marks the kind of an entry with charges that are settled by responses.
 const SETTLED_KIND: u8 = 0x80;
 /// The length of an entry is encoded in 6 bits, as words beyond this minimum.
 const WORDS_LEAST: u32 = 4;
@@ -100,7 +100,7 @@ impl RateRule {
         }
     }
 
-    /// A number that stands for its algorithm.
+    /// The number of the algorithm.
     pub(crate) fn algorithm_code(&self) -> u8 {
         match self.shape {
             RuleShape::TokenBucket { .. } => 0,
@@ -112,7 +112,7 @@ impl RateRule {
         }
     }
 
-    /// An encoding of its numbers, for comparison.
+    /// An encoding of the numbers, for comparison.
     pub(crate) fn encode_numbers(&self) -> Vec<u8> {
         let (pace, recovery) =
             (self.shape.refill_pace().to_le_bytes(), self.shape.recovery_us().to_le_bytes());

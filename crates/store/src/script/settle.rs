@@ -1,4 +1,4 @@
-//! Rates whose charges are settled by responses, as the script judges them; and the calls that settle.
+//! Rates with charges that responses settle, as the script judges them; and the calls that settle.
 
 use smallvec::SmallVec;
 
@@ -13,13 +13,13 @@ pub(super) struct SettledState {
     /// Units, of a bucket ticks; owed ones are counted in.
     level: u64,
     mark: u64,
-    /// When the units fit, and when one more does.
+    /// The moments at which the units fit, and one more does.
     fits_at: u64,
     one_fits_at: u64,
     pub has_reserved: bool,
 }
 
-/// A charge whose response is over: `reserved` units are corrected to `used` ones.
+/// A charge with a response that is over: `reserved` units are corrected to `used` ones.
 #[derive(Debug, Clone, Copy)]
 pub struct SettleItem<'a> {
     pub rule: &'a RateRule,
@@ -27,7 +27,7 @@ pub struct SettleItem<'a> {
     pub mark: u64,
     pub reserved: u64,
     pub used: u64,
-    /// Forgets then what the key has used; open reservations stay.
+    /// The settlement then resets the used units of the key; open reservations stay.
     pub forgets: bool,
 }
 
@@ -187,7 +187,7 @@ impl SettledState {
 // === impl RuleShape ===
 
 impl RuleShape {
-    /// How much of a counter a unit takes: ticks of a bucket.
+    /// The part of a counter that a unit takes: ticks of a bucket.
     fn unit(self) -> u64 {
         match self {
             RuleShape::TokenBucket { unit, .. } | RuleShape::LeakyBucket { unit, .. } => unit,

@@ -1,4 +1,4 @@
-//! What requests leave behind for the store: how it is queued, and when all of it is sent.
+//! The messages that requests leave behind for the store: their queue, and the wait until all are sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,7 +39,7 @@ impl StoreOutbox {
         }
     }
 
-    /// As [`Debts::open_debt`].
+    /// Adds a debt, see [`Debts::open_debt`].
     pub fn open_debt(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
         self.debts.open_debt(limit, rate, key, units);
     }

@@ -1,4 +1,4 @@
-//! Forgets what this process remembers of a key that was reset.
+//! Forgets this process's memory of a key that was reset.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use super::SharedLimit;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 
-/// When a key of the limit was last reset, as far as this process knows.
+/// The last reset of a key of the limit, as far as this process knows.
 #[derive(Default)]
 pub(super) struct LastReset(AtomicU64);
 

@@ -28,10 +28,10 @@ use sluicegate_limit::table::{CounterKey, Table, TableEntry};
 use sluicegate_limit::{Decision, Limit, LimitOutcome, Units};
 use sluicegate_model::{self as model, LimitId, OnFailure};
 
-/// How long a rejection is trusted before the store is asked again; a deletion in the store is noticed after that.
+/// The time that a rejection is trusted before the store is asked again; a deletion in the store is noticed after that.
 const REJECTION_TRUST_NS: u64 = 1_000_000_000;
 
-/// How long a new key keeps its place among those of the store without an answer.
+/// The time that a new key keeps its place among those of the store without an answer.
 const PLACE_KEPT_NS: u64 = 1_000_000_000;
 
 /// A limit with its counters in the store.
@@ -43,9 +43,9 @@ pub struct SharedLimit {
     pub departures: Box<[Arc<Departures>]>,
     /// The gateways that count it together.
     pub fleet: Arc<Fleet>,
-    /// For a concurrency limit: slots that this process holds or asks for.
+    /// Slots of a concurrency limit that this process holds or asks for.
     pub(super) in_flight: Arc<ProcessSlots>,
-    /// For a concurrency limit: requests that wait here for slots.
+    /// Requests that wait here for slots of a concurrency limit.
     pub slot_queue: Arc<SharedSlotQueue>,
     config: model::LimitConfig,
     id: LimitId,
@@ -150,7 +150,7 @@ impl SharedLimit {
             if decision.outcome != LimitOutcome::Reject {
                 return;
             }
-            // What is reserved may come back at any time.
+            // Reserved units may come back at any time.
             if decision.retry_after_ns != u64::MAX
                 && !answer.has_reserved
                 && let Ok(cost) = u32::try_from(units.cost)
@@ -207,8 +207,8 @@ impl SharedLimit {
         self.rules.iter().position(|rule| rule.id == id && rule.capacity() == rule.capacity_max)
     }
 
-    /// The rate under which the local share and the debts count what is charged to a rate: the one that accepts most
-    /// of those that share its counters.
+    /// The rate under which the local share and the debts count the charges of a rate: the one that accepts most of
+    /// those that share its counters.
     pub(super) fn widest_rate(&self, rate: usize) -> usize {
         self.rate_of_rule(self.rules[rate].id).unwrap_or(rate)
     }
@@ -281,7 +281,7 @@ impl SharedLimit {
         self.local_share.used_units(rate, units, now)
     }
 
-    /// Whether responses settle its charges.
+    /// True if responses settle the charges of the limit.
     pub fn settles(&self) -> bool {
         self.config.charge.is_some()
     }
@@ -349,7 +349,7 @@ impl SharedLimit {
         departures + self.slot_queue.waiting_count()
     }
 
-    /// How requests may wait for the slots of a rate; `None` = none waits.
+    /// The terms of waiting for the slots of a rate; `None` = none waits.
     pub fn slot_terms(&self, rate: usize) -> Option<SlotTerms> {
         let (_, numbers, _) = self.config.locate_rate(rate).filter(|_| !self.config.dry_run)?;
         let model::Algorithm::Concurrency { queue: queue @ 1.., max_wait, .. } = numbers else {

@@ -1,4 +1,4 @@
-//! Resets a key of a shared limit: what this process remembers of it. The store has to forget it as well.
+//! Resets a key of a shared limit in the memory of this process. The store has to forget it as well.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use sluicegate_limit::table::CounterKey;
 // === impl SharedLimit ===
 
 impl SharedLimit {
-    /// Forgets the rejections that are repeated here, and what the local share counts of `key`. An answer to a question
-    /// from before is no longer recorded.
+    /// Forgets the rejections that are repeated here, and the counts of the local share for `key`. An answer to a
+    /// question from before is no longer recorded.
     ///
     /// # Errors
-    /// The share counts the key together with others; what is repeated here is forgotten all the same.
+    /// The share counts the key together with others; the rejections are forgotten all the same.
     pub fn reset_key(&self, rates: Range<usize>, key: &CounterKey, now: Now) -> Result<(), ResetFault> {
         for rate in rates.clone() {
             let Some(table) = self.last_answers.get(rate) else { continue };

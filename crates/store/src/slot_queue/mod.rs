@@ -50,7 +50,7 @@ struct SlotLine {
     /// The newest numbers.
     rule: RateRule,
     due: PollDue,
-    /// Between the last poll and the next one.
+    /// The time between the last poll and the next one.
     poll_ns: u64,
     /// The moment at which a waiter had slots; before the first, that at which it began to wait.
     served_at: Now,
@@ -60,7 +60,7 @@ struct SlotLine {
     freed: FreedRate,
 }
 
-/// How requests may wait for the slots of a rate.
+/// The terms of waiting for the slots of a rate.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotTerms {
     /// Units that may wait.
@@ -77,7 +77,7 @@ pub struct SlotNewcomer<'a> {
     pub cost: u64,
     /// Hash of its `fair_by` value.
     pub fair: u64,
-    /// It began to wait for slots of any limit.
+    /// The moment at which the request began to wait for slots of any limit.
     pub since: Now,
 }
 
@@ -92,7 +92,7 @@ pub struct SlotTicket {
 /// The state of a waiter's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskTurn {
-    /// It has to ask the store now, and then to say how that ended.
+    /// The waiter has to ask the store now, and then to report the outcome.
     Ask,
     /// The waiter is woken when its state changes; at this moment its wait ends.
     Wait(Option<Now>),
@@ -105,7 +105,7 @@ pub enum AskTurn {
 pub struct PolledLine {
     pub slot_key: SlotKey,
     pub rule: RateRule,
-    /// Of the waiter that is next in turn.
+    /// The cost of the waiter that is next in turn.
     pub cost: u64,
     pub turn: GatewayTurn,
 }
@@ -115,10 +115,10 @@ const POLL_MAX_NS: u64 = 50_000_000;
 const POLL_HALVINGS: u32 = 5;
 /// The part of the time since the last slot after which a key is polled again.
 const POLL_PART: u64 = 32;
-/// With many keys, polls are as far apart as this time for each key, up to two seconds.
+/// The time per key between polls of many keys, which are at most two seconds apart.
 const KEY_POLL_NS: u64 = 500_000;
 const KEY_POLL_MAX_NS: u64 = 2_000_000_000;
-/// Maximum number of keys that nobody waits for any more; what the store keeps for further ones lapses.
+/// Maximum number of keys without waiters; the slots that the store keeps for further ones lapse.
 const LEFT_MAX: usize = 1024;
 
 // === impl SharedSlotQueue ===
@@ -230,7 +230,7 @@ impl SharedSlotQueue {
         });
     }
 
-    /// A waiter leaves. If it was asking, nobody knows what is free.
+    /// A waiter leaves. If it was asking, the number of free slots is unknown.
     pub fn leave_queue(&self, slot_key: &SlotKey, ticket: &SlotTicket, now: Now) {
         self.update_line(slot_key, |line, _, _| {
             if let Some(line) = line {
@@ -259,8 +259,8 @@ impl SharedSlotQueue {
         lines.by_key.get(slot_key).map(|line| line.describe_turn(&lines.queues, gateway, now))
     }
 
-    /// At most `max` keys that are due to be polled and whose waiters do not ask yet, and the moment of the next poll.
-    /// `gateway` is one of `nodes` that share the slots. `None` = nobody waits; then the polls end.
+    /// The keys that are due to be polled, `max` at most, without those of asking waiters, and the moment of the next
+    /// poll. `gateway` is one of `nodes` that share the slots. `None` = no request waits; then the polls end.
     pub fn take_polled(
         &self,
         max: usize,
@@ -371,7 +371,7 @@ impl SlotLine {
         GatewayTurn { gateway, waited_us, poll_us: self.poll_ns / 1_000 }
     }
 
-    /// Returns whether this waiter was asking.
+    /// Returns true if this waiter was asking.
     fn end_asking(&mut self, ticket: &SlotTicket) -> bool {
         let was_asking = self.asking == ticket.node;
         if was_asking {
