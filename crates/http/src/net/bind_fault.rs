@@ -1,4 +1,4 @@
-//! Why an address cannot be listened on, and the remedy.
+//! The reasons why an address cannot be listened on, and the remedies.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Client sockets, TLS towards clients, the PROXY protocol, RESP, the deadlines of connections, and why a bind fails.
+//! Client sockets, TLS towards clients, the PROXY protocol, RESP, the deadlines of connections, and failures of a bind.
 
 pub mod bind_fault;
 pub mod deadline;

@@ -1,8 +1,8 @@
 //! Server-sent events: the data of each event, in pieces.
 //!
 //! Source: <https://html.spec.whatwg.org/multipage/server-sent-events.html>. Fields other than `data` and comments are
-//! skipped. What is no more than white space to JSON is not told apart: a space in front of a value, and a line of data
-//! without a value.
+//! skipped. Differences that JSON ignores as white space are not resolved: a space in front of a value, and a line of
+//! data without a value.
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const DATA: &[u8] = b"data";
@@ -67,7 +67,7 @@ impl EventFraming {
         }
     }
 
-    /// Each of these says how many bytes it has used.
+    /// Returns the number of bytes that it has used, as the next functions do.
     fn scan_mark(&mut self, known: usize, byte: u8) -> usize {
         let is_next = BYTE_ORDER_MARK.get(known) == Some(&byte);
         self.line = match known {

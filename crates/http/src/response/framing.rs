@@ -5,7 +5,7 @@ use http::HeaderValue;
 use super::aws_framing::AwsFraming;
 use super::event_framing::{EventFraming, FramePiece};
 
-/// How documents stand in a body, with the state between its pieces.
+/// The form of the documents in a body, with the state between its pieces.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum BodyFraming {
     /// The body is one document.
@@ -65,7 +65,7 @@ fn is_word(text: &[u8], word: &[u8]) -> bool {
     text.trim_ascii().eq_ignore_ascii_case(word)
 }
 
-/// Whether a media type is JSON by its suffix (RFC 6839), as `application/problem+json` is.
+/// True if a media type is JSON by its suffix (RFC 6839), as `application/problem+json` is.
 fn is_json_suffix(essence: &[u8]) -> bool {
     let essence = essence.trim_ascii();
     essence.len().checked_sub(b"+json".len()).is_some_and(|at| essence[at..].eq_ignore_ascii_case(b"+json"))

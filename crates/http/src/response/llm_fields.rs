@@ -1,23 +1,23 @@
 //! The members of the responses of language models: usage, and texts.
 //!
-//! OpenAI chat completions, completions and Responses, Anthropic messages, and what speaks like them, as vLLM and Groq;
+//! OpenAI chat completions, completions and Responses, Anthropic messages, and their imitations, as vLLM and Groq;
 //! Gemini, Bedrock Converse, Cohere, Replicate; Ollama, text-generation-inference and llama.cpp with their own APIs.
 
 /// A number of a usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UsageField {
-    /// All input: what the usage says of caches is part of it.
+    /// All input, the cached part of the usage included.
     Prompt,
     /// Input of tools, beside the prompt.
     ToolPrompt,
-    /// Input without what was read from caches and written to them.
+    /// Input without the parts read from caches and written to them.
     Input,
     /// Input by its tokens, which are listed.
     ListedInput,
     Output,
     /// Reasoning, beside the other output.
     Thoughts,
-    /// Prompt and output, and what else some servers name in no other number.
+    /// Prompt and output, and parts that some servers name in no other number.
     Total,
     /// The part of the input that was read from a cache.
     CachedPart,
@@ -89,7 +89,7 @@ pub(super) const DOCUMENT_TEXTS: &str = "
     content
     output output/*";
 
-/// Texts of the documents of a stream; what the end of a stream repeats is not among them. Again the first two are
+/// Texts of the documents of a stream, without those that its end repeats. Again the first two are
 /// one text. `delta` alone is the text of all events of OpenAI Responses that add something.
 pub(super) const STREAM_TEXTS: &str = "
     choices/*/delta/reasoning choices/*/delta/reasoning_content

@@ -20,12 +20,12 @@ pub(super) struct SaidUsage([Option<u64>; USAGE_FIELDS]);
 // === impl LlmUsage ===
 
 impl LlmUsage {
-    /// Whether the response said anything.
+    /// True if the response said anything.
     pub fn is_said(&self) -> bool {
         self.input.is_some() || self.output.is_some() || self.cached.is_some()
     }
 
-    /// Units of these tokens, in millionths; what was not said counts nothing.
+    /// Units of these tokens, in millionths; missing numbers count nothing.
     pub fn units(&self, weights: &LlmWeights) -> u128 {
         let weighed = |tokens: Option<u64>, weight: u64| u128::from(tokens.unwrap_or(0)) * u128::from(weight);
         weighed(self.input, weights.input)

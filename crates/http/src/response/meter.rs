@@ -17,14 +17,14 @@ const ONE: u128 = 1_000_000;
 /// The data of the event that ends a stream of OpenAI, which is no JSON.
 const END_MARK: &[u8] = b"[DONE]";
 
-/// Reads what a response used, from the pieces of its body.
+/// Reads the usage of a response from the pieces of its body.
 #[derive(Debug)]
 pub struct ResponseMeter {
     plan: Arc<MeterPlan>,
     state: Box<MeterState>,
 }
 
-/// What a body has said, as if it ended here.
+/// The reading of a body, as if it ended here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MeterReading {
     pub usage: LlmUsage,
@@ -54,12 +54,12 @@ struct MeterState {
     numbers: [Option<u128>; METER_POINTERS_MAX],
 }
 
-/// What the whole documents of a body have said.
+/// The sums over the whole documents of a body.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeterTotals {
     usage: SaidUsage,
     is_final: bool,
-    /// One of them was no JSON: a stream of plain text, whose usage could be the words of a client.
+    /// A document was no JSON: a stream of plain text, of which the usage could be the words of a client.
     is_plain: bool,
     /// Bytes of documents without a text that is known.
     unread_bytes: u64,
@@ -67,10 +67,10 @@ struct MeterTotals {
     text_bytes_after_usage: u64,
 }
 
-/// What the current document has said so far.
+/// The readings of the current document so far.
 #[derive(Debug)]
 struct MeteredDocument {
-    /// By path.
+    /// Numbers by path.
     numbers: [u128; PATHS_MAX],
     said: PathSet,
     bytes: u64,
@@ -138,7 +138,7 @@ impl ResponseMeter {
         });
     }
 
-    /// What the body has said. A last document that is whole counts, also where the end of its event or line is
+    /// The reading of the body. A last document that is whole counts, also where the end of its event or line is
     /// missing.
     pub fn read(&self) -> MeterReading {
         let MeterState { framing, scanner, document, totals, .. } = &*self.state;
@@ -171,7 +171,7 @@ impl ResponseMeter {
         }
     }
 
-    /// Whether nothing in the body is believed but its texts.
+    /// True if nothing in the body is believed but its texts.
     fn is_opaque(&self) -> bool {
         let MeterState { framing, scanner, document, totals, .. } = &*self.state;
         match framing {

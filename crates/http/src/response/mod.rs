@@ -1,9 +1,9 @@
-//! What a response says that it used, read from its body while it passes.
+//! The usage that a response reports, read from its body while it passes.
 //!
 //! A [`ResponseMeter`] scans the body of one response in the pieces in which it comes; it keeps none of them, and
 //! allocates once, when it begins. `framing` finds the documents: one of JSON, one in each server-sent event or
 //! message of AWS, or one a line. A document says its usage and its numbers when it is whole; one that is not valid
-//! says nothing. A [`MeterPlan`] names what is read, for all limits of a location.
+//! says nothing. A [`MeterPlan`] names the values to read, for all limits of a location.
 
 mod aws_framing;
 mod event_framing;

@@ -1,4 +1,4 @@
-//! What the meters of a location read.
+//! The values that the meters of a location read.
 
 use super::llm_fields::{DOCUMENT_TEXTS, STREAM_TEXTS, USAGE_NUMBERS, UsageField};
 use sluicegate_base::json::JsonPaths;
@@ -7,10 +7,10 @@ use sluicegate_base::json_pointer::JsonPointer;
 /// The most numbers that a meter reads.
 pub const METER_POINTERS_MAX: usize = 24;
 
-/// What is read from the responses of a location, for all of its limits.
+/// The values to read from the responses of a location, for all of its limits.
 #[derive(Debug, Clone)]
 pub struct MeterPlan {
-    /// What the first paths say; nothing where the usage of language models is not read.
+    /// The usage fields of the first paths; empty if the usage of language models is not read.
     usage: Vec<UsageField>,
     pointers: Vec<JsonPointer>,
     /// Paths of a body that is one document, and of the documents of a stream: usage, then numbers, then texts.
@@ -64,7 +64,7 @@ impl MeterPlan {
         self.pointers.iter().position(|own| own == pointer)
     }
 
-    /// What a path says of the usage.
+    /// The usage field of a path.
     pub(super) fn usage_field(&self, path: usize) -> Option<UsageField> {
         self.usage.get(path).copied()
     }

@@ -21,7 +21,7 @@ use super::server_socket::ServerSocket;
 /// The pause before a unix socket with a full queue is tried again.
 const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Why no connection to a server was made.
+/// The reason why no connection to a server was made.
 #[derive(Debug, Clone)]
 pub enum ConnectFault {
     /// `max_connections` are busy, every HTTP/2 connection is full, or this machine is out of descriptors or memory.
@@ -74,7 +74,7 @@ pub(super) struct DialledSocket {
 
 /// A connection that is ready for requests.
 pub(super) enum NewConnection {
-    /// With the [`address_tag`] of the peer.
+    /// A connection, and the [`address_tag`] of the peer.
     Http1(Rc<Http1Connection>, u32),
     Http2(Rc<Http2Connection>),
 }

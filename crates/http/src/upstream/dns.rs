@@ -24,7 +24,7 @@ pub(super) struct DnsName {
     port: u16,
     resolved: Mutex<Resolution>,
     lookup_done: Notify,
-    /// How often an address disappeared.
+    /// The number of addresses that disappeared.
     loss_count: AtomicU32,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct DnsName {
 struct Resolution {
     addresses: Vec<SocketAddr>,
     resolved_at: Option<Instant>,
-    /// When the last look-up began.
+    /// The beginning of the last look-up.
     tried_at: Option<Instant>,
     rotation: usize,
     is_looking_up: bool,
@@ -90,7 +90,7 @@ impl DnsName {
         self.loss_count.load(Ordering::Relaxed)
     }
 
-    /// Whether the name still has the address with this [`address_tag`].
+    /// True if the name still has the address with this [`address_tag`].
     pub fn has_address(&self, tag: u32) -> bool {
         self.resolved.lock().addresses.iter().any(|known| address_tag(known) == tag)
     }
@@ -147,14 +147,14 @@ impl Drop for LookupGuard {
 }
 
 impl Resolution {
-    /// Whether addresses are known and no look-up is due.
+    /// True if addresses are known and no look-up is due.
     fn is_fresh(&self, refresh: Duration) -> bool {
         let within = |at: Option<Instant>, span| at.is_some_and(|at| at.elapsed() < span);
         !self.addresses.is_empty()
             && (within(self.resolved_at, refresh) || within(self.tried_at, refresh.min(RETRY_INTERVAL)))
     }
 
-    /// Whether this failed look-up deserves a warning.
+    /// True if this failed look-up deserves a warning.
     fn mark_failing(&mut self) -> bool {
         let warned_lately = self.warned_at.is_some_and(|at| at.elapsed() < WARNING_INTERVAL);
         if self.is_failing || warned_lately {

@@ -9,7 +9,7 @@ use std::io;
 use http::StatusCode;
 use rustls::CertificateError;
 
-/// Why a server gave no usable response, or why its response counts as an error. Faults of clients are not among these.
+/// The reason why a response is missing, unusable or an error. Faults of clients are not among these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerFault {
     // No connection was made.
@@ -86,12 +86,12 @@ impl ServerFault {
         }
     }
 
-    /// Whether no connection was made: then the server received nothing of the request.
+    /// True if no connection was made: then the server received nothing of the request.
     pub fn is_connect_fault(self) -> bool {
         self.index() <= ServerFault::ConnectFailed.index()
     }
 
-    /// Why a connect failed.
+    /// The fault of a failed connect.
     pub(super) fn from_connect(error: &io::Error) -> ServerFault {
         use io::ErrorKind;
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
@@ -129,7 +129,7 @@ impl ServerFault {
         }
     }
 
-    /// Why an exchange over HTTP/2 broke, other than by its response.
+    /// The fault of an exchange over HTTP/2 that broke, other than by its response.
     pub(super) fn from_http2(error: &hyper::Error) -> ServerFault {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
         match cause {
@@ -140,7 +140,7 @@ impl ServerFault {
     }
 }
 
-/// Whether the peer reset the connection instead of closing it.
+/// True if the peer reset the connection instead of closing it.
 pub(super) fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }

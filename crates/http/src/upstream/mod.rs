@@ -76,7 +76,7 @@ use status::RetryCounts;
 /// One configured upstream, shared by all workers.
 pub struct Upstream {
     pub name: Arc<str>,
-    /// Its index in the configuration.
+    /// The index of the upstream in the configuration.
     pub id: UpstreamId,
     pub servers: Vec<Arc<Server>>,
     pub retries: model::RetryConfig,
@@ -87,7 +87,7 @@ pub struct Upstream {
     /// `None` = no response stops the requests behind it.
     pub obey: Option<Obey>,
     queue: Option<model::ServerQueueConfig>,
-    /// Of each server; `u32::MAX` = no bound.
+    /// The maximum of each server; `u32::MAX` = no bound.
     max_connections: u32,
     /// Ticks.
     pub response_ticks: u64,

@@ -1,4 +1,4 @@
-//! How a server notifies the queue of its upstream, of which it knows no more.
+//! The signal by which a server notifies the queue of its upstream, of which it knows no more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -19,7 +19,7 @@ pub enum SendOutcome {
     Failed(ExchangeFault),
 }
 
-/// Why an exchange with a server broke.
+/// The reason why an exchange with a server broke.
 #[derive(Debug)]
 pub enum ExchangeFault {
     /// The server closed before the first byte of a response.
@@ -36,7 +36,7 @@ pub enum ExchangeFault {
     Http2(hyper::Error),
 }
 
-/// Why a server has certainly not begun to process a request.
+/// The reason why a server has certainly not begun to process a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnprocessedCause {
     /// RST_STREAM with REFUSED_STREAM (RFC 9113, 8.7).
@@ -46,12 +46,12 @@ pub(super) enum UnprocessedCause {
 }
 
 impl ExchangeFault {
-    /// Whether the server has certainly not begun to process the request.
+    /// True if the server has certainly not begun to process the request.
     pub fn is_unprocessed(&self) -> bool {
         matches!(self, ExchangeFault::Http2(error) if UnprocessedCause::of(error).is_some())
     }
 
-    /// Whether the connection ended before the first byte of a response.
+    /// True if the connection ended before the first byte of a response.
     pub fn has_no_response(&self) -> bool {
         match self {
             ExchangeFault::NoResponse | ExchangeFault::Reset => true,
@@ -60,7 +60,7 @@ impl ExchangeFault {
         }
     }
 
-    /// Whether the response is not valid HTTP; over HTTP/2 this side detects that, and resets the stream.
+    /// True if the response is not valid HTTP; over HTTP/2 this side detects that, and resets the stream.
     pub fn is_malformed(&self) -> bool {
         match self {
             ExchangeFault::Malformed(_) => true,

@@ -19,9 +19,9 @@ use sluicegate_model::{self as model, ServerId, UpstreamProtocol};
 
 /// A server behind the gateway.
 pub struct Server {
-    /// Its index among all servers of the configuration.
+    /// The index among all servers of the configuration.
     pub index: usize,
-    /// Its position in its upstream.
+    /// The position in the upstream.
     pub position: ServerId,
     /// `host:port` or `unix:/path`, as in logs and metrics.
     pub name: Arc<str>,
@@ -34,9 +34,9 @@ pub struct Server {
     pub connect_timeout: Duration,
     pub(super) tls: Option<Arc<ServerTls>>,
     pub(super) protocol: ServerProtocol,
-    /// How long a busy HTTP/2 connection may be silent before the server is pinged.
+    /// The time that a busy HTTP/2 connection may be silent before the server is pinged.
     pub(super) ping_interval: Duration,
-    /// How long an idle connection is kept, in ticks.
+    /// The time that an idle connection is kept, in ticks.
     pub idle_ticks: u64,
     /// Idle connections kept per worker.
     pub keepalive: usize,
@@ -53,7 +53,7 @@ pub struct Server {
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a server accepts a request.
+/// The availability of a server for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Availability {
     Available,
@@ -146,7 +146,7 @@ impl Server {
         }
     }
 
-    /// Whether the configuration describes this server: name, TLS and protocol are the same.
+    /// True if the configuration describes this server: name, TLS and protocol are the same.
     pub(super) fn matches_config(
         &self,
         server: &model::UpstreamServerConfig,
@@ -181,7 +181,7 @@ impl Server {
         self.state.dns_name.as_ref().map_or(0, |name| name.loss_count())
     }
 
-    /// Whether the server still has the address with this [`address_tag`](super::hash::address_tag).
+    /// True if the server still has the address with this [`address_tag`](super::hash::address_tag).
     pub(super) fn has_address(&self, tag: u32) -> bool {
         self.state.dns_name.as_ref().is_none_or(|name| name.has_address(tag))
     }
@@ -204,13 +204,13 @@ impl Server {
         self.state.in_flight.load(Relaxed)
     }
 
-    /// Whether it is below `max_connections`.
+    /// True if it is below `max_connections`.
     pub(super) fn has_capacity(&self) -> bool {
         let most = self.state.max_connections();
         most == u32::MAX || self.in_flight() < most
     }
 
-    /// Whether it accepts a request.
+    /// Checks if the server accepts a request.
     #[inline]
     pub(super) fn check_availability(&self) -> Availability {
         let state = self.state.flags();
@@ -224,7 +224,7 @@ impl Server {
         if self.has_capacity() { Availability::Available } else { Availability::Full }
     }
 
-    /// Whether it may receive requests; ends an ejection that has expired.
+    /// True if the server may receive requests; ends an ejection that has expired.
     #[cold]
     fn is_usable(&self, state: u8) -> bool {
         if state & EJECTED != 0 {
@@ -240,25 +240,25 @@ impl Server {
         state & (DOWN | DRAINING) == 0
     }
 
-    /// Whether it may receive requests.
+    /// True if the server may receive requests.
     pub(super) fn is_up(&self) -> bool {
         matches!(self.check_availability(), Availability::Available | Availability::Full)
     }
 
-    /// As [`ServerState::flags`], without an ejection that has expired.
+    /// The [`ServerState::flags`] without an ejection that has expired.
     pub(super) fn current_flags(&self) -> u8 {
         self.check_availability();
         self.state.flags()
     }
 
-    /// With `slow_start`, its weight grows from now on.
+    /// The weight of a server with `slow_start` grows from now on.
     pub(super) fn begin_slow_start(&self, now: Now) {
         if self.slow_start.is_some() {
             self.state.begin_slow_start(now);
         }
     }
 
-    /// Its weight times [`WEIGHT_UNIT`], less during a slow start.
+    /// The weight times [`WEIGHT_UNIT`], less during a slow start.
     #[inline]
     pub(super) fn effective_weight(&self) -> u64 {
         let full = u64::from(self.weight) * WEIGHT_UNIT;
@@ -276,7 +276,7 @@ impl Server {
         ((u128::from(full) * elapsed / span) as u64).max(full / SLOW_START_DIVISOR)
     }
 
-    /// Its effective weight, in percent of the configured one.
+    /// The effective weight, in percent of the configured one.
     pub(super) fn weight_percent(&self) -> u64 {
         self.effective_weight() * 100 / (u64::from(self.weight) * WEIGHT_UNIT)
     }
@@ -291,8 +291,8 @@ impl Server {
         (before < self.state.max_connections()).then_some(counted)
     }
 
-    /// As [`Server::begin_request`], but never counts above the maximum, not even for a moment: the queue calls it
-    /// under its lock, which the end of a request takes.
+    /// Counts a request in like [`Server::begin_request`], but never above the maximum, not even for a moment: the
+    /// queue calls it under its lock, which the end of a request takes.
     pub(super) fn try_begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
         let most = self.state.max_connections();
         let count_in = |count| (count < most).then_some(count + 1);

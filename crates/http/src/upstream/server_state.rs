@@ -15,16 +15,16 @@ use sluicegate_base::clock::Now;
 /// The shortest time between two warnings of one reason, in nanoseconds.
 const WARNING_INTERVAL_NS: u64 = 60_000_000_000;
 
-/// How long no connection is reused after stray data, in nanoseconds.
+/// The time that no connection is reused after stray data, in nanoseconds.
 const REUSE_PAUSE_NS: u64 = 10_000_000_000;
 
-/// Its health checks fail.
+/// The health checks of the server fail.
 pub(super) const DOWN: u8 = 1;
-/// It had too many errors in a row.
+/// The server had too many errors in a row.
 pub(super) const EJECTED: u8 = 1 << 1;
 /// The operator drains it.
 pub(super) const DRAINING: u8 = 1 << 2;
-/// It is new or back, and does not have its full weight yet.
+/// The server is new or back, and does not have its full weight yet.
 pub(super) const SLOW_START: u8 = 1 << 3;
 
 pub(super) struct ServerState {
@@ -44,7 +44,7 @@ pub(super) struct ServerState {
     ejections: AtomicU64,
     /// Connections on which it sent data without a request.
     pub stray_data: AtomicU64,
-    /// Until when its connections are not reused, in nanoseconds of [`Now`]; 0 = they are.
+    /// The end of the pause in which connections are not reused, in nanoseconds of [`Now`]; 0 = no pause.
     reuse_paused_until: AtomicU64,
     /// Health checks that passed and that failed.
     check_counts: [AtomicU64; 2],
@@ -70,7 +70,7 @@ pub(super) struct SavedServerState {
     /// Health checks in a row that contradict the state.
     streak: u32,
     ejections: u64,
-    /// Its age in nanoseconds, and its text.
+    /// The age of the error in nanoseconds, and its text.
     last_error: Option<(u64, String)>,
 }
 
@@ -83,7 +83,7 @@ impl SavedServerState {
 #[derive(Default)]
 struct RecentFaults {
     last: Option<(Now, Cow<'static, str>)>,
-    /// By [`ServerFault::index`].
+    /// Limiters by [`ServerFault::index`].
     warnings: [WarningLimiter; ServerFault::COUNT],
 }
 

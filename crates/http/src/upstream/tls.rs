@@ -60,7 +60,7 @@ impl ServerTls {
         }
     }
 
-    /// Whether `other` has the same authorities, server name and client certificate.
+    /// True if `other` has the same authorities, server name and client certificate.
     pub(super) fn matches_settings(&self, other: &UpstreamTlsConfig) -> bool {
         let UpstreamTlsConfig { roots, server_name, identity } = &self.settings;
         let authorities =

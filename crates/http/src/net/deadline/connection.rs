@@ -28,11 +28,11 @@ const GOAWAY_TICKS: u64 = 10;
 enum ConnectionPhase {
     /// A PROXY header or a TLS handshake is not complete.
     Handshake,
-    /// Between requests, or before the first byte.
+    /// No request is in flight, or the first byte has not come.
     Idle,
     /// Some bytes of a head have come.
     Head,
-    /// At least one request is being answered.
+    /// One request or more is being answered.
     Busy,
 }
 
@@ -47,7 +47,7 @@ pub struct ConnectionWatch {
     multiplexed: Cell<bool>,
     /// The client of a closing connection has acknowledged the GOAWAY, so the last stream is known.
     goaway_acked: Cell<bool>,
-    /// Since when a frame or a header block is incomplete.
+    /// The tick since which a frame or a header block is incomplete.
     frame_since: Cell<u64>,
     last_read: Cell<u64>,
     write_blocked: Cell<u64>,
@@ -110,7 +110,7 @@ impl ConnectionWatch {
         }
     }
 
-    /// From now on several requests may be in flight at a time, each with a task of its own.
+    /// Allows several requests in flight at a time from now on, each with a task of its own.
     pub fn set_multiplexed(&self) {
         self.multiplexed.set(true);
         self.enter_phase(ConnectionPhase::Idle);
@@ -147,7 +147,7 @@ impl ConnectionWatch {
         }
     }
 
-    /// Notes whether the client still has to send the rest of a frame.
+    /// Notes if the client still has to send the rest of a frame.
     pub fn set_frame_pending(&self, is_pending: bool) {
         if !is_pending {
             self.frame_since.set(0);
@@ -244,7 +244,7 @@ impl ConnectionWatch {
         }
     }
 
-    /// Whether no request on it may be answered any more.
+    /// True if no request on it may be answered any more.
     #[inline]
     pub fn is_revoked(&self) -> bool {
         self.revoked.get()
@@ -255,27 +255,27 @@ impl ConnectionWatch {
         self.closing_since.get() != 0
     }
 
-    /// Whether a client of HTTP/2 has had its time to end its streams after the GOAWAY.
+    /// True if a client of HTTP/2 has had its time to end its streams after the GOAWAY.
     pub fn is_goaway_overdue(&self) -> bool {
         self.ticks.is_overdue(self.closing_since.get(), GOAWAY_TICKS)
     }
 
-    /// Whether a request is in flight.
+    /// True if a request is in flight.
     pub fn is_busy(&self) -> bool {
         self.phase.get() == ConnectionPhase::Busy
     }
 
-    /// Whether a closing connection may still receive a request. Over HTTP/1 the request in flight is the last.
+    /// True if a closing connection may still receive a request. Over HTTP/1 the request in flight is the last.
     pub fn may_receive_request(&self) -> bool {
         if self.multiplexed.get() { !self.goaway_acked.get() } else { !self.is_busy() && !self.shut.get() }
     }
 
-    /// Whether a response was written and the client may still be sending, so that closing would be a reset.
+    /// True if a response was written and the client may still be sending, so that closing would be a reset.
     pub fn would_reset(&self) -> bool {
         self.shut.get() || self.boundary.is_body_unread()
     }
 
-    /// Whether a closing connection can end now without losing a request that is on its way.
+    /// True if a closing connection can end now without losing a request that is on its way.
     pub fn may_close(&self) -> bool {
         match self.phase.get() {
             ConnectionPhase::Idle | ConnectionPhase::Handshake => {
@@ -301,12 +301,12 @@ impl ConnectionWatch {
         }
     }
 
-    /// The client may be sending bytes that nobody will read.
+    /// The client may be sending bytes that will not be read.
     pub fn leave_unread(&self) {
         self.boundary.leave_unread();
     }
 
-    /// Whether the client may still be sending bytes that will not be read: over HTTP/2, streams beyond the last one,
+    /// True if the client may still be sending bytes that will not be read: over HTTP/2, streams beyond the last one,
     /// which the client does not know yet.
     pub fn owes_bytes(&self) -> bool {
         self.boundary.is_body_unread() || self.phase.get() == ConnectionPhase::Head || self.goaway_acked.get()
@@ -322,7 +322,7 @@ impl ConnectionWatch {
         self.close_delimited.set(true);
     }
 
-    /// Whether closing now would make an incomplete response look complete.
+    /// True if closing now would make an incomplete response look complete.
     pub fn is_response_unfinished(&self) -> bool {
         self.close_delimited.get() && !self.shut.get()
     }
@@ -332,13 +332,13 @@ impl ConnectionWatch {
         self.hibernating.set(true);
     }
 
-    /// Whether the connection has been unused so long that it should keep only its socket.
+    /// True if the connection has been unused so long that it should keep only its socket.
     #[inline]
     pub fn may_hibernate(&self) -> bool {
         self.ticks.current_tick() >= self.since.get() + HIBERNATE_AFTER && self.is_unused()
     }
 
-    /// Whether nothing is left to read or write of a request, so that an HTTP/1 connection may be taken from hyper.
+    /// True if nothing is left to read or write of a request, so that an HTTP/1 connection may be taken from hyper.
     #[inline]
     pub fn is_unused(&self) -> bool {
         self.phase.get() == ConnectionPhase::Idle
@@ -354,7 +354,7 @@ impl ConnectionWatch {
         }
     }
 
-    /// Whether some responses came in large pieces.
+    /// True if some responses came in large pieces.
     #[inline]
     pub fn has_large_responses(&self) -> bool {
         self.large_responses.get()

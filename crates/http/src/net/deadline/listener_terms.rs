@@ -32,7 +32,7 @@ impl ListenerTerms {
         terms
     }
 
-    /// What the connections carry.
+    /// The purpose of the connections.
     pub fn purpose(&self) -> ListenerPurpose {
         self.purpose
     }
@@ -61,17 +61,17 @@ impl ListenerTerms {
         self.without_http2.store(!allowed, Relaxed);
     }
 
-    /// Whether an existing connection would not be accepted now.
+    /// True if an existing connection would not be accepted now.
     pub(super) fn is_outdated_for(&self, speaks_http2: bool) -> bool {
         self.state.load(Relaxed) != OPEN || speaks_http2 && self.without_http2.load(Relaxed)
     }
 
-    /// Whether the terms are unchanged.
+    /// True if the terms are unchanged.
     pub fn is_open(&self) -> bool {
         self.state.load(Relaxed) == OPEN
     }
 
-    /// Whether even requests on their way must not be answered.
+    /// True if even requests on their way must not be answered.
     pub fn is_tightened(&self) -> bool {
         self.state.load(Relaxed) == TIGHTENED
     }

@@ -21,7 +21,7 @@ pub use listener_terms::ListenerTerms;
 pub use request::{GatewayDeadline, RequestWatch};
 pub use request_boundary::UnreadBody;
 
-/// How often a worker sweeps.
+/// The time between two sweeps of a worker.
 pub const TICK: Duration = Duration::from_millis(100);
 
 /// A span in ticks, rounded up. It has passed when more than this many ticks were counted, so never early.
@@ -57,7 +57,7 @@ impl SweepCounter {
         self.0.get()
     }
 
-    /// Whether more than `span` ticks passed since `since`; 0 = not waiting.
+    /// True if more than `span` ticks passed since `since`; 0 = not waiting.
     #[inline]
     fn is_overdue(&self, since: u64, span: u64) -> bool {
         since != 0 && self.current_tick().saturating_sub(since) > span

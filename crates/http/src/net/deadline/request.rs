@@ -33,7 +33,7 @@ pub struct RequestWatch {
     since: Cell<u64>,
     body_blocked: Cell<u64>,
     body_expired: Cell<bool>,
-    /// Since when a piece of the response waits for its stream's window.
+    /// The tick since which a piece of the response waits for its stream's window.
     unread: Cell<u64>,
     upstream_since: Cell<u64>,
     upstream_span: Cell<u64>,
@@ -43,7 +43,7 @@ pub struct RequestWatch {
     request_due: Cell<u64>,
     fired_deadline: Cell<Option<GatewayDeadline>>,
     slow: Cell<bool>,
-    /// The request's own task; `None` where the connection's task does everything.
+    /// The request's own task; `None` if the connection's task does everything.
     task: RefCell<Option<RequestTask>>,
     /// The missed deadline that ended it.
     missed_deadline: Cell<Option<MissedDeadline>>,
@@ -149,7 +149,7 @@ impl RequestWatch {
         self.request_due.set(0);
     }
 
-    /// Whether the request takes long enough that its client may leave meanwhile.
+    /// True if the request takes long enough that its client may leave meanwhile.
     #[inline]
     pub fn is_slow(&self) -> bool {
         self.slow.get()
@@ -170,13 +170,13 @@ impl RequestWatch {
         self.body_blocked.set(0);
     }
 
-    /// Whether the client's body stalled for too long.
+    /// True if the client's body stalled for too long.
     #[inline]
     pub fn body_expired(&self) -> bool {
         self.body_expired.get()
     }
 
-    /// Whether the gateway has waited about a second for the body and the client sent none of it.
+    /// True if the gateway has waited about a second for the body and the client sent none of it.
     pub fn is_body_idle(&self) -> bool {
         let last_read = self.connection.last_body_read().max(1);
         self.ticks().is_overdue(self.body_blocked.get(), BODY_IDLE_AFTER)
@@ -278,7 +278,7 @@ impl RequestWatch {
         None
     }
 
-    /// Whether the client leaves no room for more of the response.
+    /// True if the client leaves no room for more of the response.
     fn is_unread(&self) -> bool {
         self.connection.is_write_blocked() || self.unread.get() != 0
     }

@@ -8,11 +8,11 @@ pub struct UnreadBody {
     number: u64,
 }
 
-/// How far hyper has read the requests of an HTTP/1 connection.
+/// The position of hyper in the requests of an HTTP/1 connection.
 ///
-/// The bytes that hyper still holds are read again by whoever takes its connection back. In the middle of a body they
-/// would be read as a request, so a connection is taken back only where [`RequestBoundary::is_reached`]. There the
-/// next byte belongs to a head, by three facts of hyper 1.12 (`proto/h1/dispatch.rs`):
+/// The bytes that hyper still holds are read again after its connection is taken back. In the middle of a body they
+/// would be read as a request, so a connection is taken back only where [`RequestBoundary::is_reached`]. There the next
+/// byte belongs to a head, by three facts of hyper 1.12 (`proto/h1/dispatch.rs`):
 ///
 /// 1. It reads a head only after the body before it was read to its end and the response before it was given out.
 /// 2. It takes a whole head out of its buffer at once, and calls the service with it and its body in the same step. A
@@ -74,7 +74,7 @@ impl RequestBoundary {
         self.is_body_unread.get()
     }
 
-    /// Whether hyper stands between two requests. Only for HTTP/1: HTTP/2 hands out bodies without a number.
+    /// True if hyper stands between two requests. Only for HTTP/1: HTTP/2 hands out bodies without a number.
     #[inline]
     pub fn is_reached(&self) -> bool {
         self.in_flight.get() == 0 && !self.is_body_unread.get()

@@ -41,7 +41,7 @@ pub fn parse_header(bytes: &[u8]) -> ProxyHeader {
     }
 }
 
-/// Whether `bytes` begin with `start`, or may do so once more of them have come.
+/// True if `bytes` begin with `start`, or may do so once more of them have come.
 fn may_start_with(bytes: &[u8], start: &[u8]) -> bool {
     let common = bytes.len().min(start.len());
     bytes[..common] == start[..common]
@@ -83,7 +83,7 @@ fn parse_version_1(bytes: &[u8]) -> ProxyHeader {
     }
 }
 
-/// Whether `text` is a port: digits only, without leading zeros.
+/// True if `text` is a port: digits only, without leading zeros.
 fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
         && (text == "0" || !text.starts_with('0'))

@@ -1,5 +1,5 @@
-//! Why input is refused.
+//! The reason to refuse input.
 
-/// Why the input is no RESP; nothing behind it can be read.
+/// A reason why the input is no RESP; nothing behind it can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolFault(pub &'static str);

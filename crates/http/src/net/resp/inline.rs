@@ -29,7 +29,7 @@ pub(super) fn split_line(
     }
 }
 
-/// Appends the argument at the front of `line`; returns what follows it.
+/// Appends the argument at the front of `line`; returns the rest of the line.
 fn read_argument<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], ProtocolFault> {
     while let [first, rest @ ..] = line {
         match first {
@@ -46,7 +46,7 @@ fn read_argument<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8],
     Ok(line)
 }
 
-/// Appends what stands before the closing `quote`; returns what follows it.
+/// Appends the text before the closing `quote`; returns the rest of the line.
 fn read_quoted<'a>(mut line: &'a [u8], quote: u8, text: &mut Vec<u8>) -> Result<&'a [u8], ProtocolFault> {
     loop {
         let (byte, rest) = match line {

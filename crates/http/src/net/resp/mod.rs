@@ -1,4 +1,4 @@
-//! RESP, the protocol of Redis (redis.io/docs/latest/develop/reference/protocol-spec): what clients send, and replies
+//! RESP, the protocol of Redis (redis.io/docs/latest/develop/reference/protocol-spec): commands of clients, and replies
 //! in its versions 2 and 3.
 
 mod fault;

@@ -20,7 +20,7 @@ pub struct CommandReader {
     unquoted: Vec<u8>,
 }
 
-/// What stands at the front of the input.
+/// The content at the front of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestStep {
     /// The first bytes of a command.
@@ -118,7 +118,7 @@ impl CommandReader {
     }
 }
 
-/// Whether a line belongs to the head of an HTTP request: a page in a browser must not reach the commands in a body.
+/// True if a line belongs to the head of an HTTP request: a page in a browser must not reach the commands in a body.
 fn is_http(arguments: &[Range<usize>], unquoted: &[u8]) -> bool {
     let is_name = |first: &Range<usize>| unquoted[first.clone()].eq_ignore_ascii_case(b"host:");
     let is_version = |last: &Range<usize>| unquoted[last.clone()].starts_with(b"HTTP/");

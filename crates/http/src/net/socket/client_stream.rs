@@ -41,7 +41,7 @@ impl ClientStream {
         &self.ahead
     }
 
-    /// As [`super::Socket::has_unread`], also for the socket under TLS.
+    /// Checks like [`super::Socket::has_unread`], also the socket under TLS.
     pub fn has_unread(&self) -> bool {
         match &self.channel {
             StreamTransport::Plain(socket) => socket.has_unread(),
@@ -76,7 +76,7 @@ impl ClientStream {
     /// Reads some bytes ahead and returns their number; 0 = the client closed its side.
     ///
     /// # Errors
-    /// The connection's.
+    /// The error of the connection.
     pub fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut space = [std::mem::MaybeUninit::uninit(); AHEAD_MAX];
         let mut read = ReadBuf::uninit(&mut space);

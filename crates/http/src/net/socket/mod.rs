@@ -30,7 +30,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Whether the kernel holds unread bytes: after a stall, tokio does not know of them yet.
+    /// True if the kernel holds unread bytes: after a stall, tokio does not know of them yet.
     pub fn has_unread(&self) -> bool {
         let (flags, mut byte) = (RecvFlags::PEEK | RecvFlags::DONTWAIT, [0; 1]);
         let peeked = match self {
@@ -70,7 +70,7 @@ impl Socket {
     /// Deregisters the connection from this thread's runtime.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn into_std(self) -> io::Result<StdSocket> {
         match self {
             Socket::Tcp(stream, peer) => stream.into_std().map(|stream| StdSocket::Tcp(stream, peer)),
@@ -81,7 +81,7 @@ impl Socket {
     /// Registers the connection with this thread's runtime.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn from_std(socket: StdSocket) -> io::Result<Socket> {
         match socket {
             StdSocket::Tcp(stream, peer) => {

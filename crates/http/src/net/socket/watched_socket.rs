@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use super::{Socket, would_block};
 use crate::net::deadline::ConnectionWatch;
 
-/// How long the gateway goes on reading after it closed its side.
+/// The time that the gateway goes on reading after it closed its side.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A socket that notes every read and write in the connection's [`ConnectionWatch`].
@@ -28,7 +28,7 @@ impl WatchedSocket {
         WatchedSocket { socket, watch, lingering: None }
     }
 
-    /// As [`Socket::has_unread`].
+    /// Asks the socket, see [`Socket::has_unread`].
     pub fn has_unread(&self) -> bool {
         self.socket.has_unread()
     }

@@ -28,7 +28,7 @@ pub struct BodyMemory {
     room: ClientShares,
     /// No body takes more bytes than this.
     longest: u64,
-    /// The weights in `server.max_waiting` of the requests whose bodies are being read.
+    /// The weights in `server.max_waiting` of the requests with bodies that are being read.
     places: ClientShares,
 }
 
@@ -37,7 +37,7 @@ pub struct BodyMemory {
 #[derive(Debug)]
 struct ClientShares {
     bounds: [u64; LEVELS],
-    /// By level and owner; some are no longer in use.
+    /// Shares by level and owner; some are no longer in use.
     shares: Mutex<HashMap<(usize, u128), Arc<Semaphore>>>,
 }
 
@@ -47,9 +47,9 @@ pub struct BodyRoom {
     longest: u64,
     /// The most bytes that it may take.
     bound: u64,
-    /// It does not wait for room, and is read only as far as there is some.
+    /// The body does not wait for room, and is read only as far as there is some.
     pub never_waits: bool,
-    /// Bytes that it has taken.
+    /// Bytes that the body has taken.
     taken: Cell<u64>,
     permits: RefCell<Permits>,
     is_waiting: Cell<bool>,
@@ -83,7 +83,7 @@ impl BodyMemory {
         same.unwrap_or_else(|| Arc::new(BodyMemory { room, longest, places }))
     }
 
-    /// Room for a body of at most `bound` bytes, whose request weighs `weight`. `None`: other bodies of the client or
+    /// Room for a body of at most `bound` bytes, of a request with this `weight`. `None`: other bodies of the client or
     /// its network take too many places.
     pub fn begin_reading(&self, client: CounterKey, weight: u64, bound: u64) -> Option<BodyRoom> {
         // A single request is always admitted, however heavy.
@@ -164,7 +164,7 @@ impl BodyRoom {
         self.permits.borrow_mut()[level].merge(permit);
     }
 
-    /// Whether the body waits for room.
+    /// True if the body waits for room.
     pub fn is_waiting(&self) -> bool {
         self.is_waiting.get()
     }

@@ -1,7 +1,7 @@
 //! Request bodies: streamed to the upstream with bounds and deadlines, or discarded when the request is answered here.
 //!
-//! Where a limit reads the body, its beginning is read first (`peek`): a body that is complete by then is kept as a
-//! [`WholeBody`], a longer one goes on to stream behind what was read.
+//! If a limit reads the body, its beginning is read first (`peek`): a body that is complete by then is kept as a
+//! [`WholeBody`], a longer one goes on to stream behind its beginning.
 
 mod inbound;
 mod memory;
@@ -80,7 +80,7 @@ impl BodyOutcome {
         self.fault.set(fault);
     }
 
-    /// Whether the client has sent nothing for a while, now or when the body was dropped.
+    /// True if the client has sent nothing for a while, now or when the body was dropped.
     pub fn is_idle(&self, watch: &RequestWatch) -> bool {
         self.was_idle.get() || watch.is_body_idle()
     }
@@ -90,7 +90,7 @@ impl BodyOutcome {
         self.bytes_read.get()
     }
 
-    /// When the last byte was read for the upstream, if it was.
+    /// The moment at which the last byte was read for the upstream, if it was.
     pub fn ended_at(&self) -> Option<Now> {
         self.ended_at.get()
     }
@@ -101,7 +101,7 @@ pub enum RequestBody {
     Empty,
     /// No byte of it was read yet.
     Unread(Box<InboundBody>),
-    /// Its beginning was read before judging.
+    /// A body with a beginning that was read before judging.
     Peeked(Box<PeekedBody>),
     /// All of it was read before judging.
     Whole(Box<WholeBody>),
@@ -115,7 +115,7 @@ pub enum RequestBody {
 
 /// A body that is being forwarded while the client sends it.
 pub struct ClientBody {
-    /// What was read of it before judging.
+    /// The part that was read before judging.
     beginning: Bytes,
     incoming: InboundBody,
     watch: Rc<RequestWatch>,
@@ -199,7 +199,7 @@ impl RequestBody {
         }
     }
 
-    /// Whether nothing of it is still to come from the client, so that it can be sent again.
+    /// True if nothing of it is still to come from the client, so that it can be sent again.
     #[inline]
     pub fn is_at_hand(&self) -> bool {
         matches!(self, RequestBody::Empty | RequestBody::Whole(_))

@@ -24,8 +24,8 @@ enum ReadBytes {
 }
 
 impl RequestBody {
-    /// Reads until the body ends, is longer than `peek_bytes` or gets no `room`, which each piece awaits. What was read
-    /// is forwarded later as if it had just come.
+    /// Reads until the body ends, is longer than `peek_bytes` or gets no `room`, which each piece awaits. The bytes
+    /// read are forwarded later as if they had just come.
     ///
     /// # Errors
     /// The client's fault, also of a body longer than `max`. Then the rest of the body is lost.
@@ -59,7 +59,7 @@ impl RequestBody {
             let Some(frame) = frame.transpose()? else { break true };
             match frame.into_data() {
                 Ok(piece) => {
-                    // What lies beyond is one piece at most, and no longer kept once the body is refused.
+                    // The excess is one piece at most, and no longer kept once the body is refused.
                     let capacity = read.capacity_with(&piece).min(most);
                     let has_room = room.take(capacity).await;
                     read.push(piece, capacity);

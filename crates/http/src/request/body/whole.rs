@@ -4,12 +4,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-/// A body whose bytes are all here.
+/// A body of which all bytes are here.
 #[derive(Clone)]
 pub struct WholeBody {
     data: Bytes,
     trailers: Option<HeaderMap>,
-    /// Its head told the length; otherwise its end is marked in the stream, to the upstream as well.
+    /// The head told the length; otherwise the end of the body is marked in the stream, to the upstream as well.
     has_length: bool,
     is_taken: bool,
 }

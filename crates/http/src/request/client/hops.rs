@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub struct ElementsFromRight<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
-    /// Whether separators inside double quotes are text.
+    /// Separators inside double quotes are text.
     quoting: bool,
 }
 

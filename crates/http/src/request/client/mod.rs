@@ -20,7 +20,7 @@ const HOPS_MAX: usize = 64;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// How the client's address is found.
+/// The rules to find the client's address.
 #[derive(Debug, Clone)]
 pub struct ClientIp {
     trusted: Box<[IpNet]>,
@@ -86,7 +86,7 @@ impl ClientIp {
         }
     }
 
-    /// Whether `ip`, in canonical form, is a trusted proxy.
+    /// True if `ip`, in canonical form, is a trusted proxy.
     #[inline]
     pub fn trusts_proxy(&self, ip: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&ip))

@@ -133,7 +133,7 @@ impl OriginList {
     }
 }
 
-/// Whether these are the labels before a suffix, and nothing that another parser could read as a host of its own.
+/// True if these are the labels before a suffix, and nothing that another parser could read as a host of its own.
 fn is_subdomain(labels: &[u8]) -> bool {
     let is_label_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
     labels.split(|byte| *byte == b'.').all(|label| !label.is_empty() && label.iter().all(is_label_byte))
@@ -142,7 +142,7 @@ fn is_subdomain(labels: &[u8]) -> bool {
 // === impl CorsAnswer ===
 
 impl CorsAnswer {
-    /// Whether the origin of the request is allowed.
+    /// True if the origin of the request is allowed.
     pub fn allows_origin(&self) -> bool {
         self.allowed_origin.is_some()
     }
@@ -202,7 +202,7 @@ fn remove_cors_fields(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether caches already keep the response apart for each origin, or do not keep it at all.
+/// True if caches already keep the response apart for each origin, or do not keep it at all.
 fn varies_by_origin(headers: &HeaderMap) -> bool {
     let mut names = headers.get_all(VARY).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     names.any(|name| {
@@ -216,7 +216,7 @@ fn has_no_lower_case(method: &&HeaderValue) -> bool {
     !method.as_bytes().iter().any(u8::is_ascii_lowercase)
 }
 
-/// Whether a value is a list of header names that is short enough to be sent back.
+/// True if a value is a list of header names that is short enough to be sent back.
 fn is_name_list(value: &&HeaderValue) -> bool {
     let is_name = |name: &[u8]| HeaderName::from_bytes(name.trim_ascii()).is_ok();
     value.len() <= REQUESTED_HEADERS_MAX && value.as_bytes().split(|byte| *byte == b',').all(is_name)

@@ -10,13 +10,13 @@ use crate::request::account::Tier;
 use crate::request::location;
 use sluicegate_model as model;
 
-/// What a descriptor says of the request behind it. What it does not say is empty.
+/// The facts that a descriptor states of the request behind it. Facts that it does not state are empty.
 pub struct DescriptorFacts<'d> {
     pub ip: Option<IpAddr>,
     pub method: Method,
     /// Normalised if it begins with a slash.
     pub path: Cow<'d, [u8]>,
-    /// Without its question mark.
+    /// The query without its question mark.
     pub query: Option<&'d str>,
     /// Canonical.
     pub host: Cow<'d, str>,
@@ -29,7 +29,7 @@ pub struct DescriptorFacts<'d> {
 /// An entry that counts as a header and has a value that no header has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusableEntry {
-    /// Its index in the descriptor.
+    /// The index of the entry in the descriptor.
     pub index: usize,
 }
 

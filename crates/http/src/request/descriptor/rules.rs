@@ -32,7 +32,7 @@ struct RankedRule {
 struct NameLists {
     any: Vec<usize>,
     literals: HashMap<Box<str>, Vec<usize>>,
-    /// By the length of the prefix, in bytes.
+    /// Values by the length of the prefix, in bytes.
     prefixes: BTreeMap<usize, HashMap<Box<str>, Vec<usize>>>,
 }
 
@@ -116,7 +116,7 @@ impl RankedRule {
     }
 }
 
-/// Whether the values of the rule occur in the descriptor, in this order.
+/// True if the values of the rule occur in the descriptor, in this order.
 fn has_in_order(rule: &EntryRule, entries: &Entries<'_>) -> bool {
     let mut values = entries.iter().filter(|(name, _)| *name == rule.name).map(|(_, value)| *value);
     rule.values.iter().all(|pattern| values.any(|value| pattern.accepts(value)))

@@ -2,7 +2,7 @@
 
 use http::header::{CONTENT_TYPE, HeaderMap};
 
-/// Whether the content type is that of a gRPC call, which has trailers in both directions.
+/// True if the content type is that of a gRPC call, which has trailers in both directions.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let suffix =
         headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));

@@ -26,7 +26,7 @@ impl HeaderSummary {
     pub const EXPECT: HeaderSummary = HeaderSummary(1 << 10);
     pub const CONTENT_TYPE: HeaderSummary = HeaderSummary(1 << 11);
     pub const CONTENT_LENGTH: HeaderSummary = HeaderSummary(1 << 12);
-    /// Without it no name of a request contains an underscore. Responses never have it.
+    /// A request without this has no name with an underscore. Responses never have it.
     pub const MAYBE_UNDERSCORES: HeaderSummary = HeaderSummary(1 << 13);
 
     /// Forwarded, X-Real-IP, or an X-Forwarded field.

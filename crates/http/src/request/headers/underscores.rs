@@ -63,8 +63,8 @@ impl UnderscoreFilter {
         }
     }
 
-    /// As [`UnderscoreFilter::strip_headers`], for the trailers of a request. It also removes protected fields under
-    /// their own spelling, because servers may add trailers to the head.
+    /// Filters the trailers of a request like [`UnderscoreFilter::strip_headers`]. It also removes protected fields
+    /// under their own spelling, because servers may add trailers to the head.
     pub fn strip_trailers(&self, trailers: &mut HeaderMap, edits: &HeaderEdits) {
         let is_disallowed = |name: &&HeaderName| {
             replaced_names(edits).any(|own| own == *name)

@@ -72,7 +72,7 @@ pub struct KeyInput<'a> {
     pub tier: &'a str,
     /// Normalised.
     pub path: &'a [u8],
-    /// As sent, without its question mark.
+    /// The query as sent, without its question mark.
     pub query: Option<&'a str>,
     /// [`crate::request::location::Locations::identity_of`]; `None` if no location was found.
     pub location: Option<u64>,
@@ -82,7 +82,7 @@ pub struct KeyInput<'a> {
     pub headers: &'a HeaderMap,
     /// The source of its claims, if tokens are verified.
     pub token: Option<&'a Token<'a>>,
-    /// What was found in its body; `None` = there is none, or nothing reads it.
+    /// The values found in the body; `None` = there is none, or nothing reads it.
     pub body: Option<&'a BodyValues>,
 }
 

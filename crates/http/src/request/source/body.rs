@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluicegate_base::json::{JsonNumber, JsonPaths, JsonScanner, JsonValue, JsonVisitor, PATHS_MAX, PathSet};
 use sluicegate_base::json_pointer::JsonPointer;
 
-/// What is read of the bodies of a location's requests.
+/// The values that are read from the bodies of a location's requests.
 #[derive(Debug)]
 pub struct BodyPlan {
     peek_bytes: u64,
@@ -17,7 +17,7 @@ pub struct BodyPlan {
     identifies_caller: bool,
 }
 
-/// What was found in the body of one request.
+/// The values found in the body of one request.
 #[derive(Debug)]
 pub struct BodyValues {
     /// `None` = nothing was looked for.
@@ -39,9 +39,9 @@ pub enum BodyForm {
     Empty,
     Json,
     NotJson,
-    /// Longer than what is read of it.
+    /// The body is longer than the part that is read.
     TooLong,
-    /// Its bytes are not those of its text.
+    /// The bytes of the body are not those of its text.
     Encoded,
 }
 
@@ -66,12 +66,12 @@ pub enum BodyValue {
     Other,
 }
 
-/// Why a request tells no cost.
+/// The reason why a request tells no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CostFault {
-    /// It is another value, or the body is no JSON.
+    /// The value is of another type, or the body is no JSON.
     NotANumber,
-    /// It is there twice: the gateway and the upstream might read different ones.
+    /// The value occurs twice: the gateway and the upstream might read different ones.
     Repeated,
 }
 
@@ -114,12 +114,12 @@ impl BodyPlan {
         self.peek_bytes
     }
 
-    /// Whether a request with a longer body is refused, whatever limits apply to it.
+    /// True if a request with a longer body is refused, whatever limits apply to it.
     pub fn must_fit(&self) -> bool {
         self.must_fit
     }
 
-    /// Whether the account or the tier is a value in the body.
+    /// True if the account or the tier is a value in the body.
     pub fn identifies_caller(&self) -> bool {
         self.identifies_caller
     }
@@ -128,7 +128,7 @@ impl BodyPlan {
 // === impl BodyValues ===
 
 impl BodyValues {
-    /// Without values.
+    /// A body without values.
     const fn without_values(form: BodyForm, bytes: u64) -> BodyValues {
         BodyValues { plan: None, values: Vec::new(), elements: None, bytes, is_ascii: true, form }
     }
@@ -237,10 +237,10 @@ impl BodyValue {
 
 /// Keeps the values that a scanner finds.
 struct PointedValues<'a> {
-    /// By path.
+    /// The pointers by path.
     pointers: &'a [JsonPointer],
     values: Vec<BodyValue>,
-    /// For each path, as bits, how far its way has been found.
+    /// The part of the way that has been found, for each path, as bits.
     found_segments: Vec<u64>,
 }
 
@@ -250,13 +250,13 @@ impl PointedValues<'_> {
         PointedValues { pointers, values: vec![BodyValue::Absent; paths], found_segments: vec![0; paths] }
     }
 
-    /// Whether so much of the way of a path was found already.
+    /// True if so much of the way of a path was found already.
     fn has_begun(&self, path: usize, segments: usize) -> bool {
         self.found_segments[path] & 1 << segments != 0
     }
 }
 
-/// Whether names differ, but not to a server that ignores case as Go does, which reads `ſ` as `s` and the sign for
+/// True if names differ, but not to a server that ignores case as Go does, which reads `ſ` as `s` and the sign for
 /// kelvins as `k`, or to one of Protocol Buffers. Most names are told apart by their first letter.
 fn is_in_other_spelling(name: &str, other: &str) -> bool {
     let fold = |character: char| match character {
@@ -321,7 +321,7 @@ impl From<JsonValue<'_>> for BodyValue {
     }
 }
 
-/// Integers as they are written; other numbers as the nearest double, which is what servers read.
+/// Integers as they are written; other numbers as the nearest double, because servers read that.
 fn number_key(number: JsonNumber<'_>) -> Option<String> {
     let is_integer = |text: &&str| *text != "-0" && !text.contains(['.', 'e', 'E']);
     if let Some(text) = number.text.filter(is_integer) {

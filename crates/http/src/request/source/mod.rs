@@ -31,7 +31,7 @@ pub struct SourceInput<'a> {
     pub headers: &'a HeaderMap,
     /// The raw text after the `?`.
     pub query: Option<&'a str>,
-    /// Without one there are no claims.
+    /// The token of the request; no token, no claims.
     pub token: Option<&'a Token<'a>>,
     /// `None` = there is no body, or nothing reads it.
     pub body: Option<&'a BodyValues>,
@@ -126,7 +126,7 @@ fn trim_spaces(mut text: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether a server may read the name of a cookie or parameter as that name. PHP takes a dot, a space and a bracket for
+/// True if a server may read the name of a cookie or parameter as that name. PHP takes a dot, a space and a bracket for
 /// an underscore, skips spaces in front and stops at a zero; nginx and ASP.NET ignore case. PHP, Rails and parsers for
 /// Node take brackets in pairs for a part of the value.
 fn is_read_as(found: &[u8], name: &[u8]) -> bool {

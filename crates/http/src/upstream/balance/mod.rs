@@ -217,7 +217,7 @@ fn pick_by_weight(
     last
 }
 
-/// Whether `one` has more requests in flight per weight than `other`.
+/// True if `one` has more requests in flight per weight than `other`.
 fn is_busier(one: &Server, other: &Server) -> bool {
     u64::from(one.in_flight()) * other.effective_weight()
         > u64::from(other.in_flight()) * one.effective_weight()

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 
-/// Why a response is malformed.
+/// The reason why a response is malformed.
 pub(super) type MalformedResponse = &'static str;
 
 /// The name of a parsed field, and its value as a slice of `text`.

@@ -121,7 +121,7 @@ impl HeadReader {
         HeadReader { is_head: *method == Method::HEAD, scanned: 0, consumed: 0 }
     }
 
-    /// Whether a complete head was read.
+    /// True if a complete head was read.
     pub(super) fn has_read_head(&self) -> bool {
         self.consumed > 0
     }
@@ -286,7 +286,7 @@ impl FramingHeaders {
         }
     }
 
-    /// Whether the connection may be reused (RFC 9112, sections 6.1, 6.3 and 9.3): `close` beats `keep-alive`, and an
+    /// True if the connection may be reused (RFC 9112, sections 6.1, 6.3 and 9.3): `close` beats `keep-alive`, and an
     /// ambiguous end of the body closes the connection. A status without a body must not announce one.
     fn keeps_alive(&self, is_bodiless: bool) -> bool {
         let is_clear = match (self.codings, self.length) {

@@ -39,7 +39,7 @@ const READ_MAX: usize = 128 * 1024;
 const READ_MIN: usize = 8 * 1024;
 /// Free space in the buffer that is read into before the buffer grows.
 const SPARE_MIN: usize = 16 * 1024;
-/// How long a request body may continue after its response; the connection is kept if it ends in time.
+/// The time that a request body may continue after its response; the connection is kept if it ends in time.
 const UPLOAD_GRACE: Duration = Duration::from_secs(5);
 
 /// A connection. During an exchange its lease, the response body and the upload task share it.
@@ -98,24 +98,24 @@ impl Http1Connection {
         Rc::new(Http1Connection { state: RefCell::new(state) })
     }
 
-    /// Whether the last response is complete and the server accepts another request.
+    /// True if the last response is complete and the server accepts another request.
     pub(super) fn is_response_done(&self) -> bool {
         let state = self.state.borrow();
         state.is_response_done && state.read_buffer.is_empty()
     }
 
-    /// Whether the exchange is complete, its request included.
+    /// True if the exchange is complete, its request included.
     pub(super) fn is_free(&self) -> bool {
         self.is_response_done() && self.state.borrow().is_request_sent
     }
 
-    /// Whether data stands behind the last response, which no request asked for.
+    /// True if data stands behind the last response, which no request asked for.
     pub(super) fn has_stray_data(&self) -> bool {
         let state = self.state.borrow();
         state.is_response_done && !state.read_buffer.is_empty()
     }
 
-    /// Whether an idle connection is still usable.
+    /// The state of an idle connection.
     pub(super) fn check_idle(&self) -> IdleState {
         self.state.borrow_mut().socket.check_idle()
     }

@@ -17,7 +17,7 @@ const GATHER_MAX: usize = 16 * 1024;
 /// Bytes up to which a part of the body waits for the next one.
 const SHORT_PIECE: usize = 512;
 
-/// How the end of a request body is marked.
+/// The framing of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestFraming {
     /// Bytes still to be sent.
@@ -25,7 +25,7 @@ pub(super) enum RequestFraming {
     Chunked,
 }
 
-/// How sending ended.
+/// The outcome of sending.
 pub(super) enum UploadOutcome {
     Sent,
     /// The server accepts no more.
@@ -103,7 +103,7 @@ impl Upload {
         }
     }
 
-    /// Whether a short piece was added to the `gathered` bytes, so that more of them may follow at once: a write for
+    /// True if a short piece was added to the `gathered` bytes, so that more of them may follow at once: a write for
     /// each would cost much more than reading it.
     fn may_gather_more(&self, gathered: usize) -> bool {
         let added = self.write_buffer.len() - gathered;

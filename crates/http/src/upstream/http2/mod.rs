@@ -35,7 +35,7 @@ const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Bytes of one request body buffered here for a slow server.
 const SEND_BUFFER: usize = 128 * 1024;
 const HEADER_LIST: u32 = 64 * 1024;
-/// How long the server may take to answer a ping.
+/// The time that the server may take to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection, owned by its pool and by each [`Http2Stream`](streams::Http2Stream) on it; it closes when all are
@@ -52,7 +52,7 @@ pub(super) struct Http2Connection {
     pub idle_since: Cell<u64>,
     /// The tick until which it gets no new requests, because it refused one.
     paused_until: Cell<u64>,
-    /// It gets no new requests and finishes those on it.
+    /// The connection gets no new requests and finishes those on it.
     is_draining: Cell<bool>,
 }
 
@@ -112,7 +112,7 @@ impl Http2Connection {
         }))
     }
 
-    /// Whether it accepts requests, now or after others on it have ended.
+    /// True if it accepts requests, now or after others on it have ended.
     pub(super) fn is_open(&self) -> bool {
         !self.is_draining.get() && !self.sender.is_closed()
     }
@@ -130,7 +130,7 @@ impl Http2Connection {
         self.stream_count.get() == 0
     }
 
-    /// Whether it accepts one more request at tick `now`.
+    /// True if it accepts one more request at tick `now`.
     pub(super) fn has_capacity(&self, now: u64) -> bool {
         self.is_open()
             && self.stream_count.get() < self.streams_max.get().min(STREAMS_MAX)

@@ -225,7 +225,7 @@ impl Http2Connections {
 }
 
 impl Http2Stream {
-    /// As [`Http2Connection::send_request`].
+    /// Sends a request, see [`Http2Connection::send_request`].
     pub(crate) async fn send_request(
         &self,
         request: &mut Option<Request<RequestBody>>,

@@ -73,7 +73,7 @@ json_object! {
 // === impl ObeyState ===
 
 impl ObeyState {
-    /// At most `keys_max` keys stop apart.
+    /// The state of an upstream in which at most `keys_max` keys stop apart.
     pub(super) fn new(keys_max: usize, upstream: &str) -> ObeyState {
         let owner = format!("upstreams.{upstream}.obey");
         ObeyState { gate: Arc::new(PushbackGate::new(keys_max, owner.into())), warned_at: AtomicU64::new(0) }
@@ -111,7 +111,7 @@ impl Obey {
         }
     }
 
-    /// Whether to warn of a stop that begins now.
+    /// True if a warning of a stop that begins now is due.
     fn is_warning_due(&self, now: Now) -> bool {
         let warned_at = self.state.warned_at.load(Relaxed);
         let is_due = warned_at == 0 || now.ns_since(Now(warned_at)) >= WARNING_INTERVAL_NS;
@@ -139,13 +139,13 @@ impl Upstream {
         self.obey.as_ref().map(|obey| obey.state.gate.saved_table(&self.name, obey.fingerprint))
     }
 
-    /// Whether a response with this status stops the requests behind it.
+    /// True if a response with this status stops the requests behind it.
     #[cold]
     pub fn obeys(&self, status: StatusCode) -> bool {
         self.obey.as_ref().is_some_and(|obey| obey.status.contains(status.as_u16()))
     }
 
-    /// Stops the requests of `key` if a response, whose request was `sent` then, asks for it. `unix_s` is the time of
+    /// Stops the requests of `key` if a response to a request of the moment `sent` asks for it. `unix_s` is the time of
     /// day. Returns a stop that other gateways have to know.
     pub fn obey_response(
         &self,

@@ -1,4 +1,4 @@
-//! Reads from the head of a response how long its upstream wants no requests.
+//! Reads the time for which an upstream wants no requests from the head of a response.
 //!
 //! `Retry-After` (RFC 9110, section 10.2.3) goes before the fields about rates, as their draft asks. Of those, the
 //! forms of all drafts are read (draft-ietf-httpapi-ratelimit-headers), and `X-RateLimit-*`, where a reset can only be
@@ -14,7 +14,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// repeated stops finds the rest.
 const UNTIMED_NS: u64 = SECOND_NS;
 
-/// As OpenAI and Azure send it beside `Retry-After`, which has no fractions.
+/// Milliseconds that OpenAI and Azure send beside `Retry-After`, which has no fractions.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const REMAINING_AND_RESET: (HeaderName, HeaderName) =
@@ -49,7 +49,7 @@ pub(super) fn read_exhausted(headers: &HeaderMap, unix_s: u64) -> Option<u64> {
     seconds.filter(|seconds| *seconds > 0).map(|seconds| seconds.saturating_mul(SECOND_NS))
 }
 
-/// Whether a head may hold anything that [`read_exhausted`] reads.
+/// True if a head may hold anything that [`read_exhausted`] reads.
 #[inline]
 pub(super) fn mentions_rates(status: StatusCode, headers: &HeaderMap) -> bool {
     let has = |name: &HeaderName| headers.contains_key(name);

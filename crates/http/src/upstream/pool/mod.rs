@@ -24,7 +24,7 @@ use crate::request::headers::added_fields::AddedFields;
 /// its connection to the new one.
 pub struct Pools {
     ticks: Rc<SweepCounter>,
-    /// By [`Server::index`] in the current gateway.
+    /// Pools by [`Server::index`] in the current gateway.
     server_pools: RefCell<Vec<ServerPool>>,
 }
 
@@ -108,7 +108,7 @@ impl Pools {
     /// Leases a new HTTP/1 connection, for a request that may switch protocols.
     ///
     /// # Errors
-    /// As [`Pools::lease`]; and if the server accepts only HTTP/2.
+    /// The errors of [`Pools::lease`]; and if the server accepts only HTTP/2.
     pub async fn lease_exclusive(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
         match Box::pin(open_connection(in_flight.server(), ServerProtocol::Http1)).await? {
             NewConnection::Http1(connection, address) => {
@@ -118,10 +118,11 @@ impl Pools {
         }
     }
 
-    /// As [`Pools::lease`], but never an idle HTTP/1 connection. A dead HTTP/2 connection is already known as such.
+    /// Leases without the idle HTTP/1 connections of [`Pools::lease`]. A dead HTTP/2 connection is known as such
+    /// already.
     ///
     /// # Errors
-    /// As [`Pools::lease`].
+    /// The errors of [`Pools::lease`].
     pub async fn lease_fresh(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
         if server.protocol == ServerProtocol::Negotiated {
@@ -262,7 +263,7 @@ fn find_pool<'a>(pools: &'a mut [ServerPool], server: &Server) -> Option<&'a mut
     pools.get_mut(index)
 }
 
-/// Whether an idle connection may serve a request. Stray data on one makes all of the server unfit.
+/// True if an idle connection may serve a request. Stray data on one makes all of the server unfit.
 fn is_reusable(server: &Server, connection: &Http1Connection) -> bool {
     if server.state.is_reuse_paused() {
         return false;
@@ -274,12 +275,12 @@ fn is_reusable(server: &Server, connection: &Http1Connection) -> bool {
     state == IdleState::Usable
 }
 
-/// How long a shared connection may be idle, in ticks.
+/// The time that a shared connection may be idle, in ticks.
 fn shared_idle_ticks(server: &Server) -> u64 {
     if server.keepalive == 0 { 0 } else { server.idle_ticks }
 }
 
-/// Whether the server's name lost an address since `seen` was updated.
+/// True if the server's name lost an address since `seen` was updated.
 fn has_lost_address(server: &Server, seen: &mut u32) -> bool {
     let lost = server.lost_addresses();
     std::mem::replace(seen, lost) != lost
@@ -290,7 +291,7 @@ impl Lease {
         self.in_flight.server()
     }
 
-    /// Whether the server may be closing the connection while the request is on its way: after an idle time, after a
+    /// True if the server may be closing the connection while the request is on its way: after an idle time, after a
     /// number of requests, or because of a reload.
     pub fn may_be_closing(&self) -> bool {
         self.may_be_closing

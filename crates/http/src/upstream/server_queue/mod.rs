@@ -121,7 +121,7 @@ impl Upstream {
         entered.map(|ticket| ServerWaiter { queue: queue.clone(), ticket, since: now })
     }
 
-    /// Hands out the places of ejected servers whose time is over: no event tells of them.
+    /// Hands out the places of ejected servers when their time is over: no event tells of them.
     pub fn recheck_queue(&self) {
         if self.state.queue.has_waiters() {
             self.state.queue.hand_out_places();
@@ -142,8 +142,8 @@ impl Upstream {
     }
 
     fn find_place(&self, hash: u64, tried: &[ServerId]) -> ServerPlace {
-        // Another worker may take the place of the chosen server first. Whoever takes it looks at the queue again when
-        // it ends, so giving up after some rounds loses no place.
+        // Another worker may take the place of the chosen server first. It looks at the queue again when it ends, so
+        // giving up after some rounds loses no place.
         for _ in 0..=self.servers.len() {
             match self.choose_server(hash, tried) {
                 ServerChoice::Server(server) => {
@@ -163,13 +163,13 @@ impl Upstream {
 // === impl ServerQueue ===
 
 impl ServerQueue {
-    /// Whether requests wait.
+    /// True if requests wait.
     #[inline]
     pub fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) != 0
     }
 
-    /// What the servers of the upstream notify it by.
+    /// The signal by which the servers of the upstream notify the queue.
     pub fn signal(self: &Arc<Self>) -> QueueSignal {
         QueueSignal::new(self.waiting.clone(), Waker::from(self.clone()))
     }

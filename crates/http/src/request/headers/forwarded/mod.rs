@@ -15,7 +15,7 @@ pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-p
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// How a request arrived.
+/// The arrival of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct ForwardedHop<'a> {
     /// The [`peer_value`] of the peer, built once per connection; `None` is a unix socket.
@@ -58,8 +58,8 @@ pub fn peer_value(peer: IpAddr) -> HeaderValue {
 }
 
 impl ForwardedHeaders {
-    /// Rewrites a request with this `summary` for its upstream; what it lacks becomes `added`. The Host header must
-    /// still be the client's, and agree with the target (see [`crate::request::location::set_host_header`]).
+    /// Rewrites a request with this `summary` for its upstream; fields that it lacks become `added`. The Host header
+    /// must still be the client's, and agree with the target (see [`crate::request::location::set_host_header`]).
     #[inline]
     pub fn rewrite_headers(
         &self,

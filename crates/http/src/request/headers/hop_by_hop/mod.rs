@@ -173,7 +173,7 @@ fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
     upgrade
 }
 
-/// Whether a TE line lists `trailers` with a weight other than zero.
+/// True if a TE line lists `trailers` with a weight other than zero.
 ///
 /// RFC 9110 gives `trailers` no weight, so `trailers;q=0.5` is not `trailers`.
 fn accepts_trailers(line: &HeaderValue) -> bool {
@@ -192,7 +192,7 @@ pub fn list_members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Why the framing of a message is ambiguous: 400 from a client, 502 from an upstream.
+/// The reason why the framing of a message is ambiguous: 400 from a client, 502 from an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FramingError {
     /// Transfer-Encoding is not exactly one `chunked`.

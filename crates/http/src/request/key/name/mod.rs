@@ -1,4 +1,4 @@
-//! The names of keys: what an operator reads and types in place of a hash.
+//! The names of keys, which operators read and type in place of a hash.
 //!
 //! A [`KeyName`] keeps the text of a key in bounded space, `render` writes it as `part=value`, and `parse` finds the
 //! key of such a text again.
@@ -17,7 +17,7 @@ use sluicegate_model::LocationConfig;
 pub use parse::{KeyNameError, NamedKey, ParsedKey};
 pub use render::is_same_name;
 
-/// Bytes of a name; what does not fit is cut off.
+/// Bytes of a name; a longer one is cut off.
 const NAME_MAX: usize = 46;
 /// Marks the tag of a value that is kept as a hash.
 const HASHED: u8 = 0x80;
@@ -38,7 +38,7 @@ pub struct KeyName {
 pub struct KeyNaming<'g> {
     pub clients: &'g ClientIp,
     pub locations: &'g [LocationConfig],
-    /// Of the same locations.
+    /// The identities of the same locations.
     pub identities: &'g Locations,
     /// Accounts and the values of headers, cookies, parameters and claims are shown as hashes.
     pub hashes_values: bool,
@@ -77,7 +77,7 @@ impl KeyName {
         text.0.name
     }
 
-    /// Whether some of it is missing.
+    /// True if some of the name is missing.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -91,7 +91,7 @@ impl KeyName {
         addresses.last()
     }
 
-    /// Its parts, without an end: those after the last one are lost.
+    /// The parts of the name, without an end: those after the last one are lost.
     fn parts(&self) -> impl Iterator<Item = NamePart<'_>> {
         let mut rest = &self.bytes[..usize::from(self.len)];
         std::iter::from_fn(move || {

@@ -29,7 +29,7 @@ pub struct ParsedKey {
     address: Option<IpAddr>,
 }
 
-/// Why a text names no key of a limit.
+/// The reason why a text names no key of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyNameError(String);
 
@@ -71,7 +71,7 @@ impl KeySink for ParsedKey {
     }
 }
 
-/// What is parsed, for the messages.
+/// The subject of the parser's messages.
 struct NamedBy<'a> {
     limit: &'a str,
     spec: &'a KeySpec,
@@ -184,7 +184,7 @@ impl KeyNaming<'_> {
         Ok(())
     }
 
-    /// Whether the value is shown as a hash or cut.
+    /// True if the value is shown as a hash or cut.
     fn is_hidden(&self, part: &KeyPart, value: &str) -> bool {
         let bytes = decode(value);
         let may_be_hashed = matches!(part, KeyPart::Account | KeyPart::Source(_)) && self.hashes_values;

@@ -9,8 +9,8 @@ use super::{CUT, KeyName, KeyNaming, MISSING, NamePart};
 use crate::request::key::KeySpec;
 use sluicegate_model::{KeyPart, LocationId};
 
-/// What values keep; everything else is percent-encoded, so that a name is one line of ASCII that neither an URL nor a
-/// page nor a shell reads in another way.
+/// The percent-encoded characters of values: with them a name is one line of ASCII that neither an URL nor a page nor a
+/// shell reads in another way.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -65,7 +65,7 @@ impl KeyNaming<'_> {
         }
     }
 
-    /// A location by its name; if others are called the same, or it is gone, with a hash of what it matches.
+    /// A location by its name; if others are called the same, or it is gone, with a hash of its rules.
     fn push_location(&self, out: &mut String, identity: &[u8]) {
         let Ok(identity) = identity.try_into().map(u64::from_le_bytes) else { return out.push_str(CUT) };
         let name = self.location_names().find(|(known, _)| *known == identity).map(|(_, name)| name);
@@ -104,7 +104,7 @@ fn push_hash(out: &mut String, hash: u64) {
     let _ = write!(out, "#{hash:016x}");
 }
 
-/// Whether `typed` is the name `rendered`, although an URL may have encoded more of it.
+/// True if `typed` is the name `rendered`, although an URL may have encoded more of it.
 pub fn is_same_name(typed: &str, rendered: &str) -> bool {
     let plain = |text: &str| text.replace("%23", "#").replace("%E2%80%A6", CUT).replace("%e2%80%a6", CUT);
     typed == rendered || plain(typed) == plain(rendered)

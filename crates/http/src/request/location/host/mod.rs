@@ -8,7 +8,7 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Version};
 
-/// Why a request has no usable host; each is a 400.
+/// The reason why a request has no usable host; each is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostError {
     Missing,

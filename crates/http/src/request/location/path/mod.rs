@@ -8,7 +8,7 @@ use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// Why a path cannot be served; each is a 400.
+/// The reason why a path cannot be served; each is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathError {
     NotAbsolute,
@@ -75,7 +75,7 @@ fn is_normal(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whether `rest`, the start of a segment, begins with a whole `.` or `..` segment.
+/// True if `rest`, the start of a segment, begins with a whole `.` or `..` segment.
 fn is_dot_segment(rest: &[u8]) -> bool {
     let dots = rest.iter().take_while(|&&byte| byte == b'.').count();
     dots <= 2 && matches!(rest.get(dots), None | Some(b'/'))

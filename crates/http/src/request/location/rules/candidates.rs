@@ -37,7 +37,7 @@ pub enum PathMatch {
     Regex,
 }
 
-/// Why a matching location does not serve the request.
+/// The reason why a matching location does not serve the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossReason {
     Method,
@@ -141,7 +141,7 @@ fn find_winner(found: &[LocationCandidate]) -> Option<LocationCandidate> {
     }
 }
 
-/// Why `candidate` does not win over `winner`, although its conditions are met.
+/// The reason why `candidate` does not win over `winner`, although its conditions are met.
 fn find_loss(candidate: &LocationCandidate, winner: &LocationCandidate) -> Option<LossReason> {
     if candidate.location == winner.location {
         return None;
@@ -166,7 +166,7 @@ impl LocationCandidate {
         matches!(self.loss, Some(LossReason::Method | LossReason::Scheme | LossReason::Listener))
     }
 
-    /// Why it won, e.g. "the longest prefix".
+    /// The reason why it won, e.g. "the longest prefix".
     pub fn winning_reason(&self) -> String {
         let path = match self.path {
             PathMatch::Exact => "the exact path",

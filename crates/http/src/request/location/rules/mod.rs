@@ -36,7 +36,7 @@ pub struct Locations {
     selects_listeners: bool,
 }
 
-/// How a request came in, beside its host and path.
+/// The arrival of a request, beside its host and path.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'r> {
     pub method: &'r Method,
@@ -70,7 +70,7 @@ struct HostGroup {
 struct UnsortedGroup {
     exact: RulesByPath,
     prefixes: RulesByPath,
-    /// In file order.
+    /// Regexes in file order.
     regexes: Vec<(PathRegex, LocationRule)>,
 }
 
@@ -86,7 +86,7 @@ struct LocationRule {
     /// Names; empty = any.
     listeners: Box<[String]>,
     no_regex: bool,
-    /// As of [`LocationConfig::match_rank`].
+    /// The rank by [`LocationConfig::match_rank`].
     rank: (bool, bool, bool),
 }
 
@@ -128,7 +128,7 @@ impl Locations {
         }
     }
 
-    /// Whether the listener of a request decides about its location.
+    /// True if the listener of a request decides about its location.
     #[inline]
     pub fn selects_listeners(&self) -> bool {
         self.selects_listeners
@@ -326,7 +326,7 @@ impl LocationRule {
         self.methods.is_empty() || self.methods.contains(method)
     }
 
-    /// Whether the request came in where this location serves.
+    /// True if this location serves requests of this scheme and listener.
     #[inline]
     fn accepts_origin(&self, arrival: &Arrival<'_>) -> bool {
         self.accepts_scheme(arrival) && self.accepts_listener(arrival)

@@ -3,7 +3,7 @@
 /// Values by prefix.
 #[derive(Debug)]
 pub(super) struct PrefixTable<T> {
-    /// In byte order, so that the longest prefix of a text is the nearest entry before it or an ancestor of that one.
+    /// Entries in byte order: the longest prefix of a text is the nearest entry before it or an ancestor of that one.
     entries: Vec<PrefixEntry<T>>,
 }
 

@@ -7,7 +7,7 @@ use jsonwebtoken::errors::{Error, ErrorKind};
 use sluicegate_base::labelled::labelled_enum;
 
 labelled_enum! {
-    /// Why the claims of a request's token do not count.
+    /// The reason why the claims of a request's token do not count.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TokenFault: text -> &'static str {
         /// The request has no such header.

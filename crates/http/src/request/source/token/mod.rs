@@ -46,7 +46,7 @@ pub struct Token<'r> {
 
 /// A token with a valid signature, issuer and audience.
 struct VerifiedToken {
-    /// In the order of [`TokenVerifier::claim_names`].
+    /// Claims in the order of [`TokenVerifier::claim_names`].
     claims: Box<[Option<Box<str>>]>,
     not_before: u64,
     expires: u64,
@@ -67,7 +67,7 @@ const TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// Most keys that a token without a key id is tried against.
 const TRIES_MAX: usize = 16;
 const CACHED_MAX: usize = 1024;
-/// How far an issuer's clock may be ahead, in seconds. It never extends the lifetime of a token.
+/// The maximum lead of an issuer's clock, in seconds. It never extends the lifetime of a token.
 const CLOCK_SKEW_MAX: u64 = 5;
 
 // === impl TokenVerifier ===
@@ -253,7 +253,7 @@ impl<'r> Token<'r> {
         token.claims[index].as_deref().map(str::as_bytes)
     }
 
-    /// Why it is invalid; `None` for a valid token.
+    /// The reason why the token is invalid; `None` for a valid token.
     pub fn fault(&self) -> Option<TokenFault> {
         self.verify_once().as_ref().err().copied()
     }
