@@ -16,7 +16,7 @@ pub struct WallClock {
 }
 
 const REREAD_AFTER_NS: u64 = 1_000_000_000;
-/// How soon windows aligned to the time of day follow a correction of the system's clock.
+/// The interval at which windows aligned to the time of day follow corrections of the system's clock.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 impl WallClock {

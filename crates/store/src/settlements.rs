@@ -42,7 +42,7 @@ struct SettlementsInner {
 #[derive(Default)]
 struct KeySettlements {
     waiting: VecDeque<Arc<StoreSettlement>>,
-    /// Those in the call on its way, until the store acknowledges it.
+    /// Settlements in the call on its way, until the store acknowledges it.
     sent: Vec<Arc<StoreSettlement>>,
     /// Sequence number of that call.
     sequence: u64,

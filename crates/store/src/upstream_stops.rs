@@ -17,7 +17,7 @@ use super::{PackedCall, Store};
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::UpstreamStop;
 
-/// Maximum number of stops that gateways tell each other; of further ones, each obeys those that it heard itself.
+/// Maximum number of stops that gateways tell each other; of further ones, each obeys those of its own responses.
 const STOPS_MAX: usize = 1_000;
 
 /// The stops that this gateway knows, and those that it has to tell.

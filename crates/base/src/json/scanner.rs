@@ -21,7 +21,7 @@ pub trait JsonVisitor {
     /// The value at these paths.
     fn find_value(&mut self, paths: PathSet, value: JsonValue<'_>);
 
-    /// So many more bytes of the text at these paths, decoded.
+    /// Counts so many more bytes of the text at these paths, decoded.
     fn count_text(&mut self, _paths: PathSet, _bytes: usize) {}
 }
 

@@ -28,9 +28,9 @@ pub(super) struct EventFraming {
 /// The place inside a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EventLine {
-    /// So many bytes of a byte order mark, which may begin the stream.
+    /// Bytes so far of a byte order mark, which may begin the stream.
     Mark(usize),
-    /// So many bytes of the name `data`.
+    /// Bytes so far of the name `data`.
     Field(usize),
     Data,
     Skipped,

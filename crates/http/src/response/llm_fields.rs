@@ -29,8 +29,8 @@ pub(super) const USAGE_FIELDS: usize = UsageField::CacheWrite as usize + 1;
 
 const USAGE: &str = "usage/";
 const OPENAI: &str = "x_groq/usage/ usage/";
-/// `response` holds the usage of the events of OpenAI Responses, `message` that of Anthropic's first event: of output
-/// this says one token, before there is any.
+/// `response` holds the usage of the events of OpenAI Responses, `message` that of Anthropic's first event, which
+/// reports one token of output before there is any.
 const RESPONSES: &str = "response/usage/ usage/";
 const ANTHROPIC: &str = "message/usage/ usage/";
 /// A stream of Gemini may be one array.

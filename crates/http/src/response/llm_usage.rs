@@ -53,7 +53,7 @@ impl SaidUsage {
             // Some servers count reasoning in the total alone.
             let beyond = said(UsageField::Prompt).and(total).map(|total| total.saturating_sub(prompt));
             let output = output.max(beyond);
-            // Gateways say the cached tokens by the names of OpenAI, of Anthropic, or both; `prompt` holds them.
+            // Gateways name the cached tokens as OpenAI does, as Anthropic does, or both; `prompt` includes them.
             let cached = part.max(read).map(|cached| cached.min(prompt));
             return LlmUsage { input: Some(prompt - cached.unwrap_or(0)), output, cached };
         }

@@ -31,16 +31,16 @@ pub struct MeterReading {
     /// The usage is that of the whole response: it came without text, as the last event of a stream has it, or the
     /// body is one document.
     pub is_final: bool,
-    /// Bytes of texts that are known: decoded, in the document that has not ended as well.
+    /// Decoded bytes of known texts, those in the unfinished document included.
     pub text_bytes: u64,
-    /// Those of them that came after the last document that said its output. If the body ends early, the output that
-    /// it said does not include them.
+    /// Bytes of these texts after the last document that reported its output. If the body ends early, that output does
+    /// not include them.
     pub text_bytes_after_usage: u64,
-    /// Bytes of documents in a body that has neither a usage nor a text that is known, or of an opaque one; of a stream
-    /// of plain text those of the documents without a text that is known.
+    /// Bytes of documents in an opaque body, or in one without usage and known text; of a stream of plain text, the
+    /// bytes of the documents without a known text.
     pub unread_bytes: u64,
     pub is_document: bool,
-    /// The body has neither, or it was to be one document, and is none.
+    /// The body has neither usage nor known text, or was to be one document and is none.
     pub is_unclear: bool,
 }
 
@@ -61,7 +61,7 @@ struct MeterTotals {
     is_final: bool,
     /// A document was no JSON: a stream of plain text, of which the usage could be the words of a client.
     is_plain: bool,
-    /// Bytes of documents without a text that is known.
+    /// Bytes of documents without a known text.
     unread_bytes: u64,
     text_bytes: u64,
     text_bytes_after_usage: u64,

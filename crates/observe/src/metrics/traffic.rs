@@ -26,9 +26,9 @@ pub const VERDICT_NAMES: [&str; 7] = ["admit", "wait", "reject", "missing_key", 
 pub struct DecisionCounts {
     pub admitted: u64,
     pub waited: u64,
-    /// Also those that got another response instead.
+    /// Rejected requests, also if they got another response instead.
     pub rejected: u64,
-    /// Those that a dry run would have rejected.
+    /// Requests that a dry run would have rejected.
     pub dry_run_rejected: u64,
 }
 

@@ -20,7 +20,7 @@ const RAMP_START: u64 = 10;
 /// The breaker of one server.
 #[derive(Debug)]
 pub(super) struct Breaker {
-    /// When it closed, in nanoseconds of [`Now`]; 0 while it is open.
+    /// The moment at which it closed, in nanoseconds of [`Now`]; 0 while it is open.
     closed: AtomicU64,
     /// Counts openings, so that results of calls from before an opening are ignored.
     epoch: AtomicU64,

@@ -1,7 +1,7 @@
 //! The way to the store: its servers, their breakers, and the connections of each worker.
 //!
 //! redis-rs greets, authenticates, pipelines, and reads replies, error codes and redirects; its own ways to find
-//! servers and to connect to them break promises of this room. Its Cluster client sends a call again after a broken
+//! servers and to connect to them break promises of this module. Its Cluster client sends a call again after a broken
 //! connection, though the call may have run, and without retries it follows no redirect. Its Sentinel client needs
 //! the right to ask the primary for its role, connects to it for each question, and waits a second for a silent
 //! sentinel. Its connect bounds no reply, reads the system's certificates from disk each time, and does not tell

@@ -1,4 +1,4 @@
-//! Readings of the store for other rooms: its key prefix, node number, state and metrics.
+//! Readings of the store for other crates: its key prefix, node number, state and metrics.
 
 use super::Store;
 use super::fault::StoreFault;

@@ -76,7 +76,7 @@ pub struct EntriesUpdate {
     pub cursor: EntryCursor,
     /// More entries follow.
     pub is_more: bool,
-    /// These are all entries from the first on: names that are not among them were deleted.
+    /// The entries are complete from the first on: names that are not among them were deleted.
     pub is_whole: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Requests that wait here for concurrency slots that the store counts.
 //!
-//! Nobody hands a slot over: the store tells no gateway of the slots that others free. So of each key the next waiter
-//! in turn asks, alone, and only when a slot may be free: the store has noted slots that this gateway freed, the
+//! Nobody hands a slot over: the store tells no gateway of the slots that others free. So the next waiter in turn of
+//! each key asks, alone, and only when a slot may be free: the store has noted slots that this gateway freed, the
 //! answer to the waiter before it says that more are free, or a poll found some. Until it has them it keeps its place.
 //!
 //! Gateways take turns: each question and poll tells the store how long the next waiter here has waited, and the

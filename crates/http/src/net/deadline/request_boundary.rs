@@ -29,7 +29,7 @@ pub(super) struct RequestBoundary {
     in_flight: Cell<u32>,
     /// The number of the last request's body.
     last_body: Cell<u64>,
-    /// Bytes of the client are not read that are no head.
+    /// The last body may have unread bytes.
     is_body_unread: Cell<bool>,
 }
 

@@ -1,8 +1,8 @@
 //! The memory of the bodies that are read before judging, and the places of their requests meanwhile.
 //!
 //! A body takes room for each piece, as long as its shares then have enough left for the longest body. Otherwise it
-//! waits for all that it may still need; the pieces of the bodies that wait always leave that for the first one, so no
-//! bodies wait for each other. Bytes keep their room until they are dropped.
+//! waits for all the room that it may still need. The pieces of bodies that may wait always leave that much for the
+//! first one that waits, so no bodies wait for each other. Bytes keep their room until they are dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -164,7 +164,6 @@ impl BodyRoom {
         self.permits.borrow_mut()[level].merge(permit);
     }
 
-    /// True if the body waits for room.
     pub fn is_waiting(&self) -> bool {
         self.is_waiting.get()
     }

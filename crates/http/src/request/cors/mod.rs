@@ -142,7 +142,6 @@ fn is_subdomain(labels: &[u8]) -> bool {
 // === impl CorsAnswer ===
 
 impl CorsAnswer {
-    /// True if the origin of the request is allowed.
     pub fn allows_origin(&self) -> bool {
         self.allowed_origin.is_some()
     }

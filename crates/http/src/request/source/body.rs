@@ -77,9 +77,9 @@ pub enum CostFault {
 
 /// The values of a body that is certainly no JSON.
 pub static NOT_JSON: BodyValues = BodyValues::without_values(BodyForm::NotJson, 0);
-/// Those of one that is certainly too long.
+/// The values of a body that is certainly too long.
 pub static TOO_LONG: BodyValues = BodyValues::without_values(BodyForm::TooLong, 0);
-/// Those of one that is encoded.
+/// The values of an encoded body.
 pub static ENCODED: BodyValues = BodyValues::without_values(BodyForm::Encoded, 0);
 
 const MILLION: u128 = 1_000_000;

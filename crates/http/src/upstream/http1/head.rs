@@ -121,7 +121,6 @@ impl HeadReader {
         HeadReader { is_head: *method == Method::HEAD, scanned: 0, consumed: 0 }
     }
 
-    /// True if a complete head was read.
     pub(super) fn has_read_head(&self) -> bool {
         self.consumed > 0
     }

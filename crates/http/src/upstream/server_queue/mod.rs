@@ -163,7 +163,6 @@ impl Upstream {
 // === impl ServerQueue ===
 
 impl ServerQueue {
-    /// True if requests wait.
     #[inline]
     pub fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) != 0

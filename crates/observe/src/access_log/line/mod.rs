@@ -16,7 +16,7 @@ use sluicegate_base::value_hash::ValueHasher;
 /// The fields of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessRecord<'a> {
-    /// When the request arrived, in microseconds since 1970: exact enough to judge the log again.
+    /// The arrival of the request, in microseconds since 1970: exact enough to judge the log again.
     pub unix_us: u64,
     pub id: &'a str,
     /// `None` for a client on a unix socket.

@@ -31,7 +31,7 @@ impl<'a> RequestTarget<'a> {
     }
 }
 
-/// Why a target is rejected: 405 for the method, 400 for the rest.
+/// The reason why a target is rejected: 405 for the method, 400 for the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetError {
     /// CONNECT or TRACE.
