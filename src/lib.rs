@@ -1,7 +1,7 @@
 //! Sluicegate: a reverse-proxy gateway with built-in throttling.
 //!
-//! The program around the gateway. What a request meets is in `crates/proxy`, on the crates beside it;
-//! `ARCHITECTURE.md` tells the life of a request and what each crate is for.
+//! The program around the gateway. Requests are handled in `crates/proxy`, on the crates beside it;
+//! `ARCHITECTURE.md` tells the life of a request and the purpose of each crate.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]

@@ -55,7 +55,7 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
     if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) }
 }
 
-/// The effects of a valid file in `check --json`; what the file does not set is absent.
+/// The effects of a valid file in `check --json`, without those that the file does not set.
 fn summarize_config(config: &Config) -> Map<String, Value> {
     let named = |name: &str, does: String| json!({ "name": name, "does": does });
     let limit = |id: LimitId, location: Option<&LocationConfig>| {

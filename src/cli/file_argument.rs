@@ -12,10 +12,10 @@ const DEFAULT_FILE: &str = "gateway.yaml";
 const STDIN: &str = "-";
 /// Stands for stdin in messages.
 const STDIN_NAME: &str = "stdin";
-/// As many bytes as a file may have.
+/// The most bytes read from stdin, as of a file.
 const STDIN_MAX: u64 = 1 << 20;
 
-/// Where a command finds its configuration.
+/// The place of a command's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConfigInput {
     File(PathBuf),

@@ -1,4 +1,4 @@
-//! `import`: writes a gateway.yaml from the configuration of another proxy, and a report of what became of it.
+//! `import`: writes a gateway.yaml from the configuration of another proxy, and a report of the conversion.
 
 use std::process::ExitCode;
 

@@ -111,7 +111,6 @@ fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
     })
 }
 
-/// The rejection of an unknown verb.
 fn reject_verb(words: &[OsString]) -> String {
     let verb = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let command = command_help::build_command();
@@ -151,7 +150,7 @@ fn use_colors() -> bool {
     io::stderr().is_terminal() && !is_no_color_set()
 }
 
-/// Whether the environment asks for no colours (no-color.org).
+/// True if the environment asks for no colours (no-color.org).
 fn is_no_color_set() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
@@ -162,7 +161,6 @@ fn print_output(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Prints an error to stderr.
 fn print_error(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

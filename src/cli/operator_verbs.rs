@@ -83,7 +83,7 @@ fn grant_body(args: &GrantArgs) -> String {
     ])
 }
 
-/// As in the file: one value, or a list of them; null without any.
+/// One value, or a list of them, as in the file; null without any.
 fn one_or_list<T: Serialize>(values: &[T]) -> Value {
     match values {
         [] => Value::Null,

@@ -22,7 +22,7 @@ const FILE_MAX: u64 = 1 << 20;
 /// A configuration to serve, and its origin.
 pub(super) struct ServedConfig<'a> {
     pub loaded: LoadedConfig,
-    /// As messages name it.
+    /// The name of the origin in messages.
     pub source: &'a str,
     pub file: Option<&'a Path>,
     /// A remark for the log.

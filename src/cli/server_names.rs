@@ -31,7 +31,7 @@ pub(super) fn find_unresolved(config: &Config, text: &str) -> Vec<Problem> {
     unresolved.iter().map(|name| warn_of_name(name, text)).collect()
 }
 
-/// Those of `names` that do not exist.
+/// The `names` that do not exist.
 fn look_up(names: BTreeSet<String>) -> Vec<String> {
     let (sender, receiver) = mpsc::channel();
     let mut waiting = 0;

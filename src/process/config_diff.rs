@@ -86,7 +86,7 @@ fn named_listeners(config: &Config) -> NamedTexts {
     config.all_listeners().iter().map(|listen| (listen.address.to_string(), debug_text(listen))).collect()
 }
 
-/// Its listeners are named with the others.
+/// The service without its listeners, which are named with the others.
 fn service_text(config: &Config) -> String {
     debug_text(&config.service.as_ref().map(|service| &service.tokens)) + &domain_texts(config).join(";")
 }
@@ -167,7 +167,7 @@ fn server_text(config: &Config) -> String {
     debug_text(&(bare, limit_names(config, &limits), view_texts(config, &views)))
 }
 
-/// Names that only one side has, and names whose texts differ.
+/// Names that only one side has, and names with different texts.
 fn describe_section(section: &str, old: &NamedTexts, new: &NamedTexts) -> Option<String> {
     let (before, after) = (group_texts(old), group_texts(new));
     let mut kinds: [(&str, Vec<&str>); 3] = [("added", vec![]), ("removed", vec![]), ("changed", vec![])];

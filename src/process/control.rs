@@ -58,13 +58,13 @@ pub struct ControlThread {
     /// `None` = shut down.
     pub tasks: RefCell<Option<GatewayTasks>>,
     pub history: Arc<ReloadHistory>,
-    /// For the rates of the status page and of the admin API.
+    /// The source of rates for the status page and the admin API.
     pub traffic: Rc<TrafficSampler>,
     /// The files of the configuration in force, or of the last one that was rejected.
     pub files: RefCell<Vec<FileFingerprint>>,
     /// A hash of the file in force; empty without a file.
     pub file_hash: RefCell<String>,
-    /// Reads what other gateways report about themselves.
+    /// Reads the reports of other gateways.
     pub fleet: FleetReader,
     /// Notified when another configuration is in force.
     pub reloaded: Notify,
@@ -79,7 +79,6 @@ pub struct ControlThread {
     pub pending_child: Arc<PendingChild>,
 }
 
-/// The admin listener and its server.
 pub struct AdminServer {
     pub listener: AdminListener,
     pub state: AdminState,
@@ -88,7 +87,7 @@ pub struct AdminServer {
 }
 
 impl ControlThread {
-    /// Starts stop_sender the admin listener.
+    /// Starts to serve the admin listener; [`AdminServer::stop_on_drop`] stops it.
     pub fn open_admin(&self) {
         if let Some(server) = &mut *self.admin_server.borrow_mut() {
             match server.listener.clone_listener() {
@@ -157,7 +156,7 @@ impl ControlThread {
     /// Makes the workers accept from all listeners.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The process is out of descriptors.
     pub async fn accept_all(&self) -> io::Result<()> {
         let commands = self.listeners.borrow().accept_commands(self.workers.count())?;
         self.workers.send_commands(commands).await;
@@ -210,7 +209,7 @@ impl ControlThread {
         Ok(pid)
     }
 
-    /// Before the end: a new process has either taken over, or is ended.
+    /// Called before the end: a new process has either taken over, or is ended.
     pub fn resolve_upgrade(&self) {
         if self.pending_child.close_for_good() {
             self.listeners.borrow_mut().release_sockets();

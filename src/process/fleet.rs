@@ -1,4 +1,4 @@
-//! What gateways tell each other through the store: the secret of hashes, and a report about each gateway with its
+//! The exchange of gateways through the store: the secret of hashes, and a report about each gateway with its
 //! heaviest keys, which any of them adds up.
 
 use std::rc::Rc;
@@ -30,7 +30,7 @@ const KEYS_BYTES_MAX: usize = REPORT_MAX / 8 * 7;
 /// Workers that are too busy to tell their keys do not delay the rest of the report.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The store that the tasks serve, and what for.
+/// The store that the tasks serve, and their purpose.
 struct StoreUse {
     store: Option<Arc<Store>>,
     shares_secret: bool,
@@ -195,7 +195,7 @@ impl ControlThread {
     }
 }
 
-/// As many keys of each limit as fit; null if not even one does.
+/// The most keys of each limit that fit; null if not even one does.
 fn encode_keys(lists: &[(Arc<str>, Vec<HeavyKey>, Vec<HeavyKey>)]) -> Value {
     let encode = |top: usize| {
         let limits = lists.iter().filter_map(|(name, asked, refused)| {

@@ -12,12 +12,12 @@ use sluicegate_store::{Link, Store};
 
 /// Gateways publish as often.
 const CACHE_TIME: Duration = Duration::from_secs(2);
-/// For all calls of one reading, each of which has the timeout of the store besides.
+/// The time for all calls of one reading, each of which has the timeout of the store besides.
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
 /// Characters of a text in a report, which any gateway of the store may have written.
 const TEXT_MAX: usize = 64;
 
-/// The last reading; who asks meanwhile waits for it.
+/// The last reading; callers meanwhile wait for it.
 #[derive(Default)]
 pub struct FleetReader(Mutex<Option<FleetReading>>);
 

@@ -34,7 +34,7 @@ pub struct GatewayTasks {
     stop_sharing: Option<StopSharing>,
     store: Option<SupervisedStore>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
-    /// Of the current snapshot thread, and later ones.
+    /// The last fault of the current snapshot thread, and later ones.
     snapshot_fault: LastFault,
     /// Health checks and DNS refresh of the upstreams, until dropped.
     upstream_tasks: BackgroundTasks,
@@ -46,7 +46,7 @@ impl GatewayTasks {
     /// gateways are to be adopted.
     ///
     /// # Errors
-    /// When the snapshot thread cannot be started.
+    /// The snapshot thread cannot be started.
     pub fn start_all(
         current: Arc<ArcSwap<Gateway>>,
         entries_changed: Rc<Notify>,

@@ -90,7 +90,7 @@ impl Listeners {
     /// Commands that make `workers` workers accept from all listeners.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The process is out of descriptors.
     pub fn accept_commands(&self, workers: usize) -> io::Result<Vec<(usize, WorkerCommand)>> {
         let mut commands = Vec::new();
         for open in &self.listeners {
@@ -189,7 +189,7 @@ impl Listeners {
     /// More handles on all sockets, spare ones included, for another process.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The process is out of descriptors.
     pub fn export_sockets(&self) -> io::Result<Vec<(BindTarget, BoundSockets)>> {
         let mut all = self.spare_sockets.clone_handles()?;
         for open in &self.listeners {

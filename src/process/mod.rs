@@ -90,9 +90,8 @@ pub enum ProcessFault {
     Run(String),
 }
 
-/// The source of a configuration.
 pub struct ConfigSource {
-    /// As addresses in the banner.
+    /// The name in the banner.
     pub display_name: String,
     /// The file that a reload reads again.
     pub file: Option<PathBuf>,
@@ -108,7 +107,7 @@ impl Startup {
     /// Catches signals from now on; the first step of a process that will serve.
     ///
     /// # Errors
-    /// When the runtime cannot be built, or a signal cannot be caught.
+    /// The runtime cannot be built, or a signal cannot be caught.
     pub fn begin() -> Result<Startup, ProcessFault> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -140,7 +139,7 @@ struct PreparedProcess {
 /// least a second later, ends the process at once.
 ///
 /// # Errors
-/// When an address cannot be listened on, or a thread cannot be started.
+/// An address cannot be listened on, or a thread cannot be started.
 pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Result<(), ProcessFault> {
     let Startup { runtime, signals } = startup;
     let mut handover = ReceivedHandover::receive_handover().map_err(ProcessFault::Run)?;

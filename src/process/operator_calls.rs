@@ -1,4 +1,4 @@
-//! What the admin API asks of the control thread about keys, grants and bans.
+//! The calls of the admin API to the control thread about keys, grants and bans.
 
 use std::rc::{Rc, Weak};
 

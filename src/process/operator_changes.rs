@@ -38,7 +38,7 @@ pub async fn request_change(
     replied.await.unwrap_or(Err(OperatorFault::ShuttingDown))
 }
 
-/// Removes what is left of each grant after its end. Never returns.
+/// Removes the rest of each grant after its end. Never returns.
 pub async fn remove_ended_grants(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     loop {
         let changed = control.gateway_changed.notified();
@@ -79,7 +79,6 @@ pub async fn adopt_entries(control: Rc<ControlThread>, commands: mpsc::Sender<Co
 }
 
 impl ControlThread {
-    /// Makes a change of an operator.
     pub async fn apply_change(&self, change: OperatorChange) -> Result<OperatorOutcome, OperatorFault> {
         let (gateway, now) = (self.current.load_full(), Now::read_clock());
         match change {
@@ -149,7 +148,7 @@ impl ControlThread {
         }
     }
 
-    /// Forgets in the store what a limit counts for a key, and tells the other gateways.
+    /// Forgets in the store the counts of a limit for a key, and tells the other gateways.
     async fn reset_in_store(
         &self,
         gateway: &Gateway,

@@ -29,7 +29,7 @@ use sluicegate_proxy::gateway::Gateway;
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Logged warnings per file.
 const WARNINGS_MAX: usize = 10;
-/// Interval between retries of an unchanged file whose reload was blocked.
+/// Interval between retries of an unchanged file after a blocked reload.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Why a configuration is not put in force.
@@ -43,7 +43,7 @@ enum ReloadRejection {
     NoFile(String),
 }
 
-/// Whether two messages differ at most in their hints: the process that has a port is searched for a short time only.
+/// True if two messages differ at most in their hints: the process that has a port is searched for a short time only.
 fn is_same_problem(one: &str, other: &str) -> bool {
     one.split("; ").next() == other.split("; ").next()
 }

@@ -53,7 +53,6 @@ impl ReloadHistory {
         self.started.to_unix_ns() / 1_000_000
     }
 
-    /// Registers the history with `metrics`.
     pub fn register_metrics(self: Arc<ReloadHistory>, metrics: &Metrics) {
         let watch = |metric, result: Option<&str>, read: fn(&ReloadHistory) -> u64| {
             let history = self.clone();

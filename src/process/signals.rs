@@ -44,7 +44,7 @@ impl EarlySignals {
     /// Catches them from now on, by `runtime`.
     ///
     /// # Errors
-    /// When a handler cannot be installed.
+    /// A handler cannot be installed.
     pub fn catch_early(runtime: &LocalRuntime) -> io::Result<EarlySignals> {
         let _within = runtime.enter();
         Ok(EarlySignals {
@@ -57,7 +57,7 @@ impl EarlySignals {
     /// Catches TERM and INT as well.
     ///
     /// # Errors
-    /// When a handler cannot be installed.
+    /// A handler cannot be installed.
     pub fn with_termination(self, runtime: &LocalRuntime) -> io::Result<Signals> {
         let _within = runtime.enter();
         Ok(Signals {

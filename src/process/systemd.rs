@@ -18,7 +18,7 @@ const UNNAMED: &str = "unknown";
 /// read or write the environment meanwhile.
 ///
 /// # Errors
-/// When one is not a listening stream socket.
+/// One is not a listening stream socket.
 pub fn take_passed_sockets() -> Result<OpenSockets, String> {
     let mut fds = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
@@ -69,7 +69,6 @@ pub fn notify_ready() {
     }
 }
 
-/// Notifies that a reload begins.
 pub fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send_states(&[NotifyState::Reloading, now]),

@@ -28,7 +28,7 @@ impl Workers {
     /// Starts one thread per inbox; none accepts connections yet.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// A thread cannot be started.
     pub fn start_threads(
         gateway: &Arc<Gateway>,
         limits: &Arc<ConnectionLimits>,
@@ -74,7 +74,7 @@ impl Workers {
         let _ = all_done.recv().await;
     }
 
-    /// As [`Workers::send_commands`], with the same command for every worker.
+    /// [`Workers::send_commands`] with one command for every worker.
     pub async fn send_to_all(&self, command: impl Fn() -> WorkerCommand) {
         self.send_commands((0..self.count()).map(|worker| (worker, command()))).await;
     }

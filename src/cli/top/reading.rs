@@ -15,11 +15,11 @@ const KEYS_MAX: usize = 50;
 /// The answers of the gateway at one moment.
 pub(super) struct GatewayReading {
     pub status: TopStatus,
-    /// Those with most rejections first.
+    /// The limits, those with most rejections first.
     pub limits: Vec<TopLimit>,
     /// The limit of `keys`; none without limits.
     pub limit: Option<String>,
-    /// Those refused most first; or the reason for none.
+    /// The keys, those refused most first; or the reason for none.
     pub keys: Result<Vec<TopKey>, String>,
     /// The same, as the gateway sent it.
     answers: Value,

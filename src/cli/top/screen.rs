@@ -17,7 +17,7 @@ use super::rows::{
 use crate::cli::admin_client::AdminFault;
 use crate::cli::shown_text::escape_controls;
 
-/// After this time without an answer the numbers are called old.
+/// The time without an answer from which the numbers are called old.
 const OLD_AFTER: Duration = Duration::from_secs(4);
 /// The narrowest first column; further columns need this much room beside them.
 const NAME_WIDTH_MIN: u16 = 16;
@@ -27,7 +27,7 @@ const UPSTREAMS_HEIGHT_MIN: u16 = 16;
 
 pub(super) struct TopScreen {
     reading: GatewayReading,
-    /// When the numbers are from.
+    /// The moment of the numbers.
     read_at: Instant,
     /// Why the last request had no answer.
     trouble: Option<String>,
@@ -59,7 +59,7 @@ impl TopScreen {
         self.chosen.as_deref()
     }
 
-    /// The place of the limit whose keys are or will be listed.
+    /// The place of the limit with listed keys, now or after the next answer.
     fn chosen_row(&self) -> Option<usize> {
         let name = self.chosen.as_ref().or(self.reading.limit.as_ref())?;
         self.reading.limits.iter().position(|limit| limit.limit == *name)
@@ -166,7 +166,7 @@ struct Part {
 }
 
 impl Part {
-    /// With the heading and the names of the columns.
+    /// Rows of the table, with the heading and the names of the columns.
     fn height(&self) -> u16 {
         u16::try_from(self.rows.len().min(6)).unwrap_or(6) + 2
     }

@@ -137,7 +137,6 @@ impl Answer {
         Answer { change: Some(change), ..self }
     }
 
-    /// Adds headers to the answer.
     pub fn with_headers(self, headers: Vec<(HeaderName, HeaderValue)>) -> Answer {
         Answer { headers, ..self }
     }
@@ -202,7 +201,7 @@ pub(super) fn reject_method(allow: &str, headers: &HeaderMap) -> Response<AdminB
     response
 }
 
-/// Whether the caller prefers JSON to text; `None` = it does not say.
+/// True if the caller prefers JSON to text; `None` = it does not say.
 fn accepts_json(headers: &HeaderMap) -> Option<bool> {
     let fields = headers.get_all(ACCEPT).iter().filter_map(|field| field.to_str().ok());
     let kinds = fields.flat_map(|field| field.split(',')).map(|kind| media_type(kind).to_ascii_lowercase());
@@ -215,7 +214,7 @@ fn accepts_json(headers: &HeaderMap) -> Option<bool> {
         .next()
 }
 
-/// Whether the body of the request is JSON: a form on another site can send any other type.
+/// True if the body of the request is JSON: a form on another site can send any other type.
 pub(super) fn sends_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     media_type(kind).eq_ignore_ascii_case("application/json")

@@ -1,6 +1,6 @@
 //! Records every change that the admin API makes or refuses: one line in the log, and a count.
 //!
-//! A handler says what it changed by [`Answer::with_change`]; the rest is done here, so that no call can forget it.
+//! A handler reports its change by [`Answer::with_change`]; the rest is done here, so that no call can forget it.
 
 use super::answer::Answer;
 use super::call::{AdminCaller, Call};

@@ -81,7 +81,7 @@ impl CallerPolicy {
         !self.tokens.is_empty()
     }
 
-    /// Whether all hosts that the request names are accepted. A request without one does not come from a browser.
+    /// True if all hosts that the request names are accepted. A request without one does not come from a browser.
     fn accepts_hosts<B>(&self, request: &Request<B>) -> bool {
         let target = request.uri().authority().map(Authority::as_str);
         let mut fields = request.headers().get_all(HOST).iter();
@@ -89,7 +89,7 @@ impl CallerPolicy {
             && fields.all(|host| host.to_str().is_ok_and(|host| self.accepts_host(host)))
     }
 
-    /// Whether `host`, with or without a port, is an address, `localhost`, or listed in `admin.hosts`.
+    /// True if `host`, with or without a port, is an address, `localhost`, or listed in `admin.hosts`.
     fn accepts_host(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => {
@@ -111,7 +111,7 @@ fn is_port(text: &str) -> bool {
     text.strip_prefix(':').is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether the request has no `Origin`, or this listener's own; browsers send the origin of the calling page.
+/// True if the request has no `Origin`, or this listener's own; browsers send the origin of the calling page.
 fn has_own_origin(headers: &HeaderMap) -> bool {
     let only = |name: HeaderName| {
         let mut lines = headers.get_all(name).iter();
@@ -129,7 +129,7 @@ fn has_own_origin(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether a browser says that the page of another origin asks; only browsers send the field.
+/// True if a browser says that the page of another origin asks; only browsers send the field.
 pub(super) fn is_from_other_site(headers: &HeaderMap) -> bool {
     let sites = headers.get_all("sec-fetch-site").iter();
     sites.into_iter().any(|site| site != "same-origin" && site != "none")

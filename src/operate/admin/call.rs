@@ -16,7 +16,7 @@ use sluicegate_base::json_shape::{JsonObject, JsonShape};
 
 /// A row of the table of calls.
 pub(super) struct Call {
-    /// Its name in the OpenAPI document, in audit lines and as the label of its metric.
+    /// The name in the OpenAPI document, in audit lines and as the label of the metric.
     pub name: &'static str,
     pub method: &'static str,
     /// E.g. `/limits/{limit}/keys`; each part in braces is a parameter.
@@ -39,7 +39,7 @@ pub(super) enum CallAccess {
     Public,
     /// Each caller with a token, or from this host if there is none.
     Read,
-    /// Callers whose token may change. Each call is audited, and its body may hold a `reason`.
+    /// Callers with a token for changes. Each call is audited, and its body may hold a `reason`.
     Change,
 }
 
@@ -49,7 +49,6 @@ pub(super) struct Parameter {
     pub place: ParameterPlace,
     pub kind: ParameterKind,
     pub example: &'static str,
-    /// One sentence.
     pub sentence: &'static str,
 }
 
@@ -76,7 +75,7 @@ pub(super) enum ParameterKind {
 pub(super) struct BodyFormat {
     pub object: &'static JsonObject,
     pub required: bool,
-    /// As JSON.
+    /// JSON text.
     pub example: &'static str,
 }
 
@@ -91,7 +90,7 @@ pub(super) struct AnswerFormat {
 pub(super) enum AnswerForm {
     Text(&'static str),
     Json(JsonShape, &'static str),
-    /// Server-sent events whose data is such an object.
+    /// Server-sent events with such an object as data.
     Events(JsonShape, &'static str),
     /// Any other kind.
     Other(&'static str, &'static str),
@@ -117,14 +116,14 @@ pub(super) struct CallRequest {
     pub call: &'static Call,
     /// All calls, for the call that describes them.
     pub calls: &'static [Call],
-    /// Whether the configuration has tokens.
+    /// The configuration has tokens.
     pub needs_token: bool,
     pub connection: Rc<AdminConnection>,
-    /// By name, percent-decoded.
+    /// Percent-decoded values by name.
     pub path_values: Vec<(&'static str, String)>,
-    /// By name; each fits its parameter.
+    /// Values by name; each fits its parameter.
     pub query_values: Vec<(&'static str, String)>,
-    /// Without `reason`; empty without a body.
+    /// The members beside `reason`; empty without a body.
     pub body: Map<String, Value>,
     /// The reason of a change; empty without one.
     pub reason: String,
@@ -182,7 +181,6 @@ impl CallRequest {
         find_value(&self.query_values, name).or_else(|| Some(default()?.1)).unwrap_or_default()
     }
 
-    /// The value of a flag in the query.
     pub fn query_flag(&self, name: &str) -> bool {
         self.query_value(name) == "true"
     }

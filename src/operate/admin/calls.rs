@@ -24,7 +24,7 @@ const UPSTREAM: Parameter = Parameter {
     example: "app",
     sentence: "The name of the upstream, percent-encoded.",
 };
-/// As [`UPSTREAM`], where the path goes on.
+/// [`UPSTREAM`] where the path goes on.
 const UPSTREAM_OF_SERVER: Parameter = Parameter { kind: ParameterKind::TextWithSlashes, ..UPSTREAM };
 const SERVER: Parameter = Parameter {
     name: "server",

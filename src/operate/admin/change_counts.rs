@@ -18,7 +18,6 @@ impl ChangeCounts {
         ChangeCounts(calls.map(|name| (name, Default::default())).collect())
     }
 
-    /// Counts one change of the call `name`.
     pub fn count_change(&self, name: &str, is_ok: bool) {
         if let Some((_, counts)) = self.0.iter().find(|(known, _)| *known == name) {
             counts[usize::from(!is_ok)].fetch_add(1, Relaxed);

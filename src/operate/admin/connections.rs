@@ -28,7 +28,7 @@ pub(super) struct AdminConnections {
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(super) struct AdminConnection {
-    /// It is closed then.
+    /// The moment at which it is closed.
     ends_at: Cell<Instant>,
     /// `None` while a request is answered.
     unused_since: Cell<Option<Instant>>,

@@ -49,12 +49,12 @@ impl EventStreams {
         Some(AdminBody::Stream(body))
     }
 
-    /// Whether anybody reads.
+    /// True if a stream has a reader.
     pub fn has_readers(&self) -> bool {
         self.0.borrow().iter().any(|stream| !stream.events.is_closed())
     }
 
-    /// Sends `event` to every stream whose reader keeps up, and ends old streams and those that nobody reads.
+    /// Sends `event` to every stream with a reader that keeps up, and ends old streams and those without a reader.
     pub fn send_event(&self, event: &Bytes) {
         let now = Instant::now();
         self.0.borrow_mut().retain_mut(|stream| {

@@ -134,7 +134,7 @@ pub(super) fn seconds(ns: u64) -> f64 {
 fn find_ban_target(name: &str) -> Option<BanTarget> {
     let mut parts = name.split(',').filter_map(|part| part.split_once('='));
     parts.find_map(|(part, value)| {
-        // A hash is written with a plain `#`, and what was cut ends with a plain ellipsis.
+        // A hash is written with a plain `#`, and a cut text ends with a plain ellipsis.
         if value.starts_with('#') || value.ends_with('\u{2026}') {
             return None;
         }

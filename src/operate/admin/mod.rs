@@ -3,9 +3,9 @@
 //!
 //! [`calls`] is the table of all calls, from which come routing, access, the page of a wrong path and the OpenAPI
 //! document. A new call is a row there, with its JSON as a [`sluicegate_base::json_shape::json_object`] or in
-//! [`shapes`], an example in [`examples`], and a handler. The handler gets a [`CallRequest`](call::CallRequest), whose
-//! caller is authorized and whose parameters fit the table, and returns an [`Answer`](answer::Answer); one that changes
-//! something says what by [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
+//! [`shapes`], an example in [`examples`], and a handler. The handler gets a [`CallRequest`](call::CallRequest) with an
+//! authorized caller and parameters that fit the table, and returns an [`Answer`](answer::Answer). A handler of changes
+//! reports the change by [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;
 mod answer_formats;
@@ -112,7 +112,7 @@ impl AdminListener {
     /// The configured address, and another handle on the socket.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The process is out of descriptors.
     pub fn clone_socket(&self) -> io::Result<(SocketAddr, TcpListener)> {
         Ok((self.configured, self.listener.try_clone()?))
     }

@@ -8,7 +8,7 @@ use super::call::{Call, Parameter, ParameterKind};
 pub(super) enum CallRoute {
     Found {
         call: &'static Call,
-        /// By name, percent-decoded.
+        /// Percent-decoded values by name.
         path_values: Vec<(&'static str, String)>,
     },
     /// Calls have this path, but not this method.

@@ -122,7 +122,7 @@ pub(super) fn explain_queue(gateway: &Gateway, facts: &RequestFacts<'_>) -> Opti
     Some(QueueExplanation { upstream: upstream.name.to_string(), waiting: upstream.waiting_count(), size })
 }
 
-/// Whether no server would get a request that the limits admit.
+/// True if no server would get a request that the limits admit.
 pub(super) fn is_upstream_down(gateway: &Gateway, facts: &RequestFacts<'_>, route: LocationId) -> bool {
     match &gateway.routes[route.0].action {
         Action::Upstream(upstream) => !facts.is_preflight() && upstream.is_down(),

@@ -43,7 +43,7 @@ json_object! {
     }
 }
 
-/// What is said of a limit that reads the body, where none is given.
+/// The remark on a limit that reads the body, where none is given.
 const BODY_MISSING: &str = "no body was given, so its values are missing";
 
 json_object! {

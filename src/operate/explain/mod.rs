@@ -151,7 +151,7 @@ pub fn build_offline(mut config: Config) -> io::Result<Gateway> {
 /// without it their counters are unknown.
 ///
 /// # Errors
-/// When the query is not a valid request: a sentence on how to write it.
+/// The query is not a valid request: a sentence on how to write it.
 pub async fn explain_request(
     gateway: &Gateway,
     session: Option<&Session>,

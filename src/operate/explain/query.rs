@@ -49,7 +49,7 @@ impl Query {
         Query { method, url, ip, headers, listener: None, data: None, call: Some(call) }
     }
 
-    /// Whether it has members of a request.
+    /// True if it has members of a request.
     pub(super) fn describes_request(&self) -> bool {
         let is_empty = self.method.is_empty() && self.url.is_empty() && self.headers.is_empty();
         !is_empty || self.ip != loopback() || self.listener.is_some() || self.data.is_some()
@@ -60,7 +60,7 @@ impl Query {
 #[derive(Debug)]
 pub(in crate::operate) struct ParsedQuery {
     pub method: Method,
-    /// In origin form: a path, or the `*` of OPTIONS.
+    /// The target in origin form: a path, or the `*` of OPTIONS.
     pub uri: Uri,
     pub headers: HeaderMap,
     pub peer: IpAddr,
@@ -184,7 +184,7 @@ fn find_listener<'l>(
     Err(format!("no listener is named `{}`; the listeners are: {known}", name.escape_debug()))
 }
 
-/// A URL whose scheme none of the listeners has.
+/// The fault of a URL with a scheme that none of the listeners has.
 fn explain_unserved(scheme: Scheme) -> String {
     match scheme {
         Scheme::Https => {

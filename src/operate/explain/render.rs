@@ -67,7 +67,7 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// What a request has and a call has not.
+    /// Writes the part that a request has and a call has not.
     fn fmt_request(&self, client: &ClientExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "client    {}: {}", client.ip, client.why)?;
         writeln!(f, "host      {}", self.host.as_deref().unwrap_or("cannot be read"))?;

@@ -54,7 +54,7 @@ pub(super) fn explain_admitted(
     VerdictExplanation { then: Some(then), ..explain_wait(&route.chain, wait) }
 }
 
-/// The verdict on what the limits of `chain` admit, perhaps after a wait.
+/// The verdict on a request that the limits of `chain` admit, perhaps after a wait.
 pub(super) fn explain_wait(chain: &LimitChain, wait: Option<PlannedWait>) -> VerdictExplanation {
     let name = |wait: PlannedWait| chain.chain.limits()[wait.limit_index].name.to_string();
     VerdictExplanation {

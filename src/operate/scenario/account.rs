@@ -10,7 +10,7 @@ use sluicegate_model::{AccountConfig, JwtConfig, ValueSource};
 /// Seconds since 1970 at which the tokens of scenarios expire: after every scenario.
 const TOKEN_EXPIRES: u64 = 32_503_680_000;
 
-/// What cannot be done, and what to write instead.
+/// The reason why the account cannot be written, and the remedy.
 pub(super) type AccountFault = (String, &'static str);
 
 /// Adds the header, cookie, parameter or token that names the account.

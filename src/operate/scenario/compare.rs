@@ -1,4 +1,4 @@
-//! Compares what a step expects with what was seen, and finds the first request that differs.
+//! Compares the expectations of a step with its outcome, and finds the first request that differs.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ pub(super) fn first_difference(
     by_count.chain(by_cause.flatten()).chain(by_retry).chain(by_wait).chain(by_status).min().unwrap_or(0)
 }
 
-/// The first request beyond what the range allows: one too many that passes the test, or one too many that does not.
+/// The first request beyond the range: one too many that passes the test, or one too many that does not.
 fn beyond_range(
     range: ExpectedRange,
     ends: &[RequestEnd],

@@ -1,8 +1,8 @@
-//! Scenario tests: traffic on a virtual clock against a configuration, with what the gateway must do with it.
+//! Scenario tests: traffic on a virtual clock against a configuration, with the expected decisions of the gateway.
 //!
 //! A file is [`read`] into its [`model`] by the tables of [`fields`]. The requests of its steps ([`traffic`]) pass the
 //! pipeline of production in process ([`run`]) on a paused clock ([`virtual_clock`]). Their ends are counted
-//! ([`tally`]) and compared with what the steps expect ([`compare`]). A [`report`] names what differs.
+//! ([`tally`]) and compared with the expectations of the steps ([`compare`]). A [`report`] names the differences.
 
 mod account;
 mod compare;

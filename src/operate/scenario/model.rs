@@ -14,16 +14,16 @@ use sluicegate_model::Config;
 /// One checked scenario file with the configuration that it tests.
 #[derive(Debug)]
 pub struct ScenarioFile {
-    /// Its name as it was given.
+    /// The name as it was given.
     pub name: String,
     pub config_path: PathBuf,
     pub config: Config,
-    /// Of each scenario, since 1970.
+    /// The start of each scenario, since 1970.
     pub start: Duration,
     pub scenarios: Vec<Scenario>,
 }
 
-/// Traffic, and what the gateway is expected to do with it.
+/// Traffic, and the expected decisions of the gateway about it.
 #[derive(Debug)]
 pub struct Scenario {
     pub name: String,
@@ -37,15 +37,15 @@ pub struct Scenario {
 pub struct ScenarioStep {
     /// Counted from 1.
     pub line: usize,
-    /// Since the start of the scenario.
+    /// Time since the start of the scenario.
     pub at: Duration,
-    /// At least one.
+    /// The number of requests, at least one.
     pub send: u64,
     /// Zero = all at once.
     pub every: Duration,
     /// The first of its requests.
     pub query: Query,
-    /// At least one; each request comes from the next address.
+    /// Networks, at least one; each request comes from the next address.
     pub from: Vec<IpNet>,
     pub hold: Duration,
     pub answer: Arc<StepAnswer>,
@@ -60,7 +60,7 @@ pub struct StepAnswer {
     pub body: Bytes,
 }
 
-/// What the gateway must do with the requests of a step; `None` = anything.
+/// The expected outcome of the requests of a step; `None` = anything.
 #[derive(Debug, Default)]
 pub struct StepExpectation {
     pub admitted: Option<ExpectedRange>,
@@ -69,14 +69,14 @@ pub struct StepExpectation {
     pub degraded: Option<ExpectedRange>,
     /// Limits, or causes of the access log; empty = anything.
     pub by: Vec<String>,
-    /// In nanoseconds.
+    /// Nanoseconds.
     pub retry_after: Option<ExpectedRange>,
-    /// In nanoseconds.
+    /// Nanoseconds.
     pub waited_max: Option<ExpectedRange>,
     pub status: Option<ExpectedStatus>,
 }
 
-/// From `least` to `most`, both included.
+/// A range with both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpectedRange {
     pub least: u64,
@@ -85,9 +85,9 @@ pub struct ExpectedRange {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExpectedStatus {
-    /// Of every rejected request, or of every request if none was rejected.
+    /// The status of every rejected request, or of every request if none was rejected.
     Every(u16),
-    /// How many requests got each status; no request got another one.
+    /// The number of requests by status; no request got another one.
     Counts(Vec<(u16, ExpectedRange)>),
 }
 
@@ -105,7 +105,7 @@ impl ExpectedRange {
         (self.least..=self.most).contains(&value)
     }
 
-    /// Whether a time fits when it is rounded up to milliseconds, as responses show it.
+    /// True if a time fits when it is rounded up to milliseconds, as responses show it.
     pub fn contains_span(self, ns: u64) -> bool {
         self.least <= ns.div_ceil(1_000_000).saturating_mul(1_000_000) && ns <= self.most
     }

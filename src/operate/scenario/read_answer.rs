@@ -69,7 +69,7 @@ fn read_json(value: &FieldValue<'_>) -> Option<String> {
     Some(json_of(value.node).to_string())
 }
 
-/// YAML as JSON: what is not quoted and looks like a number, a switch or null is one.
+/// YAML as JSON: an unquoted text that looks like a number, a switch or null is one.
 fn json_of(node: &Node) -> Value {
     match &node.content {
         NodeContent::Null | NodeContent::Invalid => Value::Null,

@@ -1,4 +1,4 @@
-//! Reads what a step expects.
+//! Reads the expectations of a step.
 
 use http::StatusCode;
 

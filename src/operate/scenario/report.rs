@@ -34,10 +34,10 @@ pub struct FileReport {
 #[derive(Debug, Serialize)]
 pub struct ScenarioReport {
     pub name: String,
-    /// In the file, counted from 1.
+    /// The line in the file, counted from 1.
     pub line: usize,
     pub requests: u64,
-    /// From its start to the end of its last request, on the virtual clock.
+    /// Milliseconds of the virtual clock from the start to the end of the last request.
     pub virtual_ms: u64,
     pub failures: Vec<StepFailure>,
     /// Why it could not be run.
@@ -51,10 +51,10 @@ pub struct StepFailure {
     /// Counted from 1.
     pub step: usize,
     pub line: usize,
-    /// What was sent, in words.
+    /// The requests of the step, in words.
     pub sent: String,
     pub mismatches: Vec<Mismatch>,
-    /// Of the first step that failed.
+    /// Present for the first step that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_difference: Option<DifferingRequest>,
 }
@@ -64,12 +64,12 @@ pub struct StepFailure {
 pub struct DifferingRequest {
     /// Counted from 1, in its step.
     pub number: u64,
-    /// Since the start of the scenario, as it is written in the file.
+    /// Time since the start of the scenario, as it is written in the file.
     pub at: String,
     pub from: String,
-    /// What became of it, in words.
+    /// The end of the request, in words.
     pub outcome: String,
-    /// As `explain` explains it at that moment.
+    /// The explanation by `explain` at that moment.
     pub explanation: Box<Explanation>,
 }
 

@@ -32,7 +32,7 @@ pub struct ScenarioRunner {
     clock: VirtualClock,
 }
 
-/// What a run of a scenario keeps, beside the sums of all steps.
+/// The record that a run of a scenario keeps, beside the sums of all steps.
 #[derive(Debug, Clone, Copy)]
 enum RunGoal {
     Sums,
@@ -46,13 +46,12 @@ enum RunGoal {
 struct RunState {
     pipeline: Pipeline,
     tallies: RefCell<Vec<StepTally>>,
-    /// The step whose ends are kept, and the ends by index.
+    /// The step with kept ends, and the ends by index.
     ends: RefCell<(Option<usize>, Vec<Option<RequestEnd>>)>,
     pending: Cell<usize>,
     all_ended: Notify,
 }
 
-/// What a run has seen.
 struct RunRecord {
     gateway: Arc<Gateway>,
     tallies: Vec<StepTally>,

@@ -1,4 +1,4 @@
-//! What happened to the requests of a step, counted as they end.
+//! The ends of the requests of a step, counted as they come.
 
 use sluicegate_model::LimitId;
 use sluicegate_proxy::gateway::Gateway;
@@ -10,12 +10,11 @@ use sluicegate_proxy::service::pipeline::PipelineOutcome;
 pub(super) const BAN: &str = "ban";
 pub(super) const UPSTREAM_STOP: &str = "upstream_stop";
 
-/// The end of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestEnd {
     pub kind: EndKind,
     pub status: u16,
-    /// Of a rejection, if it is known.
+    /// The wait that a rejection names, if any.
     pub retry_after_ns: Option<u64>,
     pub wait_ns: u64,
 }
@@ -28,7 +27,6 @@ pub(super) enum EndKind {
     Degraded(RejectionCause),
 }
 
-/// Who rejected a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RejectionCause {
     Limit(LimitId),
@@ -46,7 +44,7 @@ pub(super) struct StepTally {
     pub waited: u64,
     pub waited_max_ns: u64,
     pub causes: Vec<(RejectionCause, u64)>,
-    /// The first rejected request, and what it was told.
+    /// The first rejected request, and its `retry_after_ns`.
     pub first_rejection: Option<(u64, Option<u64>)>,
     pub statuses: Vec<(u16, u64)>,
     pub rejected_statuses: Vec<(u16, u64)>,
@@ -122,7 +120,7 @@ impl StepTally {
     }
 }
 
-/// There are few kinds, and nearly always the last one is met again.
+/// Searches in order, because there are few kinds.
 fn increment<K: PartialEq>(counts: &mut Vec<(K, u64)>, kind: K) {
     match counts.iter_mut().find(|(known, _)| *known == kind) {
         Some((_, count)) => *count += 1,

@@ -27,13 +27,13 @@ pub(super) struct StepSchedule<'s> {
 /// A request to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScheduledRequest {
-    /// Since the start of the scenario.
+    /// Time since the start of the scenario.
     pub at_ns: u64,
     pub step: usize,
     pub index: u64,
 }
 
-/// What all requests of a step have in common.
+/// The common parts of all requests of a step.
 pub(super) struct RequestTemplate {
     method: Method,
     uri: Uri,
@@ -94,7 +94,6 @@ impl RequestTemplate {
         Ok(RequestTemplate { method, uri, headers, scheme, listener, body, from: step.from.clone() })
     }
 
-    /// The request at `index` of the step.
     pub fn make_request(&self, index: u64) -> (Request<RequestBody>, ArrivingConnection) {
         let mut request = Request::new(RequestBody::at_hand(self.body.clone()));
         *request.method_mut() = self.method.clone();

@@ -10,7 +10,7 @@ use tokio::task::LocalSet;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 
-/// A runtime whose clock moves only while everything waits. Each process has one: the time of day follows it.
+/// A runtime with a clock that moves only while everything waits. Each process has one: the time of day follows it.
 pub(super) struct VirtualClock {
     runtime: Runtime,
     zero: Now,
@@ -43,7 +43,7 @@ impl VirtualClock {
 }
 
 /// Moves the clock to `due`, counted from `zero`, a whole second of the clock. If requests are under way, everything
-/// that is due before happens first, and so does what is due at that very moment.
+/// that is due before happens first, and so does everything that is due at that very moment.
 pub(super) async fn wait_until(zero: Now, due: Now, has_pending: bool) {
     if has_pending {
         let whole = Now(due.0 - due.ns_since(zero) % TIMER_NS);

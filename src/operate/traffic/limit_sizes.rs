@@ -1,11 +1,11 @@
-//! How much the limits hold now, by name: limits of one name are one row to people, as they are one series.
+//! The sizes of the limits now, by name: limits of one name are one row to people, as they are one series.
 
 use std::collections::HashMap;
 
 use sluicegate_model::LimitId;
 use sluicegate_proxy::gateway::Gateway;
 
-/// What the limits of one name hold.
+/// The keys and the waiting requests of the limits of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitSize {
     /// Keys with counters; `None` = only the store knows them.
@@ -14,7 +14,6 @@ pub struct LimitSize {
     pub waiting: usize,
 }
 
-/// The sizes of all limits.
 pub struct LimitSizes<'g> {
     gateway: &'g Gateway,
     by_name: HashMap<&'g str, LimitSize>,

@@ -58,7 +58,7 @@ pub struct LimitTraffic {
     pub admitted: Traffic,
     pub waited: Traffic,
     pub rejected: Traffic,
-    /// What a dry run would have rejected.
+    /// Requests that a dry run would have rejected.
     pub dry_run_rejected: Traffic,
 }
 
@@ -147,7 +147,7 @@ impl Spans {
     }
 }
 
-/// At least a second, so that the first moments do not look busier than they are.
+/// Seconds, at least one, so that the first moments do not look busier than they are.
 fn seconds_since(now: Now, sample: &TrafficSample) -> f64 {
     now.ns_since(sample.at).max(RECENT_NS) as f64 / 1e9
 }
@@ -157,7 +157,7 @@ fn round_rate(rate: f64) -> f64 {
     (rate * 1000.0).round() / 1000.0
 }
 
-/// The quantiles of what was observed since `before`.
+/// The quantiles of the values observed since `before`.
 fn quantiles_since(now: &BucketCounts, before: Option<&BucketCounts>) -> Option<Quantiles> {
     let before = before.copied().unwrap_or_default();
     let counts = std::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket]));

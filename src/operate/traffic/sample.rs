@@ -10,7 +10,7 @@ use sluicegate_observe::metrics::cells::BucketCounts;
 use sluicegate_observe::metrics::{DecisionCounts, VERDICT_NAMES};
 use sluicegate_proxy::gateway::Gateway;
 
-/// Upstreams whose response times are sampled, so that samples stay small.
+/// The most upstreams with sampled response times, so that samples stay small.
 const TIMED_UPSTREAMS_MAX: usize = 256;
 
 /// The counters at one moment.
@@ -29,7 +29,7 @@ pub(super) struct TrafficSample {
 }
 
 impl TrafficSample {
-    /// Reads the counters now; `before` is the sample before, whose names are used again.
+    /// Reads the counters now; the names of `before`, the previous sample, are used again.
     pub fn take(gateway: &Gateway, at: Now, before: Option<&TrafficSample>) -> TrafficSample {
         let before = before.filter(|before| before.generation == gateway.generation);
         let (limits, limit_names, upstream_names) = match before {

@@ -1,6 +1,6 @@
 //! The heaviest keys and the last refusals of all workers, for operators.
 //!
-//! Every worker is asked to copy what is needed, between two of its requests; the copies are put together here.
+//! Every worker is asked to copy the needed parts, between two of its requests; the copies are put together here.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ async fn read_key(
     Ok(report::name_known_key(gateway, &limit, text, &parsed, is_shared, &rates))
 }
 
-/// A key whose name shows a hash or only the beginning of a value.
+/// A key with a name that shows a hash or only the beginning of a value.
 async fn read_hidden_key(
     workers: &Workers,
     gateway: &Gateway,

@@ -33,7 +33,7 @@ impl FdChannel {
     /// One end for this process, and one for a child.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The process is out of descriptors.
     pub fn socket_pair() -> io::Result<(FdChannel, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -56,7 +56,7 @@ impl FdChannel {
     /// Sets the timeout of every later send and receive.
     ///
     /// # Errors
-    /// When the timeout cannot be set.
+    /// The timeout cannot be set.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(timeout))?;
         Ok(set_socket_timeout(&self.0, Timeout::Send, Some(timeout))?)
@@ -65,7 +65,7 @@ impl FdChannel {
     /// Sends one packet: some text, and at most [`SOCKETS_MAX`] sockets.
     ///
     /// # Errors
-    /// When the other side is gone, or does not receive in time.
+    /// The other side is gone, or does not receive in time.
     pub fn send_message(&self, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -80,7 +80,7 @@ impl FdChannel {
     /// Receives the next packet.
     ///
     /// # Errors
-    /// When the other side is gone, or sends nothing in time.
+    /// The other side is gone, or sends nothing in time.
     pub fn receive_message(&self) -> io::Result<FdMessage> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);

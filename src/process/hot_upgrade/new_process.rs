@@ -50,7 +50,7 @@ impl ReceivedHandover {
     /// Receives the sockets of the old process; `None` = this start is not an upgrade.
     ///
     /// # Errors
-    /// When the old process does not send everything.
+    /// The old process does not send everything.
     pub fn receive_handover() -> Result<Option<ReceivedHandover>, String> {
         if std::env::var_os(UPGRADE_VARIABLE).is_none() {
             return Ok(None);

@@ -90,7 +90,7 @@ fn spawn_program(channel: OwnedFd) -> io::Result<Child> {
 /// Writes the state of `gateway` into memory: its counters and its sections.
 ///
 /// # Errors
-/// When there is no memory.
+/// There is no memory.
 pub fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
     let handover = HandoverCounters::for_gateway(gateway);
@@ -200,7 +200,7 @@ impl PendingChild {
     /// Keeps `child` until it serves.
     ///
     /// # Errors
-    /// When this process is ending; then the child has ended.
+    /// This process is ending; then the child has ended.
     fn put_child(&self, child: Child) -> Result<(), String> {
         let mut state = self.0.lock();
         if let ChildState::Closed = *state {

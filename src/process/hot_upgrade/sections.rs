@@ -43,7 +43,7 @@ impl HandoverSections {
     /// Collects the state of `gateway`, which charges the store nothing from now on.
     ///
     /// # Errors
-    /// When the state cannot be serialized.
+    /// The state cannot be serialized.
     pub fn from_gateway(gateway: &Gateway) -> io::Result<HandoverSections> {
         let mut sections = HandoverSections::default();
         sections.add_section(STORE, &gateway.known_store())?;
@@ -85,7 +85,7 @@ impl HandoverSections {
     /// Writes the sections into memory, for another process.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// There is no memory.
     pub fn write_memfd(&self) -> io::Result<File> {
         let mut bytes = Vec::new();
         for HandoverSection { name, version, content } in &self.0 {
@@ -103,7 +103,7 @@ impl HandoverSections {
     /// Reads the sections that another process wrote.
     ///
     /// # Errors
-    /// When the file cannot be read; a truncated file yields the sections before the cut.
+    /// The file cannot be read; a truncated file yields the sections before the cut.
     pub fn read_memfd(mut file: File) -> io::Result<HandoverSections> {
         file.seek(SeekFrom::Start(0))?;
         let mut bytes = Vec::new();

@@ -55,7 +55,7 @@ impl Collector {
         Collector { settings, tls, headers, connection: None }
     }
 
-    /// Its address, for the log.
+    /// The address, for the log.
     pub(super) fn name(&self) -> &str {
         &self.settings.authority
     }

@@ -1,6 +1,6 @@
 //! Sends the spans of sampled requests to the collector, in batches, from the control thread.
 //!
-//! No request waits for it. What the collector does not take is dropped and counted, and the log has a line when it
+//! No request waits for it. Spans that the collector does not take are dropped and counted, and the log tells when it
 //! stops taking spans and when it takes them again.
 
 mod collector;
@@ -24,7 +24,7 @@ use sluicegate_observe::traces::{SpanCounts, Tracer};
 const BATCH_MAX: usize = 512;
 /// The time in which the spans of one export gather.
 const GATHER: Duration = Duration::from_secs(1);
-/// The pause between two exports. It bounds the work that callers cause who sample all their requests.
+/// The pause between two exports. It bounds the work that callers cause by sampling all their requests.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The pause after an export that failed.
 const FAULT_PAUSE: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ impl SpanExport {
         Some(SpanExport { stop, task })
     }
 
-    /// Sends what is left, and waits at most a second for it.
+    /// Sends the remaining spans, and waits at most a second for it.
     pub async fn flush_and_end(mut self) {
         let _ = self.stop.send(true);
         if timeout(LAST_EXPORT, &mut self.task).await.is_err() {

@@ -31,7 +31,7 @@ pub fn parse_line(line: &[u8], record: &mut LogRecord) -> Option<()> {
     Some(())
 }
 
-/// A date in brackets, and what stands around it.
+/// A date in brackets, and the text around it.
 struct DateInLine<'l> {
     before: &'l [u8],
     arrival_ns: u64,

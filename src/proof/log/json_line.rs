@@ -204,7 +204,7 @@ impl JsonText<'_> {
     }
 }
 
-/// The text without its escapes; what is no escape of JSON stays as it is.
+/// The text without its escapes; of an unknown one the character stays.
 #[cold]
 fn unescape(raw: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(raw.len());

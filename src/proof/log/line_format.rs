@@ -15,7 +15,7 @@ pub enum LogLineFormat {
     HaProxy,
 }
 
-/// How `--format` is written, for messages.
+/// The values of `--format`, for messages.
 pub const FORMATS: &str = "json, combined, common, haproxy, or an nginx log_format such as \
                            '$msec $request_time $remote_addr \"$request\"'";
 
@@ -23,7 +23,7 @@ impl LogLineFormat {
     /// The format that a user names.
     ///
     /// # Errors
-    /// A sentence that names the formats, or says what the given one lacks.
+    /// A sentence that names the formats, or the missing part of the given one.
     pub fn named(text: &str) -> Result<LogLineFormat, String> {
         Ok(match text {
             "json" => LogLineFormat::Json,
@@ -62,7 +62,7 @@ impl LogLineFormat {
         .is_some()
     }
 
-    /// Whether it is the gateway's own, which may hold a sample alone.
+    /// True for the gateway's own format, which may hold a sample alone.
     pub fn may_be_sampled(&self) -> bool {
         matches!(self, LogLineFormat::Json)
     }

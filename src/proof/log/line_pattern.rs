@@ -45,7 +45,7 @@ impl LinePattern {
     /// Compiles a format as nginx writes it.
     ///
     /// # Errors
-    /// A sentence about what it lacks, or about two variables with nothing between them.
+    /// A sentence about the missing variables, or about two variables with nothing between them.
     pub fn compile(format: &str) -> Result<LinePattern, String> {
         let mut pieces = format.split('$');
         let prefix = pieces.next().unwrap_or_default().as_bytes().into();
@@ -181,7 +181,7 @@ fn read_limit_status(value: &[u8]) -> Option<LoggedVerdict> {
     }
 }
 
-/// Where `literal` begins in `rest`. A quote behind a backslash does not end a value.
+/// The start of `literal` in `rest`. A quote behind a backslash does not end a value.
 fn find_literal(rest: &[u8], literal: &[u8]) -> Option<usize> {
     let mut from = 0;
     loop {

@@ -11,7 +11,7 @@ use sluicegate_base::file::open_regular;
 
 /// Longer lines are not read; the gateway writes far shorter ones.
 const LINE_MAX: usize = 64 * 1024;
-/// What has no end of line for so long is no log.
+/// A file without an end of line for so many bytes is no log.
 const PASSED_OVER_MAX: usize = 64 << 20;
 /// The most bytes of one log, unpacked: 1 TiB. An endless one must end.
 const LOG_MAX: u64 = 1 << 40;
@@ -27,7 +27,7 @@ pub struct LineSource {
     bytes_read: u64,
 }
 
-/// What of all logs was read, in bytes of the files.
+/// Bytes of the files of all logs: read so far, and in total.
 #[derive(Debug, Clone, Default)]
 pub struct LogBytes {
     read: Rc<Cell<u64>>,
@@ -38,7 +38,7 @@ pub struct LogBytes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextLine {
     Line,
-    /// It is longer than any line of a log may be, and was passed over.
+    /// A line longer than any of a log may be, which was passed over.
     TooLong,
     End,
 }

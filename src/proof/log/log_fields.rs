@@ -1,4 +1,4 @@
-//! What a log tells of its requests, by its first lines.
+//! The facts that a log tells of its requests, by its first lines.
 
 use http::HeaderName;
 
@@ -54,7 +54,7 @@ impl KnownFields {
         }
     }
 
-    /// Whether the log has the request header.
+    /// True if the log has the request header.
     pub fn has_header(&self, name: &HeaderName) -> bool {
         self.headers.contains(name)
     }

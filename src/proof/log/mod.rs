@@ -2,7 +2,7 @@
 //!
 //! A line is written when its request ends, so the lines of long requests come late. [`LogStream`] merges the logs by
 //! the ends of requests, and a window of bounded size puts them into the order of arrivals. Lines that come later still
-//! are counted, and are taken as arriving at the end of the window. Requests whose time is known to the second are
+//! are counted, and are taken as arriving at the end of the window. Requests with times known to the second are
 //! spread evenly inside it.
 
 mod haproxy;
@@ -40,7 +40,7 @@ pub struct LogStream {
     /// The memory of records; those in `free` are in no use.
     records: Vec<LogRecord>,
     free: Vec<u32>,
-    /// By arrival, then in the order of the lines.
+    /// Ordered by arrival, then by line.
     window: BinaryHeap<Reverse<(u64, u64, u32)>>,
     /// Requests in the window by the second that is all that is known of their arrival.
     per_second: HashMap<u64, u32>,
@@ -52,7 +52,7 @@ pub struct LogStream {
     latest_ns: u64,
     bytes: LogBytes,
     pub counts: LogCounts,
-    /// What the first lines tell, as many as the window holds.
+    /// The facts of the first lines, as many as the window holds.
     pub fields: KnownFields,
 }
 
@@ -72,7 +72,7 @@ struct SpreadSecond {
     given: u32,
 }
 
-/// What was read.
+/// The counts of lines and requests that were read.
 #[derive(Debug, Clone, Default)]
 pub struct LogCounts {
     pub lines: u64,

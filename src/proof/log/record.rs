@@ -12,7 +12,7 @@ struct TextSpan {
     is_set: bool,
 }
 
-/// What a line says in words.
+/// The texts of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextField {
     Method,
@@ -36,7 +36,7 @@ const TEXT_FIELDS: usize = 9;
 /// The most request headers that a line is read for.
 const HEADERS_MAX: usize = 32;
 
-/// How the log says that a request was judged; a stricter one is greater.
+/// The verdict on a request in the log; a stricter one is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LoggedVerdict {
     Admit,
@@ -47,7 +47,7 @@ pub enum LoggedVerdict {
 /// The facts of one line.
 #[derive(Debug, Clone, Default)]
 pub struct LogRecord {
-    /// When the request arrived, in nanoseconds since 1970.
+    /// The arrival of the request, in nanoseconds since 1970.
     pub arrival_ns: u64,
     /// Time of the request from its arrival to its end, ns; `None` = the log does not tell.
     pub duration_ns: Option<u64>,

@@ -58,7 +58,7 @@ pub fn digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0')))
 }
 
-/// `hh:mm:ss` as seconds, and what follows.
+/// `hh:mm:ss` as seconds, and the rest of the line.
 fn parse_clock(text: &[u8]) -> Option<(u64, &[u8])> {
     let (clock, rest) = text.split_at_checked(8)?;
     if clock[2] != b':' || clock[5] != b':' {
@@ -69,7 +69,7 @@ fn parse_clock(text: &[u8]) -> Option<(u64, &[u8])> {
     (hour < 24 && minute < 60 && second <= 60).then_some((hour * 3_600 + minute * 60 + second, rest))
 }
 
-/// `.045` as nanoseconds, if there is one, and what follows; decimals beyond nanoseconds are cut.
+/// `.045` as nanoseconds, if there is one, and the rest; decimals beyond nanoseconds are cut.
 fn parse_fraction(text: &[u8]) -> Option<(Option<u64>, &[u8])> {
     let [b'.', decimals @ ..] = text else { return Some((None, text)) };
     let len = decimals.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(decimals.len());

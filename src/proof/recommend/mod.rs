@@ -27,7 +27,6 @@ const UNITS: [u64; 16] =
 /// Points of a curve, at least.
 const POINTS_MIN: usize = 5;
 
-/// What to recommend.
 pub struct RecommendTask {
     pub key: RecommendedKey,
     /// The share of keys that is spared, from 0 to 1.
@@ -46,13 +45,12 @@ struct TriedRate {
     period: usize,
 }
 
-/// What is known of all keys.
 #[derive(Default)]
 struct KeyNeeds {
     index: HashMap<Box<[u8]>, u32>,
-    /// Of each key the virtual queues by all rates.
+    /// The virtual queues of each key by all rates.
     needs: Vec<BurstNeed>,
-    /// Of each key its requests, and the moments of the first and the last one.
+    /// The requests of each key, and the moments of the first and the last one.
     spans: Vec<KeySpan>,
     requests: u64,
     beyond: u64,
@@ -221,7 +219,7 @@ fn choose_rates(rates: &[TriedRate], bursts: &[u64], periods: usize) -> Vec<usiz
     shown
 }
 
-/// The rate by which a client could send least in a minute: its burst and what a minute adds. Of equals, the slower.
+/// The rate by which a client could send least in a minute: its burst and the units of a minute. Of equals, the slower.
 fn suggest_rate(rates: &[TriedRate], bursts: &[u64], shown: &[usize]) -> usize {
     const MINUTE_NS: f64 = 60e9;
     let in_a_minute = |rate: usize| bursts[rate] as f64 + rates[rate].per_ns * MINUTE_NS;

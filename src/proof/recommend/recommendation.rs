@@ -18,7 +18,7 @@ pub struct Recommendation {
     pub requests: u64,
     pub curve: Vec<CurvePoint>,
     pub suggested: SuggestedLimit,
-    /// A client that sends ten times what the heaviest spared one has sent, in the same time.
+    /// A client that sends ten times as much as the heaviest spared one, in the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ten_times: Option<HeavyClient>,
     /// The suggested limit as YAML.
@@ -47,7 +47,7 @@ pub struct SuggestedLimit {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeavyClient {
     pub sends: u64,
-    /// At most so many get through the suggested limit.
+    /// The most requests that get through the suggested limit.
     pub passes: u64,
     pub seconds: f64,
 }

@@ -14,7 +14,7 @@ pub enum RecommendedKey {
     /// Addresses of IPv6 by their /64, as the gateway counts them.
     Ip,
     Account,
-    /// Without the query.
+    /// The path without the query.
     Uri,
     Host,
     Method,

@@ -2,7 +2,7 @@
 //!
 //! [`scope`] takes out what the log cannot judge, [`simulator`] calls the function of production for each request, in
 //! the order of arrivals, with counters of its own and a held clock; [`waits`] lets waiting requests go when their turn
-//! comes. [`tally`] counts, and [`report`] is what is told. Where arrivals are known to the second only, a second
+//! comes. [`tally`] counts, and [`report`] is the result. Where arrivals are known to the second only, a second
 //! simulator takes all requests of a second as arriving at its start: the truth is between both.
 
 pub mod report;

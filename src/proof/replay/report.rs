@@ -1,4 +1,4 @@
-//! The result of a replay: what programs read as JSON, and what the texts and the page are written from.
+//! The result of a replay: the JSON for programs, and the source of the texts and the page.
 
 use std::fmt::Write as _;
 
@@ -20,24 +20,24 @@ const TOP_KEYS: usize = 20;
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayReport {
     pub requests: u64,
-    /// Those that wait included.
+    /// The waiting ones included.
     pub admitted: u64,
     pub waited: u64,
-    /// By limits that are enforced.
+    /// Rejected by limits that are enforced.
     pub rejected: u64,
     /// Rejected for other reasons than limits.
     pub faults: u64,
-    /// Where arrivals are known to the second only: from spread evenly to all at its start.
+    /// The range for arrivals known to the second only: from spread evenly to all at its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<CountRange>,
     pub limits: Map<String, Value>,
-    /// Those that are hit most, of all limits.
+    /// The keys hit most, of all limits.
     pub keys: Vec<KeyLine>,
-    /// What the log itself says.
+    /// The log's own verdicts.
     pub logged: LoggedComparison,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<ConfigChange>,
-    /// What is not judged, and what else limits the result.
+    /// The unjudged parts of the configuration, and other bounds of the result.
     pub notes: Vec<String>,
     pub log: LogLine,
     pub timeline: RequestTimeline,
@@ -59,7 +59,6 @@ pub struct CountRange {
     pub rejected: [u64; 2],
 }
 
-/// One limit.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LimitLine {
     #[serde(skip)]
@@ -105,12 +104,12 @@ pub struct WaitClass {
 /// Keys with a rejected share up to a bound.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct ShareClass {
-    /// In percent; 0 = nothing of theirs is rejected.
+    /// Percent; 0 = nothing of theirs is rejected.
     pub up_to: u8,
     pub keys: u64,
 }
 
-/// What the log says of its own requests, beside the replay.
+/// The verdicts of the log on its own requests, beside the replay.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LoggedComparison {
     /// Requests that the log calls rejected, or where it tells no verdicts, those that were answered with 429.
@@ -118,11 +117,11 @@ pub struct LoggedComparison {
     pub waited: u64,
     /// Requests of which the log tells the verdict of judged limits, also by dry runs.
     pub compared: u64,
-    /// Those that the replay judges alike.
+    /// Requests that the replay judges alike.
     pub agreed: u64,
 }
 
-/// What was read.
+/// The lines and requests that were read.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogLine {
     pub lines: u64,
@@ -134,14 +133,14 @@ pub struct LogLine {
     pub late: u64,
 }
 
-/// What changes from one configuration to another.
+/// The changes from one configuration to another.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ConfigChange {
     pub newly_rejected: u64,
     pub newly_admitted: u64,
-    /// By the limits of the new configuration.
+    /// Rejected by the limits of the new configuration.
     pub newly_rejected_by: Vec<ChangedKey>,
-    /// By the limits of the old one, which rejected them.
+    /// Admitted by the limits of the new configuration, and rejected by those of the old one.
     pub newly_admitted_by: Vec<ChangedKey>,
 }
 
@@ -176,7 +175,7 @@ impl LoggedComparison {
 }
 
 impl ConfigChange {
-    /// Adds the limits and keys whose verdicts change most.
+    /// Adds the limits and keys with the most changed verdicts.
     pub fn conclude(self, new: &Simulator, old: &Simulator) -> ConfigChange {
         ConfigChange { newly_rejected_by: list_changed(new), newly_admitted_by: list_changed(old), ..self }
     }
@@ -209,7 +208,7 @@ fn key_name(simulator: &Simulator, limit: &LimitTally, key: usize) -> String {
 }
 
 impl ReplayReport {
-    /// From what the simulators have counted; `clumped` judged all requests of a second at its start.
+    /// The report of the simulators' counts; `clumped` judged all requests of a second at its start.
     pub fn new(
         stream: &LogStream,
         simulator: &Simulator,
@@ -306,7 +305,7 @@ fn sorted(one: u64, other: u64) -> [u64; 2] {
     [one.min(other), one.max(other)]
 }
 
-/// From 0 to 1.
+/// A share from 0 to 1.
 pub fn share_of(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -341,7 +340,7 @@ fn list_limits(simulator: &Simulator, clumped: Option<&Simulator>) -> Vec<LimitL
     simulator.tally.limits.iter().enumerate().map(of_limit).collect()
 }
 
-/// All keys, by what is rejected of theirs, then by what waits.
+/// All keys, by their rejected requests, then by their waiting ones.
 fn list_keys(simulator: &Simulator) -> Vec<KeyLine> {
     let mut found: Vec<(usize, usize)> = Vec::new();
     for (index, limit) in simulator.tally.limits.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What of a configuration a log can judge. Limits whose facts are not in the log are taken out of their chains, each
+//! The parts of a configuration that a log can judge. Limits with facts that the log lacks are taken out, each
 //! with the reason, because a guess would be worth nothing.
 
 use http::HeaderName;
@@ -10,14 +10,14 @@ use sluicegate_model::{
 
 /// Carries the account of a line to where accounts are read.
 pub const ACCOUNT_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-account");
-/// As [`ACCOUNT_HEADER`], for the tier.
+/// [`ACCOUNT_HEADER`] for the tier.
 pub const TIER_HEADER: HeaderName = HeaderName::from_static("sluicegate-replay-tier");
 
 /// A configuration, prepared for the requests of a log.
 pub struct ReplayScope {
     pub config: Config,
     pub not_judged: Vec<UnjudgedLimit>,
-    /// Sentences about what else is not judged.
+    /// Sentences about other unjudged parts.
     pub notes: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ impl<'f> KnownFacts<'f> {
     }
 }
 
-/// What is not judged beside limits, where the configuration has it.
+/// The unjudged parts beside limits, where the configuration has them.
 fn list_notes(config: &Config, fields: &KnownFields, may_be_sampled: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |is_present: bool, text: &str| {

@@ -42,7 +42,7 @@ pub struct Simulator {
     now: Now,
 }
 
-/// How a request was judged.
+/// The verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayedVerdict {
     /// `None`: it was rejected for another reason than a limit.
@@ -113,7 +113,7 @@ impl Simulator {
         })
     }
 
-    /// Whether the limit called `name` is left out, because the log lacks its facts.
+    /// True if the limit called `name` is left out, because the log lacks its facts.
     pub fn is_unjudged(&self, name: &[u8]) -> bool {
         let limits = &self.gateway.limits;
         self.not_judged.iter().any(|unjudged| limits[unjudged.limit.0].name.as_bytes() == name)
@@ -230,7 +230,7 @@ impl Simulator {
         }
     }
 
-    /// The outcome of the chain, and the limit that decides it. What is admitted holds its slots from now on.
+    /// The outcome of the chain, and the limit that decides it. An admitted request holds its slots from now on.
     fn settle_verdict(
         &mut self,
         verdict: Option<ChainVerdict<PendingStore<chain::Charge>>>,

@@ -1,4 +1,4 @@
-//! What a replay counts: by limit and by key, each key apart as long as the table of the limit would keep it apart.
+//! The counts of a replay: by limit and by key, each key apart as long as the table of the limit would keep it apart.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub struct ReplayTally {
     pub faults: u64,
     pub timeline: RequestTimeline,
     pub waits: WaitLengths,
-    /// By limit.
+    /// The counts by limit.
     pub limits: Vec<LimitTally>,
 }
 
@@ -26,7 +26,7 @@ pub struct ReplayTally {
 pub struct LimitTally {
     spec: KeySpec,
     pub sum: KeyTally,
-    /// By the id of their counter.
+    /// Indices by the id of the counter.
     index: HashMap<u128, u32>,
     pub keys: Vec<(KeyName, KeyTally)>,
     keys_max: usize,
@@ -39,7 +39,7 @@ pub struct LimitTally {
 pub struct KeyTally {
     /// Requests that the limit judged.
     pub requests: u64,
-    /// Those that it let pass and that no other limit rejected, the waiting ones included.
+    /// Requests that it let pass and that no other limit rejected, the waiting ones included.
     pub admitted: u64,
     pub waited: u64,
     pub rejected: u64,

@@ -7,7 +7,6 @@ use crate::proof::log::time::SECOND;
 /// Parts of the time that a plot shows.
 const PARTS_MAX: usize = 240;
 
-/// One part of the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TimePart {
     pub requests: u64,
@@ -25,7 +24,6 @@ pub struct RequestTimeline {
     pub parts: Vec<TimePart>,
 }
 
-/// Waits by length.
 #[derive(Debug, Clone, Default)]
 pub struct WaitLengths {
     counts: [u64; WaitLengths::BOUNDS_MS.len() + 1],

@@ -1,5 +1,5 @@
-//! Requests of a replay that wait in queues or hold slots, on a held clock: what timers and wakers do in production, a
-//! heap of moments and a list of woken requests do here.
+//! Requests of a replay that wait in queues or hold slots, on a held clock: a heap of moments and a list of woken
+//! requests take the place of the timers and wakers of production.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,7 +33,7 @@ struct Stay {
     arrival: Now,
     /// The end of the location's timeout.
     deadline: Option<Now>,
-    /// How long it holds its slots.
+    /// The time for which it holds its slots, ns.
     hold_ns: u64,
     asked: Box<[AskedLimit]>,
     waker: Waker,
@@ -42,11 +42,11 @@ struct Stay {
 enum StayState {
     Waits(Queued),
     Holds(#[expect(dead_code, reason = "held until it is dropped")] ChainPermit),
-    /// Only while it changes.
+    /// The state while it changes.
     Gone,
 }
 
-/// How the wait of a request ended.
+/// The end of a request's wait.
 pub struct EndedWait {
     pub arrival: Now,
     pub asked: Box<[AskedLimit]>,
@@ -141,7 +141,7 @@ impl WaitRoom {
         self.moments.push(Reverse((at, id, place)));
     }
 
-    /// Lets a request do what it can do at `now`.
+    /// Moves a request on as far as it gets at `now`.
     fn look_at(&mut self, place: usize, now: Now, ended: &mut impl FnMut(EndedWait)) {
         let stay = &mut self.stays[place];
         let mut queued = match std::mem::replace(&mut stay.state, StayState::Gone) {
