@@ -17,7 +17,7 @@ pub mod forward;
 // The decision about a request, from its head alone; its state until its last byte.
 pub mod judge;
 
-// The immutable snapshot of one configuration, and what a worker thread keeps for it.
+// The immutable snapshot of one configuration, and the state that a worker thread keeps for it.
 pub mod gateway;
 
 // Answers to requests that are not forwarded.

@@ -22,7 +22,7 @@ const PERMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Connections taken from the queue of a closing socket; more than a queue can hold would be a flood.
 const QUEUE_MAX: usize = 4096;
 
-/// How a loop leaves its socket.
+/// The way in which a loop leaves its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptEnd {
     /// No other process has the socket: accept the connections in its queue, then close it.
@@ -164,7 +164,7 @@ async fn wait_for_permit(limits: &Arc<ConnectionLimits>, worker: usize) -> Conne
     }
 }
 
-/// Whether the error concerns one connection only: a client that left before the accept is no reason to pause.
+/// True for an error of one connection only: a client that left before the accept is no reason to pause.
 fn is_about_one_client(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -23,7 +23,7 @@ const BACKLOG: i32 = 4096;
 /// A listener on one address.
 pub struct BoundListener {
     pub target: BindTarget,
-    /// As shown in the banner: `http://127.0.0.1:8080` or `unix:/path`.
+    /// The address in the banner: `http://127.0.0.1:8080` or `unix:/path`.
     pub display_address: String,
     pub sockets: BoundSockets,
     /// The protocol of new connections; a swap changes it for connections accepted later.
@@ -87,7 +87,7 @@ impl OpenSockets {
     /// Further handles on the same sockets.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The process is out of descriptors.
     pub fn clone_handles(&self) -> io::Result<OpenSockets> {
         let clone_entry =
             |(target, sockets): &(BindTarget, BoundSockets)| Ok((target.clone(), sockets.clone_handles()?));
@@ -109,7 +109,7 @@ impl OpenSockets {
         self.0.retain(|(target, _)| matches!(target, BindTarget::Systemd(_)));
     }
 
-    /// Targets whose sockets were not taken.
+    /// Targets with sockets that were not taken.
     pub fn unused_targets(&self) -> impl Iterator<Item = &BindTarget> {
         self.0.iter().map(|(target, _)| target)
     }
@@ -190,7 +190,7 @@ impl BoundSockets {
     /// Further handles on the same sockets.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The process is out of descriptors.
     pub fn clone_handles(&self) -> io::Result<BoundSockets> {
         Ok(match self {
             BoundSockets::Tcp(all) => {
@@ -323,7 +323,7 @@ fn open_unix_socket(path: &Path, mode: Option<u32>) -> io::Result<BoundSockets> 
 /// Sets the mode of a unix socket's file, and so its possible clients.
 ///
 /// # Errors
-/// When the mode cannot be set, or the file is not a socket any more.
+/// The mode cannot be set, or the file is not a socket any more.
 pub fn set_socket_mode(path: &Path, mode: u32) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(io::Error::other("the file is not a socket"));

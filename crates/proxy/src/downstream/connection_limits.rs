@@ -103,7 +103,7 @@ impl ConnectionLimits {
         PermitWaiter(self)
     }
 
-    /// Whether connections wait for a permit.
+    /// True if connections wait for a permit.
     pub fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }

@@ -146,7 +146,7 @@ impl FrameScanner {
         was_between
     }
 
-    /// Lets what was sent to the client earn useless frames back.
+    /// Lets the bytes and DATA frames sent to the client earn useless frames back.
     fn credit_sent(&mut self, bytes: usize, data_frames: usize) {
         self.replies_due += REPLIES_PER_DATA * data_frames;
         self.credit_bytes += bytes;
@@ -179,12 +179,12 @@ impl FrameScanner {
         }
     }
 
-    /// Whether the next byte begins a frame outside a header block.
+    /// True if the next byte begins a frame outside a header block.
     fn is_between_frames(&self) -> bool {
         self.payload_left == 0 && !self.in_block && matches!(self.head_read, 0 | FRAME_HEAD)
     }
 
-    /// Whether a frame or header block has begun that no other deadline covers; DATA has the body deadline of its
+    /// True if a frame or header block has begun that no other deadline covers; DATA has the body deadline of its
     /// stream.
     fn is_pending(&self) -> bool {
         let is_partial = self.payload_left > 0 || (1..FRAME_HEAD).contains(&self.head_read);

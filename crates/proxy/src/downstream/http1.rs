@@ -18,7 +18,7 @@ use sluicegate_model as model;
 /// hyper's own default, which sizes its header array at compile time.
 const HYPER_MAX_HEADERS: usize = 100;
 
-/// How serving a connection ended.
+/// The end of serving a connection.
 pub enum Http1Outcome {
     Closed,
     /// The connection is unused: its buffers are freed, and the next bytes allocate them again.

@@ -14,7 +14,7 @@ const MODE_ALL: u32 = 0o777;
 pub struct ListenerProtocol {
     /// `None` = plain HTTP.
     pub tls: Option<ListenerTls>,
-    /// By ALPN under TLS, by prior knowledge without.
+    /// HTTP/2 by ALPN under TLS, by prior knowledge without.
     pub http2: bool,
     pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file.
@@ -29,7 +29,7 @@ pub struct ListenerTls {
     pub config: Arc<ServerConfig>,
     client_ca: Option<Arc<RootCertStore>>,
     min_version: TlsVersion,
-    /// Of the configuration it was built from.
+    /// The digest of the configuration it was built from.
     digest: u64,
 }
 
@@ -77,7 +77,7 @@ impl ListenerProtocol {
         ListenerProtocol { tls, http2, proxy_protocol, mode, name, terms }
     }
 
-    /// Whether some of the connections that `before` accepted would be rejected here.
+    /// True if some of the connections that `before` accepted would be rejected here.
     fn is_stricter_than(&self, before: &ListenerProtocol) -> bool {
         let needs_more_tls = match (&before.tls, &self.tls) {
             (None, now) => now.is_some(),
@@ -110,7 +110,7 @@ impl ListenerProtocol {
         is_tightened || before.http2 && !self.http2
     }
 
-    /// Whether a connection begins with HTTP.
+    /// True if a connection begins with HTTP.
     pub fn is_plain_http(&self) -> bool {
         self.tls.is_none() && self.proxy_protocol.is_none()
     }
@@ -121,7 +121,7 @@ impl ListenerProtocol {
     }
 }
 
-/// Which HTTP a connection may speak.
+/// The versions of HTTP that a connection may speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedHttp {
     Http1,

@@ -17,10 +17,9 @@ use sluicegate_http::net::socket::ClientStream;
 /// Bytes read at once.
 const READ_SIZE: usize = 16 * 1024;
 
-/// What reading led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadOutcome {
-    /// This many bytes came.
+    /// Bytes that came.
     Bytes(usize),
     /// The connection is unused for a while.
     Idle,
@@ -33,7 +32,7 @@ struct RespInput<'a> {
     thread: &'a WorkerThread,
     watch: &'a ConnectionWatch,
     wire: ClientStream,
-    /// What is read and not answered.
+    /// The input that is read and not answered.
     bytes: BytesMut,
     /// No memory is held for the client.
     is_released: bool,

@@ -100,7 +100,7 @@ struct WorkerControl {
 /// Runs a worker until it is drained.
 ///
 /// # Errors
-/// When the runtime cannot be built.
+/// The runtime cannot be built.
 pub fn run_worker(start: WorkerStart) -> io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
@@ -296,13 +296,13 @@ impl StoreFlusher {
         Some(StoreFlusher { session, task })
     }
 
-    /// Whether a request still uses this session; the flusher and its task hold one reference each.
+    /// True if a request still uses this session; the flusher and its task hold one reference each.
     fn is_in_use(&self) -> bool {
         Rc::strong_count(&self.session) > 2 || Arc::strong_count(&self.session.outbox) > 1
     }
 
-    /// After an upgrade nobody else settles what the last requests of this process used, so it outlasts an outage of
-    /// the store, until it has to end.
+    /// Waits after an upgrade until the last units of this process are settled, as nobody else does it. An outage of
+    /// the store does not end the wait; the end of the process does.
     async fn settle_after_upgrade(&self, drain: &mut watch::Receiver<bool>) {
         let outbox = &self.session.outbox;
         if !outbox.debts.is_handed_over() {

@@ -12,7 +12,7 @@ pub enum ResponseBodyFault {
     Stalled,
     /// `location.timeout` passed.
     TimedOut,
-    /// It used more than a limit has left, and the limit cuts such responses.
+    /// The response used more than a limit has left, and the limit cuts such responses.
     LimitUsedUp,
 }
 

@@ -53,7 +53,7 @@ enum SentRequest {
     NotTaken(ServerInFlight),
 }
 
-/// The start of an attempt whose response is listened to.
+/// The start of an attempt with a watched response.
 struct AttemptStart {
     /// A server may have seen the request before.
     reached_before: bool,
@@ -122,7 +122,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the client has sent its whole body.
+    /// True if the client has sent its whole body.
     fn is_request_complete(&self) -> bool {
         self.outgoing.body_outcome.as_ref().is_none_or(|body| body.ended_at().is_some())
     }

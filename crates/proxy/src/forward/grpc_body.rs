@@ -13,7 +13,7 @@ type StreamEnd = Pin<Box<dyn Future<Output = (Bytes, HeaderMap)>>>;
 /// The messages and the trailers that are still to be sent.
 pub struct GrpcBody {
     message: Option<Bytes>,
-    /// Of a stream: its last message, and the trailers behind it.
+    /// The last message of a stream, and the trailers behind it.
     last: Option<StreamEnd>,
     trailers: Option<HeaderMap>,
 }

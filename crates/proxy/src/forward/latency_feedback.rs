@@ -1,4 +1,4 @@
-//! What adaptive concurrency limits learn of the upstream.
+//! The reports about the upstream to adaptive concurrency limits.
 
 use super::ForwardFault;
 use super::fault::ExchangeResult;

@@ -126,7 +126,7 @@ struct OutgoingRequest {
     /// The Host field must name the server: by `host_header: upstream`, or because the request has none.
     is_host_of_server: bool,
     wants_trailers: bool,
-    /// To be sent with the head.
+    /// Fields that are sent with the head.
     added_fields: AddedFields,
     /// The values with variables for the head of the response.
     response_values: RenderedValues,

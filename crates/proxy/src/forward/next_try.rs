@@ -1,4 +1,4 @@
-//! Where a request is tried next, and whether it has a place there already.
+//! The next server to try, and the place there if the request has one already.
 
 use std::sync::Arc;
 
@@ -6,17 +6,16 @@ use super::fault::ForwardFault;
 use sluicegate_http::upstream::{Server, ServerChoice, ServerInFlight, ServerPlace, Upstream};
 use sluicegate_model::ServerId;
 
-/// The server of a try.
 pub struct TryServer<'u> {
     pub server: &'u Arc<Server>,
     /// `None` = the try takes a place itself, and fails if there is none.
     pub place: Option<ServerInFlight>,
 }
 
-/// How a request goes on.
+/// The next step of a request.
 pub enum NextTry<'u> {
     At(TryServer<'u>),
-    /// It waits for a place.
+    /// The request waits for a place.
     Wait,
 }
 

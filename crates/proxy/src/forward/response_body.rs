@@ -121,7 +121,7 @@ impl ResponseBody {
         self.state.as_deref()
     }
 
-    /// Drops what is to be sent.
+    /// Drops the unsent body.
     pub fn clear(&mut self) {
         self.source = BodySource::Rendered(Bytes::new());
     }
@@ -241,7 +241,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// On an error hyper discards its write buffer: let it flush first.
+/// Postpones an error: hyper discards its write buffer on one, so let it flush first.
 fn postpone_fault<T>(
     fault: ResponseBodyFault,
     pending: &mut Option<Box<PendingFrame>>,

@@ -96,7 +96,7 @@ impl<'a> RetryState<'a> {
         }
     }
 
-    /// When an attempt that begins now must have its response.
+    /// The moment by which an attempt that begins now must have its response.
     pub fn attempt_deadline(&self) -> Option<Instant> {
         earlier_of(self.rules.per_try.map(|span| Instant::now() + span), self.deadline)
     }
@@ -117,7 +117,7 @@ impl<'a> RetryState<'a> {
         earlier_of(due, is_retried.then(|| Instant::now() + timeout))
     }
 
-    /// Whether a dead or closing connection that did not take the request is replaced by another one to the same
+    /// True if a dead or closing connection that did not take the request is replaced by another one to the same
     /// server. That does not count as an attempt, because nothing is sent twice.
     pub fn may_replace_connection(&self) -> bool {
         self.rules.attempts > 0 && self.rules.when.contains(RetryReason::Refused)
@@ -188,7 +188,7 @@ fn earlier_of(first: Option<Instant>, second: Option<Instant>) -> Option<Instant
     first.into_iter().chain(second).min()
 }
 
-/// Whether the request is still available with its body, if it has one, and has an idempotent method (RFC 9110,
+/// True if the request is still available with its body, if it has one, and has an idempotent method (RFC 9110,
 /// section 9.2.2).
 pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
     request.as_ref().is_some_and(|request| request.method().is_idempotent() && request.body().is_at_hand())

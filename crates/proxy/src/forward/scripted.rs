@@ -1,7 +1,7 @@
 //! The scripted upstream: answers admitted requests in process, in the place of the servers of their upstream.
 //!
-//! A request takes a place at a server, or waits for one in the queue of its upstream, as in production. What the
-//! server would do is given: it answers after a time. Faults of connections, retries and the pace of bodies are not
+//! A request takes a place at a server, or waits for one in the queue of its upstream, as in production. The answer of
+//! the server is given: it comes after a time. Faults of connections, retries and the pace of bodies are not
 //! simulated.
 
 use std::pin::pin;

@@ -106,13 +106,13 @@ impl UpgradeRequest {
         }
     }
 
-    /// Whether a response that does not switch may be passed on. A success would tell a CONNECT that it was switched.
+    /// True if a response that does not switch may be passed on. A success would tell a CONNECT that it was switched.
     pub fn may_pass_on(&self, status: StatusCode) -> bool {
         matches!(self, UpgradeRequest::Upgrade(_)) || !status.is_success()
     }
 }
 
-/// Whether every member of the field is an allowed protocol.
+/// True if every member of the field is an allowed protocol.
 fn is_upgrade_allowed(upgrade: &HeaderValue) -> bool {
     let is_fit = |protocol: &[u8]| {
         let mut parts = protocol.splitn(2, |&byte| byte == b'/');

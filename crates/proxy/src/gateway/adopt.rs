@@ -162,7 +162,7 @@ pub(super) struct KnownBandwidths<'a>(
     HashMap<LocationRef<'a>, (&'a model::BandwidthConfig, &'a Arc<Bandwidth>)>,
 );
 
-/// What a location matches: the path as written, hosts, methods, scheme and listeners.
+/// The conditions of a location: the path as written, hosts, methods, scheme and listeners.
 type LocationRef<'a> = (&'a str, &'a [model::HostRule], &'a [Method], Option<model::Scheme>, &'a [String]);
 
 fn location_ref(location: &model::LocationConfig) -> LocationRef<'_> {

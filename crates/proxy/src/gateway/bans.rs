@@ -11,7 +11,6 @@ use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_store::SharedKey;
 
-/// One active ban.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveBan {
     pub target: BanTarget,
@@ -24,11 +23,11 @@ pub struct ActiveBan {
 pub enum BanOrigin {
     /// An operator banned it.
     Operator { at: Now, by: String, reason: String },
-    /// It was rejected too often; `repeats` is the number of consecutive bans before.
+    /// Too many rejections; `repeats` is the number of consecutive bans before.
     Rejections { repeats: u32 },
 }
 
-/// What lifting a ban has ended.
+/// The bans that a lift has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedBans {
     pub target: BanTarget,
@@ -67,10 +66,10 @@ impl Gateway {
         Ok((ActiveBan::from_operator(&ban), replaced.map(|ban| ActiveBan::from_operator(&ban))))
     }
 
-    /// Ends the bans of exactly this target, whoever began them.
+    /// Ends the bans of exactly this target, independent of their origin.
     ///
     /// # Errors
-    /// It is not banned, or only as a part of a network.
+    /// The target is not banned, or only as a part of a network.
     pub fn lift_ban(&self, target: &BanTarget, now: Now) -> Result<EndedBans, UnbanFault> {
         let operator = self.operator_bans.remove_ban(target, now);
         let automatic = self.bans.as_ref().and_then(|bans| self.lift_automatic(bans, target, now));

@@ -1,4 +1,4 @@
-//! Finds out what is read of the bodies of a location's requests.
+//! Finds out which parts of the bodies of a location's requests are read.
 
 use std::sync::Arc;
 

@@ -20,20 +20,20 @@ use sluicegate_model::{Config, HeaderEdits, HostHeader, LimitId, LocationId, Sec
 use sluicegate_observe::metrics::{Metrics, ServiceCallCounts, values};
 use sluicegate_store::SharedLimit;
 
-/// What the calls of the rate-limit service need beside the limits.
+/// The needs of the rate-limit service beside the limits.
 pub struct CallService {
     /// Empty = callers need none. `None` = the configuration has no service.
     tokens: Option<Vec<Secret>>,
     /// The limits that calls may name.
     names: HashMap<String, LimitId>,
-    /// By limit: its index in the chain of all limits, and behind it that of its shadow; empty for a shadow.
+    /// The index of each limit in the chain of all limits, and behind it that of its shadow; empty for a shadow.
     places: Vec<Range<u16>>,
     pub leases: Arc<Leases>,
     /// The counters of `CL.THROTTLE`.
     pub throttles: Arc<ThrottleTable>,
     pub counts: Arc<ServiceCallCounts>,
     pub domains: Domains,
-    /// Whether the process takes calls; false from the signal to stop on.
+    /// True while the process takes calls; false from the signal to stop on.
     pub serving: watch::Sender<bool>,
 }
 
@@ -124,7 +124,6 @@ impl CallService {
         if tokens.is_empty() || is_known { Ok(()) } else { Err(CallerFault::Token) }
     }
 
-    /// Whether callers need a token.
     pub fn needs_token(&self) -> bool {
         self.tokens.as_ref().is_some_and(|tokens| !tokens.is_empty())
     }

@@ -24,7 +24,7 @@ pub struct Domain {
     /// Index in [`Config::service`].
     index: usize,
     finder: DescriptorRules,
-    /// In file order.
+    /// The rules in file order.
     rules: Vec<DomainRule>,
     /// The chains of several rules, by their positions.
     combinations: RwLock<HashMap<RuleList, Arc<LimitChain>>>,

@@ -16,7 +16,7 @@ use sluicegate_model::{self as model, Algorithm, Config, GrantConfig, LimitConfi
 /// The most grants of one limit, and of all.
 pub const GRANTS_PER_LIMIT: usize = 100;
 pub const GRANTS_MAX: usize = 1000;
-/// The longest grant. What is to last longer belongs in the file, as a tier.
+/// The longest grant. A longer one belongs in the file, as a tier.
 pub const GRANT_LENGTH_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// A grant that an operator asks for.
@@ -159,7 +159,7 @@ impl Gateway {
         Some(config)
     }
 
-    /// When the first grant ends.
+    /// The end of the first grant.
     pub fn next_grant_end(&self) -> Option<Now> {
         let grants = self.config.limits.iter().flat_map(|limit| &limit.grants);
         grants.map(|grant| Now(grant.until_ns)).min()
@@ -197,7 +197,6 @@ impl Gateway {
         config.limits.iter().any(|limit| !limit.grants.is_empty()).then_some(config)
     }
 
-    /// The limit with this name.
     pub fn find_limit(&self, name: &str) -> Option<LimitId> {
         self.config.limits.iter().position(|limit| limit.name == name).map(LimitId)
     }
@@ -228,7 +227,7 @@ impl SavedGrant {
         SavedGrant::new_in_process(limit, grant)
     }
 
-    /// With moments of this process.
+    /// A grant with moments of this process.
     fn new_in_process(limit: &LimitConfig, grant: GrantConfig) -> SavedGrant {
         SavedGrant { limit: limit.name.clone(), parts: key_parts(limit), grant }
     }
@@ -284,7 +283,7 @@ impl SavedGrant {
     }
 }
 
-/// Whether all options that the variants of a limit share are the same.
+/// True if all options that the variants of a limit share are the same.
 fn has_same_kind(limit: &Algorithm, numbers: &Algorithm) -> bool {
     match (limit, numbers) {
         (Algorithm::FixedWindow { align: own, .. }, Algorithm::FixedWindow { align, .. }) => own == align,

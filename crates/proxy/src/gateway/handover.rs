@@ -20,7 +20,7 @@ use sluicegate_store::StoreHandover;
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedNumbers {
-    /// By the names of limits.
+    /// The numbers by the names of limits.
     limits: Vec<(String, LimitNumbers)>,
     bans: Option<model::BansConfig>,
 }
@@ -34,7 +34,7 @@ pub struct HandoverCounters<'a> {
 /// The counters of a gateway, expressed in the numbers of the previous one.
 struct PreviousCounters<'a> {
     gateway: &'a Gateway,
-    /// For each limit; `None` = its numbers are the same.
+    /// One for each limit; `None` = its numbers are the same.
     limits: Vec<Option<Limit>>,
     bans: Option<Bans>,
     shares: Vec<Arc<Limit>>,

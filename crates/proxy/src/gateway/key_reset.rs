@@ -14,7 +14,7 @@ use sluicegate_store::{SharedKey, SharedLimit, StoreFault};
 /// A key of a limit, named by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRef {
-    /// As operators write it, e.g. `ip=192.0.2.7,account=acme`.
+    /// The name that operators write, e.g. `ip=192.0.2.7,account=acme`.
     pub name: String,
     pub key: CounterKey,
     pub shared: SharedKey,
@@ -31,11 +31,10 @@ pub enum KeyResetFault {
     Store(StoreFault),
 }
 
-/// A key that was reset.
 #[derive(Clone)]
 pub struct KeyResetDone {
     pub reset: KeyReset,
-    /// For a shared limit: it, and its rates that the store still has to reset.
+    /// The shared limit, and its rates that the store still has to reset.
     pub in_store: Option<SharedRates>,
 }
 
@@ -49,7 +48,7 @@ pub struct SharedRates {
 // === impl Gateway ===
 
 impl Gateway {
-    /// Forgets what a key has used in every rate of a limit, or in those of a tier. Waiting requests keep their
+    /// Forgets the used units of a key in every rate of a limit, or in those of a tier. Waiting requests keep their
     /// departures.
     ///
     /// # Errors

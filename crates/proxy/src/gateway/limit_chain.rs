@@ -14,7 +14,7 @@ pub struct LimitChain {
     pub chain: Chain,
     /// One for each limit of the chain.
     pub places: Vec<ChainPlace>,
-    /// What its limits read from responses; `None`: none of them charges by the response.
+    /// The parts of responses that its limits read; `None`: none of them charges by the response.
     pub reading_plan: Option<Arc<ReadingPlan>>,
     /// The longest time for which its queues can hold a request that its upstream stops, ns.
     pub max_hold_ns: u64,
@@ -22,7 +22,7 @@ pub struct LimitChain {
 
 /// A limit at its place in a chain.
 pub struct ChainPlace {
-    /// How it makes its keys.
+    /// The form of its keys.
     pub keys: LimitKeys,
     /// The variant that judges here in place of the limit's own numbers: 0, or that of a view.
     pub own_variant: usize,

@@ -93,7 +93,7 @@ pub struct Gateway {
     pub routes: Vec<Route>,
     /// The limits of `server.limits`, for requests that no location serves.
     pub default_chain: LimitChain,
-    /// What is read of the bodies of such requests; `None` = nothing.
+    /// The parts of the bodies of such requests that are read; `None` = nothing.
     default_body_plan: Option<Arc<BodyPlan>>,
     /// The access rules of requests without a location; `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
@@ -104,7 +104,7 @@ pub struct Gateway {
     /// The edits of `server.headers`, for responses that no location makes.
     pub response_edits: CompiledEdits,
     pub limits: Vec<Arc<Limit>>,
-    /// By limit: the shared side of each limit that is counted in the store.
+    /// The shared side of each limit that is counted in the store.
     pub shared: Vec<Option<Arc<SharedLimit>>>,
     /// `None` = no limit is counted in the store.
     pub store: Option<Arc<Store>>,
@@ -116,7 +116,7 @@ pub struct Gateway {
     pub account: Option<model::ValueSource>,
     /// `None` = no tiers are configured.
     pub tiers: Option<Tiers>,
-    /// How tokens are verified, and the claims that are read.
+    /// The verification of tokens, and the claims that are read.
     pub jwt: Option<(model::JwtConfig, Vec<String>)>,
     /// Request header fields that a `Connection` field cannot remove.
     pub protected_fields: Vec<HeaderName>,
@@ -143,7 +143,7 @@ pub struct Route {
     pub name: Arc<str>,
     pub action: Action,
     pub chain: LimitChain,
-    /// What is read of request bodies before judging; `None` = nothing.
+    /// The parts of request bodies that are read before judging; `None` = nothing.
     body_plan: Option<Arc<BodyPlan>>,
     /// `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
@@ -250,13 +250,13 @@ impl Gateway {
         route.map_or(&self.default_chain, |route| &self.routes[route.0].chain)
     }
 
-    /// What is read of the bodies of a location's requests, or of those of none.
+    /// The plan for the bodies of a location's requests, or of those of none.
     #[inline]
     pub fn body_plan_for(&self, route: Option<LocationId>) -> Option<&Arc<BodyPlan>> {
         route.map_or(&self.default_body_plan, |route| &self.routes[route.0].body_plan).as_ref()
     }
 
-    /// What the names of keys refer to.
+    /// The objects that the names of keys refer to.
     pub fn key_naming(&self) -> KeyNaming<'_> {
         KeyNaming {
             clients: &self.clients,

@@ -1,4 +1,4 @@
-//! What operators change while the gateway runs.
+//! The changes by operators while the gateway runs.
 
 use std::fmt;
 
@@ -8,10 +8,9 @@ use sluicegate_admission::operator_bans::{BanFault, NewBan, UnbanFault};
 use sluicegate_limit::KeyReset;
 use sluicegate_store::operator_entries::EntryFault;
 
-/// One change.
 #[derive(Debug, Clone)]
 pub enum OperatorChange {
-    /// Forgets what a key has used; `tier`: only by the numbers of that tier.
+    /// Forgets the used units of a key; `tier`: only by the numbers of that tier.
     ResetKey {
         limit: String,
         key: KeyRef,
@@ -25,7 +24,7 @@ pub enum OperatorChange {
         limit: String,
         key: KeyRef,
     },
-    /// Removes what is left of grants that have ended.
+    /// Removes the rest of grants that have ended.
     RemoveEnded,
     /// Adopts the changes of all gateways of the store.
     UseEntries,

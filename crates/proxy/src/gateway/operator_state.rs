@@ -118,7 +118,7 @@ impl PersistentTable for Gateway {
         }
     }
 
-    /// It was read by [`SavedOperatorState::from_snapshot`], because counters can be restored only after it.
+    /// Does nothing: [`SavedOperatorState::from_snapshot`] read it, because counters can be restored only after it.
     fn restore_block(&self, _: &[u8], _: ClockShift, _: Now) -> Option<usize> {
         Some(0)
     }

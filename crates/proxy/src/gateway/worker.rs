@@ -170,7 +170,6 @@ const CANCELLED_MAX: u64 = 1_000;
 /// request, and runs to the end of the connection.
 pub type Takeover = Box<dyn FnOnce(ClientStream) -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// One client connection.
 pub struct ClientConnection {
     pub watch: Rc<ConnectionWatch>,
     /// `None` for a request that did not come over a socket.
@@ -228,12 +227,11 @@ impl ClientConnection {
         }
     }
 
-    /// The name of its listener.
     pub fn listener_name(&self) -> Option<Arc<String>> {
         self.listener.as_ref()?.name()
     }
 
-    /// Whether its requests are calls of the rate-limit service.
+    /// True if its requests are calls of the rate-limit service.
     pub fn is_for_service(&self) -> bool {
         self.listener.as_ref().is_some_and(|terms| terms.purpose() == ListenerPurpose::Calls)
     }
@@ -254,7 +252,7 @@ impl ClientConnection {
         self.stream_watch.borrow_mut().take()
     }
 
-    /// Whether the request in flight takes so long that its client may have left.
+    /// True if the request in flight takes so long that its client may have left.
     #[inline]
     pub fn is_request_slow(&self) -> bool {
         self.http1_watch.is_slow()
@@ -307,7 +305,7 @@ impl ClientConnection {
         }
     }
 
-    /// Whether the kernel holds bytes of the client that are not read yet.
+    /// True if the kernel holds bytes of the client that are not read yet.
     pub fn has_unread(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.has_unread())
     }

@@ -27,7 +27,7 @@ use sluicegate_model::BodyUse;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Charset {
     Utf8,
-    /// As UTF-8 for characters of ASCII.
+    /// The same text as UTF-8 for characters of ASCII.
     HoldsAscii,
     /// The bytes of JSON may mean another document, as in UTF-7, which parsers of bodies accept.
     Other,
@@ -36,7 +36,7 @@ enum Charset {
 /// The use for which the body must be read before the request is judged further; `None` = judging goes on.
 ///
 /// # Errors
-/// The body is longer than what may be read of it, or encoded although the caller is identified by it.
+/// The body is longer than its readable part, or encoded although the caller is identified by it.
 pub fn awaits_body(
     gateway: &Gateway,
     plan: &BodyPlan,

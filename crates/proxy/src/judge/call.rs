@@ -17,7 +17,7 @@ use sluicegate_http::request::source::BodyValues;
 use sluicegate_limit::Limit;
 use sluicegate_model::{BanKey, LimitId, LocationId, Scheme};
 
-/// What a call asks for, beside the request that it describes.
+/// The terms of a call, beside the request that it describes.
 pub struct CallTerms {
     /// The limits that judge it; `None` = those of its location.
     pub limits: Option<Vec<LimitId>>,
@@ -25,7 +25,7 @@ pub struct CallTerms {
     pub cost: Option<u64>,
     /// The longest wait that the caller accepts, ns; `u64::MAX` = as long as a request of its location waits.
     pub max_wait_ns: u64,
-    /// Whether it takes slots of concurrency limits; without it they do not judge it.
+    /// True if it takes slots of concurrency limits; without it they do not judge it.
     pub takes_slots: bool,
     pub scheme: Scheme,
     pub stated: StatedFacts,
@@ -41,7 +41,6 @@ pub struct StatedFacts {
     pub location: Option<LocationId>,
     /// Claims of a token, by their names.
     pub claims: Vec<(String, String)>,
-    /// Values in a body.
     pub body: Option<BodyValues>,
 }
 
@@ -153,7 +152,7 @@ pub fn judge_named<'r, M: JudgeMode<'r>>(
     if let Some(left_ns) = gateway.operator_bans.ban_left_ns(ip, facts.account.as_deref(), now) {
         return Err(Rejection::Banned { by_operator: true, left_ns });
     }
-    // Nobody is banned whom the call does not name.
+    // Bans are checked only for a client that the call names.
     let is_known = |key: BanKey| stated.has_ip || key == BanKey::Account && facts.account.is_some();
     if gateway.config.bans.as_ref().is_some_and(|bans| is_known(bans.key)) {
         head::check_ban(gateway, facts, mode)?;
@@ -162,7 +161,7 @@ pub fn judge_named<'r, M: JudgeMode<'r>>(
     Ok(())
 }
 
-/// Finds the account and the tier that the call states, or that follow from what it states.
+/// Finds the account and the tier that the call states, or that follow from its facts.
 fn identify_named<'r>(
     gateway: &Gateway,
     facts: &mut RequestFacts<'r>,

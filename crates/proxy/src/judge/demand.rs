@@ -52,11 +52,11 @@ impl From<ChargeFault> for Fault {
 /// Why a limit does not apply to a request, independent of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exemption {
-    /// It limits other methods.
+    /// The limit is for other methods.
     Methods,
     /// The client's address is in its `bypass`.
     Bypass,
-    /// It is `none` for the caller's tier.
+    /// The limit is `none` for the caller's tier.
     Tier,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Caller<'a> {
         Caller { client: head.client, now: head.received, subject }
     }
 
-    /// The caller of whom a trusted caller states the facts.
+    /// A caller with facts that a trusted caller states.
     pub fn stated(client: Client, now: Now, subject: KeyInput<'a>) -> Caller<'a> {
         Caller { client, now, subject }
     }
@@ -124,7 +124,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Whether a limit acts on the key of this request, as all gateways agree.
+    /// True if a limit acts on the key of this request, as all gateways agree.
     #[cold]
     fn is_in_share(&self, share: EnforcedShare, count_key: &KeySpec) -> bool {
         key::hash_shared(count_key, &self.subject).is_some_and(|hash| share.contains(hash))
@@ -163,7 +163,7 @@ impl<'a> Caller<'a> {
         limit.config.variant_at(own, Some(self.subject.tier)).ok_or(Exemption::Tier)
     }
 
-    /// The units that the request takes when it is judged: its cost, or what a limit reserves that charges by the
+    /// The units that the request takes when it is judged: its cost, or the reservation of a limit that charges by the
     /// response.
     #[inline]
     fn read_units(&self, limit: &Limit, variant: usize, unenforced: bool) -> Result<u64, ChargeFault> {
@@ -239,7 +239,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Whether the request tells a cost for `limit` that cannot be read.
+    /// True if the request tells a cost for `limit` that cannot be read.
     #[inline]
     pub fn has_invalid_cost(&self, limit: &Limit) -> bool {
         !matches!(limit.config.cost, Cost::Units(_)) && self.tell_cost(limit).is_err()

@@ -26,7 +26,7 @@ use sluicegate_http::request::source::SourceInput;
 use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{BanKey, TierRules};
 
-/// What a call asks for.
+/// The terms of a call.
 pub struct DescriptorTerms<'d> {
     /// The limits of all descriptors, those of the first before those of the second, and so on.
     pub chain: Arc<LimitChain>,
@@ -38,36 +38,36 @@ pub struct DescriptorTerms<'d> {
 /// One descriptor with a rule.
 pub struct JudgedDescriptor<'d> {
     pub facts: DescriptorFacts<'d>,
-    /// Its limits in the chain.
+    /// The range of its limits in the chain.
     pub places: Range<usize>,
     /// The units of each of them, at least 1; `None` = as configured.
     pub hits: Option<u64>,
 }
 
-/// For each place of a chain, the earlier one that counts for it as well, because limit and key are the same; empty =
+/// The earlier place of a chain that counts for a place as well, because limit and key are the same; empty =
 /// there is none.
 pub type MergedPlaces = SmallVec<[Option<u16>; 8]>;
 
-/// Who a descriptor is about.
+/// The client that a descriptor is about.
 struct Identity<'d> {
     client: Client,
     account: Option<Cow<'d, [u8]>>,
     tier: Option<Tier>,
 }
 
-/// What judging finds beside the verdict.
+/// The findings of judging beside the verdict.
 #[derive(Default)]
 pub(super) struct CallFindings {
     pub merged: MergedPlaces,
-    /// Of the first descriptor that tells the client whom bans count.
+    /// The client for bans, of the first descriptor that tells one.
     pub strike_target: Option<StrikeTarget>,
     pub client: Option<Client>,
     pub account: Option<Box<str>>,
     pub tier: Option<Tier>,
 }
 
-/// Judges the descriptors; `verdict` is set to that of the chain, or stays `None` if they have no limits. What it finds
-/// is in `findings` also if a rejection ends it.
+/// Judges the descriptors; `verdict` is set to that of the chain, or stays `None` if they have no limits. `findings`
+/// are set also if a rejection ends it.
 ///
 /// # Errors
 /// The rejection, unless a limit is its cause.
@@ -154,7 +154,7 @@ fn identify<'d>(gateway: &Gateway, facts: &'d DescriptorFacts<'d>) -> Result<Ide
         }
         (None, None) => None,
     };
-    // Its caller is no client whose costs must not be believed.
+    // The caller is trusted: it may state costs.
     let client = Client { ip: facts.ip.unwrap_or(UNIX_CLIENT), trusted_peer: true };
     Ok(Identity { client, account, tier })
 }
@@ -182,7 +182,7 @@ fn find_caller<'a>(
     Caller::stated(identity.client, now, subject)
 }
 
-/// Rejects a call about a banned client. Nobody is banned of whom no descriptor says anything.
+/// Rejects a call about a banned client. Descriptors that tell nothing of a client are not checked.
 fn check_bans(
     gateway: &Gateway,
     callers: &[Caller<'_>],
@@ -211,7 +211,7 @@ fn check_bans(
     Ok(())
 }
 
-/// The demand on each limit of the chain. `counts`: what is asked of the limits counts among their heaviest keys.
+/// The demand on each limit of the chain. `counts`: the units count among the heaviest keys of the limits.
 fn collect_demands(
     worker: &Worker,
     terms: &DescriptorTerms<'_>,

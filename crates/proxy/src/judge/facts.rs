@@ -31,7 +31,7 @@ use sluicegate_model::{LocationId, Scheme, TierRules};
 #[derive(Clone, Copy)]
 pub struct RequestHead<'r> {
     pub method: &'r Method,
-    /// Without its authority.
+    /// The target without its authority.
     pub uri: &'r Uri,
     pub version: Version,
     pub headers: &'r HeaderMap,
@@ -43,21 +43,21 @@ pub struct RequestHead<'r> {
     /// The name of the listener; needed only if a location selects listeners.
     pub listener: Option<&'r str>,
     pub received: Now,
-    /// It was a CONNECT for a WebSocket.
+    /// The request was a CONNECT for a WebSocket.
     pub is_websocket_connect: bool,
 }
 
-/// What judging knows of a request's body.
+/// The state of a request's body in judging.
 #[derive(Clone, Copy)]
 pub enum BodyView<'r> {
-    /// It can be read, if something asks for its values.
+    /// The body can be read, if something asks for its values.
     Unread,
     /// There is nothing to read.
     Absent,
     Read(&'r BodyValues),
 }
 
-/// All that is known of a request from its head. What judging has not reached yet is empty.
+/// All facts of a request from its head. Facts that judging has not reached yet are empty.
 pub struct RequestFacts<'r> {
     pub head: RequestHead<'r>,
     /// The announced bytes of its body.
@@ -147,13 +147,12 @@ impl<'r> RequestFacts<'r> {
         }
     }
 
-    /// How the request came in, beside its host and path.
+    /// The arrival of the request, beside its host and path.
     #[inline]
     pub fn arrival(&self) -> Arrival<'r> {
         Arrival { method: self.head.method, scheme: self.scheme, listener: self.head.listener }
     }
 
-    /// What was found in the body.
     #[inline]
     pub fn body_values(&self) -> Option<&'r BodyValues> {
         match self.body_view {
@@ -178,7 +177,7 @@ impl<'r> RequestFacts<'r> {
         }
     }
 
-    /// Whether the location's `cors` answers the request.
+    /// True if the location's `cors` answers the request.
     #[inline]
     pub fn is_preflight(&self) -> bool {
         self.cors.as_ref().is_some_and(|cors| cors.is_preflight)
@@ -216,7 +215,7 @@ impl<'r> RequestFacts<'r> {
         RequestTexts { host: Cow::Borrowed(&self.host), path: Cow::Borrowed(&self.path), uri: self.head.uri }
     }
 
-    /// Passes on to the state of the request what outlives its head.
+    /// Passes the facts that outlive the head on to the state of the request.
     #[inline(always)]
     pub fn record_in(&mut self, state: &mut RequestState) {
         state.route = self.route();
@@ -230,12 +229,12 @@ impl<'r> RequestFacts<'r> {
         state.stop = self.stop.take();
     }
 
-    /// For how long its upstream stops it, ns; 0 = not at all.
+    /// The time for which its upstream stops it, ns; 0 = not at all.
     pub fn hold_ns(&self) -> u64 {
         self.stop.as_ref().and_then(|stop| stop.stopped).map_or(0, |stopped| stopped.wait_ns)
     }
 
-    /// As [`InboundRequest::waiting_bytes`].
+    /// See [`InboundRequest::waiting_bytes`].
     pub fn waiting_bytes(&self) -> usize {
         inbound::waiting_bytes(self.head.version, self.head.uri, self.head.headers, self.body)
     }

@@ -42,7 +42,7 @@ pub(super) fn enter_gate(state: &RequestState, route: LocationId) -> Result<Opti
     }
 }
 
-/// For how long the upstream stops the request, ns; 0 = not at all.
+/// The time for which the upstream stops the request, ns; 0 = not at all.
 pub(super) fn hold_ns(state: &RequestState, route: LocationId) -> u64 {
     let now = Now::read_clock();
     let obey = find_upstream(state, route).and_then(|upstream| upstream.obey.as_ref());

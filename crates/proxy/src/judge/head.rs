@@ -30,11 +30,11 @@ use sluicegate_limit::pushback::StopCheck;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_model::BodyUse;
 
-/// How far a request is judged.
+/// The progress of judging a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     Complete,
-    /// Its body must be read for this, and then it is judged again.
+    /// The body must be read for this, and then the request is judged again.
     AwaitsBody(BodyUse),
 }
 

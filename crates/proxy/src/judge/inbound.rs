@@ -21,7 +21,7 @@ pub struct InboundRequest {
     pub request: Request<RequestBody>,
     /// The authority of an absolute target or of HTTP/2; the request's own target no longer contains it.
     pub authority: Option<Authority>,
-    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
+    /// The request was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
     /// The special fields of its head, as judged; forwarding uses it again.
     pub summary: HeaderSummary,
@@ -71,14 +71,14 @@ impl InboundRequest {
 
     /// Bytes that the request occupies while it waits: its head, with each field counted as in HTTP/2 (RFC 9113,
     /// section 6.5.2), and the part of its body that a stream may send meanwhile. The body of HTTP/1 stays at the
-    /// client, and what was read of a body counts in [`BodyMemory`](sluicegate_http::request::body::BodyMemory).
+    /// client, and the part that was read counts in [`BodyMemory`](sluicegate_http::request::body::BodyMemory).
     pub fn waiting_bytes(&self) -> usize {
         let request = &self.request;
         waiting_bytes(request.version(), request.uri(), request.headers(), request.body().size_hint())
     }
 }
 
-/// As [`InboundRequest::waiting_bytes`], of the parts of a request.
+/// [`InboundRequest::waiting_bytes`] for the parts of a request.
 pub fn waiting_bytes(version: Version, uri: &Uri, headers: &HeaderMap, body: SizeHint) -> usize {
     let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
@@ -102,7 +102,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the request asks for a WebSocket by an extended CONNECT.
+/// True if the request asks for a WebSocket by an extended CONNECT.
 #[cold]
 pub fn is_websocket(request: &Request<RequestBody>) -> bool {
     let protocol = request.extensions().get::<Protocol>();

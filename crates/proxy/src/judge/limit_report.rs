@@ -19,7 +19,7 @@ pub fn count_accepted(state: &RequestState) {
     count_kinds(state, |kind, _| kind != DecisionKind::Reject);
 }
 
-/// Counts what took effect of a rejected request besides the rejection: those of dry runs, and all decisions of the
+/// Counts the effects of a rejected request besides the rejection: those of dry runs, and all decisions of the
 /// shadow of the limit that rejected. The rest was refunded or only peeked at.
 #[inline]
 pub fn count_dry_run_rejections(state: &RequestState, rejected_by: Option<LimitId>) {
@@ -44,7 +44,7 @@ fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bo
     }
 }
 
-/// Counts the decisions of concurrency limits, whose slots the request holds. Where it waited for them, that is
+/// Counts the decisions of concurrency limits with slots of the request. Where it waited for them, that is
 /// counted already.
 #[inline]
 pub fn count_slots(state: &mut RequestState) {
@@ -135,7 +135,7 @@ pub fn write_decisions(
     write_judged(gateway, route, gateway.chain_for(route), decisions, headers);
 }
 
-/// As [`write_decisions`], of a chain that is perhaps not that of the route.
+/// [`write_decisions`] for a chain that is perhaps not that of the route.
 #[inline]
 pub fn write_judged(
     gateway: &Gateway,

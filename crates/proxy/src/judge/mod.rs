@@ -12,7 +12,7 @@
 //!    rejected after its wait, so that it is charged.
 //! 5. `gate` is the last phase before slots and forwarding, where the upstream is obeyed: a stop that has begun holds
 //!    the request in the order of its arrival, or rejects it.
-//! 6. `call` judges the calls of the rate-limit service, whose later phases are the same; nothing is forwarded.
+//! 6. `call` judges the calls of the rate-limit service, which go through the same later phases; nothing is forwarded.
 //! 7. `descriptors` judges the calls of Envoy's rate limit service: several descriptors as one transaction.
 //! 8. `rejected` is the only place where a rejection is final: it is counted, may be a strike, and is rendered or
 //!    degraded.

@@ -17,11 +17,11 @@ use sluicegate_model::LocationId;
 
 /// All that differs between a request and its explanation.
 pub trait JudgeMode<'r> {
-    /// Whether the chain is charged.
+    /// The mode of the chain: charging or looking.
     type Chain: ChainMode;
-    /// Whether a stop of the location's upstream holds or rejects it.
+    /// A stop of the location's upstream holds or rejects the request.
     const OBEYS_STOPS: bool = true;
-    /// Whether `cors` of its location answers a preflight; otherwise it is judged as any request.
+    /// `cors` of the location answers a preflight; otherwise it is judged as any request.
     const ANSWERS_PREFLIGHTS: bool = true;
 
     /// The canonical host of the request.
@@ -46,7 +46,7 @@ pub trait JudgeMode<'r> {
         gateway.chain_for(route)
     }
 
-    /// Whether it takes slots of concurrency limits: a request that no location serves takes none.
+    /// True if it takes slots of concurrency limits: a request that no location serves takes none.
     #[inline]
     fn takes_slots(&self, route: Option<LocationId>) -> bool {
         route.is_some()

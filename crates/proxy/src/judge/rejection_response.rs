@@ -120,7 +120,7 @@ pub fn render_rejection(
     response
 }
 
-/// Whether this is the decision that rejects.
+/// True if this is the decision that rejects.
 #[inline]
 fn is_decision_of(judged: &RateDecision, limit_rejection: &LimitRejection, limits: &LimitChain) -> bool {
     !judged.dry_run

@@ -8,7 +8,7 @@ use super::quote_name;
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::{Config, LimitId};
 
-/// The limits of one chain whose decisions may not be enforced.
+/// The limits of one chain with decisions that may not be enforced.
 pub(super) struct DryRuns(Box<[DryRun]>);
 
 struct DryRun {

@@ -48,13 +48,13 @@ impl CompiledEdits {
         self.edits.is_empty()
     }
 
-    /// Whether values must be rendered for each request.
+    /// True if values must be rendered for each request.
     #[inline]
     pub fn has_variables(&self) -> bool {
         self.has_variables
     }
 
-    /// Whether a value contains the target or the host of the request.
+    /// True if a value contains the target or the host of the request.
     pub fn uses_target(&self) -> bool {
         self.has_variables && self.templates().any(CompiledTemplate::uses_target)
     }

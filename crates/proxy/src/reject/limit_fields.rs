@@ -13,7 +13,7 @@ use sluicegate_model::{Config, LimitId, Rate};
 
 /// The fields of one chain, prepared as far as they do not depend on a request.
 pub(super) struct RateLimitFields {
-    /// In chain order.
+    /// The items in chain order.
     items: Box<[PolicyItem]>,
     /// The policies of all items that apply to every tier.
     full_policy: Option<HeaderValue>,
@@ -184,7 +184,7 @@ pub(super) fn reset_seconds(decision: &Decision) -> u64 {
 }
 
 impl PolicyItem {
-    /// Whether the item is written for callers of every tier.
+    /// True if the item is written for callers of every tier.
     fn applies_to_all_tiers(&self) -> bool {
         self.standard && !self.is_tier_only
     }

@@ -22,7 +22,7 @@ const USUAL_SECONDS: usize = 8;
 
 /// The responses that do not concern a limit.
 pub(super) struct FaultResponses {
-    /// By [`Fault::index`].
+    /// The responses by [`Fault::index`].
     pub faults: Box<[PreparedResponse]>,
     pub banned: PreparedResponse,
     pub banned_by_operator: PreparedResponse,

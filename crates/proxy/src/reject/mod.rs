@@ -167,7 +167,7 @@ impl Rejecter {
         }
     }
 
-    /// Whether responses to faults contain the target or the host of the request.
+    /// True if responses to faults contain the target or the host of the request.
     #[inline]
     pub fn uses_target(&self) -> bool {
         self.uses_target
@@ -275,7 +275,6 @@ impl Rejecter {
         self.rate_limit_fields.write_fields(decisions, headers);
     }
 
-    /// Whether the chain has dry-run limits.
     #[inline]
     pub fn has_dry_runs(&self) -> bool {
         !self.dry_runs.is_empty()

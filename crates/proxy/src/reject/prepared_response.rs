@@ -205,7 +205,7 @@ impl PreparedResponse {
         self.body.uses_target() || self.header_templates().any(CompiledTemplate::uses_target)
     }
 
-    /// Whether the head is the same for every request, but for the time until the retry.
+    /// True if the head is the same for every request, but for the time until the retry.
     pub(super) fn has_fixed_head(&self) -> bool {
         self.header_templates().next().is_none()
     }

@@ -11,7 +11,6 @@ use sluicegate_model::{LimitId, UpstreamId};
 /// Why the gateway responds itself instead of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// A limit rejected the request.
     Limit(LimitRejection),
     Fault(Fault),
     /// Locations match, but none allows this method; the value lists the allowed ones.
@@ -27,7 +26,6 @@ pub enum Rejection {
     },
 }
 
-/// A rejection by a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRejection {
     /// Index in [`sluicegate_model::Config::limits`].
@@ -180,7 +178,7 @@ impl Rejection {
         }
     }
 
-    /// Whether the request lacks the key of a limit.
+    /// True if the request lacks the key of a limit.
     pub fn is_missing_key(&self) -> bool {
         matches!(self, Rejection::Limit(LimitRejection { cause: LimitCause::MissingKey, .. }))
     }
@@ -252,7 +250,7 @@ impl Fault {
         )
     }
 
-    /// Whether the client caused it; the others are failures of the gateway, its store or an upstream, and overload.
+    /// True if the client caused it; the others are failures of the gateway, its store or an upstream, and overload.
     pub fn is_by_client(self) -> bool {
         matches!(
             self,

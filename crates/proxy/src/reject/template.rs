@@ -17,12 +17,11 @@ const HEADER_VALUE_MAX: usize = 8 * 1024;
 #[derive(Debug, Clone, Default)]
 pub struct CompiledTemplate {
     parts: Box<[TemplatePart]>,
-    /// Bytes of all texts.
     text_bytes: usize,
-    /// Whether a value is the whole seconds until the retry.
+    /// A value is the whole seconds until the retry.
     uses_seconds: bool,
     escape: Escape,
-    /// A URL on this host, whose path begins with what the client sent.
+    /// A URL on this host with a path that begins with text of the client.
     begins_with_path: bool,
 }
 
@@ -50,7 +49,7 @@ pub(super) enum TemplateSlot {
     Upstream,
 }
 
-/// How values are escaped for the content type they are written into.
+/// The escaping of values for the content type they are written into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Escape {
     Json,
@@ -63,7 +62,7 @@ pub(super) enum Escape {
     Url,
 }
 
-/// When to retry: whole seconds for people, exact milliseconds for programs.
+/// The time until a retry: whole seconds for people, exact milliseconds for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RetryTimes {
     pub seconds: Option<u64>,
@@ -134,7 +133,7 @@ impl CompiledTemplate {
         if trimmed.is_empty() { None } else { HeaderValue::from_maybe_shared(trimmed).ok() }
     }
 
-    /// Whether a value is the host of the request or a part of its target.
+    /// True if a value is the host of the request or a part of its target.
     pub fn uses_target(&self) -> bool {
         let is_of_target = |slot: &TemplateSlot| {
             let (host, request_uri) = (TemplateSlot::Host, TemplateSlot::RequestUri);
@@ -143,7 +142,7 @@ impl CompiledTemplate {
         self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if is_of_target(slot)))
     }
 
-    /// Whether a value is more than an id or a time.
+    /// True if a value is more than an id or a time.
     pub(super) fn uses_context(&self) -> bool {
         let is_of_response = |slot: &TemplateSlot| {
             matches!(slot, TemplateSlot::RequestId | TemplateSlot::RetryAfter | TemplateSlot::RetryAfterMs)

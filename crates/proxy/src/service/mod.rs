@@ -296,7 +296,7 @@ impl ForwardingSteps {
     }
 }
 
-/// What remains to be done to every response, independent of its origin.
+/// The remaining steps for every response, independent of its origin.
 struct Completion {
     connection: Rc<ClientConnection>,
     is_http10: bool,

@@ -40,7 +40,7 @@ pub struct Pipeline {
     next_sweep: Cell<Instant>,
     /// Requests since the last sweep.
     unswept: Cell<usize>,
-    /// As many of them that a sweep costs each of them little.
+    /// The number of them from which a sweep costs each of them little.
     sweep_after: Cell<usize>,
 }
 
@@ -55,7 +55,7 @@ pub struct ArrivingConnection {
     pub listener: Option<Arc<ListenerTerms>>,
 }
 
-/// A request whose head was judged.
+/// A request with a judged head.
 pub struct BegunRequest {
     served: ResponseFuture,
     connection: Rc<ClientConnection>,
@@ -69,7 +69,7 @@ pub struct ScriptedAnswer {
     pub hold: Duration,
 }
 
-/// How the pipeline served one request, in the words of its access-log line.
+/// The outcome of one request, in the words of its access-log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineOutcome {
     pub verdict: Verdict,
@@ -77,9 +77,9 @@ pub struct PipelineOutcome {
     /// The limit that rejected the request or made it wait.
     pub limit: Option<LimitId>,
     pub retry_after_ns: Option<u64>,
-    /// From its judgement to its turn; 0 = it did not wait.
+    /// The time from its judgement to its turn; 0 = it did not wait.
     pub wait_ns: u64,
-    /// It was sent to an upstream.
+    /// The request was sent to an upstream.
     pub is_forwarded: bool,
 }
 
@@ -115,7 +115,7 @@ impl Pipeline {
         self.serve_from(request, peer, answer.hold, respond).await
     }
 
-    /// As [`Pipeline::serve`], but the upstream decides about its response when the request is sent to it.
+    /// [`Pipeline::serve`] with a response that the upstream decides on when the request is sent to it.
     pub async fn serve_from(
         &self,
         request: Request<RequestBody>,

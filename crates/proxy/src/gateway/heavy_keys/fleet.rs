@@ -24,7 +24,7 @@ pub struct FleetKeys {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReportedKeys {
-    /// By how much each rate may be too low.
+    /// The most by which each rate may be too low.
     pub error: f64,
     /// The highest rate that a key may have which is not listed.
     pub rest: f64,

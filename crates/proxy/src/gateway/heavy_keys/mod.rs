@@ -1,6 +1,6 @@
 //! The heaviest keys of each limit with their names, and the last refusals: counted by each worker for itself.
 //!
-//! A request counts what it asks of each limit while it is judged, and what a limit refuses once that is final. Both
+//! A request counts its units for each limit while it is judged, and the refused units once that is final. Both
 //! are an addition to a summary of bounded size ([`FrequentItems`]), without locks and, once the summary is full,
 //! without allocations. Readers copy out of the summaries between two requests; [`report`] puts the copies of all
 //! workers together, and [`fleet`] adds up those of several gateways.
@@ -26,17 +26,17 @@ use sluicegate_store::SharedKey;
 
 pub use refusal_log::{REFUSALS_MAX, RefusalFacts, RefusalLog, RefusalRecord};
 
-/// What one worker has counted of all limits of one gateway.
+/// The counts of one worker, of all limits of one gateway.
 pub struct WorkerHeavyKeys {
-    /// By limit.
+    /// One for each limit.
     limits: Box<[Rc<LimitHeavyKeys>]>,
-    /// What the request that is being judged has asked so far.
+    /// The units of the request that is being judged, so far.
     asked_now: RefCell<Vec<AskedUnits>>,
     refusals: Rc<RefusalLog>,
     hasher: Option<ValueHasher>,
 }
 
-/// What one worker has counted of one limit. It outlives reloads that change nothing of its identity.
+/// The counts of one worker for one limit. They outlive reloads that change nothing of its identity.
 struct LimitHeavyKeys {
     identity: Arc<CountedLimit>,
     /// `None` = the configuration switches them off.
@@ -60,10 +60,10 @@ struct KeySummaries {
     began: Now,
 }
 
-/// What is remembered of a key beside its id.
+/// The memory of a key beside its id.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyLabel {
-    /// Of its [`CounterKey`].
+    /// The prefix of its [`CounterKey`].
     prefix: u64,
     /// Present for a limit that is counted in the store.
     shared: Option<SharedKey>,
@@ -73,7 +73,7 @@ pub struct KeyLabel {
 /// Units that the request being judged asks of one limit.
 struct AskedUnits {
     limit: LimitId,
-    /// Of the key's counter, until the next request is judged.
+    /// The position of the key's counter, until the next request is judged.
     position: usize,
     cost: f64,
 }
@@ -89,7 +89,7 @@ pub struct KeptUnits {
 // === impl WorkerHeavyKeys ===
 
 impl WorkerHeavyKeys {
-    /// For `gateway`; what `before` has counted goes on where the limit and the form of its names are the same.
+    /// The counts for `gateway`; those of `before` go on where the limit and the form of its names are the same.
     pub fn adopt_from(before: Option<&WorkerHeavyKeys>, gateway: &Gateway, now: Now) -> WorkerHeavyKeys {
         let known: HashMap<&str, &Rc<LimitHeavyKeys>> = before
             .iter()
@@ -111,7 +111,7 @@ impl WorkerHeavyKeys {
         }
     }
 
-    /// Forgets what the last request asked.
+    /// Forgets the units of the last request.
     #[inline]
     pub fn begin_request(&self) {
         self.asked_now.borrow_mut().clear();
@@ -136,7 +136,7 @@ impl WorkerHeavyKeys {
         self.asked_now.borrow_mut().push(AskedUnits { limit, position, cost });
     }
 
-    /// What the request that was just judged has asked, to be kept while it waits.
+    /// The units of the request that was just judged, to be kept while it waits.
     #[cold]
     pub fn keep_asked(&self) -> Box<[KeptUnits]> {
         let asked_now = self.asked_now.borrow();
@@ -148,14 +148,14 @@ impl WorkerHeavyKeys {
         asked_now.iter().filter_map(keep).collect()
     }
 
-    /// The name of the key that a request asked `limit` under, from what was kept of it.
+    /// The name of the key that a request asked `limit` under, from its kept units.
     pub fn name_key(&self, gateway: &Gateway, limit: LimitId, kept: &[KeptUnits]) -> Option<String> {
         let own = kept.iter().find(|own| own.limit == limit)?;
         Some(gateway.key_naming().render_name(&self.limits[limit.0].identity.spec, &own.label.name))
     }
 
-    /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is what
-    /// a request asked that has waited; `None` = it is the one that was just judged.
+    /// Counts the units that a limit refuses finally, and adds a refusal with `facts` to the last ones. `kept` is for
+    /// a request that has waited; `None` = it is the one that was just judged.
     pub fn count_refused(
         &self,
         limit: LimitId,
@@ -217,7 +217,7 @@ impl CountedLimit {
         }
     }
 
-    /// Whether names are kept at all.
+    /// True if names are kept at all.
     pub fn is_counted(&self) -> bool {
         self.error_share.is_some()
     }
@@ -226,7 +226,6 @@ impl CountedLimit {
 // === impl KeyLabel ===
 
 impl KeyLabel {
-    /// The key of the counters.
     pub fn counter_key(&self, id: u128) -> CounterKey {
         CounterKey { id, prefix: self.prefix }
     }

@@ -14,7 +14,6 @@ use sluicegate_http::request::key::KeyName;
 /// Refusals that a worker remembers.
 pub const REFUSALS_MAX: usize = 100;
 
-/// What is told of one refusal.
 pub struct RefusalFacts<'a> {
     pub unix_ms: u64,
     pub ip: IpAddr,

@@ -25,7 +25,7 @@ pub enum HeavyBy {
 /// One of the heaviest keys of a limit, or one that was asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeavyKey {
-    /// As an operator reads and types it.
+    /// The name that an operator reads and types.
     pub name: String,
     /// The key of its counters in this process.
     pub key: CounterKey,
@@ -43,10 +43,10 @@ pub struct KeyRate {
     pub error_per_s: f64,
 }
 
-/// What one worker, or all of them together, know of single keys.
+/// The counts of single keys by one worker, or by all of them together.
 #[derive(Debug, Clone, Default)]
 pub struct KeyRates {
-    /// For each key that was asked for.
+    /// One for each key that was asked for.
     keys: Vec<(f64, f64, Option<KeyLabel>)>,
     asked_error: f64,
     refused_error: f64,
@@ -68,7 +68,7 @@ pub struct RecentRefusal {
     pub status: Option<u16>,
     /// `None` = no such time is known.
     pub retry_after_ms: Option<u64>,
-    /// As in the access log, e.g. `rate`.
+    /// The cause in the access log, e.g. `rate`.
     pub cause: &'static str,
 }
 

@@ -1,11 +1,11 @@
-//! Snapshots whose state of operators is garbled or missing.
+//! Snapshots with a garbled or missing state of operators.
 
 use super::Judged::Admitted;
 use super::*;
 use sluicegate_base::clock::ClockShift;
 use sluicegate_limit::table::persistent::PersistentTable;
 
-/// A snapshot whose first table has the name of the state, and other bytes.
+/// A snapshot with a first table that has the name of the state, and other bytes.
 struct GarbledState<'a>(&'a Gateway, &'static [u8]);
 
 impl snapshot::SnapshotSource for GarbledState<'_> {

@@ -17,7 +17,7 @@ use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_model::LocationId;
 
 impl Received {
-    /// Judges a call, whose described request this is.
+    /// Judges a call by the request that it describes.
     pub fn judge_call(self, terms: &CallTerms) -> Judged {
         let Received { inbound, mut state } = self;
         let worker = state.worker.clone();

@@ -14,7 +14,7 @@ use sluicegate_http::net::deadline::ticks_for;
 use sluicegate_http::request::client::UNIX_CLIENT;
 use sluicegate_model::LimitId;
 
-/// What a look at descriptors shows, if they took their hits now.
+/// The outcome that descriptors would have, if they took their hits now.
 pub struct LookedAt {
     pub decisions: Decisions,
     pub merged: MergedPlaces,

@@ -111,13 +111,13 @@ impl Received {
         self.judge_with(None)
     }
 
-    /// Judges the request again, by what was found in its body too.
+    /// Judges the request again, by the values of its body too.
     #[inline(never)]
     fn judge_body(self, values: &BodyValues) -> Judged {
         self.judge_with(Some(values))
     }
 
-    /// Judges the request by its head and what was found in its body; `None` = it was not read yet. A copy for each of
+    /// Judges the request by its head and the values of its body; `None` = it was not read yet. A copy for each of
     /// both, because the first one must not pay for the second.
     #[inline(always)]
     fn judge_with(self, values: Option<&BodyValues>) -> Judged {
@@ -305,7 +305,7 @@ impl Admitted {
         &self.inbound
     }
 
-    /// Whether an upstream answers the request; otherwise its location does.
+    /// True if an upstream answers the request; otherwise its location does.
     pub fn targets_upstream(&self) -> bool {
         if self.state.is_preflight() {
             return false;
@@ -314,7 +314,6 @@ impl Admitted {
         self.state.degraded.is_some() || matches!(action, Action::Upstream(_))
     }
 
-    /// The request, its state and its location.
     #[inline]
     pub fn into_parts(self) -> (Box<InboundRequest>, Box<RequestState>, LocationId) {
         (self.inbound, self.state, self.route)

@@ -15,11 +15,11 @@ use sluicegate_model::{LimitId, LocationId};
 
 /// Why a request leaves its queues, unless its client hangs up.
 enum WaitEnd {
-    /// It has its turn and its slots.
+    /// The request has its turn and its slots.
     Turn,
     /// A queue rejected it, or too few slots are free.
     Rejected(ChainRejection),
-    /// Its upstream stops it, and no queue may hold it for so long.
+    /// The upstream stops the request, and no queue may hold it for so long.
     Stopped(Rejection),
     TimedOut,
 }

@@ -49,7 +49,7 @@ impl RequestState {
         }
     }
 
-    /// Reads a part of the body that is passed on, and charges what it decides.
+    /// Reads a part of the body that is passed on, and charges the costs in it.
     pub fn read_frame(&mut self, frame: &Frame<Bytes>, is_last: bool, waker: &Waker) -> Overrun {
         let Some(reading) = &mut self.reading else { return Overrun::None };
         match (frame.data_ref(), frame.trailers_ref()) {
@@ -64,7 +64,7 @@ impl RequestState {
         self.extend_reservations(waker)
     }
 
-    /// Takes what the response needs beyond the reservation, of the limits that cut responses. `waker` is woken when
+    /// Takes the units of the response beyond the reservation, of the limits that cut responses. `waker` is woken when
     /// the store has answered.
     pub fn extend_reservations(&mut self, waker: &Waker) -> Overrun {
         let (Some(reading), Some(permit)) = (&self.reading, &self.chain_permit) else { return Overrun::None };

@@ -47,7 +47,7 @@ pub struct RequestState {
     pub connection: Rc<ClientConnection>,
     pub watch: Rc<RequestWatch>,
     pub started: Now,
-    /// When it was judged: at its start, unless its body was read first.
+    /// The moment of its judgement: its start, unless its body was read first.
     pub judged: Now,
     /// The index of its location among the routes; `None` before one is found.
     pub route: Option<LocationId>,
@@ -58,7 +58,7 @@ pub struct RequestState {
     /// The scheme of the connection, or the one that a trusted proxy tells.
     pub scheme: Scheme,
     pub is_grpc: bool,
-    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
+    /// The request was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
     pub account: Option<Box<str>>,
     /// The client that a strike counts against; `None` = no strikes are counted.
@@ -68,17 +68,17 @@ pub struct RequestState {
     /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
     pub chain_permit: Option<ChainPermit>,
-    /// What the limits of the chain need of the response; `None`: none of them charges by it.
+    /// The parts of the response that the limits of the chain need; `None`: none of them charges by it.
     pub reading: Option<Box<ResponseReading>>,
-    /// What the first limit charged that charges by the response, once that is over.
+    /// The charge of the first limit that charges by the response, once that is over.
     pub settlement: Option<Box<Settlement>>,
     /// The units that it asked of each limit; `None` before the store is asked or it waits.
     pub kept_units: Option<Box<[KeptUnits]>>,
     /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
-    /// To be written into the head of the response; `None` in a location without `cors`.
+    /// Fields for the head of the response; `None` in a location without `cors`.
     pub cors: Option<CorsAnswer>,
-    /// What its upstream said about requests of its key; `None` if the upstream is not obeyed.
+    /// The stops that its upstream asked for requests of its key; `None` if the upstream is not obeyed.
     pub stop: Option<Box<StopCheck>>,
     /// The index of the upstream that responds instead of the location's, because `limit` rejected.
     pub degraded: Option<UpstreamId>,
@@ -87,7 +87,7 @@ pub struct RequestState {
     pub in_flight: Option<RequestInFlight>,
     /// The index of the last server that was tried.
     pub server: Option<usize>,
-    /// How many servers were tried, repeated ones counted again.
+    /// The number of servers that were tried, repeated ones counted again.
     pub tries: u32,
     /// The time from sending the request to the head of the response, or to the last fault; `None` = neither came.
     pub upstream_ns: Option<u64>,
@@ -98,7 +98,7 @@ pub struct RequestState {
     pub bytes_sent: u64,
     /// Bytes received from the client through a tunnel; `None` = no tunnel.
     pub bytes_received: Option<u64>,
-    /// From its judgement to its turn; 0 = it did not wait.
+    /// The time from its judgement to its turn; 0 = it did not wait.
     pub wait_ns: u64,
     pub verdict: Verdict,
     /// The index of the limit that rejected the request or made it wait.
@@ -114,10 +114,10 @@ pub struct RequestState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Admit,
-    /// It had to wait in a queue; admitted after its turn, unless the client left before.
+    /// The request had to wait in a queue; admitted after its turn, unless the client left before.
     Wait,
     Reject,
-    /// It lacks the key of a limit that rejects such requests.
+    /// The request lacks the key of a limit that rejects such requests.
     MissingKey,
     /// Rejected by a limit, and degraded: another response is sent instead.
     Degrade,
@@ -303,7 +303,7 @@ impl RequestState {
         self.worker.heavy_keys.count_refused(limit, self.kept_units.as_deref(), self.judged_until(), None);
     }
 
-    /// As [`RequestState::count_refused`], and adds the refusal to the last ones.
+    /// [`RequestState::count_refused`], which also adds the refusal to the last ones.
     pub fn record_refusal(&mut self, rejection: &LimitRejection, status: Option<StatusCode>) {
         let now = self.judged_until();
         let facts = RefusalFacts {
@@ -332,13 +332,13 @@ impl RequestState {
         Now(self.judged.0.saturating_add(self.wait_ns))
     }
 
-    /// Whether the response tells a trusted proxy that a fallback judged instead of the store.
+    /// True if the response tells a trusted proxy that a fallback judged instead of the store.
     #[inline]
     pub fn marks_fallback(&self) -> bool {
         self.used_fallback && self.client.trusted_peer
     }
 
-    /// Whether the location's `cors` answers the request.
+    /// True if the location's `cors` answers the request.
     #[inline]
     pub fn is_preflight(&self) -> bool {
         self.cors.as_ref().is_some_and(|cors| cors.is_preflight)
@@ -350,7 +350,7 @@ impl RequestState {
     }
 }
 
-/// Whether a proxy's request id may contain `byte`; ids are written into bodies and logs without escaping.
+/// True if a proxy's request id may contain `byte`; ids are written into bodies and logs without escaping.
 fn is_request_id_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte)
 }

@@ -1,4 +1,4 @@
-//! What a request leaves when it ends: its line of the access log and its span.
+//! The records of a request at its end: its line of the access log and its span.
 
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};

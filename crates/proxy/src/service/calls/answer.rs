@@ -13,11 +13,11 @@ use sluicegate_limit::{Decision, Limit};
 
 /// The answer to `/check`.
 pub(super) struct CheckAnswer<'a> {
-    /// In the words of the access log.
+    /// The verdict in the words of the access log.
     pub verdict: &'a str,
     /// The limit that rejected, or the one with the fewest units left.
     pub limit: Option<&'a str>,
-    /// Its decision.
+    /// The decision of that limit.
     pub decision: Option<Decision>,
     /// `None` = nobody knows, or waiting does not help.
     pub retry_after_ns: Option<u64>,
@@ -61,7 +61,7 @@ impl CheckAnswer<'_> {
     }
 }
 
-/// The answer to a call that did what it says.
+/// The answer to a call that was carried out.
 pub(super) fn render_done(word: &str) -> Response<Bytes> {
     render_json(StatusCode::OK, &Value::Object(Map::from_iter([(word.to_owned(), Value::from(true))])))
 }

@@ -141,7 +141,7 @@ fn refuse_proxy(state: &mut RequestState, fault: CallerFault) -> Response<Bytes>
 
 fn answer_admitted(mut state: Box<RequestState>) -> Response<ResponseBody> {
     limit_report::log_dry_runs(&mut state);
-    // The response to the request passes elsewhere, so what limits reserved stays charged.
+    // The response to the request passes elsewhere, so the reservations of limits stay charged.
     state.reading = None;
     if let Some(permit) = &mut state.chain_permit {
         permit.keep_charges();
@@ -197,7 +197,7 @@ fn answer_refused(
     response
 }
 
-/// Writes what a proxy needs to make the rejection again from headers alone.
+/// Writes the fields that a proxy needs to make the rejection again from headers alone.
 fn write_refusal(state: &RequestState, status: StatusCode, headers: &mut HeaderMap) {
     headers.insert(LIMIT_STATUS, HeaderValue::from(status.as_u16()));
     if let Some(limit) = state.limit {

@@ -13,13 +13,12 @@ const WAIT_MAX: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CheckCall<'a> {
     pub subject: CheckSubject<'a>,
-    /// At least 1; `None` = as configured.
+    /// Units, at least 1; `None` = as configured.
     pub cost: Option<u64>,
     pub wait: Duration,
     pub lease_for: Duration,
 }
 
-/// What is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CheckSubject<'a> {
     /// Limits by their names, and the parts of their keys.
@@ -35,7 +34,7 @@ pub(super) struct DescribedRequest<'a> {
     pub method: Option<CallText<'a>>,
     pub scheme: Option<CallText<'a>>,
     pub host: Option<CallText<'a>>,
-    /// With the query.
+    /// The path with the query.
     pub path: CallText<'a>,
     pub headers: Vec<(CallText<'a>, CallText<'a>)>,
 }
@@ -189,7 +188,7 @@ fn read_texts<'a>(field: &str, value: CallValue<'a>) -> Result<Vec<(CallText<'a>
 
 /// The members of an object that are still to be read.
 struct Members<'a> {
-    /// Of the names in messages.
+    /// The prefix of the names in messages.
     prefix: &'static str,
     members: Vec<(CallText<'a>, CallValue<'a>)>,
 }

@@ -159,7 +159,7 @@ fn answer_admitted(
     let (worker, now) = (state.worker.clone(), Now::read_clock());
     let gateway = &worker.gateway;
     let mut permit = state.chain_permit.take();
-    // What the caller used is told by its settlement, and not by this response.
+    // The used units of the caller are told by its settlement, and not by this response.
     state.reading = None;
     let mut tightest = find_tightest(&state);
     for (limit, free) in permit.iter().flat_map(|permit| permit.free_slots(now)) {

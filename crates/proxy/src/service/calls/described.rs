@@ -1,4 +1,4 @@
-//! The request that a check describes, and what its limits need beside it.
+//! The request that a check describes, and the facts that its limits need beside it.
 
 use std::net::IpAddr;
 
@@ -82,7 +82,6 @@ impl Described {
     }
 }
 
-/// The limits with these names.
 fn find_limits(names: &[CallText<'_>], gateway: &Gateway) -> Result<Vec<LimitId>, CallFault> {
     let find = |name: &CallText<'_>| {
         let message = || format!("there is no limit `{name}`");
@@ -96,7 +95,7 @@ fn find_limits(names: &[CallText<'_>], gateway: &Gateway) -> Result<Vec<LimitId>
 struct Member<'a>(&'static str, &'a str);
 
 impl Member<'_> {
-    /// `message` says what its value must be.
+    /// A fault with `message` about the needed value.
     fn fault(self, message: &str) -> CallFault {
         let Member(object, name) = self;
         CallFault::new(format!("{object}{name}"), format!("`{object}{name}` {message}"))
@@ -108,9 +107,9 @@ struct Facts {
     ip: IpAddr,
     method: Method,
     scheme: Scheme,
-    /// It begins with `/`; `None` = only that.
+    /// The path from its `/` on; `None` = only that.
     path: Option<String>,
-    /// Without its question mark.
+    /// The query without its question mark.
     query: String,
     headers: HeaderMap,
     stated: StatedFacts,
@@ -147,7 +146,7 @@ impl Facts {
         }
         for (name, value) in &described.headers {
             let (name, value) = parse_header(Member("request.headers.", name), name, value)?;
-            // They say how the request came to the caller; what it asks for is in the other members.
+            // They say how the request came to the caller; the request itself is in the other members.
             let is_of_hop =
                 [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, UPGRADE, EXPECT].contains(&name);
             if !is_of_hop {

@@ -3,7 +3,7 @@
 //! `/check` is judged as a request is: by the same chain, with the same bans, queues, metrics and log lines. Slots and
 //! reservations of an admitted call go into a lease ([`sluicegate_admission::leases`]), which `/release`, `/settle` and
 //! `/renew` change, over any connection. `call_body` reads the calls, `described` makes the request that a check
-//! describes, `check` judges it, and `answer` renders what the caller reads. By `/auth` other proxies ask about the
+//! describes, `check` judges it, and `answer` renders the answer. By `/auth` other proxies ask about the
 //! requests that they receive: `original` reads such a request, and `auth` judges it.
 
 mod answer;

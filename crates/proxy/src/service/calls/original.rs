@@ -1,7 +1,7 @@
 //! The request that another proxy received, read from the head of its call to `/auth`.
 //!
 //! The headers of the client come along, so the names that describe the request must be those that a proxy overwrites:
-//! a proxy that forgets one of them is told so, and nothing takes the place of what is missing.
+//! a proxy that forgets one of them is told so, and nothing takes the place of a missing one.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
@@ -24,7 +24,7 @@ const X_AUTH_STATUS: HeaderName = HeaderName::from_static("x-auth-status");
 /// The token of the proxy: `Authorization` is its client's.
 pub(super) const TOKEN: HeaderName = HeaderName::from_static("sluicegate-token");
 
-/// What no request can be judged by: it concerns the call, or the hop to the proxy.
+/// Fields that concern the call, or the hop to the proxy, so no request can be judged by them.
 const OF_CALL: [HeaderName; 9] = [
     X_FORWARDED_METHOD,
     X_FORWARDED_URI,
@@ -53,10 +53,10 @@ pub(super) struct HeaderFault {
     pub reason: &'static str,
 }
 
-/// How a proxy wants to read a refusal.
+/// The status of a refusal that a proxy wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AuthStatus {
-    /// That of the rejection.
+    /// The status of the rejection.
     Own,
     /// 401 and 403 stay, any other is 403; headers say which it was.
     Forbidden,

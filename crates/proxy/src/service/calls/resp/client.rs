@@ -23,7 +23,6 @@ const SYNTAX: &str = "ERR syntax error";
 
 static CLIENTS: AtomicI64 = AtomicI64::new(0);
 
-/// One client.
 pub(super) struct RespClient {
     /// Unique in this process.
     id: i64,
@@ -33,7 +32,7 @@ pub(super) struct RespClient {
     access: ClientAccess,
 }
 
-/// Whether the client may call.
+/// The permission to call.
 struct ClientAccess {
     /// The generation of the gateway that `is_granted` holds for; 0 = none so far.
     generation: u64,
@@ -148,7 +147,7 @@ impl RespClient {
         }
     }
 
-    /// Whether the token is valid; if not, the client keeps the access that it has.
+    /// True if the token is valid; if not, the client keeps the access that it has.
     fn authenticate(&mut self, user: &[u8], token: &[u8], worker: &Worker) -> bool {
         // Tokens are visible ASCII, so others cannot be valid.
         let text = std::str::from_utf8(token).ok().filter(|text| text.len() <= TOKEN_MAX);
@@ -227,7 +226,7 @@ impl RespClient {
         reply.begin_array(0);
     }
 
-    /// What client libraries send when they connect.
+    /// Answers the commands that client libraries send when they connect.
     fn answer_client(&mut self, command: &Command<'_>, reply: &mut ReplyWriter<'_>) {
         let is = |word, count| command.is_word(0, word) && command.argument_count() == count;
         match command.argument(1) {

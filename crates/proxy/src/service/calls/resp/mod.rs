@@ -1,4 +1,4 @@
-//! Redis clients: `CL.THROTTLE` and what client libraries send beside it.
+//! Redis clients: `CL.THROTTLE` and the commands that client libraries send beside it.
 //!
 //! Every command is answered at once, in the order of its arrival, and none waits. The numbers of a limit come with
 //! each call; [`sluicegate_limit::throttle`] judges them. `client` holds the state of one connection and answers its
@@ -29,7 +29,7 @@ struct Command<'a> {
     input: &'a [u8],
 }
 
-/// What became of some input.
+/// The outcome of some input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnsweredInput {
     /// Bytes of the commands that were answered.
@@ -109,7 +109,7 @@ impl<'a> Command<'a> {
         self.reader.argument(self.input, index + 1)
     }
 
-    /// Whether the argument is this word, in any case.
+    /// True if the argument is this word, in any case.
     fn is_word(&self, index: usize, word: &str) -> bool {
         self.argument(index).is_some_and(|text| text.eq_ignore_ascii_case(word.as_bytes()))
     }

@@ -9,7 +9,7 @@ use super::wire::RlsFault;
 use crate::forward::GrpcBody;
 use crate::judge::request_state::RequestState;
 
-/// The services whose health is told; the empty name is the whole process. envoyproxy/ratelimit tells its own as
+/// The services with a told health; the empty name is the whole process. envoyproxy/ratelimit tells its own as
 /// `ratelimit`.
 const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 

@@ -18,7 +18,7 @@ pub(in crate::service::calls) struct RateLimitRequest {
 pub(in crate::service::calls) struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<DescriptorEntry>,
-    /// In place of the hits of the whole request.
+    /// Hits in place of those of the whole request.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<UInt64Value>,
     /// The hits are given back.

@@ -16,7 +16,7 @@ const PLACES_MAX: usize = 1_024;
 
 /// A call that is understood.
 pub(super) struct CallPlan<'c> {
-    /// For each descriptor of the call, its rule.
+    /// The rule of each descriptor of the call.
     rules: SmallVec<[Option<u16>; 4]>,
     domain: Option<&'c Domain>,
     request: &'c RateLimitRequest,
@@ -26,13 +26,13 @@ pub(super) struct CallPlan<'c> {
 /// Some descriptors of a call, with one chain for all of them.
 pub(super) struct PlannedPart<'c> {
     pub terms: DescriptorTerms<'c>,
-    /// Its hits are given back.
+    /// The hits are given back.
     pub gives_back: bool,
-    /// For each of them, its index in the call.
+    /// The index of each of them in the call.
     pub indices: SmallVec<[usize; 4]>,
 }
 
-/// What a descriptor does with its hits.
+/// The use that a descriptor makes of its hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HitsUse {
     /// Takes them; `None` = as many as the limit costs.
@@ -71,7 +71,6 @@ impl<'c> CallPlan<'c> {
         }
     }
 
-    /// What a descriptor does with its hits.
     pub fn hits_use(&self, index: usize) -> HitsUse {
         let RateLimitDescriptor { hits_addend, is_negative_hits, .. } = &self.request.descriptors[index];
         let hits = match (hits_addend, self.request.hits_addend) {

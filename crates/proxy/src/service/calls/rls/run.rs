@@ -68,7 +68,7 @@ pub(super) async fn run_call(
         Err(fault) => return (state, Err(bad(fault))),
     };
     let mut answer = AnswerParts::new(request.descriptors.len());
-    // A call that is refused by what it only looks at takes nothing either.
+    // A call that is refused by a mere look takes nothing either.
     let looked = match add_looks(&mut answer, &mut state, parts.peeked.as_deref().into_iter()).await {
         Ok(looked) => looked,
         Err(refusal) => return (state, Err(refusal)),
@@ -129,7 +129,7 @@ fn unpack_outcome(outcome: Result<Admitted, Rejected>) -> (Box<RequestState>, bo
     }
 }
 
-/// The descriptors of a call by what they do with their hits.
+/// The descriptors of a call by their use of hits.
 /// They are boxed, because the future of the call holds all three.
 struct PlannedParts<'c> {
     peeked: Option<Box<PlannedPart<'c>>>,
@@ -163,7 +163,7 @@ impl<'c> PlannedParts<'c> {
     }
 }
 
-/// What looks at descriptors found.
+/// The outcome of looking at descriptors.
 struct Looked {
     is_refused: bool,
 }
@@ -195,7 +195,7 @@ async fn add_looks<'p, 'c: 'p>(
             let retry_ns = retries.map(|judged| judged.decision.retry_after_ns).max();
             state.retry_after_ns = retry_ns.filter(|ns| *ns < u64::MAX);
         }
-        // What is given back is never refused.
+        // A part that gives back is never refused.
         let refused = refused.filter(|_| !part.gives_back);
         is_refused |= refused.is_some();
         answer.add_judged(&JudgedPart { part, decisions: &decisions, merged: &merged, refused });

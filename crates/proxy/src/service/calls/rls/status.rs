@@ -28,7 +28,7 @@ const UNITS: [(LimitUnit, u64); 6] = [
     (LimitUnit::Year, 365 * DAY_S),
 ];
 
-/// How some descriptors of a call were judged.
+/// The verdict on some descriptors of a call.
 pub(super) struct JudgedPart<'a, 'c> {
     pub part: &'a PlannedPart<'c>,
     pub decisions: &'a [RateDecision],
@@ -109,7 +109,7 @@ impl AnswerParts {
     }
 }
 
-/// Whether the decision rejects, and acts.
+/// True if the decision rejects, and acts.
 fn rejects(judged: &RateDecision) -> bool {
     judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run
 }

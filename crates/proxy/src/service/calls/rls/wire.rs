@@ -22,7 +22,7 @@ const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 /// Bytes before a message: a flag, and its length.
 const PREFIX_BYTES: usize = 5;
 
-/// What `grpc-message` may not contain as it is: all but printable ASCII, and the percent sign.
+/// The characters that `grpc-message` must escape: all but printable ASCII, and the percent sign.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Why a call has no answer.
@@ -34,7 +34,7 @@ pub(in crate::service::calls) struct RlsFault {
     pub message: String,
     /// The same over plain HTTP.
     pub http_status: StatusCode,
-    /// Its caller sends what this service does not read compressed.
+    /// The caller sends a compression that this service does not read.
     pub lists_encodings: bool,
 }
 
@@ -70,7 +70,7 @@ impl RlsFault {
         RlsFault { status, message: message.into(), http_status, lists_encodings: false }
     }
 
-    /// The whole answer: a head alone, whose fields are those of trailers.
+    /// The whole answer: a head alone, with the fields of trailers.
     pub fn render(&self) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
