@@ -1,4 +1,4 @@
-//! Admission: the limits of a request as one transaction and the settlement of what its response used, the bans of
+//! Admission: the limits of a request as one transaction and the settlement of the units of its response, the bans of
 //! clients that were rejected too often, and the bans of operators.
 
 #![forbid(unsafe_code)]

@@ -12,7 +12,7 @@ use sluicegate_base::clock::Now;
 #[derive(Debug, Default)]
 pub(super) struct ActiveBans {
     count: AtomicUsize,
-    /// When the first active ban ends.
+    /// The end of the first active ban.
     next_end: AtomicU64,
     inner: Mutex<ActiveBansInner>,
 }
@@ -66,7 +66,6 @@ impl ActiveBans {
         Some(std::mem::take(&mut inner.unlogged))
     }
 
-    /// Adds a ban.
     pub fn add_ban(&self, end: u64, now: Now) {
         let mut inner = self.inner.lock();
         inner.ends.push(Reverse(end));
@@ -85,7 +84,6 @@ impl ActiveBans {
         self.expire_ended(&mut inner, now);
     }
 
-    /// Removes bans that have ended.
     fn expire_ended(&self, inner: &mut ActiveBansInner, now: Now) {
         while inner.ends.peek().is_some_and(|Reverse(end)| *end <= now.0) {
             inner.ends.pop();

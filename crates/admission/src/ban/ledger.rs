@@ -101,7 +101,6 @@ impl BanLedger {
         found
     }
 
-    /// Marks these bans as reported.
     pub fn mark_reported(&mut self, bans: &[(u128, Ban)]) {
         for (id, _) in bans {
             self.unreported.remove(id);

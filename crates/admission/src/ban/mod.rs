@@ -66,7 +66,6 @@ struct BanState {
     outbox: Option<StrikeOutbox>,
 }
 
-/// The outcome of a strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrikeOutcome {
     Counted,
@@ -80,11 +79,11 @@ pub enum StrikeOutcome {
 /// A ban that begins now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BanStart {
-    /// Its length in nanoseconds.
+    /// The length in nanoseconds.
     pub lasts_ns: u64,
     /// The number of consecutive bans before it.
     pub repeats: u32,
-    /// If the start is to be logged: the number of earlier starts that were not. The log is bounded per second.
+    /// The number of earlier unlogged starts, if this one is to be logged. The log is bounded per second.
     pub log_skipped: Option<u64>,
 }
 
@@ -101,9 +100,9 @@ pub enum StrikeTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     pub ip: IpAddr,
-    /// Its address as limits count it.
+    /// The masked address, by which limits count.
     pub network: IpNet,
-    /// As log lines show it.
+    /// The text in log lines.
     pub account: Option<String>,
 }
 
@@ -111,7 +110,6 @@ pub struct ClientIdentity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstallOutcome {
     New,
-    /// It is active already.
     AlreadyActive,
     /// The table has no room for this client.
     NoRoom,
@@ -131,7 +129,7 @@ impl Bans {
         Bans::adopt_from(None, config, max_keys, false)
     }
 
-    /// As [`Bans::new`], for bans that are shared once [`share_bans`] runs.
+    /// [`Bans::new`] for bans that are shared once [`share_bans`] runs.
     pub fn new_shared(config: &model::BansConfig, max_keys: usize) -> Bans {
         Bans::adopt_from(None, config, max_keys, true)
     }
@@ -171,7 +169,6 @@ impl Bans {
         }
     }
 
-    /// What counts as a strike.
     #[inline]
     pub fn strike_rules(&self) -> &StrikeRules {
         &self.strikes
@@ -196,7 +193,7 @@ impl Bans {
         }
     }
 
-    /// As [`Bans::client_key`], for a request of [`StrikeTarget::Deferred`]; `ip` is masked.
+    /// [`Bans::client_key`] for a request of [`StrikeTarget::Deferred`]; `ip` is masked.
     pub fn deferred_key(&self, keys: &KeyHasher, ip: IpAddr, account: Option<&str>) -> CounterKey {
         let subject = KeyInput {
             ip,
@@ -280,7 +277,6 @@ impl Bans {
         installed
     }
 
-    /// Counts a strike.
     pub fn count_strike(&self, key: &CounterKey, now: Now) -> StrikeOutcome {
         let strike = self.state.table.update_entry(key, now, |record, pool, (), shared| {
             if shared {

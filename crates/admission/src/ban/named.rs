@@ -18,13 +18,12 @@ const NAMES_MAX: usize = 10_000;
 /// Minimum time between two searches for ended bans.
 const PURGE_NS: u64 = 1_000_000_000;
 
-/// The named bans.
 #[derive(Debug, Default)]
 pub(super) struct NamedBans(Mutex<NamedBansInner>);
 
 #[derive(Debug, Default)]
 struct NamedBansInner {
-    /// By the id of their key.
+    /// Bans by the id of their key.
     by_key: HashMap<u128, NamedBan>,
     purged: Now,
 }
@@ -40,7 +39,7 @@ struct NamedBan {
 /// A ban of a client that was rejected too often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutomaticBan {
-    /// Of an account, the text that log lines show.
+    /// The client; of an account, the text in log lines.
     pub target: BanTarget,
     pub until: Now,
     /// The number of consecutive bans before it.
@@ -51,7 +50,7 @@ pub struct AutomaticBan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiftedBan {
     pub until: Now,
-    /// For shared bans: the client in the store, which still has to forget the ban and the strikes.
+    /// The client of a shared ban in the store, which still has to forget the ban and the strikes.
     pub in_store: Option<SharedKey>,
 }
 
@@ -83,7 +82,7 @@ impl NamedBans {
 // === impl Bans ===
 
 impl Bans {
-    /// Keeps the name of a client whose ban begins.
+    /// Keeps the name of a client at the start of its ban.
     pub fn name_ban(&self, key: &CounterKey, client: &ClientIdentity, until: Now, repeats: u32, now: Now) {
         let target = match (self.state.key, &client.account) {
             (BanKey::Account, Some(account)) => BanTarget::Account(account.clone()),
@@ -92,7 +91,7 @@ impl Bans {
         self.state.named.insert(NamedBan { key: *key, target, until, repeats }, now);
     }
 
-    /// The active bans whose clients are known by name; [`Bans::active_count`] counts all.
+    /// The active bans of clients that are known by name; [`Bans::active_count`] counts all.
     pub fn list_bans(&self, now: Now) -> Vec<AutomaticBan> {
         let is_active = |ban: &&NamedBan| self.ban_left_ns(&ban.key, now).is_some();
         // Copied, so that no request waits for the lock meanwhile.
@@ -118,7 +117,7 @@ impl Bans {
         bans.into_iter().filter(|ban| ban.until > now).map(saved).collect()
     }
 
-    /// Adopts the names of another process whose keys have the same hashes.
+    /// Adopts the names of another process that hashes keys alike.
     pub fn restore_names(&self, saved: Vec<SavedName>, now: Now) {
         for SavedName { id, prefix, target, until, repeats } in saved {
             let (key, until) = (CounterKey { id: u128::from_le_bytes(id), prefix }, Now::from_unix_ns(until));

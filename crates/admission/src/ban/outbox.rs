@@ -15,7 +15,6 @@ use sluicegate_store::script::bans::CLIENTS_PER_CALL;
 /// Strikes by [`CounterKey::id`].
 pub(super) type StrikesByClient = HashMap<u128, ClientStrikes>;
 
-/// Strikes of one client.
 #[derive(Debug)]
 pub(super) struct ClientStrikes {
     pub strikes: u32,

@@ -1,4 +1,4 @@
-//! What the table of bans keeps for one client.
+//! The record of one client in the table of bans.
 
 use super::strikes::{StrikePool, Strikes};
 use sluicegate_base::clock::{ClockShift, Now};
@@ -9,9 +9,9 @@ use sluicegate_limit::table::persistent::{PersistentEntry, take_bytes};
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ClientRecord {
     pub strikes: Strikes,
-    /// When its last ban ends or ended; 0 if there was none.
+    /// The end of its last ban; 0 if there was none.
     pub banned_until: u64,
-    /// When the record no longer matters.
+    /// The moment from which the record no longer matters.
     pub idle_at: u64,
     pub repeats: u32,
 }

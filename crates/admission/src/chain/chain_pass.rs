@@ -45,7 +45,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         ChainPass::resume(&chain.limits, ClaimSet::new(&chain.limits, now), findings, decisions)
     }
 
-    /// Continues with what an earlier pass has taken and found.
+    /// Continues with the claims and findings of an earlier pass.
     #[inline]
     pub fn resume(
         limits: &'a Arc<[ChainedLimit]>,

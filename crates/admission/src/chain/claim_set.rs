@@ -13,13 +13,13 @@ use sluicegate_store::StoreOutbox;
 
 /// The claims of one request, in every phase of it.
 pub(super) struct ClaimSet {
-    /// Those of the chain, where each one that is judged here in place of the store is replaced by its local share.
+    /// The limits of the chain; the local share replaces each one that is judged here in place of the store.
     pub limits: Arc<[ChainedLimit]>,
     pub claims: SmallVec<[Claim; 4]>,
     pub judged_at: Now,
     /// The charges, departures and slots that it holds in the store.
     pub store_lease: Option<Box<StoreLease>>,
-    /// Its charges stay, however it ends.
+    /// The charges stay, however the request ends.
     keeps_charges: bool,
 }
 
@@ -88,7 +88,7 @@ impl ClaimSet {
     /// Takes the concurrency slots that are counted here.
     ///
     /// # Errors
-    /// The index of the first claim whose limit has too few; those before it are taken.
+    /// The index of the first claim on a limit with too few; those before it are taken.
     #[inline]
     pub(super) fn take_local_slots(&mut self, now: Now) -> Result<(), usize> {
         (0..self.claims.len()).try_for_each(|index| self.take_slots_of(index, now))

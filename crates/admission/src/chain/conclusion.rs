@@ -1,4 +1,4 @@
-//! Ends a pass over a chain: its verdict, and what follows from a wait or a rejection.
+//! Ends a pass over a chain: its verdict, and the consequences of a wait or a rejection.
 
 use super::chain_pass::ChainPass;
 use super::findings::PassRejection;
@@ -63,7 +63,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
         }
     }
 
-    /// Adds the request to those that wait for slots; `index` is the claim whose limit has too few.
+    /// Adds the request to those that wait for slots; `index` is the claim on the limit with too few.
     #[cold]
     fn wait_for_slots<P>(mut self, mut index: usize, waiter: WaitingRequest<'_>) -> ChainVerdict<P> {
         let now = self.held.judged_at;

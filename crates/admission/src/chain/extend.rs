@@ -1,7 +1,7 @@
-//! Extends what a request reserved while its response streams, for limits that cut responses when nothing is left.
+//! Extends the reservation of a request while its response streams, for limits that cut responses when nothing is left.
 //!
 //! A limit that is counted here is asked when the reservation is used up. The store is asked in the background before
-//! that, so that the response does not wait: above the limit may pass what streams meanwhile.
+//! that, so that the response does not wait: the units that stream meanwhile may exceed the limit.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -22,21 +22,21 @@ use sluicegate_limit::{ChargeRecord, Limit, Units};
 use sluicegate_model::{LimitId, OnFailure, OverrunAction};
 use sluicegate_store::{Session, TakeOutcome, WantedUnits};
 
-/// After a refusal the store is not asked again for so long.
+/// The time after a refusal for which the store is not asked again, ns.
 const REFUSAL_TRUST_NS: u64 = 100_000_000;
 
-/// What a response has left.
+/// The rest that a response has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overrun {
-    /// It may go on.
+    /// The response may go on.
     None,
-    /// It may go on until the store has answered, which wakes its task.
+    /// The response may go on until the store has answered, which wakes its task.
     Asked,
     /// Nothing is left of this limit.
     UsedUp(LimitId),
 }
 
-/// What an extension needs of the request.
+/// The facts of the request that an extension needs.
 pub struct Extender<'a> {
     pub reading: &'a ResponseReading,
     /// Bytes of the body that were delivered.
@@ -62,7 +62,7 @@ struct ExtendedClaims<'a> {
 // === impl ClaimSet ===
 
 impl ClaimSet {
-    /// Takes what the response needs beyond the reservation, of each limit that cuts responses.
+    /// Takes the units of the response beyond the reservation, of each limit that cuts responses.
     pub(super) fn extend_reservations(&self, extender: &Extender<'_>) -> Overrun {
         let mut extensions = extender.reading.take_extensions();
         let (mut found, mut from) = (Overrun::None, 0);
@@ -127,7 +127,7 @@ impl ExtendedClaims<'_> {
         extension.add_part(ExtensionPart { units, source }, &self.key, self.now);
     }
 
-    /// Takes a step of a limit that is counted here, or the rest: what was used already is charged in any case.
+    /// Takes a step of a limit that is counted here, or the rest: used units are charged in any case.
     fn extend_here(&self, extension: &mut LimitExtension, lease: Option<&StoreLease>) -> Overrun {
         let over = self.over();
         if over == 0 {

@@ -24,9 +24,9 @@ pub(super) struct PassFindings {
     pub rejection: Option<PassRejection>,
     /// More than one limit rejects.
     pub several_reject: bool,
-    /// Of a look: the slots that are not free. They matter only if the request does not have to wait first.
+    /// The slots that a look finds taken. They matter only if the request does not have to wait first.
     pub lacking: Option<PassRejection>,
-    /// Of a look: the position in the first queue for slots, and the index of its limit; only if `lacking` is not set.
+    /// The position in the first queue for slots at a look, and the index of its limit; only if `lacking` is not set.
     pub slot_wait: Option<(u64, u16)>,
     /// The slots in the store for which the request has to wait.
     pub lacking_slots: Option<LackingSlots>,

@@ -77,7 +77,7 @@ impl StoreQuery {
         Some(LackingSlots { limit_index: demand.limit_index, is_refused: false })
     }
 
-    /// Rejects a request at once whose queue for slots is full, unless it stands in another queue before.
+    /// Rejects a request at once if its queue for slots is full, unless it stands in another queue before.
     pub(super) fn check_room(&self, held: &ClaimSet, lacking: LackingSlots) -> Result<(), ChainRejection> {
         let own = |demand: &&SharedDemand| demand.limit_index == lacking.limit_index;
         let Some(demand) = self.shared_demands.iter().find(own) else { return Ok(()) };

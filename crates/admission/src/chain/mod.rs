@@ -6,7 +6,7 @@
 //! everything back; there is no release function.
 //!
 //! `chain_pass` judges the local limits and collects the questions to the store, and `conclusion` ends the pass, with
-//! what `shadow` says of limits that judge beside others; `store_round` asks them and applies the answers,
+//! the findings of `shadow` on limits that judge beside others; `store_round` asks them and applies the answers,
 //! `store_overflow` bounds the keys there, `store_fallback` judges where none came, and `store_slots` takes slots there
 //! after a wait. `queued` waits for turns, `slot_wait` and `store_slot_wait` for slots; `extend` takes more units while
 //! a response streams, and `settle` corrects charges that depend on the response. `claim_set` is everything that a
@@ -66,7 +66,7 @@ pub enum LimitDemand {
     /// The key is absent, and the limit rejects such requests.
     MissingKey,
     Units(Units),
-    /// For a limit that is counted in the store, under this key.
+    /// The units of a limit that is counted in the store, under this key.
     Shared(Units, SharedKey),
 }
 
@@ -97,7 +97,7 @@ pub struct ChainedLimit {
 #[derive(Clone)]
 enum CounterPlace {
     Local,
-    /// In the store.
+    /// The store.
     Shared(Arc<SharedLimit>),
 }
 
@@ -226,7 +226,7 @@ impl Chain {
         verdict.expect("a chain has judged")
     }
 
-    /// As [`Chain::judge`], but writes the verdict in place, because it is large as well. `selection` has the indices
+    /// [`Chain::judge`] with the verdict written in place, because it is large as well. `selection` has the indices
     /// of the limits that judge the request, in chain order; `None` = all of them do. `demand_of` is told the index.
     #[expect(clippy::too_many_arguments, reason = "a struct of them would be copied for each request")]
     #[inline]

@@ -8,7 +8,6 @@ mod sealed {
 
 /// The mode of a judgement; everything that depends on it is decided at compile time.
 pub trait ChainMode: sealed::Sealed {
-    /// Whether the request is charged.
     const CHARGES: bool;
     const STORE_OP: ScriptOp;
 }

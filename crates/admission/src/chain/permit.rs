@@ -72,7 +72,7 @@ impl ChainPermit {
         self.held.count_reservations();
     }
 
-    /// Takes what the response needs beyond the reservation, of the limits that cut responses.
+    /// Takes the units of the response beyond the reservation, of the limits that cut responses.
     pub fn extend_reservations(&self, extender: &Extender<'_>) -> Overrun {
         self.held.extend_reservations(extender)
     }
@@ -83,8 +83,8 @@ impl ChainPermit {
         self.held.settle_charges(|charge| reading.head_decides(charge), reading, 0, now)
     }
 
-    /// Settles all other charges that depend on the response, of which `bytes` of the body were delivered: what each
-    /// limit reserved is corrected to what the response used.
+    /// Settles all other charges that depend on the response, of which `bytes` of the body were delivered: the
+    /// reservation of each limit is corrected to the used units.
     pub fn settle_charges(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Settlements {
         self.held.settle_charges(|_| true, reading, bytes, now)
     }
@@ -96,18 +96,18 @@ impl ChainPermit {
         self.held.settle_by(|limit, _, _| units(limit).map(said), &mut Extensions::default(), now)
     }
 
-    /// Settles the charges that are still reserved as what was reserved.
+    /// Settles the charges that are still reserved as their reservations.
     pub fn settle_reserved(&mut self, now: Now) -> Settlements {
         let reserved = |charged| FinalUnits { charged, source: ChargeSource::Reserve, clears: false };
         self.held.settle_by(|_, _, units| Some(reserved(units)), &mut Extensions::default(), now)
     }
 
-    /// The limits whose charges are still reserved, in chain order.
+    /// The limits with charges that are still reserved, in chain order.
     pub fn reserving_limits(&self) -> impl Iterator<Item = &Limit> {
         self.held.settled_claims().map(|(_, limit)| limit)
     }
 
-    /// Whether it holds slots, or charges that are still to be settled.
+    /// True if it holds slots, or charges that are still to be settled.
     pub fn holds_anything(&self) -> bool {
         let ClaimSet { claims, store_lease, .. } = &self.held;
         let holds_slots = |claim: &Claim| match (claim.kind, store_lease) {

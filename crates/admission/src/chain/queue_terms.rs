@@ -10,7 +10,7 @@ use sluicegate_model::{Algorithm, LimitConfig};
 pub struct QueueTerms {
     /// Index in [`super::Chain::limits`].
     pub limit_index: u16,
-    /// Of the whole wait, ns.
+    /// The longest whole wait, ns.
     pub max_wait_ns: u64,
     /// The interval of its departures, ns.
     pub interval_ns: u64,

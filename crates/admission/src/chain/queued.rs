@@ -28,15 +28,15 @@ pub struct Queued {
 }
 
 struct QueueWait {
-    /// Until the request has its turn and its slots.
+    /// Present until the request has its turn and its slots.
     place: Option<WaitingPlace>,
     /// The longest wait at judgement, ns.
     wait_ns: u64,
-    /// Its position at judgement in a queue for slots, from 1; 0 = it has none.
+    /// The position at judgement in a queue for slots, from 1; 0 = it has none.
     position: u64,
     slots: SlotWait,
     in_store: StoreSlotWait,
-    /// At least one.
+    /// One or more stays.
     stays: SmallVec<[QueueStay; 2]>,
 }
 
@@ -46,16 +46,16 @@ pub struct QueueStay {
     /// The index of the limit in [`super::Chain::limits`]; of several rates, of the one with the longest computed wait.
     pub limit_index: u16,
     pub since: Now,
-    /// It waits for a slot, and not for its turn by a rate.
+    /// The request waits for a slot, and not for its turn by a rate.
     pub for_slots: bool,
 }
 
-/// Whether the turn of a request has come by all rates.
+/// The state of a request's turn by all rates.
 enum TurnCheck {
     Come,
-    /// It has to check again at that moment.
+    /// The request has to check again at that moment.
     Due(Now),
-    /// Its waker is called.
+    /// The waker is called.
     Waits,
 }
 
@@ -75,7 +75,7 @@ impl Queued {
         Queued { held, wait: Box::new(wait) }
     }
 
-    /// A request whose turn has come by all rates, and which waits for slots.
+    /// A request that has its turn by all rates, and waits for slots.
     pub(super) fn for_slots(
         held: ClaimSet,
         place: Option<WaitingPlace>,
@@ -118,12 +118,12 @@ impl Queued {
         &self.wait.stays
     }
 
-    /// The index in [`super::Chain::limits`] of the limit in whose queue it stands, or stood last.
+    /// The index in [`super::Chain::limits`] of the limit that it queues for, or did last.
     pub fn limit_index(&self) -> usize {
         self.wait.stays.last().map_or(0, |stay| stay.limit_index.into())
     }
 
-    /// The limit in whose queue it stands, or stood last.
+    /// The limit that it queues for, or did last.
     pub fn limit(&self) -> &Arc<Limit> {
         &self.held.limits[self.limit_index()]
     }
@@ -222,7 +222,6 @@ impl Queued {
     }
 }
 
-/// Sets the timer and polls it.
 fn poll_timer(mut sleep: Pin<&mut Sleep>, due: Now, cx: &mut Context<'_>) -> Poll<()> {
     if sleep.deadline() != due.to_instant() {
         sleep.as_mut().reset(due.to_instant());

@@ -1,4 +1,4 @@
-//! Settles the claims of a request whose limits charge by the response.
+//! Settles the claims of a request on limits that charge by the response.
 
 use smallvec::SmallVec;
 
@@ -119,15 +119,15 @@ impl ClaimSet {
     }
 }
 
-/// What a charge is corrected to.
+/// The final units of a charge.
 pub(super) struct FinalUnits {
     pub charged: u64,
     pub source: ChargeSource,
-    /// Its key forgets what it has used.
+    /// The key forgets its used units.
     pub clears: bool,
 }
 
-/// Whether the response may settle the claim.
+/// True if the response may settle the claim.
 fn is_charge(claim: &Claim, lease: Option<&StoreLease>) -> bool {
     match claim.kind {
         ClaimKind::Charge(_) => true,
@@ -136,7 +136,7 @@ fn is_charge(claim: &Claim, lease: Option<&StoreLease>) -> bool {
     }
 }
 
-/// Whether the response forgets what its key has used.
+/// True if the response clears the used units of its key.
 fn clears_key(charge: &ChargeConfig, reading: &ResponseReading) -> bool {
     let status = reading.status().filter(|_| reading.reached_server());
     status.is_some_and(|status| charge.clear.contains(status.as_u16(), reading.grpc_code()))

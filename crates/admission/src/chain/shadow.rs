@@ -15,8 +15,8 @@ use super::{ChainCause, ChainedLimit};
 use sluicegate_limit::{Limit, LimitOutcome, Units};
 use sluicegate_store::{ScriptOp, Session, StoreAnswer, StoreQuestion};
 
-/// Whether a limit is a shadow that is charged although its own limit rejects. With `charge`, the response settles what
-/// a request costs, and a rejected one has none.
+/// True if a limit is a shadow that is charged although its own limit rejects. With `charge`, the response settles the
+/// cost of a request, and a rejected one has none.
 fn counts_rejected(limit: &Limit) -> bool {
     limit.config.shadow_of.is_some() && limit.config.charge.is_none()
 }
@@ -24,13 +24,13 @@ fn counts_rejected(limit: &Limit) -> bool {
 // === impl ChainPass ===
 
 impl<M: ChainMode> ChainPass<'_, M> {
-    /// Whether the request is rejected already, as the limit at `limit_index` sees it.
+    /// True if the request is rejected already, as the limit at `limit_index` sees it.
     #[inline]
     pub(super) fn is_rejected_for(&self, limit_index: usize, limit: &Limit) -> bool {
         self.findings.rejection.is_some() && !self.overrules_rejection(limit_index, limit)
     }
 
-    /// Whether the limit is the shadow of the only one that rejects, and that for its numbers.
+    /// True if the limit is the shadow of the only one that rejects, and that for its numbers.
     #[cold]
     pub(super) fn overrules_rejection(&self, limit_index: usize, limit: &Limit) -> bool {
         let rejecting = self.findings.rejection.filter(|_| !self.findings.several_reject);

@@ -32,11 +32,10 @@ pub(super) struct SlotPlace {
     waiter: Option<SlotWaiter>,
 }
 
-/// The wait of a request for slots.
 #[derive(Default)]
 pub(super) struct SlotWait {
     place: Option<SlotPlace>,
-    /// It was handed slots and gave them on.
+    /// The request was handed slots and gave them on.
     is_ordered: bool,
 }
 
@@ -131,7 +130,7 @@ impl SlotWait {
 // === impl ClaimSet ===
 
 impl ClaimSet {
-    /// Joins the queue of a claim whose limit has too few slots; `None`: they are free by now, and taken.
+    /// Joins the queue of a claim on a limit with too few slots; `None`: they are free by now, and taken.
     ///
     /// # Errors
     /// There is no queue, or it is full.
@@ -192,7 +191,7 @@ impl ClaimSet {
         }
     }
 
-    /// As [`ClaimSet::take_local_slots`], in the order of all limits.
+    /// [`ClaimSet::take_local_slots`] in the order of all limits.
     fn take_slots_in_order(&mut self, now: Now) -> Result<(), usize> {
         let mut indices: SmallVec<[usize; 4]> = (0..self.claims.len()).collect();
         indices.sort_by_key(|index| {

@@ -22,7 +22,7 @@ pub(super) struct StoreLease {
     pub rate_leases: Vec<RateLease>,
     /// Charges of local shares, owed to the store once the request is forwarded.
     pending_debts: SmallVec<[SharedDemand; 1]>,
-    /// Debts to the store whose units the response decides.
+    /// Debts to the store with units that the response decides.
     open_debts: SmallVec<[SharedDemand; 1]>,
 }
 
@@ -77,7 +77,7 @@ impl StoreLease {
         self.rate_leases.get(index as usize).filter(|_| self.is_charge(index))
     }
 
-    /// How the local share of a limit owes further units to the store.
+    /// The debt of a limit's local share, for further units.
     pub(super) fn owed_part(&self, limit_index: u16) -> Option<OwedPart> {
         let demands = self.open_debts.iter().chain(&self.pending_debts);
         let demand = { demands }.find(|debt| debt.limit_index == limit_index)?;
@@ -108,7 +108,7 @@ impl StoreLease {
         }
     }
 
-    /// Settles a charge of a local share as a debt to the store: corrects it, or adds what was used before the request
+    /// Settles a charge of a local share as a debt to the store: corrects it, or adds the units used before the request
     /// was marked as forwarded. A share may charge less than the request reserves, and owes all of it.
     pub(super) fn settle_debt(&self, claim: &Claim, used: u64) {
         let (outbox, rate) = (&self.outbox, usize::from(claim.rate));
@@ -120,7 +120,7 @@ impl StoreLease {
         }
     }
 
-    /// Whether a lease is a charge in the store that its response settles.
+    /// True if a lease is a charge in the store that its response settles.
     pub(super) fn is_charge(&self, index: u32) -> bool {
         let lease = self.rate_leases.get(index as usize);
         lease.is_some_and(|lease| matches!(lease.state, LeaseState::Charged(Some(_))))

@@ -44,13 +44,13 @@ pub struct UndecidedLimit {
 /// The questions that are left before a request may pass.
 pub(super) struct StoreQuery {
     pub shared_demands: Vec<SharedDemand>,
-    /// Those of the local limits.
+    /// The findings of the local limits.
     pub findings: PassFindings,
 }
 
 /// One round of questions to the store, with its answers.
 pub(super) struct StoreRound<'a> {
-    /// For each question, the demand that it belongs to.
+    /// The demand of each question.
     pub question_demands: SmallVec<[&'a SharedDemand; 4]>,
     pub questions: SmallVec<[StoreQuestion<'a>; 4]>,
     pub answers: SmallVec<[StoreAnswer; 4]>,

@@ -367,7 +367,7 @@ impl StoreRound<'_> {
         self.questions.iter().find(is_full)
     }
 
-    /// Whether no answer is a rejection. A look leaves slots out, which it may lack as long as it has to wait.
+    /// True if no answer is a rejection. A look leaves slots out, which it may lack as long as it has to wait.
     fn all_accept<M: ChainMode>(&self) -> bool {
         let rejects = |(question, answer): (&StoreQuestion<'_>, &StoreAnswer)| {
             let StoreAnswer::Answered { answer, .. } = answer else { return false };

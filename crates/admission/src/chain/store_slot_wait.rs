@@ -39,7 +39,7 @@ impl StoreSlotWait {
     }
 
     /// Asks for all slots that are wanted in the store; false: the request stands in the queue of the first limit that
-    /// has too few, or for whose slots others wait. `note_place` is called for each queue that it joins.
+    /// has too few, or has slots with other waiters. `note_place` is called for each queue that it joins.
     ///
     /// # Errors
     /// Too few slots are free, and no queue has room.
@@ -106,7 +106,7 @@ impl StoreSlotWait {
         self.place = None;
     }
 
-    /// The lease in whose queue it stands, and its turn there.
+    /// The lease with the queue that it stands in, and its turn there.
     fn describe_turn(&self, session: &Session) -> Option<(usize, GatewayTurn)> {
         let place = self.place.as_ref()?;
         let (queue, gateway) = (&place.limit.slot_queue, session.store.node());
@@ -184,7 +184,7 @@ impl ClaimSet {
         }
     }
 
-    /// As [`ClaimSet::reject_for_slots`].
+    /// See [`ClaimSet::reject_for_slots`].
     fn reject_for_store_slots(&self, lease_index: usize, wait_ns: u64) -> ChainRejection {
         let own =
             |kind: &ClaimKind| matches!(kind, ClaimKind::Shared(index) if *index as usize == lease_index);

@@ -11,7 +11,7 @@ use sluicegate_limit::LimitOutcome;
 use sluicegate_model::OnFailure;
 use sluicegate_store::{GatewayTurn, ScriptOp, Session, SlotCount, StoreAnswer, StoreQuestion};
 
-/// What a request gets of the slots that it wants in the store.
+/// The outcome of a request for slots in the store.
 pub(super) enum StoreTake {
     /// All of them. `more_free`: others may be free as well.
     Taken { more_free: bool },
@@ -22,8 +22,8 @@ pub(super) enum StoreTake {
 // === impl ClaimSet ===
 
 impl ClaimSet {
-    /// Takes the concurrency slots that are still to be asked for in the store. `turn`: the lease in whose queue the
-    /// request stands, and its turn there; without one it asks for none as long as others wait for them.
+    /// Takes the concurrency slots that are still to be asked for in the store. `turn`: the lease of the queue that the
+    /// request stands in, and its turn there; without one it asks for none as long as others wait for them.
     ///
     /// # Errors
     /// Too few are free, and their limit has no queue.
@@ -131,7 +131,7 @@ impl StoreLease {
         self.rate_leases.iter().any(|lease| matches!(lease.state, LeaseState::SlotsWanted))
     }
 
-    /// The first lease for whose slots other requests wait.
+    /// The first lease on slots that other requests wait for.
     fn find_waited_slots(&self) -> Option<usize> {
         self.rate_leases.iter().position(|lease| {
             matches!(lease.state, LeaseState::SlotsWanted)

@@ -18,7 +18,7 @@ pub struct WaitingRequest<'a> {
     cap: &'a Arc<WaitingCap>,
     /// Bytes of memory that it holds; called only if it has to wait.
     held_bytes: &'a dyn Fn() -> usize,
-    /// Its upstream stops it for so long, ns; it waits where a queue allows that, without a slot. 0 = not stopped.
+    /// Time for which its upstream stops it, ns; 0 = not stopped. It waits where a queue allows that, without a slot.
     pub(super) hold_ns: u64,
     /// The longest wait that it accepts, ns.
     pub(super) max_wait_ns: u64,
@@ -68,7 +68,7 @@ impl<'a> WaitingRequest<'a> {
         WaitingRequest { max_wait_ns, ..self }
     }
 
-    /// Whether it may wait for slots, for which no time is known.
+    /// True if it may wait for slots, for which no time is known.
     pub(super) fn accepts_wait(&self) -> bool {
         self.max_wait_ns > 0
     }

@@ -34,7 +34,7 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// Who knows an id can end the lease, so it is not written elsewhere.
+/// A holder of an id can end the lease, so it is not written elsewhere.
 impl fmt::Debug for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LeaseId")

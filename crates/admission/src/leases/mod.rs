@@ -1,8 +1,8 @@
-//! Leases: what callers of the rate-limit service hold beyond their call: concurrency slots, and charges that they
+//! Leases: the hold of callers of the rate-limit service beyond their call: concurrency slots, and charges that they
 //! still have to settle.
 //!
 //! A lease ends when its holder releases it, or when its time is over: a holder that died keeps nothing. Leases are
-//! kept by their end in one ordered set, whose first entry is all that a sweep looks at; there is no task and no timer
+//! kept by their end in one ordered set, and a sweep looks at its first entry alone; there is no task and no timer
 //! per lease. At most [`LEASES_MAX`] are held. A place is reserved before the limits are judged, so that a call that
 //! finds none has taken nothing.
 
@@ -44,7 +44,7 @@ struct LeaseSet {
 
 struct HeldLease {
     permit: ChainPermit,
-    /// Those of the gateway that granted it, in which its limits have their numbers.
+    /// The metrics of the gateway that granted it, with the numbers of its limits.
     metrics: Arc<Metrics>,
     ends: Now,
     _place: PlaceCount,
@@ -72,9 +72,9 @@ pub enum NoLease {
 /// The units that a holder says it used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsedUnits {
-    /// Of every limit of the lease whose charge is not settled yet.
+    /// The units of every limit of the lease with a charge that is not settled yet.
     All(u64),
-    /// By the names of limits, each at most once.
+    /// The units by the names of limits, each at most once.
     ByLimit(Vec<(String, u64)>),
 }
 
@@ -95,7 +95,7 @@ impl Leases {
     /// # Errors
     /// There is none, or no id can be made.
     pub fn reserve_place(self: &Arc<Leases>, worker: usize, now: Now) -> Result<LeasePlace, NoLease> {
-        // What has ended is free to the slot, although the next sweep is still to come.
+        // Ended leases are free to the slot, although the next sweep is still to come.
         self.end_due(worker, now);
         let taken = self.places.fetch_add(1, Relaxed);
         // Above the maximum, dropping it counts it out again.
@@ -112,7 +112,7 @@ impl Leases {
         self.held.lock().by_id.len()
     }
 
-    /// Ends leases whose time is over, for the metrics of this worker.
+    /// Ends overdue leases, for the metrics of this worker.
     pub fn end_due(&self, worker: usize, now: Now) {
         let first_end = self.first_end.load(Relaxed);
         if first_end == 0 || now.0 < first_end {
@@ -254,7 +254,7 @@ impl UsedUnits {
 // === impl LeasePlace ===
 
 impl LeasePlace {
-    /// Holds what the permit holds for `span` from `now`.
+    /// Holds the claims of the permit for `span` from `now`.
     pub fn hold(self, permit: ChainPermit, metrics: Arc<Metrics>, span: Duration, now: Now) -> LeaseId {
         let LeasePlace { leases, id, place } = self;
         let ends = end_after(now, span);

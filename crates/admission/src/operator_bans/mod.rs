@@ -27,11 +27,10 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// The longest reason and the longest name of an operator, in bytes.
 pub const TEXT_MAX: usize = 256;
 
-/// The bans of operators.
 #[derive(Default)]
 pub struct OperatorBans {
     set: ArcSwap<BanSet>,
-    /// When the last ban ends: from then on no request looks into the set.
+    /// The end of the last ban: from then on no request looks into the set.
     last_end: AtomicU64,
     changing: Mutex<()>,
 }
@@ -42,7 +41,6 @@ struct BanSet {
     accounts: HashMap<Vec<u8>, Arc<OperatorBan>>,
 }
 
-/// One ban.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorBan {
     pub target: BanTarget,
@@ -77,7 +75,7 @@ pub enum BanFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnbanFault {
     NotBanned,
-    /// Not the target itself is banned, but this network around it.
+    /// This network around the target is banned, and not the target itself.
     InNetwork(IpNet),
 }
 

@@ -20,7 +20,7 @@ const STEPS_PER_LIMIT: u64 = 64;
 #[derive(Default)]
 pub(crate) struct Extensions(Vec<LimitExtension>);
 
-/// The extension of what a request reserved of one limit.
+/// The extension of a request's reservation of one limit.
 pub(crate) struct LimitExtension {
     limit_index: u16,
     /// The oldest first.
@@ -31,9 +31,9 @@ pub(crate) struct LimitExtension {
     closed: u64,
     /// Units that parts took without being charged: beyond a whole debt.
     pub forgiven: u64,
-    /// What the store is asked for.
+    /// The units that the store is asked for.
     pub asked: Option<BackgroundTake>,
-    /// It is the rest that was left.
+    /// The request is for the rest that was left.
     pub takes_rest: bool,
     /// Nothing was left; until then nobody asks again.
     pub refused_until: Option<Now>,
@@ -49,11 +49,11 @@ pub(crate) struct ExtensionPart {
     pub source: PartSource,
 }
 
-/// Where the units of a part are counted.
+/// The counters of the units of a part.
 pub(crate) enum PartSource {
-    /// Here; `debt`: by a local share, which owes them to the store.
+    /// Counters here; `debt`: those of a local share, which owes the units to the store.
     Counted { limit: Arc<Limit>, charges: SmallVec<[(usize, ChargeRecord); 1]>, debt: Option<OwedPart> },
-    /// In the store: the rates with the marks of their charges.
+    /// The rates in the store with the marks of their charges.
     Stored {
         limit: Arc<SharedLimit>,
         key: SharedKey,
@@ -62,7 +62,7 @@ pub(crate) enum PartSource {
     },
 }
 
-/// How a local share owes units to the store.
+/// The debt of a local share to the store.
 #[derive(Clone)]
 pub(crate) struct OwedPart {
     pub limit: Arc<SharedLimit>,
@@ -131,7 +131,7 @@ impl LimitExtension {
     /// Settles all parts of a response that used `used` units, the newest first, and returns the units that are left
     /// for the reservation of `reserved` units.
     pub(crate) fn settle_parts(&mut self, key: &CounterKey, reserved: u64, used: u64, now: Now) -> u64 {
-        // What the store still grants is given back.
+        // Units that the store still grants are given back.
         self.asked = None;
         if let Some(base_used) = self.base_used {
             return base_used;
@@ -193,7 +193,7 @@ impl ExtensionPart {
 // === impl PartSource ===
 
 impl PartSource {
-    /// Whether both are settled as one charge.
+    /// True if both are settled as one charge.
     fn is_same(&self, other: &PartSource) -> bool {
         match (self, other) {
             (

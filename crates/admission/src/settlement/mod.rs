@@ -1,7 +1,7 @@
 //! Settles the charges that depend on a response: a request reserves units when it is judged, and when its response is
-//! over, whatever ended it, the reservation is corrected to what the response used.
+//! over, whatever ended it, the reservation is corrected to the used units.
 //!
-//! `reading` collects what the limits of a chain need of a response while it passes; this module computes the units.
+//! `reading` collects the needed parts of a response for the limits of a chain; this module computes the units.
 
 mod extensions;
 mod reading;
@@ -13,11 +13,11 @@ pub(crate) use extensions::{
 };
 pub use reading::{ReadingPlan, ResponseReading};
 
-/// What one limit charged for a response.
+/// The charge of one limit for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settlement {
     pub limit: LimitId,
-    /// Its place in the chain.
+    /// The place in the chain.
     pub limit_index: u16,
     /// Units taken when the request was judged.
     pub reserved: u64,
@@ -27,16 +27,16 @@ pub struct Settlement {
     pub overrun: u64,
 }
 
-/// How the units of a response were found; a greater one says less of the response.
+/// The source of the units of a response; a greater one says less of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChargeSource {
     /// The cost of the request.
     Request,
     /// The response says them.
     Usage,
-    /// Estimated from what was delivered.
+    /// An estimate from the delivered body.
     Estimate,
-    /// They are what was reserved.
+    /// The reserved units.
     Reserve,
     /// The response costs nothing, or never reached a server.
     Nothing,
@@ -120,7 +120,7 @@ impl ChargeSum {
 
     fn add_tokens(&mut self, reading: &ResponseReading, weights: &LlmWeights, charge: &ChargeConfig) {
         let tokens = reading.count_tokens();
-        // A response that broke off may have used what it was allowed to.
+        // A response that broke off may have used all that it was allowed to.
         self.is_incomplete |= tokens.is_broken && charge.missing == MissingUnits::Estimate;
         match (tokens.is_said, charge.missing) {
             (true, _) => self.add(tokens.usage.units(weights), ChargeSource::Usage),
@@ -135,7 +135,7 @@ impl ChargeSum {
         }
     }
 
-    /// The units, rounded up once, and at least what was reserved where a summand is unknown; the source is that of the
+    /// The units, rounded up once, and at least the reserved ones where a summand is unknown; the source is that of the
     /// units.
     fn finish(self, reserved: u64) -> (u64, ChargeSource) {
         let units = u64::try_from(self.millionths.div_ceil(LlmWeights::ONE.into())).unwrap_or(u64::MAX);
@@ -147,7 +147,7 @@ impl ChargeSum {
     }
 }
 
-/// Whether `when` covers the response. One without a final status is charged, or hanging up would be free.
+/// True if `when` covers the response. One without a final status is charged, or hanging up would be free.
 fn is_met(charge: &ChargeConfig, reading: &ResponseReading) -> bool {
     match (&charge.when, reading.status()) {
         (Some(when), Some(status)) => {
@@ -158,7 +158,7 @@ fn is_met(charge: &ChargeConfig, reading: &ResponseReading) -> bool {
     }
 }
 
-/// The cost of the request itself, if it is not what was reserved.
+/// The cost of the request itself, if it is not the reservation.
 fn request_cost(limit: &LimitConfig, reserved: u64) -> u64 {
     match limit.cost {
         Cost::Units(units) => units,

@@ -1,4 +1,4 @@
-//! What the limits of a chain need to know of a response, collected while it passes.
+//! The parts of a response that the limits of a chain need, collected while it passes.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use sluicegate_http::request::headers::grpc;
 use sluicegate_http::response::{LlmUsage, MeterPlan, MeterReading, ResponseMeter};
 use sluicegate_model::{ChargeConfig, ChargedUnits, LimitConfig, LlmWeights, OverrunAction, ResponseSet};
 
-/// What the limits of a chain read from responses; made once per chain.
+/// The parts of responses that the limits of a chain read; made once per chain.
 pub struct ReadingPlan {
     headers: Vec<HeaderName>,
-    /// What is read from bodies; `None` = nothing.
+    /// The parts of bodies that are read; `None` = nothing.
     meter: Option<Arc<MeterPlan>>,
     cuts: bool,
 }
 
-/// What is known so far of one response, and of the request before it.
+/// The known facts of one response so far, and of the request before it.
 pub struct ResponseReading {
     plan: Arc<ReadingPlan>,
     /// A server may have seen the request, or the gateway answered it itself.
@@ -31,7 +31,7 @@ pub struct ResponseReading {
     status: Option<StatusCode>,
     is_grpc: bool,
     grpc_code: Cell<Option<u8>>,
-    /// In millionths, by [`ReadingPlan::headers`].
+    /// Millionths, by [`ReadingPlan::headers`].
     header_numbers: RefCell<SmallVec<[Option<u64>; 1]>>,
     /// `None` before the head, and if nothing is read from bodies.
     meter: RefCell<Option<ResponseMeter>>,
@@ -42,7 +42,7 @@ pub struct ResponseReading {
     is_complete: bool,
     /// Nothing more will come.
     is_over: bool,
-    /// What the limits have taken for it beyond the reservations.
+    /// Units that the limits have taken for it beyond the reservations.
     extensions: RefCell<Extensions>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct TokenCount {
     pub usage: LlmUsage,
     /// The response says all of them.
     pub is_said: bool,
-    /// It is not what it should have been, and the server may have used more than it tells.
+    /// The response is lost, cut or unclear, and the server may have used more than it tells.
     pub is_broken: bool,
 }
 
@@ -115,12 +115,12 @@ impl ResponseReading {
         self.extensions.replace(extensions);
     }
 
-    /// Whether bodies are read, so that servers must not compress them.
+    /// True if bodies are read, so that servers must not compress them.
     pub fn reads_body(&self) -> bool {
         self.plan.meter.is_some()
     }
 
-    /// Whether a response may be cut when nothing is left.
+    /// True if a response may be cut when nothing is left.
     pub fn may_cut(&self) -> bool {
         self.plan.cuts
     }
@@ -186,7 +186,7 @@ impl ResponseReading {
         self.is_over = true;
     }
 
-    /// Whether nothing that follows the head changes what the response costs.
+    /// True if nothing that follows the head changes the cost of the response.
     pub fn head_decides(&self, charge: &ChargeConfig) -> bool {
         let needs_code = |set: &ResponseSet| !set.grpc_codes.is_empty();
         let awaits_code = self.lacks_grpc_code()
@@ -213,7 +213,7 @@ impl ResponseReading {
         self.grpc_code.get()
     }
 
-    /// Whether the call ended before its code was known.
+    /// True if the call ended before its code was known.
     pub fn lacks_grpc_code(&self) -> bool {
         self.is_grpc && self.grpc_code.get().is_none()
     }
@@ -235,7 +235,7 @@ impl ResponseReading {
         self.read_meter().map(|reading| reading.usage).unwrap_or_default()
     }
 
-    /// The tokens of the request and of what was delivered: as the response says, and estimated where it does not.
+    /// The tokens of the request and of the delivered body: as the response says, and estimated where it does not.
     pub(super) fn count_tokens(&self) -> TokenCount {
         let reading = self.read_meter().unwrap_or_default();
         let said = reading.usage;
@@ -260,7 +260,7 @@ impl ResponseReading {
         }
     }
 
-    /// Whether the server had a request to begin with, and what came of its response does not tell what it used.
+    /// True if the server had a request to begin with, and its response does not tell the used units.
     fn is_broken(&self, is_unclear: bool) -> bool {
         let has_begun = |body: &BodyOutcomeCell| body.ended_at().is_some() || body.bytes_read() > 0;
         let is_sent = self.request_body.as_ref().is_none_or(has_begun);

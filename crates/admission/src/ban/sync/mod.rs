@@ -19,12 +19,12 @@ use sluicegate_store::script::bans::{
 };
 use sluicegate_store::{PackedCall, SharedKey, Store, StoreFault};
 
-/// How long strikes are collected before a report.
+/// The time for which strikes are collected before a report.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// The store is polled at least this often; a random jitter keeps gateways from polling all at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_JITTER_MS: u64 = 100;
-/// Between two calls that report bans unknown to the store.
+/// The pause between two calls that report bans unknown to the store.
 const REPORT_INTERVAL: Duration = Duration::from_millis(10);
 
 struct BanSync<'a, C> {
@@ -63,7 +63,7 @@ pub async fn share_bans(bans: Arc<Bans>, metrics: Arc<Metrics>, store: Arc<Store
     share_bans_by(&bans, &metrics, &prefix, call).await;
 }
 
-/// As [`share_bans`], through a `call` that runs [`bans::ban_script`].
+/// [`share_bans`] through a `call` that runs [`bans::ban_script`].
 pub async fn share_bans_by<C>(bans: &Bans, metrics: &Metrics, prefix: &str, call: C)
 where
     C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
@@ -94,7 +94,7 @@ where
     }
 }
 
-// === impl Result ===
+// === impl BanSync ===
 
 impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
     /// Waits until the next report or poll may be due.
