@@ -48,7 +48,7 @@ impl Limit {
         Limit { name, id, spans, meters, max_keys, granted, reserved, config, bypass }
     }
 
-    /// Whether its counters are valid for the limit `config`, even if the numbers differ.
+    /// True if its counters are valid for the limit `config`, even if the numbers differ.
     pub fn is_continued_by(&self, config: &model::LimitConfig) -> bool {
         is_same_limit(&self.config, config)
     }
@@ -65,7 +65,7 @@ impl Limit {
     }
 }
 
-/// Whether the counters of `before` are valid for `config`: the same name, key, kind and units. The numbers may
+/// True if the counters of `before` are valid for `config`: the same name, key, kind and units. The numbers may
 /// differ.
 fn is_same_limit(before: &model::LimitConfig, config: &model::LimitConfig) -> bool {
     let kind = |limit: &model::LimitConfig| match &limit.algorithm {
@@ -86,7 +86,7 @@ fn is_same_limit(before: &model::LimitConfig, config: &model::LimitConfig) -> bo
         && before.shared.is_some() == config.shared.is_some()
 }
 
-/// For each rate of `config`, the index of the same rate in `before`: of the same tier, and at the same position in
+/// The index in `before` of each rate of `config`: of the same tier, and at the same position in
 /// it; or of the same period, where the tier has more or fewer rates now.
 fn previous_rates(
     before: Option<&Limit>,

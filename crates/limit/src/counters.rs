@@ -93,7 +93,7 @@ pub(super) struct MeterSpec<'a> {
     pub config: &'a model::LimitConfig,
     pub max_keys: usize,
     pub owner: &'a Arc<str>,
-    /// For each rate, the index of the same rate before a reload.
+    /// The index of each rate before a reload.
     pub previous: &'a [Option<usize>],
 }
 
@@ -104,7 +104,7 @@ impl MeterSpec<'_> {
         keys_max(self.config, self.max_keys, rate)
     }
 
-    /// For the rate of a view: the rate whose counters it uses.
+    /// The rate with the counters that the rate of a view uses; `None` = its own.
     fn counted_by(&self, rate: usize) -> Option<usize> {
         Some(self.config.counter_rate(rate)).filter(|counted_by| *counted_by != rate)
     }

@@ -3,13 +3,12 @@
 use sluicegate_base::clock::Now;
 use sluicegate_model as model;
 
-/// The granted keys of a limit.
 #[derive(Debug)]
 pub(super) struct GrantedKeys(Box<[GrantedKey]>);
 
 #[derive(Debug)]
 struct GrantedKey {
-    /// Of its local counter, or of its counter in the store where the limit is counted there.
+    /// The id of the local counter, or of that in the store where the limit is counted there.
     id: u128,
     until: Now,
     variant: usize,

@@ -68,7 +68,7 @@ pub struct Decision {
     pub remaining: u64,
     /// Nanoseconds until one more unit fits; 0 = now.
     pub reset_ns: u64,
-    /// When rejected: nanoseconds after which the same request is accepted if no other came; `u64::MAX` = never.
+    /// Nanoseconds until the same rejected request is accepted if no other came; `u64::MAX` = never.
     /// Else 0.
     pub retry_after_ns: u64,
     /// Nanoseconds the request waits in the queue.
@@ -99,7 +99,7 @@ pub struct Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Units {
     pub key: CounterKey,
-    /// At least 1; 0 counts as 1.
+    /// Units, at least 1; 0 counts as 1.
     pub cost: u64,
     /// The variant that judges it: [`model::LimitConfig::variant_for_tier`].
     pub variant: usize,
@@ -152,7 +152,7 @@ impl Decision {
 // === impl Limit ===
 
 impl Limit {
-    /// Whether it judges without acting: always, or for this key.
+    /// True if it judges without acting: always, or for this key.
     #[inline]
     pub fn is_dry_run(&self, unenforced: bool) -> bool {
         self.config.dry_run || unenforced
@@ -172,7 +172,7 @@ impl Limit {
         })
     }
 
-    /// Whether a rate counts in the counters of another one, because it belongs to a view.
+    /// True if a rate counts in the counters of another one, because it belongs to a view.
     pub(crate) fn is_viewed_rate(&self, rate: usize) -> bool {
         self.config.counter_rate(rate) != rate
     }
@@ -216,23 +216,22 @@ impl Limit {
         }
     }
 
-    /// Whether it is the first rate of a variant.
     fn is_first_rate(&self, rate: usize) -> bool {
         self.spans.iter().any(|span| span.start == rate)
     }
 
-    /// Whether it counts requests in flight instead of judging rates.
+    /// True if it counts requests in flight instead of judging rates.
     #[inline]
     pub fn is_concurrency(&self) -> bool {
         matches!(self.meters, Meters::Concurrency(_))
     }
 
-    /// Whether it has a queue, which its rejected requests found full.
+    /// True if it has a queue, which its rejected requests found full.
     pub fn has_queue(&self) -> bool {
         matches!(self.meters, Meters::LeakyBucket(_) | Meters::WarmLeakyBucket(_))
     }
 
-    /// Whether units can be given back to a key that took them long ago: its counters are here, and nothing departs.
+    /// True if units can be given back to a key that took them long ago: its counters are here, and nothing departs.
     pub fn takes_back(&self) -> bool {
         self.config.shared.is_none() && !self.has_queue() && !self.is_concurrency()
     }
@@ -340,19 +339,19 @@ impl Limit {
 // === impl ChargeRecord ===
 
 impl ChargeRecord {
-    /// Whether both were taken at one moment of a counter, so that they are settled as one.
+    /// True if both were taken at one moment of a counter, so that they are settled as one.
     pub fn is_settled_with(&self, other: &ChargeRecord) -> bool {
         let id = |charge: &ChargeRecord| (charge.since.at_ns(), charge.shared, charge.epoch);
         id(self) == id(other)
     }
 
-    /// Whether it found the queue full, so that [`Limit::displace_waiter`] must follow.
+    /// True if it found the queue full, so that [`Limit::displace_waiter`] must follow.
     #[inline]
     pub fn displaces(&self) -> bool {
         self.displaces
     }
 
-    /// Whether the request waits in a queue, or has not yet noticed that it may go.
+    /// True if the request waits in a queue, or has not yet noticed that it may go.
     pub(crate) fn is_waiting(&self) -> bool {
         self.node != queue::NO_NODE
     }

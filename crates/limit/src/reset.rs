@@ -52,7 +52,7 @@ impl Limit {
             .map(|variant| self.rate_range(variant))
     }
 
-    /// Forgets what `key` has used in each of `rates`. What is refunded later of earlier charges is lost, so the key
+    /// Forgets the used units of `key` in each of `rates`. Later refunds of earlier charges are lost, so the key
     /// never gets more than a fresh one. A warm key stays warm.
     ///
     /// # Errors

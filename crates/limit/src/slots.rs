@@ -29,7 +29,7 @@ impl Limit {
         }
     }
 
-    /// Whether requests may wait for the slots of a variant.
+    /// True if requests may wait for the slots of a variant.
     pub fn has_slot_queue(&self, rate: usize) -> bool {
         matches!(&self.meters, Meters::Concurrency(variants) if variants[rate].has_queue())
     }

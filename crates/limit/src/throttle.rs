@@ -1,4 +1,4 @@
-//! `CL.THROTTLE`: a rate limit whose numbers come with each call, as in the module redis-cell for Redis.
+//! `CL.THROTTLE`: a rate limit with numbers in each call, as in the module redis-cell for Redis.
 //!
 //! The algorithm is GCRA (virtual scheduling: ITU-T I.371). A key has one moment, its theoretical arrival time (TAT),
 //! at which it will have used nothing. A unit moves it by the emission interval, which is the period divided by the
@@ -125,7 +125,7 @@ impl ThrottleTerms {
         (answer, next)
     }
 
-    /// As redis-cell, by whole microseconds, where an interval has any; never more than the limit.
+    /// The remaining units as in redis-cell: by whole microseconds, where an interval has any; at most the limit.
     fn remaining_units(&self, backlog_ns: u64) -> u64 {
         let room_ns = self.tolerance_ns.saturating_sub(backlog_ns);
         let units = match self.interval_ns / NS_PER_US {
@@ -164,7 +164,7 @@ impl ThrottleTable {
         ThrottleTable(Table::with_params((), keys_max, Arc::from("CL.THROTTLE")))
     }
 
-    /// From now on at most `keys_max` keys are stored; keys beyond that stay until they have used nothing.
+    /// Caps the stored keys at `keys_max`; keys beyond that stay until they have used nothing.
     pub fn apply_cap(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
         self.0.replace_params(&Arc::new(()), keys_max, clock);
     }

@@ -23,7 +23,6 @@ pub(crate) struct FixedWindow {
     pub(crate) table: Arc<Table<FixedWindowEntry, FixedWindowParams>>,
 }
 
-/// The parameters of a fixed window.
 pub(crate) struct FixedWindowParams {
     max: u64,
     period: u64,
@@ -91,7 +90,7 @@ impl FixedWindow {
         })
     }
 
-    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    /// Forgets the used units of the key; its counter is then as that of a newcomer.
     pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
         self.table.update_own(key, now, |window, charges, _| {
             // Its end stays: with `align: clock` the next charge belongs to the same window.
@@ -183,8 +182,8 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
         window.is_idle(now)
     }
 
-    /// For a new period, carries the running count into a window that begins now. A debt stays, and a lower limit makes
-    /// none of what was used within the earlier one.
+    /// Carries the running count into a window of a new period that begins now. A debt stays, and a lower limit makes
+    /// none of the units used within the earlier one.
     fn convert_entry(
         &self,
         window: &mut FixedWindowEntry,

@@ -46,7 +46,7 @@ pub(crate) struct Level {
 #[repr(C, packed(4))]
 pub struct ChargeMark {
     at_ns: u64,
-    /// How far the TAT was already ahead.
+    /// The time by which the TAT was already ahead.
     ahead_ns: u32,
     refunded: u32,
 }
@@ -144,7 +144,7 @@ impl TickRate {
         self.unit
     }
 
-    /// How long `units` take, in ticks.
+    /// Ticks that `units` take.
     #[inline]
     pub(crate) fn units_to_ticks(&self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.unit)

@@ -9,7 +9,7 @@ use crate::table::{CounterKey, Table, TableEntry, TableParams};
 use crate::{ChargeRecord, Epoch};
 use sluicegate_base::clock::Now;
 
-/// Whether and how responses settle the charges of a limit.
+/// The terms by which responses settle the charges of a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SettleTerms {
     /// Charges are settled, so a counter may hold debt.
@@ -95,7 +95,7 @@ impl Carried {
 
 impl SettleTerms {
     /// The units of a key after its limit has changed from `before` to `max`: its debt stays, up to a whole limit, and
-    /// a lower limit makes no debt of what was used within the earlier one.
+    /// a lower limit makes no debt of the units used within the earlier one.
     pub(crate) fn convert_used(self, used: u64, before: u64, max: u64) -> u64 {
         let debt = if self.settles { used.saturating_sub(before) } else { 0 };
         (used - debt).min(max).saturating_add(debt.min(max))
@@ -126,7 +126,7 @@ pub fn extend_charge<E: TableEntry, N: SettleParams<E>>(
     correct_charge(table, key, (0, units), charge, now, open)
 }
 
-/// As [`settle_charge`]; `record` then notes what is open, by the units that were forgiven.
+/// [`settle_charge`], after which `record` notes the open charge, by the units that were forgiven.
 fn correct_charge<E: TableEntry, N: SettleParams<E>>(
     table: &Table<E, N>,
     key: &CounterKey,
@@ -178,7 +178,7 @@ pub fn credit_units<E: TableEntry, N: SettleParams<E>>(
     });
 }
 
-/// Forgets what a key has used but its open reservations; a counter that others share stays.
+/// Forgets the used units of a key but its open reservations; a counter that others share stays.
 pub fn clear_key<E: TableEntry, N: SettleParams<E>>(table: &Table<E, N>, key: &CounterKey, now: Now) {
     table.update_own(key, now, |entry, extra, params| {
         let charges = N::shard_charges(extra);

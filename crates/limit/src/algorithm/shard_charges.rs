@@ -9,7 +9,7 @@ use crate::{ChargeRecord, Epoch};
 /// The charges of one shard of a table.
 #[derive(Debug, Default)]
 pub(crate) struct ShardCharges {
-    /// How many keys of the shard were reset, or cut by a lower limit. It is added to the epoch of each charge, so that
+    /// The number of keys of the shard reset, or cut by a lower limit. It is added to the epoch of each charge, so that
     /// no charge taken before is refunded after it: the counter has forgotten that charge, and a refund would give more
     /// than a fresh one. Charges of other keys in the shard lose their refunds as well, which can only reject more.
     resets: Epoch,
@@ -98,7 +98,7 @@ impl ShardCharges {
         })
     }
 
-    /// A bucket was charged at `at_ns`: what its earlier open charges have to know for their give-backs.
+    /// Notes for the give-backs of earlier open charges that their bucket was charged at `at_ns`.
     pub(crate) fn add_to_span(&mut self, key: &CounterKey, at_ns: u64, charged: ChargedSpan) {
         if let Some((_, before)) = self.open.range_mut(key_range_before(&(key.id, at_ns, 0))).next_back() {
             before.since = before.since.followed_by(charged);
@@ -138,7 +138,7 @@ fn key_range(key: &CounterKey) -> RangeInclusive<OpenId> {
     (key.id, 0, 0)..=(key.id, u64::MAX, Epoch::MAX)
 }
 
-/// Those of the same key before `id`.
+/// The ids of the same key before `id`.
 fn key_range_before(id: &OpenId) -> std::ops::Range<OpenId> {
     (id.0, 0, 0)..*id
 }

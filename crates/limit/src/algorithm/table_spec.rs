@@ -14,7 +14,7 @@ pub(crate) struct TableSpec<'a, M> {
     pub settle_terms: SettleTerms,
     /// The meter of the same rate before a reload, which the new one continues.
     pub previous: Option<&'a M>,
-    /// For the rate of a view: the meter of the limit's own rate, in whose table it counts.
+    /// The meter of the limit's own rate, in the table of which the rate of a view counts.
     pub counted_by: Option<&'a M>,
 }
 

@@ -22,7 +22,6 @@ const WARM_TICKS_MAX: u128 = 1 << 61;
 /// The most heat, which leaves room for the arithmetic on it.
 const HEAT_MAX: u128 = 1 << 96;
 
-/// A rate with a warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WarmUpRate {
     tick_rate: TickRate,

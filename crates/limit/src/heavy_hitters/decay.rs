@@ -10,7 +10,7 @@ pub const HALF_LIFE: Duration = Duration::from_secs(60);
 
 /// The weight is renewed this often at most, which makes it at most 1.2 % too small.
 const RENEW_AFTER_NS: u64 = 1_000_000_000;
-/// Halvings after which all counts are scaled back, long before the weight exceeds what a float can hold.
+/// Halvings after which all counts are scaled back, long before the weight exceeds the range of a float.
 const HALVINGS_MAX: f64 = 60.0;
 
 /// The weight of a unit that is counted now.
@@ -18,7 +18,7 @@ const HALVINGS_MAX: f64 = 60.0;
 pub(super) struct ForwardDecay {
     weight: f64,
     renew_at: Now,
-    /// When the weight was 1; `None` = it always is.
+    /// The moment when the weight was 1; `None` = it always is.
     landmark: Option<Now>,
 }
 
@@ -69,7 +69,7 @@ fn halvings_in(ns: u64) -> f64 {
 }
 
 /// The factor from a faded count to units per second, `age_ns` after counting began. A young summary has not yet
-/// gathered what a steady rate would leave in it.
+/// gathered all that a steady rate would leave in it.
 pub fn rate_factor(age_ns: u64) -> f64 {
     let gathered = 1.0 - (-halvings_in(age_ns.max(RENEW_AFTER_NS))).exp2();
     LN_2 / HALF_LIFE.as_secs_f64() / gathered

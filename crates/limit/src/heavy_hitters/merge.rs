@@ -6,7 +6,7 @@ use std::collections::HashMap;
 #[derive(Debug, Clone)]
 pub struct ItemCounts<L> {
     pub items: Vec<ItemCount<L>>,
-    /// By how much each count may be too low, also that of an item which is absent.
+    /// The most by which each count may be too low, also that of an item which is absent.
     pub error: f64,
 }
 

@@ -34,7 +34,7 @@ pub struct FrequentItems<L> {
     /// The sum of all subtracted medians.
     subtracted: f64,
     decay: ForwardDecay,
-    /// To find a median in.
+    /// The memory to find a median in.
     scratch: Vec<f64>,
 }
 
@@ -76,7 +76,7 @@ impl<L: Copy> FrequentItems<L> {
         }
     }
 
-    /// Counts `units` of the item `id`, whose bits must be evenly distributed, and returns the position of its
+    /// Counts `units` of the item `id`, the bits of which must be evenly distributed, and returns the position of its
     /// counter, which is valid until another item is counted.
     #[inline]
     pub fn count_units(&mut self, id: u128, units: f64, now: Now, label: impl FnOnce() -> L) -> usize {
@@ -109,7 +109,7 @@ impl<L: Copy> FrequentItems<L> {
             .map_or(0.0, |position| self.counters[position].count / self.decay.weight_at(now))
     }
 
-    /// By how much a count may be too low.
+    /// The most by which a count may be too low.
     pub fn error_at(&self, now: Now) -> f64 {
         self.subtracted / self.decay.weight_at(now)
     }

@@ -27,7 +27,7 @@ pub(super) struct PushbackEntry {
     /// Start and end of the last stop; 0 = there was none.
     began: u64,
     until: u64,
-    /// When the next request may pass.
+    /// The moment from which the next request may pass.
     next_due: u64,
     pace: Pace,
     pub queue: u32,
@@ -38,13 +38,13 @@ pub(super) struct PushbackEntry {
 pub struct Stopped {
     /// The end of the stop; it has passed while the pace climbs.
     pub until: Now,
-    /// Until this request may pass, behind all that wait.
+    /// The wait until this request may pass, behind all that wait, ns.
     pub wait_ns: u64,
     /// The status that began the stop; 0 = a field about rates.
     pub status: u16,
 }
 
-/// What its upstream says about requests of this key.
+/// The stop that its upstream asked for requests of this key.
 #[derive(Debug, Clone, Copy)]
 pub struct StopCheck {
     pub key: CounterKey,
@@ -85,7 +85,7 @@ impl TableEntry for PushbackEntry {
     }
 }
 
-/// The last stop and the pace after it; what passed within a second is not kept.
+/// The last stop and the pace after it; the requests that passed within a second are not kept.
 impl PersistentEntry for PushbackEntry {
     fn encode_entry(&self, _: &ShardQueues, out: &mut Vec<u8>) {
         if self.until == 0 {
@@ -124,7 +124,7 @@ impl PushbackEntry {
         now.0 < self.until
     }
 
-    /// Whether requests pass as if there had been no stop.
+    /// True if requests pass as if there had been no stop.
     fn is_open(&self, now: Now) -> bool {
         self.queue == NO_NODE
             && !self.is_stopped(now)
@@ -136,7 +136,7 @@ impl PushbackEntry {
         self.until
     }
 
-    /// When a newcomer may pass behind all that wait.
+    /// The moment at which a newcomer may pass behind all that wait.
     fn due_at(&self, queues: &ShardQueues, now: Now, front: u64) -> u64 {
         let head = self.head_due(now);
         match queues.queued_units(self.queue) {
@@ -145,7 +145,7 @@ impl PushbackEntry {
         }
     }
 
-    /// When the next request may pass.
+    /// The moment from which the next request may pass.
     pub fn head_due(&self, now: Now) -> u64 {
         self.next_due.max(self.until).max(now.0.saturating_sub(SLACK_NS))
     }

@@ -38,7 +38,7 @@ pub struct PushbackGate {
 /// The terms on which a request may wait at the gate.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitTerms {
-    /// When it gives up at the latest.
+    /// The moment at which it gives up.
     pub latest: Now,
     /// The interval of the limit in front, which the pace never exceeds, ns.
     pub front_ns: u64,
@@ -55,18 +55,17 @@ pub enum GateDecision {
 pub struct GatePlace {
     gate: Arc<PushbackGate>,
     key: CounterKey,
-    /// In a shared overflow entry.
+    /// The entry is a shared overflow entry.
     shared: bool,
-    /// Its node in the queue; [`NO_NODE`] once it has left.
+    /// The node in the queue; [`NO_NODE`] once it has left.
     node: u32,
 }
 
-/// A change of the stop of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopChange {
     /// No stop lasted before.
     pub began: bool,
-    /// By how much later it ends than was known, ns.
+    /// The time by which it ends later than was known, ns.
     pub gained_ns: u64,
 }
 
@@ -82,7 +81,7 @@ pub struct PushbackCounts {
 // === impl PushbackGate ===
 
 impl PushbackGate {
-    /// At most `keys_max` keys have their own entry; `owner` names the upstream in the warning of the first overflow.
+    /// A gate with own entries for `keys_max` keys; `owner` names the upstream in the warning of the first overflow.
     pub fn new(keys_max: usize, owner: Arc<str>) -> PushbackGate {
         PushbackGate {
             table: Table::with_params((), keys_max, owner),
@@ -106,7 +105,7 @@ impl PushbackGate {
         self.change_stop(key, now, until, |entry, _| entry.begin_stop(sent, now, until, status))
     }
 
-    /// As [`PushbackGate::record_stop`], for a stop that `began` at another gateway and is told here. A key that has
+    /// [`PushbackGate::record_stop`] for a stop that `began` at another gateway and is told here. A key that has
     /// no entry of its own is left alone: others share that entry.
     pub fn adopt_stop(&self, key: &CounterKey, began: Now, now: Now, until: Now, status: u16) -> StopChange {
         self.change_stop(key, now, until.0, |entry, is_shared| {
@@ -201,7 +200,7 @@ impl PushbackGate {
         Now(self.latest_end.load(Relaxed)).ns_since(now)
     }
 
-    /// Whether the place has its turn. Its waker stays in the queue while it waits.
+    /// The turn of the place. Its waker stays in the queue while it waits.
     fn check_turn(&self, place: &mut GatePlace, now: Now, waker: &Waker) -> Result<Turn, Stopped> {
         if place.node == NO_NODE {
             return Ok(Turn::Go);

@@ -1,7 +1,7 @@
 //! The pace after a stop: from a third to the whole within a second, and from there with care.
 //!
-//! The whole is what passed in the last second before the stop. A stop that soon follows another one shows that this
-//! was too much, so then the whole is what the upstream has taken since, and the pace grows beyond it as a cubic: slow
+//! The whole is the pace of the last second before the stop. A stop that soon follows another one shows that this
+//! was too much, so then the whole is the pace taken since, and the pace grows beyond it as a cubic: slow
 //! at first, twice as fast after a quarter of a minute. It never exceeds the greatest pace known, or that of the limit
 //! in front.
 
@@ -24,11 +24,11 @@ pub(super) struct Pace {
     whole_ns: u64,
     /// The least interval known.
     peak_ns: u64,
-    /// It follows a repeated stop.
+    /// The stop was a repeated one.
     is_repeated: bool,
 }
 
-/// What happened between the start of the last stop and a new one.
+/// The events between the start of the last stop and a new one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastStop {
     pub pace: Pace,
@@ -75,7 +75,7 @@ impl Pace {
         is_pace.then_some(Pace { whole_ns, peak_ns, is_repeated: is_repeated == 1 })
     }
 
-    /// Whether the pace has nothing left to climb, `since` the stop.
+    /// True if the pace has nothing left to climb, `since` the stop.
     pub fn is_whole(&self, since: u64) -> bool {
         let grown = !self.is_repeated || self.grown_interval(since) <= self.peak_ns;
         since >= CLIMB_NS && grown

@@ -1,4 +1,4 @@
-//! Settles charges by what responses used. Leaky buckets and concurrency have no settled charges.
+//! Settles charges by the used units of responses. Leaky buckets and concurrency have no settled charges.
 
 use super::counters::Meters;
 use super::{ChargeRecord, Limit};
@@ -68,7 +68,7 @@ impl Limit {
         settled!(&self.meters, rate, table => settle::credit_units(table, key, units, now), ());
     }
 
-    /// Forgets what a key has used except its open reservations, which settle as before. A counter that it shares with
+    /// Forgets the used units of a key except its open reservations, which settle as before. A counter shared with
     /// others stays. Open reservations are known only where the configuration asks for it.
     pub fn clear_key(&self, rate: usize, key: &CounterKey, now: Now) {
         settled!(&self.meters, rate, table => settle::clear_key(table, key, now), ());

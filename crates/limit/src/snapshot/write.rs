@@ -21,7 +21,7 @@ struct ChecksumWriter {
 /// Replaces the file at `path` by one with the current counters of `source`. `buffer` is scratch space.
 ///
 /// # Errors
-/// When the file cannot be written; the old one is unchanged then.
+/// The file cannot be written; the old one is unchanged then.
 pub fn write_snapshot(
     path: &Path,
     secret: [u8; 16],
@@ -55,7 +55,7 @@ fn temporary_path(path: &Path) -> PathBuf {
 /// Writes a snapshot into `file`.
 ///
 /// # Errors
-/// When the file cannot be written, or the snapshot exceeds [`FILE_MAX`].
+/// The file cannot be written, or the snapshot exceeds [`FILE_MAX`].
 pub fn write_tables(
     file: File,
     secret: [u8; 16],

@@ -33,7 +33,7 @@ impl SnapshotThread {
     /// result is stored in `last_fault`.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// The thread cannot be started.
     pub fn start<H: SnapshotSource>(
         path: PathBuf,
         secret: [u8; 16],

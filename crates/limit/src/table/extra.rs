@@ -1,11 +1,11 @@
-//! Access to what a shard keeps beside its entries, whether an entry still exists or not.
+//! Access to the data of a shard beside its entries, whether an entry still exists or not.
 
 use std::task::Waker;
 
 use super::{CounterKey, Table, TableEntry, TableParams};
 
 impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
-    /// As [`Table::update_existing`], but `step` runs as well if the entry was dropped.
+    /// [`Table::update_existing`] with a `step` that runs as well if the entry was dropped.
     pub fn update_charged<R>(
         &self,
         key: &CounterKey,
@@ -34,7 +34,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         }
     }
 
-    /// Calls `read` for the data beside the entries of each shard, one locked at a time, and wakes what it returns once
+    /// Calls `read` for the data beside the entries of each shard, one locked at a time, and wakes its wakers once
     /// the lock is released.
     pub fn for_each_extra<W: IntoIterator<Item = Waker>>(&self, read: impl Fn(&E::Extra) -> W) {
         for shard in &self.shards {

@@ -25,12 +25,11 @@ pub use capacity::TableCapacity;
 pub use own_entry::OwnEntry;
 use shard::{KeyHash, Shard};
 
-/// The key of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CounterKey {
     /// Keyed 128-bit hash of the key's text, which itself is not kept.
     pub id: u128,
-    /// Hash of the client's network, whose overflow counter a newcomer shares when the table is full. It is no part
+    /// Hash of the client's network; a newcomer shares the overflow counter of it when the table is full. It is no part
     /// of the key: a counter of its own is found from every network.
     pub prefix: u64,
 }
@@ -40,7 +39,7 @@ pub trait TableEntry: Copy + Default {
     /// Data that the entries of one shard share under its lock, such as queues.
     type Extra: Default;
 
-    /// Whether the entry says no more than a fresh one, unless [`TableParams::is_idle`] knows more.
+    /// True if the entry says no more than a fresh one, unless [`TableParams::is_idle`] knows more.
     fn is_idle(&self, now: Now) -> bool;
 
     /// The first entry of a newcomer with its own slot, `self` being the overflow counter it would have shared;
@@ -53,7 +52,7 @@ pub trait TableEntry: Copy + Default {
 
 /// The parameters that entries are expressed in.
 pub trait TableParams<E: TableEntry> {
-    /// Whether an entry says no more than a fresh one: its slot may be reused.
+    /// True if an entry says no more than a fresh one: its slot may be reused.
     #[inline]
     fn is_idle(&self, entry: &E, now: Now) -> bool {
         entry.is_idle(now)
@@ -71,7 +70,7 @@ pub trait TableParams<E: TableEntry> {
     );
 }
 
-/// For entries without parameters.
+/// The parameters of entries without any.
 impl<E: TableEntry> TableParams<E> for () {
     fn convert_entry(&self, _: &mut E, _: &mut E::Extra, (): &(), _: Now, _: &mut Vec<Waker>) {}
 }
@@ -117,7 +116,7 @@ impl<E: TableEntry> Table<E> {
 }
 
 impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
-    /// As [`Table::new`]; `owner` names the limit in the warning of the first overflow.
+    /// [`Table::new`] with parameters; `owner` names the limit in the warning of the first overflow.
     pub fn with_params(params: impl Into<Arc<N>>, keys_max: usize, owner: Arc<str>) -> Table<E, N> {
         let params = params.into();
         let shards = TableCapacity::shards_for(keys_max);
@@ -174,7 +173,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         self.keys_stored.load(Relaxed)
     }
 
-    /// How often [`Table::update_entry`] updated a shared overflow counter.
+    /// The number of times that [`Table::update_entry`] updated a shared overflow counter.
     pub fn overflow_updates(&self) -> u64 {
         self.overflow_updates.load(Relaxed)
     }
@@ -367,7 +366,7 @@ impl<E: TableEntry, N> OverflowShard<E, N> {
         OverflowShard { entries: Vec::new(), extra: E::Extra::default(), params }
     }
 
-    /// The entry at `index` with what it is expressed in. Memory is taken at the first overflow: most tables have none.
+    /// The entry at `index` with its parameters. Memory is taken at the first overflow: most tables have none.
     fn entry_at(&mut self, index: usize) -> (&mut E, &mut E::Extra, &Arc<N>) {
         if self.entries.is_empty() {
             self.entries.resize(OVERFLOW_PER_SHARD, E::default());

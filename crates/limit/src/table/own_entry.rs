@@ -38,7 +38,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         }
     }
 
-    /// Whether `key` shares an overflow counter with others.
+    /// True if `key` shares an overflow counter with others.
     pub fn is_shared(&self, key: &CounterKey, now: Now) -> bool {
         // Checked once more under the lock of the shard by [`Table::update_own`].
         let hash = self.hash_key(key);

@@ -24,7 +24,7 @@ pub(super) struct Shard<E: TableEntry, N> {
 /// One slot. It keeps 96 bits of the key: two of a million keys collide with a probability of 1 in 10^17.
 #[derive(Clone, Copy, Default)]
 pub(super) struct TableSlot<E> {
-    /// In halves, so that a slot needs no more alignment than its entry.
+    /// The low bits in halves, so that a slot needs no more alignment than its entry.
     low: [u32; 2],
     pub(super) high: u32,
     pub(super) entry: E,

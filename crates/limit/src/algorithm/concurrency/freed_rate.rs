@@ -1,4 +1,4 @@
-//! How fast the slots of a key were freed recently, from which the wait of one more request is estimated.
+//! The recent rate of freed slots of a key, from which the wait of one more request is estimated.
 
 use sluicegate_base::clock::Now;
 

@@ -1,7 +1,7 @@
 //! concurrency: at most `max` requests in flight per key; a guard gives each slot back. With `queue` requests wait for
 //! a slot, in arrival order or taking turns by `fair_by`.
 //!
-//! A freed slot is handed to the next waiter under the lock that frees it, so nobody overtakes those who wait. While
+//! A freed slot is handed to the next waiter under the lock that frees it, so nobody overtakes a waiter. While
 //! requests wait, the entry of their key holds the place of its [`waited_slots`], and reads as full to newcomers.
 //!
 //! A view compares the slots in use with a number of its own.
@@ -26,7 +26,7 @@ pub use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 /// The slots of one limit.
 pub(crate) struct Concurrency {
     pub(crate) params: Arc<ConcurrencyParams>,
-    /// It judges by its own number, and counts in the table of the limit's own.
+    /// The limit judges by its own number, and counts in the table of the limit's own.
     is_view: bool,
     pub(crate) table: Arc<Table<ConcurrencyEntry, ConcurrencyParams>>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct ConcurrencyParams {
     queue: u64,
     /// The longest wait, in nanoseconds.
     max_wait_ns: Option<u64>,
-    /// With `fair_by`, the values of its key take turns.
+    /// The values of a key take turns, by `fair_by`.
     is_fair: bool,
     /// A dry run never waits: as many more requests in flight as the queue has room for count as waiting.
     dry_run: bool,
@@ -55,7 +55,7 @@ enum SlotLimit {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ConcurrencyEntry(u32);
 
-/// Marks an entry whose key has waiters.
+/// Marks the entry of a key with waiters.
 const WAITED: u32 = 1 << 31;
 
 /// The most slots of a key, so that an entry with waiters reads as full.
@@ -64,7 +64,7 @@ const SLOTS_MAX: u32 = WAITED - 1;
 /// The numbers of a concurrency limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotNumbers {
-    /// With it the limit adapts between `min` and `max`.
+    /// The lower bound of a limit that adapts; `max` is the upper one.
     pub min: Option<u32>,
     pub max: u32,
     pub queue: u64,
@@ -109,7 +109,7 @@ impl Concurrency {
         Concurrency { params, is_view: spec.counted_by.is_some(), table }
     }
 
-    /// Those in force in the table, or those of a view, for which nothing waits.
+    /// The parameters in force in the table, or those of a view, for which nothing waits.
     #[inline]
     fn params_here<'a>(&'a self, in_force: &'a ConcurrencyParams) -> &'a ConcurrencyParams {
         if self.is_view { &self.params } else { in_force }
@@ -138,7 +138,7 @@ impl Concurrency {
         matches!(self.params.max, SlotLimit::Adaptive(_))
     }
 
-    /// Whether requests may wait for its slots.
+    /// True if requests may wait for its slots.
     pub fn has_queue(&self) -> bool {
         self.params.queue > 0
     }
@@ -179,7 +179,7 @@ impl Concurrency {
         self.table.peek_entry(key, |entry, queues, _| queues.read_entry(*entry).in_flight.into())
     }
 
-    /// Gives slots back: they go to those who wait for them. `now` is called only if a request waits.
+    /// Gives slots back: they go to the waiters. `now` is called only if a request waits.
     pub fn release_slots(&self, key: &CounterKey, slots: u64, shared: bool, now: impl FnOnce() -> Now) {
         let mut wakers = Wakers::new();
         self.table.update_existing(key, shared, |entry, queues, params| {
@@ -226,7 +226,7 @@ impl ConcurrencyParams {
 }
 
 impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
-    /// More slots go to those who wait, and a changed `max_wait` holds for them; nobody is thrown out.
+    /// More slots go to the waiters, and a changed `max_wait` holds for them; nobody is thrown out.
     fn convert_entry(
         &self,
         entry: &mut ConcurrencyEntry,

@@ -16,7 +16,7 @@ pub(crate) struct SlotQueues {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitedSlots {
     pub in_flight: u32,
-    /// In [`ShardQueues`]; [`NO_NODE`] = no request waits.
+    /// The queue in [`ShardQueues`]; [`NO_NODE`] = no request waits.
     pub queue: u32,
     pub freed: FreedRate,
 }
@@ -54,7 +54,7 @@ impl SlotQueues {
         }
     }
 
-    /// Wakes all who wait for slots of an entry.
+    /// Wakes all waiters for slots of an entry.
     pub(super) fn wake_waiters(&self, entry: ConcurrencyEntry, wakers: &mut Wakers) {
         self.waiters.wake_all_waiters(self.read_entry(entry).queue, wakers);
     }

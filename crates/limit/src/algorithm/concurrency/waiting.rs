@@ -15,12 +15,12 @@ use sluicegate_base::clock::Now;
 #[derive(Debug, Clone, Copy)]
 pub struct SlotWaiter {
     node: u32,
-    /// It waits for a shared overflow counter.
+    /// The request waits for a shared overflow counter.
     pub shared: bool,
     joined: Now,
 }
 
-/// What a request that wants slots gets.
+/// The outcome for a request that wants slots.
 #[derive(Debug, Clone, Copy)]
 pub enum SlotStep {
     Taken(SlotGrant),
@@ -47,7 +47,7 @@ pub struct SlotOutlook {
     pub outcome: LimitOutcome,
     /// Free slots.
     pub free: u64,
-    /// Its position in the queue, from 1; 0 if it would not wait.
+    /// The position in the queue, from 1; 0 if it would not wait.
     pub position: u64,
     /// The estimated wait, in nanoseconds.
     pub wait_ns: u64,
@@ -56,7 +56,7 @@ pub struct SlotOutlook {
 // === impl SlotOutlook ===
 
 impl SlotOutlook {
-    /// Of slots for which no request waits.
+    /// Slots that no request waits for.
     pub fn at_once(free: u64, admits: bool) -> SlotOutlook {
         let outcome = if admits { LimitOutcome::Admit } else { LimitOutcome::Reject };
         SlotOutlook { outcome, free, position: 0, wait_ns: 0 }
@@ -231,7 +231,7 @@ impl ConcurrencyParams {
         if let SlotLimit::Adaptive(adaptive) = &self.max {
             adaptive.record_peak(in_flight);
         }
-        // Cannot overflow: it is at most what the limit allows, or less than before.
+        // Cannot overflow: it is at most the number that the limit allows, or less than before.
         slots.in_flight = in_flight as u32;
         queues.write_entry(entry, slots);
     }

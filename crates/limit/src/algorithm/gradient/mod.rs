@@ -30,7 +30,7 @@ pub(crate) struct Bounds {
 /// The state of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gradient {
-    /// In shares of [`ONE`].
+    /// The limit in shares of [`ONE`].
     limit: u64,
     /// Latency without queueing, in microseconds; 0 = unknown.
     minimum_us: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Gradient {
     age_us: u64,
     /// Time for which latency has been more than twice the minimum.
     slow_us: u64,
-    /// How many times the limit is halved now to measure the minimum; 0 = no measurement.
+    /// The number of times that the limit is halved now to measure the minimum; 0 = no measurement.
     depth: u32,
     /// The latency one depth above.
     above_us: u64,
@@ -194,7 +194,7 @@ fn unused_floor(peak: u64, bounds: Bounds) -> u64 {
     (peak * 2).max(LIMIT_FIRST).clamp(bounds.min, bounds.max)
 }
 
-/// Whether a latency is at most a quarter above the minimum: such a queue is not worth a measurement.
+/// True if a latency is at most a quarter above the minimum: such a queue is not worth a measurement.
 fn is_near(mean_us: u64, minimum_us: u64) -> bool {
     mean_us <= minimum_us.saturating_add(minimum_us / 4)
 }

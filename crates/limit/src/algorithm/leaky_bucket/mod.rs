@@ -1,6 +1,6 @@
 //! leaky_bucket: requests depart evenly, in arrival order; `burst` at once from idle, up to `queue` wait.
 //!
-//! With `fair_by` the waiters of one queue take turns by its value. A full queue then accepts a newcomer whose value
+//! With `fair_by` the waiters of one queue take turns by its value. A full queue then accepts a newcomer if its value
 //! has fewer waiters than another's, and the newest waiter of the value with most is displaced. As others may come in
 //! between, each waiter has its own time at which it gives up.
 //!
@@ -32,12 +32,11 @@ use sluicegate_base::clock::{ClockShift, Now};
 /// One rate of a leaky bucket with its counters and queues.
 pub(crate) struct LeakyBucket<S: Schedule = TickRate> {
     pub(crate) params: Arc<LeakyBucketParams<S>>,
-    /// It judges by its own queue and longest wait, and counts in the table of the limit's own rate.
+    /// The bucket judges by its own queue and longest wait, and counts in the table of the limit's own rate.
     is_view: bool,
     pub(crate) table: Arc<Table<LeakyBucketEntry<S::Used>, LeakyBucketParams<S>>>,
 }
 
-/// The parameters of a leaky bucket.
 pub(crate) struct LeakyBucketParams<S> {
     schedule: S,
     numbers: QueueNumbers,
@@ -58,7 +57,7 @@ pub(crate) struct LeakyBucketParams<S> {
     depth: u128,
     /// A bound of the same at all places.
     deepest: u128,
-    /// With `fair_by`, the values of its key take turns.
+    /// The values of a key take turns, by `fair_by`.
     is_fair: bool,
     /// A dry run never waits, but counts as if departures followed the schedule.
     dry_run: bool,

@@ -17,7 +17,7 @@ pub(crate) struct QueueNumbers {
     burst: u64,
     queue: u64,
     max_wait_ns: Option<u64>,
-    /// With views: burst and queue together, at the place where they are greatest.
+    /// The burst and queue together, at the place of the views where they are greatest.
     capacity_max: u64,
     is_fair: bool,
     dry_run: bool,
@@ -26,7 +26,7 @@ pub(crate) struct QueueNumbers {
 // === impl QueueNumbers ===
 
 impl QueueNumbers {
-    /// Those of one rate with its longest wait; `capacity_max`: burst and queue where they are greatest.
+    /// The numbers of one rate with its longest wait; `capacity_max`: burst and queue where they are greatest.
     pub(crate) fn new(
         (rate, max_wait): (&LeakyBucketRate, Option<Duration>),
         capacity_max: u64,

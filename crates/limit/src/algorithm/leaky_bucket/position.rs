@@ -74,7 +74,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
         if wait > self.fair_wait_max { Err(excess) } else { Ok(QueuePosition { wait, undisturbed }) }
     }
 
-    /// Whether displacing `newest` makes enough room.
+    /// True if displacing `newest` makes enough room.
     fn frees_enough(
         &self,
         entry: &LeakyBucketEntry<S::Used>,

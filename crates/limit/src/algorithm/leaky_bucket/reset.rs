@@ -14,8 +14,8 @@ impl<S: Schedule> LeakyBucket<S> {
         self.table.peek_entry(key, |entry, queues, _| queues.queued_units(entry.queue))
     }
 
-    /// Forgets what the key has used. While requests wait, nothing is forgotten: all that the key has used is what
-    /// spaces their departures, and a newcomer has to queue behind them. Returns the units that wait.
+    /// Forgets the used units of the key. While requests wait, nothing is forgotten: all used units of the key
+    /// space their departures, and a newcomer has to queue behind them. Returns the units that wait.
     pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
         let mut wakers = Wakers::new();
         let reset = self.table.update_own(key, now, |entry, queues, params| {

@@ -20,7 +20,7 @@ pub(crate) struct NewestWaiter {
     pub node: u32,
     pub cost: u64,
     pub span: u128,
-    /// Whether it would go before the newcomer.
+    /// The waiter would go before the newcomer.
     pub before: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct FoundPosition {
 
 impl ShardQueues {
     /// The position of one more waiter where `units_max` may wait, and spans are costs; `None` = the queue is full.
-    /// With a `fair` value, a newcomer whose value has fewer waiters than another's takes the place of the newest
+    /// With a `fair` value, a newcomer of a value with fewer waiters than another takes the place of the newest
     /// waiter of the value with most.
     pub fn find_position(&self, queue: u32, units_max: u64, fair: Option<u64>) -> Option<FoundPosition> {
         let waiting = self.queued_units(queue);

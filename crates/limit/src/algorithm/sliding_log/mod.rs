@@ -29,7 +29,6 @@ pub(crate) struct SlidingLog {
     pub(crate) table: Arc<Table<SlidingLogEntry, SlidingLogParams>>,
 }
 
-/// The parameters of a sliding log.
 pub(crate) struct SlidingLogParams {
     max: u64,
     period: u64,
@@ -127,7 +126,7 @@ impl SlidingLog {
         })
     }
 
-    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    /// Forgets the used units of the key; its counter is then as that of a newcomer.
     pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
         self.table.update_own(key, now, |log, rings, _| {
             rings.drop_ring(log);
@@ -141,7 +140,6 @@ impl SlidingLog {
 // === impl SlidingLogParams ===
 
 impl SlidingLogParams {
-    /// The moment of the newest charge.
     #[inline]
     fn newest_charge(&self, log: &SlidingLogEntry) -> u64 {
         { log.until }.saturating_sub(self.period)

@@ -17,8 +17,8 @@ impl TableParams<SlidingLogEntry> for SlidingLogParams {
         { log.until }.saturating_add(carries_ns) <= now.0
     }
 
-    /// For a new period, the units that count now count as charged now. A debt stays, and a lower limit makes none of
-    /// what was used within the earlier one: as before, the newest units have to leave.
+    /// Counts the present units as charged now, in a new period. A debt stays, and a lower limit makes none of
+    /// the units used within the earlier one: as before, the newest units have to leave.
     fn convert_entry(
         &self,
         log: &mut SlidingLogEntry,

@@ -25,7 +25,6 @@ pub(crate) struct SlidingWindow<const SLOTS: usize> {
     pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams>>,
 }
 
-/// The parameters of a sliding window.
 pub(crate) struct SlidingWindowParams {
     max: u64,
     period: u64,
@@ -97,7 +96,7 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         })
     }
 
-    /// Forgets what the key has used; its counter is then as that of a newcomer.
+    /// Forgets the used units of the key; its counter is then as that of a newcomer.
     pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
         self.table.update_own(key, now, |entry, charges, _| {
             *entry = SlidingWindowEntry::default();
@@ -234,7 +233,7 @@ impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
     }
 }
 
-/// On another clock the sub-windows have other edges, so restored units leave up to one width later.
+/// Restored units leave up to one width later, because the sub-windows have other edges on another clock.
 impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
     fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
         out.extend(self.until_ns().to_le_bytes());

@@ -17,8 +17,8 @@ impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindo
         entry.until_ns().saturating_add(carries_ns) <= now.0
     }
 
-    /// For a new period or width, the units that count now count as charged now. A debt stays, and a lower limit makes
-    /// none of what was used within the earlier one: as before, the newest units have to leave.
+    /// Counts the present units as charged now, with a new period or width. A debt stays, and a lower limit makes
+    /// none of the units used within the earlier one: as before, the newest units have to leave.
     fn convert_entry(
         &self,
         entry: &mut SlidingWindowEntry<SLOTS>,
@@ -202,7 +202,7 @@ impl SlidingWindowParams {
         self.period.div_ceil(self.width) as usize
     }
 
-    /// How long carried units count.
+    /// The time for which carried units count.
     pub(super) fn carry_ns(&self) -> u64 {
         (self.carry_span() as u64).saturating_mul(self.width)
     }

@@ -39,20 +39,19 @@ const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
 /// One rate of a token bucket with its counters.
 pub(crate) struct TokenBucket<S: Schedule = TickRate> {
     pub(crate) params: Arc<TokenBucketParams<S>>,
-    /// It judges by its own burst, and counts in the table of the limit's own rate.
+    /// The bucket judges by its own burst, and counts in the table of the limit's own rate.
     is_view: bool,
     pub(crate) table: Arc<Table<S::Used, TokenBucketParams<S>>>,
 }
 
-/// The parameters of a token bucket.
 pub(crate) struct TokenBucketParams<S> {
     schedule: S,
-    /// As configured: the burst of the place, and the greatest of all places.
+    /// The configured burst of the place, and the greatest of all places.
     bursts: (u64, u64),
     burst: u64,
     /// Ticks that `burst` units take.
     depth: u128,
-    /// The same of the place with the greatest burst: it bounds what an entry may hold.
+    /// The depth of the place with the greatest burst: it bounds the units in an entry.
     deepest: u128,
     governor: Governor,
     /// Ticks of the bucket beyond the reach of governor's 32-bit burst; 0 for all but huge buckets.

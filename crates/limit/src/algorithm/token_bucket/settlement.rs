@@ -1,4 +1,4 @@
-//! Settles the charges of a token bucket by what responses used.
+//! Settles the charges of a token bucket by the used units of responses.
 
 use super::TokenBucketParams;
 use crate::Epoch;
@@ -33,7 +33,7 @@ impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
                 self.schedule.give_back_usage(used, units, later.tat);
                 charges.shorten_charge(key, charge, self.schedule.tick_rate().units_to_ticks(units));
             }
-            // A shared counter, whose open charges are not known.
+            // A shared counter, with open charges that are not known.
             None => self.schedule.refund_usage(used, units, charge.since),
         }
     }
@@ -68,7 +68,7 @@ impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
         forced.units - taken
     }
 
-    /// As if nothing else had been charged; never more than what was.
+    /// Keeps the open units as if nothing else had been charged; never more than the charged ones.
     fn keep_open_units(
         &self,
         used: &mut S::Used,
