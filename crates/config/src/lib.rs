@@ -66,7 +66,7 @@ pub fn load(path: &Path) -> Result<LoadedConfig, ProblemReport> {
     loaded.map(|loaded| LoadedConfig { files, ..loaded })
 }
 
-/// As [`load`], with every file that was read for it, even if loading failed: the file itself and those it names.
+/// [`load`] with every file that was read for it, even if loading failed: the file itself and those it names.
 pub fn load_with_files(path: &Path) -> (Result<LoadedConfig, ProblemReport>, Vec<FileFingerprint>) {
     file::record_reads(|| read_config(path))
 }

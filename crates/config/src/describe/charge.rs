@@ -1,4 +1,4 @@
-//! Describes what a limit counts, and how responses settle its charges.
+//! Describes the counted units of a limit, and how responses settle its charges.
 
 use super::{format_bytes, format_count, join_names, list_statuses};
 use sluicegate_model::charge::{
@@ -13,7 +13,7 @@ use sluicegate_model::value::grpc_codes::grpc_code_name;
 /// More responses would hide the rest of the sentence.
 const RESPONSES_MAX: usize = 8;
 
-/// The noun for what a limit counts, unless it counts requests.
+/// The noun for the counted units of a limit, unless it counts requests.
 pub(super) fn charged_noun(limit: &LimitConfig) -> Option<&'static str> {
     match limit.charge.as_ref()?.units.as_slice() {
         [ChargedUnits::Request] => None,
@@ -36,7 +36,7 @@ pub(super) fn format_amount(limit: &LimitConfig, number: u64) -> String {
     if limit.counts_kib() { format_bytes(number.saturating_mul(KIB)) } else { number.to_string() }
 }
 
-/// What a request reserves, what its response costs, and which responses cost anything or forget what was used.
+/// The reservation of a request, the cost of its response, and the responses that cost anything or clear a key.
 pub(super) fn describe_charge(limit: &LimitConfig) -> Vec<String> {
     let Some(charge) = &limit.charge else { return Vec::new() };
     let mut parts = Vec::new();
@@ -73,7 +73,7 @@ pub(super) fn describe_charge(limit: &LimitConfig) -> Vec<String> {
     parts
 }
 
-/// Whether a response costs what its body says.
+/// True if the body of a response tells its cost.
 fn reads_response_body(charge: &ChargeConfig) -> bool {
     charge.units.iter().any(|units| matches!(units, ChargedUnits::Json(_) | ChargedUnits::Llm(_)))
 }

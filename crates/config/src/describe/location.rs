@@ -32,8 +32,8 @@ pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
     }
 }
 
-/// "every origin", "https://app.example.com; GET, POST; headers authorization; credentials; kept for 1 hour". What is
-/// usual is left out.
+/// "every origin", "https://app.example.com; GET, POST; headers authorization; credentials; kept for 1 hour". Usual
+/// values are left out.
 pub fn describe_cors(cors: &CorsConfig) -> String {
     let mut parts = vec![describe_origins(&cors.origins)];
     let methods: Vec<&str> = cors.methods.iter().map(Method::as_str).collect();

@@ -97,7 +97,7 @@ fn list_statuses(statuses: &StatusRanges) -> Vec<String> {
     statuses.0.iter().map(one).collect()
 }
 
-/// At most `most` of the names, and the number of the others: "a, b, 3 more".
+/// The first `most` of the names, and the number of the others: "a, b, 3 more".
 fn join_names<S: AsRef<str>>(names: &[S], most: usize) -> String {
     let mut joined: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
     let more = format!("{} more", names.len().saturating_sub(most));

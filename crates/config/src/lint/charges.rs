@@ -61,7 +61,7 @@ fn has_final_response(set: &ResponseSet) -> bool {
     !set.grpc_codes.is_empty() || set.statuses.0.iter().any(is_final)
 }
 
-/// Whether each response in `when` is in `clear` too.
+/// True if each response in `when` is in `clear` too.
 fn forgets_all(charge: &ChargeConfig) -> bool {
     let is_charged = |status: u16| charge.when.as_ref().is_none_or(|when| when.statuses.contains(status));
     let is_cleared = |code: &u8| charge.clear.grpc_codes.contains(code);

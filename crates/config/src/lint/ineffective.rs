@@ -167,7 +167,7 @@ fn warn_of_degrading(file: &LintContext<'_>) {
     }
 }
 
-/// Whether rejections by a limit are degraded, and to which upstream.
+/// The upstream that rejections by a limit are degraded to; `Some(None)` = a fixed response, `None` = not degraded.
 fn degrade_target(
     file: &LintContext<'_>,
     limit: LimitId,

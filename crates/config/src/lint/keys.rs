@@ -12,7 +12,7 @@ use sluicegate_model::listen::ListenAddress;
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";
 
-/// No proxy sets what is in a body.
+/// The help for a value in a body, which no proxy sets.
 const BODY_HELP: &str = "take it from a token (jwt:CLAIM), or from a header that a trusted proxy sets";
 
 /// A source that any client can write, and its uses.
@@ -23,7 +23,7 @@ struct SpoofableSource<'a> {
     role: SourceRole,
     /// The names of the limits that count by it.
     limits: Vec<&'a str>,
-    /// Whether a limit counts by it without the client's address, so that another client can use up its counters.
+    /// A limit counts by it without the client's address, so that another client can use up its counters.
     is_alone: bool,
 }
 
@@ -34,12 +34,12 @@ enum SourceRole {
     Key,
 }
 
-/// Whether a source comes from a signed token.
+/// True if a source comes from a signed token.
 fn is_signed(source: &ValueSource) -> bool {
     matches!(source, ValueSource::Jwt(_))
 }
 
-/// Whether a key may be made of a source that its clients choose: the body says what they want, and not who they are.
+/// True if a key may be made of a source that its clients choose: a body states a demand, and not an identity.
 fn is_chosen(source: &ValueSource) -> bool {
     matches!(source, ValueSource::Json(_))
 }

@@ -67,7 +67,7 @@ pub(super) fn lint_locations(file: &LintContext<'_>) {
     }
 }
 
-/// Whether no listener of the location passes on a request of its scheme. Proxies that are trusted tell the scheme.
+/// True if no listener of the location passes on a request of its scheme. Proxies that are trusted tell the scheme.
 fn is_of_other_scheme(config: &Config, location: &LocationConfig) -> bool {
     let Some(scheme) = location.scheme else { return false };
     let may_serve = |listen: &ListenConfig| {
@@ -77,7 +77,7 @@ fn is_of_other_scheme(config: &Config, location: &LocationConfig) -> bool {
     config.server.trusted_proxies.is_empty() && !config.listen.iter().any(may_serve)
 }
 
-/// Whether the location takes requests of the listener.
+/// True if the location takes requests of the listener.
 pub(super) fn selects_listener(location: &LocationConfig, listen: &ListenConfig) -> bool {
     location.listeners.is_empty()
         || listen.name.as_ref().is_some_and(|name| location.listeners.contains(name))
@@ -214,7 +214,7 @@ impl<'a> HostRuleGroup<'a> {
     }
 }
 
-/// Whether `winner` takes requests of every scheme and listener that `location` takes.
+/// True if `winner` takes requests of every scheme and listener that `location` takes.
 fn accepts_arrivals_of(winner: &LocationConfig, location: &LocationConfig) -> bool {
     let accepts_listeners = winner.listeners.is_empty()
         || !location.listeners.is_empty()

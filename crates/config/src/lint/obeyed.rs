@@ -47,7 +47,7 @@ fn shared_status(upstream: &UpstreamConfig, obey: &ObeyConfig) -> Option<u16> {
     statuses.find(|status| obey.status.contains(*status))
 }
 
-/// Whether rejected requests are sent to this upstream.
+/// True if rejected requests are sent to this upstream.
 fn is_degraded_to(config: &Config, upstream: usize) -> bool {
     let is_target = |degrade: Option<&Degrade>| match degrade {
         Some(Degrade::Upstream(target)) => target.0 == upstream,

@@ -44,7 +44,7 @@ fn check_numbers<'a>(
     field: impl Fn(&'static str) -> FieldValue<'a>,
 ) {
     match numbers {
-        // What a response costs is more than what comes at once.
+        // A response may cost more than the units that come at once.
         Algorithm::TokenBucket { .. } if limit.charge.is_some() => {}
         Algorithm::TokenBucket { rates } => {
             let small = rates.iter().filter_map(check_burst);
@@ -217,7 +217,7 @@ fn units_within(rate: Rate, time: Duration) -> u64 {
     u64::try_from(units).unwrap_or(u64::MAX)
 }
 
-/// In words, rounded up to milliseconds, or to seconds from 10 s.
+/// A time in words, rounded up to milliseconds, or to seconds from 10 s.
 fn describe_rounded(span: Duration) -> String {
     let unit = if span < Duration::from_secs(10) { 1_000_000 } else { 1_000_000_000 };
     let ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);

@@ -51,7 +51,7 @@ fn leads_to_https(to: &TemplateConfig) -> bool {
     matches!(to.0.first(), Some(TemplatePiece::Text(text)) if text.starts_with("https://"))
 }
 
-/// Whether a request over TLS is redirected to its own URL.
+/// True if a request over TLS is redirected to its own URL.
 fn loops_over_https(
     file: &LintContext<'_>,
     location: &LocationConfig,

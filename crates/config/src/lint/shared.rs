@@ -91,7 +91,7 @@ fn warn_of_password(file: &LintContext<'_>, redis: &RedisConfig) {
     }
 }
 
-/// Whether `host` is certainly another machine. A name without a dot may be a container on this one.
+/// True if `host` is certainly another machine. A name without a dot may be a container on this one.
 fn is_remote_host(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(ip) => !ip.to_canonical().is_loopback(),

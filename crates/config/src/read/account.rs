@@ -210,7 +210,7 @@ fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, reported: boo
     }
 }
 
-/// Whether a caller may be in `tier`. Files and requests may name any tier, so these sources always count.
+/// True if a caller may be in `tier`. Files and requests may name any tier, so these sources always count.
 fn is_reachable_tier(rules: &TierRules, tier: &str) -> bool {
     rules.from.is_some()
         || rules.file.is_some()

@@ -23,7 +23,7 @@ const RATED: [AlgorithmKind; 5] = [
     AlgorithmKind::SlidingLog,
 ];
 
-/// Algorithms whose charges a response can settle.
+/// Algorithms with charges that a response can settle.
 const CHARGED: [AlgorithmKind; 4] = [
     AlgorithmKind::TokenBucket,
     AlgorithmKind::FixedWindow,
@@ -44,7 +44,7 @@ const FIELDS: [(&str, &[AlgorithmKind]); 11] = [
     ("max_concurrent", &[AlgorithmKind::Concurrency]),
     // A cost is a number of units, while concurrency counts requests.
     ("cost", &RATED),
-    // What waits or holds a slot cannot be given back.
+    // A wait or a slot cannot be given back.
     ("charge", &CHARGED),
     ("align", &[AlgorithmKind::FixedWindow]),
     ("buckets", &[AlgorithmKind::SlidingWindow]),

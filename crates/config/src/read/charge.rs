@@ -191,7 +191,7 @@ fn check_reserve<'n>(
     }
 }
 
-/// `over`; only what is counted while a response streams can cut it.
+/// Reads `over`; only units that are counted while a response streams can cut it.
 fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
     let over = fields.read(&charge::OVER);
     if let (OverrunAction::Cut, Some(value)) = (over, fields.find(&charge::OVER)) {
@@ -206,7 +206,7 @@ fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
     over
 }
 
-/// A cost is a number, and nobody could say of what, where the rate is a size.
+/// Rejects a cost where the rate is a size: a cost is a number, and its unit would be unclear.
 fn check_cost_of_sizes(limit_fields: &FieldReader<'_>, form: RateForm) {
     let value = limit_fields.find(&limit::COST).filter(|value| !value.is_word("1"));
     if let (RateForm::Kib, Some(value)) = (form, value) {

@@ -139,7 +139,7 @@ impl<'a> LimitReader<'a> {
         Some(id)
     }
 
-    /// Whether the numbers of a named limit were read: placeholders stand for wrong ones.
+    /// True if the numbers of a named limit were read: placeholders stand for wrong ones.
     fn has_numbers(&self, id: LimitId) -> bool {
         let is_slots = |value: &FieldValue<'_>| {
             value.is_map() && {

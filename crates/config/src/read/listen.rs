@@ -64,7 +64,7 @@ fn read_name(fields: &FieldReader<'_>, known: &[ListenConfig]) -> Option<String>
     Some(name)
 }
 
-/// Whether both need the same socket.
+/// True if both need the same socket.
 fn collide(one: &ListenAddress, other: &ListenAddress) -> bool {
     let includes = |all: &ListenAddress, other: &ListenAddress| match (all, other) {
         (ListenAddress::Port(port), ListenAddress::Address(other)) => other.port() == *port,

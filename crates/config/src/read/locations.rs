@@ -89,7 +89,7 @@ pub(crate) fn read_locations(
     locations
 }
 
-/// What the reading of each location uses.
+/// The context for reading each location.
 struct LocationSection<'s> {
     access: &'s Arc<AccessConfig>,
     listen: &'s [ListenConfig],

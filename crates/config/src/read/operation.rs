@@ -72,7 +72,7 @@ fn read_tokens(fields: &FieldReader<'_>) -> Vec<AdminToken> {
     tokens
 }
 
-/// One token, whose name and value none of `known` has.
+/// One token, with a name and a value that none of `known` has.
 fn read_token(item: &FieldValue<'_>, known: &[AdminToken]) -> Option<AdminToken> {
     if !item.is_map() {
         item.report_shape("a mapping such as { name: ops, token: \"${OPS_TOKEN}\" }");
@@ -97,7 +97,7 @@ fn read_token(item: &FieldValue<'_>, known: &[AdminToken]) -> Option<AdminToken>
     })
 }
 
-/// Without a token, the admin listener must be on a loopback address.
+/// Rejects an admin listener without a token that is not on a loopback address.
 fn check_admin_exposure(admin: &AdminConfig, value: &FieldValue<'_>) {
     if !admin.listen.ip().is_loopback() {
         let shown = value.written_text();

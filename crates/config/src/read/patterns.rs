@@ -25,7 +25,7 @@ pub(super) struct PathPatterns {
     compiled: HashMap<String, Parsed<PathRegex>>,
 }
 
-/// Whether a path of the file is a regular expression.
+/// True if a path of the file is a regular expression.
 pub(super) fn is_regex(path: &str) -> bool {
     path.starts_with('~')
 }
@@ -122,7 +122,7 @@ fn compile_path(path: &str) -> Parsed<PathRegex> {
     })
 }
 
-/// What to write instead, by the reason of the parser.
+/// The repair to suggest, by the reason of the parser.
 fn suggest_repair(reason: &str) -> Option<&'static str> {
     const REPAIRS: [(&str, &str); 7] = [
         ("look-around", "look-around is left out so that no request can make matching slow"),

@@ -15,11 +15,11 @@ use sluicegate_model::value::scalars::{self, Parsed, Rate};
 /// How the rates of a limit are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RateForm {
-    /// As numbers of units that are not bytes alone.
+    /// Numbers of units that are not bytes alone.
     Units,
-    /// As numbers of bytes.
+    /// Numbers of bytes.
     Bytes,
-    /// As sizes, which count in KiB.
+    /// Sizes, which count in KiB.
     Kib,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn read_rates<'a>(
     (rates.len() == count).then_some(rates)
 }
 
-/// Whether `units` of the charge in `fields` is `bytes`, and nothing else.
+/// True if `units` of the charge in `fields` is `bytes`, and nothing else.
 fn counts_bytes_alone(fields: &FieldReader<'_>) -> bool {
     let Some(value) = fields.find(&limit::CHARGE).filter(|value| value.is_map()) else { return false };
     let units = value.entries().into_iter().find(|(key, _)| key.name == charge::UNITS.name);

@@ -11,7 +11,7 @@ pub(super) struct SeenLocations(HashMap<MatchedRequests, usize>);
 
 #[derive(PartialEq, Eq, Hash)]
 struct MatchedRequests {
-    /// With a mark that tells prefixes from exact paths.
+    /// The path with a mark that tells prefixes from exact paths.
     path: String,
     /// `None` = any.
     host: Option<HostRule>,

@@ -91,7 +91,7 @@ fn refuse_http2(item: &FieldValue<'_>) {
     }
 }
 
-/// Whether other hosts may reach the address.
+/// True if other hosts may reach the address.
 fn is_open(address: &ListenAddress) -> bool {
     match address {
         ListenAddress::Address(address) => !address.ip().to_canonical().is_loopback(),

@@ -15,7 +15,7 @@ use sluicegate_model::limit::{Algorithm, LeakyBucketRate, LimitConfig, TokenBuck
 /// The most different numbers of one limit: each has prepared header fields and responses.
 const VIEWS_MAX: usize = 64;
 
-/// Whether an entry of a chain is a view, and not a limit that is written there.
+/// True if an entry of a chain is a view, and not a limit that is written there.
 pub(crate) fn is_view(item: &FieldValue<'_>) -> bool {
     let NodeContent::Map(entries) = &item.node.content else { return false };
     let has = |name: &str| entries.iter().any(|(key, _)| key.name == name);
@@ -51,7 +51,7 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
             numbers.filter(|_| is_sound)
         }
         Algorithm::LeakyBucket { rates, max_wait: own_wait } => {
-            // It spaces the departures of all who wait for the key, wherever they came from.
+            // It spaces the departures of all waiters for the key, wherever they came from.
             let help =
                 "the departures of all waiting requests are spaced by one burst: write queue or max_wait";
             let is_sound = report_foreign(fields, &[burst, slots], config, help);
@@ -70,7 +70,7 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
     }
 }
 
-/// Whether a limit can be used with other numbers; reports at `name` why not.
+/// True if a limit can be used with other numbers; otherwise reports the reason at `name`.
 pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) -> bool {
     let (reason, help) = match &config.algorithm {
         Algorithm::TokenBucket { .. } => return true,

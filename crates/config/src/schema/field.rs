@@ -2,7 +2,7 @@
 
 use sluicegate_model::value::scalars::Parsed;
 
-/// One field of one section: what it is called, what it holds and what it means.
+/// One field of one section: its name, its value and its meaning.
 pub struct Field<S> {
     pub name: &'static str,
     /// The kind of its value.
@@ -22,13 +22,13 @@ pub enum FieldDefault {
 
 /// The fields of one mapping.
 pub struct Section {
-    /// Its path in the file, e.g. `state.redis`; a part in capitals stands for a name that the user chooses.
+    /// The path in the file, e.g. `state.redis`; a part in capitals stands for a name that the user chooses.
     pub path: &'static str,
     pub sentence: &'static str,
     pub fields: &'static [&'static dyn DescribeField],
 }
 
-/// What a field accepts, for the JSON Schema and the reference.
+/// The values that a field accepts, for the JSON Schema and the reference.
 pub trait DescribeValue {
     fn shape(&self) -> Shape;
 }
@@ -50,7 +50,7 @@ pub trait DescribeField: Sync {
     fn describe(&self) -> FieldDescription;
 }
 
-/// What is known of a field without its type.
+/// The description of a field without its type.
 pub struct FieldDescription {
     pub name: &'static str,
     pub shape: Shape,
@@ -64,13 +64,13 @@ pub enum Shape {
     /// Both bounds are included.
     Integer(u64, u64),
     Boolean,
-    /// What the text is, and the regular expression that it fits, if there is a plain one.
+    /// A noun for the text, and the regular expression that it fits, if there is a plain one.
     Text(String, Option<&'static str>),
     Words(Vec<&'static str>),
     /// One value or a list of them.
     OneOrMore(Box<Shape>),
     List(Box<Shape>),
-    /// What the keys are, and the form of each value.
+    /// A noun for the keys, and the form of each value.
     Map(&'static str, Box<Shape>),
     Section(&'static Section),
     Either(Vec<Shape>),
@@ -118,7 +118,6 @@ impl Section {
         self.fields.iter().any(|field| field.name() == name)
     }
 
-    /// What is known of the field of this name.
     pub fn find_field(&self, name: &str) -> Option<FieldDescription> {
         self.fields.iter().find(|field| field.name() == name).map(|field| field.describe())
     }

@@ -36,7 +36,7 @@ pub struct Words<T: 'static>(pub &'static [(&'static str, T)]);
 
 /// A text with a parser of its own.
 pub struct Text<T> {
-    /// What it is, e.g. `the path of a file`.
+    /// A noun for the text, e.g. `the path of a file`.
     pub says: &'static str,
     pub parse: fn(&str) -> Parsed<T>,
     /// A regular expression that each fits.
@@ -99,10 +99,10 @@ pub const SHARE: &str = r"^[0-9]+(\.[0-9]+)?%$";
 pub const NONZERO_TIME: Text<Duration> =
     Text::new("a duration above zero", scalars::parse_nonzero_duration).matching(DURATION);
 
-/// From 0% to 100%.
+/// A share from 0% to 100%.
 pub const PERCENTAGE: Text<f64> = Text::new("a percentage", scalars::parse_percent).matching(SHARE);
 
-/// From 0% to 100%, without a fraction.
+/// A share from 0% to 100%, without a fraction.
 pub const WHOLE_PERCENTAGE: Text<u8> =
     Text::new("a whole percentage", scalars::parse_whole_percent).matching("^[0-9]+%$");
 

@@ -52,17 +52,17 @@ pub fn find_example(path: &str) -> Option<&'static str> {
     find_field_at(path).map(|field| field.example)
 }
 
-/// Whether the value at `path` may be a list.
+/// True if the value at `path` may be a list.
 pub fn takes_list(path: &str) -> bool {
     any_shape_at(path, &|shape| matches!(shape, Shape::OneOrMore(_) | Shape::List(_)))
 }
 
-/// Whether the value at `path` may be the word `none`.
+/// True if the value at `path` may be the word `none`.
 pub fn takes_none(path: &str) -> bool {
     any_shape_at(path, &|shape| matches!(shape, Shape::Words(words) if words.contains(&"none")))
 }
 
-/// Whether one of the forms that the value at `path` may have fits.
+/// True if one of the forms that the value at `path` may have fits.
 fn any_shape_at(path: &str, fits: &dyn Fn(&Shape) -> bool) -> bool {
     fn any_shape(shape: &Shape, fits: &dyn Fn(&Shape) -> bool) -> bool {
         match shape {
@@ -86,7 +86,7 @@ fn find_field_at(path: &str) -> Option<FieldDescription> {
     sections.find_map(|section| section.find_field(name))
 }
 
-/// How a field of `section` is written from the top of the file.
+/// A field of `section`, written from the top of the file.
 pub fn show_nested(section: &str, name: &str, value: &str) -> String {
     let inner = format!("{name}: {value}");
     section.rsplit('.').fold(inner, |inner, part| match part.strip_suffix("[]") {

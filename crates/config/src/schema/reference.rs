@@ -43,7 +43,7 @@ fn write_section(page: &mut String, section: &Section) {
     }
 }
 
-/// What a value may be, in a few words.
+/// The form of a value, in a few words.
 fn shape_text(shape: &Shape) -> String {
     match shape {
         Shape::Integer(least, u64::MAX | 0xFFFF_FFFF) => format!("a number from {least}"),

@@ -2,7 +2,7 @@
 
 use sluicegate_model::diagnostics::problem::Position;
 
-/// Above the parser's own bound, so that an ordinary file never fails here.
+/// The deepest level; it is above the parser's bound, so that an ordinary file never fails here.
 const DEPTH_MAX: usize = 200;
 
 /// The position at which `text` nests too deeply, on one line or in brackets.

@@ -1,4 +1,4 @@
-//! What to write instead of an unknown field, or of a value of the wrong form.
+//! Suggestions for an unknown field, or for a value of the wrong form.
 
 use super::shown_text::{show_field, show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
@@ -103,7 +103,7 @@ pub(super) fn find_misplaced(path: &str, name: &str, written: &[(&MapKey, &Node)
     Some(Misplaced { first: first == Some(name), help })
 }
 
-/// What to write instead of a value that has the wrong form, such as `retries: 3`.
+/// The form to suggest for a value that has the wrong one, such as `retries: 3`.
 pub(super) fn suggest_form(path: &str, content: &NodeContent) -> Option<String> {
     let name = field_name(path);
     let value = match content {
@@ -264,7 +264,7 @@ pub(super) fn suggest_example(path: &str) -> Option<String> {
     find_example(path).map(|example| format!("the value should be such as {}: {example}", field_name(path)))
 }
 
-/// What to write instead of a text with template variables at a place that takes none.
+/// The suggestion for a text with template variables at a place that takes none.
 pub(super) fn suggest_template(path: &str, written: &str) -> Option<String> {
     (path.ends_with("on_reject.body") || path.ends_with("reject.body")).then(|| suggest_body(written))
 }

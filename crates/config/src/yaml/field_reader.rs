@@ -152,7 +152,7 @@ impl<'a> FieldReader<'a> {
         value
     }
 
-    /// Whether a mapping in this one has the field `name`, which belongs here.
+    /// True if a mapping in this one has the field `name`, which belongs here.
     pub fn is_nested(&self, name: &str) -> bool {
         self.entries.iter().any(|(_, value)| match &value.node.content {
             NodeContent::Map(entries) => entries.iter().any(|(key, _)| key.name == name),
@@ -160,7 +160,7 @@ impl<'a> FieldReader<'a> {
         })
     }
 
-    /// Whether the period of a rate is a field of its own, which is reported as unknown.
+    /// True if the period of a rate is a field of its own, which is reported as unknown.
     pub fn has_separate_period(&self) -> bool {
         self.entries.iter().any(|(key, _)| PERIODS.contains(&key.name.as_str()))
     }
@@ -180,7 +180,7 @@ impl<'a> FieldReader<'a> {
         FieldReader::new(entries, self.section, FieldValue { sink, ..self.whole.clone() })
     }
 
-    /// Whether an unknown field seems to be meant as `name`, which is missing. The error about that field is then
+    /// True if an unknown field seems to be meant as `name`, which is missing. The error about that field is then
     /// enough.
     pub fn is_misnamed(&self, name: &'static str) -> bool {
         let unknown = self.unknown_fields();
@@ -199,7 +199,6 @@ impl<'a> FieldReader<'a> {
         found
     }
 
-    /// Reports that `name` is missing.
     pub fn report_missing(&self, name: &'static str, help: &str) {
         if self.is_misnamed(name) {
             return;
@@ -282,7 +281,7 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// As [`FieldReader::report_unknown`], for a file of another kind: only its own fields are suggested.
+    /// [`FieldReader::report_unknown`] for a file of another kind: only its own fields are suggested.
     pub fn report_unknown_here(&self) {
         for (key, value) in self.entries.iter().filter(|(key, _)| !self.section.has_field(&key.name)) {
             let own = self.section.fields.iter().map(|field| field.name());

@@ -33,7 +33,7 @@ impl<'a> FieldValue<'a> {
         matches!(self.node.content, NodeContent::Null)
     }
 
-    /// Whether the value is null or an empty list.
+    /// True if the value is null or an empty list.
     pub fn is_empty(&self) -> bool {
         match &self.node.content {
             NodeContent::Null => true,
@@ -191,13 +191,12 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// Whether the value is a mapping.
     pub fn is_map(&self) -> bool {
         matches!(self.node.content, NodeContent::Map(_))
     }
 }
 
-/// Whether a text is certainly the name of a file and not its content: short, with an extension, or an absolute path
+/// True if a text is certainly the name of a file and not its content: short, with an extension, or an absolute path
 /// without the capitals of encoded bytes.
 fn is_file_name(text: &str) -> bool {
     let extension = text.rsplit_once('.').map_or("", |(_, extension)| extension);

@@ -13,7 +13,7 @@ use sluicegate_model::value::scalars::parse_rate;
 pub(super) struct ForeignField<'a> {
     /// The path of the section, e.g. `limits.NAME`.
     section: &'static str,
-    /// In snake case.
+    /// The name in snake case.
     name: String,
     written: String,
     node: &'a Node,
@@ -68,7 +68,7 @@ impl<'a> ForeignField<'a> {
         self.find_sibling(names).and_then(plain_text)
     }
 
-    /// Whether the message about another field says what to write instead of this one too.
+    /// True if the message about another field covers this one too.
     pub fn is_companion(&self) -> bool {
         COMPANIONS.iter().any(|(section, names, others)| {
             *section == self.section
@@ -102,7 +102,7 @@ impl<'a> ForeignField<'a> {
         }
     }
 
-    /// Whether the field is the name of a limit, with its numbers or its rate.
+    /// True if the field is the name of a limit, with its numbers or its rate.
     fn is_named_limit(&self, text: &str) -> bool {
         let is_rate = parse_rate(text).is_ok() || self.node.find_field("rate").is_some();
         is_rate && find_field_synonym(&self.name, ["rate"]).is_none()
@@ -286,7 +286,7 @@ impl<'a> ForeignField<'a> {
     }
 }
 
-/// Features of other proxies that this one does not have, with what to do instead.
+/// Advice for features of other proxies that this one does not have.
 fn explain_missing_feature(name: &str) -> Option<&'static str> {
     Some(match name {
         "basic_auth" | "basicauth" | "auth_basic" | "auth_basic_user_file" | "htpasswd" => {

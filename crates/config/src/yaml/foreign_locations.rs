@@ -7,7 +7,7 @@ use sluicegate_model::value::foreign_variables::replace_variables;
 pub(super) const ERROR_PAGE: &str = "write on_reject: { body: { template: \"…\", content_type: text/html } } for the \
                                      gateway's own rejections; responses of upstreams pass as they are";
 
-/// The text to write instead of the field `name` of a location, in snake case, whose value is `text` or else `node`.
+/// The text to write instead of the field `name` of a location, in snake case, with the value `text` or else `node`.
 pub(super) fn explain_in_location(name: &str, text: &str, node: &Node) -> Option<String> {
     Some(match name {
         "root" | "alias" | "index" | "try_files" | "file_server" | "static" | "static_dir" => {

@@ -148,7 +148,7 @@ fn resolve_variable(inner: &str, environment: &Environment<'_>) -> Parsed<String
             let own = find_variable(&name.to_ascii_lowercase());
             let near = near
                 .or_else(|| own.map(|own| format!("did you mean `${{{own}}}`, a variable of each request?")));
-            // A default for a secret would be known to everybody who reads the file.
+            // A default for a secret would be known to every reader of the file.
             let advice = match may_hold_secret(name) || name.ends_with("_KEY") {
                 true => {
                     "set it in the environment of the gateway, e.g. of its service, or write ${file:PATH}"

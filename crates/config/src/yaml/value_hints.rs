@@ -6,7 +6,7 @@ use sluicegate_model::value::foreign_variables::{find_dollar_names, is_environme
 use sluicegate_model::value::network_hint::is_every_address;
 use sluicegate_model::value::scalars::{parse_duration, parse_rate};
 
-/// In nginx, `deny all` follows the addresses that are allowed.
+/// The help for `deny all`, which follows the allowed addresses in nginx.
 pub(super) const DENY_ALL: &str =
     "leave it out: allow: [10.0.0.0/8] admits these addresses alone; or write respond: { status: 403 }";
 
@@ -128,12 +128,12 @@ pub(super) fn is_on(text: &str) -> bool {
     matches!(text.to_ascii_lowercase().as_str(), "on" | "true" | "yes" | "enabled")
 }
 
-/// Whether the text switches something off in other programs.
+/// True if the text switches something off in other programs.
 pub(super) fn is_off(text: &str) -> bool {
     matches!(text.to_ascii_lowercase().as_str(), "off" | "false" | "no" | "disabled")
 }
 
-/// Whether the text stands for no bound in other programs.
+/// True if the text stands for no bound in other programs.
 pub(super) fn is_unlimited(text: &str) -> bool {
     is_off(text)
         || matches!(

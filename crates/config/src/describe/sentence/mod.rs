@@ -279,7 +279,7 @@ impl SentenceWriter<'_> {
     fn append_cost(&self, rates: Vec<String>) -> String {
         let (rates, request) = (rates.join(", and "), self.request_noun());
         if charged_noun(self.limit).is_some() {
-            // The sentence about the charge says what a request takes.
+            // The sentence about the charge tells the units of a request.
             return rates;
         }
         let refused = |invalid: &InvalidCost| match invalid {

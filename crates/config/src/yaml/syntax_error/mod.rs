@@ -1,6 +1,6 @@
 //! Finds the mistake behind a syntax error of the YAML parser, which often names the line after it.
 //!
-//! This is a scan of the lines up to the parser's position, never of a valid file. What it does not recognize keeps the
+//! This is a scan of the lines up to the parser's position, never of a valid file. An unknown mistake keeps the
 //! parser's own message.
 
 mod values;
@@ -14,7 +14,7 @@ struct Finding {
     position: Position,
     message: String,
     help: String,
-    /// Whether the help repeats text of the file.
+    /// The help repeats text of the file.
     quotes_file: bool,
 }
 
@@ -44,11 +44,11 @@ struct SyntaxScan<'a> {
     /// The columns of the open lists and mappings, outermost first.
     levels: Vec<IndentLevel>,
     brackets: Vec<Bracket>,
-    /// Whether the next line may be indented deeper.
+    /// The next line may be indented deeper.
     opens_level: bool,
     /// The indentation of the key of an open block of text (`|` or `>`).
     text_block: Option<usize>,
-    /// The first line whose indentation fits nowhere.
+    /// The first line with an indentation that fits nowhere.
     indentation: Option<Finding>,
 }
 
@@ -148,7 +148,7 @@ impl SyntaxScan<'_> {
         self.scan_block(start)
     }
 
-    /// Whether `- ` or `key: ` begins here.
+    /// True if `- ` or `key: ` begins here.
     fn begins_entry(&self, at: usize) -> bool {
         self.char_at(at) == Some('-') && self.is_blank(at + 1) || self.find_colon(at).is_some()
     }
@@ -168,7 +168,7 @@ impl SyntaxScan<'_> {
             .find(|&place| self.chars()[place] == ':' && self.is_blank(place + 1))
     }
 
-    /// Whether the next line with text is `key: ` in this column.
+    /// True if the next line with text is `key: ` in this column.
     fn next_line_begins_key(&self, column: usize) -> bool {
         let lines = self.lines.get(self.line + 1..).unwrap_or_default();
         let next = lines.iter().find(|line| line.iter().any(|c| !matches!(c, ' ' | '#')));

@@ -1,4 +1,4 @@
-//! Scans values: plain ones, quotes, and what stands in brackets.
+//! Scans values: plain ones, quotes, and brackets with their content.
 
 use super::{Bracket, Finding, Scanned, SyntaxScan};
 use sluicegate_model::diagnostics::problem::Position;

@@ -336,7 +336,7 @@ struct SourceLine<'a> {
     ascii: bool,
 }
 
-/// On longer lines, counting characters for every scalar would take too long; their carets are one wide.
+/// The longest line with counted characters: beyond, each scalar would take too long; their carets are one wide.
 const COUNTED_LINE_MAX: usize = 4096;
 
 impl<'a> SourceLine<'a> {
