@@ -12,10 +12,10 @@ pub(super) struct BurstShape {
 /// The numbers of a limit that stands for all uses of a zone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BurstPlan {
-    /// Whether it is a leaky bucket; else a token bucket.
+    /// A leaky bucket; else a token bucket.
     pub leaky: bool,
     pub base: BurstShape,
-    /// For each use its numbers in the chain, if they are not those of the limit.
+    /// The numbers of each use in the chain, if they are not those of the limit.
     pub views: Vec<Option<BurstShape>>,
 }
 

@@ -32,7 +32,6 @@ impl PlannedField {
     }
 }
 
-/// One listener.
 #[derive(Debug, Default, Clone)]
 pub(super) struct ListenPlan {
     pub address: String,
@@ -51,7 +50,6 @@ pub(super) struct UpstreamPlan {
     pub source: ImportedLine,
 }
 
-/// A named limit.
 #[derive(Debug, Clone)]
 pub(super) struct NamedLimitPlan {
     pub name: String,
@@ -101,7 +99,7 @@ pub(super) struct LocationPlan {
     pub source: Option<ImportedLine>,
 }
 
-/// 403, and what the location did as comments.
+/// The fields of a 403, and the former fields of the location as comments.
 pub(super) fn close_fields(open: Vec<PlannedField>) -> Vec<PlannedField> {
     let respond = PlannedField::new("respond", "{ status: 403 }", "until who may come in is checked; then:");
     let open = open.into_iter().map(|field| PlannedField { name: format!("# {}", field.name), ..field });

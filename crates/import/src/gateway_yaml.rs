@@ -8,7 +8,7 @@ use super::report::clean;
 use super::yaml_text::{as_value, flow_map, one_or_list, quote};
 use super::{ImportFinding, ImportReport, ImportedLine, gateway_file};
 
-/// What was lost, by the source of the part where it is noted.
+/// The losses, by the source of the part where they are noted.
 type LossNotes<'r> = BTreeMap<&'r ImportedLine, Vec<&'r ImportFinding>>;
 
 /// The text; `source` is the name of the imported file.
@@ -37,7 +37,7 @@ pub(super) fn write_yaml(file: &GatewayFile, report: &ImportReport, source: &str
     out
 }
 
-/// Writes what was lost at a part, once.
+/// Writes the losses at a part, once.
 fn write_losses(out: &mut String, indent: &str, source: Option<&ImportedLine>, notes: &mut LossNotes<'_>) {
     for ImportFinding { at, directive, says, .. } in
         source.and_then(|source| notes.remove(source)).into_iter().flatten()

@@ -1,7 +1,7 @@
-//! `import`: writes a gateway.yaml from the configuration of another proxy, with a report of what became of each line.
+//! `import`: writes a gateway.yaml from the configuration of another proxy, with a report of each line's translation.
 //!
 //! A reader ([`nginx`], [`ingress`], [`ratelimit`]) fills a [`gateway_file::GatewayFile`] and a
-//! [`report::ImportReport`]. What limits or denies and cannot be translated is listed as lost, never left out silently.
+//! [`report::ImportReport`]. Untranslated lines that limit or deny are listed as lost, never left out silently.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
@@ -29,7 +29,7 @@ use source::SourceText;
 
 pub use report::{FindingKind, ImportFinding, ImportReport};
 
-/// A written configuration and what became of the lines it was made from.
+/// A written configuration and the report of the lines it was made from.
 #[derive(Debug)]
 pub struct Imported {
     /// The text of gateway.yaml.
@@ -54,7 +54,7 @@ impl fmt::Display for ImportedLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportFault {
     pub at: ImportedLine,
-    /// Of YAML, counted in characters from 1.
+    /// The column of YAML, counted in characters from 1.
     pub column: Option<usize>,
     pub message: String,
 }
@@ -120,10 +120,10 @@ pub fn import_files(paths: &[PathBuf]) -> Result<Imported, ImportFault> {
     Ok(Imported { yaml, report })
 }
 
-/// A document of YAML by what is in it.
+/// A document of YAML by its content.
 enum YamlKind {
     Ratelimit(Node),
-    /// Or something else, of which the reader of Ingress objects says what it is.
+    /// Anything else, which the reader of Ingress objects names in its errors.
     Ingress,
 }
 
@@ -160,7 +160,7 @@ fn find_kind(source: &SourceText) -> Result<YamlKind, ImportFault> {
 
 /// Takes the listener of a problem out of the file, if one is at fault.
 fn leave_out_listener(file: &mut GatewayFile, problem: &Problem, report: &mut ImportReport) -> Option<()> {
-    /// Where locations can be tried whose only listener is left out.
+    /// The address to try locations at that lose their only listener.
     const INSTEAD: &str = "127.0.0.1:8080";
     let place: usize = problem.field.strip_prefix("listen[")?.split_once(']')?.0.parse().ok()?;
     let source = file.listen.get(place)?.source.clone()?;
@@ -169,7 +169,7 @@ fn leave_out_listener(file: &mut GatewayFile, problem: &Problem, report: &mut Im
     let is_only = file.listen.len() == 1;
     let listen = &mut file.listen[place];
     let address = std::mem::replace(&mut listen.address, INSTEAD.to_owned());
-    // Who presents no certificate must not come in by another way.
+    // A client without a certificate must not come in by another way.
     if is_only && (address == INSTEAD || listen.fields.iter().any(|field| field.value.contains("client_ca")))
     {
         return None;

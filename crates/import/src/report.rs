@@ -1,4 +1,4 @@
-//! The report of an import: what was lost, what differs, and how much was translated exactly.
+//! The report of an import: losses, differences, and the number of exact translations.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::ImportedLine;
 
-/// What became of one line.
+/// The translation of one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FindingKind {
-    /// Lets in whom the gateway cannot tell from others, so that all get 403.
+    /// Needs a check that the gateway cannot make, so that all get 403.
     Closed,
     /// Limits, denies or answers, or may do so.
     Lost,
@@ -28,13 +28,13 @@ impl FindingKind {
     }
 }
 
-/// A line of the source and what became of it.
+/// A line of the source and its translation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ImportFinding {
     pub at: ImportedLine,
     pub kind: FindingKind,
     pub directive: String,
-    /// What stands for it, how it differs, or why it is left out.
+    /// The translation, its difference, or the reason why it is left out.
     pub says: String,
 }
 
@@ -53,7 +53,7 @@ struct FindingLine<'a> {
     directive: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     says: &'a str,
-    /// Of what is not translated: whether it limits, denies or answers.
+    /// Present for an untranslated line: true if it limits, denies or answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<bool>,
 }
@@ -110,7 +110,7 @@ impl ImportReport {
         self.findings.sort_by(|a, b| (a.kind, &a.at).cmp(&(b.kind, &b.at)));
     }
 
-    /// What limits, denies or answers and is not translated.
+    /// Untranslated lines that limit, deny or answer.
     pub fn lost(&self) -> impl Iterator<Item = &ImportFinding> {
         self.findings.iter().filter(|finding| finding.kind.is_lost())
     }

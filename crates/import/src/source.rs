@@ -49,7 +49,7 @@ fn read_capped(source: impl Read) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Whether the path names YAML or JSON: by its ending, or because it is stdin.
+/// True if the path names YAML or JSON: by its ending, or because it is stdin.
 pub(super) fn is_yaml(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     path == Path::new(STDIN) || matches!(ending, "yaml" | "yml" | "json")

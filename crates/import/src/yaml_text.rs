@@ -7,7 +7,7 @@ pub(super) fn quote(text: &str) -> String {
     quote_template(&text.replace("${", "$${"))
 }
 
-/// A scalar whose `${name}` are variables.
+/// A scalar with `${name}` for variables.
 pub(super) fn quote_template(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');

@@ -9,7 +9,7 @@ use crate::{FindingKind, ImportFault, ImportReport, ImportedLine};
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
-/// What the annotations of an Ingress give to all of its paths.
+/// The fields and limits that the annotations of an Ingress give to all of its paths.
 #[derive(Debug, Default)]
 pub(super) struct IngressRules {
     pub limits: Vec<NamedLimitPlan>,
@@ -39,7 +39,7 @@ const HARMLESS: &str = "\
 const OPEN: &str = "rewrite-target app-root from-to-www-redirect force-ssl-redirect server-alias proxy-body-size \
                     custom-http-errors";
 
-/// Beginnings of such names. What belongs to a check says nothing without it.
+/// Beginnings of such names. A part of a check says nothing without it.
 const FAMILIES: [&str; 7] = [
     "auth-",
     "cors-",
@@ -266,7 +266,7 @@ fn build_limits(
 }
 
 impl IngressRules {
-    /// Whether ingress-nginx matches all paths of the host by expressions because of this one.
+    /// True if ingress-nginx matches all paths of the host by expressions because of this one.
     pub fn makes_expressions(&self, path: &IngressPath) -> bool {
         self.use_regex || self.rewrite_target.as_ref().is_some_and(|target| *target != path.path)
     }

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use crate::{ImportFault, ImportReport, ImportedLine};
 use sluicegate_config::yaml::tree::{MapKey, Node, NodeContent, parse_document};
 
-/// An Ingress.
 #[derive(Debug)]
 pub(super) struct IngressObject {
     pub name: String,

@@ -32,7 +32,6 @@ impl AccessPlan {
         (!fields.is_empty()).then(|| PlannedField::new("access", flow_map(&fields), ""))
     }
 
-    /// Nobody.
     pub fn nobody() -> AccessPlan {
         AccessPlan { allow: None, deny: all_networks().to_vec() }
     }
@@ -101,7 +100,7 @@ pub(super) fn read_access(
 
 type DeniedNetworks = Result<(Vec<IpNet>, u16), String>;
 
-/// The networks and the status of a condition on a `geo` variable whose block refuses.
+/// The networks and the status of a condition on a `geo` variable with a block that refuses.
 pub(super) fn denied_by(directive: &Directive, variables: &VariableTable<'_>) -> Option<DeniedNetworks> {
     let [only] = directive.children() else { return None };
     let status = Some(only).filter(|only| only.name == "return")?.arg(0).parse::<u16>().ok()?;

@@ -1,4 +1,4 @@
-//! How an `upstream` block chooses among its servers, and what else it says about all of them.
+//! The choice of an `upstream` block among its servers, and its other fields about all of them.
 
 use super::parser::Directive;
 use super::scope::FindingLedger;

@@ -1,4 +1,4 @@
-//! Places that let in whom the gateway cannot tell from others: they answer 403 until the check is written by hand.
+//! Places with a check that the gateway cannot make: they answer 403 until it is written by hand.
 
 use super::known::{find_check, is_other_handler};
 use super::location_tree::{LocationMatch, LocationNode};
@@ -11,7 +11,7 @@ pub(super) fn tell_closed(directive: &Directive, why: &str, ledger: &FindingLedg
     ledger.tell(FindingKind::Closed, directive, format!("answers 403: {why}"));
 }
 
-/// Whether a step inside an `if` refuses requests, or may do so. A redirect does: it forwards nothing.
+/// True if a step inside an `if` refuses requests, or may do so. A redirect does: it forwards nothing.
 pub(super) fn refuses(step: &Directive, root: &LocationNode<'_>) -> bool {
     match step.name.as_str() {
         "return" => !step.arg(0).starts_with('2'),
@@ -20,13 +20,13 @@ pub(super) fn refuses(step: &Directive, root: &LocationNode<'_>) -> bool {
     }
 }
 
-/// Whether a `rewrite` answers.
+/// True if a `rewrite` answers.
 pub(super) fn redirects(rewrite: &Directive) -> bool {
     let is_url = ["http://", "https://", "$scheme"].iter().any(|start| rewrite.arg(1).starts_with(start));
     is_url || matches!(rewrite.arg(2), "permanent" | "redirect")
 }
 
-/// Whether one of the locations does more than forward that a path with variables may lead to.
+/// True if a path with variables may lead to a location that does more than forward.
 pub(super) fn leads_to_refusal(target: &str, root: &LocationNode<'_>) -> bool {
     let to = target.split(['$', '?']).next().unwrap_or_default();
     let mut is_covered = false;

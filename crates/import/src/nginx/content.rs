@@ -1,4 +1,4 @@
-//! What a location does with a request that may pass: forward it, or answer it.
+//! The action of a location on a request that may pass: forward it, or answer it.
 
 use super::headers::{is_tunnel, read_request_headers};
 use super::known::is_other_handler;
@@ -11,7 +11,7 @@ use crate::ImportFault;
 use crate::gateway_file::PlannedField;
 use crate::yaml_text::quote;
 
-/// The fields of a location's action, and the location whose limits hold if the first one has none.
+/// The fields of a location's action, and the location that gives the limits if the first one has none.
 pub(super) struct LocationContent<'n, 'd> {
     pub fields: Vec<PlannedField>,
     /// The named location that `try_files` leads to.
@@ -63,7 +63,7 @@ pub(super) fn find_pass<'d>(scope: &Scope<'d>) -> Option<&'d Directive> {
     scope.own("proxy_pass").or_else(|| scope.own("grpc_pass"))
 }
 
-/// Whether the steps, limits and pages of a location and of the named one behind it are those of one location.
+/// True if the steps, limits and pages of a location and of the named one behind it are those of one location.
 fn is_plain_try(outer: &Scope<'_>, named: &Scope<'_>) -> bool {
     let has = |scope: &Scope<'_>, names: &[&str]| names.iter().any(|name| scope.own(name).is_some());
     let is_twice = |name| has(named, &[name]) && !outer.nearest(name).is_empty();

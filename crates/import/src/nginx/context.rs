@@ -1,4 +1,4 @@
-//! What the readers of all servers share.
+//! The context that the readers of all servers share.
 
 use super::limits::LimitBook;
 use super::scope::FindingLedger;

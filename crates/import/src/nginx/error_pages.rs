@@ -11,7 +11,7 @@ use crate::ImportFault;
 use crate::gateway_file::PlannedField;
 use crate::yaml_text::{flow_map, quote, quote_template};
 
-/// The fields of `on_reject` for a location whose limits reject with `status`; other pages get a finding. `refusals`
+/// The fields of `on_reject` for a location with limits that reject with `status`; other pages get findings. `refusals`
 /// are the statuses with which the gateway refuses requests there.
 pub(super) fn read_error_pages<'d>(
     scope: &Scope<'d>,
@@ -60,7 +60,7 @@ pub(super) fn read_error_pages<'d>(
 const OTHERWISE: &str = "pages with a status of their own are translated for limits only, from a location that just \
                          answers with an error, or just forwards by `=`";
 
-/// Whether a location only answers or forwards, to anyone.
+/// True if a location only answers or forwards, to anyone.
 fn is_plain(page: &LocationNode<'_>) -> bool {
     let is_idle = |inner: &Directive| match inner.name.as_str() {
         "return" => inner.arg(0).starts_with(['2', '4', '5']),

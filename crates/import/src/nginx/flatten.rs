@@ -3,7 +3,7 @@
 //! nginx looks for the longest prefix level by level; then it tries the regular expressions of the innermost level, and
 //! those of each level around it unless `^~` stands there. The gateway tries all expressions of a file in order. So an
 //! expression that holds below one prefix only is written with that prefix before it, those of longer prefixes first,
-//! and a prefix whose paths must not meet the expressions behind is closed by an expression of its own.
+//! and a prefix is closed by an expression of its own if its paths must not meet the expressions behind.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use super::scope::FindingLedger;
 /// A location of gateway.yaml.
 #[derive(Debug)]
 pub(super) struct FlatLocation<'n, 'd> {
-    /// As in the field `path`.
+    /// The field `path`.
     pub path: String,
     pub node: &'n LocationNode<'d>,
     pub role: FlatRole,
@@ -50,13 +50,13 @@ impl<'n, 'd> FlatLocation<'n, 'd> {
     }
 }
 
-/// A path without expressions, and the levels whose expressions are tried for it.
+/// A path without expressions, and the levels with the expressions that are tried for it.
 struct Leaf<'n, 'd> {
     path: &'n str,
     exact: bool,
     role: FlatRole,
     node: &'n LocationNode<'d>,
-    /// The nodes whose expressions are tried, in order.
+    /// The nodes with expressions to try, in order.
     tried: Vec<&'n LocationNode<'d>>,
 }
 
@@ -191,7 +191,7 @@ fn mark_unreached(directive: &Directive, ledger: &FindingLedger) {
     });
 }
 
-/// Whether the expressions of the server must not be tried below a leaf.
+/// True if the expressions of the server must not be tried below a leaf.
 fn closes_outer(leaf: &Leaf<'_, '_>, root: &LocationNode<'_>) -> bool {
     let tries_outer = leaf.tried.last().is_some_and(|last| std::ptr::eq(*last, root));
     root.regexes().next().is_some() && !tries_outer

@@ -10,7 +10,6 @@ const MATCHES_MAX: usize = 2_000;
 /// Names that are compared with one pattern.
 const NAMES_MAX: usize = 100_000;
 
-/// Whether a name is a pattern.
 pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
@@ -63,7 +62,7 @@ pub(super) fn find_files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Whether one part of a path matches. Takes time in proportion to the product of both lengths.
+/// True if one part of a path matches. Takes time in proportion to the product of both lengths.
 fn matches_glob(pattern: &[char], name: &[char]) -> bool {
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {

@@ -1,4 +1,4 @@
-//! What the gateway says once for all servers: the client's address, the size of bodies, times of clients.
+//! The fields of the gateway for all servers: the client's address, the size of bodies, times of clients.
 
 use super::listeners::ListenerTable;
 use super::scope::{FindingLedger, Scope};

@@ -42,7 +42,7 @@ impl HeaderLines {
     }
 }
 
-/// Whether the location lets connections be upgraded.
+/// True if the location lets connections be upgraded.
 pub(super) fn is_tunnel(scope: &Scope<'_>) -> bool {
     scope.nearest("proxy_set_header").iter().any(|directive| directive.arg(0).eq_ignore_ascii_case("upgrade"))
 }

@@ -88,7 +88,7 @@ pub(super) fn read_names(
     names
 }
 
-/// Whether one of the wildcards, given by their endings, takes `host`.
+/// True if one of the wildcards, given by their endings, takes `host`.
 pub(super) fn is_covered(host: &str, wildcards: &HashSet<&str>) -> bool {
     host.match_indices('.').any(|(dot, _)| wildcards.contains(&host[dot..]))
 }

@@ -1,4 +1,4 @@
-//! The key of a zone: which requests it counts, and by what.
+//! The key of a zone: the requests that it counts, and their parts that it counts by.
 
 use std::net::IpAddr;
 
@@ -13,12 +13,12 @@ use sluicegate_model::value::methods::parse_method;
 pub(super) struct ZoneKey {
     /// Parts as in gateway.yaml; empty = one counter for all.
     pub parts: Vec<String>,
-    /// What `missing_key` says; `None` where no part can be missing.
+    /// The value of `missing_key`; `None` where no part can be missing.
     pub missing: Option<&'static str>,
     pub bypass: Vec<IpNet>,
     /// Empty = any.
     pub methods: Vec<String>,
-    /// What differs without another decision, in words.
+    /// Differences without another decision, in words.
     pub differences: Vec<String>,
     /// Why some requests are counted otherwise than by nginx.
     pub losses: Vec<String>,

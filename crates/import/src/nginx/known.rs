@@ -1,16 +1,16 @@
-//! What a directive is for that no reader translates: whether it may limit or deny, and why it is left out.
+//! The purpose of a directive that no reader translates: if it may limit or deny, and why it is left out.
 
 /// Directives inside an `if` that leave its requests where they are.
 pub(super) const IDLE_IN_IF: [&str; 8] =
     ["add_header", "add_trailer", "set", "access_log", "log_not_found", "expires", "gzip", "charset"];
 
-/// Why directives that do not limit or deny have no effect, where the gateway lacks what they do.
+/// The reason why directives that do not limit or deny have no effect, if the gateway has nothing like them.
 pub(super) const NOT_DONE: &str = "the gateway does not do this";
 
 /// Why directives are left out that say how a check is made.
 pub(super) const PART_OF_CHECK: &str = "part of a check that is not made";
 
-/// Directives that neither limit nor deny, or whose job the gateway does by itself. An asterisk ends the name of a
+/// Directives that neither limit nor deny, or that the gateway replaces by itself. An asterisk ends the name of a
 /// family.
 const HARMLESS: &[(&str, &str)] = &[
     (
@@ -119,12 +119,12 @@ const TRANSLATED: &str = "limit_req* limit_conn* limit_rate* allow deny error_pa
      proxy_ssl_* set_real_ip_from real_ip_header upstream map geo http server location listen server_name \
      include proxy_pass return satisfy underscores_in_headers internal break";
 
-/// Whether a directive without a finding is one whose reader found no effect.
+/// True if a directive without a finding is one in which its reader found no effect.
 pub(super) fn is_translated(name: &str) -> bool {
     is_one_of(TRANSLATED, name)
 }
 
-/// What a directive that may limit or deny would do.
+/// The missing effect of a directive that may limit or deny.
 pub(super) fn describe_guard(name: &str) -> Option<&'static str> {
     Some(match name {
         "valid_referers" => "the gateway does not judge referers",

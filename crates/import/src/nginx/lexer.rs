@@ -30,7 +30,6 @@ fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n')
 }
 
-/// The tokens of one file.
 pub(super) fn read_tokens(text: &str, file: &str) -> Result<Vec<ConfToken>, ImportFault> {
     let mut reader = TokenReader { chars: text.chars().peekable(), line: 1, file };
     let mut tokens: Vec<ConfToken> = Vec::new();
@@ -57,7 +56,7 @@ pub(super) fn read_tokens(text: &str, file: &str) -> Result<Vec<ConfToken>, Impo
     Ok(tokens)
 }
 
-/// Whether the directive that is being read holds the code of another language.
+/// True if the directive that is being read holds the code of another language.
 fn begins_code(tokens: &[ConfToken]) -> bool {
     let is_mark = |token: &ConfToken| !matches!(token.kind, TokenKind::Word(_));
     let start = tokens.iter().rposition(is_mark).map_or(0, |mark| mark + 1);
@@ -73,7 +72,7 @@ struct TokenReader<'t> {
 impl TokenReader<'_> {
     fn next_char(&mut self) -> Option<char> {
         let c = self.chars.next()?;
-        // The line of a token is that of its first character: a line break counts for what follows.
+        // The line of a token is that of its first character: a line break counts for the next token.
         if c == '\n' {
             self.line += 1;
         }

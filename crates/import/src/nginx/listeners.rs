@@ -84,8 +84,8 @@ impl ListenerTable {
         Ok(())
     }
 
-    /// Reads the certificates of the servers with TLS. Returns the servers whose clients nginx asks for certificates,
-    /// and the gateway does not.
+    /// Reads the certificates of the servers with TLS. Returns the servers that ask clients for certificates in nginx,
+    /// but not in the gateway.
     pub fn read_certificates(
         &mut self,
         scopes: &[Scope<'_>],
@@ -121,12 +121,12 @@ impl ListenerTable {
         closed
     }
 
-    /// Whether every listener reads PROXY headers, or none does.
+    /// True if every listener reads PROXY headers, or none does.
     pub fn all_have_proxy_protocol(&self, wanted: bool) -> bool {
         self.listeners.values().all(|listener| listener.proxy_protocol == wanted)
     }
 
-    /// Whether all servers listen on the same addresses, so that locations need not name them.
+    /// True if all servers listen on the same addresses, so that locations need not name them.
     pub fn are_uniform(&self) -> bool {
         let mut sets = self.listeners.values().map(|listener| &listener.servers);
         let first = sets.next();

@@ -125,12 +125,12 @@ fn read_children<'d>(
     Ok(children)
 }
 
-/// Whether something inside limits or denies.
+/// True if something inside limits or denies.
 pub(super) fn subtree_guards(directive: &Directive) -> bool {
     is_guard(directive) && directive.name != "location" || directive.children().iter().any(subtree_guards)
 }
 
-/// Whether a block forwards every request that comes to it and meets its limits, with no check or step before.
+/// True if a block forwards every request that comes to it and meets its limits, with no check or step before.
 pub(super) fn only_forwards(block: &[Directive]) -> bool {
     let is_idle = |inner: &Directive| match inner.name.as_str() {
         "location" => only_forwards(inner.children()),
@@ -145,7 +145,7 @@ pub(super) fn only_forwards(block: &[Directive]) -> bool {
     block.iter().all(is_idle) && block.iter().any(takes_rest)
 }
 
-/// What a level has once. nginx allows the same regular expression twice; the first one matches.
+/// The key that a level has once. nginx allows the same regular expression twice; the first one matches.
 fn unique_key(matching: &LocationMatch) -> Option<(bool, String)> {
     match matching {
         LocationMatch::Prefix { path, .. } => Some((true, path.clone())),

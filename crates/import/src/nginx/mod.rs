@@ -48,7 +48,7 @@ use upstreams::UpstreamBook;
 use variables::VariableTable;
 use zones::ZoneTable;
 
-/// A place for what has none.
+/// The place of a part without one.
 fn nowhere() -> ImportedLine {
     ImportedLine { file: "nginx.conf".to_owned(), line: 1 }
 }
@@ -225,7 +225,7 @@ fn place_locations(
     }
 }
 
-/// Directives that change what limits count, or are limits of their own.
+/// Tells of directives that change the counts of limits, or are limits of their own.
 fn tell_judging(http: &[Directive], zones: &ZoneTable<'_>, ledger: &FindingLedger) {
     let used = || zones.zones().filter(|zone| ledger.is_told(zone.directive));
     let mut parts = used().filter_map(|zone| zone.key.as_ref().ok()).flat_map(|key| &key.parts);

@@ -107,7 +107,7 @@ impl ConfParser {
         }
     }
 
-    /// Reads a text whose includes are relative to the working folder.
+    /// Reads a text with includes that are relative to the working folder.
     #[cfg(test)]
     pub fn read_text(text: &str, name: &str) -> Result<Vec<Directive>, ImportFault> {
         ConfParser { folder: PathBuf::new(), count: 0, files: 0, bytes: 0 }.read_tokens_of(text, name, 0, 0)
@@ -168,7 +168,7 @@ impl ConfParser {
         Ok(found)
     }
 
-    /// Adds what the files of an `include` hold.
+    /// Adds the directives in the files of an `include`.
     fn read_include(
         &mut self,
         directive: &mut Directive,
@@ -197,7 +197,7 @@ impl ConfParser {
     }
 }
 
-/// Blocks of values, whose lines are no directives.
+/// Blocks of values, with lines that are no directives.
 const VALUE_BLOCKS: [&str; 7] = ["types", "charset_map", "split_clients", "map", "geo", "match", "geoip2"];
 
 /// Every directive of the configuration, those inside blocks too.

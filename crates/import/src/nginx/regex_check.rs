@@ -5,9 +5,9 @@ use regex_syntax::ParserBuilder;
 use sluicegate_config::schema::tables::locations::parse_plain_path;
 use sluicegate_model::value::path_regex::PathRegex;
 
-/// What PCRE and the gateway read in different ways: possessive repetitions, operators of classes, marks of words.
+/// Marks that PCRE and the gateway read differently: possessive repetitions, operators of classes, marks of words.
 const AMBIGUOUS: [&str; 10] = ["*+", "++", "?+", "}+", "&&", "--", "~~", r"\<", r"\>", r"\b{"];
-/// What may follow `(?` in both.
+/// The marks that may follow `(?` in both.
 const GROUPS: [&str; 9] = [":", "<", "P<", "i)", "i:", "s)", "s-i:", "s-iu:", "-u:"];
 
 /// The expression with a `$` that also stands before a last line break, as in PCRE. `None` = PCRE reads it otherwise.
@@ -49,7 +49,7 @@ fn write_ends(pattern: &str) -> Option<String> {
     Some(out)
 }
 
-/// The expression with PCRE's meaning, of bytes. What cannot be written stays as it is, for [`is_usable_path`].
+/// The expression with PCRE's meaning, of bytes. An unwritable one stays as it is, for [`is_usable_path`].
 pub(crate) fn translate_pattern(pattern: &str, any_case: bool) -> String {
     let Some(text) = write_ends(pattern) else { return pattern.to_owned() };
     // `.*` takes the same texts either way.

@@ -9,9 +9,9 @@ use regex_syntax::hir::literal::{ExtractKind, Extractor};
 pub(super) enum RegexBelow {
     /// No path below the prefix matches.
     Never,
-    /// As in the field `path`.
+    /// The expression in the field `path`.
     Path(String),
-    /// It may match partly inside the prefix, so that it cannot be written.
+    /// The expression may match partly inside the prefix, so that it cannot be written.
     Unknown,
 }
 

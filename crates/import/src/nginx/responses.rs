@@ -1,4 +1,4 @@
-//! What a location answers by itself: `return`, redirecting `rewrite`, and answers of the gateway in their place.
+//! The own answers of a location: `return`, redirecting `rewrite`, and answers of the gateway in their place.
 
 use super::closed::tell_closed;
 use super::parser::Directive;

@@ -1,4 +1,4 @@
-//! Levels of a configuration and what they inherit: a level with any directive of a kind drops the inherited ones.
+//! Levels of a configuration and their inheritance: a level with any directive of a kind drops the inherited ones.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -74,7 +74,7 @@ impl<'d> Scope<'d> {
         self.nearest(name).last().copied()
     }
 
-    /// The first directive of a name at the innermost level itself, for what is not inherited.
+    /// The first directive of a name at the innermost level itself, for one that is not inherited.
     pub fn own(&self, name: &str) -> Option<&'d Directive> {
         self.levels.last()?.all(name).first().copied()
     }
@@ -90,7 +90,7 @@ impl<'d> Scope<'d> {
         held.filter(|(check, _)| check.arg(0) != "off")
     }
 
-    /// Whether `on` holds here.
+    /// True if `on` holds here.
     pub fn is_on(&self, name: &str) -> bool {
         self.value_of(name).is_some_and(|directive| directive.arg(0).eq_ignore_ascii_case("on"))
     }
@@ -174,7 +174,7 @@ impl FindingLedger {
     }
 }
 
-/// Whether a directive limits or denies by itself; unknown ones may.
+/// True if a directive limits or denies by itself; unknown ones may.
 pub(super) fn is_guard(directive: &Directive) -> bool {
     match directive.name.as_str() {
         "limit_req" | "limit_conn" | "deny" | "limit_rate" | "client_max_body_size" | "internal" => true,

@@ -46,7 +46,7 @@ impl SiteLocation<'_> {
     }
 }
 
-/// The locations of a server, whose primary name is `server_name`.
+/// The locations of a server with the primary name `server_name`.
 pub(super) fn read_site<'d>(
     root: &LocationNode<'d>,
     server: &Directive,
@@ -96,7 +96,7 @@ fn leave_out_pages(root: &LocationNode<'_>, ledger: &FindingLedger) {
     }
 }
 
-/// A location whose requests the gateway cannot tell from others, so that other limits may hold for them.
+/// Leaves out a location that the gateway cannot match alone, so that other limits may hold for its requests.
 fn leave_out(directive: &Directive, why: &str, ledger: &FindingLedger) {
     ledger.loses(directive, why);
     ledger.skip_all(directive.children(), why);
@@ -177,7 +177,7 @@ fn read_location<'d>(
     Ok(())
 }
 
-/// Pages of errors also hold for what a `return` answers.
+/// Reads pages of errors for the answer of a `return`, for which they hold too.
 fn read_pages_of_answer<'d>(
     scope: &Scope<'d>,
     root: &LocationNode<'d>,
@@ -225,7 +225,7 @@ fn read_handler<'d>(
     Ok((SiteLocation { plan, chain, on_reject }, behind))
 }
 
-/// Adds who may come in by address; returns whether the location is closed because of other checks.
+/// Adds the allowed addresses; returns true if the location is closed because of other checks.
 fn read_admission<'d>(
     scope: &Scope<'d>,
     named: Option<&LocationNode<'d>>,

@@ -13,14 +13,13 @@ use super::variables::VariableTable;
 use crate::ImportFault;
 use crate::gateway_file::PlannedField;
 
-/// What the steps of a level come to.
 #[derive(Debug, Default)]
 pub(super) struct LevelSteps {
     /// The networks that are refused.
     pub denied: Vec<IpNet>,
     /// The answer to everyone else.
     pub answer: Option<PlannedField>,
-    /// Whether a step that is not translated refuses some requests.
+    /// A step that is not translated refuses some requests.
     pub is_closed: bool,
 }
 
@@ -104,7 +103,7 @@ fn read_condition(
     visit_all(inside, &mut |inner| ledger.skips(inner, "its `if` is not translated"));
 }
 
-/// Whether an `if` keeps nobody out: it redirects to another scheme or name of the site, or goes by the name that a
+/// True if an `if` keeps nobody out: it redirects to another scheme or name of the site, or goes by the name that a
 /// client gives itself.
 fn is_no_door(step: &Directive) -> bool {
     let condition = step.args.join(" ");

@@ -1,4 +1,4 @@
-//! What a location says about its upstream: times, further tries, TLS.
+//! The fields of a location about its upstream: times, further tries, TLS.
 
 use super::parser::Directive;
 use super::scope::{FindingLedger, Scope};

@@ -12,7 +12,7 @@ use crate::gateway_file::{PlannedField, UpstreamPlan};
 use crate::yaml_text::{flow_map, quote};
 use sluicegate_model::value::server_url::parse_server;
 
-/// What `proxy_pass` names.
+/// The target of `proxy_pass`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProxyTarget {
     /// `http`, `https`, `grpc` or `grpcs`.
@@ -26,7 +26,7 @@ pub(super) struct ProxyTarget {
 /// The upstreams of the configuration, and those that are written.
 #[derive(Debug)]
 pub(super) struct UpstreamBook<'d, 'b> {
-    /// By their names in lower case.
+    /// Blocks by their names in lower case.
     blocks: HashMap<String, &'d Directive>,
     ledger: &'b FindingLedger,
     pub planned: Vec<UpstreamPlan>,

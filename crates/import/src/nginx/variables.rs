@@ -1,4 +1,4 @@
-//! `map` and `geo`: variables whose values depend on another variable or on the address.
+//! `map` and `geo`: variables with values that depend on another variable or on the address.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -93,7 +93,7 @@ impl<'d> VariableTable<'d> {
 }
 
 impl GeoVariable<'_> {
-    /// The networks whose value is one that `is_wanted` accepts.
+    /// The networks with a value that `is_wanted` accepts.
     pub fn networks_with(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<IpNet>, String> {
         if let Some(why) = &self.obstacle {
             return Err(why.clone());
@@ -121,7 +121,7 @@ fn read_geo<'d>(directive: &'d Directive, ledger: &FindingLedger) -> Result<Vari
         ledger.mark(entry);
         match (entry.name.as_str(), entry.args.as_slice()) {
             ("default", [value]) if by_ranges => default.clone_from(value),
-            // It stands for the networks of all addresses, of whose values the last one holds.
+            // It stands for the networks of all addresses; the last of its values holds.
             ("default", [value]) => entries.extend(all_networks().map(|net| (net, value.clone()))),
             ("ranges" | "include", _) => {}
             ("delete", [net]) => {

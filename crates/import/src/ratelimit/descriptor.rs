@@ -18,7 +18,7 @@ pub(super) struct ImportedDescriptor {
     pub at: ImportedLine,
     pub key: String,
     pub pattern: EntryPattern,
-    /// It has no value, so that siblings with a value come first.
+    /// An entry without a value, so that siblings with a value come first.
     pub is_default: bool,
     /// All values of a prefix share one counter.
     pub share_threshold: bool,
@@ -71,7 +71,7 @@ pub(super) enum WindowUnit {
 // === impl EntryPattern ===
 
 impl EntryPattern {
-    /// Whether every value of `other` is one of these.
+    /// True if every value of `other` is one of these.
     pub fn covers(&self, other: &EntryPattern) -> bool {
         match (self, other) {
             (EntryPattern::Any, _) => true,
@@ -83,7 +83,7 @@ impl EntryPattern {
         }
     }
 
-    /// Whether the values are counted apart unless they share a threshold.
+    /// True if the values are counted apart unless they share a threshold.
     pub fn is_open(&self) -> bool {
         !matches!(self, EntryPattern::Value(_))
     }
@@ -128,7 +128,7 @@ impl WindowUnit {
         UNITS.iter().find(|(known, ..)| known.eq_ignore_ascii_case(name)).map(|(_, unit, ..)| *unit)
     }
 
-    /// Its letter in a rate, and how many of them it is: a month has 30 days and a year 365, as
+    /// The letter of a rate, and the number of them in the unit: a month has 30 days and a year 365, as
     /// `UnitToDivider` of envoyproxy/ratelimit has it.
     fn of_rate(self) -> (&'static str, u32) {
         UNITS

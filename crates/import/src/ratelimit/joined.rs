@@ -1,4 +1,4 @@
-//! Descriptors whose calls envoyproxy/ratelimit gives to another one, because it compares keys and values joined by
+//! Descriptors that envoyproxy/ratelimit hides behind another one, because it compares keys and values joined by
 //! `_`: `path: "*"` stands for everything that begins with `path_`, so also for entries of the key `path_prefix`.
 
 use super::descriptor::{EntryPattern, ImportedDescriptor};

@@ -26,14 +26,14 @@ use translate::{LimitNames, add_domain};
 const SERVICE_ADDRESS: &str = "127.0.0.1:8081";
 const SERVICE_LISTENER: &str = "rls";
 
-/// Whether a document is one of envoyproxy/ratelimit.
+/// True if a document is one of envoyproxy/ratelimit.
 pub(super) fn is_ratelimit(root: &Node) -> bool {
     let NodeContent::Map(fields) = &root.content else { return false };
     let has = |name: &str| fields.iter().any(|(key, _)| key.name == name);
     (has("domain") || has("descriptors")) && !has("kind")
 }
 
-/// Whether a text that is not valid YAML is meant as such a document.
+/// True if a text that is not valid YAML is meant as such a document.
 pub(super) fn is_meant_as_ratelimit(text: &str) -> bool {
     let has = |names: &[&str]| text.lines().any(|line| names.iter().any(|name| line.starts_with(name)));
     has(&["domain:", "descriptors:"]) && !has(&["kind:"])

@@ -26,7 +26,7 @@ impl<'r> DomainReader<'r> {
         DomainReader { report, count: 0 }
     }
 
-    /// Reads one file, whose tree is `root`.
+    /// Reads one file, parsed as `root`.
     pub fn read_domain(&mut self, source: &SourceText, root: &Node) -> Result<ImportedDomain, ImportFault> {
         let file = RatelimitFile { name: &source.name };
         let fields = file.open(root, "the file", "`domain` and `descriptors`")?;

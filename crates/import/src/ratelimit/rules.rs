@@ -22,7 +22,7 @@ pub(super) struct DomainRules<'d> {
     pub hidden: Vec<(usize, Option<usize>)>,
 }
 
-/// The entries that are matched, and what they find.
+/// The entries that are matched, and the outcome.
 #[derive(Debug)]
 pub(super) struct TreeRule<'d> {
     pub entries: Vec<MatchedEntry<'d>>,
@@ -81,7 +81,7 @@ impl<'d> DomainRules<'d> {
         Some(found)
     }
 
-    /// Takes out rules whose entries an earlier rule has in another order, because the gateway does not tell them
+    /// Takes out rules with the entries of an earlier rule in another order, because the gateway does not tell them
     /// apart; returns each with the earlier one.
     pub fn take_reordered(&mut self) -> Vec<(TreeRule<'d>, usize)> {
         let mut known: HashMap<Vec<MatchedEntry<'d>>, usize> = HashMap::new();
@@ -100,7 +100,7 @@ impl<'d> DomainRules<'d> {
         reordered
     }
 
-    /// For each rule the first one whose keys are the same in another order.
+    /// The first rule for each rule that has the same keys in another order.
     pub fn find_other_orders(&self) -> Vec<(usize, usize)> {
         let mut first: HashMap<Vec<&str>, usize> = HashMap::new();
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Writes the limits and rules of a domain, with what becomes of each descriptor.
+//! Writes the limits and rules of a domain, with a finding about each descriptor.
 
 use std::collections::{HashMap, HashSet};
 
@@ -103,7 +103,7 @@ fn note_orders(rules: &mut DomainRules<'_>, report: &mut ImportReport) {
     }
 }
 
-/// The line of what a rule finds.
+/// The line of the node that a rule finds.
 fn line_of<'d>(rules: &DomainRules<'d>, rule: &TreeRule<'d>) -> Option<&'d ImportedLine> {
     let node = match rule.outcome {
         RuleOutcome::Limit(node) => node,
@@ -216,7 +216,7 @@ fn tell(descriptor: &ImportedDescriptor, becomes: String, notes: Vec<String>, re
     }
 }
 
-/// The parts of the key: each entry whose values are counted apart. The second value says why that is not possible.
+/// The parts of the key: each entry with values that are counted apart. The second value is the obstacle to that.
 fn write_key(path: &[&ImportedDescriptor], notes: &mut Vec<String>) -> (String, Option<String>) {
     let mut parts: Vec<String> = Vec::new();
     let counts_apart =

@@ -25,7 +25,7 @@ pub(super) struct DescriptorNode<'d> {
     pub descriptor: &'d ImportedDescriptor,
     parent: Option<usize>,
     next: NextEntries<'d>,
-    /// No rule can stand for it or for what is below it.
+    /// No rule can stand for it or for the nodes below it.
     pub is_lost: bool,
 }
 
@@ -36,7 +36,7 @@ type NextEntries<'d> = HashMap<&'d str, Siblings<'d>>;
 #[derive(Debug, Default)]
 struct Siblings<'d> {
     values: BTreeMap<&'d str, usize>,
-    /// With an asterisk, in file order.
+    /// Nodes with an asterisk, in file order.
     wildcards: Vec<usize>,
     default: Option<usize>,
 }
@@ -105,7 +105,7 @@ impl<'d> DescriptorTree<'d> {
         self.path(node).iter().map(entry).collect()
     }
 
-    /// Goes down with entries whose patterns stand for all of their values, except for those that take a fork.
+    /// Goes down with entries that stand for all of their values, except for those that take a fork.
     pub fn walk(&self, entries: &[MatchedEntry<'d>]) -> TreeWalk {
         let mut walk = TreeWalk::default();
         let mut next = &self.root;
