@@ -86,7 +86,7 @@ fn a_tunnel_passes_bytes_and_is_logged() {
     }
     assert_eq!(tunnels(&gateway), 1.0);
     client.half_close();
-    let (rest, end) = client.rest(PATIENCE);
+    let (rest, end) = client.until_close();
     assert_eq!((rest.len(), end), (0, End::Closed));
     let line = &gateway.wait_log(1)[0];
     assert_eq!(
@@ -158,7 +158,7 @@ fn the_end_of_the_server_reaches_the_client() {
     let mut stream = granted(&server);
     thread::spawn(move || std::io::Write::write_all(&mut stream, &[b'z'; 300_000]));
     client.response().expect(101);
-    let (bytes, end) = client.rest(PATIENCE);
+    let (bytes, end) = client.until_close();
     assert_eq!((bytes.len(), end), (300_000, End::Closed));
 }
 
@@ -235,7 +235,7 @@ fn an_idle_tunnel_is_closed() {
         echoes(&mut client, b"ping");
     }
     let start = Instant::now();
-    let (_, end) = client.rest(PATIENCE);
+    let (_, end) = client.until_close();
     assert_ne!(end, End::Deadline);
     let took = start.elapsed();
     assert!(took > ms(1950) && took < ms(2600) + noise.late(), "closed after {took:?}");
@@ -252,7 +252,7 @@ fn a_tunnel_ends_at_the_shutdown_deadline() {
     gateway.term();
     thread::sleep(ms(300));
     echoes(&mut client, b"def");
-    let (_, end) = client.rest(PATIENCE);
+    let (_, end) = client.until_close();
     assert_ne!(end, End::Deadline);
     assert!(start.elapsed() < ms(1600) + noise.late(), "{:?}", start.elapsed());
     assert_eq!(gateway.wait_exit(), 0);

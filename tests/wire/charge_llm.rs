@@ -92,7 +92,7 @@ fn a_broken_stream_costs_at_least_its_reservation() {
     for (lines, (what, _, charged, by)) in (1..).zip(&cases) {
         let mut client = gateway.client();
         client.send(ask().bytes());
-        client.rest(PATIENCE);
+        client.until_close();
         assert_charged(&gateway, lines, 200, *charged, by, what);
     }
     let mut client = gateway.client();
@@ -267,7 +267,7 @@ fn a_tunnel_costs_its_reservation() {
     let gateway = before(&upstream);
     let mut client = gateway.client();
     client.send(format!("GET /v1/realtime HTTP/1.1\r\nHost: gateway.test\r\n{SWITCH}"));
-    client.rest(PATIENCE);
+    client.until_close();
     drop(client);
     assert_charged(&gateway, 1, 101, RESERVED, "reserve", "a tunnel");
 }

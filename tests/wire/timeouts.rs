@@ -22,7 +22,7 @@ fn a_dripping_head_is_cut_in_total() {
             thread::sleep(ms(100));
         }
     });
-    let (bytes, end) = client.rest(PATIENCE);
+    let (bytes, end) = client.until_close();
     assert_between("the head", start.elapsed(), 1000, &noise);
     assert_ne!(end, End::Deadline);
     assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&bytes));
@@ -66,7 +66,7 @@ fn a_stalled_body_is_cut() {
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc");
     let start = Instant::now();
-    let (bytes, end) = client.rest(PATIENCE);
+    let (bytes, end) = client.until_close();
     assert_between("the stalled body", start.elapsed(), 1000, &noise);
     assert_ne!(end, End::Deadline);
     assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&bytes));
@@ -107,7 +107,7 @@ fn a_stopped_reader_is_cut() {
     eventually("the slot", || gateway.get("/").status == 200);
     let took = start.elapsed();
     assert!(took > ms(500) && took < ms(1000) + SWEEP + noise.late(), "the slot took {took:?}");
-    let (bytes, end) = reader.rest(PATIENCE);
+    let (bytes, end) = reader.until_close();
     assert!(end != End::Deadline && bytes.len() < 30_000_000, "{} bytes, {end:?}", bytes.len());
     let is_big = |line: &serde_json::Value| line["path"] == "/big";
     eventually("its line", || gateway.log_lines().iter().any(is_big));
@@ -224,7 +224,7 @@ fn a_dripping_upload_does_not_extend_the_pauses_of_the_response() {
                 thread::sleep(pause);
             }
         });
-        let (_, end) = client.rest(PATIENCE);
+        let (_, end) = client.until_close();
         assert_ne!(end, End::Deadline);
         assert_between("the answer's pause", start.elapsed(), 700, &noise);
     }
@@ -256,7 +256,7 @@ fn a_cut_response_is_not_whole_for_http_10() {
         let mut client = gateway.client();
         client.send(format!("GET {path} HTTP/1.0\r\nHost: a\r\n\r\n"));
         client.raw_head(PATIENCE).expect("the head");
-        let (bytes, ended) = client.rest(PATIENCE);
+        let (bytes, ended) = client.until_close();
         assert_eq!(ended, end, "{path}");
         assert!(ended == End::Reset || bytes == b"ab", "{path}");
     }
@@ -264,7 +264,7 @@ fn a_cut_response_is_not_whole_for_http_10() {
     reader.send("GET /big HTTP/1.0\r\nHost: a\r\n\r\n");
     reader.raw_head(PATIENCE).expect("the head");
     eventually("its cut", || gateway.log_lines().iter().any(|line| line["path"] == "/big"));
-    let (bytes, end) = reader.rest(PATIENCE);
+    let (bytes, end) = reader.until_close();
     assert!(end == End::Reset && bytes.len() < 30_000_000, "{} bytes, {end:?}", bytes.len());
     gate.open();
 }

@@ -41,7 +41,7 @@ fn closed_after(addr: SocketAddr, act: impl FnOnce(&mut Client)) -> std::time::D
     let start = Instant::now();
     let mut client = Client::connect(addr);
     act(&mut client);
-    let (_, end) = client.rest(PATIENCE);
+    let (_, end) = client.until_close();
     assert_ne!(end, End::Deadline, "it stays open");
     start.elapsed()
 }
@@ -88,7 +88,7 @@ fn the_first_request_has_its_deadlines() {
         let mut client = Client::over_tls(shake_hands(gateway.addr(), &config, "a.test").unwrap());
         let start = Instant::now();
         client.send(bytes);
-        let (_, end) = client.rest(PATIENCE);
+        let (_, end) = client.until_close();
         assert!(end != End::Deadline, "{end:?}");
         let took = start.elapsed();
         assert!((ms(from)..ms(to)).contains(&took), "{took:?} after {}", bytes.len());
@@ -98,7 +98,7 @@ fn the_first_request_has_its_deadlines() {
     client.send([get("/").host("a.test").bytes(), b"GET / HT".to_vec()].concat());
     client.response().expect(200);
     let start = Instant::now();
-    let (_, end) = client.rest(PATIENCE);
+    let (_, end) = client.until_close();
     assert!(end != End::Deadline && start.elapsed() < ms(2400), "{:?}", start.elapsed());
 }
 
@@ -115,7 +115,7 @@ fn bytes_that_are_no_handshake_are_rejected() {
         let mut client = gateway.client();
         client.send(bytes);
         client.half_close();
-        let (answer, end) = client.rest(PATIENCE);
+        let (answer, end) = client.until_close();
         assert!(end != End::Deadline, "{}", bytes.escape_ascii());
         let is_explained = answer.starts_with(b"HTTP/1.1 400");
         assert_eq!(is_explained, bytes[0] == b'S', "{}", answer.escape_ascii());

@@ -207,12 +207,19 @@ impl Client {
         self.wire.rest(Instant::now() + timeout)
     }
 
-    /// The peer closes (in order or by reset) without another byte.
+    /// The bytes until the peer closes, in order or by reset; panics if the connection stays open.
+    #[track_caller]
+    pub fn until_close(&mut self) -> (Vec<u8>, End) {
+        let (bytes, end) = self.rest(PATIENCE);
+        assert_ne!(end, End::Deadline, "the connection stays open after {} bytes", bytes.len());
+        (bytes, end)
+    }
+
+    /// The peer closes without another byte.
     #[track_caller]
     pub fn assert_closed(&mut self) {
-        let (bytes, end) = self.rest(PATIENCE);
+        let (bytes, _) = self.until_close();
         assert!(bytes.is_empty(), "unexpected bytes: {}", String::from_utf8_lossy(&bytes));
-        assert_ne!(end, End::Deadline, "the connection stays open");
     }
 
     /// The next `length` bytes, or the part of them that came.

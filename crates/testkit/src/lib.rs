@@ -50,7 +50,7 @@ pub use proxy::Proxy;
 pub use redis::{Redis, has_slots};
 pub use redis_groups::{Cluster, Sentinel};
 pub use run::{Finished, Run, Scratch, program};
-pub use timing::{Noise, SWEEP, assert_between, eventually, ms, undisturbed};
+pub use timing::{Noise, SWEEP, assert_between, at_once, eventually, ms, undisturbed};
 pub use tls::Authority;
 pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};
 pub use upstream2::{Act, Seen2, Start, Upstream2};

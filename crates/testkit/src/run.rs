@@ -145,7 +145,8 @@ impl Run {
         let mut child = self.command(&args, dir).spawn().expect("the binary starts");
         let stdout = Lines::follow(child.stdout.take().expect("piped"));
         let stderr = Lines::follow(child.stderr.take().expect("piped"));
-        let deadline = Instant::now() + PATIENCE;
+        // Some compute for seconds.
+        let deadline = Instant::now() + 4 * PATIENCE;
         let status = loop {
             if let Some(status) = child.try_wait().expect("a child can be waited for") {
                 break status;

@@ -20,7 +20,7 @@ pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Polls until `done`, every few milliseconds; panics with the text `what` after the timeout.
+/// Polls until `done`, at first each millisecond and later every 20 ms; panics with the text `what` after the timeout.
 #[track_caller]
 pub fn eventually(what: &str, done: impl FnMut() -> bool) {
     eventually_within(PATIENCE, what, done);
@@ -30,9 +30,12 @@ pub fn eventually(what: &str, done: impl FnMut() -> bool) {
 #[track_caller]
 pub fn eventually_within(timeout: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + timeout;
+    let mut pause = ms(1);
     while !done() {
         assert!(Instant::now() < deadline, "never came: {what}");
-        thread::sleep(ms(3));
+        thread::sleep(pause);
+        // Each check may cost a request, and many tests wait at the same time.
+        pause = (pause * 3 / 2).min(ms(20));
     }
 }
 
@@ -40,6 +43,17 @@ pub fn eventually_within(timeout: Duration, what: &str, mut done: impl FnMut() -
 #[track_caller]
 pub fn undisturbed(attempt: impl Fn() -> Option<()>) {
     assert!((0..5).any(|_| attempt().is_some()), "this machine was too slow five times");
+}
+
+/// Runs `judge` for all cases at once, each on a thread of its own: they wait more than they work. A panic of one is the
+/// panic of all.
+#[track_caller]
+pub fn at_once<C: Send>(cases: impl IntoIterator<Item = C>, judge: impl Fn(C) + Sync) {
+    thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| judge(case));
+        }
+    });
 }
 
 /// Measures, while it lives, how late a sleeping thread wakes up on this machine. Schedules are widened by that, so

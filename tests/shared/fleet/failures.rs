@@ -73,7 +73,12 @@ fn limits_follow_their_mode_when_redis_dies_and_comes_back_empty() {
     let fleet = locations(3, |_| url.clone(), "50ms", &modes.each_ref().map(String::as_str));
     fleet.wait_enforcing();
     let fired = thread::scope(|scope| {
-        let clients = scope.spawn(|| fleet.fire(3, Until::Span(ms(5000)), own_location));
+        let clients = scope.spawn(|| {
+            fleet.fire(3, Until::Span(ms(5000)), |gateway, client, turn| {
+                thread::sleep(ms(3));
+                own_location(gateway, client, turn)
+            })
+        });
         for _ in 0..3 {
             thread::sleep(ms(300));
             redis.kill();
@@ -200,8 +205,12 @@ fn a_frozen_redis_delays_no_request_beyond_the_deadline() {
         fleet.wait_enforcing();
         let noise = Noise::listen();
         let fired = thread::scope(|scope| {
-            let clients =
-                scope.spawn(|| fleet.fire(2, Until::Span(freeze + ms(600)), |g, _, t| own_location(g, 0, t)));
+            let clients = scope.spawn(|| {
+                fleet.fire(2, Until::Span(freeze + ms(600)), |gateway, _, turn| {
+                    thread::sleep(ms(3));
+                    own_location(gateway, 0, turn)
+                })
+            });
             thread::sleep(ms(100));
             redis.pause();
             thread::sleep(freeze);

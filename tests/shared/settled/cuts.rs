@@ -36,12 +36,17 @@ fn cutting(count: usize, upstream: Upstream, url: &str, algorithm: &str, fields:
     fleet
 }
 
+/// A request on a connection that ends with its response.
+fn once(target: &str) -> Vec<u8> {
+    get(target).header("Connection", "close").bytes()
+}
+
 /// Bytes that one response delivers until it ends.
 fn deliver(gateway: &Gateway) -> u64 {
     let mut client = gateway.client();
-    client.send(get("/").bytes());
+    client.send(once("/"));
     client.raw_head(PATIENCE).expect("a head");
-    client.rest(PATIENCE).0.len() as u64
+    client.until_close().0.len() as u64
 }
 
 /// The units of the only counter in Redis.
@@ -79,12 +84,9 @@ fn wait_stored_within(redis: &Redis, units: u64, more: u64) {
 /// What passes above the limit is at most a step, and what streams during two round trips to Redis.
 #[test]
 fn a_response_is_cut_within_the_bound() {
-    undisturbed(cut_within_the_bound);
-}
-
-fn cut_within_the_bound() -> Option<()> {
-    for delay in [0, 10] {
-        for algorithm in ALGORITHMS {
+    let cases = [0, 10].into_iter().flat_map(|delay| ALGORITHMS.map(|algorithm| (delay, algorithm)));
+    at_once(cases, |(delay, algorithm)| {
+        undisturbed(|| {
             let redis = Redis::start();
             let proxy = Proxy::start(redis.addr());
             let upstream = Upstream::new(|_| streaming(400));
@@ -106,43 +108,41 @@ fn cut_within_the_bound() -> Option<()> {
             assert_eq!((&log[0]["charged"], &log[0]["limit"]), (&delivered.into(), &"egress".into()));
             assert_eq!(fleet.metric("sluicegate_reserved_units", &[]), 0.0);
             fleet.gateways[0].get("/").expect(429);
-        }
-    }
-    Some(())
+            Some(())
+        });
+    });
 }
 
 /// Responses of two gateways share what is left, and one ledger.
 #[test]
 fn two_gateways_cut_at_one_limit() {
-    undisturbed(cut_at_one_limit);
+    at_once(ALGORITHMS, |algorithm| undisturbed(|| cut_at_one_limit(algorithm)));
 }
 
-fn cut_at_one_limit() -> Option<()> {
-    for algorithm in ALGORITHMS {
-        let redis = Redis::start();
-        let fleet = cutting(2, Upstream::new(|_| streaming(300)), &redis.url(), algorithm, "");
-        let delivered: Vec<u64> = thread::scope(|scope| {
-            let gateways = [0, 1, 0, 1].map(|index| &fleet.gateways[index]);
-            let streams = gateways.map(|gateway| scope.spawn(|| deliver(gateway)));
-            streams.into_iter().map(|stream| stream.join().expect("it ends")).collect()
-        });
-        if fleet.metric(DEGRADED, &[]) > 0.0 {
-            return None;
-        }
-        let sum: u64 = delivered.iter().sum();
-        let most = LIMIT + 4 * (STEP + 2 * PER_MS * 10 + PIECE as u64);
-        println!("{algorithm}: {delivered:?}, {sum} of {LIMIT}, {most} at most");
-        assert!((LIMIT - 3 * STEP..=most).contains(&sum), "{algorithm}: {sum} of {most}");
-        wait_stored(&redis, sum);
+fn cut_at_one_limit(algorithm: &str) -> Option<()> {
+    let redis = Redis::start();
+    let fleet = cutting(2, Upstream::new(|_| streaming(300)), &redis.url(), algorithm, "");
+    let delivered: Vec<u64> = thread::scope(|scope| {
+        let gateways = [0, 1, 0, 1].map(|index| &fleet.gateways[index]);
+        let streams = gateways.map(|gateway| scope.spawn(|| deliver(gateway)));
+        streams.into_iter().map(|stream| stream.join().expect("it ends")).collect()
+    });
+    if fleet.metric(DEGRADED, &[]) > 0.0 {
+        return None;
     }
+    let sum: u64 = delivered.iter().sum();
+    let most = LIMIT + 4 * (STEP + 2 * PER_MS * 10 + PIECE as u64);
+    println!("{algorithm}: {delivered:?}, {sum} of {LIMIT}, {most} at most");
+    assert!((LIMIT - 3 * STEP..=most).contains(&sum), "{algorithm}: {sum} of {most}");
+    wait_stored(&redis, sum);
     Some(())
 }
 
 /// What fits passes whole, and no more is charged than that; a bucket gives the rest back, too.
 #[test]
 fn a_response_that_fits_is_not_cut() {
-    undisturbed(|| {
-        for algorithm in [&ALGORITHMS[..], &["token_bucket"]].concat() {
+    at_once([&ALGORITHMS[..], &["token_bucket"]].concat(), |algorithm| {
+        undisturbed(|| {
             let redis = Redis::start();
             let fleet = cutting(2, Upstream::new(|_| streaming(50)), &redis.url(), algorithm, "");
             for gateway in &fleet.gateways {
@@ -156,8 +156,8 @@ fn a_response_that_fits_is_not_cut() {
             }
             let line = fleet.gateways[0].wait_log(1).remove(0);
             assert_eq!((&line["verdict"], &line["charged"]), (&"admit".into(), &line["bytes"]), "{line}");
-        }
-        Some(())
+            Some(())
+        });
     });
 }
 
@@ -171,7 +171,7 @@ fn a_client_that_leaves_pays_what_was_delivered() {
         proxy.delay(ms(15));
         for count in 0..5 {
             let mut client = fleet.gateways[0].client();
-            client.send(get("/").bytes());
+            client.send(once("/"));
             client.raw_head(PATIENCE).expect("a head");
             client.skip(30_000 + 1_700 * count, PATIENCE);
             client.reset();
@@ -193,80 +193,79 @@ fn a_client_that_leaves_pays_what_was_delivered() {
 /// that Redis had admitted, and by those that the share did.
 #[test]
 fn an_outage_leaves_the_cut_to_the_share() {
-    for algorithm in ALGORITHMS {
-        for begins_before in [true, false] {
-            let redis = Redis::start();
-            let proxy = Proxy::start(redis.addr());
-            let upstream = Upstream::new(|_| streaming(400));
-            let fleet = cutting(2, upstream, &proxy.url(), algorithm, "");
-            let mut client = fleet.gateways[0].client();
-            let mut begun = 0;
-            if begins_before {
-                client.send(get("/").bytes());
-                client.raw_head(PATIENCE).expect("a head");
-                begun = 60_000;
-                client.skip(begun, PATIENCE);
-                proxy.refuse();
-            } else {
-                proxy.refuse();
-                fleet.wait_degraded();
-                client.send(get("/").bytes());
-                client.raw_head(PATIENCE).expect("a head");
-            }
-            let delivered = (begun + client.rest(PATIENCE).0.len()) as u64;
-            println!("{algorithm}, {begins_before}: {delivered} of {LIMIT}");
-            // Half of the limit, and what Redis granted before.
-            let most = LIMIT / 2 + (begun as u64 + 40_000) + STEP + 160 * PER_MS;
-            assert!((LIMIT / 2 - 10_000..=most).contains(&delivered), "{delivered} of {most}");
-            fleet.gateways[0].get("/").expect(429);
-            proxy.forward();
-            fleet.wait_enforcing();
-            wait_stored_within(&redis, delivered, if begins_before { 2 * STEP } else { 0 });
+    let cases = ALGORITHMS.into_iter().flat_map(|algorithm| [true, false].map(|begins| (algorithm, begins)));
+    at_once(cases, |(algorithm, begins_before)| {
+        let redis = Redis::start();
+        let proxy = Proxy::start(redis.addr());
+        let upstream = Upstream::new(|_| streaming(400));
+        let fleet = cutting(2, upstream, &proxy.url(), algorithm, "");
+        let mut client = fleet.gateways[0].client();
+        let mut begun = 0;
+        if begins_before {
+            client.send(once("/"));
+            client.raw_head(PATIENCE).expect("a head");
+            begun = 60_000;
+            client.skip(begun, PATIENCE);
+            proxy.refuse();
+        } else {
+            proxy.refuse();
+            fleet.wait_degraded();
+            client.send(once("/"));
+            client.raw_head(PATIENCE).expect("a head");
         }
-    }
+        let delivered = (begun + client.until_close().0.len()) as u64;
+        println!("{algorithm}, {begins_before}: {delivered} of {LIMIT}");
+        // Half of the limit, and what Redis granted before.
+        let most = LIMIT / 2 + (begun as u64 + 40_000) + STEP + 160 * PER_MS;
+        assert!((LIMIT / 2 - 10_000..=most).contains(&delivered), "{delivered} of {most}");
+        fleet.gateways[0].get("/").expect(429);
+        proxy.forward();
+        fleet.wait_enforcing();
+        wait_stored_within(&redis, delivered, if begins_before { 2 * STEP } else { 0 });
+    });
 }
 
 /// The share of a gateway knows the units that Redis has granted to a response since its request was admitted.
 #[test]
 fn an_outage_does_not_grant_a_response_its_units_again() {
-    for algorithm in ALGORITHMS {
+    at_once(ALGORITHMS, |algorithm| {
         let redis = Redis::start();
         let proxy = Proxy::start(redis.addr());
         let fleet = cutting(1, Upstream::new(|_| streaming(400)), &proxy.url(), algorithm, "");
         let mut client = fleet.gateways[0].client();
-        client.send(get("/").bytes());
+        client.send(once("/"));
         client.raw_head(PATIENCE).expect("a head");
         let begun = 400_000;
         client.skip(begun, PATIENCE);
         proxy.refuse();
-        let delivered = (begun + client.rest(PATIENCE).0.len()) as u64;
+        let delivered = (begun + client.until_close().0.len()) as u64;
         println!("{algorithm}: {delivered} of {LIMIT}");
         let most = LIMIT + STEP + 160 * PER_MS;
         assert!((LIMIT - 2 * STEP..=most).contains(&delivered), "{algorithm}: {delivered} of {most}");
-    }
+    });
 }
 
 /// `on_failure: reject` cuts a response when the store does not answer, and `allow` does not.
 #[test]
 fn on_failure_decides_about_a_streaming_response() {
-    for (on_failure, is_whole) in [("reject", false), ("allow", true)] {
+    at_once([("reject", false), ("allow", true)], |(on_failure, is_whole)| {
         let redis = Redis::start();
         let proxy = Proxy::start(redis.addr());
         let upstream = Upstream::new(|_| streaming(200));
         let fields = format!(", on_failure: {on_failure}");
         let fleet = cutting(1, upstream, &proxy.url(), "fixed_window", &fields);
         let mut client = fleet.gateways[0].client();
-        client.send(get("/").bytes());
+        client.send(once("/"));
         client.raw_head(PATIENCE).expect("a head");
         client.skip(60_000, PATIENCE);
         proxy.refuse();
-        let delivered = 60_000 + client.rest(PATIENCE).0.len() as u64;
+        let delivered = 60_000 + client.until_close().0.len() as u64;
         assert_eq!(delivered == 200 * PIECE as u64, is_whole, "{on_failure}: {delivered}");
         assert!(is_whole || delivered < 60_000 + 2 * STEP + 400 * PER_MS, "{on_failure}: {delivered}");
         proxy.forward();
         fleet.wait_enforcing();
         wait_stored_within(&redis, delivered, 2 * STEP);
-    }
+    });
 }
 
 /// A killed Redis has lost what it counted: it is charged what the share admitted, and the response was cut.
@@ -276,7 +275,7 @@ fn a_killed_redis_does_not_let_a_response_run() {
     let fleet = cutting(2, Upstream::new(|_| streaming(400)), &redis.url(), "fixed_window", "");
     let (client, patience) = (fleet.gateways[0].client(), Duration::from_secs(20));
     let mut client = client;
-    client.send(get("/").bytes());
+    client.send(once("/"));
     client.raw_head(PATIENCE).expect("a head");
     client.skip(60_000, PATIENCE);
     redis.kill();
@@ -291,8 +290,8 @@ fn a_killed_redis_does_not_let_a_response_run() {
 /// What a streaming response has taken stays taken when another response clears the key.
 #[test]
 fn an_extended_reservation_outlives_a_clear() {
-    undisturbed(|| {
-        for algorithm in ALGORITHMS {
+    at_once(ALGORITHMS, |algorithm| {
+        undisturbed(|| {
             let redis = Redis::start();
             let gate = Gate::default();
             let held = gate.clone();
@@ -307,7 +306,7 @@ fn an_extended_reservation_outlives_a_clear() {
             });
             let fleet = cutting(2, upstream, &redis.url(), algorithm, "");
             let mut client = fleet.gateways[0].client();
-            client.send(get("/held").bytes());
+            client.send(once("/held"));
             client.raw_head(PATIENCE).expect("a head");
             client.skip(90_000, PATIENCE);
             eventually("an extension", || stored(&redis) >= 90_000);
@@ -319,12 +318,12 @@ fn an_extended_reservation_outlives_a_clear() {
             assert!(stored(&redis) >= 90_000, "{algorithm}: {} of {before}", stored(&redis));
             fleet.gateways[1].get("/other").expect(200);
             gate.open();
-            assert_eq!(client.rest(PATIENCE).0.len(), 10_000);
+            assert_eq!(client.until_close().0.len(), 10_000);
             if fleet.metric(DEGRADED, &[]) > 0.0 {
                 return None;
             }
             wait_stored(&redis, 100_000 + 500);
-        }
-        Some(())
+            Some(())
+        });
     });
 }

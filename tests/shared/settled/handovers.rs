@@ -94,7 +94,7 @@ fn finish(gate: &Gate, clients: &mut [Client]) {
 /// A request that reserves more than the gateway's share is owed by what its response used.
 #[test]
 fn a_reservation_beyond_the_share_is_settled_in_an_outage() {
-    for cost in [20, 550, 700] {
+    at_once([20, 550, 700], |cost| {
         let redis = Redis::start();
         let proxy = Proxy::start(redis.addr());
         let fleet = charging(2, &proxy.url(), 600, &Gate::default());
@@ -106,13 +106,13 @@ fn a_reservation_beyond_the_share_is_settled_in_an_outage() {
         proxy.forward();
         fleet.wait_enforcing();
         wait_used(&fleet.gateways[0], cost);
-    }
+    });
 }
 
 /// The old process of an upgrade ends requests that the share admitted, during the outage and after it.
 #[test]
 fn an_old_process_settles_debts() {
-    for ends_in_outage in [true, false] {
+    at_once([true, false], |ends_in_outage| {
         let redis = Redis::start();
         let proxy = Proxy::start(redis.addr());
         let gate = Gate::default();
@@ -135,7 +135,7 @@ fn an_old_process_settles_debts() {
         thread::sleep(ms(500));
         finish(&gate, &mut clients[if ends_in_outage { 12 } else { 0 }..]);
         wait_used(gateway, 277);
-    }
+    });
 }
 
 /// The old process ends requests that Redis admitted, while Redis is away.

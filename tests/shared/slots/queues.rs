@@ -208,7 +208,7 @@ fn nobody_is_refused_and_the_limit_holds() {
 /// `local` lets it wait for the share of its gateway.
 #[test]
 fn an_outage_decides_about_those_who_wait() {
-    for (on_failure, status) in [("allow", Some(200)), ("reject", Some(503)), ("local", None)] {
+    at_once([("allow", Some(200)), ("reject", Some(503)), ("local", None)], |(on_failure, status)| {
         let redis = Redis::start();
         let gate = Gate::default();
         let fields = format!("max_concurrent: 2, queue: 10, max_wait: 30s, on_failure: {on_failure}");
@@ -232,5 +232,5 @@ fn an_outage_decides_about_those_who_wait() {
         fleet.gateways[0].wait_queued(0);
         redis.resume();
         gate.open();
-    }
+    });
 }

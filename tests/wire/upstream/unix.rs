@@ -180,7 +180,7 @@ fn a_tunnel_leads_to_a_unix_socket() {
     let gateway = Gateway::start(&format!("locations:\n  - {{ path: /, upstream: \"{}\" }}\n", unix.name()));
     let mut client = gateway.client();
     client.send(get("/").header("Connection", "Upgrade").header("Upgrade", "test").bytes());
-    let (bytes, _) = client.rest(PATIENCE);
+    let (bytes, _) = client.until_close();
     let text = String::from_utf8_lossy(&bytes).into_owned();
     assert!(text.starts_with("HTTP/1.1 101 ") && text.ends_with("\r\n\r\nhello"), "{text}");
 }
