@@ -18,14 +18,17 @@ TOOLS = $(TEST_TOOLS)
 export PATH := $(PATH):/usr/sbin:/sbin
 # Programs for the targets that few need.
 TOOLBOX := target/tools
-# Many tests measure time; more of them at once than this would disturb each other.
-export RUST_TEST_THREADS ?= 4
+# Tests wait more than they work, but many measure time: more of them at once would disturb each other.
+export RUST_TEST_THREADS ?= 6
 # The same cases of every property in each run: a commit fails for what it changed. `cargo test` tries others.
 export PROPTEST_RNG_SEED ?= 1
 # The program as users build it. `cargo bench` by itself builds it with features that only tests need.
 PLAIN := target/plain
 BUILD_RELEASE := cargo build --release --locked --bin sluicegate --target-dir $(PLAIN)
 MEASURED := --gateway $(PLAIN)/release/sluicegate
+# Clippy's driver compiles as rustc does and checks on the way, which analyses the workspace once instead of twice;
+# these are the settings of `cargo clippy -- -D warnings`.
+CHECKED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 # How long `make fuzz` tries each target.
 SECONDS = 300
 # How many files `make compare-import` tries, and the first seed of them.
@@ -43,17 +46,21 @@ run: ## build the program and serve gateway.yaml on port 8080; about 4 minutes t
 	@echo "Building the gateway: about 4 minutes on two cores the first time, then seconds."
 	cargo run --profile quick --locked -- run -c gateway.yaml
 
-# The release build spends most of its time on one core: beside it the other one builds the tests. It is over before
-# the first test runs.
-test: tools ## install what the tests need, then run every check and every test; about 24 minutes the first time
-	@echo "Step 1 of 3: lint, and build the tests and the release program. About 11 minutes on two cores the first time."
-	@$(BUILD_RELEASE) --quiet & release=$$!; \
-	trap 'kill $$release 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
-	$(MAKE) --no-print-directory lint && cargo test --locked --workspace --no-run && wait $$release
-	@echo "Step 2 of 3: run the tests. About 12 minutes."
-	cargo test --locked --workspace
-	@echo "Step 3 of 3: count the instructions of a request. Half a minute."
-	$(MAKE) --no-print-directory instructions
+# Test programs that watch the clock run one after the other; those that compute have the time that is left.
+PROGRAMS := $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs crates/*/tests/*/main.rs)))
+TIMED := corpus edge nginx_side_by_side pacing page reload service shared store streams wire
+COMPUTING := $(filter-out $(TIMED),$(sort $(PROGRAMS)))
+# No example in a doc comment is a test.
+test: tools components ## install what the tests need, then run every check and every test; about 15 minutes the first time
+	cargo fmt --all --check
+	@echo "Step 1 of 2: check the code and build the tests. About 6 minutes on two cores the first time."
+	$(CHECKED) cargo test --locked --workspace --all-targets --no-run
+	@echo "Step 2 of 2: run the tests. About 8 minutes; those that compute run beside the others and are shown at the end."
+	@{ $(CHECKED) nice -n 19 cargo test --locked --workspace --lib --bins $(COMPUTING:%=--test %) && \
+		$(CHECKED) nice -n 19 cargo test --locked --workspace --bench instructions -- --profile dev; } >target/computing.log 2>&1 & \
+	computing=$$!; trap 'kill $$computing 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
+	$(CHECKED) cargo test --locked --workspace $(TIMED:%=--test %) && \
+	{ wait $$computing; code=$$?; cat target/computing.log; exit $$code; }
 
 # What an outside client of the OpenAPI document tries; `make test` needs no network, so this is apart.
 CLIENTS := target/test-clients

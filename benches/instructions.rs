@@ -34,12 +34,14 @@ use rustix::process::Signal;
 const HELP: &str = "\
 cargo bench --bench instructions -- [OPTIONS]
 
-  --record         rewrite benches/instructions.json
+  --record         rewrite this profile's counts in benches/instructions.json
+  --profile NAME   the profile that built the binary: release (the default), quick, or dev with fewer requests
   --peers          count nginx too
   --gateway FILE   another sluicegate binary";
 
-const FEW: usize = 4000;
-const MANY: usize = 12_000;
+/// Requests of the two runs, and of those of an unoptimised program, which needs ten times as many instructions.
+const REQUESTS: [usize; 2] = [4000, 12_000];
+const DEV_REQUESTS: [usize; 2] = [1000, 3000];
 const CONNECTIONS: usize = 16;
 /// Repeats differ by a few percent, by hash seeds, timers, and the number of requests per wake-up.
 const TOLERANCE: f64 = 1.08;
@@ -59,12 +61,14 @@ fn main() -> Result<()> {
     }
     let (mut record, mut peers) = (false, false);
     let mut gateway = PathBuf::from(env!("CARGO_BIN_EXE_sluicegate"));
+    let mut profile = "release".to_owned();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--bench" => {}
             "--record" => record = true,
             "--peers" => peers = true,
+            "--profile" => profile = words.next().ok_or(HELP)?.clone(),
             "--gateway" => gateway = PathBuf::from(words.next().ok_or(HELP)?).canonicalize()?,
             _ => return Err(HELP.into()),
         }
@@ -74,21 +78,29 @@ fn main() -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let counts = count(&folder, gateway, peers)?;
+    let requests = if profile == "dev" { DEV_REQUESTS } else { REQUESTS };
+    let counts = count(&folder, gateway, peers, requests)?;
     fs::remove_dir_all(&folder)?;
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/instructions.json");
+    let mut records: Records = serde_json::from_str(&fs::read_to_string(&file)?)?;
     if record {
-        fs::write(&file, serde_json::to_string_pretty(&counts)? + "\n")?;
+        records.insert(profile, counts);
+        fs::write(&file, serde_json::to_string_pretty(&records)? + "\n")?;
         println!("recorded in benches/instructions.json");
         return Ok(());
     }
-    compare(&counts, &serde_json::from_str(&fs::read_to_string(&file)?)?)
+    let record =
+        records.get(&profile).ok_or_else(|| format!("{profile} is not recorded: run with --record"))?;
+    compare(&counts, record)
 }
 
+/// Instructions per request by mode.
 type Counts = BTreeMap<String, u64>;
+/// Counts by the profile of the program.
+type Records = BTreeMap<String, Counts>;
 
 /// Instructions per request of every mode.
-fn count(folder: &Path, gateway: PathBuf, peers: bool) -> Result<Counts> {
+fn count(folder: &Path, gateway: PathBuf, peers: bool, [few, many]: [usize; 2]) -> Result<Counts> {
     let cores = child::cores()?;
     let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
         return Err("no cores".into());
@@ -105,9 +117,9 @@ fn count(folder: &Path, gateway: PathBuf, peers: bool) -> Result<Counts> {
     let proxies = [Proxy::Sluicegate, Proxy::Nginx];
     for &proxy in &proxies[..if peers { 2 } else { 1 }] {
         for mode in MODES {
-            let few = total(&mut bench, proxy, mode, FEW)?;
-            let many = total(&mut bench, proxy, mode, MANY)?;
-            let each = many.saturating_sub(few) / (MANY - FEW) as u64;
+            let total_of_few = total(&mut bench, proxy, mode, few)?;
+            let total_of_many = total(&mut bench, proxy, mode, many)?;
+            let each = total_of_many.saturating_sub(total_of_few) / (many - few) as u64;
             println!("{:10} {:8} {each:7} user instructions per request", proxy.name(), mode.name());
             if proxy == Proxy::Sluicegate {
                 counts.insert(mode.name().to_owned(), each);
