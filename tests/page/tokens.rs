@@ -92,6 +92,8 @@ fn the_keyboard_reaches_every_button() {
     std::thread::sleep(ms(2500));
     browser.press(Key::Enter);
     browser.wait_dialog();
+    // And so it does while a dialog is open.
+    std::thread::sleep(ms(2500));
     browser.press(Key::Escape);
     eventually("the end of the dialog", || !browser.dialog_is_open());
     assert_eq!(gateway.get("/").status, 429);
