@@ -29,7 +29,7 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
         Size::Default => 10,
         Size::Long => 30,
     };
-    add("R029 counts", counts(bench, secs));
+    add("counts", counts(bench, secs));
     // Each waiter needs a descriptor here and one in the gateway, which reserves up to 4096 for other uses.
     let open = child::raise_open_files();
     let room = usize::try_from(open - (open / 3).min(4096))?.saturating_sub(200) * 10 / 11;
@@ -38,11 +38,8 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
         Size::Default => (5000, 2000),
         Size::Long => (50_000, 20_000),
     };
-    add("R043 waiters", waiting::measure(bench, waiters.min(room) / 10 * 10));
-    add(
-        "R048 neighbour",
-        neighbour(bench, others.min(room), if options.size == Size::Smoke { 2 } else { 5 }),
-    );
+    add("waiters", waiting::measure(bench, waiters.min(room) / 10 * 10));
+    add("neighbour", neighbour(bench, others.min(room), if options.size == Size::Smoke { 2 } else { 5 }));
     Ok(table)
 }
 

@@ -1,4 +1,4 @@
-//! R043: thousands of requests wait in thousands of queues. Measures the cost of each, the precision of its departure,
+//! Thousands of requests wait in thousands of queues. Measures the cost of each, the precision of its departure,
 //! the load of the gateway meanwhile, and the cap over all queues.
 
 use crate::child::Result;

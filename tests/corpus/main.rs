@@ -180,7 +180,7 @@ fn every_departure_from_a_corpus_has_its_reason() {
     }
 }
 
-/// R099: none of gunicorn's invalid requests becomes two, and at least 64 are rejected.
+/// None of gunicorn's invalid requests becomes two, and at least 64 are rejected.
 #[test]
 fn gunicorns_requests() {
     let cases = table::read(GUNICORN);
@@ -191,7 +191,7 @@ fn gunicorns_requests() {
     assert_all(&cases);
 }
 
-/// R100: a request that a strict llhttp rejects is rejected, and one that it reads arrives as it reads it.
+/// A request that a strict llhttp rejects is rejected, and one that it reads arrives as it reads it.
 #[test]
 fn llhttps_requests() {
     let cases = table::read(LLHTTP);
@@ -199,7 +199,7 @@ fn llhttps_requests() {
     assert_all(&cases);
 }
 
-/// R101: at most 6 cases of the catalogue are not met.
+/// At most 6 cases of the catalogue are not met.
 #[test]
 fn the_catalogue_of_http11probe() {
     let cases = table::read(PROBE);
@@ -208,7 +208,7 @@ fn the_catalogue_of_http11probe() {
     assert_all(&cases);
 }
 
-/// R102: no case makes more requests than the stricter of nginx and HAProxy lets through, or its table says why.
+/// No case makes more requests than the stricter of nginx and HAProxy lets through, or its table says why.
 ///
 /// The gateway's own count is the table's: the tests above verify it.
 #[test]

@@ -1,4 +1,4 @@
-//! R102: nginx and HAProxy on the same cases, each in front of a recorder of its own.
+//! nginx and HAProxy on the same cases, each in front of a recorder of its own.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

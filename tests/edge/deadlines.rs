@@ -128,7 +128,7 @@ fn a_stalled_body_ends_its_stream_alone() {
     assert!(upstream.wait_for(3).iter().any(|seen| seen.target == "/up" && seen.cut.is_some()));
 }
 
-/// R134: a reader that stops is cut at the write deadline and releases its slot; other readers are served.
+/// A reader that stops is cut at the write deadline and releases its slot; other readers are served.
 #[test]
 fn a_stopped_reader_ends_its_stream_alone() {
     let body = "x".repeat(5_000_000);
@@ -180,6 +180,6 @@ fn late_upstreams_end_their_stream_alone() {
     }
     assert!(matches!(h2.outcome(3), Outcome::Answered(504, _)));
     let cut = h2.outcome(5);
-    assert!(matches!(cut, Outcome::Reset(_)), "R113: a cut body is no end: {cut:?}");
+    assert!(matches!(cut, Outcome::Reset(_)), "a cut body is no end: {cut:?}");
     assert_eq!(h2.outcome(1), Outcome::Answered(200, b"slow".to_vec()));
 }

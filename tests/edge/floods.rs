@@ -57,7 +57,7 @@ fn respond() -> Gateway {
     Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n")
 }
 
-/// R124: streams that are reset as soon as they begin.
+/// Streams that are reset as soon as they begin.
 #[test]
 fn rapid_resets_are_stopped() {
     let upstream =
@@ -76,7 +76,7 @@ fn rapid_resets_are_stopped() {
     assert!(!gateway.stderr().contains("streams reached limit"), "{}", gateway.stderr());
 }
 
-/// R124: a client that waits until each stream is under way is bounded as well.
+/// A client that waits until each stream is under way is bounded as well.
 #[test]
 fn patient_resets_are_stopped() {
     let upstream =
@@ -119,7 +119,7 @@ fn streams_reset_together_end_nothing() {
     assert!(matches!(outcome, Outcome::Answered(200, _)), "{outcome:?}");
 }
 
-/// R126: frames that make the server reset streams itself.
+/// Frames that make the server reset streams itself.
 #[test]
 fn streams_reset_by_the_server_are_bounded() {
     let fields = block(&request("POST", "/", &[]));
@@ -168,7 +168,7 @@ fn streams_reset_by_the_server_are_bounded() {
     }
 }
 
-/// R127: endless header blocks, in full frames and in empty ones.
+/// Endless header blocks, in full frames and in empty ones.
 #[test]
 fn endless_header_blocks_are_stopped() {
     for payload in [Vec::new(), vec![0; 1], block(&[("x", &"y".repeat(16_000))])] {
@@ -182,7 +182,7 @@ fn endless_header_blocks_are_stopped() {
     }
 }
 
-/// R128: empty DATA frames.
+/// Empty DATA frames.
 #[test]
 fn empty_data_is_stopped() {
     let upstream =
@@ -196,7 +196,7 @@ fn empty_data_is_stopped() {
     assert!(sent < 1_000_000, "all of it was taken");
 }
 
-/// R129: a few bytes that expand to megabytes.
+/// A few bytes that expand to megabytes.
 #[test]
 fn references_to_large_fields_are_bounded() {
     let gateway = respond();
@@ -225,7 +225,7 @@ fn references_to_large_fields_are_bounded() {
     gateway.get("/").expect(200);
 }
 
-/// R130: frames that cost an answer or serve no purpose. They are cut off, and others are not affected.
+/// Frames that cost an answer or serve no purpose. They are cut off, and others are not affected.
 #[test]
 fn floods_of_control_frames_are_cut_off() {
     for (name, one) in [
@@ -288,7 +288,7 @@ fn acknowledged_pieces_are_no_flood() {
     assert!(h2.is_alive());
 }
 
-/// R134: hundreds of large answers to readers without a window, or with no more of it, use little memory.
+/// Hundreds of large answers to readers without a window, or with no more of it, use little memory.
 #[test]
 fn answers_without_readers_hold_little() {
     raise_descriptors();

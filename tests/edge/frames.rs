@@ -1,4 +1,4 @@
-//! R122: frames and sequences that a server must refuse by RFC 9113 (sections 3 to 6), each on a connection of its own.
+//! Frames and sequences that a server must refuse by RFC 9113 (sections 3 to 6), each on a connection of its own.
 
 use crate::support::h2_raw::*;
 use crate::support::*;

@@ -1,4 +1,4 @@
-//! R122, R123: stream states, flow control, and malformed requests (RFC 9113, sections 5, 6.9, 8).
+//! Stream states, flow control, and malformed requests (RFC 9113, sections 5, 6.9, 8).
 
 use super::frames::{Answer, Case, Stream, check, gateway, open_request, whole_request};
 use crate::support::h2_raw::*;
@@ -144,7 +144,7 @@ fn malformed_requests_are_refused() {
     );
 }
 
-/// R123, R132: well-formed requests that cannot be served.
+/// Well-formed requests that cannot be served.
 #[test]
 fn requests_that_contradict_themselves_are_400() {
     let (method, scheme, path) = ((":method", "GET"), (":scheme", "http"), (":path", "/"));

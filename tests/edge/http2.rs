@@ -201,7 +201,7 @@ fn one_bucket_for_both_versions() {
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
 }
 
-/// R034: streams of one connection take slots one by one, and release them however they end.
+/// Streams of one connection take slots one by one, and release them however they end.
 #[test]
 fn streams_take_slots_one_by_one() {
     let gate = Gate::default();
@@ -248,7 +248,7 @@ fn a_reset_without_an_error_ends_no_body() {
     assert!(matches!(h2.get(103, "/"), Outcome::Answered(200, _)));
 }
 
-/// R133: streams beyond the announced number are refused, and the connection continues.
+/// Streams beyond the announced number are refused, and the connection continues.
 #[test]
 fn streams_beyond_the_announced_are_refused() {
     let gate = Gate::default();
@@ -271,7 +271,7 @@ fn streams_beyond_the_announced_are_refused() {
     assert_eq!(upstream.wait_for(129).len(), 129);
 }
 
-/// R140: after `keepalive.requests` the connection gets a GOAWAY, and earlier requests are answered.
+/// After `keepalive.requests` the connection gets a GOAWAY, and earlier requests are answered.
 #[test]
 fn a_connection_serves_a_bounded_number() {
     let gateway = responding("server: { keepalive: { requests: 3 } }");
@@ -284,7 +284,7 @@ fn a_connection_serves_a_bounded_number() {
     assert!(h2.ends_within(PATIENCE));
 }
 
-/// R140: the same with `keepalive.age`.
+/// The same with `keepalive.age`.
 #[test]
 fn a_connection_lives_a_bounded_time() {
     let gateway = responding("server: { keepalive: { age: 500ms } }");
@@ -296,7 +296,7 @@ fn a_connection_lives_a_bounded_time() {
     assert!(h2.ends_within(PATIENCE));
 }
 
-/// R152: the shutdown sends a GOAWAY and answers the requests in flight.
+/// The shutdown sends a GOAWAY and answers the requests in flight.
 #[test]
 fn the_shutdown_answers_requests_in_flight() {
     let gate = Gate::default();

@@ -141,7 +141,7 @@ fn the_upstream_gets_an_upgrade_request() {
     assert_eq!(header("sec-websocket-key").len(), 24);
 }
 
-/// R108, R109, R160: only a proven switch is reported as one; any other success would be mistaken for it.
+/// Only a proven switch is reported as one; any other success would be mistaken for it.
 #[test]
 fn only_a_switch_is_reported_as_one() {
     let gateway = |answer: &'static str| {
@@ -216,7 +216,7 @@ fn the_end_of_a_stream_ends_its_tunnel() {
     eventually("the other to be closed", || tunnels(&gateway) == 0.0);
 }
 
-/// R161: idle tunnels are closed over HTTP/2, too, and the shutdown ends them at its deadline.
+/// Idle tunnels are closed over HTTP/2, too, and the shutdown ends them at its deadline.
 #[test]
 fn tunnels_of_streams_have_deadlines() {
     let mut gateway = before(websocket_echo(), "server: { timeouts: { shutdown: 1s } }");
@@ -260,7 +260,7 @@ fn extended_connect_is_announced() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// R159: a WebSocket library over HTTP/1: 3 bytes, 48 KiB, then frames that grow.
+/// A WebSocket library over HTTP/1: 3 bytes, 48 KiB, then frames that grow.
 #[test]
 fn a_websocket_library_is_served() {
     let gateway = before(websocket_echo(), "");
@@ -279,7 +279,7 @@ fn a_websocket_library_is_served() {
     socket.close(None).expect("it closes");
     while socket.read().is_ok() {}
     eventually("the tunnel to be closed", || tunnels(&gateway) == 0.0);
-    // Without a key the upstream has to refuse it (R160).
+    // Without a key the upstream has to refuse it.
     let bare = get("/").header("Connection", "Upgrade").header("Upgrade", "websocket");
     assert_ne!(gateway.ask(&bare.header("Sec-WebSocket-Version", "13")).status, 101);
 }

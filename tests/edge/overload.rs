@@ -22,7 +22,7 @@ fn p99(gateway: &Gateway, count: usize) -> Duration {
     took[count * 99 / 100]
 }
 
-/// R141, with a tenth of the load: 1,000 idle connections and 200 slow clients of three kinds delay no other client.
+/// 1,000 idle connections and 200 slow clients of three kinds delay no other client.
 #[test]
 fn idle_and_slow_clients_delay_no_other_client() {
     raise_descriptors();
@@ -73,7 +73,7 @@ fn idle_and_slow_clients_delay_no_other_client() {
     }
 }
 
-/// R154, with a tenth of the load: waiters, floods of heads and answers without readers, all together, stay below
+/// Waiters, floods of heads and answers without readers, all together, stay below
 /// 256 MiB, and the limits hold.
 #[test]
 fn memory_stays_below_its_ceiling() {
@@ -87,7 +87,7 @@ fn memory_stays_below_its_ceiling() {
         upstream.url()
     ));
     let addr = gateway.addr();
-    // R043: 500 keys with ten waiters each would be 5,000; at most 2,000 may wait.
+    // 500 keys with ten waiters each would be 5,000; at most 2,000 may wait.
     let mut waiters = Vec::new();
     for n in 0..2400 {
         let large = if n % 12 == 0 { 60_000 } else { 10 };
@@ -95,7 +95,7 @@ fn memory_stays_below_its_ceiling() {
         client.send(get("/line").header("X-Key", n % 240).header("X-Fill", "y".repeat(large)).bytes());
         waiters.push(client);
     }
-    // R121: endless heads, chunk extensions and chunks.
+    // Endless heads, chunk extensions and chunks.
     for piece in ["X-Name: value\r\n", "Y"] {
         for _ in 0..20 {
             let mut client = gateway.client();
@@ -109,7 +109,7 @@ fn memory_stays_below_its_ceiling() {
         client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;");
         let _ = client.try_send("z".repeat(200_000));
     }
-    // R134: large answers without a window.
+    // Large answers without a window.
     let mut readers: Vec<H2> = (0..4).map(|_| H2::open_with(addr, &[(4, 0)])).collect();
     for h2 in &mut readers {
         h2.reads = false;

@@ -18,7 +18,7 @@ fn queued(upstream: &Upstream) -> Gateway {
     ))
 }
 
-/// R046: the body arrives whole, and the next stream is served.
+/// The body arrives whole, and the next stream is served.
 #[test]
 fn a_body_may_come_at_any_time() {
     let hello = |flags| frame(DATA, flags, 3, b"hello");
@@ -49,7 +49,7 @@ fn a_body_may_come_at_any_time() {
     }
 }
 
-/// R046: a connection closed while its stream waits passes its place to the next one.
+/// A connection closed while its stream waits passes its place to the next one.
 #[test]
 fn a_closed_connection_leaves_the_queue() {
     let upstream = Upstream::ok();

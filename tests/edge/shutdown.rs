@@ -1,4 +1,4 @@
-//! R152: TERM during all kinds of traffic at once.
+//! TERM during all kinds of traffic at once.
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;

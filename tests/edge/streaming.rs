@@ -121,7 +121,7 @@ fn interim_answers_are_ours() {
     });
 }
 
-/// R116: trailers of a request never become header fields, over either version; those of an answer pass over HTTP/2.
+/// Trailers of a request never become header fields, over either version; those of an answer pass over HTTP/2.
 #[test]
 fn trailers_stay_trailers() {
     let upstream = Upstream::new(|_| {

@@ -106,7 +106,7 @@ pub fn tunnels(gateway: &Gateway) -> f64 {
     gateway.metric("sluicegate_tunnels", &[])
 }
 
-/// R159: bytes in the same segment as the head of either side are not lost.
+/// Bytes in the same segment as the head of either side are not lost.
 #[test]
 fn bytes_behind_the_heads_are_not_lost() {
     let first = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\nhello ";
@@ -224,7 +224,7 @@ fn broken_tunnels_give_their_slots_back() {
     });
 }
 
-/// R161: an idle tunnel is closed, an active one is not.
+/// An idle tunnel is closed, an active one is not.
 #[test]
 fn an_idle_tunnel_is_closed() {
     let gateway = before(&echo(SWITCH), "", ", timeout: 1s");
@@ -241,7 +241,7 @@ fn an_idle_tunnel_is_closed() {
     assert!(took > ms(1950) && took < ms(2600) + noise.late(), "closed after {took:?}");
 }
 
-/// R161: the shutdown waits for tunnels as for requests, and ends them at its deadline.
+/// The shutdown waits for tunnels as for requests, and ends them at its deadline.
 #[test]
 fn a_tunnel_ends_at_the_shutdown_deadline() {
     let mut gateway = before(&echo(SWITCH), "server: { timeouts: { shutdown: 1s } }", "");
@@ -295,7 +295,7 @@ fn permitted_upgrades_reach_the_upstream() {
     assert!(seen[seen.len() - 2..].iter().all(|seen| seen.header("upgrade").is_none()), "{seen:?}");
 }
 
-/// R108: a switch to an unrequested protocol is no valid answer, and opens nothing.
+/// A switch to an unrequested protocol is no valid answer, and opens nothing.
 #[test]
 fn an_unrequested_switch_is_502() {
     for answer in [
@@ -314,7 +314,7 @@ fn an_unrequested_switch_is_502() {
     }
 }
 
-/// R109: any other answer is an ordinary one, even with upgrade fields; its connection is not used again.
+/// Any other answer is an ordinary one, even with upgrade fields; its connection is not used again.
 #[test]
 fn an_answer_without_a_switch_is_ordinary() {
     let upstream =

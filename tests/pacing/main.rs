@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use support::fleet::{DEGRADED, numbered, three};
 use support::*;
 
-/// R051: requests that wait in one queue at three gateways leave 20 ms apart, as at a single one.
+/// Requests that wait in one queue at three gateways leave 20 ms apart, as at a single one.
 #[test]
 fn a_queue_shared_by_three_gateways_paces_the_upstream() {
     const PERIOD: Duration = ms(20);

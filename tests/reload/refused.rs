@@ -1,4 +1,4 @@
-//! R149: a file that cannot be applied changes nothing, and the answer, the log and the metrics give the reason.
+//! A file that cannot be applied changes nothing, and the answer, the log and the metrics give the reason.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -121,7 +121,7 @@ fn a_gateway_without_a_file_says_so() {
     gateway.get("/").expect(200);
 }
 
-/// R158: a page in a browser cannot reload, and only POST does.
+/// A page in a browser cannot reload, and only POST does.
 #[test]
 fn browsers_do_not_reload() {
     let gateway = Gateway::start(GOOD);

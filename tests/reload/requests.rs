@@ -100,7 +100,7 @@ fn counters_survive() {
     assert_eq!(admitted, 5.0);
 }
 
-/// R150: a limit changes from two to one to three, is renamed, and is removed and restored.
+/// A limit changes from two to one to three, is renamed, and is removed and restored.
 #[test]
 fn a_limit_changes_its_numbers() {
     let file = |name: &str, burst: u32| {

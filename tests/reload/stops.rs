@@ -1,4 +1,4 @@
-//! R152 and R157: the effect of the end of the process on its clients, and the time until the next process serves.
+//! The effect of the end of the process on its clients, and the time until the next process serves.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -75,7 +75,7 @@ fn term_accepts_the_queue() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// R157: killed and restarted twenty times under load on the same port, it listens again within a second.
+/// Killed and restarted twenty times under load on the same port, it listens again within a second.
 #[test]
 fn a_killed_gateway_listens_again_within_a_second() {
     let port = free_addr();

@@ -18,7 +18,7 @@ fn exhausted_gateway(upstream: &Upstream) -> Gateway {
     gateway
 }
 
-/// R140: the last of `keepalive.requests` responses announces the close, and the connection is closed.
+/// The last of `keepalive.requests` responses announces the close, and the connection is closed.
 #[test]
 fn a_connection_serves_a_bounded_number() {
     let gateway = Gateway::start(
@@ -32,7 +32,7 @@ fn a_connection_serves_a_bounded_number() {
     client.assert_closed();
 }
 
-/// R140: a connection older than `keepalive.age` is closed with its next response.
+/// A connection older than `keepalive.age` is closed with its next response.
 #[test]
 fn a_connection_lives_a_bounded_time() {
     let gateway = Gateway::start(
@@ -205,7 +205,7 @@ fn a_stale_socket_file_is_replaced() {
     }
 }
 
-/// R153: without free file descriptors the gateway serves its open connections, waits without burning CPU,
+/// Without free file descriptors the gateway serves its open connections, waits without burning CPU,
 /// and accepts again when there is room.
 #[test]
 fn the_gateway_survives_running_out_of_descriptors() {

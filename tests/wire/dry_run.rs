@@ -19,7 +19,7 @@ fn assert_counts(gateway: &Gateway, limit: &str, counts: [(&str, f64); 3]) {
     }
 }
 
-/// R012: requests that would pass, wait or be rejected are answered at once and marked in header, log and
+/// Requests that would pass, wait or be rejected are answered at once and marked in header, log and
 /// metrics; the same file with the limit enforced rejects.
 #[test]
 fn a_dry_run_reports_all_three_outcomes() {

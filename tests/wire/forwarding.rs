@@ -263,7 +263,7 @@ fn a_dead_pooled_connection_is_replaced() {
     assert_eq!(upstream.count(), 30);
 }
 
-/// R144: a request that may have reached a pooled connection which then died is sent again once if that is
+/// A request that may have reached a pooled connection which then died is sent again once if that is
 /// safe, and never otherwise.
 #[test]
 fn only_safe_requests_are_sent_twice() {

@@ -11,7 +11,7 @@ fn gateway_with_reply(reply: Reply) -> (Upstream, Gateway) {
     (upstream, gateway)
 }
 
-/// R111: a response with an ambiguous length is invalid.
+/// A response with an ambiguous length is invalid.
 #[test]
 fn ambiguous_responses_become_502() {
     for framing in [
@@ -54,7 +54,7 @@ fn nonsense_becomes_502() {
     }
 }
 
-/// R108: a switch of protocols that the client did not ask for is 502.
+/// A switch of protocols that the client did not ask for is 502.
 #[test]
 fn an_unasked_101_becomes_502() {
     for head in ["Connection: upgrade\r\nUpgrade: websocket\r\n", "Upgrade: websocket\r\n", ""] {
@@ -66,7 +66,7 @@ fn an_unasked_101_becomes_502() {
     }
 }
 
-/// R109, R110: an upgrade request that is answered 200 is an ordinary exchange, and h2c is never requested.
+/// An upgrade request that is answered 200 is an ordinary exchange, and h2c is never requested.
 #[test]
 fn an_upgrade_answered_200_opens_no_tunnel() {
     let upstream = Upstream::new(|_| Reply::with(200, &[("Upgrade", "websocket")], "plain"));
@@ -84,7 +84,7 @@ fn an_upgrade_answered_200_opens_no_tunnel() {
     assert!(!seen.headers.has("upgrade") && !seen.headers.has("http2-settings"), "{:?}", seen.headers);
 }
 
-/// R112: bytes beyond the declared length reach no client, and their connection is not used again.
+/// Bytes beyond the declared length reach no client, and their connection is not used again.
 #[test]
 fn bytes_beyond_the_length_reach_no_client() {
     for length in [8, 0] {
@@ -101,7 +101,7 @@ fn bytes_beyond_the_length_reach_no_client() {
     }
 }
 
-/// R112: the response to HEAD has a length and no body.
+/// The response to HEAD has a length and no body.
 #[test]
 fn head_has_no_body() {
     let (_upstream, gateway) =
@@ -112,7 +112,7 @@ fn head_has_no_body() {
     assert_eq!(client.ask(&get("/next")).expect(200).text(), "ok");
 }
 
-/// R113: a truncated response ends visibly: never with a last chunk, never with the full length.
+/// A truncated response ends visibly: never with a last chunk, never with the full length.
 #[test]
 fn truncated_responses_end_visibly() {
     for reply in [
@@ -135,7 +135,7 @@ fn responses_until_close_are_passed_on() {
     assert_eq!(gateway.get("/").expect(200).text(), "until the end");
 }
 
-/// R114: a response ends at its length, although the upstream keeps the connection open.
+/// A response ends at its length, although the upstream keeps the connection open.
 #[test]
 fn a_response_ends_at_its_length() {
     let (_upstream, gateway) = gateway_with_reply(Reply::text("1234").until(&Gate::default()));
@@ -145,7 +145,7 @@ fn a_response_ends_at_its_length() {
     assert!(start.elapsed() < ms(100) + noise.late(), "took {:?}", start.elapsed());
 }
 
-/// R118: hop-by-hop fields stay on their hop, in both directions; so do fields that Connection names.
+/// Hop-by-hop fields stay on their hop, in both directions; so do fields that Connection names.
 #[test]
 fn hop_by_hop_headers_stay_on_their_hop() {
     let upstream = Upstream::new(|_| {

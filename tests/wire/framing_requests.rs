@@ -50,7 +50,7 @@ fn assert_rejected(requests: &[Vec<u8>]) {
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// R090: Content-Length with Transfer-Encoding is rejected or goes upstream as chunked alone; either way the
+/// Content-Length with Transfer-Encoding is rejected or goes upstream as chunked alone; either way the
 /// connection ends and the bytes that follow are never a request.
 #[test]
 fn two_framings_never_make_two_requests() {
@@ -76,7 +76,7 @@ fn two_framings_never_make_two_requests() {
     assert!(!upstream.targets().contains(&"/smuggled".to_owned()));
 }
 
-/// R091: Transfer-Encoding is `chunked`, once, and nothing else.
+/// Transfer-Encoding is `chunked`, once, and nothing else.
 #[test]
 fn other_transfer_encodings_are_rejected() {
     let values = [
@@ -106,7 +106,7 @@ fn other_transfer_encodings_are_rejected() {
     ]);
 }
 
-/// R092: Content-Length is digits, once.
+/// Content-Length is digits, once.
 #[test]
 fn other_content_lengths_are_rejected() {
     let values = [
@@ -129,7 +129,7 @@ fn other_content_lengths_are_rejected() {
     assert_rejected(&[b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 3\r\n\r\nabc".to_vec()]);
 }
 
-/// R093: an invalid chunk is the client's fault: 400 and a close; the upstream never sees a last chunk.
+/// An invalid chunk is the client's fault: 400 and a close; the upstream never sees a last chunk.
 #[test]
 fn bad_chunks_end_the_connection() {
     let upstream = Upstream::new(|_| Reply::text("ok"));
@@ -158,7 +158,7 @@ fn bad_chunks_end_the_connection() {
     gateway.get("/after").expect(200);
 }
 
-/// R095: invalid header lines are rejected; bare line feeds may pass if they go upstream as CRLF.
+/// Invalid header lines are rejected; bare line feeds may pass if they go upstream as CRLF.
 #[test]
 fn broken_header_lines_are_rejected() {
     let lines: [&[u8]; 11] = [
@@ -189,7 +189,7 @@ fn broken_header_lines_are_rejected() {
     }
 }
 
-/// R096: bytes above ASCII pass unchanged, and the values of one name keep their number and order.
+/// Bytes above ASCII pass unchanged, and the values of one name keep their number and order.
 #[test]
 fn header_values_pass_unchanged() {
     let upstream = Upstream::new(|_| {
@@ -210,7 +210,7 @@ fn header_values_pass_unchanged() {
     assert_eq!(response.headers.all("set-cookie"), ["a=1", "b=2"]);
 }
 
-/// R097: HTTP/1.1 requires exactly one valid Host.
+/// HTTP/1.1 requires exactly one valid Host.
 #[test]
 fn bad_hosts_are_rejected() {
     let hosts = [
@@ -232,7 +232,7 @@ fn bad_hosts_are_rejected() {
     assert_rejected(&hosts.map(|host| format!("GET / HTTP/1.1\r\n{host}\r\n").into_bytes()));
 }
 
-/// R079: a host is accepted in every valid spelling.
+/// A host is accepted in every valid spelling.
 #[test]
 fn valid_hosts_are_accepted() {
     let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
@@ -257,7 +257,7 @@ fn valid_hosts_are_accepted() {
     }
 }
 
-/// R098: HTTP/1.0 has no Transfer-Encoding.
+/// HTTP/1.0 has no Transfer-Encoding.
 #[test]
 fn old_http_with_chunks_is_rejected() {
     let head =
@@ -277,7 +277,7 @@ fn old_http_is_served() {
     assert_eq!(upstream.requests()[0].version, "HTTP/1.1");
 }
 
-/// R106: other expectations are rejected or ignored; 100-continue works in any case, and not for HTTP/1.0.
+/// Other expectations are rejected or ignored; 100-continue works in any case, and not for HTTP/1.0.
 #[test]
 fn expectations_are_met_or_rejected() {
     let upstream = Upstream::ok();
@@ -299,7 +299,7 @@ fn expectations_are_met_or_rejected() {
     assert!(response.interim.is_empty(), "{:?}", response.interim);
 }
 
-/// R121: the configured number of headers passes, one more does not; so for their size and the target's.
+/// The configured number of headers passes, one more does not; so for their size and the target's.
 #[test]
 fn heads_are_bounded() {
     let upstream = Upstream::ok();
@@ -321,7 +321,7 @@ fn heads_are_bounded() {
     gateway.get("/").expect(200);
 }
 
-/// R121: chunk extensions cannot send data without end.
+/// Chunk extensions cannot send data without end.
 #[test]
 fn chunk_extensions_are_bounded() {
     let upstream = Upstream::ok();

@@ -15,7 +15,7 @@ fn client_ip(gateway: &Gateway, lines: &[(&str, &str)]) -> String {
     gateway.ask(&ask).expect(200).text()
 }
 
-/// R068: an untrusted peer is one client, whatever address it claims.
+/// An untrusted peer is one client, whatever address it claims.
 #[test]
 fn untrusted_peers_cannot_choose_their_address() {
     let gateway = Gateway::start(
@@ -32,7 +32,7 @@ fn untrusted_peers_cannot_choose_their_address() {
     assert_eq!(passed, 5);
 }
 
-/// R069: the right-most untrusted hop is the client.
+/// The right-most untrusted hop is the client.
 #[test]
 fn the_right_most_untrusted_hop_is_the_client() {
     let gateway = mirror_gateway("127.0.0.1/32, 10.0.1.0/24", "");
@@ -55,7 +55,7 @@ fn the_right_most_untrusted_hop_is_the_client() {
     assert_eq!(answer.text(), "127.0.0.2");
 }
 
-/// R070: several header lines are one list; the walk stops at an element that is no address.
+/// Several header lines are one list; the walk stops at an element that is no address.
 #[test]
 fn header_lines_are_joined_before_the_walk() {
     let gateway = mirror_gateway("127.0.0.1/32, 10.0.1.0/24", "");
@@ -127,7 +127,7 @@ fn neighbours_in_one_prefix_are_one_client() {
     assert_eq!(status("::ffff:192.0.2.1"), 429);
 }
 
-/// R073: a thousand addresses of one /64 share a bucket, and the next /64 has its own; the prefixes are
+/// A thousand addresses of one /64 share a bucket, and the next /64 has its own; the prefixes are
 /// configurable.
 #[test]
 fn addresses_of_one_prefix_are_one_client() {
@@ -187,7 +187,7 @@ fn the_upstream_gets_true_forwarded_fields() {
     assert_eq!(seen[2].header("x-forwarded-for").as_deref(), Some("127.0.0.1"));
 }
 
-/// R078: a key of 32 KiB is an ordinary key; two that differ in their last byte are two.
+/// A key of 32 KiB is an ordinary key; two that differ in their last byte are two.
 #[test]
 fn long_keys_stay_distinct() {
     let gateway = Gateway::start(
@@ -200,7 +200,7 @@ fn long_keys_stay_distinct() {
     assert_eq!(status(format!("{long}a")), 429);
 }
 
-/// R079: spellings of one host are one key.
+/// Spellings of one host are one key.
 #[test]
 fn spellings_of_a_host_share_a_key() {
     let gateway = Gateway::start(
@@ -216,7 +216,7 @@ fn spellings_of_a_host_share_a_key() {
     assert_eq!(status("[2001:db8::1]"), 429);
 }
 
-/// R080: queries and spellings of one path are one `uri` key.
+/// Queries and spellings of one path are one `uri` key.
 #[test]
 fn spellings_of_a_path_share_a_key() {
     let gateway = Gateway::start(

@@ -182,7 +182,7 @@ fn an_overflowing_limit_is_counted_and_logged_once() {
     assert_eq!(gateway.stderr().matches("the table is full").count(), 1);
 }
 
-/// R156, with a hundredth of the load: no content of requests creates a new series.
+/// No content of requests creates a new series.
 #[test]
 fn requests_create_no_series() {
     let upstream = Upstream::ok();

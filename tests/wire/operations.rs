@@ -106,7 +106,7 @@ fn a_drain_has_a_deadline() {
     assert!(took >= ms(900) && took <= ms(1500) + noise.late(), "took {took:?}");
 }
 
-/// R047: a waiting request is still answered after TERM, with Connection: close.
+/// A waiting request is still answered after TERM, with Connection: close.
 #[test]
 fn queued_requests_are_answered_after_term() {
     let upstream = Upstream::ok();
@@ -237,7 +237,7 @@ fn the_admin_port_answers() {
     assert!(metrics.trim_end().ends_with("# EOF"), "not OpenMetrics:\n{metrics}");
 }
 
-/// R158: the admin endpoints are not reachable on the public listener.
+/// The admin endpoints are not reachable on the public listener.
 #[test]
 fn the_public_port_has_no_admin() {
     let paths = ["/metrics", "/healthz", "/readyz", "/status", "/explain", "/reload", "/upstreams"];

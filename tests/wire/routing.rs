@@ -12,7 +12,7 @@ fn locations(list: &[&str]) -> Gateway {
     Gateway::start(&format!("locations:\n{yaml}"))
 }
 
-/// R083: exact, then the longest prefix (`^~` ends the search), then the first regex in file order.
+/// Exact, then the longest prefix (`^~` ends the search), then the first regex in file order.
 #[test]
 fn locations_follow_nginx_precedence() {
     let gateway = locations(&[
@@ -58,7 +58,7 @@ fn a_prefix_is_a_byte_prefix() {
     gateway.get("/adm").expect(404);
 }
 
-/// R081: every spelling that an application might fold into /admin meets /admin's limit, or is rejected.
+/// Every spelling that an application might fold into /admin meets /admin's limit, or is rejected.
 #[test]
 fn a_limited_path_cannot_be_bypassed() {
     let upstream = Upstream::ok();
@@ -94,7 +94,7 @@ fn a_limited_path_cannot_be_bypassed() {
     gateway.get("/%2561dmin").expect(200);
 }
 
-/// R084: a target that cannot be a path is rejected; dot segments fold; absolute forms are understood.
+/// A target that cannot be a path is rejected; dot segments fold; absolute forms are understood.
 #[test]
 fn targets_are_validated() {
     let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: \"${uri}\" } }\n");
@@ -118,7 +118,7 @@ fn targets_are_validated() {
     }
 }
 
-/// R089: slashes are merged for matching and keys; the target is forwarded as sent.
+/// Slashes are merged for matching and keys; the target is forwarded as sent.
 #[test]
 fn slashes_merge_for_matching_only() {
     let upstream = Upstream::ok();
@@ -145,7 +145,7 @@ fn slashes_merge_for_matching_only() {
     assert!(upstream.count() >= 2, "{:?}", upstream.targets());
 }
 
-/// R086: the host of an absolute target wins over Host, for routing, keys and the upstream alike.
+/// The host of an absolute target wins over Host, for routing, keys and the upstream alike.
 #[test]
 fn an_absolute_target_decides_the_host() {
     let upstream = Upstream::ok();
@@ -161,7 +161,7 @@ fn an_absolute_target_decides_the_host() {
     gateway.ask(&get("/x").host("b.test")).expect(429);
 }
 
-/// R087, R088: authority and asterisk forms belong to CONNECT and OPTIONS; the upstream sees none.
+/// Authority and asterisk forms belong to CONNECT and OPTIONS; the upstream sees none.
 #[test]
 fn other_target_forms_are_rejected() {
     let upstream = Upstream::ok();
@@ -225,7 +225,7 @@ fn an_absolute_target_is_not_remembered() {
     assert_eq!(client.ask(&get("/").host("a.test.evil.test")).expect(200).text(), "outside");
 }
 
-/// R119: the gateway does not serve CONNECT and TRACE.
+/// The gateway does not serve CONNECT and TRACE.
 #[test]
 fn connect_and_trace_are_rejected() {
     let upstream = Upstream::ok();
@@ -300,7 +300,7 @@ fn methods_in_lower_case_are_rejected() {
     gateway.ask(&Ask::new("M-SEARCH", "/")).expect(200);
 }
 
-/// R120: methods are case-sensitive, and one of 8 KiB is invalid.
+/// Methods are case-sensitive, and one of 8 KiB is invalid.
 #[test]
 fn odd_methods_are_not_get() {
     let upstream = Upstream::ok();

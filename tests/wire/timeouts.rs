@@ -7,7 +7,7 @@ use crate::support::h2_raw::{self, H2};
 use crate::support::upstream::Blackhole;
 use crate::support::*;
 
-/// R136: the header deadline counts from the first byte, however steadily the client drips.
+/// The header deadline counts from the first byte, however steadily the client drips.
 #[test]
 fn a_dripping_head_is_cut_in_total() {
     let upstream = Upstream::ok();
@@ -42,7 +42,7 @@ fn a_silent_connection_is_closed() {
     assert_between("silence", start.elapsed(), 1000, &noise);
 }
 
-/// R140: a connection that idles between requests is closed.
+/// A connection that idles between requests is closed.
 #[test]
 fn an_idle_connection_is_closed() {
     let upstream = Upstream::ok();
@@ -86,7 +86,7 @@ fn a_slow_body_is_not_cut() {
     assert_eq!(upstream.requests()[0].body, b"abcdef");
 }
 
-/// R139: a client that stops reading a large response is cut, and its slot is free again.
+/// A client that stops reading a large response is cut, and its slot is free again.
 #[test]
 fn a_stopped_reader_is_cut() {
     let body = "x".repeat(30_000_000);
@@ -140,7 +140,7 @@ fn a_stopped_stream_is_reset() {
     assert_eq!((count("slow_read"), count("location_timeout"), count("reject")), (2, 1, 1), "{verdicts:?}");
 }
 
-/// R142: a connect that is not accepted in time is 504.
+/// A connect that is not accepted in time is 504.
 #[test]
 fn a_blackhole_is_504_at_the_connect_timeout() {
     let blackhole = Blackhole::new();
@@ -158,7 +158,7 @@ fn a_blackhole_is_504_at_the_connect_timeout() {
     assert!(took <= ms(1100) + noise.late(), "took {took:?}");
 }
 
-/// R142: a response without a head in time is 504; the connection is not used again.
+/// A response without a head in time is 504; the connection is not used again.
 #[test]
 fn a_silent_upstream_is_504_at_the_response_timeout() {
     let upstream = Upstream::in_turn([Reply::silence()]);
@@ -177,7 +177,7 @@ fn a_silent_upstream_is_504_at_the_response_timeout() {
     assert_ne!(seen[0].connection, seen[1].connection);
 }
 
-/// R142: a body that pauses too long is cut visibly; one that keeps moving is not.
+/// A body that pauses too long is cut visibly; one that keeps moving is not.
 #[test]
 fn a_dripping_response_is_cut_at_the_body_timeout() {
     let upstream = Upstream::new(|seen| {

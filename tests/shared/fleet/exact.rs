@@ -49,7 +49,7 @@ fn admissions(fleet: &Fleet, fired: &[(String, Instant)]) -> Vec<(Instant, Insta
     seen.iter().map(|seen| (sent[&seen.target], seen.at)).collect()
 }
 
-/// R049: 96 clients of three gateways ask 15,000 times within a window for 1,000, and exactly 1,000 pass.
+/// 96 clients of three gateways ask 15,000 times within a window for 1,000, and exactly 1,000 pass.
 #[test]
 fn a_window_shared_by_three_gateways_admits_exactly_its_number() {
     undisturbed(|| {
@@ -66,7 +66,7 @@ fn a_window_shared_by_three_gateways_admits_exactly_its_number() {
     });
 }
 
-/// R050: a bucket that three gateways saturate conforms in every span, while the scripts are flushed all the time.
+/// A bucket that three gateways saturate conforms in every span, while the scripts are flushed all the time.
 #[test]
 fn a_shared_bucket_conforms_in_every_span_whatever_redis_forgets() {
     undisturbed(|| {

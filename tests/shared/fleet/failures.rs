@@ -61,7 +61,7 @@ fn count_redis_log_lines(gateway: &Gateway) -> [usize; 2] {
     ["redis does not answer", "redis answers again"].map(|words| log.matches(words).count())
 }
 
-/// R052: a Redis that is killed and comes back empty, three times. Each limit falls back as configured, Redis decides
+/// A Redis that is killed and comes back empty, three times. Each limit falls back as configured, Redis decides
 /// again a second after it answers, and forgotten units are admitted once more at most.
 #[test]
 fn limits_follow_their_mode_when_redis_dies_and_comes_back_empty() {
@@ -105,7 +105,7 @@ fn limits_follow_their_mode_when_redis_dies_and_comes_back_empty() {
     assert!(count(&local, 200) <= 4 * MOST + 3 * (MOST + 3), "{} passed", count(&local, 200));
 }
 
-/// R055: a Redis with full memory cannot count; each limit falls back as configured, and the metrics give the reason.
+/// A Redis with full memory cannot count; each limit falls back as configured, and the metrics give the reason.
 #[test]
 fn a_full_redis_is_a_failure_of_its_own_kind() {
     let redis = Redis::start_with(&["--maxmemory-policy", "noeviction"]);
@@ -123,7 +123,7 @@ fn a_full_redis_is_a_failure_of_its_own_kind() {
     eventually("a request that Redis counts", || gateway.get("/0").status == 200);
 }
 
-/// R057: no server listens on the port of Redis. A limit that insists on Redis rejects with 503, another one admits;
+/// No server listens on the port of Redis. A limit that insists on Redis rejects with 503, another one admits;
 /// neither response names a limit, and both are counted.
 #[test]
 fn a_redis_that_never_was_closes_or_opens_as_written() {
@@ -143,7 +143,7 @@ fn a_redis_that_never_was_closes_or_opens_as_written() {
     assert_eq!(fleet.upstream.count(), 3);
 }
 
-/// R066: packets vanish without a reset. Requests are answered within the deadline, the shares admit no more than the
+/// Packets vanish without a reset. Requests are answered within the deadline, the shares admit no more than the
 /// limit and one per gateway, and Redis is not flooded.
 #[test]
 fn a_silent_partition_is_bridged_without_a_storm() {
@@ -235,7 +235,7 @@ fn a_frozen_redis_delays_no_request_beyond_the_deadline() {
     }
 }
 
-/// R157: the units that a killed gateway counted in Redis still count when it comes back, for it and for the others.
+/// The units that a killed gateway counted in Redis still count when it comes back, for it and for the others.
 #[test]
 fn counters_outlive_a_killed_gateway() {
     let redis = Redis::start();

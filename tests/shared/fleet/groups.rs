@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::fleet::{counting_on, remaining, with_status};
 use crate::support::*;
 
-/// R063: the primary dies and a Sentinel chooses another one: Redis decides again within five seconds, plus a margin
+/// The primary dies and a Sentinel chooses another one: Redis decides again within five seconds, plus a margin
 /// for a busy machine, and no client got any status but 200, 429 or, meanwhile, 503.
 #[test]
 fn a_sentinel_failover_is_followed() {

@@ -84,7 +84,7 @@ fn any_bytes_make_a_name_of_their_own() {
     assert_eq!(fleet.metric("sluicegate_degraded_decisions_total", &[]), 0.0);
 }
 
-/// R059: after traffic of all kinds every key expires, at the latest a second after the longest of its limits has
+/// After traffic of all kinds every key expires, at the latest a second after the longest of its limits has
 /// recovered.
 #[test]
 fn nothing_stays_for_ever() {

@@ -1,4 +1,4 @@
-//! R151: files made to be expensive are rejected in less than a second and less than 100 MiB.
+//! Files made to be expensive are rejected in less than a second and less than 100 MiB.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! R115: upstreams that send too much, or no HTTP. Clients see 502 or a clean response, never the upstream's
+//! Upstreams that send too much, or no HTTP. Clients see 502 or a clean response, never the upstream's
 //! bytes.
 
 use crate::support::*;
@@ -137,7 +137,7 @@ fn non_http_becomes_502() {
     }
 }
 
-/// R116 in the other direction: trailers of a response never become its headers, and framing fields are
+/// Trailers of a response never become its headers, and framing fields are
 /// dropped from them.
 #[test]
 fn trailers_of_responses_are_never_headers() {

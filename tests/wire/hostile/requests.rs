@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// R110: an upgrade to h2c is never requested and opens no tunnel, in any spelling.
+/// An upgrade to h2c is never requested and opens no tunnel, in any spelling.
 #[test]
 fn h2c_is_never_forwarded() {
     // The server would switch on any such request; bytes that follow would be recorded as a request.
@@ -52,7 +52,7 @@ fn h2c_is_never_forwarded() {
     }
 }
 
-/// R116: trailers are no headers: they route nothing, frame nothing and identify no client.
+/// Trailers are no headers: they route nothing, frame nothing and identify no client.
 #[test]
 fn trailers_are_never_headers() {
     let upstream = Upstream::ok();
@@ -95,7 +95,7 @@ fn trailers_are_never_headers() {
     }
 }
 
-/// R117: of TE only `trailers` is forwarded, alone and in one line, and only if the client sent exactly that.
+/// Of TE only `trailers` is forwarded, alone and in one line, and only if the client sent exactly that.
 #[test]
 fn te_forwards_trailers_only() {
     let upstream = Upstream::ok();
@@ -133,7 +133,7 @@ fn cpu_ms(pid: u32) -> u64 {
     ticks * 10
 }
 
-/// R146: a client that half-closes gets its response, or a close, as from nginx, because it looks like one
+/// A client that half-closes gets its response, or a close, as from nginx, because it looks like one
 /// that left; nothing spins meanwhile.
 #[test]
 fn half_closed_clients_are_answered_or_closed() {
@@ -169,7 +169,7 @@ fn half_closed_clients_are_answered_or_closed() {
     gateway.get("/after").expect(200);
 }
 
-/// R146: half a head, half a body or nothing before the half-close is no request; the connection ends.
+/// Half a head, half a body or nothing before the half-close is no request; the connection ends.
 #[test]
 fn half_closed_before_the_end_of_the_request_is_closed() {
     let upstream = Upstream::ok();

@@ -140,7 +140,7 @@ fn checks_that_stall_fail_and_long_responses_do_not() {
     gateway.wait_stderr("a server is down: connection refused");
 }
 
-/// R147: a flapping server leaves no request stuck, leaks no descriptor, and is back within a second.
+/// A flapping server leaves no request stuck, leaks no descriptor, and is back within a second.
 #[test]
 fn a_flapping_server_is_survived() {
     let server = Upstream::ok();

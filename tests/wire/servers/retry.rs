@@ -23,7 +23,7 @@ fn dropping_upstream() -> Upstream {
     Upstream::new(|_| Reply::default().close())
 }
 
-/// R143: as many retries as `attempts` allows, each on another server.
+/// As many retries as `attempts` allows, each on another server.
 #[test]
 fn attempts_are_counted() {
     for (attempts, tried) in [(0, 1), (1, 2), (2, 3), (5, 6)] {
@@ -42,7 +42,7 @@ fn attempts_are_counted() {
     }
 }
 
-/// R143: `total` bounds all tries together.
+/// `total` bounds all tries together.
 #[test]
 fn no_try_goes_beyond_the_total() {
     let slow = || Upstream::new(|_| Reply::with(503, &[], "no").after(ms(500)));
@@ -57,7 +57,7 @@ fn no_try_goes_beyond_the_total() {
     assert_eq!(all.iter().map(Upstream::count).sum::<usize>(), 2);
 }
 
-/// R144: a request that may have run is sent again only if it may run twice; a body is never sent again.
+/// A request that may have run is sent again only if it may run twice; a body is never sent again.
 #[test]
 fn only_requests_that_may_run_twice_are_repeated() {
     for (when, failing) in [
@@ -93,7 +93,7 @@ fn only_requests_that_may_run_twice_are_repeated() {
     }
 }
 
-/// R144: without a retry setting nothing is repeated; a reused connection follows the same rule.
+/// Without a retry setting nothing is repeated; a reused connection follows the same rule.
 #[test]
 fn a_reused_connection_follows_the_same_rule() {
     let dropping_upstream = || {

@@ -27,7 +27,7 @@ fn holding(gate: &Gate) -> Upstream {
     })
 }
 
-/// R031: users of a shared limit are rejected while one is in flight, others pass; the slot is free 200 ms
+/// Users of a shared limit are rejected while one is in flight, others pass; the slot is free 200 ms
 /// after its client has gone.
 #[test]
 fn a_shared_slot_is_freed_when_its_client_leaves() {
@@ -50,7 +50,7 @@ fn a_shared_slot_is_freed_when_its_client_leaves() {
     assert!(left.elapsed() < ms(200) + noise.late(), "the slot took {:?}", left.elapsed());
 }
 
-/// R040: accounts have a slot each, shared over the locations that name the limit.
+/// Accounts have a slot each, shared over the locations that name the limit.
 #[test]
 fn each_account_has_its_own_slots() {
     let gate = Gate::default();
@@ -162,7 +162,7 @@ fn a_queued_request_holds_no_slot() {
     assert!(waited > ms(400), "it waited only {waited:?}");
 }
 
-/// R039: a server takes `max_connections` from all workers together; a request beyond that is answered 503.
+/// A server takes `max_connections` from all workers together; a request beyond that is answered 503.
 #[test]
 fn upstream_connections_are_capped() {
     for (servers, cap, served) in [(1, 3, 3), (2, 1, 2)] {

@@ -31,7 +31,7 @@ fn every_50_ms(count: u64) -> impl Iterator<Item = (Duration, Ask)> {
     (0..count).map(|k| (ms(50 * k + if k > 0 { 20 } else { 0 }), get("/")))
 }
 
-/// R001: with 10/s and a queue of 5, twenty at once leave at 0 to 500 ms; the rest is rejected at once.
+/// With 10/s and a queue of 5, twenty at once leave at 0 to 500 ms; the rest is rejected at once.
 #[test]
 fn a_queue_releases_on_schedule_and_rejects_the_rest_at_once() {
     let upstream = Upstream::ok();
@@ -65,7 +65,7 @@ fn six_of_ten_leave_and_the_others_get_the_exact_time() {
     }
 }
 
-/// R003: `burst: 4, queue: 2` lets four through at once and two wait.
+/// `burst: 4, queue: 2` lets four through at once and two wait.
 #[test]
 fn a_burst_leaves_at_once_before_the_queue_forms() {
     let upstream = Upstream::ok();
@@ -76,7 +76,7 @@ fn a_burst_leaves_at_once_before_the_queue_forms() {
     assert_eq!(count(&shots, 429), 14);
 }
 
-/// R004: forty arrivals every 50 ms against 10/s and a queue of 5: 25 pass, one every 100 ms.
+/// Forty arrivals every 50 ms against 10/s and a queue of 5: 25 pass, one every 100 ms.
 #[test]
 fn a_steady_overload_leaves_at_exactly_the_rate() {
     let upstream = Upstream::ok();
@@ -88,7 +88,7 @@ fn a_steady_overload_leaves_at_exactly_the_rate() {
     assert_eq!(count(&shots, 429), 15);
 }
 
-/// R005: the same arrivals without waiting: the first eleven untouched, then one per 100 ms, 25 in all.
+/// The same arrivals without waiting: the first eleven untouched, then one per 100 ms, 25 in all.
 #[test]
 fn a_steady_overload_of_a_bucket_passes_the_same_number() {
     let upstream = Upstream::ok();
@@ -100,7 +100,7 @@ fn a_steady_overload_of_a_bucket_passes_the_same_number() {
     assert_eq!(count(&shots, 200), 25, "{seen:?}");
 }
 
-/// R011: 30/m with two at once and one waiting: the third takes two seconds, a fourth is rejected meanwhile.
+/// 30/m with two at once and one waiting: the third takes two seconds, a fourth is rejected meanwhile.
 #[test]
 fn slow_rates_wait_for_seconds() {
     let upstream = Upstream::ok();
@@ -112,7 +112,7 @@ fn slow_rates_wait_for_seconds() {
     noise.assert_schedule(&answered(&shots, 200), &[0, 10, 2000]);
 }
 
-/// R013: one busy client is slowed to the rate, neither less nor more.
+/// One busy client is slowed to the rate, neither less nor more.
 #[test]
 fn a_single_busy_client_is_paced_to_the_rate() {
     let upstream = Upstream::ok();
@@ -128,7 +128,7 @@ fn a_single_busy_client_is_paced_to_the_rate() {
     assert!(took >= ms(1950) && took <= ms(2050) + noise.late(), "took {took:?}");
 }
 
-/// R014: each key waits behind its own requests only.
+/// Each key waits behind its own requests only.
 #[test]
 fn keys_do_not_wait_for_each_other() {
     let upstream = Upstream::ok();
@@ -145,7 +145,7 @@ fn keys_do_not_wait_for_each_other() {
     noise.assert_schedule(&of(2..4), &[0, 500]);
 }
 
-/// R042: a request with a computed wait beyond `max_wait` is rejected at once, with the time to retry.
+/// A request with a computed wait beyond `max_wait` is rejected at once, with the time to retry.
 #[test]
 fn no_request_waits_beyond_max_wait() {
     let upstream = Upstream::ok();
@@ -163,7 +163,7 @@ fn no_request_waits_beyond_max_wait() {
     assert_eq!(upstream.count(), 3, "a rejected request reached the upstream");
 }
 
-/// R045: a queue is first come, first served.
+/// A queue is first come, first served.
 #[test]
 fn the_queue_keeps_the_order_of_arrival() {
     let upstream = Upstream::ok();
@@ -202,7 +202,7 @@ fn when_a_waiter_leaves_the_others_move_up() {
     });
 }
 
-/// R041: forty of fifty waiters vanish; the upstream sees only the ten that stayed, at the rate.
+/// Forty of fifty waiters vanish; the upstream sees only the ten that stayed, at the rate.
 #[test]
 fn waiters_that_hang_up_never_reach_the_upstream() {
     let upstream = Upstream::ok();
@@ -271,7 +271,7 @@ fn a_waiting_upload_arrives_whole() {
     assert!(upstream.requests()[1].body == body, "the body changed on the way");
 }
 
-/// R007: a delayed reply that is read late has the same length as an undelayed one.
+/// A delayed reply that is read late has the same length as an undelayed one.
 #[test]
 fn a_delayed_reply_is_as_long_as_any() {
     let body = "x".repeat(720_896);

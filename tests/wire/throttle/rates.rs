@@ -52,7 +52,7 @@ fn a_rejected_client_that_waits_as_told_is_admitted() {
     }
 }
 
-/// R002: 10/s with a burst of 6: six of twenty at once, and exactly three 350 ms later.
+/// 10/s with a burst of 6: six of twenty at once, and exactly three 350 ms later.
 #[test]
 fn a_bucket_refills_evenly() {
     let gateway = limited_gateway("rate: 10/s, burst: 6");
@@ -62,7 +62,7 @@ fn a_bucket_refills_evenly() {
     assert_eq!(count(&shots[20..], 200), 3);
 }
 
-/// R006: two locations share a named limit, each rejects in its own format, and rejections are not charged.
+/// Two locations share a named limit, each rejects in its own format, and rejections are not charged.
 #[test]
 fn a_named_limit_is_one_set_of_counters() {
     undisturbed(|| {
@@ -84,7 +84,7 @@ fn a_named_limit_is_one_set_of_counters() {
     });
 }
 
-/// R008: a fast limit that was idle has room for one, not less than none.
+/// A fast limit that was idle has room for one, not less than none.
 #[test]
 fn an_idle_limit_has_no_debt() {
     let upstream = Upstream::ok();
@@ -99,7 +99,7 @@ fn an_idle_limit_has_no_debt() {
     }
 }
 
-/// R009: a chain of a fast and a slow limit by different keys; with `missing_key: skip` an absent key is
+/// A chain of a fast and a slow limit by different keys; with `missing_key: skip` an absent key is
 /// skipped.
 #[test]
 fn a_chain_judges_each_limit_by_its_own_key() {
@@ -119,7 +119,7 @@ fn a_chain_judges_each_limit_by_its_own_key() {
     }
 }
 
-/// R015: the first rejection comes after exactly `burst` requests.
+/// The first rejection comes after exactly `burst` requests.
 #[test]
 fn the_burst_is_exact() {
     for burst in 1..=3 {
@@ -132,7 +132,7 @@ fn the_burst_is_exact() {
     }
 }
 
-/// R016: a trusted header sets the cost of a request; a rejection takes nothing and has the time to wait.
+/// A trusted header sets the cost of a request; a rejection takes nothing and has the time to wait.
 #[test]
 fn a_trusted_header_sets_the_cost() {
     undisturbed(|| {
@@ -223,7 +223,7 @@ fn head_does_not_bypass_a_limit_on_get() {
     client.ask(&get("/")).expect(429);
 }
 
-/// R076: an absent or empty key falls back to the address, to one shared counter, to a rejection or to
+/// An absent or empty key falls back to the address, to one shared counter, to a rejection or to
 /// nothing.
 #[test]
 fn a_missing_key_follows_its_setting() {
@@ -253,7 +253,7 @@ fn a_missing_key_follows_its_setting() {
     assert_eq!(seen, [200, 200, 200]);
 }
 
-/// R027: counters belong to the process, not to a connection.
+/// Counters belong to the process, not to a connection.
 #[test]
 fn a_new_connection_is_no_new_bucket() {
     let gateway = limited_gateway("rate: 1/1000s");
@@ -265,7 +265,7 @@ fn a_new_connection_is_no_new_bucket() {
     }
 }
 
-/// R028: when all keys are taken no new key gets a fresh budget: new keys of one network share a counter, and
+/// When all keys are taken no new key gets a fresh budget: new keys of one network share a counter, and
 /// no more keys are held than allowed.
 #[test]
 fn a_full_table_is_shared_and_never_exceeded() {
@@ -290,7 +290,7 @@ fn a_full_table_is_shared_and_never_exceeded() {
     assert_eq!(ask(&by_ip, first), 429);
 }
 
-/// R029 in small: clients on all workers with one key get exactly the content of the bucket.
+/// Clients on all workers with one key get exactly the content of the bucket.
 #[test]
 fn workers_share_one_exact_count() {
     let gateway = Gateway::start(

@@ -36,7 +36,7 @@ fn retry_after(client: &mut Client, (before, after): (Instant, Instant), period:
     Duration::from_secs(seconds)
 }
 
-/// R024: the remaining time is true, and a client that sleeps exactly that long is admitted.
+/// The remaining time is true, and a client that sleeps exactly that long is admitted.
 #[test]
 fn a_client_that_sleeps_as_told_is_admitted() {
     for algorithm in ["fixed_window", "sliding_log"] {
@@ -90,7 +90,7 @@ fn windows_by_the_clock_follow_utc() {
     client.ask(&get("/")).expect(200);
 }
 
-/// R025: ten for each method and path.
+/// Ten for each method and path.
 #[test]
 fn each_method_and_path_has_a_window_of_its_own() {
     let gateway = limited_gateway("key: [method, uri], algorithm: fixed_window, rate: 10/1h");

@@ -268,7 +268,7 @@ fn http2_over_tls_is_shared_alike() {
     assert!(upstream.requests().iter().all(|seen| seen.uri == "https://gateway.test/"));
 }
 
-/// R135: the parts of a split cookie are one field again for an HTTP/1 server.
+/// The parts of a split cookie are one field again for an HTTP/1 server.
 #[test]
 fn parts_of_a_cookie_are_joined() {
     let upstream = Upstream::ok();

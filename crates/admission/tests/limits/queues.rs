@@ -82,7 +82,7 @@ fn the_head_may_leave_too() {
 }
 
 #[test]
-fn r041_fifty_queued_forty_vanish() {
+fn fifty_queued_forty_vanish() {
     paused(async {
         let scene = Scene::new(leaky(1, SECOND, 1, 50));
         let limit = scene.gate.chain.limits()[0].clone();
@@ -100,7 +100,7 @@ fn r041_fifty_queued_forty_vanish() {
 }
 
 #[test]
-fn r042_no_request_is_queued_beyond_max_wait() {
+fn no_request_is_queued_beyond_max_wait() {
     paused(async {
         let scene = Scene::new(leaky_within(1, SECOND, 1, 100, Some(Duration::from_secs(2))));
         let accepted = (0..5).filter_map(|number| scene.arrive(number)).count();
@@ -115,7 +115,7 @@ fn r042_no_request_is_queued_beyond_max_wait() {
 }
 
 #[test]
-fn r045_first_in_first_out() {
+fn first_in_first_out() {
     paused(async {
         let scene = Scene::new(leaky(50, SECOND, 1, 20));
         (0..21).for_each(|number| drop(scene.arrive(number)));

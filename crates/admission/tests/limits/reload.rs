@@ -79,9 +79,9 @@ fn a_dry_run_remembers_requests_that_would_have_waited() {
     assert_eq!((decision.remaining, decision.retry_after_ns), (0, 500 * MS));
 }
 
-/// R150: limits of 2, then 1, then 3 in one window.
+/// Limits of 2, then 1, then 3 in one window.
 #[test]
-fn r150_windows_keep_their_counts() {
+fn windows_keep_their_counts() {
     for window in
         [fixed(2, 10 * SECOND, WindowAlign::First), sliding(2, 10 * SECOND, 10), log(2, 10 * SECOND)]
     {

@@ -1,4 +1,4 @@
-//! The contract's test vectors and the cases R001 …, as arithmetic.
+//! The test vectors of token buckets, queues and chains, as arithmetic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,33 +58,33 @@ fn leaky_bucket_vector() {
 }
 
 #[test]
-fn r001_queue_of_five() {
+fn queue_of_five() {
     let gate = Gate::one(leaky(10, SECOND, 1, 5));
     assert_eq!(waits(&gate, 0, 20), (vec![0, 100, 200, 300, 400, 500], 14));
 }
 
 #[test]
-fn r002_no_delay() {
+fn no_delay() {
     let gate = Gate::one(token(10, SECOND, 6));
     assert_eq!(count_passing(&gate, 0, 20), 6);
     assert_eq!(count_passing(&gate, 350 * MS, 20), 3);
 }
 
 #[test]
-fn r003_delay_threshold() {
+fn delay_threshold() {
     let gate = Gate::one(leaky(10, SECOND, 4, 2));
     assert_eq!(waits(&gate, 0, 20), (vec![0, 0, 0, 0, 100, 200], 14));
 }
 
 #[test]
-fn r004_trace_with_queue() {
+fn trace_with_queue() {
     let gate = Gate::one(leaky(10, SECOND, 1, 5));
     let leaves: Vec<u64> = (0..40).filter_map(|i| Some(i * 50 + enqueue(&gate, i * 50 * MS)?)).collect();
     assert_eq!(leaves, (0..25).map(|i| i * 100).collect::<Vec<_>>());
 }
 
 #[test]
-fn r005_trace_without_delay() {
+fn trace_without_delay() {
     let gate = Gate::one(token(10, SECOND, 6));
     let passed: Vec<u64> = (0..40).filter(|i| gate.passes(i * 50 * MS)).collect();
     assert_eq!(passed.len(), 25);
@@ -93,7 +93,7 @@ fn r005_trace_without_delay() {
 }
 
 #[test]
-fn r006_two_locations_share_a_counter() {
+fn two_locations_share_a_counter() {
     let shared = limit(token(2, SECOND, 2));
     let (first, second) = (Gate::new(vec![shared.clone()]), Gate::new(vec![shared]));
     assert_eq!(count_passing(&first, 0, 3), 2);
@@ -102,14 +102,14 @@ fn r006_two_locations_share_a_counter() {
 }
 
 #[test]
-fn r008_idle_time_is_not_saved() {
+fn idle_time_is_not_saved() {
     let gate = Gate::one(token(1000, SECOND, 2));
     assert!(gate.passes(0) && gate.passes(100 * MS));
     assert_eq!(count_passing(&gate, 100 * MS, 5), 1);
 }
 
 #[test]
-fn r009_each_rule_has_its_own_key() {
+fn each_rule_has_its_own_key() {
     for fast_slow in [
         [token(1000, SECOND, 2), token(1, 60 * SECOND, 1)],
         [leaky(1000, SECOND, 1, 9), leaky(1, 60 * SECOND, 1, 0)],
@@ -137,20 +137,20 @@ fn r009_each_rule_has_its_own_key() {
 }
 
 #[test]
-fn r011_thirty_per_minute() {
+fn thirty_per_minute() {
     let gate = Gate::one(leaky(30, 60 * SECOND, 2, 1));
     assert_eq!(waits(&gate, 0, 4), (vec![0, 0, 2000], 1));
 }
 
 #[test]
-fn r013_eighty_in_sequence() {
+fn eighty_in_sequence() {
     let gate = Gate::one(leaky(40, SECOND, 1, 40));
     let total = (0..80).fold(0, |at, _| at + gate.send(at, 1, 1).unwrap().0);
     assert_eq!(total, 1975 * MS);
 }
 
 #[test]
-fn r014_delays_per_key() {
+fn delays_per_key() {
     let gate = Gate::one(leaky(2, SECOND, 1, 10));
     let permits: Vec<_> = [1, 1, 2, 2].map(|id| admitted(gate.judge(0, id, 1))).into();
     let waits: Vec<u64> = permits.iter().map(|permit| permit.wait_ns() / MS).collect();
@@ -158,7 +158,7 @@ fn r014_delays_per_key() {
 }
 
 #[test]
-fn r015_first_reject() {
+fn first_reject() {
     for burst in 1..=3 {
         let gate = Gate::one(token(2, SECOND, burst));
         assert_eq!(count_passing(&gate, 0, 10) as u64, burst);
@@ -166,7 +166,7 @@ fn r015_first_reject() {
 }
 
 #[test]
-fn r016_costs() {
+fn costs() {
     let gate = Gate::one(token(1, SECOND, 5));
     let too_costly = rejected(gate.judge(0, 1, 6));
     assert_eq!((too_costly.cause, too_costly.retry_after_ns), (ChainCause::TooCostly, None));

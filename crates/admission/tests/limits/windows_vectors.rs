@@ -1,4 +1,4 @@
-//! The contract's test vectors for windows and the cases R017 …, as arithmetic.
+//! The test vectors of windows, as arithmetic.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn windows_by_the_clock_end_at_multiples_of_the_period() {
 }
 
 #[test]
-fn r017_two_per_minute() {
+fn two_per_minute() {
     for algorithm in all_windows(2, 60 * SECOND) {
         assert_eq!(remaining(&Gate::one(algorithm), 0, 4), [Some(1), Some(0), None, None]);
     }
@@ -80,7 +80,7 @@ fn r017_two_per_minute() {
 }
 
 #[test]
-fn r018_one_per_second() {
+fn one_per_second() {
     for algorithm in [fixed(1, SECOND, WindowAlign::First), log(1, SECOND)] {
         let gate = Gate::one(algorithm);
         let passed = [0, 0, SECOND, SECOND].map(|at| gate.passes(at));
@@ -92,7 +92,7 @@ fn r018_one_per_second() {
 }
 
 #[test]
-fn r019_remaining_counts_down() {
+fn remaining_counts_down() {
     for algorithm in all_windows(10, 100 * SECOND) {
         let mut expected: Vec<_> = (0..10).rev().map(Some).collect();
         expected.extend([None, None]);
@@ -101,7 +101,7 @@ fn r019_remaining_counts_down() {
 }
 
 #[test]
-fn r021_a_rejection_never_adds() {
+fn a_rejection_never_adds() {
     for algorithm in all_windows(2, 5 * SECOND) {
         let gate = Gate::one(algorithm.clone());
         assert_eq!(count_passing(&gate, 0, 2), 2);
@@ -115,7 +115,7 @@ fn r021_a_rejection_never_adds() {
 
 /// 300 requests spread over the previous window, 20 more in the first 0.4 s of the new one.
 #[test]
-fn r023_the_window_slides() {
+fn the_window_slides() {
     for algorithm in [sliding(400, 3 * SECOND, 10), sliding(400, 3 * SECOND, 60), log(400, 3 * SECOND)] {
         let gate = Gate::one(algorithm.clone());
         let begin = (3 * SECOND).wrapping_sub(START % (3 * SECOND));
@@ -127,7 +127,7 @@ fn r023_the_window_slides() {
 }
 
 #[test]
-fn r024_the_true_time_is_reported() {
+fn the_true_time_is_reported() {
     for algorithm in [fixed(10, 6 * SECOND, WindowAlign::First), log(10, 6 * SECOND)] {
         let gate = Gate::one(algorithm);
         assert_eq!(count_passing(&gate, 0, 10), 10);
@@ -139,7 +139,7 @@ fn r024_the_true_time_is_reported() {
 }
 
 #[test]
-fn r025_each_key_has_its_own_window() {
+fn each_key_has_its_own_window() {
     for algorithm in all_windows(10, 60 * SECOND) {
         let gate = Gate::one(algorithm);
         for id in 1..=4 {
@@ -150,7 +150,7 @@ fn r025_each_key_has_its_own_window() {
 }
 
 #[test]
-fn r061_two_limits_count_one_key_apart() {
+fn two_limits_count_one_key_apart() {
     for algorithm in all_windows(2, 60 * SECOND) {
         let (first, second) = (Gate::one(algorithm.clone()), Gate::one(algorithm));
         assert_eq!((count_passing(&first, 0, 3), count_passing(&second, 0, 3)), (2, 2));

@@ -30,9 +30,9 @@ fn words_instead_of_numbers_are_suggested() {
     };
     let (none, slots) = ("or write none", "or write auto, or e.g. { min: 5, max: 200 }");
     for (name, line, help) in [
-        ("r030_numbers", 22, "write connections_per_ip: none"),
-        ("r030_numbers", 24, none),
-        ("r030_numbers", 30, slots),
+        ("numbers", 22, "write connections_per_ip: none"),
+        ("numbers", 24, none),
+        ("numbers", 30, slots),
         ("adaptive", 16, slots),
         ("sizes", 7, "write 512KiB/s"),
     ] {
