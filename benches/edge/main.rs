@@ -44,8 +44,8 @@ cargo bench --bench edge -- [OPTIONS]
   --idle N         connections that are kept unused                    [8000]
   --soak N         seconds of the soak                                 [600]
   --quick          3 rounds of 1 s, 2,000 idle connections
-  --write          rewrite the section in BENCHMARKS.md also after --quick, --kinds or --only
-  --no-write       leave BENCHMARKS.md alone
+  --write          rewrite the section in benches/results.md also after --quick, --kinds or --only
+  --no-write       leave benches/results.md alone
   --gateway FILE   another sluicegate binary";
 
 /// The extent of the measurement.
@@ -204,7 +204,7 @@ fn measure(plan: &Plan, bench: &Bench) -> Result<()> {
     println!("{section}");
     if plan.write {
         report::write_section("edge", &section)?;
-        println!("BENCHMARKS.md is up to date.");
+        println!("benches/results.md is up to date.");
     }
     Ok(())
 }

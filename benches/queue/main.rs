@@ -40,8 +40,8 @@ cargo bench --bench queue -- [OPTIONS]
   --places N       requests that the backend takes at once             [8]
   --service N      milliseconds that each of them takes                [10]
   --quick          3 rounds of 1 s
-  --write          rewrite the section in BENCHMARKS.md also after --quick
-  --no-write       leave BENCHMARKS.md alone
+  --write          rewrite the section in benches/results.md also after --quick
+  --no-write       leave benches/results.md alone
   --gateway FILE   another sluicegate binary";
 
 /// The longest wait. In the closed loops requests wait for a fraction of it.
@@ -173,7 +173,7 @@ fn compare(plan: &Plan) -> Result<()> {
     std::fs::remove_dir_all(&folder)?;
     if plan.write {
         report::write_section("queue", &section)?;
-        println!("BENCHMARKS.md is up to date.");
+        println!("benches/results.md is up to date.");
     }
     Ok(())
 }

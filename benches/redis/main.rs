@@ -53,8 +53,8 @@ cargo bench --bench redis -- [OPTIONS]
   --secs N         seconds of each end-to-end run                      [2]
   --only A,B       calls memory load delay                             [all]
   --quick          2 rounds of 1 s, one rate
-  --write          rewrite the section in BENCHMARKS.md also after --quick or --only
-  --no-write       leave BENCHMARKS.md alone
+  --write          rewrite the section in benches/results.md also after --quick or --only
+  --no-write       leave benches/results.md alone
   --gateway FILE   another sluicegate binary";
 
 /// The extent of the measurement.
@@ -194,7 +194,7 @@ fn in_folder(plan: &Plan, folder: &Path, proxy_core: usize, load_core: usize) ->
     println!("{section}");
     if plan.write {
         report::write_section("redis", &section)?;
-        println!("BENCHMARKS.md is up to date.");
+        println!("benches/results.md is up to date.");
     }
     if remarks {
         println!("Some rows carry remarks: read them before the numbers.");

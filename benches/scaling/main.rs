@@ -39,7 +39,7 @@ cargo bench --bench scaling -- [OPTIONS]
   --rounds N       rounds of each measurement; the median counts       [7]
   --only A,B       locations limits keys connections                   [all]
   --quick          3 rounds, smaller sizes
-  --write          rewrite the section in BENCHMARKS.md and docs/scaling.svg also after --quick or --only
+  --write          rewrite the section in benches/results.md and docs/scaling.svg also after --quick or --only
   --no-write       leave both alone
   --gateway FILE   another sluicegate binary";
 
@@ -154,7 +154,7 @@ fn measure(plan: &Plan, gateway: PathBuf) -> Result<()> {
     if plan.write {
         report::write_section("scaling", &section)?;
         std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join(PLOT), plot::draw(&all))?;
-        println!("BENCHMARKS.md and {PLOT} are up to date.");
+        println!("benches/results.md and {PLOT} are up to date.");
     }
     // Logs of a failed run are worth reading.
     Ok(std::fs::remove_dir_all(&folder)?)

@@ -40,8 +40,8 @@ cargo bench --bench service -- [OPTIONS]
   --rival FILE     benches/service/limitador, built                    [target/limitador]
   --alone          without the rival
   --quick          3 rounds of 1 s
-  --write          rewrite the section in BENCHMARKS.md also after --quick
-  --no-write       leave BENCHMARKS.md alone
+  --write          rewrite the section in benches/results.md also after --quick
+  --no-write       leave benches/results.md alone
   --gateway FILE   another sluicegate binary";
 
 /// Where `make bench-service` builds the rival.
@@ -200,7 +200,7 @@ fn compare(plan: &Plan) -> Result<()> {
     std::fs::remove_dir_all(&folder)?;
     if plan.write {
         report::write_section("service", &section)?;
-        println!("BENCHMARKS.md is up to date.");
+        println!("benches/results.md is up to date.");
     }
     Ok(())
 }

@@ -100,7 +100,7 @@ fn in_folder(options: &Options, folder: &Path, proxy_core: usize, load_core: usi
 
     if options.write {
         report::write_section("side-by-side", &section)?;
-        println!("BENCHMARKS.md is up to date.");
+        println!("benches/results.md is up to date.");
     }
     if options.size == Size::Smoke && section.contains("not measured") {
         return Err("a part did not run".into());

@@ -16,8 +16,8 @@ cargo bench --bench side_by_side -- [OPTIONS]
   --quick          3 rounds of 1 s, fewer waiters
   --smoke          1 round of 1 s: checks that all of it works
   --long           full size: 30 s of arrivals, 50,000 and 20,000 waiters where open files allow
-  --write          rewrite the section in BENCHMARKS.md also after --quick
-  --no-write       leave BENCHMARKS.md alone
+  --write          rewrite the section in benches/results.md also after --quick
+  --no-write       leave benches/results.md alone
   --gateway FILE   another sluicegate binary
 
 --rounds, --secs, --modes and --rate are also read from BENCH_ROUNDS, BENCH_SECS, BENCH_MODES and BENCH_RATE.";

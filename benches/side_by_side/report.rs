@@ -1,4 +1,4 @@
-//! Statistics and output: medians, ratios, tables, and the section in `BENCHMARKS.md`.
+//! Statistics and output: medians, ratios, tables, and the section in `benches/results.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -115,12 +115,12 @@ impl Table {
     }
 }
 
-/// Replaces the text between the two marks `name` in `BENCHMARKS.md`.
+/// Replaces the text between the two marks `name` in `benches/results.md`.
 pub fn write_section(name: &str, section: &str) -> Result<()> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results.md");
     let (begin, end) = (format!("<!-- {name}: begin -->"), format!("<!-- {name}: end -->"));
     let text = std::fs::read_to_string(&file)?;
-    let missing = || format!("BENCHMARKS.md: no section between {begin} and {end}");
+    let missing = || format!("benches/results.md: no section between {begin} and {end}");
     let (before, rest) = text.split_once(&begin).ok_or_else(missing)?;
     let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
     Ok(std::fs::write(&file, format!("{before}{begin}\n\n{section}\n{end}{after}"))?)
