@@ -82,7 +82,7 @@ pub async fn read_node_reports(link: &Link) -> Result<Vec<NodeReport>, StoreFaul
 }
 
 fn report_script() -> LuaScript {
-    LuaScript::new(include_str!("script/nodes.lua"))
+    LuaScript::new(concat!(include_str!("script/log.lua"), include_str!("script/nodes.lua")))
 }
 
 /// The name of this process in its reports.

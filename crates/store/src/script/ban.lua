@@ -19,60 +19,18 @@
 -- there are more; for each client u8 0 nothing, 1 banned before, 2 banned now, and if it is banned f64 left, f64
 -- length, u32 consecutive bans before; then for each announcement the client's 16 bytes, f64 left, f64 length, u32
 -- consecutive bans before.
---
--- Unsound state counts as absent. Time stands still when the server's clock is set back, so that no ban gets longer.
 
-local call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
 local NUMBERED, ENDING, CLOCK, STORE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ANNOUNCED_MAX, TOLD_MAX, DROPPED_MAX, PUSHED_MAX = 100000, 1000, 1000, 1000
-local LATEST, SECOND = 4503599627370496, 1000000
-
-local function whole(number)
-  return string.format('%.0f', number)
-end
-
-local function ms(us)
-  return whole(floor(us / 1000) + 1)
-end
-
--- A value of another type under this name is not ours.
-local function own(key, kind)
-  local found = call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then
-    call('DEL', key)
-  end
-end
-
-local function is_time(number)
-  return number >= 0 and number < LATEST
-end
 
 local body = ARGV[1]
 local period, first, longest, after, known, known_store, told_bans, place = unpack_from('<dddI4ddI4', body)
 
-own(CLOCK, 'string')
-local now = tonumber(ARGV[2])
-if not now then
-  local time = call('TIME')
-  now = time[1] * SECOND + time[2]
-end
-local clock, seen, ahead, number = call('GET', CLOCK), 0, 0, 0
-local is_new = true
-if clock and #clock == 24 then
-  seen, ahead, number = unpack_from('<ddd', clock)
-  is_new = not (is_time(seen) and is_time(ahead) and is_time(number))
-end
-if is_new then
-  seen, ahead, number = 0, 0, 0
-end
+local now, clock, is_new, was_set_back = read_clock(CLOCK, 3)
+local seen, ahead, number = unpack(clock)
 -- Announcements of another clock are of no use.
 own(NUMBERED, is_new and 'none' or 'zset')
 own(ENDING, is_new and 'none' or 'zset')
-now = now + ahead
-local was_set_back = now < seen
-if was_set_back then
-  now, ahead = seen, ahead + seen - now
-end
 
 own(STORE, 'string')
 local store = tonumber(call('GET', STORE) or nil)
@@ -215,8 +173,7 @@ if has_started then
   if excess > 0 then
     drop(call('ZRANGE', NUMBERED, 0, excess - 1))
   end
-  local last = tonumber(call('ZRANGE', ENDING, -1, -1, 'WITHSCORES')[2] or nil)
-  local stays = last and is_time(last) and math.max(longest, last - now) or longest
+  local stays = math.max(longest, time_to_last(ENDING, now))
   call('PEXPIRE', NUMBERED, ms(stays))
   call('PEXPIRE', ENDING, ms(stays))
 end

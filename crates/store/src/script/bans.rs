@@ -80,7 +80,7 @@ const ANNOUNCED_BYTES: usize = 36;
 
 /// The script of all calls about bans.
 pub fn ban_script() -> LuaScript {
-    LuaScript::new(include_str!("ban.lua"))
+    LuaScript::new(concat!(include_str!("log.lua"), include_str!("ban.lua")))
 }
 
 /// Packs a call with at most [`CLIENTS_PER_CALL`] reports and as many bans that the store does not know. A call

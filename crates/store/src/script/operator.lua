@@ -18,59 +18,18 @@
 -- be kept, u8 flags (1: there are more; 2: this begins with the first entry), for each change u8 0 done, 1 there are
 -- too many entries, 2 the store knows its name; then for each entry f64 microseconds left, u16 and u16 bytes of name
 -- and value, name, value.
---
--- Unsound state counts as absent. Time stands still when the server's clock is set back, so that no entry gets longer.
 
-local call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
 local ANNOUNCED, ENDS, CLOCK = KEYS[1], KEYS[2], KEYS[3]
 local ENTRIES_MAX, TOLD_MAX, DROPPED_MAX = 12000, 200, 1000
-local LATEST, SECOND, DAY = 4503599627370496, 1000000, 86400000000
-
-local function whole(number)
-  return string.format('%.0f', number)
-end
-
-local function ms(us)
-  return whole(floor(us / 1000) + 1)
-end
-
--- A value of another type under this name is not ours.
-local function own(key, kind)
-  local found = call('TYPE', key).ok
-  if found ~= kind and found ~= 'none' then
-    call('DEL', key)
-  end
-end
-
-local function is_time(number)
-  return number >= 0 and number < LATEST
-end
+local DAY = 86400000000
 
 local body = ARGV[1]
 local as_of, position, known_store, place = unpack_from('<ddd', body)
 
-own(CLOCK, 'string')
-local now = tonumber(ARGV[2])
-if not now then
-  local time = call('TIME')
-  now = time[1] * SECOND + time[2]
-end
-local clock, seen, ahead, revision, store, deleted = call('GET', CLOCK), 0, 0, 0, 0, 0
-local is_new = true
-if clock and #clock == 40 then
-  seen, ahead, revision, store, deleted = unpack_from('<ddddd', clock)
-  is_new = not (is_time(seen) and is_time(ahead) and is_time(revision) and is_time(store) and is_time(deleted))
-end
-if is_new then
-  seen, ahead, revision, deleted = 0, 0, 0, 0
-end
+local now, clock, is_new, was_set_back = read_clock(CLOCK, 5)
+local seen, ahead, revision, store, deleted = unpack(clock)
 own(ANNOUNCED, 'zset')
 own(ENDS, 'zset')
-now = now + ahead
-local was_set_back = now < seen
-if was_set_back then
-  now, ahead = seen, ahead + seen - now
-end
 -- A store that lost only a part of its memory is another one, too.
 if is_new or call('ZCARD', ANNOUNCED) ~= call('ZCARD', ENDS) then
   is_new = true
@@ -143,8 +102,7 @@ for n = 4, #KEYS do
   end
 end
 
-local last = tonumber(call('ZRANGE', ENDS, -1, -1, 'WITHSCORES')[2] or nil)
-local stays = last and is_time(last) and last > now and last - now or 0
+local stays = time_to_last(ENDS, now)
 if changed then
   call('PEXPIRE', ANNOUNCED, ms(stays))
   call('PEXPIRE', ENDS, ms(stays))

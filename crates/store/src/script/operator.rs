@@ -82,7 +82,7 @@ pub struct EntriesUpdate {
 
 /// The script of all calls about entries.
 pub fn operator_script() -> LuaScript {
-    LuaScript::new(include_str!("operator.lua"))
+    LuaScript::new(concat!(include_str!("log.lua"), include_str!("operator.lua")))
 }
 
 /// Packs a call with at most [`CHANGES_PER_CALL`] changes; their names and values have at most [`NAME_MAX`] and

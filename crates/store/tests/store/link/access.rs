@@ -38,7 +38,8 @@ const ALL: &str = "
     redis.call('PEXPIRE', KEYS[1], 60000)
     return ARGV[1]";
 
-const SCRIPTS: [&str; 7] = [
+const SCRIPTS: [&str; 8] = [
+    include_str!("../../../src/script/log.lua"),
     include_str!("../../../src/script/nodes.lua"),
     include_str!("../../../src/script/operator.lua"),
     include_str!("../../../src/script/reset.lua"),
