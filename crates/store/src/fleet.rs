@@ -145,7 +145,7 @@ impl LimitAnnouncement {
     fn new(config: &model::LimitConfig, rules: &[RateRule]) -> LimitAnnouncement {
         let mut shape: Vec<u8> = config.key.iter().flat_map(key_part_text).collect();
         // All variants and rates have the same algorithm.
-        shape.extend(rules.first().map(RateRule::algorithm_code));
+        shape.extend(rules.first().map(|rule| rule.shape.algorithm_code()));
         let (own, mut viewed): (Vec<usize>, Vec<usize>) =
             (0..rules.len()).partition(|rate| config.counter_rate(*rate) == *rate);
         // The order of the places in the file does not matter.

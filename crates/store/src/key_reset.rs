@@ -5,20 +5,33 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::operator_entries::{EntryFault, OperatorEntries, OperatorEntry};
+use super::script::call::CounterClass;
 use super::script::operator::VALUE_MAX;
-use super::{Debts, Link, SharedKey, SharedLimit, StoreFault, StoreReset};
+use super::script::rule::RuleShape;
+use super::{Debts, Link, LuaScript, PackedCall, RateRule, SharedKey, SharedLimit, StoreFault};
 use sluicegate_base::clock::Now;
 
 /// The beginning of the names of such entries.
 const NAME_PREFIX: &str = "reset/";
 /// The life of such an entry: gateways look for entries several times a second.
 const LIFE_NS: u64 = 10_000_000_000;
+
+static RESET_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(include_str!("script/reset.lua")));
+
+/// The counters of a key in the store after a reset.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreReset {
+    /// Counters that the key had.
+    pub forgotten: u32,
+    /// Counters of leaky buckets that stay, because requests wait for departures they handed out.
+    pub kept: u32,
+}
 
 /// A reset of one key of one limit, in the form of messages between gateways.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +69,58 @@ impl Link {
         let group = self.store().group_of(key);
         let bytes = self.call_script(group, StoreReset::script(), &packed).await?;
         StoreReset::parse_reply(&bytes).ok_or(StoreFault::Garbled)
+    }
+}
+
+// === impl StoreReset ===
+
+impl StoreReset {
+    /// The script of such calls.
+    pub fn script() -> &'static LuaScript {
+        &RESET_SCRIPT
+    }
+
+    /// Packs the reset of the counters of `rules` for `key`. Slots of concurrency limits are left out: each request
+    /// returns its own.
+    pub fn pack_call<'a>(
+        prefix: &str,
+        rules: impl Iterator<Item = &'a RateRule>,
+        key: &SharedKey,
+    ) -> PackedCall {
+        let mut packed = PackedCall {
+            keys: [CounterClass::Entry.name_key(prefix, key, 0)].into_iter().collect(),
+            body: Vec::new(),
+        };
+        let mut seen: Vec<u32> = Vec::new();
+        for rule in rules {
+            // Views have the entry of the limit's own rate.
+            if seen.contains(&rule.id) {
+                continue;
+            }
+            seen.push(rule.id);
+            match rule.class() {
+                CounterClass::Entry => {}
+                CounterClass::Slots => continue,
+                _ => {
+                    packed.keys.push(rule.counters_name(prefix, key));
+                    continue;
+                }
+            }
+            let at_once = match rule.shape {
+                RuleShape::LeakyBucket { unit, queue, .. } => queue.ahead / unit.max(1) + 1,
+                _ => 0,
+            };
+            packed.body.extend(rule.id.to_le_bytes());
+            packed.body.extend((at_once as f64).to_le_bytes());
+        }
+        packed
+    }
+
+    /// Parses the reply; `None` if it is malformed.
+    pub fn parse_reply(bytes: &[u8]) -> Option<StoreReset> {
+        let (forgotten, kept) = bytes.split_first_chunk()?;
+        let (forgotten, kept) = (u32::from_le_bytes(*forgotten), u32::from_le_bytes(kept.try_into().ok()?));
+        Some(StoreReset { forgotten, kept })
     }
 }
 

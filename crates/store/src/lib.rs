@@ -58,14 +58,13 @@ pub use debts::Debts;
 pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;
 pub use handover::StoreHandover;
-pub use key_reset::{KnownResets, ResetEntry};
+pub use key_reset::{KnownResets, ResetEntry, StoreReset};
 pub use link::{
     BreakerState, KeyGroup, Link, OutageReport, Store, StoreFault, StoreReport, StoreServerState,
 };
 pub use process_slots::SlotKey;
 pub use script::LuaScript;
 pub use script::call::{CallItem, GatewayTurn, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};
-pub use script::reset::StoreReset;
 pub use script::rule::RateRule;
 pub use script::settle::{SettleItem, SettledKey};
 pub use secret::share_secret;
@@ -75,6 +74,8 @@ pub use shared_limit::SharedLimit;
 pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
 pub use upstream_stops::{SharedStops, ToldStop, share_stops};
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use siphasher::sip128::SipHasher13;
 
 /// The name of a key in the store: a 128-bit hash that all gateways agree on.
@@ -88,6 +89,14 @@ impl SharedKey {
     /// [`CounterKey`](sluicegate_limit::table::CounterKey).
     pub fn of_network(prefix: u64) -> SharedKey {
         SharedKey(SipHasher13::new().hash(&prefix.to_le_bytes()).as_bytes())
+    }
+
+    /// The key in 22 letters, the tag that all its names in the store have in common.
+    fn tag(&self) -> [u8; 22] {
+        let mut tag = [0; 22];
+        // Cannot fail: 16 bytes are 22 letters.
+        URL_SAFE_NO_PAD.encode_slice(self.0, &mut tag).expect("16 bytes are 22 letters");
+        tag
     }
 }
 

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
-use super::numbers::{encode_whole, read_whole, take_bytes};
+use super::{encode_whole, read_whole, take_bytes};
 use crate::{KeyGroup, LuaScript, PackedCall, SharedKey};
 
 /// Maximum number of clients in one call.

@@ -1,7 +1,7 @@
 //! Calls of the judging script: the items, how they are packed, and the types of the reply.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::io::Write as _;
+
 use smallvec::SmallVec;
 
 use super::rule::RuleShape;
@@ -9,11 +9,11 @@ use crate::{RateRule, SharedKey};
 use sluicegate_limit::Decision;
 use sluicegate_model::WindowAlign;
 
-/// The operation of a call.
+/// The operation of a call, by its number in the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptOp {
     /// Judge all; if none rejects, charge all.
-    Take,
+    Take = 1,
     /// Judge all, charge none.
     Peek,
     /// Refund the charges of an acknowledged [`ScriptOp::Take`]; for concurrency limits as [`ScriptOp::ReportSlots`].
@@ -107,7 +107,7 @@ pub struct RateAnswer {
 
 /// The class of the key that holds a rule's counters, in the order in which the script receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum CounterClass {
+pub(crate) enum CounterClass {
     Entry,
     Log,
     Settled,
@@ -127,9 +127,10 @@ const BY_CLOCK: u8 = 4;
 // === impl CallItem ===
 
 impl CallItem<'_> {
-    /// The owed units in ticks, of which `unit` make one unit.
-    pub(crate) fn owed_ticks(&self, unit: u64) -> u64 {
-        self.owed.saturating_mul(unit)
+    /// Units of one rate, without slots and debts, as the only limit of a chain.
+    pub fn new(rule: &RateRule, key: SharedKey, cost: u64) -> CallItem<'_> {
+        let slot_count = SlotCount::default();
+        CallItem { rule, key, cost, limit_index: 0, dry_run: false, slot_count, mark: 0, owed: 0 }
     }
 }
 
@@ -139,14 +140,7 @@ impl PackedCall {
     /// Packs `items`, which have their keys in one hash slot; `node` names this gateway.
     pub fn new(op: ScriptOp, prefix: &str, node: u64, items: &[CallItem<'_>]) -> PackedCall {
         let mut packed = PackedCall { keys: SmallVec::new(), body: Vec::with_capacity(8 + 40 * items.len()) };
-        packed.body.push(match op {
-            ScriptOp::Take => 1,
-            ScriptOp::Peek => 2,
-            ScriptOp::Refund => 3,
-            ScriptOp::ReportSlots => 4,
-            ScriptOp::Charge => 5,
-            ScriptOp::Settle => 6,
-        });
+        packed.body.push(op as u8);
         let mut order = script_order(items);
         if op == ScriptOp::Charge {
             let first = |index: &usize| items.iter().position(|other| other.key == items[*index].key);
@@ -155,13 +149,12 @@ impl PackedCall {
         let mut charged = None;
         let groups = order.chunk_by(|one, next| {
             let (one, next) = (&items[*one], &items[*next]);
-            class_of(one) == CounterClass::Entry
-                && class_of(next) == CounterClass::Entry
-                && one.key == next.key
+            let are_entries = [one, next].iter().all(|item| item.rule.class() == CounterClass::Entry);
+            are_entries && one.key == next.key
         });
         for group in groups {
             let Some(item) = group.first().map(|first| &items[*first]) else { continue };
-            let class = class_of(item);
+            let class = item.rule.class();
             if op == ScriptOp::ReportSlots && class != CounterClass::Slots
                 || op == ScriptOp::Charge && class == CounterClass::Slots
             {
@@ -171,9 +164,10 @@ impl PackedCall {
                 packed.push_charge(prefix, node, items, item);
             }
             if let Some(turn) = item.slot_count.turn.filter(|_| class == CounterClass::Slots) {
-                packed.push_turn(key_name(prefix, item, CounterClass::Turns), turn);
+                let name = CounterClass::Turns.name_key(prefix, &item.key, item.rule.id.into());
+                packed.push_turn(name, turn);
             }
-            packed.push_group(key_name(prefix, item, class), class, group.len());
+            packed.push_group(item.rule.counters_name(prefix, &item.key), class, group.len());
             for index in group {
                 packed.push_item(op, node, items, *index);
             }
@@ -183,7 +177,7 @@ impl PackedCall {
 
     pub(super) fn push_group(&mut self, key: Vec<u8>, class: CounterClass, items: usize) {
         self.keys.push(key);
-        self.body.push(class.code());
+        self.body.push(class.encoding().0);
         self.body.extend((self.keys.len() as u16).to_le_bytes());
         self.body.extend((items as u16).to_le_bytes());
     }
@@ -212,9 +206,7 @@ impl PackedCall {
         key: &SharedKey,
         (sequence, recovery_us): (u64, u64),
     ) {
-        let mut name = name_counters(prefix, key, 0, class);
-        name.extend(format!("{node:016x}").bytes());
-        self.push_group(name, class, 0);
+        self.push_group(class.name_key(prefix, key, node), class, 0);
         // A minute longer, for calls that are still on their way.
         self.push_number(sequence as f64);
         self.push_number((recovery_us / 1_000).saturating_add(60_000) as f64);
@@ -227,71 +219,54 @@ impl PackedCall {
         if item.rule.settles {
             return self.push_settled_item(op, item, flags);
         }
-        let cost = item.cost;
-        let ends = |most: u64, taken: u64| match op {
+        let shape = item.rule.shape;
+        let (cost, owed) = (shape.scale_units(item.cost), shape.scale_units(item.owed));
+        let taken = cost.saturating_add(owed);
+        let (x, most, taken) = match shape {
+            RuleShape::TokenBucket { num, burst, .. } => (num, shape.scale_units(burst), taken),
+            RuleShape::LeakyBucket { num, queue, .. } if op == ScriptOp::Charge => (num, queue.depth, owed),
+            RuleShape::LeakyBucket { num, queue, .. } => {
+                (num, queue.ahead.saturating_add(queue.wait_max), owed)
+            }
+            RuleShape::FixedWindow { max, period, .. } => (period, max, taken),
+            RuleShape::SlidingWindow { max, .. } => (shape.bucket_width(), max, taken),
+            RuleShape::SlidingLog { max, period } => (period, max, taken),
+            RuleShape::Concurrency { max } => return self.push_slots(flags, node, item.slot_count, max),
+        };
+        if item.rule.class() == CounterClass::Entry {
+            self.body.extend(item.rule.id.to_le_bytes());
+            self.body.push(shape.algorithm_code());
+        }
+        let is_by_clock = matches!(shape, RuleShape::FixedWindow { align: WindowAlign::Clock, .. });
+        self.body.push(if is_by_clock { flags | BY_CLOCK } else { flags });
+        let z = match op {
             ScriptOp::Refund => item.mark as f64,
             // A charge may exceed the limit, but by no more than the limit itself.
             ScriptOp::Charge => most.saturating_mul(2) as f64,
             _ => (i128::from(most) - i128::from(taken)) as f64,
         };
-        let pace = item.rule.shape.refill_pace();
-        match item.rule.shape {
-            RuleShape::TokenBucket { num, unit, burst } => {
-                let span = cost.saturating_mul(unit);
-                let taken =
-                    if op == ScriptOp::Charge { 0 } else { item.owed_ticks(unit).saturating_add(span) };
-                self.push_entry(
-                    item,
-                    0,
-                    flags,
-                    [num as f64, span as f64, ends(burst.saturating_mul(unit), taken)],
-                );
-                self.body.extend(pace.to_le_bytes());
-            }
-            RuleShape::LeakyBucket { num, unit, queue } => {
-                let span = cost.saturating_mul(unit);
-                let most = queue.ahead.saturating_add(queue.wait_max);
-                let owed = item.owed_ticks(unit);
-                let most = if op == ScriptOp::Charge { queue.depth } else { most };
-                self.push_entry(item, 1, flags, [num as f64, span as f64, ends(most, owed)]);
-                self.body.extend(pace.to_le_bytes());
+        self.push_numbers([x as f64, cost as f64, z]);
+        match shape {
+            RuleShape::TokenBucket { .. } => self.body.extend(shape.refill_pace().to_le_bytes()),
+            RuleShape::LeakyBucket { queue, .. } => {
+                self.body.extend(shape.refill_pace().to_le_bytes());
                 let waits_above = (i128::from(queue.ahead) - i128::from(owed)) as f64;
                 // A dry run never waits.
                 self.push_number(if item.dry_run { f64::INFINITY } else { waits_above });
             }
-            RuleShape::FixedWindow { max, period, align } => {
-                let flags = flags | if align == WindowAlign::Clock { BY_CLOCK } else { 0 };
-                let taken = cost.saturating_add(item.owed);
-                self.push_entry(item, 2, flags, [period as f64, cost as f64, ends(max, taken)]);
-            }
-            RuleShape::SlidingWindow { max, period, .. } => {
-                let width = item.rule.shape.bucket_width();
-                let taken = cost.saturating_add(item.owed);
-                self.push_entry(item, 3, flags, [width as f64, cost as f64, ends(max, taken)]);
-                self.push_number(period as f64);
-            }
-            RuleShape::SlidingLog { max, period } => {
-                self.body.push(flags);
-                let taken = cost.saturating_add(item.owed);
-                self.push_numbers([period as f64, cost as f64, ends(max, taken)]);
-            }
-            RuleShape::Concurrency { max } => {
-                let SlotCount { slots, sequence, .. } = item.slot_count;
-                let slots = slots.min(u32::MAX.into());
-                self.body.push(flags);
-                self.body.extend(node.to_le_bytes());
-                self.body.extend(((sequence >> 32) as u32).to_le_bytes());
-                self.body.extend((sequence as u32).to_le_bytes());
-                self.push_number(slots as f64);
-                self.push_number((i128::from(max) - i128::from(slots)) as f64);
-            }
+            RuleShape::SlidingWindow { period, .. } => self.push_number(period as f64),
+            _ => {}
         }
     }
 
-    fn push_entry(&mut self, item: &CallItem<'_>, kind: u8, flags: u8, numbers: [f64; 3]) {
-        self.body.extend(item.rule.id.to_le_bytes());
-        self.body.extend([kind, flags]);
-        self.push_numbers(numbers);
+    fn push_slots(&mut self, flags: u8, node: u64, SlotCount { slots, sequence, .. }: SlotCount, max: u64) {
+        let slots = slots.min(u32::MAX.into());
+        self.body.push(flags);
+        self.body.extend(node.to_le_bytes());
+        self.body.extend(((sequence >> 32) as u32).to_le_bytes());
+        self.body.extend((sequence as u32).to_le_bytes());
+        self.push_number(slots as f64);
+        self.push_number((i128::from(max) - i128::from(slots)) as f64);
     }
 
     pub(super) fn push_numbers<const N: usize>(&mut self, numbers: [f64; N]) {
@@ -307,65 +282,59 @@ impl PackedCall {
 pub(crate) fn script_order(items: &[CallItem<'_>]) -> SmallVec<[usize; 8]> {
     let mut order: SmallVec<[usize; 8]> = (0..items.len()).collect();
     let first = |item: &CallItem<'_>| items.iter().position(|other| other.key == item.key);
-    order.sort_by_key(|index| (class_of(&items[*index]), first(&items[*index]), *index));
+    order.sort_by_key(|index| (items[*index].rule.class(), first(&items[*index]), *index));
     order
 }
 
-fn class_of(item: &CallItem<'_>) -> CounterClass {
-    match item.rule.shape {
-        _ if item.rule.settles => CounterClass::Settled,
-        RuleShape::SlidingLog { .. } => CounterClass::Log,
-        RuleShape::Concurrency { .. } => CounterClass::Slots,
-        _ => CounterClass::Entry,
-    }
-}
+// === impl RateRule ===
 
-fn key_name(prefix: &str, item: &CallItem<'_>, class: CounterClass) -> Vec<u8> {
-    name_counters(prefix, &item.key, item.rule.id, class)
-}
-
-/// The name of the packed string of a key, or of the key that `rule` has for itself.
-pub(super) fn rule_key_name(prefix: &str, key: &SharedKey, rule: Option<&RateRule>) -> Vec<u8> {
-    match rule {
-        Some(rule) if rule.settles => name_counters(prefix, key, rule.id, CounterClass::Settled),
-        Some(rule) => name_counters(prefix, key, rule.id, CounterClass::Log),
-        None => name_counters(prefix, key, 0, CounterClass::Entry),
+impl RateRule {
+    /// The class of the key that holds its counters.
+    pub(crate) fn class(&self) -> CounterClass {
+        match self.shape {
+            _ if self.settles => CounterClass::Settled,
+            RuleShape::SlidingLog { .. } => CounterClass::Log,
+            RuleShape::Concurrency { .. } => CounterClass::Slots,
+            _ => CounterClass::Entry,
+        }
     }
-}
 
-fn name_counters(prefix: &str, key: &SharedKey, rule: u32, class: CounterClass) -> Vec<u8> {
-    let mut name = Vec::with_capacity(prefix.len() + 40);
-    name.extend_from_slice(prefix.as_bytes());
-    name.extend_from_slice(b":{");
-    let mut id = [0; 22];
-    // Cannot fail: 16 bytes are 22 characters.
-    URL_SAFE_NO_PAD.encode_slice(key.0, &mut id).expect("16 bytes are 22 characters");
-    name.extend(id);
-    name.push(b'}');
-    match class {
-        CounterClass::Entry => {}
-        CounterClass::Log => name.extend(format!(":L:{rule:08x}").bytes()),
-        CounterClass::Slots => name.extend(format!(":C:{rule:08x}").bytes()),
-        CounterClass::Turns => name.extend(format!(":Q:{rule:08x}").bytes()),
-        CounterClass::Settled => name.extend(format!(":S:{rule:08x}").bytes()),
-        CounterClass::Charge => name.extend(b":N:"),
-        CounterClass::Settlement => name.extend(b":M:"),
+    /// The name of that key.
+    pub(crate) fn counters_name(&self, prefix: &str, key: &SharedKey) -> Vec<u8> {
+        self.class().name_key(prefix, key, self.id.into())
     }
-    name
 }
 
 // === impl CounterClass ===
 
 impl CounterClass {
-    /// The number of the class in a call.
-    fn code(self) -> u8 {
+    /// The number of the class in a call, and its mark in the names of keys.
+    fn encoding(self) -> (u8, &'static str) {
         match self {
-            CounterClass::Entry => 0,
-            CounterClass::Log => 1,
-            CounterClass::Slots => 2,
-            CounterClass::Charge | CounterClass::Settlement => 3,
-            CounterClass::Settled => 4,
-            CounterClass::Turns => 5,
+            CounterClass::Entry => (0, ""),
+            CounterClass::Log => (1, ":L:"),
+            CounterClass::Slots => (2, ":C:"),
+            CounterClass::Charge => (3, ":N:"),
+            CounterClass::Settlement => (3, ":M:"),
+            CounterClass::Settled => (4, ":S:"),
+            CounterClass::Turns => (5, ":Q:"),
         }
+    }
+
+    /// The name of a key of this class; `owner` is the rule or the node that it belongs to. All entries of a key are in
+    /// one packed string.
+    pub(crate) fn name_key(self, prefix: &str, key: &SharedKey, owner: u64) -> Vec<u8> {
+        let mut name = Vec::with_capacity(prefix.len() + 40);
+        for part in [prefix.as_bytes(), b":{", &key.tag(), b"}", self.encoding().1.as_bytes()] {
+            name.extend_from_slice(part);
+        }
+        let digits = match self {
+            CounterClass::Entry => return name,
+            CounterClass::Charge | CounterClass::Settlement => 16,
+            _ => 8,
+        };
+        // Cannot fail: a vector has room for all that is written.
+        let _ = write!(name, "{owner:0digits$x}");
+        name
     }
 }

@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
-use super::numbers::{encode_whole, read_whole, take_bytes};
+use super::{encode_whole, read_whole, take_bytes};
 use crate::{KeyGroup, LuaScript, PackedCall};
 
 /// The longest name of an entry, in bytes.

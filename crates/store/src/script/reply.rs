@@ -4,17 +4,15 @@
 use smallvec::SmallVec;
 
 use super::call::script_order;
-use super::numbers::{
-    EXACT_MAX, RateRemainder, RateVerdict, bucket_remainder, read_double, read_number, take_bytes,
-    ticks_to_us,
-};
 use super::rule::RuleShape;
 use super::settle::SettledState;
+use super::{EXACT_MAX, RateRemainder, bucket_remainder, read_double, read_number, take_bytes, ticks_to_us};
 use crate::{CallItem, RateAnswer, ScriptOp, ScriptReply};
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::WindowAlign;
 
-/// The state that the script found for one item, before any charge.
+/// The state that the script found for one item, before any charge. Owed units are counted in, but for a sliding window,
+/// which counts them when it is judged.
 enum FoundState {
     /// Ticks by which the theoretical arrival time is ahead.
     Level(u64),
@@ -33,25 +31,6 @@ enum FoundState {
     Settled(SettledState),
 }
 
-// === impl FoundState ===
-
-impl FoundState {
-    /// Counts the owed units in; for a sliding window that happens when it is judged.
-    fn add_owed(self, item: &CallItem<'_>) -> FoundState {
-        match (self, item.rule.shape) {
-            (
-                FoundState::Level(level),
-                RuleShape::TokenBucket { unit, .. } | RuleShape::LeakyBucket { unit, .. },
-            ) => FoundState::Level(level.saturating_add(item.owed_ticks(unit))),
-            (FoundState::Window(end, used), _) => FoundState::Window(end, used.saturating_add(item.owed)),
-            (FoundState::Log { used, at, oldest, leaves }, _) => {
-                FoundState::Log { used: used.saturating_add(item.owed), at, oldest, leaves }
-            }
-            (found, _) => found,
-        }
-    }
-}
-
 // === impl ScriptReply ===
 
 impl ScriptReply {
@@ -67,12 +46,12 @@ impl ScriptReply {
         let order = script_order(items);
         let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
         for index in order {
-            found.push((index, read_state(&items[index], &mut bytes)?.add_owed(&items[index])));
+            found.push((index, read_state(&items[index], &mut bytes)?));
         }
         found.sort_unstable_by_key(|(index, _)| *index);
-        let verdicts: SmallVec<[RateVerdict; 4]> =
+        let judged: SmallVec<[Decision; 4]> =
             found.iter().zip(items).map(|((_, found), item)| judge_item(item, found, now)).collect();
-        let rejects = |index: usize| verdicts[index].outcome == LimitOutcome::Reject;
+        let rejects = |index: usize| judged[index].outcome == LimitOutcome::Reject;
         let rejected = (0..items.len()).any(|index| rejects(index) && !items[index].dry_run);
         if !bytes.is_empty() || *admitted > 1 || rejected == reply.admitted {
             return None;
@@ -81,7 +60,7 @@ impl ScriptReply {
             let alone = |other: usize| items[other].limit_index == item.limit_index && rejects(other);
             let own_rejects = item.dry_run && (0..items.len()).any(alone);
             let charged = op == ScriptOp::Take && reply.admitted && !own_rejects;
-            reply.answers.push(build_answer(item, &found[index].1, &verdicts[index], now, charged));
+            reply.answers.push(build_answer(item, &found[index].1, &judged[index], now, charged));
         }
         Some(reply)
     }
@@ -89,12 +68,15 @@ impl ScriptReply {
 
 fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
     let shape = item.rule.shape;
+    let with_owed = |level: u64| level.saturating_add(shape.scale_units(item.owed));
     Some(match shape {
         _ if item.rule.settles => FoundState::Settled(SettledState::read_from(item, bytes)?),
         RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => {
-            FoundState::Level(read_number(bytes)?)
+            FoundState::Level(with_owed(read_number(bytes)?))
         }
-        RuleShape::FixedWindow { .. } => FoundState::Window(read_number(bytes)?, read_number(bytes)?),
+        RuleShape::FixedWindow { .. } => {
+            FoundState::Window(read_number(bytes)?, with_owed(read_number(bytes)?))
+        }
         RuleShape::SlidingWindow { .. } => {
             let until = read_number(bytes)?;
             let mut counts = SmallVec::new();
@@ -104,7 +86,7 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
             FoundState::Counts(until, counts)
         }
         RuleShape::SlidingLog { .. } => FoundState::Log {
-            used: read_number(bytes)?,
+            used: with_owed(read_number(bytes)?),
             at: read_number(bytes)?,
             oldest: read_number(bytes)?,
             leaves: read_number(bytes)?,
@@ -119,75 +101,64 @@ fn read_state(item: &CallItem<'_>, bytes: &mut &[u8]) -> Option<FoundState> {
     })
 }
 
-fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> RateVerdict {
-    let cost = item.cost;
-    let admit = RateVerdict { outcome: LimitOutcome::Admit, retry_us: 0, wait_us: 0 };
-    let reject = |retry_us| RateVerdict { outcome: LimitOutcome::Reject, retry_us, wait_us: 0 };
-    match (item.rule.shape, found) {
-        (_, FoundState::Settled(found)) => match found.retry_us(item, now) {
-            None => admit,
-            Some(retry_us) => reject(retry_us),
-        },
-        (RuleShape::TokenBucket { num, unit, burst }, FoundState::Level(level)) => {
-            let excess =
-                level.saturating_add(cost.saturating_mul(unit)).saturating_sub(burst.saturating_mul(unit));
-            if excess == 0 { admit } else { reject(ticks_to_us(excess, num)) }
+/// The outcome with the retry or the wait.
+fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> Decision {
+    let (cost, shape) = (item.cost, item.rule.shape);
+    let retry_us = match (shape, found) {
+        (_, FoundState::Settled(found)) => found.retry_us(item, now),
+        (RuleShape::TokenBucket { num, burst, .. }, FoundState::Level(level)) => {
+            let needed = level.saturating_add(shape.scale_units(cost));
+            let excess = needed.saturating_sub(shape.scale_units(burst));
+            (excess > 0).then(|| ticks_to_us(excess, num))
         }
         (RuleShape::LeakyBucket { num, queue, .. }, FoundState::Level(level)) => {
             let wait = level.saturating_sub(queue.ahead);
-            match wait.saturating_sub(queue.wait_max) {
-                0 if wait == 0 => admit,
-                0 => {
-                    RateVerdict { outcome: LimitOutcome::Wait, retry_us: 0, wait_us: ticks_to_us(wait, num) }
-                }
-                excess => reject(ticks_to_us(excess, num)),
+            let excess = wait.saturating_sub(queue.wait_max);
+            if wait > 0 && excess == 0 {
+                let wait_ns = ticks_to_us(wait, num).saturating_mul(1_000);
+                return Decision { wait_ns, ..Decision::without_numbers(LimitOutcome::Wait) };
             }
+            (excess > 0).then(|| ticks_to_us(excess, num))
         }
         (RuleShape::FixedWindow { max, .. }, FoundState::Window(end, used)) => {
-            match cost <= max.saturating_sub(*used) {
-                true => admit,
-                // No window is open if only owed units count.
-                false => reject(end.saturating_sub(now).max(1)),
-            }
+            // No window is open if only owed units count.
+            (cost > max.saturating_sub(*used)).then(|| end.saturating_sub(now).max(1))
         }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
-            let live = item.rule.shape.live_buckets(*until, now);
-            match cost.saturating_sub(max.saturating_sub(sum_live(counts, live).saturating_add(item.owed))) {
-                0 => admit,
-                missing => reject(item.rule.shape.wait_for_units(*until, counts, missing, now)),
-            }
+            let used = sum_live(counts, shape.live_buckets(*until, now)).saturating_add(item.owed);
+            let missing = cost.saturating_sub(max.saturating_sub(used));
+            (missing > 0).then(|| shape.wait_for_units(*until, counts, missing, now))
         }
         (RuleShape::SlidingLog { max, period }, FoundState::Log { used, leaves, .. }) => {
-            match cost <= max.saturating_sub(*used) {
-                true => admit,
-                false => reject(leaves.saturating_add(period).saturating_sub(now)),
-            }
+            let left_at = leaves.saturating_add(period);
+            (cost > max.saturating_sub(*used)).then(|| left_at.saturating_sub(now))
         }
         (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
-            match others.saturating_add(item.slot_count.slots) <= max {
-                true => admit,
-                false => reject(u64::MAX),
-            }
+            (others.saturating_add(item.slot_count.slots) > max).then_some(u64::MAX)
         }
-        _ => admit,
+        _ => None,
+    };
+    match retry_us.map(|us| us.saturating_mul(1_000)) {
+        None => Decision::without_numbers(LimitOutcome::Admit),
+        Some(retry_after_ns) => {
+            Decision { retry_after_ns, ..Decision::without_numbers(LimitOutcome::Reject) }
+        }
     }
 }
 
 fn build_answer(
     item: &CallItem<'_>,
     found: &FoundState,
-    verdict: &RateVerdict,
+    judged: &Decision,
     now: u64,
     charged: bool,
 ) -> RateAnswer {
     let rest = compute_remainder(item, found, now, charged);
     let decision = Decision {
-        outcome: verdict.outcome,
         remaining: rest.remaining,
         reset_ns: rest.reset_us.saturating_mul(1_000),
-        retry_after_ns: verdict.retry_us.saturating_mul(1_000),
-        wait_ns: verdict.wait_us.saturating_mul(1_000),
         full_ns: rest.full_us.saturating_mul(1_000),
+        ..*judged
     };
     let skipped = matches!(found, FoundState::Slots(None));
     let has_reserved = matches!(found, FoundState::Settled(found) if found.has_reserved);
@@ -197,19 +168,17 @@ fn build_answer(
 }
 
 fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged: bool) -> RateRemainder {
-    let cost = if charged { item.cost } else { 0 };
-    match (item.rule.shape, found) {
+    let (cost, shape) = (if charged { item.cost } else { 0 }, item.rule.shape);
+    match (shape, found) {
         (_, FoundState::Settled(found)) => found.compute_remainder(item, cost, now),
         (RuleShape::TokenBucket { num, unit, burst }, FoundState::Level(level)) => {
-            let level = level.saturating_add(cost.saturating_mul(unit));
-            RateRemainder { mark: now, ..bucket_remainder(num, unit, burst.saturating_mul(unit), level) }
+            let level = level.saturating_add(shape.scale_units(cost));
+            RateRemainder { mark: now, ..bucket_remainder(num, unit, shape.scale_units(burst), level) }
         }
         (RuleShape::LeakyBucket { num, unit, queue }, FoundState::Level(level)) => {
-            let level = level.saturating_add(cost.saturating_mul(unit));
-            RateRemainder {
-                mark: now.saturating_add(level / num),
-                ..bucket_remainder(num, unit, queue.depth, level)
-            }
+            let level = level.saturating_add(shape.scale_units(cost));
+            let mark = now.saturating_add(level / num);
+            RateRemainder { mark, ..bucket_remainder(num, unit, queue.depth, level) }
         }
         (RuleShape::FixedWindow { max, period, align }, FoundState::Window(end, used)) => {
             let end = match (*end, align) {
@@ -225,7 +194,6 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
             RateRemainder { remaining, reset_us, mark: end, window_us: Some(left), full_us }
         }
         (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
-            let shape = item.rule.shape;
             let (mut until, mut counts) = (*until, counts.clone());
             if charged {
                 until = shape.advance_window(until, &mut counts, now);
@@ -248,9 +216,9 @@ fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged:
         (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
             let own = item.slot_count.slots.saturating_sub(item.cost).saturating_add(cost);
             let remaining = max.saturating_sub(others.saturating_add(own));
-            RateRemainder { remaining, reset_us: 0, mark: 0, window_us: None, full_us: 0 }
+            RateRemainder { remaining, ..RateRemainder::default() }
         }
-        _ => RateRemainder { remaining: 0, reset_us: 0, mark: 0, window_us: None, full_us: 0 },
+        _ => RateRemainder::default(),
     }
 }
 

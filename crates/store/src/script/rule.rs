@@ -100,18 +100,6 @@ impl RateRule {
         }
     }
 
-    /// The number of the algorithm.
-    pub(crate) fn algorithm_code(&self) -> u8 {
-        match self.shape {
-            RuleShape::TokenBucket { .. } => 0,
-            RuleShape::LeakyBucket { .. } => 1,
-            RuleShape::FixedWindow { .. } => 2,
-            RuleShape::SlidingWindow { .. } => 3,
-            RuleShape::SlidingLog { .. } => 4,
-            RuleShape::Concurrency { .. } => 5,
-        }
-    }
-
     /// An encoding of the numbers, for comparison.
     pub(crate) fn encode_numbers(&self) -> Vec<u8> {
         let (pace, recovery) =
@@ -129,14 +117,12 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, sett
         text.extend(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
         text.extend(part.unwrap_or_default().as_bytes());
     }
-    let (kind, period, buckets): (u8, u64, u8) = match shape {
-        RuleShape::TokenBucket { .. } => (0, 0, 0),
-        RuleShape::LeakyBucket { .. } => (1, 0, 0),
-        RuleShape::FixedWindow { period, .. } => (2, period, 0),
-        RuleShape::SlidingWindow { period, buckets, .. } => (3, period, buckets),
-        RuleShape::SlidingLog { period, .. } => (4, period, 0),
-        RuleShape::Concurrency { .. } => (5, 0, 0),
+    let (period, buckets) = match shape {
+        RuleShape::FixedWindow { period, .. } | RuleShape::SlidingLog { period, .. } => (period, 0),
+        RuleShape::SlidingWindow { period, buckets, .. } => (period, buckets),
+        _ => (0_u64, 0),
     };
+    let kind = shape.algorithm_code();
     text.extend((rate as u64).to_le_bytes());
     text.extend(period.to_le_bytes());
     text.extend([if settles { kind | SETTLED_KIND } else { kind }, buckets]);
@@ -145,32 +131,28 @@ fn hash_rule(name: &str, tier: Option<&str>, rate: usize, shape: RuleShape, sett
 }
 
 fn shapes_of(numbers: &Algorithm) -> SmallVec<[RuleShape; 4]> {
-    let max = |rate: &Rate| rate.units.get();
+    let window = |rate: &Rate| (rate.units.get(), period_us(rate.period));
     match numbers {
         Algorithm::TokenBucket { rates } => rates.iter().map(token_bucket).collect(),
         Algorithm::LeakyBucket { rates, max_wait } => {
             rates.iter().map(|one| leaky_bucket(one, *max_wait)).collect()
         }
-        Algorithm::FixedWindow { rates, align } => rates
-            .iter()
-            .map(|rate| RuleShape::FixedWindow {
-                max: max(rate),
-                period: period_us(rate.period),
-                align: *align,
-            })
-            .collect(),
-        Algorithm::SlidingWindow { rates, buckets } => rates
-            .iter()
-            .map(|rate| RuleShape::SlidingWindow {
-                max: max(rate).min(u32::MAX.into()),
-                period: period_us(rate.period),
-                buckets: (*buckets).clamp(1, model::BUCKETS_MAX),
-            })
-            .collect(),
-        Algorithm::SlidingLog { rates } => rates
-            .iter()
-            .map(|rate| RuleShape::SlidingLog { max: max(rate), period: period_us(rate.period) })
-            .collect(),
+        Algorithm::FixedWindow { rates, align } => {
+            let shape = |(max, period)| RuleShape::FixedWindow { max, period, align: *align };
+            rates.iter().map(window).map(shape).collect()
+        }
+        Algorithm::SlidingWindow { rates, buckets } => {
+            let buckets = (*buckets).clamp(1, model::BUCKETS_MAX);
+            let shape = |(max, period): (u64, u64)| RuleShape::SlidingWindow {
+                max: max.min(u32::MAX.into()),
+                period,
+                buckets,
+            };
+            rates.iter().map(window).map(shape).collect()
+        }
+        Algorithm::SlidingLog { rates } => {
+            rates.iter().map(window).map(|(max, period)| RuleShape::SlidingLog { max, period }).collect()
+        }
         Algorithm::Concurrency { max, .. } => {
             SmallVec::from_slice(&[RuleShape::Concurrency { max: (*max).into() }])
         }
@@ -208,6 +190,18 @@ fn period_us(period: Duration) -> u64 {
 // === impl RuleShape ===
 
 impl RuleShape {
+    /// The number of the algorithm.
+    pub(crate) fn algorithm_code(self) -> u8 {
+        match self {
+            RuleShape::TokenBucket { .. } => 0,
+            RuleShape::LeakyBucket { .. } => 1,
+            RuleShape::FixedWindow { .. } => 2,
+            RuleShape::SlidingWindow { .. } => 3,
+            RuleShape::SlidingLog { .. } => 4,
+            RuleShape::Concurrency { .. } => 5,
+        }
+    }
+
     /// The length of an entry's payload, in words.
     fn entry_words(self) -> u32 {
         match self {
@@ -215,6 +209,18 @@ impl RuleShape {
             RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => WORDS_LEAST + 1,
             _ => WORDS_LEAST,
         }
+    }
+
+    /// The part of a counter that a unit takes: ticks of a bucket.
+    pub(super) fn unit(self) -> u64 {
+        match self {
+            RuleShape::TokenBucket { unit, .. } | RuleShape::LeakyBucket { unit, .. } => unit,
+            _ => 1,
+        }
+    }
+
+    pub(super) fn scale_units(self, units: u64) -> u64 {
+        units.saturating_mul(self.unit())
     }
 
     /// Units that a bucket regains per microsecond, as its entry stores them.

@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::call::{CounterClass, PackedCall, rule_key_name};
-use super::numbers::{RateRemainder, bucket_remainder, read_double, read_number, ticks_to_us};
+use super::call::{CounterClass, PackedCall};
 use super::rule::RuleShape;
+use super::{RateRemainder, bucket_remainder, read_double, read_number, ticks_to_us};
 use crate::{CallItem, RateRule, ScriptOp, SharedKey};
 use sluicegate_model::WindowAlign;
 
@@ -54,8 +54,11 @@ impl PackedCall {
             packed.push_sequence(prefix, CounterClass::Settlement, node, &settled.key, keep);
             for order in settled.rule_order() {
                 let rule = settled.items[order[0]].rule;
-                let name = rule_key_name(prefix, &settled.key, Some(rule));
-                packed.push_group(name, CounterClass::Settled, order.len());
+                packed.push_group(
+                    rule.counters_name(prefix, &settled.key),
+                    CounterClass::Settled,
+                    order.len(),
+                );
                 packed.push_shape(rule, 0);
                 for index in order {
                     let SettleItem { mark, reserved, used, forgets, .. } = settled.items[index];
@@ -181,21 +184,5 @@ impl SettledState {
         };
         let window_us = item.rule.window_ns().map(|_| self.mark.saturating_sub(now));
         RateRemainder { mark: self.mark, window_us, ..rest }
-    }
-}
-
-// === impl RuleShape ===
-
-impl RuleShape {
-    /// The part of a counter that a unit takes: ticks of a bucket.
-    fn unit(self) -> u64 {
-        match self {
-            RuleShape::TokenBucket { unit, .. } | RuleShape::LeakyBucket { unit, .. } => unit,
-            _ => 1,
-        }
-    }
-
-    fn scale_units(self, units: u64) -> u64 {
-        units.saturating_mul(self.unit())
     }
 }
