@@ -369,7 +369,7 @@ fn skipping_a_store_that_is_down_allocates_nothing() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         supervisor.abort();
         let link = store.open_link();
-        assert_eq!(store.report().servers.len(), 1, "the server is known");
+        assert_eq!(store.reading().servers.len(), 1, "the server is known");
         let before = ALLOCATIONS.with(Cell::get);
         for _ in 0..50 {
             assert_eq!(link.call_script(KeyGroup(0), &script, &packed).await, Err(StoreFault::Down));

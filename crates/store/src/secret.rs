@@ -16,8 +16,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Keeps the secret of [`Store::shared_secret`] up to date, and calls `on_change` with each one that it learns. Never
 /// returns. Run it once, on the runtime of a single thread that is not a worker's.
 pub async fn share_secret(store: Arc<Store>, on_change: impl Fn([u8; 16])) {
-    let (link, script) = (store.open_link(), LuaScript::new(include_str!("script/secret.lua")));
-    store.load_script(&script);
+    let script = LuaScript::new(include_str!("script/secret.lua"));
+    let call = store.script_caller(OPERATOR_GROUP, script);
     let mut offered = [0; 16];
     while rand::fill(&mut offered).is_err() {
         tokio::time::sleep(RETRY_INTERVAL).await;
@@ -27,12 +27,11 @@ pub async fn share_secret(store: Arc<Store>, on_change: impl Fn([u8; 16])) {
         let known = store.shared_secret();
         let body = known.unwrap_or(offered).to_vec();
         let packed = PackedCall { keys: [key.clone()].into_iter().collect(), body };
-        let answer = link.call_script(OPERATOR_GROUP, &script, &packed).await;
-        let told: Option<[u8; 16]> = answer.ok().and_then(|bytes| bytes.try_into().ok());
+        let told: Option<[u8; 16]> = call(&packed).await.ok().and_then(|bytes| bytes.try_into().ok());
         if let Some(secret) = told
             && known != Some(secret)
         {
-            store.hold_secret(secret);
+            store.keep_secret(secret);
             on_change(secret);
         }
         tokio::time::sleep(if told.is_some() { CHECK_INTERVAL } else { RETRY_INTERVAL }).await;

@@ -166,7 +166,7 @@ impl Session {
             items.iter().map(|item| self.store.group_of(&item.key)).collect();
         let Some(&first) = groups.first() else { return SmallVec::new() };
         if groups.iter().all(|group| *group == first) {
-            return answers_of(self.call_script(op, first, items, late).await, items.len());
+            return answers_of(self.call_items(op, first, items, late).await, items.len());
         }
         self.ask_groups(op, items, &groups, late).await
     }
@@ -186,7 +186,7 @@ impl Session {
         };
         let calls = distinct.iter().map(|group| async move {
             let own: Vec<CallItem<'_>> = of(group).into_iter().map(|index| items[index]).collect();
-            answers_of(self.call_script(op, *group, &own, late).await, own.len())
+            answers_of(self.call_items(op, *group, &own, late).await, own.len())
         });
         let answers = join_all(calls).await;
         let mut answered: SmallVec<[StoreAnswer; 4]> =
@@ -199,7 +199,7 @@ impl Session {
         answered
     }
 
-    async fn call_script(
+    async fn call_items(
         &self,
         op: ScriptOp,
         group: KeyGroup,
@@ -207,7 +207,7 @@ impl Session {
         late: &LateReplies,
     ) -> Result<ScriptReply, StoreFault> {
         let packed = PackedCall::new(op, self.store.prefix(), self.node, items);
-        let result = self.link.try_script(group, LuaScript::take_script(), &packed).await;
+        let result = self.link.call_detached(group, LuaScript::take_script(), &packed).await;
         let bytes = result.map_err(|CallFailure { fault, late: reply }| {
             late.0.borrow_mut().extend(reply.map(|reply| (group, reply)));
             fault
@@ -263,7 +263,7 @@ impl Session {
                 if fits { now.push(refund) } else { later.push(refund) }
             }
             let items: Vec<CallItem<'_>> = now.iter().map(StoreRefund::to_item).collect();
-            match self.call_script(ScriptOp::Refund, group, &items, &LateReplies::default()).await {
+            match self.call_items(ScriptOp::Refund, group, &items, &LateReplies::default()).await {
                 Err(StoreFault::Down | StoreFault::Busy) if unsent.len() < REFUNDS_MAX => unsent.extend(now),
                 Err(_) => now.iter().for_each(|refund| refund.limit.count_lost()),
                 Ok(_) => {}
@@ -341,7 +341,7 @@ impl Session {
             let items: Vec<CallItem<'_>> = run.iter().map(SlotReport::to_item).collect();
             // A lost report is repeated with the next heartbeat: numbers are absolute.
             let acknowledged = self
-                .call_script(ScriptOp::ReportSlots, group(&run[0]), &items, &LateReplies::default())
+                .call_items(ScriptOp::ReportSlots, group(&run[0]), &items, &LateReplies::default())
                 .await
                 .is_ok();
             run.iter().for_each(|report| slots.finish_report(report, acknowledged));
@@ -386,9 +386,8 @@ impl StoreRefund {
         (self.key.0, self.limit.rules[self.rate].id)
     }
 
-    fn to_item(&self) -> CallItem<'_> {
-        let (rule, slot_count) = (&self.limit.rules[self.rate], SlotCount::default());
-        let (cost, mark) = (self.cost, self.mark);
-        CallItem { rule, key: self.key, cost, limit_index: 0, dry_run: false, slot_count, mark, owed: 0 }
+    pub(super) fn to_item(&self) -> CallItem<'_> {
+        let rule = &self.limit.rules[self.rate];
+        CallItem { mark: self.mark, ..CallItem::new(rule, self.key, self.cost) }
     }
 }

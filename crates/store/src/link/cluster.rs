@@ -13,10 +13,9 @@ use tracing::warn;
 use super::Store;
 use super::connection::StoreConnector;
 use super::fault::StoreAddress;
-use super::hash_slot::{SLOTS, slot_of_tag};
 use super::prober;
 use super::server::StoreServer;
-use super::topology::{NO_OWNER, Topology};
+use super::topology::{NO_OWNER, SLOTS, Topology, slot_of_tag};
 
 /// Deadline for the answer of one server, the connect included.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -38,7 +37,7 @@ struct SlotMap {
     owners: Vec<u16>,
 }
 
-/// Asks for the slots for ever, and adopts the answers.
+/// Asks for the slots for ever, and applies the answers.
 pub(super) async fn supervise_cluster(store: Arc<Store>, seeds: &[(String, u16)]) {
     let seeds: Vec<StoreAddress> = seeds.iter().map(StoreAddress::from).collect();
     let mut watched = JoinSet::new();

@@ -8,24 +8,19 @@
 //! when the connection has ended. Its type for slots does not show the number.
 
 mod breaker;
-mod call;
 mod cluster;
 mod connection;
 mod fault;
-mod hash_slot;
-mod held_secret;
 mod outages;
 mod probe_schedule;
 mod prober;
-mod reading;
 mod report;
 mod sentinel;
 mod server;
 mod server_link;
 mod topology;
+mod worker_link;
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Duration;
@@ -41,18 +36,17 @@ use sluicegate_model::{self as model, RedisServers};
 
 use connection::{StoreConnection, StoreConnector};
 use fault::{DescribedFault, StoreAddress};
-use held_secret::HeldSecret;
 use outages::OutageLog;
 use prober::BeatReply;
 use report::CallCounts;
 use server::StoreServer;
-use server_link::ServerLink;
-pub use server_link::{CallFailure, LateReply};
 use topology::Topology;
 
 pub use fault::StoreFault;
 pub use outages::OutageReport;
-pub use report::{BreakerState, StoreReport, StoreServerState};
+pub use report::{BreakerState, StoreServerState};
+pub(super) use server_link::{CallFailure, LateReply};
+pub use worker_link::Link;
 
 /// A set of keys that one call may name: all keys of a single server, or those of one hash slot in a Cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,19 +77,8 @@ pub struct Store {
     id: u64,
     counts: CallCounts,
     outages: OutageLog,
-    secret: HeldSecret,
-}
-
-/// The connections of one worker.
-pub struct Link {
-    store: Arc<Store>,
-    view: RefCell<TopologyView>,
-}
-
-/// The servers as a worker knows them, and its links to them, at the same indices.
-struct TopologyView {
-    topology: Arc<Topology>,
-    links: Vec<Rc<ServerLink>>,
+    /// The secret that the gateways share, once the store told it; the same after a reload.
+    secret: Arc<Mutex<Option<[u8; 16]>>>,
 }
 
 /// The time between two checks that a store is still used.
@@ -218,29 +201,19 @@ impl Store {
     /// The group that `key` belongs to.
     pub fn group_of(&self, key: &SharedKey) -> KeyGroup {
         match self.servers {
-            RedisServers::Cluster(_) => KeyGroup(hash_slot::slot_of_key(key)),
+            RedisServers::Cluster(_) => KeyGroup(topology::slot_of_tag(&key.tag())),
             _ => KeyGroup(0),
         }
     }
 
-    /// The connections of the calling worker; they live on its runtime.
-    pub fn open_link(self: &Arc<Store>) -> Link {
-        Link {
-            store: self.clone(),
-            view: RefCell::new(TopologyView::from_topology(self.topology.load_full(), &[])),
-        }
+    /// The secret that the gateways of this store share, for hashes that agree; `None` before the store told it. It may
+    /// change when the store lost its memory.
+    pub fn shared_secret(&self) -> Option<[u8; 16]> {
+        *self.secret.lock()
     }
 
-    /// The counters and the state of the store.
-    pub fn report(&self) -> StoreReport {
-        let topology = self.topology.load();
-        let state = |server: &Arc<StoreServer>| (server.name.clone(), !server.breaker.is_open());
-        StoreReport {
-            answered: self.counts.answered_count(),
-            failed: self.counts.failed_counts(),
-            servers: topology.servers.iter().map(state).collect(),
-            nodes: self.nodes(),
-        }
+    pub(super) fn keep_secret(&self, secret: [u8; 16]) {
+        *self.secret.lock() = Some(secret);
     }
 
     /// Tells the servers that this gateway leaves, as far as they answer. Drop the future of [`Store::supervise`]
@@ -307,51 +280,5 @@ impl Store {
         } else {
             self.nodes.store(counted, Relaxed);
         }
-    }
-}
-
-// === impl Link ===
-
-impl Link {
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// The link to a server that a redirect named; if `group` is given, the server owns it from now on.
-    fn link_to(&self, address: &StoreAddress, group: Option<KeyGroup>) -> Option<Rc<ServerLink>> {
-        self.refresh_view();
-        let view = self.view.borrow();
-        let index = view.topology.find_server(address)?;
-        if let Some(group) = group {
-            view.topology.move_slot(group.0, index);
-        }
-        view.links.get(index).cloned()
-    }
-
-    fn link_of(&self, group: KeyGroup) -> Option<Rc<ServerLink>> {
-        self.refresh_view();
-        let view = self.view.borrow();
-        view.links.get(view.topology.owner_of(group.0)?).cloned()
-    }
-
-    /// Adopts a changed topology; connections to servers that stay are kept.
-    fn refresh_view(&self) {
-        let current = self.store.topology.load();
-        let mut view = self.view.borrow_mut();
-        if !Arc::ptr_eq(&current, &view.topology) {
-            *view = TopologyView::from_topology(Arc::clone(&current), &view.links);
-        }
-    }
-}
-
-// === impl TopologyView ===
-
-impl TopologyView {
-    fn from_topology(topology: Arc<Topology>, known: &[Rc<ServerLink>]) -> TopologyView {
-        let link = |server: &Arc<StoreServer>| {
-            let same = known.iter().find(|link| Arc::ptr_eq(&link.server, server));
-            same.cloned().unwrap_or_else(|| Rc::new(ServerLink::new(server.clone())))
-        };
-        TopologyView { links: topology.servers.iter().map(link).collect(), topology }
     }
 }

@@ -53,37 +53,28 @@ impl ProbePace {
 
     /// Applies the result of a probe.
     pub(super) fn on_probe(&mut self, succeeded: bool, random: u64) -> NextProbe {
-        match (*self, succeeded) {
+        let (next, close, wait) = match (*self, succeeded) {
             (ProbePace::Fresh, true) => {
-                *self = ProbePace::Closed { beats: 1, failures: 0 };
-                NextProbe { close: Some(false), wait: QUICK_INTERVAL }
+                (ProbePace::Closed { beats: 1, failures: 0 }, Some(false), QUICK_INTERVAL)
             }
             (ProbePace::Open { failures, succeeded: true }, true) => {
-                *self = ProbePace::Closed { beats: 1, failures: failures + 1 };
-                NextProbe { close: Some(true), wait: QUICK_INTERVAL }
+                (ProbePace::Closed { beats: 1, failures: failures + 1 }, Some(true), QUICK_INTERVAL)
             }
             (ProbePace::Open { failures, succeeded: false }, true) => {
-                *self = ProbePace::Open { failures, succeeded: true };
-                NextProbe { close: None, wait: SECOND_PROBE }
+                (ProbePace::Open { failures, succeeded: true }, None, SECOND_PROBE)
             }
             (ProbePace::Closed { beats, failures }, true) => {
-                *self = ProbePace::Closed { beats: beats.saturating_add(1), failures };
-                NextProbe {
-                    close: None,
-                    wait: if beats < QUICK_BEATS { QUICK_INTERVAL } else { CALM_INTERVAL },
-                }
+                let wait = if beats < QUICK_BEATS { QUICK_INTERVAL } else { CALM_INTERVAL };
+                (ProbePace::Closed { beats: beats.saturating_add(1), failures }, None, wait)
             }
-            (ProbePace::Fresh, false) => {
-                *self = ProbePace::Open { failures: 0, succeeded: false };
-                NextProbe { close: None, wait: backoff_step(0, random) }
+            (ProbePace::Closed { .. }, false) => (*self, None, RETRY_INTERVAL),
+            (ProbePace::Fresh | ProbePace::Open { .. }, false) => {
+                let failures = if let ProbePace::Open { failures, .. } = *self { failures + 1 } else { 0 };
+                (ProbePace::Open { failures, succeeded: false }, None, backoff_step(failures, random))
             }
-            (ProbePace::Open { failures, .. }, false) => {
-                let failures = failures + 1;
-                *self = ProbePace::Open { failures, succeeded: false };
-                NextProbe { close: None, wait: backoff_step(failures, random) }
-            }
-            (ProbePace::Closed { .. }, false) => NextProbe { close: None, wait: RETRY_INTERVAL },
-        }
+        };
+        *self = next;
+        NextProbe { close, wait }
     }
 
     pub(super) fn is_closed(self) -> bool {

@@ -1,29 +1,21 @@
-//! Counters of calls to the store, and a report of its state.
+//! The state of the store for other crates: its names, its servers, its calls, and the values for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
+use super::Store;
 use super::fault::StoreFault;
+use super::outages::OutageReport;
 use super::server::StoreServer;
 use sluicegate_base::clock::Now;
+use sluicegate_base::labelled::labelled_enum;
+use sluicegate_model::RedisServers;
+use sluicegate_observe::metrics::StoreReading;
 
 /// The calls of one process.
 #[derive(Debug, Default)]
 pub(super) struct CallCounts {
     answered: AtomicU64,
     failed: [AtomicU64; StoreFault::ALL.len()],
-}
-
-/// The state of the store at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreReport {
-    /// Calls that were answered, since the start.
-    pub answered: u64,
-    /// Calls without an answer, in the order of [`StoreFault::ALL`].
-    pub failed: [u64; StoreFault::ALL.len()],
-    /// Servers by address, with true for those that admit calls.
-    pub servers: Vec<(String, bool)>,
-    /// The number of live gateways.
-    pub nodes: u64,
 }
 
 /// One server of the store at one moment.
@@ -42,14 +34,60 @@ pub struct StoreServerState {
     pub evicts_by: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BreakerState {
-    /// All calls are made.
-    Closed,
-    /// A part of the calls is made, because the server answers again since a moment ago.
-    Recovering,
-    /// No calls are made.
-    Open,
+labelled_enum! {
+    /// The state of a breaker; `label` is its word in answers.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum BreakerState: label -> &'static str {
+        /// All calls are made.
+        Closed = "closed",
+        /// A part of the calls is made, because the server answers again since a moment ago.
+        Recovering = "recovering",
+        /// No calls are made.
+        Open = "open",
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// The prefix of all key names.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The number that names this process in the store.
+    pub fn node(&self) -> u64 {
+        // Cannot fail: `node` was formatted from such a number, and any other number would do as well.
+        u64::from_str_radix(&self.node, 16).unwrap_or_default()
+    }
+
+    /// The servers that the store has now, with their breakers and calls.
+    pub fn server_states(&self, now: Now) -> Vec<StoreServerState> {
+        let is_primary = !matches!(self.servers, RedisServers::Single(..));
+        let topology = self.topology.load();
+        topology.servers.iter().map(|server| StoreServerState::of_server(server, is_primary, now)).collect()
+    }
+
+    /// The outages so far.
+    pub fn outages(&self) -> OutageReport {
+        self.outages.report()
+    }
+
+    /// The values for the metrics.
+    pub fn reading(&self) -> StoreReading {
+        let servers = &self.topology.load().servers;
+        let named = servers.iter().map(|server| (server.name.clone(), server));
+        StoreReading {
+            calls: self.counts.by_result(),
+            servers: named.clone().map(|(name, server)| (name, !server.breaker.is_open())).collect(),
+            call_times: named
+                .clone()
+                .map(|(name, server)| (name, server.call_times.read_buckets()))
+                .collect(),
+            evicted_keys: named.map(|(name, server)| (name, server.eviction.lock().dropped)).collect(),
+            nodes: self.nodes(),
+        }
+    }
 }
 
 // === impl StoreServerState ===
@@ -72,19 +110,6 @@ impl StoreServerState {
     }
 }
 
-// === impl BreakerState ===
-
-impl BreakerState {
-    /// The word of the state in answers.
-    pub fn label(self) -> &'static str {
-        match self {
-            BreakerState::Closed => "closed",
-            BreakerState::Recovering => "recovering",
-            BreakerState::Open => "open",
-        }
-    }
-}
-
 // === impl CallCounts ===
 
 impl CallCounts {
@@ -96,11 +121,11 @@ impl CallCounts {
         .fetch_add(1, Relaxed);
     }
 
-    pub(super) fn answered_count(&self) -> u64 {
-        self.answered.load(Relaxed)
-    }
-
-    pub(super) fn failed_counts(&self) -> [u64; StoreFault::ALL.len()] {
-        std::array::from_fn(|index| self.failed[index].load(Relaxed))
+    /// Calls by result, since the start: answered ones, then those without an answer, in the order of
+    /// [`StoreFault::ALL`].
+    fn by_result(&self) -> Vec<(&'static str, u64)> {
+        let failed = StoreFault::ALL.iter().zip(&self.failed).map(|(fault, calls)| (fault.label(), calls));
+        let all = std::iter::once(("ok", &self.answered)).chain(failed);
+        all.map(|(result, calls)| (result, calls.load(Relaxed))).collect()
     }
 }

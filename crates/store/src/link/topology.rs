@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering::*};
 use super::fault::StoreAddress;
 use super::server::StoreServer;
 
+/// The hash slots of a Cluster.
+pub(super) const SLOTS: u16 = 16384;
 /// The owner of a slot that no server owns.
 pub(super) const NO_OWNER: u16 = u16::MAX;
 
@@ -57,5 +59,32 @@ impl Topology {
 
     pub(super) fn find_server(&self, address: &StoreAddress) -> Option<usize> {
         self.servers.iter().position(|server| server.address == *address)
+    }
+}
+
+/// The slot of all keys with `{tag}` in their names: CRC-16/XMODEM modulo 16384, as in the Redis Cluster
+/// specification.
+pub(super) fn slot_of_tag(tag: &[u8]) -> u16 {
+    let step = |crc: u16, &byte: &u8| {
+        (0..8).fold(
+            crc ^ u16::from(byte) << 8,
+            |crc, _| if crc >> 15 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 },
+        )
+    };
+    tag.iter().fold(0, step) % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedKey;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        // `CLUSTER KEYSLOT` of Redis 7.0; the first is the check value of the CRC.
+        for (tag, slot) in [("123456789", 0x31C3 % SLOTS), ("", 0), ("foo", 12182), ("user1000", 3443)] {
+            assert_eq!(slot_of_tag(tag.as_bytes()), slot, "{tag}");
+        }
+        assert_eq!(slot_of_tag(&SharedKey([0; 16]).tag()), slot_of_tag(b"AAAAAAAAAAAAAAAAAAAAAA"));
     }
 }

@@ -147,7 +147,7 @@ fn calls_reach_the_owner_and_follow_keys_that_move() {
     let cluster = Cluster::start();
     with_store(&cluster.config(), async |store| {
         settled(&store).await;
-        let mut names: Vec<_> = store.report().servers.into_iter().map(|(name, _)| name).collect();
+        let mut names: Vec<_> = store.reading().servers.into_iter().map(|(name, _)| name).collect();
         names.sort();
         let mut wanted: Vec<_> = (0..3).map(|index| cluster.name(index)).collect();
         wanted.sort();
@@ -197,7 +197,7 @@ fn a_replica_takes_over_by_order_and_after_a_death_and_others_notice_nothing() {
         sleep(ms(200)).await;
         assert_eq!(cluster.0[3].command(&["CLUSTER", "FAILOVER"]), "+OK");
         let name = cluster.name(3);
-        until("the new primary", || store.report().servers.contains(&(name.clone(), true))).await;
+        until("the new primary", || store.reading().servers.contains(&(name.clone(), true))).await;
         until("answers of the new primary", || {
             let before = load.answered.get()[0];
             cluster.0[3].command(&["ROLE"]).starts_with('*') && before > 0 && !store.is_degraded()
@@ -209,7 +209,7 @@ fn a_replica_takes_over_by_order_and_after_a_death_and_others_notice_nothing() {
         cluster.0[1].kill();
         let died = Instant::now();
         until("a server that is known to be dead", || {
-            store.report().servers.iter().any(|(_, answers)| !answers)
+            store.reading().servers.iter().any(|(_, answers)| !answers)
         })
         .await;
         assert_eq!(call(&link, &keys[1], 2).await, Err(StoreFault::Down));
@@ -220,6 +220,6 @@ fn a_replica_takes_over_by_order_and_after_a_death_and_others_notice_nothing() {
             sleep(ms(10)).await;
         }
         assert_eq!(load.failed.get()[2], 0, "the third noticed nothing");
-        assert!(store.report().servers.contains(&(cluster.name(4), true)));
+        assert!(store.reading().servers.contains(&(cluster.name(4), true)));
     });
 }

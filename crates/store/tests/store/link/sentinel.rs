@@ -41,7 +41,7 @@ fn a_primary_that_dies_is_replaced_by_the_one_that_sentinels_name() {
     let (mut primary, replica, sentinel) = watched();
     with_store(&config(servers(&[&sentinel])), async |store| {
         settled(&store).await;
-        assert_eq!(store.report().servers, [(primary.addr.to_string(), true)]);
+        assert_eq!(store.reading().servers, [(primary.addr.to_string(), true)]);
         let (link, script) = (store.open_link(), echo());
         ask(&link, &script, "before").await.unwrap();
         primary.kill();
@@ -50,7 +50,7 @@ fn a_primary_that_dies_is_replaced_by_the_one_that_sentinels_name() {
             assert!(died.elapsed() < ms(20_000), "never used again");
             sleep(ms(5)).await;
         }
-        assert_eq!(store.report().servers[0].0, replica.addr.to_string());
+        assert_eq!(store.reading().servers[0].0, replica.addr.to_string());
         // The sentinel may have needed most of the time.
         let promoted = replica.command(&["ROLE"]);
         assert!(promoted.starts_with('*'), "{promoted}");
@@ -72,7 +72,7 @@ fn a_primary_that_was_demoted_is_left() {
             sentinel.command(&["SENTINEL", "FAILOVER", "main"]) == "+OK"
         })
         .await;
-        until("the other server", || store.report().servers == [(replica.addr.to_string(), true)]).await;
+        until("the other server", || store.reading().servers == [(replica.addr.to_string(), true)]).await;
         settled(&store).await;
         until("a demoted primary", || primary.command(&["INFO", "replication"]).contains("role:slave")).await;
         for _ in 0..50 {
@@ -85,7 +85,7 @@ fn a_primary_that_was_demoted_is_left() {
 fn without_a_sentinel_no_server_is_asked_and_nothing_ends() {
     with_store(&config(servers(&[])), async |store| {
         sleep(ms(700)).await;
-        assert!(store.is_degraded() && store.report().servers.is_empty());
+        assert!(store.is_degraded() && store.reading().servers.is_empty());
         assert_eq!(ask(&store.open_link(), &echo(), "x").await, Err(StoreFault::Down));
     });
 }

@@ -21,7 +21,7 @@ fn unwritable(on: &[&str], off: &[&str], wanted: StoreFault) {
         }
         assert_eq!(failures[0], wanted, "{failures:?}");
         sleep(ms(1200)).await;
-        assert!(!store.report().servers[0].1, "no probe succeeds meanwhile");
+        assert!(!store.reading().servers[0].1, "no probe succeeds meanwhile");
         assert_eq!(redis.command(off), "+OK");
         settled(&store).await;
         ask(&link, &script, "after").await.unwrap();
