@@ -70,7 +70,7 @@ pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund}
 pub use settlements::{Settlements, StoreSettlement};
 pub use shared_limit::SharedLimit;
 pub use slot_queue::{AskTurn, SharedSlotQueue, SlotNewcomer, SlotTerms, SlotTicket};
-pub use upstream_stops::{SharedStops, ToldStop, share_stops};
+pub use upstream_stops::{SharedStop, SharedStops, share_stops};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

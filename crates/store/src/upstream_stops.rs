@@ -10,10 +10,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::Store;
 use super::operator_entries::{OperatorEntries, OperatorEntry, share_entries_by};
 use super::script::operator;
 use super::script::operator::OPERATOR_GROUP;
-use super::{PackedCall, Store};
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::UpstreamStop;
 
@@ -24,15 +24,15 @@ const STOPS_MAX: usize = 1_000;
 #[derive(Default)]
 pub struct SharedStops {
     entries: OperatorEntries,
-    /// Stops to be told, [`STOPS_MAX`] at most.
-    untold: Mutex<Vec<ToldStop>>,
+    /// Stops that are to be told, [`STOPS_MAX`] at most.
+    queued: Mutex<Vec<SharedStop>>,
     /// Notified when there is a stop to tell.
-    heard: Notify,
+    has_queued: Notify,
 }
 
 /// A stop of one upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldStop {
+pub struct SharedStop {
     pub upstream: Arc<str>,
     pub stop: UpstreamStop,
 }
@@ -41,24 +41,24 @@ pub struct ToldStop {
 
 impl SharedStops {
     /// Tells the other gateways of a stop, soon after; one too many is not told.
-    pub fn tell_stop(&self, stop: ToldStop) {
-        let mut untold = self.untold.lock();
-        if untold.len() < STOPS_MAX {
-            untold.push(stop);
-            self.heard.notify_one();
+    pub fn tell_stop(&self, stop: SharedStop) {
+        let mut queued = self.queued.lock();
+        if queued.len() < STOPS_MAX {
+            queued.push(stop);
+            self.has_queued.notify_one();
         }
     }
 
     /// The stops that last, in no order.
-    pub fn list_stops(&self) -> Vec<ToldStop> {
-        self.entries.list_living().iter().filter_map(ToldStop::parse_entry).collect()
+    pub fn list_stops(&self) -> Vec<SharedStop> {
+        self.entries.list_living().iter().filter_map(SharedStop::parse_entry).collect()
     }
 
-    async fn put_untold(&self) {
+    async fn put_queued(&self) {
         loop {
-            self.heard.notified().await;
-            let untold = std::mem::take(&mut *self.untold.lock());
-            for stop in untold {
+            self.has_queued.notified().await;
+            let queued = std::mem::take(&mut *self.queued.lock());
+            for stop in queued {
                 if self.entries.living_count() < STOPS_MAX {
                     // It may have ended meanwhile.
                     let _ = stop.put_into(&self.entries);
@@ -70,24 +70,22 @@ impl SharedStops {
 
 /// Shares `stops` through `store`, and calls `on_change` with all that last when they changed. Never returns. Run it
 /// once, on the runtime of a single thread that is not a worker's.
-pub async fn share_stops(stops: Arc<SharedStops>, store: Arc<Store>, on_change: impl Fn(&[ToldStop])) {
-    let (link, script) = (store.open_link(), operator::operator_script());
-    store.load_script(&script);
-    let call = async |packed: &PackedCall| link.call_script(OPERATOR_GROUP, &script, packed).await;
+pub async fn share_stops(stops: Arc<SharedStops>, store: Arc<Store>, on_change: impl Fn(&[SharedStop])) {
+    let call = store.script_caller(OPERATOR_GROUP, operator::operator_script());
     let prefix = format!("{}:stops", store.prefix());
     let on_change = |living: &[OperatorEntry]| {
-        let living: Vec<ToldStop> = living.iter().filter_map(ToldStop::parse_entry).collect();
+        let living: Vec<SharedStop> = living.iter().filter_map(SharedStop::parse_entry).collect();
         on_change(&living);
     };
     tokio::select! {
         () = share_entries_by(&stops.entries, &prefix, call, on_change) => {}
-        () = stops.put_untold() => {}
+        () = stops.put_queued() => {}
     }
 }
 
-// === impl ToldStop ===
+// === impl SharedStop ===
 
-impl ToldStop {
+impl SharedStop {
     fn put_into(&self, entries: &OperatorEntries) -> Result<(), super::operator_entries::EntryFault> {
         let UpstreamStop { key_id, began, until, status } = self.stop;
         let name = format!("{}/{}", self.upstream, URL_SAFE_NO_PAD.encode(key_id.to_le_bytes()));
@@ -98,14 +96,14 @@ impl ToldStop {
         entries.put(name.as_bytes(), &value, until)
     }
 
-    fn parse_entry(entry: &OperatorEntry) -> Option<ToldStop> {
+    fn parse_entry(entry: &OperatorEntry) -> Option<SharedStop> {
         let (upstream, key) = str::from_utf8(&entry.name).ok()?.rsplit_once('/')?;
         let key_id = u128::from_le_bytes(URL_SAFE_NO_PAD.decode(key).ok()?.try_into().ok()?);
         let (span, rest) = entry.value.split_first_chunk()?;
         let (status, _) = rest.split_first_chunk()?;
         let began = Now(entry.until.0.saturating_sub(u64::from_le_bytes(*span)));
         let stop = UpstreamStop { key_id, began, until: entry.until, status: u16::from_le_bytes(*status) };
-        Some(ToldStop { upstream: upstream.into(), stop })
+        Some(SharedStop { upstream: upstream.into(), stop })
     }
 }
 
@@ -113,9 +111,9 @@ impl ToldStop {
 mod tests {
     use super::*;
 
-    fn told(key_id: u128, now: Now) -> ToldStop {
+    fn told(key_id: u128, now: Now) -> SharedStop {
         let [began, until] = [now, Now(now.0 + 5_000_000_000)];
-        ToldStop { upstream: "a/b".into(), stop: UpstreamStop { key_id, began, until, status: 429 } }
+        SharedStop { upstream: "a/b".into(), stop: UpstreamStop { key_id, began, until, status: 429 } }
     }
 
     #[tokio::test]
@@ -124,7 +122,7 @@ mod tests {
         let first = told(u128::MAX, now);
         stops.tell_stop(first.clone());
         let put =
-            async || tokio::time::timeout(std::time::Duration::from_millis(50), stops.put_untold()).await;
+            async || tokio::time::timeout(std::time::Duration::from_millis(50), stops.put_queued()).await;
         put().await.unwrap_err();
         assert_eq!(stops.list_stops(), [first]);
         (0..2_000).for_each(|id| stops.tell_stop(told(id, now)));
@@ -136,7 +134,7 @@ mod tests {
     fn an_entry_that_is_no_stop_is_left_out() {
         let entry = |name: &[u8], value: &[u8]| {
             let entry = OperatorEntry { name: name.into(), value: value.into(), until: Now(9) };
-            ToldStop::parse_entry(&entry)
+            SharedStop::parse_entry(&entry)
         };
         let key = "AAAAAAAAAAAAAAAAAAAAAA";
         let stop = entry(format!("app/{key}").as_bytes(), &[255; 10]).unwrap();

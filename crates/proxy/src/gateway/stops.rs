@@ -6,7 +6,7 @@ use super::Gateway;
 use sluicegate_base::clock::Now;
 use sluicegate_http::upstream::{Upstream, UpstreamStop};
 use sluicegate_model::Config;
-use sluicegate_store::{SharedStops, ToldStop};
+use sluicegate_store::{SharedStop, SharedStops};
 
 /// `None` = there is no store, or no upstream is obeyed.
 pub(super) fn build_stops(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {
@@ -20,16 +20,16 @@ impl Gateway {
     #[cold]
     pub fn tell_stop(&self, upstream: &Upstream, stop: UpstreamStop) {
         if let Some(stops) = &self.stops {
-            stops.tell_stop(ToldStop { upstream: upstream.name.clone(), stop });
+            stops.tell_stop(SharedStop { upstream: upstream.name.clone(), stop });
         }
     }
 
     /// Obeys the stops that any gateway told, as far as they are new.
-    pub fn use_stops(&self, stops: &[ToldStop]) {
+    pub fn use_stops(&self, stops: &[SharedStop]) {
         let now = Now::read_clock();
-        for told in stops {
-            if let Some(upstream) = self.upstreams.iter().find(|upstream| upstream.name == told.upstream) {
-                upstream.adopt_stop(&told.stop, now);
+        for shared in stops {
+            if let Some(upstream) = self.upstreams.iter().find(|upstream| upstream.name == shared.upstream) {
+                upstream.adopt_stop(&shared.stop, now);
             }
         }
     }

@@ -5,23 +5,33 @@
 //! the store is away changes wait here; the last one of each name is sent. A store that lost its memory gets the
 //! entries that this gateway knows, unless it knows a later change of the same name.
 
-mod held;
-mod sharing;
+mod entry_set;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
-use held::HeldEntries;
+use crate::script::operator;
+use crate::script::operator::OPERATOR_GROUP;
+use crate::{PackedCall, Store, StoreFault};
+use entry_set::EntrySet;
 use sluicegate_base::clock::Now;
+use sluicegate_base::labelled::labelled_enum;
 
-pub use sharing::{share_entries, share_entries_by};
+/// The store is polled at least this often; a random jitter keeps gateways from polling all at once.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_JITTER_MS: u64 = 100;
+/// The pause between two calls that send more changes than one call holds.
+const SEND_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The entries as this process knows them. They survive a reload, and a change of the store.
 #[derive(Default)]
 pub struct OperatorEntries {
-    held: Mutex<HeldEntries>,
+    set: Mutex<EntrySet>,
     /// Notified when there is a change to send and to report.
     changed: Notify,
 }
@@ -34,17 +44,15 @@ pub struct OperatorEntry {
     pub until: Now,
 }
 
-/// The reason why a change was not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryFault {
-    /// The name is empty or too long.
-    Name,
-    /// The value is too long.
-    Value,
-    /// The entry has ended already.
-    Ended,
-    /// There are too many entries.
-    Full,
+labelled_enum! {
+    /// The reason why a change was not accepted.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum EntryFault: sentence -> &'static str {
+        Name = "the name is empty or too long",
+        Value = "the value is too long",
+        Ended = "the end has passed already",
+        Full = "there are too many entries",
+    }
 }
 
 // === impl OperatorEntries ===
@@ -55,7 +63,7 @@ impl OperatorEntries {
     /// # Errors
     /// The entry is not valid, or there are too many.
     pub fn put(&self, name: &[u8], value: &[u8], until: Now) -> Result<(), EntryFault> {
-        self.held.lock().put(name, value, until, Now::read_clock(), false)?;
+        self.set.lock().put(name, value, until, Now::read_clock(), false)?;
         self.changed.notify_one();
         Ok(())
     }
@@ -65,7 +73,7 @@ impl OperatorEntries {
     /// # Errors
     /// The errors of [`OperatorEntries::put`].
     pub fn restore(&self, name: &[u8], value: &[u8], until: Now) -> Result<(), EntryFault> {
-        self.held.lock().put(name, value, until, Now::read_clock(), true)?;
+        self.set.lock().put(name, value, until, Now::read_clock(), true)?;
         self.changed.notify_one();
         Ok(())
     }
@@ -76,36 +84,124 @@ impl OperatorEntries {
     /// # Errors
     /// Too many deletions wait for the store.
     pub fn delete(&self, name: &[u8]) -> Result<bool, EntryFault> {
-        let was_known = self.held.lock().delete(name, Now::read_clock())?;
+        let was_known = self.set.lock().delete(name, Now::read_clock())?;
         self.changed.notify_one();
         Ok(was_known)
     }
 
     /// The living entries, in no order.
     pub fn list_living(&self) -> Vec<OperatorEntry> {
-        self.held.lock().list_living(Now::read_clock())
+        self.set.lock().list_living(Now::read_clock())
     }
 
     pub fn living_count(&self) -> usize {
-        self.held.lock().living_count(Now::read_clock())
+        self.set.lock().living_count(Now::read_clock())
     }
 
     /// The number of changes that the store has not acknowledged.
     pub fn pending_count(&self) -> usize {
-        self.held.lock().pending_count()
+        self.set.lock().pending_count()
     }
+}
+
+/// Shares `entries` through `store`, and calls `on_change` with all living entries when they changed: by this gateway,
+/// by another one, or because one ended. Never returns. Run it once, on the runtime of a single thread that is not a
+/// worker's.
+pub async fn share_entries(
+    entries: Arc<OperatorEntries>,
+    store: Arc<Store>,
+    on_change: impl Fn(&[OperatorEntry]),
+) {
+    let call = store.script_caller(OPERATOR_GROUP, operator::operator_script());
+    share_entries_by(&entries, store.prefix(), call, on_change).await;
+}
+
+/// [`share_entries`] through a `call` that runs [`operator::operator_script`].
+pub async fn share_entries_by<C>(
+    entries: &OperatorEntries,
+    prefix: &str,
+    call: C,
+    on_change: impl Fn(&[OperatorEntry]),
+) where
+    C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
+{
+    let jitter_hash = RandomState::new();
+    loop {
+        report_change(entries, &on_change);
+        let now = Now::read_clock();
+        let jitter = jitter_hash.hash_one(now) % POLL_JITTER_MS;
+        let poll_at = Instant::now() + POLL_INTERVAL + Duration::from_millis(jitter);
+        let state = exchange_entries(entries, prefix, &call).await;
+        report_change(entries, &on_change);
+        match state {
+            Ok(SyncState::Behind) => tokio::task::yield_now().await,
+            Ok(SyncState::Sending) => tokio::time::sleep(SEND_INTERVAL).await,
+            Ok(SyncState::UpToDate) | Err(_) => {
+                tokio::select! {
+                    () = sleep_until(poll_at) => {}
+                    () = entries.changed.notified() => {}
+                }
+            }
+        }
+    }
+}
+
+/// The state of the exchange after a call.
+enum SyncState {
+    UpToDate,
+    /// The store has more entries than one answer holds.
+    Behind,
+    /// There are more changes than one call holds.
+    Sending,
+}
+
+fn report_change(entries: &OperatorEntries, on_change: impl Fn(&[OperatorEntry])) {
+    // Called without the lock.
+    let changed = entries.set.lock().take_changed(Now::read_clock());
+    if let Some(living) = changed {
+        on_change(&living);
+    }
+}
+
+/// One call: sends changes, and receives those of others.
+async fn exchange_entries<C>(
+    entries: &OperatorEntries,
+    prefix: &str,
+    call: &C,
+) -> Result<SyncState, StoreFault>
+where
+    C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
+{
+    let (sent, packed) = {
+        let set = entries.set.lock();
+        let (sent, changes) = set.next_batch(Now::read_clock());
+        (sent, operator::pack_call(prefix, &changes, set.cursor()))
+    };
+    // A change may be sent again, whether or not it ran: the last one of a name counts.
+    let bytes = call(&packed).await?;
+    let update = operator::parse_reply(&bytes, sent.len()).ok_or(StoreFault::Garbled)?;
+    let (is_more, has_sendable, refused) = {
+        let mut set = entries.set.lock();
+        // An answer that leads no further is not followed by another question at once.
+        let is_more = update.is_more && update.cursor != set.cursor();
+        let refused = set.apply_update(&sent, update, Now::read_clock());
+        (is_more, set.has_sendable(), refused)
+    };
+    if refused > 0 {
+        tracing::warn!(refused, "redis holds too many entries of operators; these were dropped");
+    }
+    Ok(match (is_more, has_sendable) {
+        (true, _) => SyncState::Behind,
+        (_, true) => SyncState::Sending,
+        _ => SyncState::UpToDate,
+    })
 }
 
 // === impl EntryFault ===
 
 impl std::fmt::Display for EntryFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            EntryFault::Name => "the name is empty or too long",
-            EntryFault::Value => "the value is too long",
-            EntryFault::Ended => "the end has passed already",
-            EntryFault::Full => "there are too many entries",
-        })
+        f.write_str(self.sentence())
     }
 }
 

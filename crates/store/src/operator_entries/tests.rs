@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::held::SentChange;
+use super::entry_set::SentChange;
 use super::*;
 use crate::script::operator::{
-    ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor, NAME_MAX, ToldEntry,
+    ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor, NAME_MAX, StoreEntry,
     VALUE_MAX,
 };
 use crate::{PackedCall, StoreFault};
@@ -15,20 +15,20 @@ const SECOND: u64 = 1_000_000_000;
 const END: Now = Now(600 * SECOND);
 const NOW: Now = Now(SECOND);
 
-fn put(held: &mut HeldEntries, name: &str, value: &str) {
-    held.put(name.as_bytes(), value.as_bytes(), END, NOW, false).unwrap();
+fn put(set: &mut EntrySet, name: &str, value: &str) {
+    set.put(name.as_bytes(), value.as_bytes(), END, NOW, false).unwrap();
 }
 
 /// Names, sorted.
-fn living(held: &HeldEntries) -> Vec<String> {
+fn living(set: &EntrySet) -> Vec<String> {
     let text = |entry: OperatorEntry| String::from_utf8(entry.name.to_vec()).unwrap();
-    let mut names: Vec<String> = held.list_living(NOW).into_iter().map(text).collect();
+    let mut names: Vec<String> = set.list_living(NOW).into_iter().map(text).collect();
     names.sort();
     names
 }
 
-fn told(names: &[&str]) -> Vec<ToldEntry> {
-    let one = |name: &&str| ToldEntry {
+fn stored(names: &[&str]) -> Vec<StoreEntry> {
+    let one = |name: &&str| StoreEntry {
         name: name.as_bytes().to_vec(),
         value: b"v".to_vec(),
         left_us: 599_000_000,
@@ -39,7 +39,7 @@ fn told(names: &[&str]) -> Vec<ToldEntry> {
 fn update(store: u64, revision: u64, whole: bool, answers: &[ChangeAnswer], names: &[&str]) -> EntriesUpdate {
     EntriesUpdate {
         answers: answers.iter().copied().collect(),
-        told: told(names),
+        entries: stored(names),
         cursor: EntryCursor::at_revision(revision, store),
         is_more: false,
         is_whole: whole,
@@ -47,13 +47,13 @@ fn update(store: u64, revision: u64, whole: bool, answers: &[ChangeAnswer], name
 }
 
 /// The changes of the next call: a letter for the kind, and the name.
-fn batch(held: &HeldEntries) -> (Vec<SentChange>, Vec<String>) {
-    let (sent, changes) = held.take_batch(NOW);
+fn batch(set: &EntrySet) -> (Vec<SentChange>, Vec<String>) {
+    let (sent, changes) = set.next_batch(NOW);
     let text = |change: EntryChange| {
         let kind = match change.kind {
-            ChangeKind::Put(_) => "put",
+            ChangeKind::Put => "put",
             ChangeKind::Delete => "delete",
-            ChangeKind::Restore(_) => "restore",
+            ChangeKind::Restore => "restore",
         };
         format!("{kind} {}", String::from_utf8(change.name).unwrap())
     };
@@ -61,135 +61,135 @@ fn batch(held: &HeldEntries) -> (Vec<SentChange>, Vec<String>) {
 }
 
 /// A set that knows `names` from the store 1.
-fn known(names: &[&str]) -> HeldEntries {
-    let mut held = HeldEntries::default();
-    held.apply_update(&[], update(1, 5, true, &[], names), NOW);
-    assert_eq!(held.pending_count(), 0);
-    held
+fn known(names: &[&str]) -> EntrySet {
+    let mut set = EntrySet::default();
+    set.apply_update(&[], update(1, 5, true, &[], names), NOW);
+    assert_eq!(set.pending_count(), 0);
+    set
 }
 
 #[test]
 fn entries_that_are_none_are_refused() {
-    let mut held = HeldEntries::default();
+    let mut set = EntrySet::default();
     let mut try_put =
-        |name: &[u8], value: &[u8], until: Now| held.put(name, value, until, NOW, false).unwrap_err();
+        |name: &[u8], value: &[u8], until: Now| set.put(name, value, until, NOW, false).unwrap_err();
     assert_eq!(try_put(b"", b"", END), EntryFault::Name);
     assert_eq!(try_put(&[0; NAME_MAX + 1], b"", END), EntryFault::Name);
     assert_eq!(try_put(b"a", &[0; VALUE_MAX + 1], END), EntryFault::Value);
     assert_eq!(try_put(b"a", b"", NOW), EntryFault::Ended);
-    assert_eq!(held.delete(b"", NOW), Err(EntryFault::Name));
-    assert_eq!((living(&held).len(), held.pending_count()), (0, 0));
+    assert_eq!(set.delete(b"", NOW), Err(EntryFault::Name));
+    assert_eq!((living(&set).len(), set.pending_count()), (0, 0));
 }
 
 #[test]
 fn entries_are_bounded_and_ended_ones_make_room() {
-    let mut held = HeldEntries::default();
+    let mut set = EntrySet::default();
     for id in 0..ENTRIES_MAX {
         let until = if id == 0 { Now(2 * SECOND) } else { END };
-        held.put(&id.to_le_bytes(), b"", until, NOW, false).unwrap();
+        set.put(&id.to_le_bytes(), b"", until, NOW, false).unwrap();
     }
-    assert_eq!(held.put(b"more", b"", END, NOW, false), Err(EntryFault::Full));
-    assert_eq!(held.put(&1_usize.to_le_bytes(), b"other", END, NOW, false), Ok(()), "a known one");
-    assert_eq!(held.take_changed(Now(2 * SECOND)).map(|living| living.len()), Some(ENTRIES_MAX - 1));
-    assert_eq!(held.put(b"more", b"", END, Now(2 * SECOND), false), Ok(()));
-    assert_eq!(held.delete(b"unknown", NOW), Err(EntryFault::Full), "so many changes wait already");
-    assert_eq!(held.delete(b"more", NOW), Ok(true));
+    assert_eq!(set.put(b"more", b"", END, NOW, false), Err(EntryFault::Full));
+    assert_eq!(set.put(&1_usize.to_le_bytes(), b"other", END, NOW, false), Ok(()), "a known one");
+    assert_eq!(set.take_changed(Now(2 * SECOND)).map(|living| living.len()), Some(ENTRIES_MAX - 1));
+    assert_eq!(set.put(b"more", b"", END, Now(2 * SECOND), false), Ok(()));
+    assert_eq!(set.delete(b"unknown", NOW), Err(EntryFault::Full), "so many changes wait already");
+    assert_eq!(set.delete(b"more", NOW), Ok(true));
 }
 
 #[test]
 fn a_change_is_pending_until_its_own_answer() {
-    let mut held = HeldEntries::default();
-    put(&mut held, "a", "1");
-    let (sent, changes) = batch(&held);
+    let mut set = EntrySet::default();
+    put(&mut set, "a", "1");
+    let (sent, changes) = batch(&set);
     assert_eq!(changes, ["put a"]);
     // Changed again while the call was on its way.
-    held.delete(b"a", NOW).unwrap();
-    held.apply_update(&sent, update(1, 5, true, &[ChangeAnswer::Done], &["a"]), NOW);
-    assert_eq!((living(&held).len(), held.pending_count()), (0, 1), "the store's entry does not come back");
-    let (sent, changes) = batch(&held);
+    set.delete(b"a", NOW).unwrap();
+    set.apply_update(&sent, update(1, 5, true, &[ChangeAnswer::Done], &["a"]), NOW);
+    assert_eq!((living(&set).len(), set.pending_count()), (0, 1), "the store's entry does not come back");
+    let (sent, changes) = batch(&set);
     assert_eq!(changes, ["delete a"]);
-    held.apply_update(&sent, update(1, 6, true, &[ChangeAnswer::Done], &[]), NOW);
-    assert_eq!((living(&held).len(), held.pending_count()), (0, 0));
+    set.apply_update(&sent, update(1, 6, true, &[ChangeAnswer::Done], &[]), NOW);
+    assert_eq!((living(&set).len(), set.pending_count()), (0, 0));
 }
 
 #[test]
 fn an_entry_that_the_store_has_no_room_for_is_dropped() {
-    let mut held = HeldEntries::default();
-    put(&mut held, "a", "1");
-    let (sent, _) = batch(&held);
-    assert_eq!(held.apply_update(&sent, update(1, 5, false, &[ChangeAnswer::Full], &[]), NOW), 1);
-    assert_eq!((living(&held).len(), held.pending_count()), (0, 0));
+    let mut set = EntrySet::default();
+    put(&mut set, "a", "1");
+    let (sent, _) = batch(&set);
+    assert_eq!(set.apply_update(&sent, update(1, 5, false, &[ChangeAnswer::Full], &[]), NOW), 1);
+    assert_eq!((living(&set).len(), set.pending_count()), (0, 0));
 }
 
 #[test]
 fn a_whole_answer_drops_what_it_does_not_hold() {
-    let mut held = known(&["a", "b"]);
-    put(&mut held, "c", "mine");
-    held.apply_update(&[], update(1, 7, true, &[], &["b"]), NOW);
-    assert_eq!(living(&held), ["b", "c"]);
-    held.apply_update(&[], update(1, 8, false, &[], &["d"]), NOW);
-    assert_eq!(living(&held), ["b", "c", "d"], "an answer with news only adds");
+    let mut set = known(&["a", "b"]);
+    put(&mut set, "c", "mine");
+    set.apply_update(&[], update(1, 7, true, &[], &["b"]), NOW);
+    assert_eq!(living(&set), ["b", "c"]);
+    set.apply_update(&[], update(1, 8, false, &[], &["d"]), NOW);
+    assert_eq!(living(&set), ["b", "c", "d"], "an answer with news only adds");
 }
 
 #[test]
 fn a_whole_answer_may_take_several_calls_and_begin_again() {
-    let mut held = known(&["a", "b", "c"]);
+    let mut set = known(&["a", "b", "c"]);
     let page = |whole: bool, more: bool, names: &[&str]| EntriesUpdate {
         is_more: more,
         ..update(1, 9, whole, &[], names)
     };
-    held.apply_update(&[], page(true, true, &["a"]), NOW);
-    assert_eq!(living(&held), ["a", "b", "c"]);
-    held.apply_update(&[], page(true, true, &["b"]), NOW);
-    held.apply_update(&[], page(false, false, &["d"]), NOW);
-    assert_eq!(living(&held), ["b", "d"]);
+    set.apply_update(&[], page(true, true, &["a"]), NOW);
+    assert_eq!(living(&set), ["a", "b", "c"]);
+    set.apply_update(&[], page(true, true, &["b"]), NOW);
+    set.apply_update(&[], page(false, false, &["d"]), NOW);
+    assert_eq!(living(&set), ["b", "d"]);
 }
 
 #[test]
 fn a_store_that_lost_its_memory_gets_the_entries_back_but_not_deleted_ones() {
     for (store, revision) in [(2, 9), (1, 4)] {
-        let mut held = known(&["a", "b", "c"]);
-        held.delete(b"c", NOW).unwrap();
+        let mut set = known(&["a", "b", "c"]);
+        set.delete(b"c", NOW).unwrap();
         // It could not name its memory.
-        held.apply_update(&[], update(0, 9, true, &[], &[]), NOW);
+        set.apply_update(&[], update(0, 9, true, &[], &[]), NOW);
         assert_eq!(
-            (living(&held), batch(&held).1),
+            (living(&set), batch(&set).1),
             (vec!["a".to_owned(), "b".into()], vec!["delete c".into()])
         );
         let first = EntriesUpdate { is_more: true, ..update(store, revision, true, &[], &["d"]) };
-        held.apply_update(&[], first, NOW);
-        assert_eq!(batch(&held).1, ["delete c"], "not before all that it has is known");
-        held.apply_update(&[], update(store, revision, false, &[], &[]), NOW);
-        assert_eq!(living(&held), ["a", "b", "d"]);
-        let (sent, changes) = batch(&held);
+        set.apply_update(&[], first, NOW);
+        assert_eq!(batch(&set).1, ["delete c"], "not before all that it has is known");
+        set.apply_update(&[], update(store, revision, false, &[], &[]), NOW);
+        assert_eq!(living(&set), ["a", "b", "d"]);
+        let (sent, changes) = batch(&set);
         assert_eq!(changes, ["restore a", "restore b", "delete c"]);
         // Another gateway has deleted b since.
         let answers = [ChangeAnswer::Done, ChangeAnswer::Known, ChangeAnswer::Done];
-        held.apply_update(&sent, update(store, revision + 1, false, &answers, &["a"]), NOW);
-        assert_eq!((living(&held), held.pending_count()), (vec!["a".to_owned(), "d".into()], 0));
+        set.apply_update(&sent, update(store, revision + 1, false, &answers, &["a"]), NOW);
+        assert_eq!((living(&set), set.pending_count()), (vec!["a".to_owned(), "d".into()], 0));
     }
 }
 
 #[test]
 fn entries_of_an_earlier_process_yield_to_those_of_the_store() {
-    let mut held = HeldEntries::default();
-    held.put(b"a", b"old", END, NOW, true).unwrap();
-    held.put(b"b", b"old", END, NOW, true).unwrap();
-    held.apply_update(&[], update(1, 5, true, &[], &["a"]), NOW);
-    let living = held.list_living(NOW);
+    let mut set = EntrySet::default();
+    set.put(b"a", b"old", END, NOW, true).unwrap();
+    set.put(b"b", b"old", END, NOW, true).unwrap();
+    set.apply_update(&[], update(1, 5, true, &[], &["a"]), NOW);
+    let living = set.list_living(NOW);
     assert_eq!(&*living.iter().find(|entry| *entry.name == *b"a").unwrap().value, b"v");
-    assert_eq!(batch(&held).1, ["restore b"]);
+    assert_eq!(batch(&set).1, ["restore b"]);
 }
 
 #[test]
 fn only_real_changes_are_reported() {
-    let mut held = known(&["a"]);
-    assert!(held.take_changed(NOW).is_some() && held.take_changed(NOW).is_none());
-    held.apply_update(&[], update(1, 6, true, &[], &["a"]), NOW);
-    assert!(held.take_changed(NOW).is_none(), "the same entry, a moment later");
-    held.delete(b"unknown", NOW).unwrap();
-    let _ = held.take_changed(NOW);
-    assert_eq!(held.take_changed(END).map(|living| living.len()), Some(0), "it ended");
+    let mut set = known(&["a"]);
+    assert!(set.take_changed(NOW).is_some() && set.take_changed(NOW).is_none());
+    set.apply_update(&[], update(1, 6, true, &[], &["a"]), NOW);
+    assert!(set.take_changed(NOW).is_none(), "the same entry, a moment later");
+    set.delete(b"unknown", NOW).unwrap();
+    let _ = set.take_changed(NOW);
+    assert_eq!(set.take_changed(END).map(|living| living.len()), Some(0), "it ended");
 }
 
 /// Runs the task for `seconds` and returns the time of each call, in ms.

@@ -23,17 +23,20 @@ pub const OPERATOR_GROUP: KeyGroup = KeyGroup(15_208);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryChange {
     pub name: Vec<u8>,
+    /// Empty for a deletion.
+    pub value: Vec<u8>,
     pub kind: ChangeKind,
     /// The time that the entry lasts; of a deletion, the time that gateways may still know the entry.
     pub lasts_us: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The kind of a change, by its number in a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    Put(Vec<u8>),
+    Put = 1,
     Delete,
     /// Puts the value unless the store knows the name: it has lost its memory, or the entry was changed since.
-    Restore(Vec<u8>),
+    Restore,
 }
 
 /// The store's answer to one change.
@@ -48,7 +51,7 @@ pub enum ChangeAnswer {
 
 /// An entry from a reply of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldEntry {
+pub struct StoreEntry {
     pub name: Vec<u8>,
     pub value: Vec<u8>,
     pub left_us: u64,
@@ -71,7 +74,7 @@ pub struct EntriesUpdate {
     /// One answer per change, in their order.
     pub answers: SmallVec<[ChangeAnswer; 4]>,
     /// Entries that were put after the known ones, in their order.
-    pub told: Vec<ToldEntry>,
+    pub entries: Vec<StoreEntry>,
     /// The cursor for the next call.
     pub cursor: EntryCursor,
     /// More entries follow.
@@ -94,14 +97,9 @@ pub fn pack_call(prefix: &str, changes: &[EntryChange], cursor: EntryCursor) -> 
     for number in [cursor.as_of, cursor.position, cursor.store] {
         body.extend(encode_whole(number));
     }
-    for EntryChange { name: entry, kind, lasts_us } in changes {
+    for EntryChange { name: entry, value, kind, lasts_us } in changes {
         keys.push(name(&format!(":e:{}", record_id(entry))));
-        let (kind, value): (u8, &[u8]) = match kind {
-            ChangeKind::Put(value) => (1, value),
-            ChangeKind::Delete => (2, &[]),
-            ChangeKind::Restore(value) => (3, value),
-        };
-        body.push(kind);
+        body.push(*kind as u8);
         body.extend(encode_whole(*lasts_us));
         // The lengths fit: see above.
         body.extend((entry.len() as u16).to_le_bytes());
@@ -127,7 +125,7 @@ pub fn parse_reply(mut bytes: &[u8], changes: usize) -> Option<EntriesUpdate> {
             _ => return None,
         });
     }
-    let mut told = Vec::new();
+    let mut entries = Vec::new();
     while !bytes.is_empty() {
         let left_us = read_whole(bytes)?;
         let name_bytes = usize::from(u16::from_le_bytes(take_bytes(bytes)?));
@@ -136,9 +134,9 @@ pub fn parse_reply(mut bytes: &[u8], changes: usize) -> Option<EntriesUpdate> {
             return None;
         }
         let name = take_slice(bytes, name_bytes)?.to_vec();
-        told.push(ToldEntry { name, value: take_slice(bytes, value_bytes)?.to_vec(), left_us });
+        entries.push(StoreEntry { name, value: take_slice(bytes, value_bytes)?.to_vec(), left_us });
     }
-    Some(EntriesUpdate { answers, told, cursor, is_more: flags & 1 == 1, is_whole: flags & 2 == 2 })
+    Some(EntriesUpdate { answers, entries, cursor, is_more: flags & 1 == 1, is_whole: flags & 2 == 2 })
 }
 
 /// The part of the record's name that stands for the entry: a hash, because names may be long.
@@ -176,7 +174,7 @@ mod tests {
     use super::*;
 
     fn change(name: &[u8], kind: ChangeKind) -> EntryChange {
-        EntryChange { name: name.to_vec(), kind, lasts_us: 7 }
+        EntryChange { name: name.to_vec(), value: vec![], kind, lasts_us: 7 }
     }
 
     fn answer(flags: u8, answers: &[u8], told: &[(&[u8], &[u8])]) -> Vec<u8> {
@@ -208,8 +206,8 @@ mod tests {
         let update = parse_reply(&bytes, 3).unwrap();
         assert_eq!(update.answers[..], [ChangeAnswer::Done, ChangeAnswer::Full, ChangeAnswer::Known]);
         let entry =
-            |name: &[u8], value: &[u8]| ToldEntry { name: name.into(), value: value.into(), left_us: 5 };
-        assert_eq!(update.told, [entry(b"a", b"1"), entry(b"", b"")]);
+            |name: &[u8], value: &[u8]| StoreEntry { name: name.into(), value: value.into(), left_us: 5 };
+        assert_eq!(update.entries, [entry(b"a", b"1"), entry(b"", b"")]);
         assert_eq!(update.cursor, EntryCursor { as_of: 9, position: 8, store: 4 });
         assert!(update.is_more && update.is_whole);
         for length in (0..bytes.len()).filter(|length| ![28, 42].contains(length)) {

@@ -14,15 +14,15 @@ struct Script {
 }
 
 fn put(name: &str, value: &str, lasts_us: u64) -> EntryChange {
-    EntryChange { name: name.into(), kind: ChangeKind::Put(value.into()), lasts_us }
+    EntryChange { name: name.into(), value: value.into(), kind: ChangeKind::Put, lasts_us }
 }
 
 fn restore(name: &str, value: &str) -> EntryChange {
-    EntryChange { name: name.into(), kind: ChangeKind::Restore(value.into()), lasts_us: HOUR_US }
+    EntryChange { name: name.into(), value: value.into(), kind: ChangeKind::Restore, lasts_us: HOUR_US }
 }
 
 fn delete(name: &str) -> EntryChange {
-    EntryChange { name: name.into(), kind: ChangeKind::Delete, lasts_us: HOUR_US }
+    EntryChange { name: name.into(), value: vec![], kind: ChangeKind::Delete, lasts_us: HOUR_US }
 }
 
 impl Script {
@@ -70,7 +70,7 @@ impl Script {
 /// Names with values, and the time left in seconds.
 fn lines(update: &EntriesUpdate) -> Vec<(String, u64)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let told = update.told.iter();
+    let told = update.entries.iter();
     told.map(|one| (format!("{}={}", text(&one.name), text(&one.value)), one.left_us / SECOND_US)).collect()
 }
 
@@ -87,12 +87,12 @@ fn a_gateway_is_told_what_it_does_not_know() {
     assert_eq!(lines(&first), [line("a=1", 3600), line("b=1", 5)]);
     assert!(first.is_whole && !first.is_more);
     let same = script.ask(&[], first.cursor, SECOND_US);
-    assert!(same.told.is_empty() && same.cursor == first.cursor && !same.is_whole);
+    assert!(same.entries.is_empty() && same.cursor == first.cursor && !same.is_whole);
     let news = script.ask(&[put("a", "2", HOUR_US)], first.cursor, 2 * SECOND_US);
     assert_eq!((lines(&news), news.is_whole), (vec![line("a=2", 3600)], false));
     // An end is no change, but after it the entry is gone.
     let ended = script.ask(&[], news.cursor, 5 * SECOND_US);
-    assert!(ended.told.is_empty() && !ended.is_whole);
+    assert!(ended.entries.is_empty() && !ended.is_whole);
     assert_eq!(script.all(5 * SECOND_US), [line("a=2", 3597)]);
     // A deletion makes everyone begin with the first entry.
     let deleted = script.ask(&[delete("a"), put("c", "1", HOUR_US)], ended.cursor, 6 * SECOND_US);
@@ -149,7 +149,10 @@ fn a_store_without_its_memory_has_another_name() {
         script.redis.command(words);
         let at = (1 + turn as u64) * SECOND_US;
         let update = script.ask(&[], cursor, at);
-        assert!(cursor.is_lost_in(update.cursor) && update.is_whole && update.told.is_empty(), "{words:?}");
+        assert!(
+            cursor.is_lost_in(update.cursor) && update.is_whole && update.entries.is_empty(),
+            "{words:?}"
+        );
         let restored = script.ask(&[restore("a", "1")], update.cursor, at);
         assert_eq!(restored.answers[..], [ChangeAnswer::Done], "{words:?}");
         assert_eq!(lines(&restored), [line("a=1", 3600)]);
@@ -176,7 +179,7 @@ fn entries_are_bounded_and_told_in_pages() {
     loop {
         let page = script.ask(&[], cursor, 2 * SECOND_US);
         assert_eq!(page.is_whole, calls == 0);
-        told.extend(page.told.into_iter().map(|entry| entry.name));
+        told.extend(page.entries.into_iter().map(|entry| entry.name));
         (cursor, calls) = (page.cursor, calls + 1);
         if !page.is_more {
             break;
@@ -201,7 +204,7 @@ fn a_deletion_during_the_pages_begins_them_again() {
     assert!(first.is_whole && first.is_more && !second.is_whole && second.is_more);
     script.ask(&[delete("3")], EntryCursor::default(), 3);
     let again = script.ask(&[], second.cursor, 4);
-    assert!(again.is_whole && again.is_more && again.told.len() == 200);
+    assert!(again.is_whole && again.is_more && again.entries.len() == 200);
 }
 
 #[test]

@@ -57,9 +57,7 @@ fn shared_key(id: u128) -> SharedKey {
 /// Shares the strikes and bans of [`Bans::new_shared`] through `store`, under keys that begin with `prefix`. Never
 /// returns. Run it once, on the runtime of a single thread that is not a worker's.
 pub async fn share_bans(bans: Arc<Bans>, metrics: Arc<Metrics>, store: Arc<Store>, prefix: String) {
-    let (link, script) = (store.open_link(), bans::ban_script());
-    store.load_script(&script);
-    let call = async |packed: &PackedCall| link.call_script(bans::BANS_GROUP, &script, packed).await;
+    let call = store.script_caller(bans::BANS_GROUP, bans::ban_script());
     share_bans_by(&bans, &metrics, &prefix, call).await;
 }
 

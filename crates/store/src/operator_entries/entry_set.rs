@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{EntryFault, OperatorEntry};
 use crate::script::operator::{
     CHANGES_PER_CALL, ChangeAnswer, ChangeKind, ENTRIES_MAX, EntriesUpdate, EntryChange, EntryCursor,
-    NAME_MAX, ToldEntry, VALUE_MAX,
+    NAME_MAX, StoreEntry, VALUE_MAX,
 };
 use sluicegate_base::clock::Now;
 
@@ -15,9 +15,10 @@ const UNKNOWN_DELETION_NS: u64 = 86_400_000_000_000;
 /// Tolerance for the end of the same entry: it seems later by the time that a call took.
 const SAME_END_NS: u64 = 1_000_000_000;
 
+/// The entries by name.
 #[derive(Default)]
-pub(super) struct HeldEntries {
-    by_name: HashMap<Arc<[u8]>, HeldEntry>,
+pub(super) struct EntrySet {
+    by_name: HashMap<Arc<[u8]>, KnownEntry>,
     /// Names with a change that the store has not acknowledged.
     pending: BTreeSet<Arc<[u8]>>,
     /// The number of changes so far.
@@ -31,20 +32,13 @@ pub(super) struct HeldEntries {
     next_end: Now,
 }
 
-struct HeldEntry {
+struct KnownEntry {
     value: Arc<[u8]>,
     until: Now,
     /// Distinguishes this state from later ones of the same name.
     version: u64,
-    pending: PendingChange,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PendingChange {
-    None,
-    Put,
-    Delete,
-    Restore,
+    /// The change that the store has not acknowledged.
+    pending: Option<ChangeKind>,
 }
 
 /// A change as it was sent.
@@ -53,9 +47,9 @@ pub(super) struct SentChange {
     version: u64,
 }
 
-// === impl HeldEntries ===
+// === impl EntrySet ===
 
-impl HeldEntries {
+impl EntrySet {
     pub fn put(
         &mut self,
         name: &[u8],
@@ -80,7 +74,7 @@ impl HeldEntries {
         if !known.is_some_and(|entry| entry.is_living(now)) && self.living_count(now) >= ENTRIES_MAX {
             return Err(EntryFault::Full);
         }
-        let pending = if is_restored { PendingChange::Restore } else { PendingChange::Put };
+        let pending = Some(if is_restored { ChangeKind::Restore } else { ChangeKind::Put });
         self.insert(name.into(), value.into(), until, pending);
         Ok(())
     }
@@ -95,24 +89,24 @@ impl HeldEntries {
             return Err(EntryFault::Full);
         }
         let until = living.unwrap_or(Now(now.0.saturating_add(UNKNOWN_DELETION_NS)));
-        self.insert(name.into(), Arc::default(), until, PendingChange::Delete);
+        self.insert(name.into(), Arc::default(), until, Some(ChangeKind::Delete));
         Ok(living.is_some())
     }
 
-    fn insert(&mut self, name: Arc<[u8]>, value: Arc<[u8]>, until: Now, pending: PendingChange) {
+    fn insert(&mut self, name: Arc<[u8]>, value: Arc<[u8]>, until: Now, pending: Option<ChangeKind>) {
         self.versions += 1;
         match pending {
-            PendingChange::None => self.pending.remove(&name),
-            _ => self.pending.insert(name.clone()),
+            None => self.pending.remove(&name),
+            Some(_) => self.pending.insert(name.clone()),
         };
         self.next_end = self.next_end.min(until);
-        self.by_name.insert(name, HeldEntry { value, until, version: self.versions, pending });
+        self.by_name.insert(name, KnownEntry { value, until, version: self.versions, pending });
         self.is_changed = true;
     }
 
     fn remove(&mut self, name: &[u8]) {
         self.pending.remove(name);
-        if self.by_name.remove(name).is_some_and(|entry| entry.pending != PendingChange::Delete) {
+        if self.by_name.remove(name).is_some_and(|entry| entry.pending != Some(ChangeKind::Delete)) {
             self.is_changed = true;
         }
     }
@@ -141,7 +135,7 @@ impl HeldEntries {
 
     /// True if the change can be sent: a restored entry waits until all entries were fetched.
     fn is_sendable(&self, name: &[u8]) -> bool {
-        let is_restore = |entry: &HeldEntry| entry.pending == PendingChange::Restore;
+        let is_restore = |entry: &KnownEntry| entry.pending == Some(ChangeKind::Restore);
         self.received.is_none() || !self.by_name.get(name).is_some_and(is_restore)
     }
 
@@ -157,21 +151,17 @@ impl HeldEntries {
     }
 
     /// Changes for one call. They stay pending until the store has answered.
-    pub fn take_batch(&self, now: Now) -> (Vec<SentChange>, Vec<EntryChange>) {
+    pub fn next_batch(&self, now: Now) -> (Vec<SentChange>, Vec<EntryChange>) {
         let sendable = self.pending.iter().filter(|name| self.is_sendable(name));
-        let held = sendable.filter_map(|name| Some((name, self.by_name.get(name)?)));
-        let changes =
-            held.filter(|(_, entry)| entry.until > now).take(CHANGES_PER_CALL).map(|(name, entry)| {
-                let sent = SentChange { name: name.clone(), version: entry.version };
-                let kind = match entry.pending {
-                    PendingChange::Delete => ChangeKind::Delete,
-                    PendingChange::Restore => ChangeKind::Restore(entry.value.to_vec()),
-                    PendingChange::None | PendingChange::Put => ChangeKind::Put(entry.value.to_vec()),
-                };
-                let lasts_us = entry.until.ns_since(now).div_ceil(1000);
-                (sent, EntryChange { name: name.to_vec(), kind, lasts_us })
-            });
-        changes.unzip()
+        let known = sendable.filter_map(|name| Some((name, self.by_name.get(name)?)));
+        let living = known.filter(|(_, entry)| entry.until > now);
+        let change = |(name, entry): (&Arc<[u8]>, &KnownEntry)| {
+            let sent = SentChange { name: name.clone(), version: entry.version };
+            let lasts_us = entry.until.ns_since(now).div_ceil(1000);
+            let (name, value) = (name.to_vec(), entry.value.to_vec());
+            Some((sent, EntryChange { name, value, kind: entry.pending?, lasts_us }))
+        };
+        living.filter_map(change).take(CHANGES_PER_CALL).unzip()
     }
 
     /// Applies the store's reply to a call with the changes `sent`; returns how many of them it had no room for.
@@ -184,15 +174,15 @@ impl HeldEntries {
         if update.is_whole {
             self.received = Some(HashSet::new());
         }
-        for told in update.told {
-            self.apply_told(told, now);
+        for entry in update.entries {
+            self.apply_entry(entry, now);
         }
         if !update.is_more
             && let Some(received) = self.received.take()
             && is_named
         {
-            let is_gone = |(name, entry): &(&Arc<[u8]>, &HeldEntry)| {
-                entry.pending == PendingChange::None && !received.contains(*name)
+            let is_gone = |(name, entry): &(&Arc<[u8]>, &KnownEntry)| {
+                entry.pending.is_none() && !received.contains(*name)
             };
             let gone: Vec<Arc<[u8]>> =
                 self.by_name.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
@@ -207,8 +197,8 @@ impl HeldEntries {
     /// The store lost its memory: whatever it knew is to be sent again.
     fn restore_all(&mut self, now: Now) {
         for (name, entry) in &mut self.by_name {
-            if entry.pending == PendingChange::None && entry.is_living(now) {
-                entry.pending = PendingChange::Restore;
+            if entry.pending.is_none() && entry.is_living(now) {
+                entry.pending = Some(ChangeKind::Restore);
                 self.pending.insert(name.clone());
             }
         }
@@ -221,11 +211,11 @@ impl HeldEntries {
                 continue;
             };
             match (answer, entry.pending) {
-                (ChangeAnswer::Done, PendingChange::Put | PendingChange::Restore) => {
-                    entry.pending = PendingChange::None;
+                (ChangeAnswer::Done, Some(ChangeKind::Put | ChangeKind::Restore)) => {
+                    entry.pending = None;
                     self.pending.remove(name);
                 }
-                // A name that is known and not told was deleted.
+                // A name that the store knows and does not return was deleted.
                 (ChangeAnswer::Done | ChangeAnswer::Known, _) => self.remove(name),
                 (ChangeAnswer::Full, _) => {
                     refused += 1;
@@ -236,8 +226,7 @@ impl HeldEntries {
         refused
     }
 
-    fn apply_told(&mut self, told: ToldEntry, now: Now) {
-        let ToldEntry { name, value, left_us } = told;
+    fn apply_entry(&mut self, StoreEntry { name, value, left_us }: StoreEntry, now: Now) {
         let until = Now(now.0.saturating_add(left_us.saturating_mul(1000)));
         let name: Arc<[u8]> = name.into();
         if let Some(received) = &mut self.received {
@@ -246,23 +235,23 @@ impl HeldEntries {
         let is_full = self.by_name.len() >= 2 * ENTRIES_MAX;
         match self.by_name.get_mut(&name) {
             // The change made here is the later one.
-            Some(entry) if matches!(entry.pending, PendingChange::Put | PendingChange::Delete) => {}
+            Some(entry) if matches!(entry.pending, Some(ChangeKind::Put | ChangeKind::Delete)) => {}
             Some(entry) if *entry.value == *value && entry.until.0.abs_diff(until.0) <= SAME_END_NS => {
-                entry.pending = PendingChange::None;
+                entry.pending = None;
                 self.pending.remove(&name);
             }
             // As many as the store may hold, and as many that only this gateway knows.
             None if is_full => {}
-            _ => self.insert(name, value.into(), until, PendingChange::None),
+            _ => self.insert(name, value.into(), until, None),
         }
     }
 }
 
-// === impl HeldEntry ===
+// === impl KnownEntry ===
 
-impl HeldEntry {
+impl KnownEntry {
     fn is_living(&self, now: Now) -> bool {
-        self.pending != PendingChange::Delete && self.until > now
+        self.pending != Some(ChangeKind::Delete) && self.until > now
     }
 
     fn to_entry(&self, name: &Arc<[u8]>) -> OperatorEntry {
