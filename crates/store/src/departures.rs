@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::SharedKey;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Turn;
-use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers};
+use sluicegate_limit::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, WaiterState, Wakers, wake_all};
 
 /// The waiters of one rate.
 #[derive(Default)]
@@ -67,25 +67,20 @@ impl Departures {
         until: Option<Now>,
     ) -> DepartureTicket {
         let cost = departure.cost;
-        let mut wakers = Wakers::new();
-        let mut waiters = self.waiters.lock();
-        let DepartureQueues { by_key, queues } = &mut *waiters;
-        let entry = by_key
-            .entry(key)
-            .or_insert_with(|| DepartureQueue { queue: NO_NODE, departures: VecDeque::new() });
-        let index = entry.departures.partition_point(|other| other.due <= departure.due);
-        entry.departures.insert(index, departure);
-        if index == 0 {
-            // The head's timer is set for a later departure.
-            queues.wake_head(entry.queue, &mut wakers);
-        }
-        let node = queues.push_waiter(
-            &mut entry.queue,
-            NewWaiter { fair, cost, span: cost.into(), until, since: Now::read_clock() },
-        );
-        self.waiting.fetch_add(1, Relaxed);
-        drop(waiters);
-        wakers.into_iter().for_each(Waker::wake);
+        let node = self.update_queues(|DepartureQueues { by_key, queues }, wakers| {
+            let entry = by_key
+                .entry(key)
+                .or_insert_with(|| DepartureQueue { queue: NO_NODE, departures: VecDeque::new() });
+            let index = entry.departures.partition_point(|other| other.due <= departure.due);
+            entry.departures.insert(index, departure);
+            if index == 0 {
+                // The head's timer is set for a later departure.
+                queues.wake_head(entry.queue, wakers);
+            }
+            let waiter = NewWaiter { fair, cost, span: cost.into(), until, since: Now::read_clock() };
+            self.waiting.fetch_add(1, Relaxed);
+            queues.push_waiter(&mut entry.queue, waiter)
+        });
         DepartureTicket { node, cost }
     }
 
@@ -98,78 +93,67 @@ impl Departures {
         now: Now,
         waker: &Waker,
     ) -> (Turn, Option<Departure>) {
-        let mut wakers = Wakers::new();
-        let mut waiters = self.waiters.lock();
-        let turn = self.check_turn(&mut waiters, key, ticket, now, waker, &mut wakers);
-        drop(waiters);
-        wakers.into_iter().for_each(Waker::wake);
-        turn
-    }
-
-    fn check_turn(
-        &self,
-        waiters: &mut DepartureQueues,
-        key: &SharedKey,
-        ticket: DepartureTicket,
-        now: Now,
-        waker: &Waker,
-        wakers: &mut Wakers,
-    ) -> (Turn, Option<Departure>) {
-        let DepartureQueues { by_key, queues } = waiters;
-        let Some(entry) = by_key.get_mut(key) else {
-            // All waiters have departed; only this one had not noticed yet.
-            queues.remove_waiter(&mut NO_NODE.clone(), ticket.node, wakers);
-            return (Turn::Go, None);
-        };
-        self.depart_due(entry, queues, now, wakers);
-        let until = queues.wait_deadline(ticket.node);
-        let stays = until.is_none_or(|until| now < until);
-        if let Some(WaiterState::Waiting) = queues.waiter_state(ticket.node)
-            && stays
-        {
-            let is_head = queues.set_waker(entry.queue, ticket.node, waker, wakers);
-            let due = entry.departures.front().filter(|_| is_head).map(|departure| departure.due);
-            let due = due.map(|due| until.map_or(due, |until| due.min(until)));
-            return (due.or(until).map_or(Turn::Wait, Turn::Due), None);
-        }
-        let left = queues.remove_waiter(&mut entry.queue, ticket.node, wakers);
-        let retry_ns = entry.departures.back().map_or(1, |last| last.due.ns_since(now).max(1));
-        let was_waiting = matches!(left, Some((WaiterState::Waiting, _)));
-        let mut freed = None;
-        if was_waiting {
-            // Its maximum wait has passed.
-            self.waiting.fetch_sub(1, Relaxed);
-            freed = take_last_departure(entry, ticket.cost);
-        }
-        if entry.departures.is_empty() && entry.queue == NO_NODE {
-            by_key.remove(key);
-        }
-        (if was_waiting { Turn::Reject(retry_ns) } else { Turn::Go }, freed)
+        self.update_queues(|waiters, wakers| {
+            if let Some(entry) = waiters.by_key.get_mut(key) {
+                let queues = &mut waiters.queues;
+                self.depart_due(entry, queues, now, wakers);
+                let until = queues.wait_deadline(ticket.node);
+                let stays = until.is_none_or(|until| now < until);
+                if let Some(WaiterState::Waiting) = queues.waiter_state(ticket.node)
+                    && stays
+                {
+                    let is_head = queues.set_waker(entry.queue, ticket.node, waker, wakers);
+                    let due = entry.departures.front().filter(|_| is_head).map(|departure| departure.due);
+                    let due = due.map(|due| until.map_or(due, |until| due.min(until)));
+                    return (due.or(until).map_or(Turn::Wait, Turn::Due), None);
+                }
+            }
+            match self.remove_waiter(waiters, key, ticket, wakers) {
+                // Its maximum wait has passed.
+                Some((last, freed)) => {
+                    (Turn::Reject(last.map_or(1, |last| last.due.ns_since(now).max(1))), freed)
+                }
+                None => (Turn::Go, None),
+            }
+        })
     }
 
     /// Removes a waiter before its turn. Returns the departure that is no longer needed.
     pub fn leave_queue(&self, key: &SharedKey, ticket: DepartureTicket) -> Option<Departure> {
+        self.update_queues(|waiters, wakers| self.remove_waiter(waiters, key, ticket, wakers)?.1)
+    }
+
+    /// Runs `update` on the queues, and wakes the waiters that it names.
+    fn update_queues<R>(&self, update: impl FnOnce(&mut DepartureQueues, &mut Wakers) -> R) -> R {
         let mut wakers = Wakers::new();
-        let mut waiters = self.waiters.lock();
-        let DepartureQueues { by_key, queues } = &mut *waiters;
+        let result = update(&mut self.waiters.lock(), &mut wakers);
+        wake_all(wakers);
+        result
+    }
+
+    /// Removes a waiter. Returns the last departure of its key, and the one that is no longer needed; `None` if the
+    /// waiter has departed and only not noticed yet.
+    fn remove_waiter(
+        &self,
+        waiters: &mut DepartureQueues,
+        key: &SharedKey,
+        ticket: DepartureTicket,
+        wakers: &mut Wakers,
+    ) -> Option<(Option<Departure>, Option<Departure>)> {
+        let DepartureQueues { by_key, queues } = waiters;
         let Some(entry) = by_key.get_mut(key) else {
-            queues.remove_waiter(&mut NO_NODE.clone(), ticket.node, &mut wakers);
+            queues.remove_waiter(&mut { NO_NODE }, ticket.node, wakers);
             return None;
         };
-        let was_waiting = matches!(
-            queues.remove_waiter(&mut entry.queue, ticket.node, &mut wakers),
-            Some((WaiterState::Waiting, _))
-        );
-        let freed = if was_waiting { take_last_departure(entry, ticket.cost) } else { None };
-        if was_waiting {
+        let left = queues.remove_waiter(&mut entry.queue, ticket.node, wakers);
+        let removed = matches!(left, Some((WaiterState::Waiting, _))).then(|| {
             self.waiting.fetch_sub(1, Relaxed);
-        }
+            (entry.departures.back().copied(), take_last_departure(entry, ticket.cost))
+        });
         if entry.departures.is_empty() && entry.queue == NO_NODE {
             by_key.remove(key);
         }
-        drop(waiters);
-        wakers.into_iter().for_each(Waker::wake);
-        freed
+        removed
     }
 
     /// Lets all waiters with a due departure go, because timers may be late.

@@ -26,6 +26,12 @@ pub(super) struct LastAnswer {
 
 // === impl LastAnswer ===
 
+impl LastAnswer {
+    pub(super) fn forget_rejection(&mut self) {
+        (self.rejected_until, self.rejected_at, self.rejected_cost) = (0, 0, 0);
+    }
+}
+
 impl PersistentEntry for LastAnswer {
     fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
         for moment in [self.at, self.until, self.rejected_until, self.rejected_at] {

@@ -2,15 +2,13 @@
 //! units as debts, or was rejected: the store gives them back.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 use tokio::time::{sleep, timeout};
 
 use super::session::{LateReplies, Session, StoreQuestion, StoreRefund};
-use super::shared_limit::SharedLimit;
-use super::{CallItem, ScriptOp, ScriptReply, SharedKey, SlotCount};
+use super::{CallItem, ScriptOp, ScriptReply, SlotCount};
 use sluicegate_model::OnFailure;
 
 /// Maximum number of replies that a worker waits for; other charges stay.
@@ -19,12 +17,9 @@ const LATE_MAX: usize = 1024;
 const LATE_TIMEOUT: Duration = Duration::from_secs(10);
 const DEGRADED_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A question that outlives its request.
+/// A question that outlives its request, with the refund of its charge.
 struct OwnedQuestion {
-    limit: Arc<SharedLimit>,
-    rate: usize,
-    key: SharedKey,
-    cost: u64,
+    refund: StoreRefund,
     limit_index: u16,
     dry_run: bool,
     slot_count: SlotCount,
@@ -58,13 +53,11 @@ impl Session {
                 let Ok(Ok(Value::BulkString(bytes))) = reply else { return };
                 let items: Vec<CallItem<'_>> = asked.iter().map(OwnedQuestion::to_item).collect();
                 let Some(reply) = ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes) else { return };
-                for (asked, answer) in asked.iter().zip(&reply.answers) {
-                    let OwnedQuestion { limit, rate, key, cost, .. } = asked;
+                for (OwnedQuestion { refund, .. }, answer) in asked.into_iter().zip(&reply.answers) {
                     // A request that was admitted without a debt stays charged, unless its response will be.
-                    let stays = limit.on_failure == OnFailure::Allow && !limit.settles();
+                    let stays = refund.limit.on_failure == OnFailure::Allow && !refund.limit.settles();
                     if answer.mark != 0 && !stays {
-                        let (limit, mark) = (limit.clone(), answer.mark);
-                        outbox.queue_refund(StoreRefund { limit, rate: *rate, key: *key, cost: *cost, mark });
+                        outbox.queue_refund(StoreRefund { mark: answer.mark, ..refund });
                     }
                 }
             });
@@ -77,11 +70,12 @@ impl Session {
 impl OwnedQuestion {
     fn from_question(question: &StoreQuestion<'_>) -> OwnedQuestion {
         let StoreQuestion { limit, rate, key, cost, limit_index, dry_run, slot_count, owed, .. } = *question;
-        OwnedQuestion { limit: limit.clone(), rate, key, cost, limit_index, dry_run, slot_count, owed }
+        let refund = StoreRefund { limit: limit.clone(), rate, key, cost, mark: 0 };
+        OwnedQuestion { refund, limit_index, dry_run, slot_count, owed }
     }
 
     fn to_item(&self) -> CallItem<'_> {
-        let OwnedQuestion { ref limit, rate, key, cost, limit_index, dry_run, slot_count, owed } = *self;
-        CallItem { rule: &limit.rules[rate], key, cost, limit_index, dry_run, slot_count, mark: 0, owed }
+        let OwnedQuestion { ref refund, limit_index, dry_run, slot_count, owed } = *self;
+        CallItem { limit_index, dry_run, slot_count, owed, ..refund.to_item() }
     }
 }

@@ -75,7 +75,7 @@ impl LocalShare {
 
     /// The share of the same limit after its numbers changed; it continues this one's counts.
     /// [`LocalShare::apply_numbers`] must follow.
-    pub(super) fn adopt_numbers(
+    pub(super) fn with_numbers(
         &self,
         id: LimitId,
         config: &model::LimitConfig,

@@ -67,9 +67,15 @@ pub(super) struct SettlingKey {
     settlements: Vec<Arc<StoreSettlement>>,
 }
 
-/// Keys with a call on its way; on drop, the remaining ones are queued again.
-pub(super) struct KeysInFlight<'a> {
-    settlements: &'a Settlements,
+/// Something that sends calls about keys.
+pub(super) trait KeyCalls {
+    /// Ends the call about `key`, which the store acknowledged or else may not have run.
+    fn end_call(&self, key: &SharedKey, acknowledged: bool);
+}
+
+/// Keys with a call on its way; on drop, the calls about the remaining ones end unacknowledged.
+pub(super) struct KeysInFlight<'a, C: KeyCalls> {
+    pub calls: &'a C,
     keys: Vec<SharedKey>,
 }
 
@@ -137,8 +143,8 @@ impl Settlements {
     }
 
     /// Holds the keys of a call until it has ended.
-    pub(super) fn hold_keys(&self, taken: &[SettlingKey]) -> KeysInFlight<'_> {
-        KeysInFlight { settlements: self, keys: taken.iter().map(|settling| settling.key).collect() }
+    pub(super) fn hold_keys(&self, taken: &[SettlingKey]) -> KeysInFlight<'_, Settlements> {
+        KeysInFlight::new(self, taken.iter().map(|settling| settling.key))
     }
 
     /// A round of calls is over: tells those that wait for it. `answers`: the store does.
@@ -148,8 +154,10 @@ impl Settlements {
         drop(inner);
         self.progress.notify_waiters();
     }
+}
 
-    fn finish_key(&self, key: &SharedKey, acknowledged: bool) {
+impl KeyCalls for Settlements {
+    fn end_call(&self, key: &SharedKey, acknowledged: bool) {
         let inner = &mut *self.inner.lock();
         let Some(own) = inner.by_key.get_mut(key) else { return };
         if acknowledged {
@@ -166,19 +174,31 @@ impl Settlements {
 
 // === impl KeysInFlight ===
 
-impl KeysInFlight<'_> {
-    /// Ends the call of a key.
+impl<C: KeyCalls> KeysInFlight<'_, C> {
+    /// Equal keys stand in a row.
+    pub(super) fn new(calls: &C, keys: impl Iterator<Item = SharedKey>) -> KeysInFlight<'_, C> {
+        let mut keys: Vec<SharedKey> = keys.collect();
+        keys.dedup();
+        KeysInFlight { calls, keys }
+    }
+
+    /// Takes a key out; false if the call about it has ended.
+    pub(super) fn take_key(&mut self, key: &SharedKey) -> bool {
+        let index = self.keys.iter().position(|other| other == key);
+        index.map(|index| self.keys.swap_remove(index)).is_some()
+    }
+
+    /// Ends the call about a key; a second time nothing happens.
     pub(super) fn finish_key(&mut self, key: &SharedKey, acknowledged: bool) {
-        if let Some(index) = self.keys.iter().position(|other| other == key) {
-            self.keys.swap_remove(index);
-            self.settlements.finish_key(key, acknowledged);
+        if self.take_key(key) {
+            self.calls.end_call(key, acknowledged);
         }
     }
 }
 
-impl Drop for KeysInFlight<'_> {
+impl<C: KeyCalls> Drop for KeysInFlight<'_, C> {
     fn drop(&mut self) {
-        self.keys.iter().for_each(|key| self.settlements.finish_key(key, false));
+        self.keys.iter().for_each(|key| self.calls.end_call(key, false));
     }
 }
 

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::session::LateReplies;
-use super::session::{Session, StoreAnswer};
+use super::session::{LateReplies, Session, StoreAnswer};
 use super::shared_limit::SharedLimit;
 use super::slot_queue::{PolledLine, SharedSlotQueue};
 use super::{CallItem, ScriptOp, SlotCount};
@@ -71,16 +70,8 @@ impl Session {
 
     fn poll_item<'a>(&self, line: &'a PolledLine) -> CallItem<'a> {
         let slots = self.outbox.slots.held_for(&line.slot_key).saturating_add(line.cost);
-        CallItem {
-            rule: &line.rule,
-            key: line.slot_key.key,
-            cost: line.cost,
-            limit_index: 0,
-            dry_run: false,
-            slot_count: SlotCount { slots, sequence: 0, turn: Some(line.turn) },
-            mark: 0,
-            owed: 0,
-        }
+        let slot_count = SlotCount { slots, sequence: 0, turn: Some(line.turn) };
+        CallItem { slot_count, ..CallItem::new(&line.rule, line.slot_key.key, line.cost) }
     }
 }
 

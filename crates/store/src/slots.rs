@@ -211,17 +211,8 @@ impl KeySlots {
 
 impl SlotReport {
     pub fn to_item(&self) -> CallItem<'_> {
-        let (rule, count) = (&self.limit.rules[self.rate], self.count);
-        CallItem {
-            rule,
-            key: self.slot_key.key,
-            cost: 1,
-            limit_index: 0,
-            dry_run: false,
-            slot_count: count,
-            mark: 0,
-            owed: 0,
-        }
+        let rule = &self.limit.rules[self.rate];
+        CallItem { slot_count: self.count, ..CallItem::new(rule, self.slot_key.key, 1) }
     }
 }
 

@@ -1,7 +1,14 @@
-//! The debts of one process in the form in which its successor takes them over.
+//! The debts of one process, in the form in which its successor takes them over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
+use super::{Debt, Debts, KEYS_MAX, KeyDebts};
+use crate::SharedKey;
+use crate::shared_limit::SharedLimit;
 use sluicegate_limit::Units;
 use sluicegate_limit::table::CounterKey;
 
@@ -34,17 +41,83 @@ pub(crate) struct DebtHandover {
     pub sent: u64,
 }
 
+// === impl Debts ===
+
+impl Debts {
+    /// Charges the store of this number from now on.
+    pub(crate) fn serve_store(&self, id: u64) {
+        let inner = &mut *self.inner.lock();
+        if std::mem::take(&mut inner.is_handed_over) {
+            inner.by_key.values_mut().flat_map(|debts| &mut debts.rates).for_each(|debt| debt.kept = 0);
+        }
+        self.current_store.store(id, Relaxed);
+    }
+
+    /// True if another process charges the debts.
+    pub fn is_handed_over(&self) -> bool {
+        self.inner.lock().is_handed_over
+    }
+
+    /// All debts, for the successor process, which charges them from now on. This process keeps the units that
+    /// responses will still correct, as far as the store cannot have been charged with them.
+    pub(crate) fn export_state(&self) -> DebtsHandover {
+        let inner = &mut *self.inner.lock();
+        self.current_store.store(0, Relaxed);
+        inner.is_handed_over = true;
+        let debt = |debt: &mut Debt| {
+            debt.kept = debt.open.min(debt.owed - debt.sent);
+            let owed = debt.owed - debt.kept;
+            (owed > 0).then(|| DebtHandover {
+                limit: debt.limit.name().to_owned(),
+                rule: debt.limit.rules[debt.rate].id,
+                id: [(debt.units.key.id >> 64) as u64, debt.units.key.id as u64],
+                prefix: debt.units.key.prefix,
+                variant: debt.units.variant,
+                owed,
+                sent: debt.sent,
+            })
+        };
+        let keys = inner.by_key.iter_mut().map(|(key, debts)| KeyDebtsHandover {
+            key: key.0,
+            sequence: debts.sequence,
+            rates: debts.rates.iter_mut().filter_map(debt).collect(),
+        });
+        let keys = keys.filter(|key| !key.rates.is_empty()).collect();
+        DebtsHandover { node: self.node(), sequence: inner.sequence, keys }
+    }
+
+    /// Takes over the debts of another process, as far as `limits` contains their limits.
+    pub(crate) fn restore_state(&self, handover: &DebtsHandover, limits: &[&Arc<SharedLimit>]) {
+        if handover.node == 0 {
+            return;
+        }
+        self.node.store(handover.node, Relaxed);
+        let inner = &mut *self.inner.lock();
+        inner.sequence = handover.sequence;
+        for one in handover.keys.iter().take(KEYS_MAX) {
+            let debt = |debt: &DebtHandover| {
+                let limit = limits.iter().find(|limit| limit.name() == debt.limit)?;
+                let (limit, rate) = (Arc::clone(limit), limit.rate_of_rule(debt.rule)?);
+                let own = Debt::new(limit, rate, debt.to_units());
+                Some(Debt { owed: debt.owed, sent: debt.sent, ..own })
+            };
+            let rates: SmallVec<[Debt; 2]> = one.rates.iter().filter_map(debt).collect();
+            if !rates.is_empty() {
+                let key = SharedKey(one.key);
+                inner.by_key.insert(key, KeyDebts { rates, sequence: one.sequence, is_doubtful: true });
+                inner.due.push_back(key);
+            }
+        }
+        self.keys.store(inner.by_key.len(), Relaxed);
+    }
+}
+
 // === impl DebtHandover ===
 
 impl DebtHandover {
-    pub(crate) fn to_units(&self) -> Units {
+    fn to_units(&self) -> Units {
         let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
         let key = CounterKey { id, prefix: self.prefix };
         Units { key, cost: 1, variant: self.variant, fair_hash: 0, unenforced: false }
-    }
-
-    /// Splits the id of a local key into its high and low half.
-    pub(crate) fn split_id(id: u128) -> [u64; 2] {
-        [(id >> 64) as u64, id as u64]
     }
 }

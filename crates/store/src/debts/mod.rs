@@ -3,7 +3,6 @@
 //! A charge has a sequence number and may be sent again until the store acknowledges it; the store charges each
 //! number once. Until then each question names the owed units, and the store judges as if it counted them.
 
-mod export;
 pub(super) mod handover;
 mod settle;
 
@@ -15,8 +14,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::settlements::{KeyCalls, KeysInFlight};
 use super::shared_limit::SharedLimit;
-use super::{CallItem, SharedKey, SlotCount};
+use super::{CallItem, SharedKey};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Units;
 
@@ -73,12 +73,6 @@ struct Debt {
     kept: u64,
     /// The local share counted none of it when it was last to be charged.
     is_forgotten: bool,
-}
-
-/// Keys with a charge in flight; on drop, the remaining keys are queued to be charged again.
-pub(super) struct ChargesInFlight<'a> {
-    debts: &'a Debts,
-    keys: Vec<SharedKey>,
 }
 
 /// One rate and key to charge.
@@ -144,10 +138,7 @@ impl Debts {
             let Some(key) = inner.due.pop_front() else { break };
             let Some(debts) = inner.by_key.get_mut(&key) else { continue };
             if !debts.prepare_charge(&mut inner.sequence, now) {
-                match debts.rates.is_empty() {
-                    true => drop(inner.by_key.remove(&key)),
-                    false => inner.due.push_back(key),
-                }
+                inner.queue_key(key);
                 continue;
             }
             for debt in debts.rates.iter().filter(|debt| debt.sent > 0) {
@@ -169,10 +160,7 @@ impl Debts {
             let Some(key) = inner.due.pop_front() else { break };
             let Some(debts) = inner.by_key.get_mut(&key) else { continue };
             debts.forget_units(now);
-            match debts.rates.is_empty() {
-                true => drop(inner.by_key.remove(&key)),
-                false => inner.due.push_back(key),
-            }
+            inner.queue_key(key);
         }
         self.keys.store(inner.by_key.len(), Relaxed);
     }
@@ -205,14 +193,13 @@ impl Debts {
     }
 
     /// Holds the keys of `charges` until their charges have ended.
-    pub(super) fn hold_charges<'a>(&'a self, charges: &[DebtCharge]) -> ChargesInFlight<'a> {
-        let mut keys: Vec<SharedKey> = charges.iter().map(|charge| charge.key).collect();
-        keys.dedup();
-        ChargesInFlight { debts: self, keys }
+    pub(super) fn hold_charges(&self, charges: &[DebtCharge]) -> KeysInFlight<'_, Debts> {
+        KeysInFlight::new(self, charges.iter().map(|charge| charge.key))
     }
+}
 
-    /// Ends the charge of `key`, which the store acknowledged or else may not have made.
-    fn finish_charge(&self, key: &SharedKey, acknowledged: bool) {
+impl KeyCalls for Debts {
+    fn end_call(&self, key: &SharedKey, acknowledged: bool) {
         let inner = &mut *self.inner.lock();
         let Some(debts) = inner.by_key.get_mut(key) else { return };
         debts.is_doubtful = !acknowledged;
@@ -227,24 +214,19 @@ impl Debts {
                 debt.owed > 0
             });
         }
-        if debts.rates.is_empty() {
-            inner.by_key.remove(key);
-        } else {
-            inner.due.push_back(*key);
-        }
+        inner.queue_key(*key);
         self.keys.store(inner.by_key.len(), Relaxed);
     }
 }
 
-// === impl ChargesInFlight ===
-
-impl ChargesInFlight<'_> {
+impl KeysInFlight<'_, Debts> {
     /// The charge of a key was not sent: unless an earlier call may have made it, its units are still those that
     /// responses correct.
     pub(super) fn cancel_key(&mut self, key: &SharedKey) {
-        let Some(index) = self.keys.iter().position(|other| other == key) else { return };
-        self.keys.swap_remove(index);
-        let inner = &mut *self.debts.inner.lock();
+        if !self.take_key(key) {
+            return;
+        }
+        let inner = &mut *self.calls.inner.lock();
         if let Some(debts) = inner.by_key.get_mut(key) {
             if !debts.is_doubtful {
                 debts.rates.iter_mut().for_each(Debt::cancel_charge);
@@ -252,19 +234,18 @@ impl ChargesInFlight<'_> {
             inner.due.push_back(*key);
         }
     }
-
-    /// Ends the charge of a key; further calls for other rates of the key do nothing.
-    pub(super) fn finish_key(&mut self, key: &SharedKey, acknowledged: bool) {
-        if let Some(index) = self.keys.iter().position(|other| other == key) {
-            self.keys.swap_remove(index);
-            self.debts.finish_charge(key, acknowledged);
-        }
-    }
 }
 
-impl Drop for ChargesInFlight<'_> {
-    fn drop(&mut self) {
-        self.keys.iter().for_each(|key| self.debts.finish_charge(key, false));
+// === impl DebtsInner ===
+
+impl DebtsInner {
+    /// Queues a key to be charged, unless it has no debts left.
+    fn queue_key(&mut self, key: SharedKey) {
+        match self.by_key.get(&key) {
+            Some(debts) if debts.rates.is_empty() => drop(self.by_key.remove(&key)),
+            Some(_) => self.due.push_back(key),
+            None => {}
+        }
     }
 }
 
@@ -342,19 +323,9 @@ impl Debt {
 
 impl DebtCharge {
     pub(super) fn to_item(&self) -> CallItem<'_> {
-        let (rule, slot_count) = (&self.limit.rules[self.rate], SlotCount::default());
+        let rule = &self.limit.rules[self.rate];
         let most = if rule.settles { rule.capacity().saturating_mul(2) } else { rule.capacity() };
-        let cost = self.cost.min(most);
-        CallItem {
-            rule,
-            key: self.key,
-            cost,
-            limit_index: 0,
-            dry_run: false,
-            slot_count,
-            mark: self.sequence,
-            owed: 0,
-        }
+        CallItem { mark: self.sequence, ..CallItem::new(rule, self.key, self.cost.min(most)) }
     }
 }
 

@@ -60,7 +60,7 @@ impl SharedLimit {
                 .collect(),
             local_share: match (same_numbers, same) {
                 (Some(before), _) => before.local_share.clone(),
-                (None, Some(before)) => Arc::new(before.local_share.adopt_numbers(id, config, max_keys)),
+                (None, Some(before)) => Arc::new(before.local_share.with_numbers(id, config, max_keys)),
                 (None, None) => Arc::default(),
             },
             // Slots are named by rule and key, whatever else changes.

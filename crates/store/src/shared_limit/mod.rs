@@ -3,7 +3,6 @@
 
 mod adopt;
 mod counts;
-mod forget;
 mod reset;
 
 use std::hash::Hasher;
@@ -21,7 +20,7 @@ use super::script::rule::RuleShape;
 use super::slot_queue::{SharedSlotQueue, SlotTerms};
 use super::{GatewayTurn, RateAnswer, RateRule, SharedKey, SlotKey};
 use counts::LimitCounts;
-use forget::LastReset;
+use reset::LastReset;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_limit::table::{CounterKey, Table, TableEntry};
