@@ -31,42 +31,64 @@ pub(super) enum Meters {
 const SLOTS: usize = 11;
 const SLOTS_FINE: usize = BUCKETS_MAX as usize + 1;
 
-/// Runs the same expression for the meters of every algorithm.
+/// Runs the same expression for the meters of each algorithm named.
+macro_rules! meters_of {
+    ([$($algorithm:ident)*] $meters:expr, $list:ident => $run:expr $(, else $otherwise:expr)?) => {
+        match $meters {
+            $(Meters::$algorithm($list) => $run,)*
+            $(_ => $otherwise,)?
+        }
+    };
+}
+
+/// Runs it for the meters of every algorithm.
 macro_rules! each {
     ($meters:expr, $list:ident => $run:expr) => {
-        match $meters {
-            Meters::TokenBucket($list) => $run,
-            Meters::LeakyBucket($list) => $run,
-            Meters::FixedWindow($list) => $run,
-            Meters::SlidingWindow($list) => $run,
-            Meters::SlidingWindowFine($list) => $run,
-            Meters::SlidingLog($list) => $run,
-            Meters::WarmTokenBucket($list) => $run,
-            Meters::WarmLeakyBucket($list) => $run,
-            Meters::Concurrency($list) => $run,
-        }
+        meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+            FixedWindow SlidingWindow SlidingWindowFine SlidingLog Concurrency] $meters, $list => $run)
     };
 }
 
-/// The same for one rate; concurrency has none.
+/// Runs it for those that judge rates, all but concurrency.
+macro_rules! each_rated {
+    ($meters:expr, $list:ident => $run:expr, else $otherwise:expr) => {
+        meters_of!([TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+            FixedWindow SlidingWindow SlidingWindowFine SlidingLog] $meters, $list => $run, else $otherwise)
+    };
+}
+
+/// Runs it for the meter of one rate; concurrency has none.
 macro_rules! rated {
     ($meters:expr, $rate:expr, $meter:ident => $run:expr) => {
-        rated!($meters, $rate, $meter => $run;
-            TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
-            FixedWindow SlidingWindow SlidingWindowFine SlidingLog)
-    };
-    ($meters:expr, $rate:expr, $meter:ident => $run:expr; $($algorithm:ident)*) => {
-        match $meters {
-            $(Meters::$algorithm(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            })*
-            Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
-        }
+        each_rated!($meters, rates => {
+            let $meter = &rates[$rate];
+            $run
+        }, else unreachable!("concurrency has no rates"))
     };
 }
 
-pub(super) use {each, rated};
+/// Runs it for the meter of one rate that responses may settle.
+macro_rules! settled {
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr, else $otherwise:expr) => {
+        meters_of!([TokenBucket WarmTokenBucket FixedWindow SlidingWindow SlidingWindowFine SlidingLog]
+            $meters, rates => {
+                let $meter = &rates[$rate];
+                $run
+            }, else $otherwise)
+    };
+}
+
+/// Runs it for the meter of one rate with a queue.
+macro_rules! queued {
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr, else $otherwise:expr) => {
+        meters_of!([LeakyBucket WarmLeakyBucket] $meters, rates => {
+            let $meter = &rates[$rate];
+            $run
+        }, else $otherwise)
+    };
+}
+
+pub(super) use {each, each_rated, meters_of, queued, rated, settled};
 
 /// The meters of one algorithm, for all rates in a row.
 macro_rules! meters {

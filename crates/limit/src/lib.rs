@@ -38,14 +38,12 @@ use std::task::Waker;
 
 use crate::table::CounterKey;
 pub use algorithm::adaptive::SlotOutcome;
-use algorithm::concurrency::Concurrency;
 pub use algorithm::concurrency::{SlotGrant, SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
-use algorithm::leaky_bucket::LeakyBucket;
 pub use algorithm::leaky_bucket::Turn;
 use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
 pub use counters::keys_max;
-use counters::{Meters, each, rated};
+use counters::{Meters, each, each_rated, meters_of, queued, rated};
 use granted::GrantedKeys;
 pub use reset::{KeyReset, ResetFault};
 use sluicegate_base::clock::Now;
@@ -180,21 +178,18 @@ impl Limit {
     /// Requests that wait in the queues of this limit, of the rate with most.
     pub fn waiter_count(&self) -> usize {
         match &self.meters {
-            Meters::LeakyBucket(rates) => rates.iter().map(LeakyBucket::waiter_count).max().unwrap_or(0),
-            Meters::WarmLeakyBucket(rates) => rates.iter().map(LeakyBucket::waiter_count).max().unwrap_or(0),
-            Meters::Concurrency(variants) => variants.iter().map(Concurrency::waiter_count).sum(),
-            _ => 0,
+            Meters::Concurrency(variants) => variants.iter().map(|slots| slots.waiter_count()).sum(),
+            meters => meters_of!([LeakyBucket WarmLeakyBucket] meters, rates => {
+                rates.iter().map(|rate| rate.waiter_count()).max().unwrap_or(0)
+            }, else 0),
         }
     }
 
     /// Units of a key that wait in the queue of a rate.
     pub fn waiting_units(&self, rate: usize, key: &CounterKey) -> u64 {
-        match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].waiting_units(key),
-            Meters::WarmLeakyBucket(rates) => rates[rate].waiting_units(key),
-            Meters::Concurrency(variants) => variants[rate].waiting_units(key),
-            _ => 0,
-        }
+        meters_of!([LeakyBucket WarmLeakyBucket Concurrency] &self.meters, rates => {
+            rates[rate].waiting_units(key)
+        }, else 0)
     }
 
     /// Units that requests in flight have reserved; each counts once, however many rates judge it.
@@ -257,11 +252,7 @@ impl Limit {
 
     /// Units that fit when nothing is used.
     pub fn idle_capacity(&self, rate: usize) -> u64 {
-        match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].idle_capacity(),
-            Meters::WarmLeakyBucket(rates) => rates[rate].idle_capacity(),
-            _ => self.max_units(rate),
-        }
+        queued!(&self.meters, rate, bucket => bucket.idle_capacity(), else self.max_units(rate))
     }
 
     /// The units, capped at the most the limit can ever accept at once.
@@ -278,15 +269,11 @@ impl Limit {
 
     /// Takes units that were used elsewhere, at most as many as remain, without a waiter here.
     pub fn spend_units(&self, rate: usize, units: &Units, now: Now) {
-        match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].spend_units(units, now),
-            Meters::WarmLeakyBucket(rates) => rates[rate].spend_units(units, now),
-            _ => {
-                if let (_, Some(charge)) = self.charge_units(rate, units, now) {
-                    self.settle_charge(rate, &units.key, (units.cost, units.cost), &charge, now);
-                }
+        queued!(&self.meters, rate, bucket => bucket.spend_units(units, now), else {
+            if let (_, Some(charge)) = self.charge_units(rate, units, now) {
+                self.settle_charge(rate, &units.key, (units.cost, units.cost), &charge, now);
             }
-        }
+        });
     }
 
     /// Judges units and takes none; waiters that are due depart.
@@ -303,20 +290,14 @@ impl Limit {
         charge: &ChargeRecord,
         now: impl FnOnce() -> Now,
     ) {
-        match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].refund_charge(key, cost, charge, now),
-            Meters::WarmLeakyBucket(rates) => rates[rate].refund_charge(key, cost, charge, now),
-            _ => drop(self.settle_charge(rate, key, (cost, 0), charge, now())),
-        }
+        queued!(&self.meters, rate, bucket => bucket.refund_charge(key, cost, charge, now), else {
+            self.settle_charge(rate, key, (cost, 0), charge, now());
+        });
     }
 
     /// The chain accepted the charge: the waiter that has to make room for it is displaced now.
     pub fn displace_waiter(&self, rate: usize, key: &CounterKey, charge: &ChargeRecord, now: Now) {
-        match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].displace_waiter(key, charge, now),
-            Meters::WarmLeakyBucket(rates) => rates[rate].displace_waiter(key, charge, now),
-            _ => {}
-        }
+        queued!(&self.meters, rate, bucket => bucket.displace_waiter(key, charge, now), else {});
     }
 
     /// Checks whether a waiter may go.
@@ -328,11 +309,7 @@ impl Limit {
         now: Now,
         waker: &Waker,
     ) -> Turn {
-        match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].check_turn(key, charge, now, waker),
-            Meters::WarmLeakyBucket(rates) => rates[rate].check_turn(key, charge, now, waker),
-            _ => Turn::Go,
-        }
+        queued!(&self.meters, rate, bucket => bucket.check_turn(key, charge, now, waker), else Turn::Go)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Limit;
-use super::counters::{Meters, each, rated};
+use super::counters::{Meters, each, each_rated, meters_of, rated};
 use crate::table::{CounterKey, OwnEntry};
 use sluicegate_base::clock::Now;
 

@@ -5,32 +5,17 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use super::Limit;
-use super::counters::Meters;
+use super::counters::{Meters, each_rated, meters_of};
 use crate::table::persistent::{PersistentTable, SnapshotTable};
 use sluicegate_model::ChargeConfig;
-
-/// The tables of all rates of a meter.
-macro_rules! tables {
-    ($rates:expr) => {
-        $rates.iter().map(|rate| &*rate.table as &dyn PersistentTable).collect()
-    };
-}
 
 impl Limit {
     /// The tables of its rates, all variants in a row; views have none of their own. Concurrency has none at all:
     /// nothing is in flight after a restart.
     pub fn rate_tables(&self) -> Vec<SnapshotTable<'_>> {
-        let tables: Vec<&dyn PersistentTable> = match &self.meters {
-            Meters::TokenBucket(rates) => tables!(rates),
-            Meters::LeakyBucket(rates) => tables!(rates),
-            Meters::WarmTokenBucket(rates) => tables!(rates),
-            Meters::WarmLeakyBucket(rates) => tables!(rates),
-            Meters::FixedWindow(rates) => tables!(rates),
-            Meters::SlidingWindow(rates) => tables!(rates),
-            Meters::SlidingWindowFine(rates) => tables!(rates),
-            Meters::SlidingLog(rates) => tables!(rates),
-            Meters::Concurrency(_) => Vec::new(),
-        };
+        let tables: Vec<&dyn PersistentTable> = each_rated!(&self.meters, rates => {
+            rates.iter().map(|rate| &*rate.table as &dyn PersistentTable).collect()
+        }, else Vec::new());
         let to_snapshot = |(rate, table)| SnapshotTable {
             name: &self.name,
             fingerprint: self.rate_fingerprint(rate),
