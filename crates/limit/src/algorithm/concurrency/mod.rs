@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use super::adaptive::{Adaptive, SlotOutcome};
-use super::queue::{Wakers, wake_all};
+use super::queue::{Wakers, waking};
 use crate::algorithm::table_spec::TableSpec;
 use crate::table::{CounterKey, Table, TableEntry, TableParams};
 use sluicegate_base::clock::Now;
@@ -180,16 +180,22 @@ impl Concurrency {
     }
 
     /// Gives slots back: they go to the waiters. `now` is called only if a request waits.
-    pub fn release_slots(&self, key: &CounterKey, slots: u64, shared: bool, now: impl FnOnce() -> Now) {
-        let mut wakers = Wakers::new();
-        self.table.update_existing(key, shared, |entry, queues, params| {
-            if entry.has_waiters() {
-                params.free_slots(entry, queues, slots, now(), &mut wakers);
-            } else {
-                entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
-            }
+    pub(crate) fn release_slots(
+        &self,
+        key: &CounterKey,
+        slots: u64,
+        shared: bool,
+        now: impl FnOnce() -> Now,
+    ) {
+        waking(|wakers| {
+            self.table.update_existing(key, shared, |entry, queues, params| {
+                if entry.has_waiters() {
+                    params.free_slots(entry, queues, slots, now(), wakers);
+                } else {
+                    entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
+                }
+            })
         });
-        wake_all(wakers);
     }
 }
 

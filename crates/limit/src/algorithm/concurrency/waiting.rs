@@ -6,7 +6,7 @@ use std::task::Waker;
 use super::freed_rate::FreedRate;
 use super::waited_slots::{SlotQueues, WaitedSlots};
 use super::{Concurrency, ConcurrencyEntry, ConcurrencyParams, SlotGrant, SlotLimit};
-use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, WaiterState, Wakers, wake_all};
+use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, WaiterState, Wakers, waking};
 use crate::table::CounterKey;
 use crate::{LimitOutcome, Units};
 use sluicegate_base::clock::Now;
@@ -67,48 +67,52 @@ impl SlotOutlook {
 
 impl Concurrency {
     /// Takes slots, or joins the queue for them.
-    pub fn take_or_wait(&self, units: &Units, now: Now) -> SlotStep {
-        let mut wakers = Wakers::new();
-        let step = self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
-            params.hand_over(entry, queues, now, &mut wakers);
-            match params.take_slots(entry, units.cost, params.dry_queue(units.unenforced), shared) {
-                Some(grant) => SlotStep::Taken(grant),
-                None => params.join_queue(entry, queues, units, shared, now, &mut wakers),
-            }
-        });
-        wake_all(wakers);
-        step
+    pub(crate) fn take_or_wait(&self, units: &Units, now: Now) -> SlotStep {
+        waking(|wakers| {
+            self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
+                params.hand_over(entry, queues, now, wakers);
+                match params.take_slots(entry, units.cost, params.dry_queue(units.unenforced), shared) {
+                    Some(grant) => SlotStep::Taken(grant),
+                    None => params.join_queue((entry, queues), units, shared, now, wakers),
+                }
+            })
+        })
     }
 
     /// Checks a waiter's turn. While it has to wait, its waker stays in the queue.
-    pub fn check_turn(&self, key: &CounterKey, waiter: &SlotWaiter, now: Now, waker: &Waker) -> SlotTurn {
-        let mut wakers = Wakers::new();
-        let turn = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
-            params.hand_over(entry, queues, now, &mut wakers);
-            let mut slots = queues.read_entry(*entry);
-            let until = params.max_wait_ns.map(|ns| Now(waiter.joined.0.saturating_add(ns)));
-            let is_waiting = matches!(queues.waiters.waiter_state(waiter.node), Some(WaiterState::Waiting));
-            if is_waiting && until.is_none_or(|until| now < until) {
-                queues.waiters.set_waker(slots.queue, waiter.node, waker, &mut wakers);
-                return SlotTurn::Wait(until);
-            }
-            match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, &mut wakers) {
-                Some((WaiterState::Departed(..), _)) => return SlotTurn::Taken,
-                Some((WaiterState::Waiting, _)) => {
-                    params.waiting.fetch_sub(1, Relaxed);
-                    queues.write_entry(entry, slots);
+    pub(crate) fn check_turn(
+        &self,
+        key: &CounterKey,
+        waiter: &SlotWaiter,
+        now: Now,
+        waker: &Waker,
+    ) -> SlotTurn {
+        waking(|wakers| {
+            let turn = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
+                params.hand_over(entry, queues, now, wakers);
+                let mut slots = queues.read_entry(*entry);
+                let until = params.max_wait_ns.map(|ns| Now(waiter.joined.0.saturating_add(ns)));
+                let state = queues.waiters.waiter_state(waiter.node);
+                if matches!(state, Some(WaiterState::Waiting)) && until.is_none_or(|until| now < until) {
+                    queues.waiters.set_waker(slots.queue, waiter.node, waker, wakers);
+                    return SlotTurn::Wait(until);
                 }
-                Some((WaiterState::Displaced, _)) | None => {}
-            }
-            SlotTurn::Reject(queues.estimate_wait(&slots, now))
-        });
-        // A displaced waiter may outlast the entry of its key.
-        let turn = turn.unwrap_or_else(|| {
-            self.remove_displaced(key, waiter, &mut wakers);
-            SlotTurn::Reject(1)
-        });
-        wake_all(wakers);
-        turn
+                match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, wakers) {
+                    Some((WaiterState::Departed(..), _)) => return SlotTurn::Taken,
+                    Some((WaiterState::Waiting, _)) => {
+                        params.waiting.fetch_sub(1, Relaxed);
+                        queues.write_entry(entry, slots);
+                    }
+                    Some((WaiterState::Displaced, _)) | None => {}
+                }
+                SlotTurn::Reject(queues.estimate_wait(&slots, now))
+            });
+            // A displaced waiter may outlast the entry of its key.
+            turn.unwrap_or_else(|| {
+                self.remove_displaced(key, waiter, wakers);
+                SlotTurn::Reject(1)
+            })
+        })
     }
 
     /// A waiter leaves; if it has its slots already, they go to the next. `now` is called only in that case.
@@ -119,24 +123,24 @@ impl Concurrency {
         waiter: &SlotWaiter,
         now: impl FnOnce() -> Now,
     ) {
-        let mut wakers = Wakers::new();
-        let left = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
-            let mut slots = queues.read_entry(*entry);
-            match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, &mut wakers) {
-                Some((WaiterState::Waiting, _)) => {
-                    params.waiting.fetch_sub(1, Relaxed);
-                    queues.write_entry(entry, slots);
+        waking(|wakers| {
+            let left = self.table.update_existing(key, waiter.shared, |entry, queues, params| {
+                let mut slots = queues.read_entry(*entry);
+                match queues.waiters.remove_waiter(&mut slots.queue, waiter.node, wakers) {
+                    Some((WaiterState::Waiting, _)) => {
+                        params.waiting.fetch_sub(1, Relaxed);
+                        queues.write_entry(entry, slots);
+                    }
+                    Some((WaiterState::Departed(..), _)) => {
+                        params.free_slots(entry, queues, cost, now(), wakers)
+                    }
+                    Some((WaiterState::Displaced, _)) | None => {}
                 }
-                Some((WaiterState::Departed(..), _)) => {
-                    params.free_slots(entry, queues, cost, now(), &mut wakers)
-                }
-                Some((WaiterState::Displaced, _)) | None => {}
+            });
+            if left.is_none() {
+                self.remove_displaced(key, waiter, wakers);
             }
         });
-        if left.is_none() {
-            self.remove_displaced(key, waiter, &mut wakers);
-        }
-        wake_all(wakers);
     }
 
     fn remove_displaced(&self, key: &CounterKey, waiter: &SlotWaiter, wakers: &mut Wakers) {
@@ -156,13 +160,13 @@ impl Concurrency {
     }
 
     /// Units that wait for slots of a key.
-    pub fn waiting_units(&self, key: &CounterKey) -> u64 {
+    pub(crate) fn waiting_units(&self, key: &CounterKey) -> u64 {
         self.table
             .peek_entry(key, |entry, queues, _| queues.waiters.queued_units(queues.read_entry(*entry).queue))
     }
 
     /// The slots of a key as one more request would find them.
-    pub fn peek_slots(&self, units: &Units, now: Now) -> SlotOutlook {
+    pub(crate) fn peek_slots(&self, units: &Units, now: Now) -> SlotOutlook {
         self.table.peek_entry(&units.key, |entry, queues, params| {
             let params = self.params_here(params);
             let slots = queues.read_entry(*entry);
@@ -239,8 +243,7 @@ impl ConcurrencyParams {
     /// Adds a waiter, which may displace another.
     fn join_queue(
         &self,
-        entry: &mut ConcurrencyEntry,
-        queues: &mut SlotQueues,
+        (entry, queues): (&mut ConcurrencyEntry, &mut SlotQueues),
         units: &Units,
         shared: bool,
         now: Now,

@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use super::position::BucketState;
 use super::{LeakyBucketEntry, LeakyBucketParams};
 use crate::algorithm::queue::{ShardQueues, Wakers};
 use crate::algorithm::schedule::{BucketUsage, Schedule};
@@ -29,9 +30,9 @@ impl<S: Schedule> TableParams<LeakyBucketEntry<S::Used>> for LeakyBucketParams<S
         if entry.is_idle(now) {
             entry.used = S::Used::default();
         } else {
-            let (tick_rate, present) = (self.schedule.tick_rate(), entry.used.level().clamp_now(now));
-            let departed =
-                before.backlog_ticks(entry, present).saturating_sub(queues.queued_ticks(entry.queue));
+            let tick_rate = self.schedule.tick_rate();
+            let BucketState { present, backlog, .. } = before.look_at(entry, queues, now, false);
+            let departed = backlog.saturating_sub(queues.queued_ticks(entry.queue));
             // More than a burst is ahead only where requests passed as if they had waited.
             let depth_used = if departed > before.burst_span() { self.deepest } else { 0 };
             let departed = tick_rate.convert_ticks(departed, before.schedule.tick_rate());

@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
-use super::queue::{NO_NODE, ShardQueues, WaiterState, Wakers, wake_all};
-use super::rate::{RemainingUnits, TickRate};
+use super::queue::{NO_NODE, ShardQueues, WaiterState, Wakers, waking};
+use super::rate::{ChargeMark, TickRate};
 use super::schedule::{BucketUsage, Schedule};
 use crate::algorithm::table_spec::TableSpec;
 use crate::table::persistent::PersistentEntry;
 use crate::table::{CounterKey, Table, TableEntry};
-use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
+use crate::{ChargeRecord, Decision, Epoch, Units};
 pub(crate) use params::QueueNumbers;
 use sluicegate_base::clock::{ClockShift, Now};
 
@@ -121,18 +121,16 @@ impl<S: Schedule> LeakyBucket<S> {
     /// Judges units and takes them, at once or by a position in the queue.
     #[inline]
     pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        let mut wakers = Wakers::new();
-        let result = self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
-            let wakers = &mut wakers;
-            match self.is_view {
-                false => params.charge_entry(entry, queues, units, now, shared, wakers),
-                true => self.with_view(params, |params| {
-                    params.charge_entry(entry, queues, units, now, shared, wakers)
-                }),
-            }
-        });
-        wake_all(wakers);
-        result
+        waking(|wakers| {
+            self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
+                params.depart_due_waiters(entry, queues, now, wakers);
+                match self.is_view {
+                    false => params.charge_entry(entry, queues, units, now, shared),
+                    true => self
+                        .with_view(params, |params| params.charge_entry(entry, queues, units, now, shared)),
+                }
+            })
+        })
     }
 
     /// Takes units as if they had departed.
@@ -145,16 +143,15 @@ impl<S: Schedule> LeakyBucket<S> {
 
     /// Judges units and takes none; waiters that are due depart.
     pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        let mut wakers = Wakers::new();
-        let decision = self.table.peek_entry(&units.key, |entry, queues, params| {
-            params.depart_due_waiters(entry, queues, now, &mut wakers);
-            match self.is_view {
-                false => params.peek_queue(entry, queues, units, now),
-                true => self.with_view(params, |params| params.peek_queue(entry, queues, units, now)),
-            }
-        });
-        wake_all(wakers);
-        decision
+        waking(|wakers| {
+            self.table.peek_entry(&units.key, |entry, queues, params| {
+                params.depart_due_waiters(entry, queues, now, wakers);
+                match self.is_view {
+                    false => params.peek_queue(entry, queues, units, now),
+                    true => self.with_view(params, |params| params.peek_queue(entry, queues, units, now)),
+                }
+            })
+        })
     }
 
     /// Judges by the parameters of a view, at the pace that is in force in the table: a request may come from before a
@@ -177,20 +174,16 @@ impl<S: Schedule> LeakyBucket<S> {
     /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value with most makes
     /// room for it, unless a waiter has left meanwhile.
     pub fn displace_waiter(&self, key: &CounterKey, charge: &ChargeRecord, now: Now) {
-        let mut wakers = Wakers::new();
-        self.table.update_existing(key, charge.shared, |entry, queues, params| {
-            params.depart_due_waiters(entry, queues, now, &mut wakers);
-            let present = entry.used.level().clamp_now(now);
-            let Some(newest) =
-                params.waiter_to_displace(entry, queues, charge.node, params.backlog_ticks(entry, present))
-            else {
-                return;
-            };
-            queues.displace_waiter(&mut entry.queue, newest.node, &mut wakers);
-            params.waiting.fetch_sub(1, Relaxed);
-            params.schedule.withdraw_usage(&mut entry.used, newest.cost, newest.span);
+        waking(|wakers| {
+            self.table.update_existing(key, charge.shared, |entry, queues, params| {
+                params.depart_due_waiters(entry, queues, now, wakers);
+                let state = params.look_at(entry, queues, now, params.dry_run);
+                let Some(newest) = state.waiter_to_displace(charge.node) else { return };
+                queues.displace_waiter(&mut entry.queue, newest.node, wakers);
+                params.waiting.fetch_sub(1, Relaxed);
+                params.schedule.withdraw_usage(&mut entry.used, newest.cost, newest.span);
+            })
         });
-        wake_all(wakers);
     }
 
     /// Gives a charge back: a waiter leaves its queue; a departure is undone as far as that is still exact. `now` is
@@ -202,39 +195,24 @@ impl<S: Schedule> LeakyBucket<S> {
         charge: &ChargeRecord,
         now: impl FnOnce() -> Now,
     ) {
-        let mut wakers = Wakers::new();
-        self.table.update_existing(key, charge.shared, |entry, queues, params| {
-            let (mut since, mut epoch) = (charge.since, charge.epoch);
-            if charge.is_waiting() {
-                match queues.remove_waiter(&mut entry.queue, charge.node, &mut wakers) {
-                    Some((WaiterState::Departed(departed, then), _)) => (since, epoch) = (departed, then),
-                    Some((WaiterState::Waiting, own)) => {
-                        params.waiting.fetch_sub(1, Relaxed);
-                        return params.schedule.withdraw_usage(&mut entry.used, cost, own.span);
+        waking(|wakers| {
+            self.table.update_existing(key, charge.shared, |entry, queues, params| {
+                let (mut since, mut epoch) = (charge.since, charge.epoch);
+                if charge.is_waiting() {
+                    match queues.remove_waiter(&mut entry.queue, charge.node, wakers) {
+                        Some((WaiterState::Departed(departed, then), _)) => (since, epoch) = (departed, then),
+                        Some((WaiterState::Waiting, own)) => {
+                            params.waiting.fetch_sub(1, Relaxed);
+                            return params.schedule.withdraw_usage(&mut entry.used, cost, own.span);
+                        }
+                        Some((WaiterState::Displaced, _)) | None => return,
                     }
-                    Some((WaiterState::Displaced, _)) | None => return,
                 }
-            }
-            if epoch != queues.charges.charge_epoch(params.epoch) {
-                return;
-            }
-            let tick_rate = params.schedule.tick_rate();
-            let before = tick_rate.tat_ticks(entry.used.level());
-            params.schedule.refund_usage(&mut entry.used, cost, since);
-            if entry.queue != NO_NODE {
-                // The bucket was never idle while a request waited, so the schedule restarts now at the earliest.
-                let now = now();
-                let earliest = tick_rate.ns_to_ticks(now.0) + queues.queued_ticks(entry.queue);
-                let tat = tick_rate.tat_ticks(entry.used.level()).max(earliest.min(before));
-                tick_rate.set_tat(entry.used.level_mut(), tat);
-                if params.head_due(entry, queues) <= tick_rate.ns_to_ticks(now.0) {
-                    // A departure now is later than its schedule says.
-                    entry.used.level_mut().record_departure(now.0, 0);
+                if epoch == queues.charges.charge_epoch(params.epoch) {
+                    params.undo_departure((entry, queues), cost, since, now, wakers);
                 }
-                params.depart_due_waiters(entry, queues, now, &mut wakers);
-            }
+            })
         });
-        wake_all(wakers);
     }
 
     /// Checks a waiter's turn. While it has to wait, its waker stays in the queue; once it may go, its node is freed
@@ -243,39 +221,37 @@ impl<S: Schedule> LeakyBucket<S> {
         if !charge.is_waiting() {
             return Turn::Go;
         }
-        let mut wakers = Wakers::new();
         let node = charge.node;
-        let turn = self.table.update_existing(key, charge.shared, |entry, queues, params| {
-            params.depart_due_waiters(entry, queues, now, &mut wakers);
-            let until = queues.wait_deadline(node);
-            let is_in_time = until.is_none_or(|until| now < until);
-            if is_in_time && matches!(queues.waiter_state(node), Some(WaiterState::Waiting)) {
-                let is_head = queues.set_waker(entry.queue, node, waker, &mut wakers);
-                let due = Now(params.schedule.tick_rate().ticks_to_ns(params.head_due(entry, queues)));
-                let due = is_head.then(|| until.map_or(due, |until| due.min(until)));
-                return due.or(until).map_or(Turn::Wait, Turn::Due);
-            }
-            charge.node = NO_NODE;
-            let Some((state, own)) = queues.remove_waiter(&mut entry.queue, node, &mut wakers) else {
-                return Turn::Go;
-            };
-            match state {
-                WaiterState::Departed(since, epoch) => {
-                    (charge.since, charge.epoch) = (since, epoch);
+        let turn = waking(|wakers| {
+            self.table.update_existing(key, charge.shared, |entry, queues, params| {
+                params.depart_due_waiters(entry, queues, now, wakers);
+                let until = queues.wait_deadline(node);
+                let is_in_time = until.is_none_or(|until| now < until);
+                if is_in_time && matches!(queues.waiter_state(node), Some(WaiterState::Waiting)) {
+                    let is_head = queues.set_waker(entry.queue, node, waker, wakers);
+                    let due = Now(params.schedule.tick_rate().ticks_to_ns(params.head_due(entry, queues)));
+                    let due = is_head.then(|| until.map_or(due, |until| due.min(until)));
+                    return due.or(until).map_or(Turn::Wait, Turn::Due);
+                }
+                charge.node = NO_NODE;
+                let Some((state, own)) = queues.remove_waiter(&mut entry.queue, node, wakers) else {
                     return Turn::Go;
+                };
+                match state {
+                    WaiterState::Departed(since, epoch) => {
+                        (charge.since, charge.epoch) = (since, epoch);
+                        return Turn::Go;
+                    }
+                    WaiterState::Displaced => {}
+                    WaiterState::Waiting => {
+                        params.waiting.fetch_sub(1, Relaxed);
+                        params.schedule.withdraw_usage(&mut entry.used, own.cost, own.span);
+                    }
                 }
-                WaiterState::Displaced => {}
-                WaiterState::Waiting => {
-                    params.waiting.fetch_sub(1, Relaxed);
-                    params.schedule.withdraw_usage(&mut entry.used, own.cost, own.span);
-                }
-            }
-            let present = entry.used.level().clamp_now(now);
-            let ticks = params.until_accepted(entry, queues, params.backlog_ticks(entry, present), own.fair);
-            let wait_ns = params.schedule.tick_rate().ticks_to_ns(ticks);
-            Turn::Reject(wait_ns.saturating_add(present.ns_since(now)).max(1))
+                let state = params.look_at(entry, queues, now, params.dry_run);
+                Turn::Reject(state.accepted_after_ns(own.fair, now))
+            })
         });
-        wake_all(wakers);
         turn.unwrap_or(Turn::Go)
     }
 }
@@ -283,10 +259,6 @@ impl<S: Schedule> LeakyBucket<S> {
 // === impl LeakyBucketParams ===
 
 impl<S: Schedule> LeakyBucketParams<S> {
-    fn backlog_ticks(&self, entry: &LeakyBucketEntry<S::Used>, now: Now) -> u128 {
-        self.schedule.tick_rate().backlog_ticks(entry.used.level(), now)
-    }
-
     /// Lets all waiters go that are due, because timers may be late.
     #[inline]
     fn depart_due_waiters(
@@ -315,17 +287,32 @@ impl<S: Schedule> LeakyBucketParams<S> {
         tat.saturating_sub(queues.queued_ticks(entry.queue)).saturating_sub(self.ahead)
     }
 
-    /// `behind_ns` is how far the caller's clock is behind the bucket's.
-    #[inline]
-    fn build_decision(&self, step: Result<u128, u128>, room: RemainingUnits, behind_ns: u64) -> Decision {
+    /// Gives back units that departed at `since`, as far as that is still exact. `now` is called only if a waiter may
+    /// move up because of it.
+    fn undo_departure(
+        &self,
+        (entry, queues): (&mut LeakyBucketEntry<S::Used>, &mut ShardQueues),
+        cost: u64,
+        since: ChargeMark,
+        now: impl FnOnce() -> Now,
+        wakers: &mut Wakers,
+    ) {
         let tick_rate = self.schedule.tick_rate();
-        let (outcome, wait_ns, retry_after_ns) = match step {
-            Ok(0) => (LimitOutcome::Admit, 0, 0),
-            Ok(ticks) => (LimitOutcome::Wait, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns), 0),
-            Err(ticks) => (LimitOutcome::Reject, 0, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns)),
-        };
-        let RemainingUnits { remaining, reset_ns, full_ns } = room;
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns, full_ns }
+        let before = tick_rate.tat_ticks(entry.used.level());
+        self.schedule.refund_usage(&mut entry.used, cost, since);
+        if entry.queue == NO_NODE {
+            return;
+        }
+        // The bucket was never idle while a request waited, so the schedule restarts now at the earliest.
+        let now = now();
+        let earliest = tick_rate.ns_to_ticks(now.0) + queues.queued_ticks(entry.queue);
+        let tat = tick_rate.tat_ticks(entry.used.level()).max(earliest.min(before));
+        tick_rate.set_tat(entry.used.level_mut(), tat);
+        if self.head_due(entry, queues) <= tick_rate.ns_to_ticks(now.0) {
+            // A departure now is later than its schedule says.
+            entry.used.level_mut().record_departure(now.0, 0);
+        }
+        self.depart_due_waiters(entry, queues, now, wakers);
     }
 }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::position::BucketState;
 use super::{LeakyBucketEntry, LeakyBucketParams};
-use crate::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, Wakers};
+use crate::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues};
 use crate::algorithm::schedule::{BucketUsage, Schedule};
 use crate::{ChargeRecord, Decision, Epoch, Units};
 use sluicegate_base::clock::Now;
@@ -90,6 +91,20 @@ impl<S: Schedule> LeakyBucketParams<S> {
         }
     }
 
+    /// The state of a bucket as one more request finds it; due waiters have departed.
+    #[inline]
+    pub(super) fn look_at<'a>(
+        &'a self,
+        entry: &'a LeakyBucketEntry<S::Used>,
+        queues: &'a ShardQueues,
+        now: Now,
+        dry_run: bool,
+    ) -> BucketState<'a, S> {
+        let present = entry.used.level().clamp_now(now);
+        let backlog = self.schedule.tick_rate().backlog_ticks(entry.used.level(), present);
+        BucketState { params: self, entry, queues, present, backlog, dry_run }
+    }
+
     /// Judges units and takes them from an entry, at once or by a position in its queue.
     #[inline]
     pub(super) fn charge_entry(
@@ -99,18 +114,13 @@ impl<S: Schedule> LeakyBucketParams<S> {
         units: &Units,
         now: Now,
         shared: bool,
-        wakers: &mut Wakers,
     ) -> (Decision, Option<ChargeRecord>) {
         let dry_run = self.dry_run || units.unenforced;
-        self.depart_due_waiters(entry, queues, now, wakers);
-        let present = entry.used.level().clamp_now(now);
-        let backlog = self.backlog_ticks(entry, present);
-        let position = match self.find_position(entry, queues, backlog, units.fair_hash, dry_run) {
+        let state = self.look_at(entry, queues, now, dry_run);
+        let present = state.present;
+        let position = match state.find_position(units.fair_hash) {
             Ok(position) => position,
-            Err(ticks) => {
-                let room = self.remaining_units(entry, queues, present, backlog, dry_run);
-                return (self.build_decision(Err(ticks), room, present.ns_since(now)), None);
-            }
+            Err(ticks) => return (state.build_decision(Err(ticks), now), None),
         };
         let (since, span) = self.schedule.charge_usage(&mut entry.used, present, units.cost);
         let epoch = queues.charges.charge_epoch(self.epoch);
@@ -119,15 +129,12 @@ impl<S: Schedule> LeakyBucketParams<S> {
         if position.wait > 0 && !dry_run {
             let until = self.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
             let fair = if self.is_fair { units.fair_hash } else { 0 };
-            charge.node = queues.push_waiter(
-                &mut entry.queue,
-                NewWaiter { fair, cost: units.cost, span, until, since: present },
-            );
+            let waiter = NewWaiter { fair, cost: units.cost, span, until, since: present };
+            charge.node = queues.push_waiter(&mut entry.queue, waiter);
             self.waiting.fetch_add(1, Relaxed);
         }
-        let backlog = self.backlog_ticks(entry, present);
-        let room = self.remaining_units(entry, queues, present, backlog, dry_run);
-        (self.build_decision(Ok(position.wait), room, present.ns_since(now)), Some(charge))
+        let state = self.look_at(entry, queues, present, dry_run);
+        (state.build_decision(Ok(position.wait), now), Some(charge))
     }
 
     /// Judges units that would join the queue of an entry; due waiters have departed.
@@ -138,12 +145,8 @@ impl<S: Schedule> LeakyBucketParams<S> {
         units: &Units,
         now: Now,
     ) -> Decision {
-        let present = entry.used.level().clamp_now(now);
-        let backlog = self.backlog_ticks(entry, present);
-        let dry_run = self.dry_run || units.unenforced;
-        let room = self.remaining_units(entry, queues, present, backlog, dry_run);
-        let position = self.find_position(entry, queues, backlog, units.fair_hash, dry_run);
-        self.build_decision(position.map(|position| position.wait), room, present.ns_since(now))
+        let state = self.look_at(entry, queues, now, self.dry_run || units.unenforced);
+        state.build_decision(state.find_position(units.fair_hash).map(|position| position.wait), now)
     }
 }
 

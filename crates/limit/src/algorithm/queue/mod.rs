@@ -376,10 +376,17 @@ impl ShardQueues {
 
 /// Wakes outside every lock, because a waker may run a task's destructor.
 #[inline]
-pub fn wake_all(wakers: Wakers) {
-    for waker in wakers {
-        waker.wake();
-    }
+pub fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// Runs a step that collects wakers under a lock, and wakes them once it has released the lock.
+#[inline]
+pub fn waking<W: Default + IntoIterator<Item = Waker>, R>(step: impl FnOnce(&mut W) -> R) -> R {
+    let mut wakers = W::default();
+    let result = step(&mut wakers);
+    wake_all(wakers);
+    result
 }
 
 #[cfg(test)]
