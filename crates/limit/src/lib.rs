@@ -48,7 +48,7 @@ use granted::GrantedKeys;
 pub use reset::{KeyReset, ResetFault};
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
-use sluicegate_model::{self as model, LimitId, Rate};
+use sluicegate_model::{self as model, LimitId};
 
 /// The outcome of one limit for one request; a stricter outcome is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -332,13 +332,6 @@ impl ChargeRecord {
     pub(crate) fn is_waiting(&self) -> bool {
         self.node != queue::NO_NODE
     }
-}
-
-/// No window lasts longer than this (146 years), so that two of them fit 64 bits.
-const PERIOD_MAX_NS: u128 = 1 << 62;
-
-fn period_ns(rate: Rate) -> u64 {
-    rate.period.as_nanos().clamp(1, PERIOD_MAX_NS) as u64
 }
 
 #[cfg(test)]

@@ -5,14 +5,13 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::queue::NO_NODE;
-use super::rate::ChargeMark;
 use super::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
 use super::shard_charges::{OpenUnits, ShardCharges};
+use super::window_quota::WindowQuota;
 use crate::algorithm::table_spec::TableSpec;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
-use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
+use crate::{ChargeRecord, Decision, Epoch, Units};
 use sluicegate_base::clock;
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::{Rate, WindowAlign};
@@ -24,11 +23,8 @@ pub(crate) struct FixedWindow {
 }
 
 pub(crate) struct FixedWindowParams {
-    max: u64,
-    period: u64,
+    quota: WindowQuota,
     align: WindowAlign,
-    epoch: Epoch,
-    settle_terms: SettleTerms,
 }
 
 /// The newest window of one key: 16 bytes, packed so that a slot of the table is 28.
@@ -45,16 +41,14 @@ pub(crate) struct FixedWindowEntry {
 
 impl FixedWindow {
     pub(crate) fn new(rate: Rate, align: WindowAlign, spec: &TableSpec<'_, FixedWindow>) -> FixedWindow {
-        let period = period_ns(rate);
-        let (max, settle_terms) = (rate.units.get(), spec.settle_terms);
-        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
-        let params = Arc::new(FixedWindowParams { max, period, align, epoch, settle_terms });
+        let quota = WindowQuota::new(rate, u64::MAX, spec, |before| &before.params.quota);
+        let params = Arc::new(FixedWindowParams { quota, align });
         let table = spec.build_table(&params, |before| &before.table);
         FixedWindow { params, table }
     }
 
     pub fn max_units(&self) -> u64 {
-        self.params.max
+        self.params.quota.max
     }
 
     /// Judges units and takes them if the window has room.
@@ -62,22 +56,13 @@ impl FixedWindow {
     pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
         self.table.update_entry(&units.key, now, |window, charges, params, shared| {
             params.carry_window(window, now);
-            if !params.fits_units(window, units.cost, now) {
+            let used = if window.is_running(now) { window.used } else { 0 };
+            if units.cost > params.quota.max.saturating_sub(used) {
                 return (params.build_decision(window, units.cost, now), None);
             }
-            if !window.is_running(now) {
-                *window = FixedWindowEntry {
-                    ends: params.window_end(*window, now, clock::unix_at_zero()),
-                    used: 0,
-                };
-            }
+            params.begin_window(window, now);
             window.used = { window.used }.saturating_add(units.cost);
-            let epoch = charges.charge_epoch(params.epoch);
-            let since = ChargeMark::at_moment(window.ends);
-            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
-            if params.settle_terms.clears && !shared {
-                charges.open_charge(&units.key, units.cost, &charge);
-            }
+            let charge = params.quota.record_charge(charges, units, window.ends, shared);
             (params.build_decision(window, 0, now), Some(charge))
         })
     }
@@ -104,23 +89,11 @@ impl FixedWindow {
 // === impl FixedWindowParams ===
 
 impl FixedWindowParams {
-    #[inline]
-    fn fits_units(&self, window: &FixedWindowEntry, cost: u64, now: Now) -> bool {
-        let used = if window.is_running(now) { window.used } else { 0 };
-        cost <= self.max.saturating_sub(used)
-    }
-
-    /// The units beyond the limit, which carry into the next window.
-    #[inline]
-    fn debt(&self, window: &FixedWindowEntry) -> u64 {
-        if self.settle_terms.settles { { window.used }.saturating_sub(self.max) } else { 0 }
-    }
-
     /// Carries the debt of a window that is over into the next.
     #[inline]
     fn carry_window(&self, window: &mut FixedWindowEntry, now: Now) {
         // At most a whole limit, so nothing carries into a third window.
-        if self.debt(window) > 0 && window.ends <= now.0 {
+        if self.quota.debt(window.used) > 0 && window.ends <= now.0 {
             *window = self.next_window(window);
         }
     }
@@ -128,7 +101,7 @@ impl FixedWindowParams {
     /// The window after one with debt.
     fn next_window(&self, window: &FixedWindowEntry) -> FixedWindowEntry {
         let ends = self.window_end(*window, Now(window.ends), clock::unix_at_zero());
-        FixedWindowEntry { ends, used: self.debt(window) }
+        FixedWindowEntry { ends, used: self.quota.debt(window.used) }
     }
 
     #[inline]
@@ -137,22 +110,25 @@ impl FixedWindowParams {
             true => (window.used, { window.ends }.saturating_sub(now.0)),
             false => (0, 0),
         };
-        let remaining = self.max.saturating_sub(used);
-        let (outcome, retry_after_ns) = match cost <= remaining {
-            true => (LimitOutcome::Admit, 0),
-            false => (LimitOutcome::Reject, self.wait_ns(window, cost, left_ns, now)),
-        };
-        let reset_ns = if remaining == 0 { self.wait_ns(window, 1, left_ns, now) } else { 0 };
         let full_ns = if used == 0 { 0 } else { left_ns };
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+        self.quota.decide(used, cost, full_ns, |cost| self.wait_ns(window, cost, left_ns, now))
     }
 
     /// Nanoseconds until `cost` units fit; the window ends in `left_ns`.
     #[inline]
     fn wait_ns(&self, window: &FixedWindowEntry, cost: u64, left_ns: u64, now: Now) -> u64 {
-        match cost.saturating_add(self.debt(window)) > self.max {
+        match cost.saturating_add(self.quota.debt(window.used)) > self.quota.max {
             true if left_ns > 0 => self.next_window(window).ends.saturating_sub(now.0),
             _ => left_ns,
+        }
+    }
+
+    /// Begins a window unless one is running.
+    #[inline]
+    fn begin_window(&self, window: &mut FixedWindowEntry, now: Now) {
+        if !window.is_running(now) {
+            *window =
+                FixedWindowEntry { ends: self.window_end(*window, now, clock::unix_at_zero()), used: 0 };
         }
     }
 
@@ -161,15 +137,15 @@ impl FixedWindowParams {
     #[cold]
     fn window_end(&self, before: FixedWindowEntry, now: Now, unix_at_zero: u64) -> u64 {
         if self.align == WindowAlign::First {
-            return now.0.saturating_add(self.period);
+            return now.0.saturating_add(self.quota.period);
         }
         if now.0 < before.ends {
             return before.ends;
         }
-        let into = (u128::from(now.0) + u128::from(unix_at_zero)) % u128::from(self.period);
-        let end = now.0.saturating_add(self.period - into as u64);
-        if before.ends > 0 && end.saturating_sub(before.ends) < self.period / 2 {
-            return end.saturating_add(self.period);
+        let into = (u128::from(now.0) + u128::from(unix_at_zero)) % u128::from(self.quota.period);
+        let end = now.0.saturating_add(self.quota.period - into as u64);
+        if before.ends > 0 && end.saturating_sub(before.ends) < self.quota.period / 2 {
+            return end.saturating_add(self.quota.period);
         }
         end
     }
@@ -193,17 +169,12 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
         _: &mut Vec<Waker>,
     ) {
         before.carry_window(window, now);
-        if !window.is_running(now) {
-            // Nothing of a window that is over becomes debt because the limit is lower now.
-            window.used = 0;
-        } else if self.settle_terms.settles {
-            let kept = before.settle_terms.convert_used(window.used, before.max, self.max);
-            if kept < window.used {
-                charges.forget_charges();
-            }
-            window.used = kept;
-        }
-        if self.period == before.period {
+        // Nothing of a window that is over becomes debt because the limit is lower now.
+        window.used = match window.is_running(now) {
+            true => self.quota.convert_used(window.used, &before.quota, charges),
+            false => 0,
+        };
+        if self.quota.period == before.quota.period {
             return;
         }
         let used = if window.is_running(now) { window.used } else { 0 };
@@ -214,11 +185,11 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
 
 impl SettleParams<FixedWindowEntry> for FixedWindowParams {
     fn epoch(&self) -> Epoch {
-        self.epoch
+        self.quota.epoch
     }
 
     fn settle_terms(&self) -> SettleTerms {
-        self.settle_terms
+        self.quota.settle_terms
     }
 
     fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
@@ -249,12 +220,8 @@ impl SettleParams<FixedWindowEntry> for FixedWindowParams {
         forced: &ForcedUnits<'_>,
         now: Now,
     ) -> u64 {
-        if !window.is_running(now) {
-            let ends = self.window_end(*window, now, clock::unix_at_zero());
-            *window = FixedWindowEntry { ends, used: 0 };
-        }
-        let debt_max = if self.settle_terms.settles { self.max } else { 0 };
-        let taken = forced.units.min(self.max.saturating_add(debt_max).saturating_sub(window.used));
+        self.begin_window(window, now);
+        let taken = forced.units.min(self.quota.units_max().saturating_sub(window.used));
         window.used += taken;
         forced.units - taken
     }
@@ -317,7 +284,8 @@ mod tests {
 
     fn minutes() -> FixedWindowParams {
         let settle_terms = SettleTerms::default();
-        FixedWindowParams { max: 1, period: 60 * SECOND, align: WindowAlign::Clock, epoch: 0, settle_terms }
+        let quota = WindowQuota { max: 1, period: 60 * SECOND, epoch: 0, settle_terms };
+        FixedWindowParams { quota, align: WindowAlign::Clock }
     }
 
     /// The end of the window after one that ended at 600 s, if the time of day was moved by `shift` meanwhile.

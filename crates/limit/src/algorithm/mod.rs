@@ -17,3 +17,4 @@ pub(crate) mod sliding_window;
 pub(crate) mod table_spec;
 pub(crate) mod token_bucket;
 pub(crate) mod warm_up;
+pub(crate) mod window_quota;

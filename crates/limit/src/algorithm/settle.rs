@@ -18,18 +18,6 @@ pub(crate) struct SettleTerms {
     pub clears: bool,
 }
 
-/// The carrying of a debt when the oldest units of a key leave. As many units of the debt count from then on; the
-/// others are still the newest ones.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Carried {
-    /// The debt until then, all of it as new as that moment from now on.
-    pub debt: u64,
-    /// The part of it that did not leave: the newest units of those that stay.
-    pub newest: u64,
-    /// Units by which the usage falls.
-    pub left: u64,
-}
-
 /// Units of a charge that were not used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GivenBack<'a> {
@@ -78,28 +66,6 @@ pub(crate) trait SettleParams<E: TableEntry>: TableParams<E> {
         open: &[OpenUnits],
         now: Now,
     );
-}
-
-// === impl Carried ===
-
-impl Carried {
-    /// `units` of the `used` ones leave, of which `max` are no debt.
-    pub(crate) fn of(units: u64, used: u64, max: u64) -> Carried {
-        let debt = used.saturating_sub(max);
-        let leaving_debt = debt.saturating_sub(used - units);
-        Carried { debt, newest: debt - leaving_debt, left: units - leaving_debt }
-    }
-}
-
-// === impl SettleTerms ===
-
-impl SettleTerms {
-    /// The units of a key after its limit has changed from `before` to `max`: its debt stays, up to a whole limit, and
-    /// a lower limit makes no debt of the units used within the earlier one.
-    pub(crate) fn convert_used(self, used: u64, before: u64, max: u64) -> u64 {
-        let debt = if self.settles { used.saturating_sub(before) } else { 0 };
-        (used - debt).min(max).saturating_add(debt.min(max))
-    }
 }
 
 /// Corrects a charge of `reserved` units to `actual`; returns the units that were forgiven.

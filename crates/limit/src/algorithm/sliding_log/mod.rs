@@ -12,14 +12,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::queue::NO_NODE;
-use super::rate::ChargeMark;
-use super::settle::SettleTerms;
 use super::shard_charges::ShardCharges;
 use super::slab::Slab;
+use super::window_quota::WindowQuota;
 use crate::algorithm::table_spec::TableSpec;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, OwnEntry, Table, TableCapacity, TableEntry};
-use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
+use crate::{ChargeRecord, Decision, Units};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
 
@@ -30,12 +29,9 @@ pub(crate) struct SlidingLog {
 }
 
 pub(crate) struct SlidingLogParams {
-    max: u64,
-    period: u64,
+    quota: WindowQuota,
     /// Runs by which the rings of one shard may grow beyond [`RING_FIRST`].
     growth_max: usize,
-    epoch: Epoch,
-    settle_terms: SettleTerms,
 }
 
 /// The log of one key: 16 bytes, packed so that a slot of the table is 28.
@@ -76,44 +72,32 @@ const GROWTH_PER_KEY: usize = 4;
 
 impl SlidingLog {
     pub(crate) fn new(rate: Rate, spec: &TableSpec<'_, SlidingLog>) -> SlidingLog {
-        let (max, period) = (rate.units.get().min(u32::MAX.into()), period_ns(rate));
-        let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
+        let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.params.quota);
+        let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(quota.max as usize);
         let shards =
             spec.previous.map_or(TableCapacity::shards_for(spec.keys_max), |meter| meter.table.shard_count());
-        let settle_terms = spec.settle_terms;
-        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
-        let growth_max = growth.div_ceil(shards);
-        let params = Arc::new(SlidingLogParams { max, period, growth_max, epoch, settle_terms });
+        let params = Arc::new(SlidingLogParams { quota, growth_max: growth.div_ceil(shards) });
         let table = spec.build_table(&params, |before| &before.table);
         SlidingLog { params, table }
     }
 
     pub fn max_units(&self) -> u64 {
-        self.params.max
+        self.params.quota.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        let cost = units.cost;
         self.table.update_entry(&units.key, now, |log, rings, params, shared| {
             params.carry_runs(log, rings, now);
-            let present = params.clamp_now(log, now);
-            let (runs, left) = params.expired_runs(log, rings, present);
-            let used = u64::from(log.used - left);
-            if used.saturating_add(cost) > params.max {
-                return (params.build_decision(log, rings, cost, now), None);
+            let at = params.clamp_now(log, now);
+            let (runs, left) = params.expired_runs(log, rings, at);
+            if u64::from(log.used - left).saturating_add(units.cost) > params.quota.max {
+                return (params.build_decision(log, rings, units.cost, now), None);
             }
             rings.remove_oldest(log, runs, left);
-            // The rings of shared counters never grow.
-            let growth_max = if shared { 0 } else { params.growth_max };
-            params.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
-            let epoch = rings.charges.charge_epoch(params.epoch);
-            let since = ChargeMark::at_moment(present);
-            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
-            if params.settle_terms.clears && !shared {
-                rings.charges.open_charge(&units.key, cost, &charge);
-            }
+            params.append_run(log, rings, ChargeRun { at, units: units.cost as u32 }, shared);
+            let charge = params.quota.record_charge(&mut rings.charges, units, at, shared);
             (params.build_decision(log, rings, 0, now), Some(charge))
         })
     }
@@ -142,13 +126,13 @@ impl SlidingLog {
 impl SlidingLogParams {
     #[inline]
     fn newest_charge(&self, log: &SlidingLogEntry) -> u64 {
-        { log.until }.saturating_sub(self.period)
+        { log.until }.saturating_sub(self.quota.period)
     }
 
     /// `now`, or the newest charge if that is later; capped so that adding a period cannot overflow.
     #[inline]
     fn clamp_now(&self, log: &SlidingLogEntry, now: Now) -> u64 {
-        now.0.max(self.newest_charge(log)).min(u64::MAX - self.period)
+        now.0.max(self.newest_charge(log)).min(u64::MAX - self.quota.period)
     }
 
     /// The number of oldest runs that no longer count at `present`, and their units.
@@ -159,7 +143,7 @@ impl SlidingLogParams {
         }
         let mut expired = (0, 0);
         for run in rings.key_runs(log) {
-            if { run.at }.saturating_add(self.period) > present {
+            if { run.at }.saturating_add(self.quota.period) > present {
                 break;
             }
             expired = (expired.0 + 1, expired.1 + run.units);
@@ -167,12 +151,12 @@ impl SlidingLogParams {
         expired
     }
 
-    /// Adds a run at the newest end.
+    /// Adds a run at the newest end. The rings of shared counters never grow.
     #[inline]
-    fn append_run(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, run: ChargeRun, growth_max: usize) {
+    fn append_run(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, run: ChargeRun, shared: bool) {
         let before = *log;
         log.used += run.units;
-        log.until = run.at + self.period;
+        log.until = run.at + self.quota.period;
         if before.used == 0 || before.ring == NO_NODE && before.until == log.until {
             return;
         }
@@ -190,12 +174,13 @@ impl SlidingLogParams {
             let capacity = ring.capacity();
             // No ring needs more runs than the units it may hold.
             let useful = (self.units_max() as usize).saturating_sub(capacity).min(capacity);
+            let growth_max = if shared { 0 } else { self.growth_max };
             let step = useful.min(growth_max.saturating_sub(rings.growth));
             if step == useful || step >= capacity / 4 {
                 ring.reserve_exact(step);
                 rings.growth += ring.capacity() - capacity;
             } else {
-                merge_runs(ring, self.period.saturating_mul(2).div_ceil(capacity as u64));
+                merge_runs(ring, self.quota.period.saturating_mul(2).div_ceil(capacity as u64));
             }
         }
         ring.push_back(run);
@@ -205,32 +190,18 @@ impl SlidingLogParams {
     fn build_decision(&self, log: &SlidingLogEntry, rings: &LogRings, cost: u64, now: Now) -> Decision {
         let (runs, left) = self.expired_runs(log, rings, self.clamp_now(log, now));
         let used = u64::from(log.used - left);
-        let remaining = self.max.saturating_sub(used);
-        let wait_ns = |cost: u64| {
-            let missing = used.saturating_add(cost) - self.max;
-            match missing.checked_sub(self.max).filter(|again| *again > 0 && self.settle_terms.settles) {
-                // More than ever fits: those that leave first count once more as debt.
-                Some(again) => self.wait_ns(log, rings, runs, again, now).saturating_add(self.period),
-                None => self.wait_ns(log, rings, runs, missing, now),
-            }
-        };
-        let (outcome, retry_after_ns) = match cost <= remaining {
-            true => (LimitOutcome::Admit, 0),
-            false => (LimitOutcome::Reject, wait_ns(cost)),
-        };
-        let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
-        let newest = rings.slab.get(log.ring).and_then(|ring| ring.back());
-        let until = newest.map_or(log.until, |run| { run.at }.saturating_add(self.period));
+        let until = rings.newest_run(log).map_or(log.until, |at| at.saturating_add(self.quota.period));
         let full_ns = if used == 0 { 0 } else { until.saturating_sub(now.0) };
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+        let leaves_ns = |units: u64| self.leaves_ns(log, rings, runs, units, now);
+        self.quota.decide_sliding(used, cost, full_ns, leaves_ns, || self.quota.period)
     }
 
     /// Nanoseconds until `missing` units beyond those of the oldest `runs` have left.
-    fn wait_ns(&self, log: &SlidingLogEntry, rings: &LogRings, runs: usize, missing: u64, now: Now) -> u64 {
+    fn leaves_ns(&self, log: &SlidingLogEntry, rings: &LogRings, runs: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
         let until = rings.key_runs(log).skip(runs).find_map(|run| {
             left += u64::from(run.units);
-            (left >= missing).then(|| { run.at }.saturating_add(self.period))
+            (left >= missing).then(|| { run.at }.saturating_add(self.quota.period))
         });
         until.unwrap_or(log.until).saturating_sub(now.0)
     }
@@ -279,12 +250,12 @@ impl LogRings {
         }
     }
 
-    /// Takes `units` out of the run that holds the charge made at `at`.
     /// The moment of the newest run in the ring of a log.
     fn newest_run(&self, log: &SlidingLogEntry) -> Option<u64> {
         self.slab.get(log.ring)?.back().map(|run| run.at)
     }
 
+    /// Takes `units` out of the run that holds the charge made at `at`.
     fn refund_units(&mut self, log: &mut SlidingLogEntry, at: u64, units: u32) {
         let Some(ring) = self.slab.get_mut(log.ring) else {
             log.used = log.used.saturating_sub(units);

@@ -4,16 +4,16 @@ use std::task::Waker;
 
 use super::{ChargeRun, LogRings, SlidingLogEntry, SlidingLogParams};
 use crate::Epoch;
-use crate::algorithm::settle::{Carried, ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
 use crate::algorithm::shard_charges::{OpenUnits, ShardCharges};
+use crate::algorithm::window_quota::Carried;
 use crate::table::{CounterKey, TableParams};
 use sluicegate_base::clock::Now;
 
 impl TableParams<SlidingLogEntry> for SlidingLogParams {
     #[inline]
     fn is_idle(&self, log: &SlidingLogEntry, now: Now) -> bool {
-        let has_debt = self.settle_terms.settles && u64::from(log.used) > self.max;
-        let carries_ns = if has_debt { self.period } else { 0 };
+        let carries_ns = if self.quota.debt(log.used.into()) > 0 { self.quota.period } else { 0 };
         { log.until }.saturating_add(carries_ns) <= now.0
     }
 
@@ -27,21 +27,15 @@ impl TableParams<SlidingLogEntry> for SlidingLogParams {
         now: Now,
         _: &mut Vec<Waker>,
     ) {
-        let keeps_times = self.period == before.period;
-        if keeps_times && !self.settle_terms.settles {
+        let keeps_times = self.quota.period == before.quota.period;
+        if keeps_times && !self.quota.settle_terms.settles {
             return;
         }
         before.carry_runs(log, rings, now);
-        let present = before.clamp_now(log, now).min(u64::MAX - self.period);
+        let present = before.clamp_now(log, now).min(u64::MAX - self.quota.period);
         let (runs, left) = before.expired_runs(log, rings, present);
-        let used = log.used - left;
-        let kept = match self.settle_terms.settles {
-            true => before.settle_terms.convert_used(used.into(), before.max, self.max).min(self.units_max()),
-            false => used.into(),
-        };
-        if kept < u64::from(used) {
-            rings.charges.forget_charges();
-        }
+        let used = u64::from(log.used - left);
+        let kept = self.quota.convert_used(used, &before.quota, &mut rings.charges);
         if keeps_times {
             rings.remove_oldest(log, runs, left);
             return rings.keep_newest(log, kept as u32);
@@ -49,18 +43,18 @@ impl TableParams<SlidingLogEntry> for SlidingLogParams {
         rings.drop_ring(log);
         *log = SlidingLogEntry::default();
         if kept > 0 {
-            (log.until, log.used) = (present + self.period, kept as u32);
+            (log.until, log.used) = (present + self.quota.period, kept as u32);
         }
     }
 }
 
 impl SettleParams<SlidingLogEntry> for SlidingLogParams {
     fn epoch(&self) -> Epoch {
-        self.epoch
+        self.quota.epoch
     }
 
     fn settle_terms(&self) -> SettleTerms {
-        self.settle_terms
+        self.quota.settle_terms
     }
 
     fn shard_charges(rings: &mut LogRings) -> &mut ShardCharges {
@@ -75,15 +69,14 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
     fn give_back(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, given: &GivenBack<'_>, now: Now) {
         let (at, newest) = (given.charge.since.at_ns(), self.newest_charge(log));
         // Without debt, units that have left are in their own run, and taking them out changes nothing.
-        let present = if self.settle_terms.settles { newest.max(now.0) } else { newest };
-        if at <= newest && present - at < self.period {
+        let present = if self.quota.settle_terms.settles { newest.max(now.0) } else { newest };
+        if at <= newest && present - at < self.quota.period {
             rings.refund_units(log, at, given.units.min(u32::MAX.into()) as u32);
         }
     }
 
     fn credit_units(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, units: u64, now: Now) {
-        let (runs, expired) = self.expired_runs(log, rings, self.clamp_now(log, now));
-        rings.remove_oldest(log, runs, expired);
+        self.remove_expired(log, rings, now);
         let mut left = units.min(u32::MAX.into()) as u32;
         while left > 0 && log.used > 0 {
             let used = { log.used };
@@ -104,21 +97,16 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
         forced: &ForcedUnits<'_>,
         now: Now,
     ) -> u64 {
-        let present = self.clamp_now(log, now);
-        let (runs, left) = self.expired_runs(log, rings, present);
-        rings.remove_oldest(log, runs, left);
+        let present = self.remove_expired(log, rings, now);
         let taken = forced.units.min(self.units_max().saturating_sub(log.used.into()));
-        let own = forced
-            .own
-            .map(|charge| charge.since.at_ns())
-            .filter(|at| at.saturating_add(self.period) > present);
+        let own = forced.own.map(|charge| charge.since.at_ns());
+        let own = own.filter(|at| at.saturating_add(self.quota.period) > present);
         let newest = self.newest_charge(log);
         // Cannot overflow: a sum of at most `units_max`, which is 32 bits wide.
-        let counts_in_own = own.is_some_and(|at| rings.add_to_run(log, at, newest, taken as u32));
+        let run = ChargeRun { at: present, units: taken as u32 };
+        let counts_in_own = own.is_some_and(|at| rings.add_to_run(log, at, newest, run.units));
         if taken > 0 && !counts_in_own {
-            // The rings of shared counters never grow.
-            let growth_max = if forced.shared { 0 } else { self.growth_max };
-            self.append_run(log, rings, ChargeRun { at: present, units: taken as u32 }, growth_max);
+            self.append_run(log, rings, run, forced.shared);
         }
         forced.units - taken
     }
@@ -131,10 +119,9 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
         open: &[OpenUnits],
         now: Now,
     ) {
-        let present = self.clamp_now(log, now);
-        let (runs, left) = self.expired_runs(log, rings, present);
-        rings.remove_oldest(log, runs, left);
-        let counts = |open: &&OpenUnits| open.at_ns.is_none_or(|at| at.saturating_add(self.period) > present);
+        let present = self.remove_expired(log, rings, now);
+        let counts =
+            |open: &&OpenUnits| open.at_ns.is_none_or(|at| at.saturating_add(self.quota.period) > present);
         rings.keep_open(log, open.iter().filter(counts));
     }
 }
@@ -144,14 +131,21 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
 impl SlidingLogParams {
     /// The most units of a key, with its debt.
     pub(super) fn units_max(&self) -> u64 {
-        let debt_max = if self.settle_terms.settles { self.max } else { 0 };
-        (self.max + debt_max).min(u32::MAX.into())
+        self.quota.units_max().min(u32::MAX.into())
+    }
+
+    /// Removes the runs that no longer count, and returns the moment as of which they do not.
+    fn remove_expired(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, now: Now) -> u64 {
+        let present = self.clamp_now(log, now);
+        let (runs, left) = self.expired_runs(log, rings, present);
+        rings.remove_oldest(log, runs, left);
+        present
     }
 
     /// Lets the runs of a key with debt leave one by one, and carries its debt.
     #[inline]
     pub(super) fn carry_runs(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, now: Now) {
-        if self.settle_terms.settles && u64::from(log.used) > self.max {
+        if self.quota.debt(log.used.into()) > 0 {
             self.carry_oldest_runs(log, rings, now);
         }
     }
@@ -159,17 +153,17 @@ impl SlidingLogParams {
     #[cold]
     fn carry_oldest_runs(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, now: Now) {
         let present = self.clamp_now(log, now);
-        while u64::from(log.used) > self.max {
+        while u64::from(log.used) > self.quota.max {
             let newest = ChargeRun { at: self.newest_charge(log), units: log.used };
             let oldest = rings.key_runs(log).next().copied().unwrap_or(newest);
-            let leaves = { oldest.at }.saturating_add(self.period);
+            let leaves = { oldest.at }.saturating_add(self.quota.period);
             if leaves > present {
                 return;
             }
-            let carried = Carried::of(oldest.units.into(), log.used.into(), self.max);
+            let carried = Carried::of(oldest.units.into(), log.used.into(), self.quota.max);
             // Cannot overflow: parts of `used`, which is 32 bits wide.
             log.used -= carried.left as u32;
-            log.until = leaves + self.period;
+            log.until = leaves + self.quota.period;
             rings.redate_newest(
                 log,
                 carried.newest as u32,

@@ -1,6 +1,7 @@
 //! The log's memory: its bound, its accounting, and the effect of merging.
 
 use super::*;
+use crate::LimitOutcome;
 use std::num::NonZeroU64;
 use std::time::Duration;
 

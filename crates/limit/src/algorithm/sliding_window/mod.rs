@@ -8,31 +8,26 @@ mod settle_window;
 
 use std::sync::Arc;
 
-use super::queue::NO_NODE;
-use super::rate::ChargeMark;
-use super::settle::SettleTerms;
 use super::shard_charges::ShardCharges;
+use super::window_quota::WindowQuota;
 use crate::algorithm::table_spec::TableSpec;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, OwnEntry, Table, TableEntry};
-use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units, period_ns};
+use crate::{ChargeRecord, Decision, Units};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
 
 /// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
 pub(crate) struct SlidingWindow<const SLOTS: usize> {
-    pub(crate) params: Arc<SlidingWindowParams>,
-    pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams>>,
+    pub(crate) params: Arc<SlidingWindowParams<SLOTS>>,
+    pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams<SLOTS>>>,
 }
 
-pub(crate) struct SlidingWindowParams {
-    max: u64,
-    period: u64,
+pub(crate) struct SlidingWindowParams<const SLOTS: usize> {
+    quota: WindowQuota,
     width: u64,
     /// The latest moment; later ones count as this one, so that no sum overflows.
     last: u64,
-    epoch: Epoch,
-    settle_terms: SettleTerms,
 }
 
 /// The counts of one key, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
@@ -51,39 +46,31 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         buckets: u8,
         spec: &TableSpec<'_, SlidingWindow<SLOTS>>,
     ) -> SlidingWindow<SLOTS> {
-        let period = period_ns(rate);
-        let width = period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
-        let max = rate.units.get().min(u32::MAX.into());
-        let settle_terms = spec.settle_terms;
-        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
-        let last = u64::MAX - period - 2 * width;
-        let params = Arc::new(SlidingWindowParams { max, period, width, last, epoch, settle_terms });
+        let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.params.quota);
+        let width = quota.period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
+        let last = u64::MAX - quota.period - 2 * width;
+        let params = Arc::new(SlidingWindowParams { quota, width, last });
         let table = spec.build_table(&params, |before| &before.table);
         SlidingWindow { params, table }
     }
 
     pub fn max_units(&self) -> u64 {
-        self.params.max
+        self.params.quota.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        let cost = units.cost;
         self.table.update_entry(&units.key, now, |entry, charges, params, shared| {
             params.carry_counts(entry, now);
-            if entry.sum_units(params.live_windows(entry, now)).saturating_add(cost) > params.max {
-                return (params.build_decision(entry, cost, now), None);
+            let used = entry.sum_units(params.live_windows(entry, now));
+            if used.saturating_add(units.cost) > params.quota.max {
+                return (params.build_decision(entry, units.cost, now), None);
             }
             params.advance_window(entry, now);
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
-            entry.units[0] += cost as u32;
-            let epoch = charges.charge_epoch(params.epoch);
-            let since = ChargeMark::at_moment(entry.until_ns());
-            let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
-            if params.settle_terms.clears && !shared {
-                charges.open_charge(&units.key, cost, &charge);
-            }
+            entry.units[0] += units.cost as u32;
+            let charge = params.quota.record_charge(charges, units, entry.until_ns(), shared);
             (params.build_decision(entry, 0, now), Some(charge))
         })
     }
@@ -108,62 +95,37 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
 
 // === impl SlidingWindowParams ===
 
-impl SlidingWindowParams {
+impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
     /// The number of sub-windows that have not left.
     #[inline]
-    fn live_windows<const SLOTS: usize>(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
+    fn live_windows(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
         let left = entry.until_ns().saturating_sub(now.0).div_ceil(self.width);
         usize::try_from(left).unwrap_or(SLOTS).min(SLOTS)
     }
 
     /// Makes the sub-window of `now` the newest, unless there is a newer one, and clears those that have left.
     #[inline]
-    fn advance_window<const SLOTS: usize>(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+    fn advance_window(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
         let live = self.live_windows(entry, now);
         entry.units[live..].fill(0);
-        let until = (now.0.min(self.last) / self.width + 1) * self.width + self.period;
+        let until = (now.0.min(self.last) / self.width + 1) * self.width + self.quota.period;
         let Some(later) = until.checked_sub(entry.until_ns()).filter(|later| *later > 0) else { return };
         entry.shift_counts(usize::try_from(later / self.width).unwrap_or(SLOTS).min(SLOTS));
         entry.set_until(until);
     }
 
     #[inline]
-    fn build_decision<const SLOTS: usize>(
-        &self,
-        entry: &SlidingWindowEntry<SLOTS>,
-        cost: u64,
-        now: Now,
-    ) -> Decision {
+    fn build_decision(&self, entry: &SlidingWindowEntry<SLOTS>, cost: u64, now: Now) -> Decision {
         let live = self.live_windows(entry, now);
-        let used = entry.sum_units(live);
-        let remaining = self.max.saturating_sub(used);
-        let wait_ns = |cost: u64| {
-            let missing = used.saturating_add(cost) - self.max;
-            match missing.checked_sub(self.max).filter(|again| *again > 0 && self.settle_terms.settles) {
-                // More than ever fits: those that leave first count once more as debt.
-                Some(again) => self.wait_ns(entry, live, again, now).saturating_add(self.carry_ns()),
-                None => self.wait_ns(entry, live, missing, now),
-            }
-        };
-        let (outcome, retry_after_ns) = match cost <= remaining {
-            true => (LimitOutcome::Admit, 0),
-            false => (LimitOutcome::Reject, wait_ns(cost)),
-        };
-        let reset_ns = if remaining == 0 { wait_ns(1) } else { 0 };
         let newest = entry.units[..live].iter().position(|units| *units > 0);
         let full_ns = newest
             .map_or(0, |age| entry.until_ns().saturating_sub(age as u64 * self.width).saturating_sub(now.0));
-        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0, full_ns }
+        let leaves_ns = |units: u64| self.leaves_ns(entry, live, units, now);
+        self.quota.decide_sliding(entry.sum_units(live), cost, full_ns, leaves_ns, || self.carry_ns())
     }
 
     /// Nanoseconds until `missing` more units have left.
-    fn wait_ns<const SLOTS: usize>(
-        &self,
-        entry: &SlidingWindowEntry<SLOTS>,
-        live: usize,
-        missing: u64,
-        now: Now,
-    ) -> u64 {
+    fn leaves_ns(&self, entry: &SlidingWindowEntry<SLOTS>, live: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
         let age = (1..live).rev().find(|&age| {
             left += u64::from(entry.units[age]);
@@ -197,15 +159,6 @@ impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
     fn shift_counts(&mut self, shift: usize) {
         self.units.copy_within(..SLOTS - shift, shift);
         self.units[..shift].fill(0);
-    }
-
-    /// Takes the newest `units` of the sub-windows younger than `age`.
-    fn take_newest(&mut self, age: usize, mut units: u64) {
-        for count in &mut self.units[..age] {
-            let taken = u64::from(*count).min(units);
-            *count -= taken as u32;
-            units -= taken;
-        }
     }
 
     #[inline]

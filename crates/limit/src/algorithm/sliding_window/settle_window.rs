@@ -4,16 +4,16 @@ use std::task::Waker;
 
 use super::{SlidingWindowEntry, SlidingWindowParams};
 use crate::Epoch;
-use crate::algorithm::settle::{Carried, ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
 use crate::algorithm::shard_charges::{OpenUnits, ShardCharges};
+use crate::algorithm::window_quota::Carried;
 use crate::table::{CounterKey, TableParams};
 use sluicegate_base::clock::Now;
 
-impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams {
+impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams<SLOTS> {
     #[inline]
     fn is_idle(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> bool {
-        let has_debt = self.settle_terms.settles && entry.sum_units(SLOTS) > self.max;
-        let carries_ns = if has_debt { self.carry_ns() } else { 0 };
+        let carries_ns = if self.has_debt(entry) { self.carry_ns() } else { 0 };
         entry.until_ns().saturating_add(carries_ns) <= now.0
     }
 
@@ -23,34 +23,22 @@ impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindo
         &self,
         entry: &mut SlidingWindowEntry<SLOTS>,
         charges: &mut ShardCharges,
-        before: &SlidingWindowParams,
+        before: &Self,
         now: Now,
         _: &mut Vec<Waker>,
     ) {
-        let keeps_times = (self.period, self.width) == (before.period, before.width);
-        if keeps_times && !self.settle_terms.settles {
+        let keeps_times = (self.quota.period, self.width) == (before.quota.period, before.width);
+        if keeps_times && !self.quota.settle_terms.settles {
             return;
         }
         before.carry_counts(entry, now);
         let live = before.live_windows(entry, now);
         let used = entry.sum_units(live);
-        let kept = match self.settle_terms.settles {
-            true => before.settle_terms.convert_used(used, before.max, self.max).min(self.units_max()),
-            false => used,
-        };
-        if kept < used {
-            charges.forget_charges();
-        }
+        let kept = self.quota.convert_used(used, &before.quota, charges);
         if keeps_times {
             // Those that have left are no debt of a lower limit.
             entry.units[live..].fill(0);
-            let mut excess = used - kept;
-            for count in entry.units[..live].iter_mut().rev() {
-                let taken = u64::from(*count).min(excess);
-                *count -= taken as u32;
-                excess -= taken;
-            }
-            return;
+            return take_units(entry.units[..live].iter_mut().rev(), used - kept);
         }
         *entry = SlidingWindowEntry::default();
         if kept > 0 {
@@ -61,13 +49,13 @@ impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindo
     }
 }
 
-impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams {
+impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams<SLOTS> {
     fn epoch(&self) -> Epoch {
-        self.epoch
+        self.quota.epoch
     }
 
     fn settle_terms(&self) -> SettleTerms {
-        self.settle_terms
+        self.quota.settle_terms
     }
 
     fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
@@ -86,12 +74,9 @@ impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWind
         given: &GivenBack<'_>,
         _: Now,
     ) {
-        let Some(count) = entry.age_of(given.charge.since.at_ns(), self.width) else { return };
-        let count = &mut entry.units[count];
-        *count = count.saturating_sub(given.units.min(u32::MAX.into()) as u32);
-        if entry.sum_units(SLOTS) == 0 {
-            *entry = SlidingWindowEntry::default();
-        }
+        let Some(age) = entry.age_of(given.charge.since.at_ns(), self.width) else { return };
+        take_units(&mut entry.units[age..=age], given.units);
+        entry.release_if_empty();
     }
 
     fn credit_units(
@@ -102,14 +87,8 @@ impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWind
         now: Now,
     ) {
         self.advance_window(entry, now);
-        let mut left = units.min(u32::MAX.into()) as u32;
-        for count in &mut entry.units {
-            let given = left.min(*count);
-            (*count, left) = (*count - given, left - given);
-        }
-        if entry.sum_units(SLOTS) == 0 {
-            *entry = SlidingWindowEntry::default();
-        }
+        take_units(&mut entry.units, units);
+        entry.release_if_empty();
     }
 
     fn force_units(
@@ -122,7 +101,8 @@ impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWind
         self.advance_window(entry, now);
         let own = forced.own.map(|charge| charge.since.at_ns()).filter(|until| *until > now.0);
         let age = own.and_then(|until| entry.age_of(until, self.width)).unwrap_or(0);
-        let taken = forced.units.min(self.units_max().saturating_sub(entry.sum_units(SLOTS)));
+        let units_max = self.quota.units_max().min(u32::MAX.into());
+        let taken = forced.units.min(units_max.saturating_sub(entry.sum_units(SLOTS)));
         // Cannot overflow: a sum of at most `units_max`, which is 32 bits wide.
         entry.units[age] += taken as u32;
         forced.units - taken
@@ -155,28 +135,40 @@ impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWind
             entry.units[age] += kept as u32;
             elsewhere -= kept;
         }
-        if entry.sum_units(SLOTS) == 0 {
-            *entry = SlidingWindowEntry::default();
-        }
+        entry.release_if_empty();
+    }
+}
+
+/// Takes `units` out of counts, in their order.
+fn take_units<'a>(counts: impl IntoIterator<Item = &'a mut u32>, mut units: u64) {
+    for count in counts {
+        let taken = u64::from(*count).min(units);
+        *count -= taken as u32;
+        units -= taken;
     }
 }
 
 // === impl SlidingWindowParams ===
 
-impl SlidingWindowParams {
+impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
     /// Lets the sub-windows of a key with debt leave one by one, and carries its debt.
     #[inline]
-    pub(super) fn carry_counts<const SLOTS: usize>(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
-        if self.settle_terms.settles && entry.sum_units(SLOTS) > self.max {
+    pub(super) fn carry_counts(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+        if self.has_debt(entry) {
             self.carry_sub_windows(entry, now);
         }
     }
 
+    #[inline]
+    fn has_debt(&self, entry: &SlidingWindowEntry<SLOTS>) -> bool {
+        self.quota.settle_terms.settles && entry.sum_units(SLOTS) > self.quota.max
+    }
+
     #[cold]
-    fn carry_sub_windows<const SLOTS: usize>(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+    fn carry_sub_windows(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
         let (span, mut used) = (self.carry_span(), entry.sum_units(SLOTS));
         let mut age = SLOTS;
-        while age > 0 && used > self.max {
+        while age > 0 && used > self.quota.max {
             age -= 1;
             if entry.until_ns().saturating_sub(age as u64 * self.width) > now.0 {
                 return;
@@ -185,9 +177,9 @@ impl SlidingWindowParams {
             if units == 0 {
                 continue;
             }
-            let carried = Carried::of(units.into(), used, self.max);
+            let carried = Carried::of(units.into(), used, self.quota.max);
             used -= carried.left;
-            entry.take_newest(age, carried.newest);
+            take_units(&mut entry.units[..age], carried.newest);
             let shift = span.saturating_sub(age);
             entry.shift_counts(shift);
             entry.set_until(entry.until_ns().saturating_add(shift as u64 * self.width));
@@ -199,17 +191,22 @@ impl SlidingWindowParams {
 
     /// The number of sub-windows in which a period ends.
     fn carry_span(&self) -> usize {
-        self.period.div_ceil(self.width) as usize
+        self.quota.period.div_ceil(self.width) as usize
     }
 
     /// The time for which carried units count.
     pub(super) fn carry_ns(&self) -> u64 {
         (self.carry_span() as u64).saturating_mul(self.width)
     }
+}
 
-    /// The most units of a key, with its debt.
-    fn units_max(&self) -> u64 {
-        let debt_max = if self.settle_terms.settles { self.max } else { 0 };
-        (self.max + debt_max).min(u32::MAX.into())
+// === impl SlidingWindowEntry ===
+
+impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
+    /// An entry without units is as that of a newcomer.
+    fn release_if_empty(&mut self) {
+        if self.sum_units(SLOTS) == 0 {
+            *self = SlidingWindowEntry::default();
+        }
     }
 }
