@@ -2,29 +2,30 @@
 
 use std::sync::Arc;
 
-use super::algorithm::concurrency::{Concurrency, SlotNumbers};
+use super::algorithm::concurrency::{ConcurrencyParams, SlotNumbers};
 use super::algorithm::fixed_window::FixedWindow;
-use super::algorithm::leaky_bucket::{LeakyBucket, QueueNumbers};
+use super::algorithm::leaky_bucket::{LeakyBucketParams, QueueNumbers};
+use super::algorithm::meter::Meter;
 use super::algorithm::rate::TickRate;
 use super::algorithm::settle::SettleTerms;
 use super::algorithm::sliding_log::SlidingLog;
 use super::algorithm::sliding_window::SlidingWindow;
 use super::algorithm::table_spec::TableSpec;
-use super::algorithm::token_bucket::TokenBucket;
+use super::algorithm::token_bucket::TokenBucketParams;
 use super::algorithm::warm_up::WarmUpRate;
 use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, Rate};
 
 /// One counter table per rate, the rates of all variants in a row.
 pub(super) enum Meters {
-    TokenBucket(Vec<TokenBucket>),
-    LeakyBucket(Vec<LeakyBucket>),
+    TokenBucket(Vec<Meter<TokenBucketParams<TickRate>>>),
+    LeakyBucket(Vec<Meter<LeakyBucketParams<TickRate>>>),
     FixedWindow(Vec<FixedWindow>),
     SlidingWindow(Vec<SlidingWindow<SLOTS>>),
     SlidingWindowFine(Vec<SlidingWindow<SLOTS_FINE>>),
     SlidingLog(Vec<SlidingLog>),
-    WarmTokenBucket(Vec<TokenBucket<WarmUpRate>>),
-    WarmLeakyBucket(Vec<LeakyBucket<WarmUpRate>>),
-    Concurrency(Vec<Concurrency>),
+    WarmTokenBucket(Vec<Meter<TokenBucketParams<WarmUpRate>>>),
+    WarmLeakyBucket(Vec<Meter<LeakyBucketParams<WarmUpRate>>>),
+    Concurrency(Vec<Meter<ConcurrencyParams>>),
 }
 
 /// Counts per key of a sliding window: one more than its sub-windows, by default and at most.
@@ -92,7 +93,7 @@ pub(super) use {each, each_rated, meters_of, queued, rated, settled};
 
 /// The meters of one algorithm, for all rates in a row.
 macro_rules! meters {
-    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:ident, $table_spec:ident| $new:expr) => {{
+    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:pat_param, $table_spec:ident| $new:expr) => {{
         let old_meters = match $before {
             Some(Meters::$algorithm(meters)) => meters.as_slice(),
             _ => &[],
@@ -178,7 +179,7 @@ impl Meters {
             Algorithm::Concurrency { .. } => {
                 let slots = config.algorithm_variants().filter_map(slot_numbers);
                 meters!(Concurrency, before, spec, slots, |numbers, table_spec| {
-                    Concurrency::new(numbers, config, table_spec)
+                    Meter::new(ConcurrencyParams::new(numbers, config, table_spec), table_spec)
                 })
             }
         }
@@ -186,35 +187,41 @@ impl Meters {
 
     fn new_buckets(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
         let config = spec.config;
-        let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let tokens = config.algorithm_variants().flat_map(|numbers| match numbers {
             Algorithm::TokenBucket { rates } => rates.as_slice(),
             _ => &[],
         });
         let deepest = |rate: usize| config.deepest_bucket(rate);
-        let tokens = tokens.enumerate().map(|(rate, one)| (one, deepest(rate)));
+        let tokens = tokens.enumerate().map(|(rate, one)| (one.rate, (one.burst, deepest(rate))));
         let flows = config.algorithm_variants().flat_map(|numbers| match numbers {
             Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
             _ => Vec::new(),
         });
         let flows =
-            flows.enumerate().map(|(rate, one)| (one.0, QueueNumbers::new(one, deepest(rate), config)));
+            flows.enumerate().map(|(rate, one)| (one.0.rate, QueueNumbers::new(one, deepest(rate), config)));
+        let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         match (&config.algorithm, warm_up_ns) {
             (Algorithm::TokenBucket { .. }, None) => {
-                meters!(TokenBucket, before, spec, tokens, |one, table_spec| {
-                    TokenBucket::new(one, TickRate::new(one.0.rate), table_spec)
+                meters!(TokenBucket, before, spec, tokens, |(rate, bursts), table_spec| {
+                    Meter::new(TokenBucketParams::new(bursts, TickRate::new(rate), table_spec), table_spec)
                 })
             }
             (Algorithm::TokenBucket { .. }, Some(ns)) => {
-                meters!(WarmTokenBucket, before, spec, tokens, |one, table_spec| {
-                    TokenBucket::new(one, WarmUpRate::new(TickRate::new(one.0.rate), ns), table_spec)
+                meters!(WarmTokenBucket, before, spec, tokens, |(rate, bursts), table_spec| {
+                    Meter::new(
+                        TokenBucketParams::new(bursts, WarmUpRate::new(TickRate::new(rate), ns), table_spec),
+                        table_spec,
+                    )
                 })
             }
-            (_, None) => meters!(LeakyBucket, before, spec, flows, |one, table_spec| {
-                LeakyBucket::new(one.1, TickRate::new(one.0.rate), table_spec)
+            (_, None) => meters!(LeakyBucket, before, spec, flows, |(rate, numbers), table_spec| {
+                Meter::new(LeakyBucketParams::new(numbers, TickRate::new(rate), table_spec), table_spec)
             }),
-            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, table_spec| {
-                LeakyBucket::new(one.1, WarmUpRate::new(TickRate::new(one.0.rate), ns), table_spec)
+            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |(rate, numbers), table_spec| {
+                Meter::new(
+                    LeakyBucketParams::new(numbers, WarmUpRate::new(TickRate::new(rate), ns), table_spec),
+                    table_spec,
+                )
             }),
         }
     }

@@ -6,6 +6,7 @@ pub mod concurrency;
 pub(crate) mod fixed_window;
 pub(crate) mod gradient;
 pub(crate) mod leaky_bucket;
+pub(crate) mod meter;
 pub mod queue;
 pub(crate) mod rate;
 pub(crate) mod schedule;

@@ -45,6 +45,12 @@ pub(crate) struct OpenUnits {
 
 // === impl ShardCharges ===
 
+impl AsMut<ShardCharges> for ShardCharges {
+    fn as_mut(&mut self) -> &mut ShardCharges {
+        self
+    }
+}
+
 impl ShardCharges {
     pub(crate) fn count_reset(&mut self, key: &CounterKey) {
         self.resets = self.resets.wrapping_add(1);

@@ -15,21 +15,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use super::adaptive::{Adaptive, SlotOutcome};
+use super::meter::{Meter, MeterParams};
 use super::queue::{Wakers, waking};
-use crate::algorithm::table_spec::TableSpec;
-use crate::table::{CounterKey, Table, TableEntry, TableParams};
+use super::table_spec::TableSpec;
+use crate::table::{CounterKey, TableEntry, TableParams};
 use sluicegate_base::clock::Now;
 use sluicegate_model as model;
 use waited_slots::SlotQueues;
 pub use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
-
-/// The slots of one limit.
-pub(crate) struct Concurrency {
-    pub(crate) params: Arc<ConcurrencyParams>,
-    /// The limit judges by its own number, and counts in the table of the limit's own.
-    is_view: bool,
-    pub(crate) table: Arc<Table<ConcurrencyEntry, ConcurrencyParams>>,
-}
 
 /// The parameters of a concurrency limit; slots in use mean the same under any of them.
 pub(crate) struct ConcurrencyParams {
@@ -74,134 +67,47 @@ pub(crate) struct SlotNumbers {
 /// Slots that a request has taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotGrant {
-    /// Counted on a shared overflow counter; [`Concurrency::release_slots`] needs it.
+    /// Counted on a shared overflow counter; [`crate::Limit::release_slots`] needs it.
     pub shared: bool,
     /// A dry run would have waited for them.
     pub waits: bool,
 }
 
-// === impl Concurrency ===
+// === impl ConcurrencyParams ===
 
-impl Concurrency {
+impl ConcurrencyParams {
     pub(crate) fn new(
         numbers: SlotNumbers,
         config: &model::LimitConfig,
-        spec: &TableSpec<'_, Concurrency>,
-    ) -> Concurrency {
+        spec: &TableSpec<'_, Meter<ConcurrencyParams>>,
+    ) -> ConcurrencyParams {
         let SlotNumbers { min, max, queue, max_wait_ns } = numbers;
         let max = match min {
             None => SlotLimit::Fixed(max.min(SLOTS_MAX).into()),
             Some(min) => {
                 let (min, max) = (min.min(SLOTS_MAX), max.min(SLOTS_MAX));
-                let previous = spec.previous.and_then(|previous| previous.find_adaptive(min, max));
+                let previous = spec.previous.and_then(|previous| previous.params.find_adaptive(min, max));
                 SlotLimit::Adaptive(previous.unwrap_or_else(|| Arc::new(Adaptive::new(min, max))))
             }
         };
-        let params = Arc::new(ConcurrencyParams {
+        ConcurrencyParams {
             max,
             queue,
             max_wait_ns,
             is_fair: !config.fair_by.is_empty(),
             dry_run: config.dry_run,
             waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
-        });
-        let table = spec.build_table(&params, |before| &before.table);
-        Concurrency { params, is_view: spec.counted_by.is_some(), table }
-    }
-
-    /// The parameters in force in the table, or those of a view, for which nothing waits.
-    #[inline]
-    fn params_here<'a>(&'a self, in_force: &'a ConcurrencyParams) -> &'a ConcurrencyParams {
-        if self.is_view { &self.params } else { in_force }
+        }
     }
 
     /// The controller, if it has these bounds.
     fn find_adaptive(&self, min: u32, max: u32) -> Option<Arc<Adaptive>> {
-        match &self.params.max {
+        match &self.max {
             SlotLimit::Adaptive(adaptive) if adaptive.is_within(min, max) => Some(adaptive.clone()),
             _ => None,
         }
     }
 
-    /// The slots that each key has now.
-    #[inline]
-    pub fn max_units(&self) -> u64 {
-        self.params.max.allowed_slots()
-    }
-
-    /// Tells its slots from those of any other limit, also after a reload.
-    pub(crate) fn table_address(&self) -> usize {
-        Arc::as_ptr(&self.table).addr()
-    }
-
-    pub(crate) fn is_adaptive(&self) -> bool {
-        matches!(self.params.max, SlotLimit::Adaptive(_))
-    }
-
-    /// True if requests may wait for its slots.
-    pub fn has_queue(&self) -> bool {
-        self.params.queue > 0
-    }
-
-    /// Requests that wait, of all keys.
-    pub(crate) fn waiter_count(&self) -> usize {
-        self.params.waiting.load(Relaxed)
-    }
-
-    /// Records the upstream outcome of a request that holds a slot.
-    #[inline]
-    pub fn record_outcome(&self, outcome: SlotOutcome, now: Now) {
-        if let SlotLimit::Adaptive(adaptive) = &self.params.max
-            && adaptive.record_outcome(outcome, now)
-            && self.waiter_count() > 0
-        {
-            self.wake_heads();
-        }
-    }
-
-    /// Takes `slots` if they are free, else returns `None`. An unenforced key also takes those that it would have to
-    /// wait for.
-    #[inline]
-    pub fn acquire_slots(
-        &self,
-        key: &CounterKey,
-        slots: u64,
-        unenforced: bool,
-        now: Now,
-    ) -> Option<SlotGrant> {
-        self.table.update_entry(key, now, |entry, _, params, shared| {
-            let params = self.params_here(params);
-            params.take_slots(entry, slots, params.dry_queue(unenforced), shared)
-        })
-    }
-
-    pub fn slots_in_use(&self, key: &CounterKey) -> u64 {
-        self.table.peek_entry(key, |entry, queues, _| queues.read_entry(*entry).in_flight.into())
-    }
-
-    /// Gives slots back: they go to the waiters. `now` is called only if a request waits.
-    pub(crate) fn release_slots(
-        &self,
-        key: &CounterKey,
-        slots: u64,
-        shared: bool,
-        now: impl FnOnce() -> Now,
-    ) {
-        waking(|wakers| {
-            self.table.update_existing(key, shared, |entry, queues, params| {
-                if entry.has_waiters() {
-                    params.free_slots(entry, queues, slots, now(), wakers);
-                } else {
-                    entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
-                }
-            })
-        });
-    }
-}
-
-// === impl ConcurrencyParams ===
-
-impl ConcurrencyParams {
     /// The requests beyond the limit that count as waiting, because the limit does not make them wait.
     #[inline]
     fn dry_queue(&self, unenforced: bool) -> u64 {
@@ -231,13 +137,101 @@ impl ConcurrencyParams {
     }
 }
 
+// === impl Meter ===
+
+impl Meter<ConcurrencyParams> {
+    /// The parameters in force in the table, or those of a view, for which nothing waits.
+    #[inline]
+    fn params_here<'a>(&'a self, in_force: &'a ConcurrencyParams) -> &'a ConcurrencyParams {
+        if self.is_view { &self.params } else { in_force }
+    }
+
+    /// Tells its slots from those of any other limit, also after a reload.
+    pub(crate) fn table_address(&self) -> usize {
+        Arc::as_ptr(&self.table).addr()
+    }
+
+    pub(crate) fn is_adaptive(&self) -> bool {
+        matches!(self.params.max, SlotLimit::Adaptive(_))
+    }
+
+    /// True if requests may wait for its slots.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.params.queue > 0
+    }
+
+    /// Requests that wait, of all keys.
+    pub(crate) fn waiter_count(&self) -> usize {
+        self.params.waiting.load(Relaxed)
+    }
+
+    /// Records the upstream outcome of a request that holds a slot.
+    #[inline]
+    pub(crate) fn record_outcome(&self, outcome: SlotOutcome, now: Now) {
+        if let SlotLimit::Adaptive(adaptive) = &self.params.max
+            && adaptive.record_outcome(outcome, now)
+            && self.waiter_count() > 0
+        {
+            self.wake_heads();
+        }
+    }
+
+    /// Takes `slots` if they are free, else returns `None`. An unenforced key also takes those that it would have to
+    /// wait for.
+    #[inline]
+    pub(crate) fn acquire_slots(
+        &self,
+        key: &CounterKey,
+        slots: u64,
+        unenforced: bool,
+        now: Now,
+    ) -> Option<SlotGrant> {
+        self.table.update_entry(key, now, |entry, _, params, shared| {
+            let params = self.params_here(params);
+            params.take_slots(entry, slots, params.dry_queue(unenforced), shared)
+        })
+    }
+
+    pub(crate) fn slots_in_use(&self, key: &CounterKey) -> u64 {
+        self.table.peek_entry(key, |entry, queues, _| queues.read_entry(*entry).in_flight.into())
+    }
+
+    /// Gives slots back: they go to the waiters. `now` is called only if a request waits.
+    pub(crate) fn release_slots(
+        &self,
+        key: &CounterKey,
+        slots: u64,
+        shared: bool,
+        now: impl FnOnce() -> Now,
+    ) {
+        waking(|wakers| {
+            self.table.update_existing(key, shared, |entry, queues, params| {
+                if entry.has_waiters() {
+                    params.free_slots(entry, queues, slots, now(), wakers);
+                } else {
+                    entry.0 = u64::from(entry.0).saturating_sub(slots) as u32;
+                }
+            })
+        });
+    }
+}
+
+impl MeterParams for ConcurrencyParams {
+    type Entry = ConcurrencyEntry;
+
+    #[inline]
+    fn max_units(&self) -> u64 {
+        self.max.allowed_slots()
+    }
+}
+
 impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
     /// More slots go to the waiters, and a changed `max_wait` holds for them; nobody is thrown out.
     fn convert_entry(
         &self,
         entry: &mut ConcurrencyEntry,
         queues: &mut SlotQueues,
-        before: &ConcurrencyParams,
+        before: &Self,
         now: Now,
         to_wake: &mut Vec<Waker>,
     ) {

@@ -5,7 +5,8 @@ use std::task::Waker;
 
 use super::freed_rate::FreedRate;
 use super::waited_slots::{SlotQueues, WaitedSlots};
-use super::{Concurrency, ConcurrencyEntry, ConcurrencyParams, SlotGrant, SlotLimit};
+use super::{ConcurrencyEntry, ConcurrencyParams, SlotGrant, SlotLimit};
+use crate::algorithm::meter::{Locked, Meter};
 use crate::algorithm::queue::{FoundPosition, NO_NODE, NewWaiter, WaiterState, Wakers, waking};
 use crate::table::CounterKey;
 use crate::{LimitOutcome, Units};
@@ -63,9 +64,9 @@ impl SlotOutlook {
     }
 }
 
-// === impl Concurrency ===
+// === impl Meter ===
 
-impl Concurrency {
+impl Meter<ConcurrencyParams> {
     /// Takes slots, or joins the queue for them.
     pub(crate) fn take_or_wait(&self, units: &Units, now: Now) -> SlotStep {
         waking(|wakers| {
@@ -243,7 +244,7 @@ impl ConcurrencyParams {
     /// Adds a waiter, which may displace another.
     fn join_queue(
         &self,
-        (entry, queues): (&mut ConcurrencyEntry, &mut SlotQueues),
+        (entry, queues): Locked<'_, Self>,
         units: &Units,
         shared: bool,
         now: Now,

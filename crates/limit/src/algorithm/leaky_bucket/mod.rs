@@ -10,32 +10,21 @@
 //! The TAT of a key runs to the end of its queue. The head is due when the TAT, less the units that wait, is no more
 //! than burst − 1 units ahead; a waiter that leaves reduces the TAT by its cost, which moves up everyone behind it.
 
-mod convert;
 mod params;
 mod position;
-mod reset;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
-use super::queue::{NO_NODE, ShardQueues, WaiterState, Wakers, waking};
-use super::rate::{ChargeMark, TickRate};
+use super::meter::Meter;
+use super::queue::{NO_NODE, ShardQueues, WaiterState, waking};
 use super::schedule::{BucketUsage, Schedule};
-use crate::algorithm::table_spec::TableSpec;
 use crate::table::persistent::PersistentEntry;
-use crate::table::{CounterKey, Table, TableEntry};
-use crate::{ChargeRecord, Decision, Epoch, Units};
+use crate::table::{CounterKey, TableEntry};
+use crate::{ChargeRecord, Epoch, Units};
 pub(crate) use params::QueueNumbers;
 use sluicegate_base::clock::{ClockShift, Now};
-
-/// One rate of a leaky bucket with its counters and queues.
-pub(crate) struct LeakyBucket<S: Schedule = TickRate> {
-    pub(crate) params: Arc<LeakyBucketParams<S>>,
-    /// The bucket judges by its own queue and longest wait, and counts in the table of the limit's own rate.
-    is_view: bool,
-    pub(crate) table: Arc<Table<LeakyBucketEntry<S::Used>, LeakyBucketParams<S>>>,
-}
 
 pub(crate) struct LeakyBucketParams<S> {
     schedule: S,
@@ -86,30 +75,11 @@ pub enum Turn {
     Reject(u64),
 }
 
-// === impl LeakyBucket ===
+// === impl Meter ===
 
-impl<S: Schedule> LeakyBucket<S> {
-    pub(crate) fn new(
-        numbers: QueueNumbers,
-        schedule: S,
-        spec: &TableSpec<'_, LeakyBucket<S>>,
-    ) -> LeakyBucket<S> {
-        let waiting = spec.counted_by.or(spec.previous).map(|known| known.params.waiting.clone());
-        let mut params = LeakyBucketParams::new(numbers, schedule, waiting.unwrap_or_default(), 0);
-        params.epoch = spec.next_epoch(|LeakyBucket { params: before, .. }| {
-            (before.epoch, before.schedule == params.schedule && before.ahead == params.ahead)
-        });
-        let params = Arc::new(params);
-        let table = spec.build_table(&params, |before| &before.table);
-        LeakyBucket { params, is_view: spec.counted_by.is_some(), table }
-    }
-
-    pub fn max_units(&self) -> u64 {
-        self.params.capacity
-    }
-
+impl<S: Schedule> Meter<LeakyBucketParams<S>> {
     /// Units that fit when nothing is used: `max_wait` may allow fewer than the queue has room for.
-    pub fn idle_capacity(&self) -> u64 {
+    pub(crate) fn idle_capacity(&self) -> u64 {
         let LeakyBucketParams { schedule, depth, .. } = &*self.params;
         schedule.tick_rate().remaining_units(*depth, 0).remaining
     }
@@ -118,62 +88,22 @@ impl<S: Schedule> LeakyBucket<S> {
         self.params.waiting.load(Relaxed)
     }
 
-    /// Judges units and takes them, at once or by a position in the queue.
-    #[inline]
-    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        waking(|wakers| {
-            self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
-                params.depart_due_waiters(entry, queues, now, wakers);
-                match self.is_view {
-                    false => params.charge_entry(entry, queues, units, now, shared),
-                    true => self
-                        .with_view(params, |params| params.charge_entry(entry, queues, units, now, shared)),
-                }
-            })
-        })
+    /// Units of a key that wait.
+    pub(crate) fn waiting_units(&self, key: &CounterKey) -> u64 {
+        self.table.peek_entry(key, |entry, queues, _| queues.queued_units(entry.queue))
     }
 
     /// Takes units as if they had departed.
-    pub fn spend_units(&self, units: &Units, now: Now) {
+    pub(crate) fn spend_units(&self, units: &Units, now: Now) {
         self.table.update_entry(&units.key, now, |entry, _, params, _| {
             let present = entry.used.level().clamp_now(now);
             params.schedule.charge_usage(&mut entry.used, present, units.cost);
         });
     }
 
-    /// Judges units and takes none; waiters that are due depart.
-    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        waking(|wakers| {
-            self.table.peek_entry(&units.key, |entry, queues, params| {
-                params.depart_due_waiters(entry, queues, now, wakers);
-                match self.is_view {
-                    false => params.peek_queue(entry, queues, units, now),
-                    true => self.with_view(params, |params| params.peek_queue(entry, queues, units, now)),
-                }
-            })
-        })
-    }
-
-    /// Judges by the parameters of a view, at the pace that is in force in the table: a request may come from before a
-    /// reload that has changed it.
-    #[cold]
-    fn with_view<R>(
-        &self,
-        in_force: &LeakyBucketParams<S>,
-        judge: impl FnOnce(&LeakyBucketParams<S>) -> R,
-    ) -> R {
-        let own = &*self.params;
-        if own.epoch == in_force.epoch {
-            return judge(own);
-        }
-        let numbers = own.numbers.with_burst_of(&in_force.numbers);
-        let LeakyBucketParams { schedule, waiting, epoch, .. } = in_force;
-        judge(&LeakyBucketParams::new(numbers, schedule.clone(), waiting.clone(), *epoch))
-    }
-
     /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value with most makes
     /// room for it, unless a waiter has left meanwhile.
-    pub fn displace_waiter(&self, key: &CounterKey, charge: &ChargeRecord, now: Now) {
+    pub(crate) fn displace_waiter(&self, key: &CounterKey, charge: &ChargeRecord, now: Now) {
         waking(|wakers| {
             self.table.update_existing(key, charge.shared, |entry, queues, params| {
                 params.depart_due_waiters(entry, queues, now, wakers);
@@ -188,7 +118,7 @@ impl<S: Schedule> LeakyBucket<S> {
 
     /// Gives a charge back: a waiter leaves its queue; a departure is undone as far as that is still exact. `now` is
     /// called only if a waiter may move up because of it.
-    pub fn refund_charge(
+    pub(crate) fn refund_charge(
         &self,
         key: &CounterKey,
         cost: u64,
@@ -217,7 +147,13 @@ impl<S: Schedule> LeakyBucket<S> {
 
     /// Checks a waiter's turn. While it has to wait, its waker stays in the queue; once it may go, its node is freed
     /// and the charge stands like any other departure.
-    pub fn check_turn(&self, key: &CounterKey, charge: &mut ChargeRecord, now: Now, waker: &Waker) -> Turn {
+    pub(crate) fn check_turn(
+        &self,
+        key: &CounterKey,
+        charge: &mut ChargeRecord,
+        now: Now,
+        waker: &Waker,
+    ) -> Turn {
         if !charge.is_waiting() {
             return Turn::Go;
         }
@@ -253,66 +189,6 @@ impl<S: Schedule> LeakyBucket<S> {
             })
         });
         turn.unwrap_or(Turn::Go)
-    }
-}
-
-// === impl LeakyBucketParams ===
-
-impl<S: Schedule> LeakyBucketParams<S> {
-    /// Lets all waiters go that are due, because timers may be late.
-    #[inline]
-    fn depart_due_waiters(
-        &self,
-        entry: &mut LeakyBucketEntry<S::Used>,
-        queues: &mut ShardQueues,
-        now: Now,
-        wakers: &mut Wakers,
-    ) {
-        let tick_rate = self.schedule.tick_rate();
-        while entry.queue != NO_NODE {
-            let due = self.head_due(entry, queues);
-            if due > tick_rate.ns_to_ticks(now.0) {
-                return;
-            }
-            let since = entry.used.level_mut().record_departure(tick_rate.ticks_to_ns(due), self.ahead_ns);
-            let epoch = queues.charges.charge_epoch(self.epoch);
-            queues.depart_head(&mut entry.queue, (since, epoch), wakers);
-            self.waiting.fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// The departure of the head, in ticks since `Now(0)`.
-    fn head_due(&self, entry: &LeakyBucketEntry<S::Used>, queues: &ShardQueues) -> u128 {
-        let tat = self.schedule.tick_rate().tat_ticks(entry.used.level());
-        tat.saturating_sub(queues.queued_ticks(entry.queue)).saturating_sub(self.ahead)
-    }
-
-    /// Gives back units that departed at `since`, as far as that is still exact. `now` is called only if a waiter may
-    /// move up because of it.
-    fn undo_departure(
-        &self,
-        (entry, queues): (&mut LeakyBucketEntry<S::Used>, &mut ShardQueues),
-        cost: u64,
-        since: ChargeMark,
-        now: impl FnOnce() -> Now,
-        wakers: &mut Wakers,
-    ) {
-        let tick_rate = self.schedule.tick_rate();
-        let before = tick_rate.tat_ticks(entry.used.level());
-        self.schedule.refund_usage(&mut entry.used, cost, since);
-        if entry.queue == NO_NODE {
-            return;
-        }
-        // The bucket was never idle while a request waited, so the schedule restarts now at the earliest.
-        let now = now();
-        let earliest = tick_rate.ns_to_ticks(now.0) + queues.queued_ticks(entry.queue);
-        let tat = tick_rate.tat_ticks(entry.used.level()).max(earliest.min(before));
-        tick_rate.set_tat(entry.used.level_mut(), tat);
-        if self.head_due(entry, queues) <= tick_rate.ns_to_ticks(now.0) {
-            // A departure now is later than its schedule says.
-            entry.used.level_mut().record_departure(now.0, 0);
-        }
-        self.depart_due_waiters(entry, queues, now, wakers);
     }
 }
 

@@ -1,13 +1,18 @@
-//! The parameters of a leaky bucket, and the steps that judge by them.
+//! The parameters of a leaky bucket, the steps that judge by them, and conversions when they change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
 use std::time::Duration;
 
 use super::position::BucketState;
 use super::{LeakyBucketEntry, LeakyBucketParams};
-use crate::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues};
+use crate::algorithm::meter::{Charged, Locked, Meter, MeterParams, RateParams};
+use crate::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, Wakers};
+use crate::algorithm::rate::ChargeMark;
 use crate::algorithm::schedule::{BucketUsage, Schedule};
+use crate::algorithm::table_spec::TableSpec;
+use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, Units};
 use sluicegate_base::clock::Now;
 use sluicegate_model::{self as model, LeakyBucketRate};
@@ -42,17 +47,25 @@ impl QueueNumbers {
             dry_run: config.dry_run,
         }
     }
-
-    /// The same with another burst.
-    pub(super) fn with_burst_of(self, other: &QueueNumbers) -> QueueNumbers {
-        QueueNumbers { burst: other.burst, ..self }
-    }
 }
 
 // === impl LeakyBucketParams ===
 
 impl<S: Schedule> LeakyBucketParams<S> {
-    pub(super) fn new(
+    pub(crate) fn new(
+        numbers: QueueNumbers,
+        schedule: S,
+        spec: &TableSpec<'_, Meter<Self>>,
+    ) -> LeakyBucketParams<S> {
+        let waiting = spec.counted_by.or(spec.previous).map(|known| known.params.waiting.clone());
+        let mut params = LeakyBucketParams::with_epoch(numbers, schedule, waiting.unwrap_or_default(), 0);
+        params.epoch = spec.next_epoch(|Meter { params: before, .. }| {
+            (before.epoch, before.schedule == params.schedule && before.ahead == params.ahead)
+        });
+        params
+    }
+
+    fn with_epoch(
         numbers: QueueNumbers,
         schedule: S,
         waiting: Arc<AtomicUsize>,
@@ -105,16 +118,104 @@ impl<S: Schedule> LeakyBucketParams<S> {
         BucketState { params: self, entry, queues, present, backlog, dry_run }
     }
 
-    /// Judges units and takes them from an entry, at once or by a position in its queue.
+    /// Lets all waiters go that are due, because timers may be late.
     #[inline]
-    pub(super) fn charge_entry(
+    pub(super) fn depart_due_waiters(
         &self,
         entry: &mut LeakyBucketEntry<S::Used>,
         queues: &mut ShardQueues,
+        now: Now,
+        wakers: &mut Wakers,
+    ) {
+        let tick_rate = self.schedule.tick_rate();
+        while entry.queue != NO_NODE {
+            let due = self.head_due(entry, queues);
+            if due > tick_rate.ns_to_ticks(now.0) {
+                return;
+            }
+            let since = entry.used.level_mut().record_departure(tick_rate.ticks_to_ns(due), self.ahead_ns);
+            let epoch = queues.charges.charge_epoch(self.epoch);
+            queues.depart_head(&mut entry.queue, (since, epoch), wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// The departure of the head, in ticks since `Now(0)`.
+    pub(super) fn head_due(&self, entry: &LeakyBucketEntry<S::Used>, queues: &ShardQueues) -> u128 {
+        let tat = self.schedule.tick_rate().tat_ticks(entry.used.level());
+        tat.saturating_sub(queues.queued_ticks(entry.queue)).saturating_sub(self.ahead)
+    }
+
+    /// Gives back units that departed at `since`, as far as that is still exact. `now` is called only if a waiter may
+    /// move up because of it.
+    pub(super) fn undo_departure(
+        &self,
+        (entry, queues): Locked<'_, Self>,
+        cost: u64,
+        since: ChargeMark,
+        now: impl FnOnce() -> Now,
+        wakers: &mut Wakers,
+    ) {
+        let tick_rate = self.schedule.tick_rate();
+        let before = tick_rate.tat_ticks(entry.used.level());
+        self.schedule.refund_usage(&mut entry.used, cost, since);
+        if entry.queue == NO_NODE {
+            return;
+        }
+        // The bucket was never idle while a request waited, so the schedule restarts now at the earliest.
+        let now = now();
+        let earliest = tick_rate.ns_to_ticks(now.0) + queues.queued_ticks(entry.queue);
+        let tat = tick_rate.tat_ticks(entry.used.level()).max(earliest.min(before));
+        tick_rate.set_tat(entry.used.level_mut(), tat);
+        if self.head_due(entry, queues) <= tick_rate.ns_to_ticks(now.0) {
+            // A departure now is later than its schedule says.
+            entry.used.level_mut().record_departure(now.0, 0);
+        }
+        self.depart_due_waiters(entry, queues, now, wakers);
+    }
+
+    /// The most ticks that departed units may take.
+    fn burst_span(&self) -> u128 {
+        u128::from(S::SLOWEST) * (self.ahead + u128::from(self.schedule.tick_rate().unit_ticks()))
+    }
+}
+
+impl<S: Schedule> MeterParams for LeakyBucketParams<S> {
+    type Entry = LeakyBucketEntry<S::Used>;
+
+    fn max_units(&self) -> u64 {
+        self.capacity
+    }
+}
+
+impl<S: Schedule> RateParams for LeakyBucketParams<S> {
+    type Wakers = Wakers;
+    const HAS_VIEWS: bool = true;
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn at_pace_of(&self, in_force: &Self) -> Option<Self> {
+        let numbers = QueueNumbers { burst: in_force.numbers.burst, ..self.numbers };
+        let LeakyBucketParams { schedule, waiting, epoch, .. } = in_force;
+        Some(LeakyBucketParams::with_epoch(numbers, schedule.clone(), waiting.clone(), *epoch))
+    }
+
+    #[inline]
+    fn advance_entry(&self, (entry, queues): Locked<'_, Self>, now: Now, wakers: &mut Wakers) {
+        self.depart_due_waiters(entry, queues, now, wakers);
+    }
+
+    /// Takes the units at once, or by a position in the queue.
+    #[inline]
+    fn charge_entry(
+        &self,
+        (entry, queues): Locked<'_, Self>,
         units: &Units,
         now: Now,
         shared: bool,
-    ) -> (Decision, Option<ChargeRecord>) {
+    ) -> Charged {
         let dry_run = self.dry_run || units.unenforced;
         let state = self.look_at(entry, queues, now, dry_run);
         let present = state.present;
@@ -137,16 +238,61 @@ impl<S: Schedule> LeakyBucketParams<S> {
         (state.build_decision(Ok(position.wait), now), Some(charge))
     }
 
-    /// Judges units that would join the queue of an entry; due waiters have departed.
-    pub(super) fn peek_queue(
-        &self,
-        entry: &LeakyBucketEntry<S::Used>,
-        queues: &ShardQueues,
-        units: &Units,
-        now: Now,
-    ) -> Decision {
+    fn peek_entry(&self, (entry, queues): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
         let state = self.look_at(entry, queues, now, self.dry_run || units.unenforced);
         state.build_decision(state.find_position(units.fair_hash).map(|position| position.wait), now)
+    }
+
+    /// While requests wait, nothing is forgotten: all used units of the key space their departures, and a newcomer has
+    /// to queue behind them.
+    fn reset_entry(&self, (entry, queues): Locked<'_, Self>, now: Now, wakers: &mut Wakers) -> u64 {
+        self.depart_due_waiters(entry, queues, now, wakers);
+        if entry.queue == NO_NODE {
+            let present = entry.used.level().clamp_now(now);
+            self.schedule.reset_usage(&mut entry.used, present);
+        }
+        queues.queued_units(entry.queue)
+    }
+}
+
+impl<S: Schedule> TableParams<LeakyBucketEntry<S::Used>> for LeakyBucketParams<S> {
+    /// Keeps the number of departed units, up to a burst, and the order of the waiters; each unit now lasts as long as
+    /// the new rate says.
+    fn convert_entry(
+        &self,
+        entry: &mut LeakyBucketEntry<S::Used>,
+        queues: &mut ShardQueues,
+        before: &Self,
+        now: Now,
+        to_wake: &mut Vec<Waker>,
+    ) {
+        if self.epoch == before.epoch {
+            return;
+        }
+        let mut wakers = Wakers::new();
+        before.depart_due_waiters(entry, queues, now, &mut wakers);
+        if entry.is_idle(now) {
+            entry.used = S::Used::default();
+        } else {
+            let tick_rate = self.schedule.tick_rate();
+            let BucketState { present, backlog, .. } = before.look_at(entry, queues, now, false);
+            let departed = backlog.saturating_sub(queues.queued_ticks(entry.queue));
+            // More than a burst is ahead only where requests passed as if they had waited.
+            let depth_used = if departed > before.burst_span() { self.deepest } else { 0 };
+            let departed = tick_rate.convert_ticks(departed, before.schedule.tick_rate());
+            self.schedule.convert_usage(&mut entry.used, &before.schedule, present);
+            queues.convert_spans(entry.queue, |span| {
+                tick_rate.convert_ticks(span, before.schedule.tick_rate())
+            });
+            let ticks = departed
+                .min(self.burst_span().max(depth_used))
+                .saturating_add(queues.queued_ticks(entry.queue));
+            tick_rate.set_backlog(entry.used.level_mut(), present, ticks);
+            self.depart_due_waiters(entry, queues, now, &mut wakers);
+            // The head's timer is set for its old departure.
+            queues.wake_head(entry.queue, &mut wakers);
+        }
+        to_wake.extend(wakers);
     }
 }
 

@@ -89,6 +89,12 @@ pub enum WaiterState {
 
 // === impl ShardQueues ===
 
+impl AsMut<ShardCharges> for ShardQueues {
+    fn as_mut(&mut self) -> &mut ShardCharges {
+        &mut self.charges
+    }
+}
+
 impl ShardQueues {
     /// Sum of the costs that wait in `queue`.
     pub fn queued_units(&self, queue: u32) -> u64 {

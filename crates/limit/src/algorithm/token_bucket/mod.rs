@@ -12,7 +12,6 @@
 mod settlement;
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -22,27 +21,19 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
+use super::meter::{Charged, Locked, Meter, MeterParams, RateParams};
 use super::queue::NO_NODE;
-use super::rate::{RemainingUnits, TickRate};
+use super::rate::RemainingUnits;
 use super::schedule::{BucketUsage, Schedule};
 use super::settle::SettleTerms;
 use super::shard_charges::{ChargedSpan, ShardCharges};
-use crate::algorithm::table_spec::TableSpec;
-use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
+use super::table_spec::TableSpec;
+use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 use sluicegate_base::clock::Now;
-use sluicegate_model::TokenBucketRate;
 
 /// The most ticks that governor is given to add up; the backlog beyond them is handled here.
 const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
-
-/// One rate of a token bucket with its counters.
-pub(crate) struct TokenBucket<S: Schedule = TickRate> {
-    pub(crate) params: Arc<TokenBucketParams<S>>,
-    /// The bucket judges by its own burst, and counts in the table of the limit's own rate.
-    is_view: bool,
-    pub(crate) table: Arc<Table<S::Used, TokenBucketParams<S>>>,
-}
 
 pub(crate) struct TokenBucketParams<S> {
     schedule: S,
@@ -74,78 +65,27 @@ struct BacklogStore;
 #[derive(Debug)]
 struct ZeroClock;
 
-// === impl TokenBucket ===
-
-impl<S: Schedule> TokenBucket<S> {
-    pub(crate) fn new(
-        (rate, burst_max): (&TokenBucketRate, u64),
-        schedule: S,
-        spec: &TableSpec<'_, TokenBucket<S>>,
-    ) -> TokenBucket<S> {
-        let bursts = (rate.burst, burst_max);
-        let epoch = spec.next_epoch(|TokenBucket { params: before, .. }| {
-            let same_bursts = before.bursts == bursts;
-            (before.epoch, before.schedule == schedule && same_bursts)
-        });
-        let params = Arc::new(TokenBucketParams::new(bursts, schedule, epoch, spec.settle_terms));
-        let table = spec.build_table(&params, |before| &before.table);
-        TokenBucket { params, is_view: spec.counted_by.is_some(), table }
-    }
-
-    pub fn max_units(&self) -> u64 {
-        self.params.burst
-    }
-
-    /// Judges units and takes them if they fit.
-    #[inline]
-    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |used, charges, params, shared| match self.is_view {
-            false => params.charge_entry((used, charges), units, now, shared),
-            true => self.with_view(params, |params| params.charge_entry((used, charges), units, now, shared)),
-        })
-    }
-
-    /// Judges units and takes nothing.
-    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |used, _, params| match self.is_view {
-            false => params.peek_used(used, units, now),
-            true => self.with_view(params, |params| params.peek_used(used, units, now)),
-        })
-    }
-
-    /// Judges by the parameters of a view, at the pace that is in force in the table: a request may come from before a
-    /// reload that has changed it.
-    #[cold]
-    fn with_view<R>(
-        &self,
-        in_force: &TokenBucketParams<S>,
-        judge: impl FnOnce(&TokenBucketParams<S>) -> R,
-    ) -> R {
-        let own = &*self.params;
-        if own.epoch == in_force.epoch {
-            return judge(own);
-        }
-        let bursts = (own.bursts.0, own.bursts.0.max(in_force.bursts.1));
-        let TokenBucketParams { schedule, epoch, settle_terms, .. } = in_force;
-        judge(&TokenBucketParams::new(bursts, schedule.clone(), *epoch, *settle_terms))
-    }
-
-    /// Forgets what the key has used; its counter is then as that of a newcomer.
-    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
-        self.table.update_own(key, now, |used, charges, params| {
-            let present = used.level().clamp_now(now);
-            params.schedule.reset_usage(used, present);
-            charges.count_reset(key);
-            0
-        })
-    }
-}
-
 // === impl TokenBucketParams ===
 
 impl<S: Schedule> TokenBucketParams<S> {
     /// `bursts`: that of the place, and the greatest of all places.
-    fn new(bursts: (u64, u64), schedule: S, epoch: Epoch, settle_terms: SettleTerms) -> TokenBucketParams<S> {
+    pub(crate) fn new(
+        bursts: (u64, u64),
+        schedule: S,
+        spec: &TableSpec<'_, Meter<Self>>,
+    ) -> TokenBucketParams<S> {
+        let epoch = spec.next_epoch(|Meter { params: before, .. }| {
+            (before.epoch, before.schedule == schedule && before.bursts == bursts)
+        });
+        TokenBucketParams::with_terms(bursts, schedule, epoch, spec.settle_terms)
+    }
+
+    fn with_terms(
+        bursts: (u64, u64),
+        schedule: S,
+        epoch: Epoch,
+        settle_terms: SettleTerms,
+    ) -> TokenBucketParams<S> {
         let tick_rate = *schedule.tick_rate();
         let within_reach =
             |units: u64| tick_rate.units_within_reach(units.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
@@ -168,41 +108,6 @@ impl<S: Schedule> TokenBucketParams<S> {
             epoch,
             settle_terms,
         }
-    }
-
-    /// Judges units and takes them from an entry if they fit.
-    #[inline]
-    fn charge_entry(
-        &self,
-        (used, charges): (&mut S::Used, &mut ShardCharges),
-        units: &Units,
-        now: Now,
-        shared: bool,
-    ) -> (Decision, Option<ChargeRecord>) {
-        let present = used.level().clamp_now(now);
-        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
-        match self.ticks_until_fit(used, present, backlog, units.cost) {
-            Ok(()) => {
-                let (since, span) = self.schedule.charge_usage(used, present, units.cost);
-                let decision = self.build_decision(Ok(()), used, present, backlog + span, 0);
-                let epoch = charges.charge_epoch(self.epoch);
-                let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
-                if self.settle_terms.settles && !shared {
-                    self.open_charge(charges, units, present, span, &charge);
-                }
-                (decision, Some(charge))
-            }
-            Err(ticks) => {
-                (self.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
-            }
-        }
-    }
-
-    fn peek_used(&self, used: &S::Used, units: &Units, now: Now) -> Decision {
-        let present = used.level().clamp_now(now);
-        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
-        let step = self.ticks_until_fit(used, present, backlog, units.cost);
-        self.build_decision(step, used, present, backlog, present.ns_since(now))
     }
 
     /// The pure step, in ticks: how long until `cost` units fit, if they do not.
@@ -268,6 +173,73 @@ impl<S: Schedule> TokenBucketParams<S> {
     }
 }
 
+impl<S: Schedule> MeterParams for TokenBucketParams<S> {
+    type Entry = S::Used;
+
+    fn max_units(&self) -> u64 {
+        self.burst
+    }
+}
+
+impl<S: Schedule> RateParams for TokenBucketParams<S> {
+    type Wakers = [Waker; 0];
+    const HAS_VIEWS: bool = true;
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn at_pace_of(&self, in_force: &Self) -> Option<Self> {
+        let bursts = (self.bursts.0, self.bursts.0.max(in_force.bursts.1));
+        let TokenBucketParams { schedule, epoch, settle_terms, .. } = in_force;
+        Some(TokenBucketParams::with_terms(bursts, schedule.clone(), *epoch, *settle_terms))
+    }
+
+    /// Time alone pays a debt back.
+    #[inline]
+    fn advance_entry(&self, _: Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) {}
+
+    #[inline]
+    fn charge_entry(
+        &self,
+        (used, charges): Locked<'_, Self>,
+        units: &Units,
+        now: Now,
+        shared: bool,
+    ) -> Charged {
+        let present = used.level().clamp_now(now);
+        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
+        match self.ticks_until_fit(used, present, backlog, units.cost) {
+            Ok(()) => {
+                let (since, span) = self.schedule.charge_usage(used, present, units.cost);
+                let decision = self.build_decision(Ok(()), used, present, backlog + span, 0);
+                let epoch = charges.charge_epoch(self.epoch);
+                let charge = ChargeRecord { since, node: NO_NODE, shared, displaces: false, epoch };
+                if self.settle_terms.settles && !shared {
+                    self.open_charge(charges, units, present, span, &charge);
+                }
+                (decision, Some(charge))
+            }
+            Err(ticks) => {
+                (self.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
+            }
+        }
+    }
+
+    fn peek_entry(&self, (used, _): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
+        let present = used.level().clamp_now(now);
+        let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
+        let step = self.ticks_until_fit(used, present, backlog, units.cost);
+        self.build_decision(step, used, present, backlog, present.ns_since(now))
+    }
+
+    fn reset_entry(&self, (used, _): Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) -> u64 {
+        let present = used.level().clamp_now(now);
+        self.schedule.reset_usage(used, present);
+        0
+    }
+}
+
 impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
     /// Keeps the number of used units, up to the depth of the bucket where it is greatest, and the debt beyond it, as
     /// much again; each unit now lasts as long as the new rate says.
@@ -275,7 +247,7 @@ impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
         &self,
         used: &mut S::Used,
         _: &mut ShardCharges,
-        before: &TokenBucketParams<S>,
+        before: &Self,
         now: Now,
         _: &mut Vec<Waker>,
     ) {
