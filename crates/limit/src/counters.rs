@@ -3,26 +3,24 @@
 use std::sync::Arc;
 
 use super::algorithm::concurrency::{ConcurrencyParams, SlotNumbers};
-use super::algorithm::fixed_window::FixedWindow;
+use super::algorithm::fixed_window::FixedWindowParams;
 use super::algorithm::leaky_bucket::{LeakyBucketParams, QueueNumbers};
-use super::algorithm::meter::Meter;
+use super::algorithm::meter::{Meter, MeterParams, SettleTerms, TableSpec};
 use super::algorithm::rate::TickRate;
-use super::algorithm::settle::SettleTerms;
-use super::algorithm::sliding_log::SlidingLog;
-use super::algorithm::sliding_window::SlidingWindow;
-use super::algorithm::table_spec::TableSpec;
+use super::algorithm::sliding_log::SlidingLogParams;
+use super::algorithm::sliding_window::SlidingWindowParams;
 use super::algorithm::token_bucket::TokenBucketParams;
 use super::algorithm::warm_up::WarmUpRate;
-use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX, Rate};
+use sluicegate_model::{self as model, Algorithm, BUCKETS_MAX};
 
 /// One counter table per rate, the rates of all variants in a row.
 pub(super) enum Meters {
     TokenBucket(Vec<Meter<TokenBucketParams<TickRate>>>),
     LeakyBucket(Vec<Meter<LeakyBucketParams<TickRate>>>),
-    FixedWindow(Vec<FixedWindow>),
-    SlidingWindow(Vec<SlidingWindow<SLOTS>>),
-    SlidingWindowFine(Vec<SlidingWindow<SLOTS_FINE>>),
-    SlidingLog(Vec<SlidingLog>),
+    FixedWindow(Vec<Meter<FixedWindowParams>>),
+    SlidingWindow(Vec<Meter<SlidingWindowParams<SLOTS>>>),
+    SlidingWindowFine(Vec<Meter<SlidingWindowParams<SLOTS_FINE>>>),
+    SlidingLog(Vec<Meter<SlidingLogParams>>),
     WarmTokenBucket(Vec<Meter<TokenBucketParams<WarmUpRate>>>),
     WarmLeakyBucket(Vec<Meter<LeakyBucketParams<WarmUpRate>>>),
     Concurrency(Vec<Meter<ConcurrencyParams>>),
@@ -91,23 +89,14 @@ macro_rules! queued {
 
 pub(super) use {each, each_rated, meters_of, queued, rated, settled};
 
-/// The meters of one algorithm, for all rates in a row.
+/// The meters of one algorithm, which continue those of the same algorithm.
 macro_rules! meters {
-    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:pat_param, $table_spec:ident| $new:expr) => {{
-        let old_meters = match $before {
+    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, $params:expr) => {{
+        let before = match $before {
             Some(Meters::$algorithm(meters)) => meters.as_slice(),
             _ => &[],
         };
-        let (spec, mut list) = ($spec, Vec::new());
-        for (rate, ($one, previous)) in $rates.into_iter().zip(spec.previous).enumerate() {
-            let previous = previous.and_then(|rate| old_meters.get(rate));
-            let (keys_max, settle_terms) = (spec.keys_max(rate), spec.settle_terms());
-            let counted_by = spec.counted_by(rate).and_then(|rate| list.get(rate));
-            let $table_spec = &TableSpec { keys_max, owner: spec.owner, settle_terms, previous, counted_by };
-            let meter = $new;
-            list.push(meter);
-        }
-        Meters::$algorithm(list)
+        Meters::$algorithm($spec.build_meters(before, $rates, $params))
     }};
 }
 
@@ -123,13 +112,28 @@ pub(super) struct MeterSpec<'a> {
 // === impl MeterSpec ===
 
 impl MeterSpec<'_> {
-    fn keys_max(&self, rate: usize) -> usize {
-        keys_max(self.config, self.max_keys, rate)
-    }
-
-    /// The rate with the counters that the rate of a view uses; `None` = its own.
-    fn counted_by(&self, rate: usize) -> Option<usize> {
-        Some(self.config.counter_rate(rate)).filter(|counted_by| *counted_by != rate)
+    /// The meters of all rates in a row, with the parameters that `params` makes of each.
+    fn build_meters<T, N: MeterParams>(
+        &self,
+        before: &[Meter<N>],
+        rates: impl Iterator<Item = T>,
+        params: impl Fn(T, &TableSpec<'_, N>) -> N,
+    ) -> Vec<Meter<N>> {
+        let mut meters: Vec<Meter<N>> = Vec::new();
+        for (rate, (one, previous)) in rates.zip(self.previous).enumerate() {
+            // The rate of a view counts in the counters of the limit's own.
+            let counted_by = Some(self.config.counter_rate(rate)).filter(|own| *own != rate);
+            let spec = TableSpec {
+                keys_max: keys_max(self.config, self.max_keys, rate),
+                owner: self.owner,
+                settle_terms: self.settle_terms(),
+                previous: previous.and_then(|rate| before.get(rate)),
+                counted_by: counted_by.and_then(|rate| meters.get(rate)),
+            };
+            let meter = Meter::new(params(one, &spec), &spec);
+            meters.push(meter);
+        }
+        meters
     }
 
     fn settle_terms(&self) -> SettleTerms {
@@ -152,34 +156,33 @@ impl Meters {
     /// All variants of a limit are of one algorithm.
     pub(super) fn new(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
         let config = spec.config;
+        let windows = config.algorithm_variants().flat_map(Algorithm::rate_quotas).map(|(rate, _)| rate);
         match &config.algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
                 Meters::new_buckets(spec, before)
             }
             Algorithm::FixedWindow { align, .. } => {
-                meters!(FixedWindow, before, spec, window_rates(config), |rate, table_spec| {
-                    FixedWindow::new(rate, *align, table_spec)
+                meters!(FixedWindow, before, spec, windows, |rate, spec| {
+                    FixedWindowParams::new(rate, *align, spec)
                 })
             }
             Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
-                meters!(SlidingWindow, before, spec, window_rates(config), |rate, table_spec| {
-                    SlidingWindow::new(rate, *buckets, table_spec)
+                meters!(SlidingWindow, before, spec, windows, |rate, spec| {
+                    SlidingWindowParams::new(rate, *buckets, spec)
                 })
             }
             Algorithm::SlidingWindow { buckets, .. } => {
-                meters!(SlidingWindowFine, before, spec, window_rates(config), |rate, table_spec| {
-                    SlidingWindow::new(rate, *buckets, table_spec)
+                meters!(SlidingWindowFine, before, spec, windows, |rate, spec| {
+                    SlidingWindowParams::new(rate, *buckets, spec)
                 })
             }
             Algorithm::SlidingLog { .. } => {
-                meters!(SlidingLog, before, spec, window_rates(config), |rate, table_spec| SlidingLog::new(
-                    rate, table_spec
-                ))
+                meters!(SlidingLog, before, spec, windows, SlidingLogParams::new)
             }
             Algorithm::Concurrency { .. } => {
                 let slots = config.algorithm_variants().filter_map(slot_numbers);
-                meters!(Concurrency, before, spec, slots, |numbers, table_spec| {
-                    Meter::new(ConcurrencyParams::new(numbers, config, table_spec), table_spec)
+                meters!(Concurrency, before, spec, slots, |numbers, spec| {
+                    ConcurrencyParams::new(numbers, config, spec)
                 })
             }
         }
@@ -202,26 +205,20 @@ impl Meters {
         let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         match (&config.algorithm, warm_up_ns) {
             (Algorithm::TokenBucket { .. }, None) => {
-                meters!(TokenBucket, before, spec, tokens, |(rate, bursts), table_spec| {
-                    Meter::new(TokenBucketParams::new(bursts, TickRate::new(rate), table_spec), table_spec)
+                meters!(TokenBucket, before, spec, tokens, |(rate, bursts), spec| {
+                    TokenBucketParams::new(bursts, TickRate::new(rate), spec)
                 })
             }
             (Algorithm::TokenBucket { .. }, Some(ns)) => {
-                meters!(WarmTokenBucket, before, spec, tokens, |(rate, bursts), table_spec| {
-                    Meter::new(
-                        TokenBucketParams::new(bursts, WarmUpRate::new(TickRate::new(rate), ns), table_spec),
-                        table_spec,
-                    )
+                meters!(WarmTokenBucket, before, spec, tokens, |(rate, bursts), spec| {
+                    TokenBucketParams::new(bursts, WarmUpRate::new(TickRate::new(rate), ns), spec)
                 })
             }
-            (_, None) => meters!(LeakyBucket, before, spec, flows, |(rate, numbers), table_spec| {
-                Meter::new(LeakyBucketParams::new(numbers, TickRate::new(rate), table_spec), table_spec)
+            (_, None) => meters!(LeakyBucket, before, spec, flows, |(rate, numbers), spec| {
+                LeakyBucketParams::new(numbers, TickRate::new(rate), spec)
             }),
-            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |(rate, numbers), table_spec| {
-                Meter::new(
-                    LeakyBucketParams::new(numbers, WarmUpRate::new(TickRate::new(rate), ns), table_spec),
-                    table_spec,
-                )
+            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |(rate, numbers), spec| {
+                LeakyBucketParams::new(numbers, WarmUpRate::new(TickRate::new(rate), ns), spec)
             }),
         }
     }
@@ -231,25 +228,4 @@ fn slot_numbers(numbers: &Algorithm) -> Option<SlotNumbers> {
     let Algorithm::Concurrency { min, max, queue, max_wait } = numbers else { return None };
     let max_wait_ns = max_wait.map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
     Some(SlotNumbers { min: *min, max: *max, queue: *queue, max_wait_ns })
-}
-
-/// The rates of all variants of a window algorithm.
-fn window_rates(config: &model::LimitConfig) -> Vec<Rate> {
-    let quotas = config.algorithm_variants().flat_map(Algorithm::rate_quotas);
-    quotas.map(|(rate, _)| rate).collect()
-}
-
-#[cfg(test)]
-impl<M> TableSpec<'_, M> {
-    /// The spec of a meter without a predecessor.
-    pub(super) fn without_previous(keys_max: usize) -> TableSpec<'static, M> {
-        static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
-        TableSpec {
-            keys_max,
-            owner: &OWNER,
-            settle_terms: SettleTerms::default(),
-            previous: None,
-            counted_by: None,
-        }
-    }
 }

@@ -2,25 +2,18 @@
 //!
 //! Units beyond N carry into the next window, which begins at once.
 
-use std::sync::Arc;
 use std::task::Waker;
 
-use super::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
+use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
+use super::settle::{ForcedUnits, GivenBack, SettleParams};
 use super::shard_charges::{OpenUnits, ShardCharges};
 use super::window_quota::WindowQuota;
-use crate::algorithm::table_spec::TableSpec;
 use crate::table::persistent::{PersistentEntry, take_bytes};
-use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
-use crate::{ChargeRecord, Decision, Epoch, Units};
+use crate::table::{CounterKey, TableEntry, TableParams};
+use crate::{Decision, Epoch, Units};
 use sluicegate_base::clock;
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::{Rate, WindowAlign};
-
-/// One rate of a fixed window with its counters.
-pub(crate) struct FixedWindow {
-    pub(crate) params: Arc<FixedWindowParams>,
-    pub(crate) table: Arc<Table<FixedWindowEntry, FixedWindowParams>>,
-}
 
 pub(crate) struct FixedWindowParams {
     quota: WindowQuota,
@@ -37,58 +30,17 @@ pub(crate) struct FixedWindowEntry {
     used: u64,
 }
 
-// === impl FixedWindow ===
-
-impl FixedWindow {
-    pub(crate) fn new(rate: Rate, align: WindowAlign, spec: &TableSpec<'_, FixedWindow>) -> FixedWindow {
-        let quota = WindowQuota::new(rate, u64::MAX, spec, |before| &before.params.quota);
-        let params = Arc::new(FixedWindowParams { quota, align });
-        let table = spec.build_table(&params, |before| &before.table);
-        FixedWindow { params, table }
-    }
-
-    pub fn max_units(&self) -> u64 {
-        self.params.quota.max
-    }
-
-    /// Judges units and takes them if the window has room.
-    #[inline]
-    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |window, charges, params, shared| {
-            params.carry_window(window, now);
-            let used = if window.is_running(now) { window.used } else { 0 };
-            if units.cost > params.quota.max.saturating_sub(used) {
-                return (params.build_decision(window, units.cost, now), None);
-            }
-            params.begin_window(window, now);
-            window.used = { window.used }.saturating_add(units.cost);
-            let charge = params.quota.record_charge(charges, units, window.ends, shared);
-            (params.build_decision(window, 0, now), Some(charge))
-        })
-    }
-
-    /// Judges units and takes nothing.
-    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |window, _, params| {
-            params.carry_window(window, now);
-            params.build_decision(window, units.cost, now)
-        })
-    }
-
-    /// Forgets the used units of the key; its counter is then as that of a newcomer.
-    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
-        self.table.update_own(key, now, |window, charges, _| {
-            // Its end stays: with `align: clock` the next charge belongs to the same window.
-            window.used = 0;
-            charges.count_reset(key);
-            0
-        })
-    }
-}
-
 // === impl FixedWindowParams ===
 
 impl FixedWindowParams {
+    pub(crate) fn new(
+        rate: Rate,
+        align: WindowAlign,
+        spec: &TableSpec<'_, FixedWindowParams>,
+    ) -> FixedWindowParams {
+        FixedWindowParams { quota: WindowQuota::new(rate, u64::MAX, spec, |before| &before.quota), align }
+    }
+
     /// Carries the debt of a window that is over into the next.
     #[inline]
     fn carry_window(&self, window: &mut FixedWindowEntry, now: Now) {
@@ -162,8 +114,7 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
     /// none of the units used within the earlier one.
     fn convert_entry(
         &self,
-        window: &mut FixedWindowEntry,
-        charges: &mut ShardCharges,
+        (window, charges): Locked<'_, Self>,
         before: &FixedWindowParams,
         now: Now,
         _: &mut Vec<Waker>,
@@ -183,57 +134,77 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
     }
 }
 
-impl SettleParams<FixedWindowEntry> for FixedWindowParams {
+impl MeterParams for FixedWindowParams {
+    type Entry = FixedWindowEntry;
+
+    fn max_units(&self) -> u64 {
+        self.quota.max
+    }
+}
+
+impl RateParams for FixedWindowParams {
+    type Wakers = [Waker; 0];
+
     fn epoch(&self) -> Epoch {
         self.quota.epoch
     }
 
-    fn settle_terms(&self) -> SettleTerms {
-        self.quota.settle_terms
-    }
-
-    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
-        charges
-    }
-
-    fn carry_debt(&self, window: &mut FixedWindowEntry, _: &mut ShardCharges, now: Now) {
+    #[inline]
+    fn advance_entry(&self, (window, _): Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) {
         self.carry_window(window, now);
     }
 
-    fn give_back(&self, window: &mut FixedWindowEntry, _: &mut ShardCharges, given: &GivenBack<'_>, _: Now) {
+    #[inline]
+    fn charge_entry(
+        &self,
+        (window, charges): Locked<'_, Self>,
+        units: &Units,
+        now: Now,
+        shared: bool,
+    ) -> Charged {
+        let used = if window.is_running(now) { window.used } else { 0 };
+        if units.cost > self.quota.max.saturating_sub(used) {
+            return (self.build_decision(window, units.cost, now), None);
+        }
+        self.begin_window(window, now);
+        window.used = { window.used }.saturating_add(units.cost);
+        let charge = self.quota.record_charge(charges, units, window.ends, shared);
+        (self.build_decision(window, 0, now), Some(charge))
+    }
+
+    fn peek_entry(&self, (window, _): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
+        self.build_decision(window, units.cost, now)
+    }
+
+    fn reset_entry(&self, (window, _): Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
+        // Its end stays: with `align: clock` the next charge belongs to the same window.
+        window.used = 0;
+        0
+    }
+}
+
+impl SettleParams for FixedWindowParams {
+    fn give_back(&self, (window, _): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
         if window.ends == given.charge.since.at_ns() {
             window.used = { window.used }.saturating_sub(given.units);
         }
     }
 
-    fn credit_units(&self, window: &mut FixedWindowEntry, _: &mut ShardCharges, units: u64, now: Now) {
+    fn credit_units(&self, (window, _): Locked<'_, Self>, units: u64, now: Now) {
         if window.is_running(now) {
             window.used = { window.used }.saturating_sub(units);
         }
     }
 
     /// Only the newest window counts, so a charge that still counts is in it.
-    fn force_units(
-        &self,
-        window: &mut FixedWindowEntry,
-        _: &mut ShardCharges,
-        forced: &ForcedUnits<'_>,
-        now: Now,
-    ) -> u64 {
+    fn force_units(&self, (window, _): Locked<'_, Self>, forced: &ForcedUnits<'_>, now: Now) -> u64 {
         self.begin_window(window, now);
         let taken = forced.units.min(self.quota.units_max().saturating_sub(window.used));
         window.used += taken;
         forced.units - taken
     }
 
-    fn keep_open_units(
-        &self,
-        window: &mut FixedWindowEntry,
-        _: &mut ShardCharges,
-        _: &CounterKey,
-        open: &[OpenUnits],
-        _: Now,
-    ) {
+    fn keep_open_units(&self, (window, _): Locked<'_, Self>, _: &CounterKey, open: &[OpenUnits], _: Now) {
         let ends = window.ends;
         let counts = open.iter().filter(|open| open.at_ns.is_none_or(|at_ns| at_ns == ends));
         let kept = counts.fold(0, |sum: u64, open| sum.saturating_add(open.units));
@@ -279,6 +250,7 @@ impl PersistentEntry for FixedWindowEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::meter::SettleTerms;
 
     const SECOND: u64 = 1_000_000_000;
 

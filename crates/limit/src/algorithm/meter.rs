@@ -6,7 +6,6 @@ use std::task::Waker;
 
 use super::queue::waking;
 use super::shard_charges::ShardCharges;
-use super::table_spec::TableSpec;
 use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, Units};
 use sluicegate_base::clock::Now;
@@ -17,6 +16,27 @@ pub(crate) struct Meter<N: MeterParams> {
     /// The meter judges by numbers of its own, and counts in the table of the limit's own rate.
     pub(crate) is_view: bool,
     pub(crate) table: Arc<Table<N::Entry, N>>,
+}
+
+/// The arguments that the meters of all algorithms share.
+pub(crate) struct TableSpec<'a, N: MeterParams> {
+    pub keys_max: usize,
+    /// The limit, as warnings name it.
+    pub owner: &'a Arc<str>,
+    pub settle_terms: SettleTerms,
+    /// The meter of the same rate before a reload, which the new one continues.
+    pub previous: Option<&'a Meter<N>>,
+    /// The meter of the limit's own rate, in the table of which the rate of a view counts.
+    pub counted_by: Option<&'a Meter<N>>,
+}
+
+/// The terms by which responses settle the charges of a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SettleTerms {
+    /// Charges are settled, so a counter may hold debt.
+    pub settles: bool,
+    /// A response may clear a key, so that open reservations are known.
+    pub clears: bool,
 }
 
 /// The parameters by which a meter counts.
@@ -62,13 +82,28 @@ pub(crate) trait RateParams: MeterParams<Entry: TableEntry<Extra: AsMut<ShardCha
     fn reset_entry(&self, counter: Locked<'_, Self>, now: Now, wakers: &mut Self::Wakers) -> u64;
 }
 
+// === impl TableSpec ===
+
+impl<N: RateParams> TableSpec<'_, N> {
+    /// The epoch of new parameters, which a view has from the limit's own rate. `is_same`: charges by the parameters
+    /// before can still be refunded.
+    pub(crate) fn next_epoch(&self, is_same: impl FnOnce(&N) -> bool) -> Epoch {
+        match (self.counted_by, self.previous) {
+            (Some(counted_by), _) => counted_by.params.epoch(),
+            (None, Some(Meter { params, .. })) => params.epoch().wrapping_add((!is_same(params)).into()),
+            (None, None) => 0,
+        }
+    }
+}
+
 // === impl Meter ===
 
 impl<N: MeterParams> Meter<N> {
     /// A meter that counts in the table of the limit's own rate, of the previous meter, or in a new one.
-    pub(crate) fn new(params: N, spec: &TableSpec<'_, Meter<N>>) -> Meter<N> {
+    pub(crate) fn new(params: N, spec: &TableSpec<'_, N>) -> Meter<N> {
         let params = Arc::new(params);
-        let table = spec.build_table(&params, |known| &known.table);
+        let fresh = || Arc::new(Table::with_params(params.clone(), spec.keys_max, spec.owner.clone()));
+        let table = spec.counted_by.or(spec.previous).map_or_else(fresh, |known| known.table.clone());
         Meter { params, is_view: spec.counted_by.is_some(), table }
     }
 

@@ -15,7 +15,6 @@ pub(crate) mod shard_charges;
 pub(crate) mod slab;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
-pub(crate) mod table_spec;
 pub(crate) mod token_bucket;
 pub(crate) mod warm_up;
 pub(crate) mod window_quota;

@@ -1,10 +1,9 @@
 //! The numbers of all window algorithms, and what follows from them: decisions, debts, and conversions.
 
+use super::meter::{RateParams, SettleTerms, TableSpec};
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::settle::SettleTerms;
 use super::shard_charges::ShardCharges;
-use super::table_spec::TableSpec;
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 use sluicegate_model::Rate;
 
@@ -36,18 +35,15 @@ const PERIOD_MAX_NS: u128 = 1 << 62;
 // === impl WindowQuota ===
 
 impl WindowQuota {
-    /// The quota of `rate`, capped at `max` units; `quota_of` finds that of a meter before a reload.
-    pub(crate) fn new<M>(
+    /// The quota of `rate`, capped at `max` units; `quota_of` finds that of parameters before a reload.
+    pub(crate) fn new<N: RateParams>(
         rate: Rate,
         max: u64,
-        spec: &TableSpec<'_, M>,
-        quota_of: impl FnOnce(&M) -> &WindowQuota,
+        spec: &TableSpec<'_, N>,
+        quota_of: impl FnOnce(&N) -> &WindowQuota,
     ) -> WindowQuota {
         let period = rate.period.as_nanos().clamp(1, PERIOD_MAX_NS) as u64;
-        let epoch = spec.next_epoch(|before| {
-            let before = quota_of(before);
-            (before.epoch, before.period == period)
-        });
+        let epoch = spec.next_epoch(|before| quota_of(before).period == period);
         WindowQuota { max: rate.units.get().min(max), period, epoch, settle_terms: spec.settle_terms }
     }
 

@@ -2,7 +2,6 @@
 
 use super::counters::{Meters, meters_of, settled};
 use super::{ChargeRecord, Limit};
-use crate::algorithm::settle;
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
 
@@ -20,7 +19,7 @@ impl Limit {
         charge: &ChargeRecord,
         now: Now,
     ) -> u64 {
-        settled!(&self.meters, rate, meter => settle::settle_charge(&meter.table, key, corrected, charge, now), else 0)
+        settled!(&self.meters, rate, meter => meter.settle_charge(key, corrected, charge, now), else 0)
     }
 
     /// Adds units to a charge that stays open, whatever is left, as [`Limit::settle_charge`] does; returns the units
@@ -33,19 +32,19 @@ impl Limit {
         charge: &ChargeRecord,
         now: Now,
     ) -> u64 {
-        settled!(&self.meters, rate, meter => settle::extend_charge(&meter.table, key, units, charge, now), else 0)
+        settled!(&self.meters, rate, meter => meter.extend_charge(key, units, charge, now), else 0)
     }
 
     /// Gives back units of a key, the newest first and at most as many as it has used. Units that have departed from a
     /// leaky bucket stay.
     pub fn credit_units(&self, rate: usize, key: &CounterKey, units: u64, now: Now) {
-        settled!(&self.meters, rate, meter => settle::credit_units(&meter.table, key, units, now), else {});
+        settled!(&self.meters, rate, meter => meter.credit_units(key, units, now), else {});
     }
 
     /// Forgets the used units of a key except its open reservations, which settle as before. A counter shared with
     /// others stays. Open reservations are known only where the configuration asks for it.
     pub fn clear_key(&self, rate: usize, key: &CounterKey, now: Now) {
-        settled!(&self.meters, rate, meter => settle::clear_key(&meter.table, key, now), else {});
+        settled!(&self.meters, rate, meter => meter.clear_key(key, now), else {});
     }
 }
 

@@ -62,8 +62,7 @@ pub trait TableParams<E: TableEntry> {
     /// once the lock is released.
     fn convert_entry(
         &self,
-        entry: &mut E,
-        extra: &mut E::Extra,
+        counter: (&mut E, &mut E::Extra),
         before: &Self,
         now: Now,
         to_wake: &mut Vec<Waker>,
@@ -72,7 +71,7 @@ pub trait TableParams<E: TableEntry> {
 
 /// The parameters of entries without any.
 impl<E: TableEntry> TableParams<E> for () {
-    fn convert_entry(&self, _: &mut E, _: &mut E::Extra, (): &(), _: Now, _: &mut Vec<Waker>) {}
+    fn convert_entry(&self, _: (&mut E, &mut E::Extra), (): &(), _: Now, _: &mut Vec<Waker>) {}
 }
 
 const OVERFLOW_SHARDS: usize = 16;
@@ -145,7 +144,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             for index in 0..shard.slots.len() {
                 if shard.tag_at(index) != 0 {
                     let entry = &mut shard.slots[index].entry;
-                    params.convert_entry(entry, &mut shard.extra, &before, now, &mut to_wake);
+                    params.convert_entry((entry, &mut shard.extra), &before, now, &mut to_wake);
                 }
             }
             drop(guard);
@@ -156,7 +155,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             let overflow = &mut *guard;
             let (now, before) = (clock(), std::mem::replace(&mut overflow.params, params.clone()));
             for entry in &mut overflow.entries {
-                params.convert_entry(entry, &mut overflow.extra, &before, now, &mut to_wake);
+                params.convert_entry((entry, &mut overflow.extra), &before, now, &mut to_wake);
             }
             drop(guard);
             to_wake.drain(..).for_each(Waker::wake);
@@ -273,8 +272,8 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             (Some(slot), Some(mut entry)) => {
                 if !Arc::ptr_eq(shared_params, &shard.params) {
                     // One of the two is already converted. An inherited entry has no waiters to wake.
-                    let extra = &mut shard.extra;
-                    shard.params.convert_entry(&mut entry, extra, shared_params, now, &mut Vec::new());
+                    let counter = (&mut entry, &mut shard.extra);
+                    shard.params.convert_entry(counter, shared_params, now, &mut Vec::new());
                 }
                 drop(guard);
                 self.store_newcomer(shard, hash, slot, now, entry, step)

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use super::adaptive::{Adaptive, SlotOutcome};
-use super::meter::{Meter, MeterParams};
+use super::meter::{Locked, Meter, MeterParams, TableSpec};
 use super::queue::{Wakers, waking};
-use super::table_spec::TableSpec;
 use crate::table::{CounterKey, TableEntry, TableParams};
 use sluicegate_base::clock::Now;
 use sluicegate_model as model;
@@ -79,7 +78,7 @@ impl ConcurrencyParams {
     pub(crate) fn new(
         numbers: SlotNumbers,
         config: &model::LimitConfig,
-        spec: &TableSpec<'_, Meter<ConcurrencyParams>>,
+        spec: &TableSpec<'_, ConcurrencyParams>,
     ) -> ConcurrencyParams {
         let SlotNumbers { min, max, queue, max_wait_ns } = numbers;
         let max = match min {
@@ -229,8 +228,7 @@ impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
     /// More slots go to the waiters, and a changed `max_wait` holds for them; nobody is thrown out.
     fn convert_entry(
         &self,
-        entry: &mut ConcurrencyEntry,
-        queues: &mut SlotQueues,
+        (entry, queues): Locked<'_, Self>,
         before: &Self,
         now: Now,
         to_wake: &mut Vec<Waker>,

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use super::position::BucketState;
 use super::{LeakyBucketEntry, LeakyBucketParams};
-use crate::algorithm::meter::{Charged, Locked, Meter, MeterParams, RateParams};
+use crate::algorithm::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
 use crate::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, Wakers};
 use crate::algorithm::rate::ChargeMark;
 use crate::algorithm::schedule::{BucketUsage, Schedule};
-use crate::algorithm::table_spec::TableSpec;
 use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, Units};
 use sluicegate_base::clock::Now;
@@ -55,13 +54,12 @@ impl<S: Schedule> LeakyBucketParams<S> {
     pub(crate) fn new(
         numbers: QueueNumbers,
         schedule: S,
-        spec: &TableSpec<'_, Meter<Self>>,
+        spec: &TableSpec<'_, Self>,
     ) -> LeakyBucketParams<S> {
         let waiting = spec.counted_by.or(spec.previous).map(|known| known.params.waiting.clone());
         let mut params = LeakyBucketParams::with_epoch(numbers, schedule, waiting.unwrap_or_default(), 0);
-        params.epoch = spec.next_epoch(|Meter { params: before, .. }| {
-            (before.epoch, before.schedule == params.schedule && before.ahead == params.ahead)
-        });
+        params.epoch =
+            spec.next_epoch(|before| before.schedule == params.schedule && before.ahead == params.ahead);
         params
     }
 
@@ -260,8 +258,7 @@ impl<S: Schedule> TableParams<LeakyBucketEntry<S::Used>> for LeakyBucketParams<S
     /// the new rate says.
     fn convert_entry(
         &self,
-        entry: &mut LeakyBucketEntry<S::Used>,
-        queues: &mut ShardQueues,
+        (entry, queues): Locked<'_, Self>,
         before: &Self,
         now: Now,
         to_wake: &mut Vec<Waker>,

@@ -9,24 +9,18 @@
 mod settle_log;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::task::Waker;
 
+use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
 use super::queue::NO_NODE;
 use super::shard_charges::ShardCharges;
 use super::slab::Slab;
 use super::window_quota::WindowQuota;
-use crate::algorithm::table_spec::TableSpec;
 use crate::table::persistent::{PersistentEntry, take_bytes};
-use crate::table::{CounterKey, OwnEntry, Table, TableCapacity, TableEntry};
-use crate::{ChargeRecord, Decision, Units};
+use crate::table::{TableCapacity, TableEntry};
+use crate::{Decision, Epoch, Units};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
-
-/// One rate of a sliding log with its counters.
-pub(crate) struct SlidingLog {
-    pub(crate) params: Arc<SlidingLogParams>,
-    pub(crate) table: Arc<Table<SlidingLogEntry, SlidingLogParams>>,
-}
 
 pub(crate) struct SlidingLogParams {
     quota: WindowQuota,
@@ -68,62 +62,17 @@ const RING_FIRST: usize = 4;
 /// The allowed growth beyond [`RING_FIRST`], in runs per key.
 const GROWTH_PER_KEY: usize = 4;
 
-// === impl SlidingLog ===
-
-impl SlidingLog {
-    pub(crate) fn new(rate: Rate, spec: &TableSpec<'_, SlidingLog>) -> SlidingLog {
-        let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.params.quota);
-        let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(quota.max as usize);
-        let shards =
-            spec.previous.map_or(TableCapacity::shards_for(spec.keys_max), |meter| meter.table.shard_count());
-        let params = Arc::new(SlidingLogParams { quota, growth_max: growth.div_ceil(shards) });
-        let table = spec.build_table(&params, |before| &before.table);
-        SlidingLog { params, table }
-    }
-
-    pub fn max_units(&self) -> u64 {
-        self.params.quota.max
-    }
-
-    /// Judges units and takes them if they fit.
-    #[inline]
-    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |log, rings, params, shared| {
-            params.carry_runs(log, rings, now);
-            let at = params.clamp_now(log, now);
-            let (runs, left) = params.expired_runs(log, rings, at);
-            if u64::from(log.used - left).saturating_add(units.cost) > params.quota.max {
-                return (params.build_decision(log, rings, units.cost, now), None);
-            }
-            rings.remove_oldest(log, runs, left);
-            params.append_run(log, rings, ChargeRun { at, units: units.cost as u32 }, shared);
-            let charge = params.quota.record_charge(&mut rings.charges, units, at, shared);
-            (params.build_decision(log, rings, 0, now), Some(charge))
-        })
-    }
-
-    /// Judges units and takes nothing.
-    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |log, rings, params| {
-            params.carry_runs(log, rings, now);
-            params.build_decision(log, rings, units.cost, now)
-        })
-    }
-
-    /// Forgets the used units of the key; its counter is then as that of a newcomer.
-    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
-        self.table.update_own(key, now, |log, rings, _| {
-            rings.drop_ring(log);
-            *log = SlidingLogEntry::default();
-            rings.charges.count_reset(key);
-            0
-        })
-    }
-}
-
 // === impl SlidingLogParams ===
 
 impl SlidingLogParams {
+    pub(crate) fn new(rate: Rate, spec: &TableSpec<'_, SlidingLogParams>) -> SlidingLogParams {
+        let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.quota);
+        let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(quota.max as usize);
+        let shards =
+            spec.previous.map_or(TableCapacity::shards_for(spec.keys_max), |meter| meter.table.shard_count());
+        SlidingLogParams { quota, growth_max: growth.div_ceil(shards) }
+    }
+
     #[inline]
     fn newest_charge(&self, log: &SlidingLogEntry) -> u64 {
         { log.until }.saturating_sub(self.quota.period)
@@ -207,6 +156,50 @@ impl SlidingLogParams {
     }
 }
 
+impl MeterParams for SlidingLogParams {
+    type Entry = SlidingLogEntry;
+
+    fn max_units(&self) -> u64 {
+        self.quota.max
+    }
+}
+
+impl RateParams for SlidingLogParams {
+    type Wakers = [Waker; 0];
+
+    fn epoch(&self) -> Epoch {
+        self.quota.epoch
+    }
+
+    #[inline]
+    fn advance_entry(&self, (log, rings): Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) {
+        self.carry_runs(log, rings, now);
+    }
+
+    #[inline]
+    fn charge_entry(&self, (log, rings): Locked<'_, Self>, units: &Units, now: Now, shared: bool) -> Charged {
+        let at = self.clamp_now(log, now);
+        let (runs, left) = self.expired_runs(log, rings, at);
+        if u64::from(log.used - left).saturating_add(units.cost) > self.quota.max {
+            return (self.build_decision(log, rings, units.cost, now), None);
+        }
+        rings.remove_oldest(log, runs, left);
+        self.append_run(log, rings, ChargeRun { at, units: units.cost as u32 }, shared);
+        let charge = self.quota.record_charge(&mut rings.charges, units, at, shared);
+        (self.build_decision(log, rings, 0, now), Some(charge))
+    }
+
+    fn peek_entry(&self, (log, rings): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
+        self.build_decision(log, rings, units.cost, now)
+    }
+
+    fn reset_entry(&self, (log, rings): Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
+        rings.drop_ring(log);
+        *log = SlidingLogEntry::default();
+        0
+    }
+}
+
 /// Merges the runs of each sub-window of `width` ns into its last.
 #[cold]
 fn merge_runs(ring: &mut VecDeque<ChargeRun>, width: u64) {
@@ -223,6 +216,12 @@ fn merge_runs(ring: &mut VecDeque<ChargeRun>, width: u64) {
 }
 
 // === impl LogRings ===
+
+impl AsMut<ShardCharges> for LogRings {
+    fn as_mut(&mut self) -> &mut ShardCharges {
+        &mut self.charges
+    }
+}
 
 impl LogRings {
     /// The runs of a key that has a ring.

@@ -3,9 +3,9 @@
 use std::task::Waker;
 
 use super::{ChargeRun, LogRings, SlidingLogEntry, SlidingLogParams};
-use crate::Epoch;
-use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
-use crate::algorithm::shard_charges::{OpenUnits, ShardCharges};
+use crate::algorithm::meter::Locked;
+use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
+use crate::algorithm::shard_charges::OpenUnits;
 use crate::algorithm::window_quota::Carried;
 use crate::table::{CounterKey, TableParams};
 use sluicegate_base::clock::Now;
@@ -21,8 +21,7 @@ impl TableParams<SlidingLogEntry> for SlidingLogParams {
     /// the units used within the earlier one: as before, the newest units have to leave.
     fn convert_entry(
         &self,
-        log: &mut SlidingLogEntry,
-        rings: &mut LogRings,
+        (log, rings): Locked<'_, Self>,
         before: &SlidingLogParams,
         now: Now,
         _: &mut Vec<Waker>,
@@ -48,25 +47,9 @@ impl TableParams<SlidingLogEntry> for SlidingLogParams {
     }
 }
 
-impl SettleParams<SlidingLogEntry> for SlidingLogParams {
-    fn epoch(&self) -> Epoch {
-        self.quota.epoch
-    }
-
-    fn settle_terms(&self) -> SettleTerms {
-        self.quota.settle_terms
-    }
-
-    fn shard_charges(rings: &mut LogRings) -> &mut ShardCharges {
-        &mut rings.charges
-    }
-
-    fn carry_debt(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, now: Now) {
-        self.carry_runs(log, rings, now);
-    }
-
+impl SettleParams for SlidingLogParams {
     /// Nothing, if the units no longer count.
-    fn give_back(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, given: &GivenBack<'_>, now: Now) {
+    fn give_back(&self, (log, rings): Locked<'_, Self>, given: &GivenBack<'_>, now: Now) {
         let (at, newest) = (given.charge.since.at_ns(), self.newest_charge(log));
         // Without debt, units that have left are in their own run, and taking them out changes nothing.
         let present = if self.quota.settle_terms.settles { newest.max(now.0) } else { newest };
@@ -75,7 +58,7 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
         }
     }
 
-    fn credit_units(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, units: u64, now: Now) {
+    fn credit_units(&self, (log, rings): Locked<'_, Self>, units: u64, now: Now) {
         self.remove_expired(log, rings, now);
         let mut left = units.min(u32::MAX.into()) as u32;
         while left > 0 && log.used > 0 {
@@ -90,13 +73,7 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
         }
     }
 
-    fn force_units(
-        &self,
-        log: &mut SlidingLogEntry,
-        rings: &mut LogRings,
-        forced: &ForcedUnits<'_>,
-        now: Now,
-    ) -> u64 {
+    fn force_units(&self, (log, rings): Locked<'_, Self>, forced: &ForcedUnits<'_>, now: Now) -> u64 {
         let present = self.remove_expired(log, rings, now);
         let taken = forced.units.min(self.units_max().saturating_sub(log.used.into()));
         let own = forced.own.map(|charge| charge.since.at_ns());
@@ -111,14 +88,7 @@ impl SettleParams<SlidingLogEntry> for SlidingLogParams {
         forced.units - taken
     }
 
-    fn keep_open_units(
-        &self,
-        log: &mut SlidingLogEntry,
-        rings: &mut LogRings,
-        _: &CounterKey,
-        open: &[OpenUnits],
-        now: Now,
-    ) {
+    fn keep_open_units(&self, (log, rings): Locked<'_, Self>, _: &CounterKey, open: &[OpenUnits], now: Now) {
         let present = self.remove_expired(log, rings, now);
         let counts =
             |open: &&OpenUnits| open.at_ns.is_none_or(|at| at.saturating_add(self.quota.period) > present);

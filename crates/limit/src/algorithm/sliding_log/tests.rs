@@ -1,27 +1,32 @@
 //! The log's memory: its bound, its accounting, and the effect of merging.
 
 use super::*;
-use crate::LimitOutcome;
+use crate::algorithm::meter::{Meter, SettleTerms};
+use crate::table::CounterKey;
+use crate::{ChargeRecord, LimitOutcome};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn log(units: u64, keys_max: usize) -> SlidingLog {
+fn log(units: u64, keys_max: usize) -> Meter<SlidingLogParams> {
     let units = NonZeroU64::new(units).unwrap();
-    SlidingLog::new(Rate { units, period: Duration::from_secs(60) }, &TableSpec::without_previous(keys_max))
+    let (owner, settle_terms) = (Arc::from("test"), SettleTerms::default());
+    let spec = TableSpec { keys_max, owner: &owner, settle_terms, previous: None, counted_by: None };
+    Meter::new(SlidingLogParams::new(Rate { units, period: Duration::from_secs(60) }, &spec), &spec)
 }
 
 fn key(id: u128) -> CounterKey {
     CounterKey { id, prefix: 0 }
 }
 
-fn charge(log: &SlidingLog, id: u128, at: u64) -> (Decision, Option<ChargeRecord>) {
+fn charge(log: &Meter<SlidingLogParams>, id: u128, at: u64) -> (Decision, Option<ChargeRecord>) {
     log.charge_units(&Units { key: key(id), cost: 1, variant: 0, fair_hash: 0, unenforced: false }, Now(at))
 }
 
 /// The capacity of all rings, and the capacity by the shard's own accounting.
-fn ring_capacity(log: &SlidingLog, keys: u128) -> (usize, usize) {
+fn ring_capacity(log: &Meter<SlidingLogParams>, keys: u128) -> (usize, usize) {
     let rings = (0..keys).map(|id| {
         log.table.peek_entry(&key(id), |log, rings, _| rings.slab.get(log.ring).map_or(0, VecDeque::capacity))
     });

@@ -6,22 +6,16 @@
 
 mod settle_window;
 
-use std::sync::Arc;
+use std::task::Waker;
 
+use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
 use super::shard_charges::ShardCharges;
 use super::window_quota::WindowQuota;
-use crate::algorithm::table_spec::TableSpec;
+use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
-use crate::table::{CounterKey, OwnEntry, Table, TableEntry};
-use crate::{ChargeRecord, Decision, Units};
+use crate::{Decision, Epoch, Units};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
-
-/// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
-pub(crate) struct SlidingWindow<const SLOTS: usize> {
-    pub(crate) params: Arc<SlidingWindowParams<SLOTS>>,
-    pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams<SLOTS>>>,
-}
 
 pub(crate) struct SlidingWindowParams<const SLOTS: usize> {
     quota: WindowQuota,
@@ -38,64 +32,16 @@ pub(crate) struct SlidingWindowEntry<const SLOTS: usize> {
     units: [u32; SLOTS],
 }
 
-// === impl SlidingWindow ===
-
-impl<const SLOTS: usize> SlidingWindow<SLOTS> {
-    pub(crate) fn new(
-        rate: Rate,
-        buckets: u8,
-        spec: &TableSpec<'_, SlidingWindow<SLOTS>>,
-    ) -> SlidingWindow<SLOTS> {
-        let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.params.quota);
-        let width = quota.period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
-        let last = u64::MAX - quota.period - 2 * width;
-        let params = Arc::new(SlidingWindowParams { quota, width, last });
-        let table = spec.build_table(&params, |before| &before.table);
-        SlidingWindow { params, table }
-    }
-
-    pub fn max_units(&self) -> u64 {
-        self.params.quota.max
-    }
-
-    /// Judges units and takes them if they fit.
-    #[inline]
-    pub fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<ChargeRecord>) {
-        self.table.update_entry(&units.key, now, |entry, charges, params, shared| {
-            params.carry_counts(entry, now);
-            let used = entry.sum_units(params.live_windows(entry, now));
-            if used.saturating_add(units.cost) > params.quota.max {
-                return (params.build_decision(entry, units.cost, now), None);
-            }
-            params.advance_window(entry, now);
-            // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
-            entry.units[0] += units.cost as u32;
-            let charge = params.quota.record_charge(charges, units, entry.until_ns(), shared);
-            (params.build_decision(entry, 0, now), Some(charge))
-        })
-    }
-
-    /// Judges units and takes nothing.
-    pub fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |entry, _, params| {
-            params.carry_counts(entry, now);
-            params.build_decision(entry, units.cost, now)
-        })
-    }
-
-    /// Forgets the used units of the key; its counter is then as that of a newcomer.
-    pub(crate) fn reset_key(&self, key: &CounterKey, now: Now) -> OwnEntry<u64> {
-        self.table.update_own(key, now, |entry, charges, _| {
-            *entry = SlidingWindowEntry::default();
-            charges.count_reset(key);
-            0
-        })
-    }
-}
-
 // === impl SlidingWindowParams ===
 
 impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
+    /// At most `SLOTS` − 1 sub-windows.
+    pub(crate) fn new(rate: Rate, buckets: u8, spec: &TableSpec<'_, Self>) -> SlidingWindowParams<SLOTS> {
+        let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.quota);
+        let width = quota.period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
+        SlidingWindowParams { quota, width, last: u64::MAX - quota.period - 2 * width }
+    }
+
     /// The number of sub-windows that have not left.
     #[inline]
     fn live_windows(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
@@ -132,6 +78,55 @@ impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
             left >= missing
         });
         entry.until_ns().saturating_sub(age.unwrap_or(0) as u64 * self.width).saturating_sub(now.0)
+    }
+}
+
+impl<const SLOTS: usize> MeterParams for SlidingWindowParams<SLOTS> {
+    type Entry = SlidingWindowEntry<SLOTS>;
+
+    fn max_units(&self) -> u64 {
+        self.quota.max
+    }
+}
+
+impl<const SLOTS: usize> RateParams for SlidingWindowParams<SLOTS> {
+    type Wakers = [Waker; 0];
+
+    fn epoch(&self) -> Epoch {
+        self.quota.epoch
+    }
+
+    #[inline]
+    fn advance_entry(&self, (entry, _): Locked<'_, Self>, now: Now, _: &mut [Waker; 0]) {
+        self.carry_counts(entry, now);
+    }
+
+    #[inline]
+    fn charge_entry(
+        &self,
+        (entry, charges): Locked<'_, Self>,
+        units: &Units,
+        now: Now,
+        shared: bool,
+    ) -> Charged {
+        let used = entry.sum_units(self.live_windows(entry, now));
+        if used.saturating_add(units.cost) > self.quota.max {
+            return (self.build_decision(entry, units.cost, now), None);
+        }
+        self.advance_window(entry, now);
+        // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
+        entry.units[0] += units.cost as u32;
+        let charge = self.quota.record_charge(charges, units, entry.until_ns(), shared);
+        (self.build_decision(entry, 0, now), Some(charge))
+    }
+
+    fn peek_entry(&self, (entry, _): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
+        self.build_decision(entry, units.cost, now)
+    }
+
+    fn reset_entry(&self, (entry, _): Locked<'_, Self>, _: Now, _: &mut [Waker; 0]) -> u64 {
+        *entry = SlidingWindowEntry::default();
+        0
     }
 }
 

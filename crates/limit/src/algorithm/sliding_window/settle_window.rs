@@ -3,9 +3,9 @@
 use std::task::Waker;
 
 use super::{SlidingWindowEntry, SlidingWindowParams};
-use crate::Epoch;
-use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
-use crate::algorithm::shard_charges::{OpenUnits, ShardCharges};
+use crate::algorithm::meter::Locked;
+use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
+use crate::algorithm::shard_charges::OpenUnits;
 use crate::algorithm::window_quota::Carried;
 use crate::table::{CounterKey, TableParams};
 use sluicegate_base::clock::Now;
@@ -19,14 +19,7 @@ impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindo
 
     /// Counts the present units as charged now, with a new period or width. A debt stays, and a lower limit makes
     /// none of the units used within the earlier one: as before, the newest units have to leave.
-    fn convert_entry(
-        &self,
-        entry: &mut SlidingWindowEntry<SLOTS>,
-        charges: &mut ShardCharges,
-        before: &Self,
-        now: Now,
-        _: &mut Vec<Waker>,
-    ) {
+    fn convert_entry(&self, (entry, charges): Locked<'_, Self>, before: &Self, now: Now, _: &mut Vec<Waker>) {
         let keeps_times = (self.quota.period, self.width) == (before.quota.period, before.width);
         if keeps_times && !self.quota.settle_terms.settles {
             return;
@@ -49,55 +42,21 @@ impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindo
     }
 }
 
-impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams<SLOTS> {
-    fn epoch(&self) -> Epoch {
-        self.quota.epoch
-    }
-
-    fn settle_terms(&self) -> SettleTerms {
-        self.quota.settle_terms
-    }
-
-    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
-        charges
-    }
-
-    fn carry_debt(&self, entry: &mut SlidingWindowEntry<SLOTS>, _: &mut ShardCharges, now: Now) {
-        self.carry_counts(entry, now);
-    }
-
+impl<const SLOTS: usize> SettleParams for SlidingWindowParams<SLOTS> {
     /// Nothing, if the units have already left.
-    fn give_back(
-        &self,
-        entry: &mut SlidingWindowEntry<SLOTS>,
-        _: &mut ShardCharges,
-        given: &GivenBack<'_>,
-        _: Now,
-    ) {
+    fn give_back(&self, (entry, _): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
         let Some(age) = entry.age_of(given.charge.since.at_ns(), self.width) else { return };
         take_units(&mut entry.units[age..=age], given.units);
         entry.release_if_empty();
     }
 
-    fn credit_units(
-        &self,
-        entry: &mut SlidingWindowEntry<SLOTS>,
-        _: &mut ShardCharges,
-        units: u64,
-        now: Now,
-    ) {
+    fn credit_units(&self, (entry, _): Locked<'_, Self>, units: u64, now: Now) {
         self.advance_window(entry, now);
         take_units(&mut entry.units, units);
         entry.release_if_empty();
     }
 
-    fn force_units(
-        &self,
-        entry: &mut SlidingWindowEntry<SLOTS>,
-        _: &mut ShardCharges,
-        forced: &ForcedUnits<'_>,
-        now: Now,
-    ) -> u64 {
+    fn force_units(&self, (entry, _): Locked<'_, Self>, forced: &ForcedUnits<'_>, now: Now) -> u64 {
         self.advance_window(entry, now);
         let own = forced.own.map(|charge| charge.since.at_ns()).filter(|until| *until > now.0);
         let age = own.and_then(|until| entry.age_of(until, self.width)).unwrap_or(0);
@@ -108,14 +67,7 @@ impl<const SLOTS: usize> SettleParams<SlidingWindowEntry<SLOTS>> for SlidingWind
         forced.units - taken
     }
 
-    fn keep_open_units(
-        &self,
-        entry: &mut SlidingWindowEntry<SLOTS>,
-        _: &mut ShardCharges,
-        _: &CounterKey,
-        open: &[OpenUnits],
-        now: Now,
-    ) {
+    fn keep_open_units(&self, (entry, _): Locked<'_, Self>, _: &CounterKey, open: &[OpenUnits], now: Now) {
         let before = *entry;
         entry.units.fill(0);
         // Units of an earlier epoch, or that count later than they were charged, count among the newest.

@@ -21,13 +21,11 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
-use super::meter::{Charged, Locked, Meter, MeterParams, RateParams};
+use super::meter::{Charged, Locked, MeterParams, RateParams, SettleTerms, TableSpec};
 use super::queue::NO_NODE;
 use super::rate::RemainingUnits;
 use super::schedule::{BucketUsage, Schedule};
-use super::settle::SettleTerms;
 use super::shard_charges::{ChargedSpan, ShardCharges};
-use super::table_spec::TableSpec;
 use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 use sluicegate_base::clock::Now;
@@ -69,14 +67,8 @@ struct ZeroClock;
 
 impl<S: Schedule> TokenBucketParams<S> {
     /// `bursts`: that of the place, and the greatest of all places.
-    pub(crate) fn new(
-        bursts: (u64, u64),
-        schedule: S,
-        spec: &TableSpec<'_, Meter<Self>>,
-    ) -> TokenBucketParams<S> {
-        let epoch = spec.next_epoch(|Meter { params: before, .. }| {
-            (before.epoch, before.schedule == schedule && before.bursts == bursts)
-        });
+    pub(crate) fn new(bursts: (u64, u64), schedule: S, spec: &TableSpec<'_, Self>) -> TokenBucketParams<S> {
+        let epoch = spec.next_epoch(|before| before.schedule == schedule && before.bursts == bursts);
         TokenBucketParams::with_terms(bursts, schedule, epoch, spec.settle_terms)
     }
 
@@ -243,14 +235,7 @@ impl<S: Schedule> RateParams for TokenBucketParams<S> {
 impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
     /// Keeps the number of used units, up to the depth of the bucket where it is greatest, and the debt beyond it, as
     /// much again; each unit now lasts as long as the new rate says.
-    fn convert_entry(
-        &self,
-        used: &mut S::Used,
-        _: &mut ShardCharges,
-        before: &Self,
-        now: Now,
-        _: &mut Vec<Waker>,
-    ) {
+    fn convert_entry(&self, (used, _): Locked<'_, Self>, before: &Self, now: Now, _: &mut Vec<Waker>) {
         if self.epoch == before.epoch {
             return;
         }

@@ -1,32 +1,17 @@
 //! Settles the charges of a token bucket by the used units of responses.
 
 use super::TokenBucketParams;
-use crate::Epoch;
+use crate::algorithm::meter::Locked;
 use crate::algorithm::schedule::{BucketUsage, Schedule};
-use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams, SettleTerms};
-use crate::algorithm::shard_charges::{ChargedSpan, OpenUnits, ShardCharges};
+use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
+use crate::algorithm::shard_charges::{ChargedSpan, OpenUnits};
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
 
 // === impl TokenBucketParams ===
 
-impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
-    fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    fn settle_terms(&self) -> SettleTerms {
-        self.settle_terms
-    }
-
-    fn shard_charges(charges: &mut ShardCharges) -> &mut ShardCharges {
-        charges
-    }
-
-    /// Time alone pays it back.
-    fn carry_debt(&self, _: &mut S::Used, _: &mut ShardCharges, _: Now) {}
-
-    fn give_back(&self, used: &mut S::Used, charges: &mut ShardCharges, given: &GivenBack<'_>, _: Now) {
+impl<S: Schedule> SettleParams for TokenBucketParams<S> {
+    fn give_back(&self, (used, charges): Locked<'_, Self>, given: &GivenBack<'_>, _: Now) {
         let GivenBack { key, charge, units } = *given;
         match charges.charged_since(key, charge).filter(|_| !charge.shared) {
             Some(later) => {
@@ -38,7 +23,7 @@ impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
         }
     }
 
-    fn credit_units(&self, used: &mut S::Used, _: &mut ShardCharges, units: u64, now: Now) {
+    fn credit_units(&self, (used, _): Locked<'_, Self>, units: u64, now: Now) {
         let (rate, level) = (self.schedule.tick_rate(), used.level());
         let present = level.clamp_now(now);
         let full_at = rate.tat_ticks(level).saturating_sub(rate.backlog_ticks(level, present));
@@ -46,13 +31,7 @@ impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
     }
 
     /// The units follow all others, as every charge does.
-    fn force_units(
-        &self,
-        used: &mut S::Used,
-        charges: &mut ShardCharges,
-        forced: &ForcedUnits<'_>,
-        now: Now,
-    ) -> u64 {
+    fn force_units(&self, (used, charges): Locked<'_, Self>, forced: &ForcedUnits<'_>, now: Now) -> u64 {
         let present = used.level().clamp_now(now);
         let backlog = self.schedule.tick_rate().backlog_ticks(used.level(), present);
         let debt_max = if self.settle_terms.settles { self.deepest } else { 0 };
@@ -71,8 +50,7 @@ impl<S: Schedule> SettleParams<S::Used> for TokenBucketParams<S> {
     /// Keeps the open units as if nothing else had been charged; never more than the charged ones.
     fn keep_open_units(
         &self,
-        used: &mut S::Used,
-        charges: &mut ShardCharges,
+        (used, charges): Locked<'_, Self>,
         key: &CounterKey,
         open: &[OpenUnits],
         now: Now,
