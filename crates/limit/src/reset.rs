@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Limit;
-use super::counters::{Meters, each, each_rated, meters_of, rated};
+use super::counters::{Meters, each_rated, meters_of, rated};
 use crate::table::{CounterKey, OwnEntry};
 use sluicegate_base::clock::Now;
 
@@ -61,8 +61,10 @@ impl Limit {
         if self.is_concurrency() {
             return Err(ResetFault::Concurrency);
         }
-        let is_shared = |rate: usize| each!(&self.meters, meters => meters[rate].table.is_shared(key, now));
-        if rates.clone().any(is_shared) {
+        // Checked once more by each reset, under the lock of the shard.
+        let own =
+            |rate: usize| rated!(&self.meters, rate, meter => meter.table.update_own(key, now, |_, _, _| {}));
+        if rates.clone().any(|rate| own(rate) == OwnEntry::Shared) {
             return Err(ResetFault::SharedCounter);
         }
         let mut reset = KeyReset::default();

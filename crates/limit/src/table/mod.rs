@@ -15,14 +15,12 @@ use parking_lot::Mutex;
 
 use sluicegate_base::clock::Now;
 
-mod capacity;
-mod extra;
-mod own_entry;
+mod existing;
 pub mod persistent;
 mod shard;
 
-pub use capacity::TableCapacity;
-pub use own_entry::OwnEntry;
+pub use existing::OwnEntry;
+pub use shard::TableCapacity;
 use shard::{KeyHash, Shard};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -187,8 +185,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
     ) -> R {
         let hash = self.hash_key(key);
-        let mut guard = self.shards[hash.shard].0.lock();
-        let shard = &mut *guard;
+        let shard = &mut *self.shards[hash.shard].0.lock();
         match shard.find_slot(&hash) {
             Some(index) => step(&mut shard.slots[index].entry, &mut shard.extra, &shard.params, false),
             None => self.insert_newcomer(shard, &hash, key, now, step),
@@ -200,8 +197,7 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     #[inline]
     pub fn peek_entry<R>(&self, key: &CounterKey, read: impl FnOnce(&mut E, &mut E::Extra, &N) -> R) -> R {
         let hash = self.hash_key(key);
-        let mut guard = self.shards[hash.shard].0.lock();
-        let shard = &mut *guard;
+        let shard = &mut *self.shards[hash.shard].0.lock();
         if let Some(index) = shard.find_slot(&hash) {
             return read(&mut shard.slots[index].entry, &mut shard.extra, &shard.params);
         }
@@ -212,36 +208,6 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         let mut guard = overflow.lock();
         let (entry, extra, params) = guard.entry_at(index);
         read(entry, extra, params)
-    }
-
-    /// Calls `visit` for every entry with a slot, one shard locked at a time.
-    pub fn for_each_entry(&self, mut visit: impl FnMut(&E)) {
-        for shard in &self.shards {
-            let shard = shard.0.lock();
-            let is_used = |index: &usize| shard.tag_at(*index) != 0;
-            (0..shard.slots.len()).filter(is_used).for_each(|index| visit(&shard.slots[index].entry));
-        }
-    }
-
-    /// Runs `step` on an entry that [`Table::update_entry`] updated before; `None` if it was dropped since, which
-    /// happens to idle entries only. `shared` is the flag that [`Table::update_entry`] passed.
-    pub fn update_existing<R>(
-        &self,
-        key: &CounterKey,
-        shared: bool,
-        step: impl FnOnce(&mut E, &mut E::Extra, &N) -> R,
-    ) -> Option<R> {
-        if shared {
-            let (overflow, index) = self.find_overflow(key);
-            let mut guard = overflow.lock();
-            let (entry, extra, params) = guard.entry_at(index);
-            return Some(step(entry, extra, params));
-        }
-        let hash = self.hash_key(key);
-        let mut guard = self.shards[hash.shard].0.lock();
-        let shard = &mut *guard;
-        let index = shard.find_slot(&hash)?;
-        Some(step(&mut shard.slots[index].entry, &mut shard.extra, &shard.params))
     }
 
     #[cold]

@@ -145,7 +145,7 @@ impl Meter<ConcurrencyParams> {
     }
 
     fn remove_displaced(&self, key: &CounterKey, waiter: &SlotWaiter, wakers: &mut Wakers) {
-        self.table.update_extra(key, waiter.shared, |queues| {
+        self.table.update_charged(key, waiter.shared, |_, queues, _| {
             queues.waiters.remove_waiter(&mut { NO_NODE }, waiter.node, wakers);
         });
     }
