@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Limit;
 use super::counters::{MeterSpec, Meters, each, keys_max, meters_of};
-use super::granted::GrantedKeys;
+use super::operator_changes::GrantedKeys;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
 use sluicegate_model::{self as model, Algorithm, ChargeConfig, LimitId, Rate};

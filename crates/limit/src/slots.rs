@@ -3,16 +3,31 @@
 use std::task::Waker;
 
 use super::algorithm::adaptive::SlotOutcome;
-use super::algorithm::concurrency::{SlotGrant, SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
+use super::algorithm::concurrency::{
+    ConcurrencyParams, SlotGrant, SlotOutlook, SlotStep, SlotTurn, SlotWaiter,
+};
+use super::algorithm::meter::Meter;
 use super::counters::Meters;
 use super::table::CounterKey;
 use super::{Limit, Units};
 use sluicegate_base::clock::Now;
 use sluicegate_model::KeyPart;
 
+/// The slots of a limit that judges rates.
+const NOT_LIMITED: SlotGrant = SlotGrant { shared: false, waits: false };
+
 // === impl Limit ===
 
 impl Limit {
+    /// The slots of a variant, if it counts requests in flight.
+    #[inline]
+    fn slots(&self, variant: usize) -> Option<&Meter<ConcurrencyParams>> {
+        match &self.meters {
+            Meters::Concurrency(variants) => variants.get(variant),
+            _ => None,
+        }
+    }
+
     /// Takes concurrency slots. `None` = too few are free.
     #[inline]
     pub fn acquire_slots(
@@ -23,23 +38,18 @@ impl Limit {
         unenforced: bool,
         now: Now,
     ) -> Option<SlotGrant> {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].acquire_slots(key, slots, unenforced, now),
-            _ => Some(SlotGrant { shared: false, waits: false }),
-        }
+        let Some(own) = self.slots(rate) else { return Some(NOT_LIMITED) };
+        own.acquire_slots(key, slots, unenforced, now)
     }
 
     /// True if requests may wait for the slots of a variant.
     pub fn has_slot_queue(&self, rate: usize) -> bool {
-        matches!(&self.meters, Meters::Concurrency(variants) if variants[rate].has_queue())
+        self.slots(rate).is_some_and(Meter::has_queue)
     }
 
     /// Takes concurrency slots, or joins the queue for them.
     pub fn take_or_wait(&self, rate: usize, units: &Units, now: Now) -> SlotStep {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].take_or_wait(units, now),
-            _ => SlotStep::Taken(SlotGrant { shared: false, waits: false }),
-        }
+        self.slots(rate).map_or(SlotStep::Taken(NOT_LIMITED), |slots| slots.take_or_wait(units, now))
     }
 
     /// Checks whether a waiter has its slots.
@@ -51,10 +61,7 @@ impl Limit {
         now: Now,
         waker: &Waker,
     ) -> SlotTurn {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].check_turn(key, waiter, now, waker),
-            _ => SlotTurn::Taken,
-        }
+        self.slots(rate).map_or(SlotTurn::Taken, |slots| slots.check_turn(key, waiter, now, waker))
     }
 
     /// A waiter leaves the queue for slots; those behind it move up.
@@ -66,17 +73,14 @@ impl Limit {
         waiter: &SlotWaiter,
         now: impl FnOnce() -> Now,
     ) {
-        if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].leave_queue(key, cost, waiter, now);
+        if let Some(slots) = self.slots(rate) {
+            slots.leave_queue(key, cost, waiter, now);
         }
     }
 
     /// The slots of a key as one more request would find them.
     pub fn peek_slots(&self, rate: usize, units: &Units, now: Now) -> SlotOutlook {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].peek_slots(units, now),
-            _ => SlotOutlook::at_once(0, true),
-        }
+        self.slots(rate).map_or(SlotOutlook::at_once(0, true), |slots| slots.peek_slots(units, now))
     }
 
     /// The place of a limit's slots in the one order in which requests hold slots while they wait for others: those
@@ -84,45 +88,31 @@ impl Limit {
     /// slots of all.
     pub fn slot_order(&self, rate: usize) -> (usize, usize) {
         let parts = self.config.key.iter().filter(|part| **part != KeyPart::Global).count();
-        let table = match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].table_address(),
-            _ => 0,
-        };
-        (usize::MAX - parts, table)
+        (usize::MAX - parts, self.slots(rate).map_or(0, Meter::table_address))
     }
 
     /// Records the upstream outcome of a request that holds slots.
     #[inline]
     pub fn record_outcome(&self, rate: usize, outcome: SlotOutcome, now: Now) {
-        if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].record_outcome(outcome, now);
+        if let Some(slots) = self.slots(rate) {
+            slots.record_outcome(outcome, now);
         }
     }
 
     /// The variants with an adaptive number of slots.
     pub fn adaptive_variants(&self) -> Vec<usize> {
-        match &self.meters {
-            Meters::Concurrency(variants) => {
-                (0..variants.len()).filter(|&variant| variants[variant].is_adaptive()).collect()
-            }
-            _ => Vec::new(),
-        }
+        let is_adaptive = |variant: &usize| self.slots(*variant).is_some_and(Meter::is_adaptive);
+        (0..self.spans.len()).filter(is_adaptive).collect()
     }
 
     /// The slots that each key of a variant has now.
     pub fn slot_count(&self, variant: usize) -> u64 {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[variant].max_units(),
-            _ => 0,
-        }
+        self.slots(variant).map_or(0, Meter::max_units)
     }
 
     /// Concurrency slots in use.
     pub fn slots_in_use(&self, rate: usize, key: &CounterKey) -> u64 {
-        match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].slots_in_use(key),
-            _ => 0,
-        }
+        self.slots(rate).map_or(0, |slots| slots.slots_in_use(key))
     }
 
     /// Gives concurrency slots back; a request that waits for them gets them. `now` is called only then.
@@ -134,8 +124,8 @@ impl Limit {
         shared: bool,
         now: impl FnOnce() -> Now,
     ) {
-        if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].release_slots(key, slots, shared, now);
+        if let Some(own) = self.slots(rate) {
+            own.release_slots(key, slots, shared, now);
         }
     }
 }

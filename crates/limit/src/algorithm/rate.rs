@@ -4,7 +4,9 @@
 //! schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical arrival time (TAT)
 //! runs ahead of the clock by the time of the units used.
 
-use crate::table::persistent::take_bytes;
+use super::shard_charges::ShardCharges;
+use crate::table::TableEntry;
+use crate::table::persistent::{PersistentEntry, take_bytes};
 use sluicegate_base::clock::{ClockShift, Now};
 use sluicegate_model::Rate;
 
@@ -65,11 +67,6 @@ pub(crate) struct RemainingUnits {
 // === impl Level ===
 
 impl Level {
-    #[inline]
-    pub(crate) fn is_idle(&self, now: Now) -> bool {
-        self.tat_ns < now.0 || (self.tat_ns == now.0 && self.tat_frac == 0)
-    }
-
     /// `now`, or the last charge if another thread read its clock later but came first: a negative span counts as
     /// zero.
     #[inline]
@@ -83,14 +80,7 @@ impl Level {
         self.mark_charge(at_ns, ahead_ns)
     }
 
-    /// Encodes the level for a snapshot, without the count that only pending refunds need.
-    pub(crate) fn encode_level(&self, out: &mut Vec<u8>) {
-        out.extend({ self.tat_ns }.to_le_bytes());
-        out.extend({ self.last_ns }.to_le_bytes());
-        out.extend({ self.tat_frac }.to_le_bytes());
-    }
-
-    /// Decodes bytes that [`Level::encode_level`] appended.
+    /// Decodes the first bytes as [`Level::encode_entry`] appended them.
     pub(crate) fn decode_level(bytes: &mut &[u8], shift: ClockShift) -> Option<Level> {
         Some(Level {
             tat_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
@@ -103,6 +93,33 @@ impl Level {
     #[inline]
     fn mark_charge(&self, at_ns: u64, ahead_ns: u64) -> ChargeMark {
         ChargeMark { at_ns, ahead_ns: ahead_ns.min(u32::MAX.into()) as u32, refunded: self.refunded }
+    }
+}
+
+impl TableEntry for Level {
+    type Extra = ShardCharges;
+
+    #[inline]
+    fn is_idle(&self, now: Now) -> bool {
+        self.tat_ns < now.0 || (self.tat_ns == now.0 && self.tat_frac == 0)
+    }
+
+    fn inherit_overflow(&self) -> Option<Level> {
+        Some(*self)
+    }
+}
+
+impl PersistentEntry for Level {
+    /// Without the count that only pending refunds need.
+    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
+        out.extend({ self.tat_ns }.to_le_bytes());
+        out.extend({ self.last_ns }.to_le_bytes());
+        out.extend({ self.tat_frac }.to_le_bytes());
+    }
+
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<Level> {
+        let level = Level::decode_level(&mut bytes, shift)?;
+        bytes.is_empty().then_some(level)
     }
 }
 

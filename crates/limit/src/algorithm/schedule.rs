@@ -3,8 +3,7 @@
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
 use super::shard_charges::ShardCharges;
 use crate::table::TableEntry;
-use crate::table::persistent::PersistentEntry;
-use sluicegate_base::clock::{ClockShift, Now};
+use sluicegate_base::clock::Now;
 
 /// The spacing of a key's units: even ([`TickRate`]), or slower while the key is cold
 /// ([`WarmUpRate`](super::warm_up::WarmUpRate)).
@@ -121,29 +120,5 @@ impl BucketUsage for Level {
     #[inline]
     fn level_mut(&mut self) -> &mut Level {
         self
-    }
-}
-
-impl TableEntry for Level {
-    type Extra = ShardCharges;
-
-    #[inline]
-    fn is_idle(&self, now: Now) -> bool {
-        Level::is_idle(self, now)
-    }
-
-    fn inherit_overflow(&self) -> Option<Level> {
-        Some(*self)
-    }
-}
-
-impl PersistentEntry for Level {
-    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
-        Level::encode_level(self, out);
-    }
-
-    fn decode_entry(mut bytes: &[u8], shift: ClockShift, _: &mut ShardCharges) -> Option<Level> {
-        let level = Level::decode_level(&mut bytes, shift)?;
-        bytes.is_empty().then_some(level)
     }
 }

@@ -203,8 +203,8 @@ impl TableEntry for WarmLevel {
 }
 
 impl PersistentEntry for WarmLevel {
-    fn encode_entry(&self, _: &ShardCharges, out: &mut Vec<u8>) {
-        self.level.encode_level(out);
+    fn encode_entry(&self, charges: &ShardCharges, out: &mut Vec<u8>) {
+        self.level.encode_entry(charges, out);
         out.extend({ self.heat }.to_le_bytes());
         out.extend({ self.cools_ns }.to_le_bytes());
     }

@@ -11,13 +11,13 @@
 //! and a count is divided by the weight of the moment at which it is read.
 
 mod decay;
-mod merge;
+
+use std::collections::HashMap;
 
 use decay::ForwardDecay;
 use sluicegate_base::clock::Now;
 
 pub use decay::{HALF_LIFE, rate_factor};
-pub use merge::{ItemCount, ItemCounts};
 
 /// The most frequent items of a stream, each with a label that is made when the item is first counted.
 ///
@@ -44,6 +44,22 @@ struct Counter {
     id_low: u64,
     id_high: u64,
     count: f64,
+}
+
+/// The counted items of one summary, or of several together.
+#[derive(Debug, Clone)]
+pub struct ItemCounts<L> {
+    pub items: Vec<ItemCount<L>>,
+    /// The most by which each count may be too low, also that of an item which is absent.
+    pub error: f64,
+}
+
+/// One item with the lower bound of its count.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ItemCount<L> {
+    pub id: u128,
+    pub count: f64,
+    pub label: L,
 }
 
 /// A slot of the index without a counter.
@@ -226,6 +242,46 @@ impl Counter {
     #[inline]
     fn id(&self) -> u128 {
         u128::from(self.id_high) << 64 | u128::from(self.id_low)
+    }
+}
+
+// === impl ItemCounts ===
+
+impl<L> Default for ItemCounts<L> {
+    fn default() -> ItemCounts<L> {
+        ItemCounts { items: Vec::new(), error: 0.0 }
+    }
+}
+
+impl<L> ItemCounts<L> {
+    /// The sum of several summaries: counts of equal ids add up, and so do the errors.
+    pub fn merge_all(parts: impl IntoIterator<Item = ItemCounts<L>>) -> ItemCounts<L> {
+        let mut merged = ItemCounts::default();
+        let mut positions: HashMap<u128, usize> = HashMap::new();
+        for part in parts {
+            merged.error += part.error;
+            for item in part.items {
+                match positions.get(&item.id) {
+                    Some(&known) => {
+                        let known: &mut ItemCount<L> = &mut merged.items[known];
+                        known.count += item.count;
+                    }
+                    None => {
+                        positions.insert(item.id, merged.items.len());
+                        merged.items.push(item);
+                    }
+                }
+            }
+        }
+        merged
+    }
+
+    /// Keeps the `top` items with the greatest counts, the greatest first.
+    pub fn keep_top(&mut self, top: usize) {
+        self.items.sort_unstable_by(|one, other| {
+            other.count.total_cmp(&one.count).then_with(|| one.id.cmp(&other.id))
+        });
+        self.items.truncate(top);
     }
 }
 

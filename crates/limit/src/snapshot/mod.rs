@@ -7,7 +7,6 @@
 
 mod read;
 mod write;
-mod writer_thread;
 
 use std::sync::Arc;
 
@@ -15,8 +14,7 @@ use crate::Limit;
 use crate::table::persistent::SnapshotTable;
 
 pub use read::{SnapshotReader, find_snapshot, read_handed_over};
-pub use write::{write_snapshot, write_tables};
-pub use writer_thread::{LastFault, SnapshotThread};
+pub use write::{LastFault, SnapshotThread, write_snapshot, write_tables};
 
 /// An owner of counters that a snapshot keeps.
 pub trait SnapshotSource {

@@ -2,12 +2,12 @@
 //! a slot, in arrival order or taking turns by `fair_by`.
 //!
 //! A freed slot is handed to the next waiter under the lock that frees it, so nobody overtakes a waiter. While
-//! requests wait, the entry of their key holds the place of its [`waited_slots`], and reads as full to newcomers.
+//! requests wait, the entry of their key holds the place of its [`waiting::WaitedSlots`], and reads as full to
+//! newcomers.
 //!
 //! A view compares the slots in use with a number of its own.
 
 pub mod freed_rate;
-mod waited_slots;
 mod waiting;
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::queue::{Wakers, waking};
 use crate::table::{CounterKey, TableEntry, TableParams};
 use sluicegate_base::clock::Now;
 use sluicegate_model as model;
-use waited_slots::SlotQueues;
+use waiting::SlotQueues;
 pub use waiting::{SlotOutlook, SlotStep, SlotTurn, SlotWaiter};
 
 /// The parameters of a concurrency limit; slots in use mean the same under any of them.
@@ -43,7 +43,7 @@ enum SlotLimit {
     Adaptive(Arc<Adaptive>),
 }
 
-/// Slots in use, or from [`WAITED`] on the place of the key's [`waited_slots::WaitedSlots`].
+/// Slots in use, or from [`WAITED`] on the place of the key's [`waiting::WaitedSlots`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ConcurrencyEntry(u32);
 

@@ -1,4 +1,5 @@
-//! Resets the counters of a key: an operator lets it begin again.
+//! The changes of an operator to single keys: a grant lets a key be judged by other numbers for a while, and a reset
+//! lets it begin again.
 
 use std::ops::Range;
 
@@ -6,6 +7,19 @@ use super::Limit;
 use super::counters::{Meters, each_rated, meters_of, rated};
 use crate::table::{CounterKey, OwnEntry};
 use sluicegate_base::clock::Now;
+use sluicegate_model as model;
+
+/// The keys that are judged by other numbers.
+#[derive(Debug)]
+pub(super) struct GrantedKeys(Box<[GrantedKey]>);
+
+#[derive(Debug)]
+struct GrantedKey {
+    /// The id of the local counter, or of that in the store where the limit is counted there.
+    id: u128,
+    until: Now,
+    variant: usize,
+}
 
 /// The counters of a key after a reset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,6 +37,32 @@ pub enum ResetFault {
     Concurrency,
     /// The table is full, and the key shares a counter with others.
     SharedCounter,
+}
+
+// === impl GrantedKeys ===
+
+impl GrantedKeys {
+    pub(super) fn new(config: &model::LimitConfig) -> GrantedKeys {
+        let first = config.file_variants().count();
+        let granted = |(index, grant): (usize, &model::GrantConfig)| GrantedKey {
+            id: grant.key.id_in(config),
+            until: Now(grant.until_ns),
+            variant: first + index,
+        };
+        let mut keys: Box<[GrantedKey]> = config.grants.iter().enumerate().map(granted).collect();
+        keys.sort_unstable_by_key(|key| key.id);
+        GrantedKeys(keys)
+    }
+
+    /// The variant that judges the key with this id, until its grant ends.
+    #[inline]
+    pub(super) fn find_variant(&self, id: u128, now: Now) -> Option<usize> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let index = self.0.binary_search_by_key(&id, |granted| granted.id).ok()?;
+        Some(&self.0[index]).filter(|granted| now < granted.until).map(|granted| granted.variant)
+    }
 }
 
 // === impl ResetFault ===
