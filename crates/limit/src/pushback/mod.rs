@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Poll, Waker};
 
 use crate::algorithm::leaky_bucket::Turn;
-use crate::algorithm::queue::{NO_NODE, NewWaiter, Wakers, wake_all};
+use crate::algorithm::queue::{NO_NODE, NewWaiter, waking};
 use crate::table::persistent::SnapshotTable;
 use crate::table::{CounterKey, Table};
 use entry::PushbackEntry;
@@ -120,15 +120,15 @@ impl PushbackGate {
         until: u64,
         change: impl FnOnce(&mut PushbackEntry, bool) -> bool,
     ) -> StopChange {
-        let mut wakers = Wakers::new();
-        let change = self.table.update_entry(key, now, |entry, queues, (), is_shared| {
-            let known = entry.stop_end().max(now.0);
-            let began = change(entry, is_shared);
-            // The head has to move its timer, or finds that it can wait no longer.
-            queues.wake_head(entry.queue, &mut wakers);
-            StopChange { began, gained_ns: entry.stop_end().saturating_sub(known) }
+        let change = waking(|wakers| {
+            self.table.update_entry(key, now, |entry, queues, (), is_shared| {
+                let known = entry.stop_end().max(now.0);
+                let began = change(entry, is_shared);
+                // The head has to move its timer, or finds that it can wait no longer.
+                queues.wake_head(entry.queue, wakers);
+                StopChange { began, gained_ns: entry.stop_end().saturating_sub(known) }
+            })
         });
-        wake_all(wakers);
         self.stops.fetch_add(change.began.into(), Relaxed);
         if change.gained_ns > 0 {
             self.latest_end.fetch_max(until, Relaxed);
@@ -138,36 +138,35 @@ impl PushbackGate {
 
     /// Why a request must not pass now; `None` = it may.
     pub fn find_stop(&self, key: &CounterKey, now: Now) -> Option<Stopped> {
-        let mut wakers = Wakers::new();
-        let stopped = self.table.peek_entry(key, |entry, queues, ()| {
-            entry.depart_due(queues, now, &mut wakers);
-            entry.find_stop(queues, now, NO_FRONT)
-        });
-        wake_all(wakers);
-        stopped
+        waking(|wakers| {
+            self.table.peek_entry(key, |entry, queues, ()| {
+                entry.depart_due(queues, now, wakers);
+                entry.find_stop(queues, now, NO_FRONT)
+            })
+        })
     }
 
     /// Lets a request pass, or wait on its `terms`; without any it never waits.
     pub fn enter(self: &Arc<Self>, key: CounterKey, now: Now, terms: Option<WaitTerms>) -> GateDecision {
-        let mut wakers = Wakers::new();
         let front = terms.map_or(NO_FRONT, |terms| terms.front_ns);
-        let decision = self.table.update_entry(&key, now, |entry, queues, (), shared| {
-            entry.depart_due(queues, now, &mut wakers);
-            let Some(stopped) = entry.find_stop(queues, now, front) else {
-                entry.pass_request(now, front);
-                return GateDecision::Pass;
-            };
-            let due = Now(now.0.saturating_add(stopped.wait_ns));
-            let Some(terms) = terms.filter(|terms| due <= terms.latest) else {
-                return GateDecision::Refuse(stopped);
-            };
-            // The queue of a limit knows the span of each waiter; here it is the interval of its limit.
-            let span = u128::from(front);
-            let own = NewWaiter { fair: 0, cost: 1, span, until: Some(terms.latest), since: now };
-            let node = queues.push_waiter(&mut entry.queue, own);
-            GateDecision::Wait(GatePlace { gate: self.clone(), key, shared, node })
+        let decision = waking(|wakers| {
+            self.table.update_entry(&key, now, |entry, queues, (), shared| {
+                entry.depart_due(queues, now, wakers);
+                let Some(stopped) = entry.find_stop(queues, now, front) else {
+                    entry.pass_request(now, front);
+                    return GateDecision::Pass;
+                };
+                let due = Now(now.0.saturating_add(stopped.wait_ns));
+                let Some(terms) = terms.filter(|terms| due <= terms.latest) else {
+                    return GateDecision::Refuse(stopped);
+                };
+                // The queue of a limit knows the span of each waiter; here it is the interval of its limit.
+                let span = u128::from(front);
+                let own = NewWaiter { fair: 0, cost: 1, span, until: Some(terms.latest), since: now };
+                let node = queues.push_waiter(&mut entry.queue, own);
+                GateDecision::Wait(GatePlace { gate: self.clone(), key, shared, node })
+            })
         });
-        wake_all(wakers);
         self.held.fetch_add(u64::from(matches!(decision, GateDecision::Wait(_))), Relaxed);
         decision
     }
@@ -205,27 +204,27 @@ impl PushbackGate {
         if place.node == NO_NODE {
             return Ok(Turn::Go);
         }
-        let mut wakers = Wakers::new();
         let node = place.node;
-        let turn = self.table.update_existing(&place.key, place.shared, |entry, queues, ()| {
-            entry.depart_due(queues, now, &mut wakers);
-            let waiting = queues.find_waiting(node).map(|(own, _)| (own.until, own.span));
-            let Some((latest, front)) = waiting else {
-                queues.remove_waiter(&mut entry.queue, node, &mut wakers);
-                return Ok(Turn::Go);
-            };
-            let latest = latest.unwrap_or(Now(u64::MAX));
-            let is_head = queues.set_waker(entry.queue, node, waker, &mut wakers);
-            let due = Now(entry.head_due(now));
-            if now < latest && !(is_head && due > latest) {
-                return Ok(Turn::Due(if is_head { due } else { latest }));
-            }
-            queues.remove_waiter(&mut entry.queue, node, &mut wakers);
-            let front = u64::try_from(front).unwrap_or(NO_FRONT);
-            let stopped = entry.find_stop(queues, now, front);
-            Err(stopped.unwrap_or(Stopped { until: now, wait_ns: 1, status: 0 }))
+        let turn = waking(|wakers| {
+            self.table.update_existing(&place.key, place.shared, |entry, queues, ()| {
+                entry.depart_due(queues, now, wakers);
+                let waiting = queues.find_waiting(node).map(|(own, _)| (own.until, own.span));
+                let Some((latest, front)) = waiting else {
+                    queues.remove_waiter(&mut entry.queue, node, wakers);
+                    return Ok(Turn::Go);
+                };
+                let latest = latest.unwrap_or(Now(u64::MAX));
+                let is_head = queues.set_waker(entry.queue, node, waker, wakers);
+                let due = Now(entry.head_due(now));
+                if now < latest && !(is_head && due > latest) {
+                    return Ok(Turn::Due(if is_head { due } else { latest }));
+                }
+                queues.remove_waiter(&mut entry.queue, node, wakers);
+                let front = u64::try_from(front).unwrap_or(NO_FRONT);
+                let stopped = entry.find_stop(queues, now, front);
+                Err(stopped.unwrap_or(Stopped { until: now, wait_ns: 1, status: 0 }))
+            })
         });
-        wake_all(wakers);
         let turn = turn.unwrap_or(Ok(Turn::Go));
         if !matches!(turn, Ok(Turn::Due(_) | Turn::Wait)) {
             place.node = NO_NODE;
@@ -267,11 +266,11 @@ impl Drop for GatePlace {
         if self.node == NO_NODE {
             return;
         }
-        let mut wakers = Wakers::new();
-        self.gate.table.update_existing(&self.key, self.shared, |entry, queues, ()| {
-            queues.remove_waiter(&mut entry.queue, self.node, &mut wakers);
+        waking(|wakers| {
+            self.gate.table.update_existing(&self.key, self.shared, |entry, queues, ()| {
+                queues.remove_waiter(&mut entry.queue, self.node, wakers);
+            })
         });
-        wake_all(wakers);
     }
 }
 

@@ -187,16 +187,11 @@ impl<F: Read> SnapshotReader<F> {
                     let expected = tables.iter_mut().find(|ExpectedTable { table, found }| {
                         !found && table.name == name && table.fingerprint == fingerprint
                     });
-                    table = match expected {
-                        Some(expected) => {
-                            expected.found = true;
-                            Some(expected.table.table)
-                        }
-                        None => {
-                            changed.push(name);
-                            None
-                        }
-                    };
+                    table = expected.map(|expected| {
+                        expected.found = true;
+                        expected.table.table
+                    });
+                    changed.extend(table.is_none().then_some(name));
                 }
                 [BLOCK_MARK] => {
                     let block = self.read_prefixed()?;
