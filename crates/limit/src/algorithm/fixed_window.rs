@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
 use super::settle::{ForcedUnits, GivenBack, SettleParams};
-use super::shard_charges::{OpenUnits, ShardCharges};
+use super::shard_data::{OpenUnits, ShardCharges};
 use super::window_quota::WindowQuota;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{CounterKey, TableEntry, TableParams};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::queue::waking;
-use super::shard_charges::ShardCharges;
+use super::shard_data::ShardCharges;
 use crate::table::{CounterKey, OwnEntry, Table, TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, Units};
 use sluicegate_base::clock::Now;

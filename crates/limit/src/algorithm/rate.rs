@@ -4,7 +4,7 @@
 //! schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical arrival time (TAT)
 //! runs ahead of the clock by the time of the units used.
 
-use super::shard_charges::ShardCharges;
+use super::shard_data::ShardCharges;
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use sluicegate_base::clock::{ClockShift, Now};

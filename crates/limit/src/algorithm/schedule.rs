@@ -1,7 +1,7 @@
 //! The interface between a bucket and its rate: how long units take, and how charges and refunds change the usage.
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
-use super::shard_charges::ShardCharges;
+use super::shard_data::ShardCharges;
 use crate::table::TableEntry;
 use sluicegate_base::clock::Now;
 

@@ -11,7 +11,7 @@
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
 use super::schedule::{BucketUsage, Schedule};
-use super::shard_charges::ShardCharges;
+use super::shard_data::ShardCharges;
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use sluicegate_base::clock::{ClockShift, Now};

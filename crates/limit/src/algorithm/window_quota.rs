@@ -3,7 +3,7 @@
 use super::meter::{RateParams, SettleTerms, TableSpec};
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
-use super::shard_charges::ShardCharges;
+use super::shard_data::ShardCharges;
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 use sluicegate_model::Rate;
 

@@ -8,8 +8,7 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use super::rate::ChargeMark;
-use super::shard_charges::ShardCharges;
-use super::slab::Slab;
+use super::shard_data::{ShardCharges, Slab};
 use crate::Epoch;
 pub(crate) use forecast::{FoundPosition, NewestWaiter};
 use sluicegate_base::clock::Now;

@@ -13,8 +13,7 @@ use std::task::Waker;
 
 use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
 use super::queue::NO_NODE;
-use super::shard_charges::ShardCharges;
-use super::slab::Slab;
+use super::shard_data::{ShardCharges, Slab};
 use super::window_quota::WindowQuota;
 use crate::table::persistent::{PersistentEntry, take_bytes};
 use crate::table::{TableCapacity, TableEntry};

@@ -9,7 +9,7 @@ mod settle_window;
 use std::task::Waker;
 
 use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
-use super::shard_charges::ShardCharges;
+use super::shard_data::ShardCharges;
 use super::window_quota::WindowQuota;
 use crate::table::TableEntry;
 use crate::table::persistent::{PersistentEntry, take_bytes};

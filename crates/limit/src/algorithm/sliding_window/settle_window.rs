@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::{SlidingWindowEntry, SlidingWindowParams};
 use crate::algorithm::meter::Locked;
 use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
-use crate::algorithm::shard_charges::OpenUnits;
+use crate::algorithm::shard_data::OpenUnits;
 use crate::algorithm::window_quota::Carried;
 use crate::table::{CounterKey, TableParams};
 use sluicegate_base::clock::Now;

@@ -25,7 +25,7 @@ use super::meter::{Charged, Locked, MeterParams, RateParams, SettleTerms, TableS
 use super::queue::NO_NODE;
 use super::rate::RemainingUnits;
 use super::schedule::{BucketUsage, Schedule};
-use super::shard_charges::{ChargedSpan, ShardCharges};
+use super::shard_data::{ChargedSpan, ShardCharges};
 use crate::table::{TableEntry, TableParams};
 use crate::{ChargeRecord, Decision, Epoch, LimitOutcome, Units};
 use sluicegate_base::clock::Now;

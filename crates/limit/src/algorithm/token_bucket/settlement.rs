@@ -4,7 +4,7 @@ use super::TokenBucketParams;
 use crate::algorithm::meter::Locked;
 use crate::algorithm::schedule::{BucketUsage, Schedule};
 use crate::algorithm::settle::{ForcedUnits, GivenBack, SettleParams};
-use crate::algorithm::shard_charges::{ChargedSpan, OpenUnits};
+use crate::algorithm::shard_data::{ChargedSpan, OpenUnits};
 use crate::table::CounterKey;
 use sluicegate_base::clock::Now;
 
