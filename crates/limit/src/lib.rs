@@ -16,13 +16,13 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
-mod adopt;
 pub mod algorithm;
 pub mod bandwidth;
 mod counters;
 pub mod heavy_hitters;
 mod operator_changes;
 pub mod pushback;
+mod reload;
 mod settle;
 mod slots;
 pub mod snapshot;
@@ -164,13 +164,13 @@ impl Limit {
     pub fn overflow_count(&self) -> u64 {
         each!(&self.meters, meters => {
             let updates = |rate: usize| meters[rate].table.overflow_updates();
-            let counted = self.spans.iter().filter(|span| !self.is_viewed_rate(span.start));
+            let counted = self.spans.iter().filter(|span| !self.is_view_rate(span.start));
             counted.filter_map(|span| span.clone().map(updates).max()).sum()
         })
     }
 
     /// True if a rate counts in the counters of another one, because it belongs to a view.
-    pub(crate) fn is_viewed_rate(&self, rate: usize) -> bool {
+    pub(crate) fn is_view_rate(&self, rate: usize) -> bool {
         self.config.counter_rate(rate) != rate
     }
 

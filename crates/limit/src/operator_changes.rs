@@ -108,7 +108,7 @@ impl Limit {
             return Err(ResetFault::SharedCounter);
         }
         let mut reset = KeyReset::default();
-        for rate in rates.filter(|rate| !self.is_viewed_rate(*rate)) {
+        for rate in rates.filter(|rate| !self.is_view_rate(*rate)) {
             match rated!(&self.meters, rate, meter => meter.reset_key(key, now)) {
                 OwnEntry::Updated(waiting) => {
                     reset.counters += 1;

@@ -21,7 +21,7 @@ impl Limit {
             fingerprint: self.rate_fingerprint(rate),
             table,
         };
-        let counted = tables.into_iter().enumerate().filter(|(rate, _)| !self.is_viewed_rate(*rate));
+        let counted = tables.into_iter().enumerate().filter(|(rate, _)| !self.is_view_rate(*rate));
         counted.map(to_snapshot).collect()
     }
 

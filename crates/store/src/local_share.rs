@@ -45,7 +45,7 @@ impl LocalShare {
         }
         let counted = before.as_ref().map(|before| &*before.limit);
         let limit = Arc::new(Limit::continue_from(counted, id, &config(), keys_max));
-        limit.apply_params(&Now::read_clock);
+        limit.apply_numbers(&Now::read_clock);
         self.portion.store(Some(Arc::new(SharePortion { nodes, limit: limit.clone() })));
         limit
     }
@@ -93,7 +93,7 @@ impl LocalShare {
     /// Puts its numbers into force.
     pub(super) fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
         if let Some(portion) = self.portion.load_full() {
-            portion.limit.apply_params(clock);
+            portion.limit.apply_numbers(clock);
         }
     }
 }

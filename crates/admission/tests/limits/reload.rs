@@ -19,7 +19,7 @@ impl Gate {
     pub fn reloaded(&self, at: u64, config: &model::LimitConfig, max_keys: usize) -> Gate {
         let limit =
             Arc::new(Limit::continue_from(Some(&self.chain.limits()[0]), LimitId(0), config, max_keys));
-        limit.apply_params(&|| Now(START + at));
+        limit.apply_numbers(&|| Now(START + at));
         Gate { chain: Chain::new(vec![limit]), waiting: self.waiting.clone() }
     }
 

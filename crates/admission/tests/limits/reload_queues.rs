@@ -44,7 +44,7 @@ impl Scene {
             &Scene::config(algorithm, self.fair),
             1000,
         ));
-        limit.apply_params(&Now::read_clock);
+        limit.apply_numbers(&Now::read_clock);
         gates.push(Gate::new(vec![limit]));
     }
 
@@ -189,7 +189,7 @@ fn a_cold_queue_is_converted_as_well() {
             })
             .collect();
         let next = Limit::continue_from(Some(&first), LimitId(0), &config(20), 1000);
-        next.apply_params(&Now::read_clock);
+        next.apply_numbers(&Now::read_clock);
         let start = Instant::now();
         let mut before = 0;
         for permit in &mut permits {

@@ -172,7 +172,7 @@ fn reloads_keep_the_counters_of_shadows() {
         let next = file(own, shadow).into_iter().enumerate().map(|(id, config)| {
             let known = before.iter().find(|limit| *limit.name == config.name).map(|limit| &**limit);
             let limit = Limit::continue_from(known, LimitId(id), &config, 1000);
-            limit.apply_params(&|| Now(START));
+            limit.apply_numbers(&|| Now(START));
             Arc::new(limit)
         });
         before = next.collect();

@@ -32,7 +32,7 @@ impl Scene {
         let config = LimitConfig { name: name.to_owned(), ..config(algorithm) };
         let before = &self.gate.chain.limits()[0];
         let limit = Arc::new(Limit::continue_from(Some(before), LimitId(0), &config, 1000));
-        limit.apply_params(&Now::read_clock);
+        limit.apply_numbers(&Now::read_clock);
         self.gate = Gate { waiting: self.gate.waiting.clone(), ..Gate::new(vec![limit]) };
     }
 

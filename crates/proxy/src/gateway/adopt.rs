@@ -30,7 +30,7 @@ impl Gateway {
     /// Puts the numbers of this gateway into force, also for requests of the previous one. Call it once, right before
     /// requests use this gateway. It cannot fail. `clock` is read under each lock.
     pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
-        self.limits.iter().for_each(|limit| limit.apply_params(clock));
+        self.limits.iter().for_each(|limit| limit.apply_numbers(clock));
         self.shared.iter().flatten().for_each(|limit| limit.apply_numbers(clock));
         self.attach_store();
         self.upstreams.iter().for_each(|upstream| upstream.apply_numbers());

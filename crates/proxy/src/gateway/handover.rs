@@ -106,7 +106,7 @@ impl Gateway {
         snapshot.restore_into(&previous);
         for (limit, previous) in self.limits.iter().zip(&previous.limits) {
             if previous.is_some() {
-                limit.apply_params(&Now::read_clock);
+                limit.apply_numbers(&Now::read_clock);
             }
         }
         if let Some(bans) = &self.bans {
@@ -131,7 +131,7 @@ impl<'a> PreviousCounters<'a> {
                 return None;
             }
             let previous = Limit::continue_from(Some(limit), limit.id, &config, max_keys);
-            previous.apply_params(&Now::read_clock);
+            previous.apply_numbers(&Now::read_clock);
             Some(previous)
         };
         let bans = gateway.bans.as_deref().zip(saved.bans.as_ref()).map(|(bans, config)| {

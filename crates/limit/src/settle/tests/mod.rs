@@ -142,7 +142,7 @@ fn a_lower_limit_cuts_nothing_of_a_window_that_is_over() {
     let first = reserve(&limit, 0, 1).unwrap();
     reserve(&limit, 10, 5).unwrap();
     let lower = Limit::continue_from(Some(&limit), LimitId(0), &config_of(algorithm(1)), 1000);
-    lower.apply_params(&|| Now(START + 20));
+    lower.apply_numbers(&|| Now(START + 20));
     reserve(&lower, 20, 1).unwrap();
     settle(&lower, 20, (1, 2), &first);
     lower.clear_key(0, &key(1), Now(START + 20));

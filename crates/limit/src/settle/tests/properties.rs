@@ -134,7 +134,7 @@ impl Twin {
                     if self.kind == Kind::TokenBucket { self.period / self.max * max } else { self.period };
                 let config = config_of(algorithm_of(self.kind, max, period));
                 self.limit = Limit::continue_from(Some(&self.limit), LimitId(0), &config, 1000);
-                self.limit.apply_params(&|| Now(START + at));
+                self.limit.apply_numbers(&|| Now(START + at));
                 self.model.change(START + at, max);
                 (self.max, self.period) = (max, period);
             }

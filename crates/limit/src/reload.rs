@@ -1,7 +1,7 @@
 //! Reloads: a limit of the new configuration goes on with the counters of each rate that is still the same.
 //!
 //! The old limit, of requests under way, and the new one count in the same tables, where the parameters stand beside
-//! the entries. [`Limit::apply_params`] changes them there, shard by shard, so a key is never judged by two rates.
+//! the entries. [`Limit::apply_numbers`] changes them there, shard by shard, so a key is never judged by two rates.
 //! Everything that can fail comes before that.
 
 use std::ops::Range;
@@ -23,7 +23,7 @@ impl Limit {
     }
 
     /// A limit that counts in the tables of `before`, if it is the same by name and kind: then
-    /// [`Limit::apply_params`] must follow before it judges any request.
+    /// [`Limit::apply_numbers`] must follow before it judges any request.
     pub fn continue_from(
         before: Option<&Limit>,
         id: LimitId,
@@ -55,9 +55,9 @@ impl Limit {
 
     /// Puts this limit's parameters in force, for requests of its predecessors as well. `clock` is read under each
     /// lock.
-    pub fn apply_params(&self, clock: &dyn Fn() -> Now) {
+    pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
         each!(&self.meters, meters => {
-            for (rate, meter) in meters.iter().enumerate().filter(|(rate, _)| !self.is_viewed_rate(*rate)) {
+            for (rate, meter) in meters.iter().enumerate().filter(|(rate, _)| !self.is_view_rate(*rate)) {
                 let keys_max = keys_max(&self.config, self.max_keys, rate);
                 meter.table.replace_params(&meter.params, keys_max, clock);
             }
