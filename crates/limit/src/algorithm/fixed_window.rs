@@ -228,10 +228,6 @@ impl TableEntry for FixedWindowEntry {
     fn is_idle(&self, now: Now) -> bool {
         !self.is_running(now)
     }
-
-    fn inherit_overflow(&self) -> Option<FixedWindowEntry> {
-        Some(*self)
-    }
 }
 
 impl PersistentEntry for FixedWindowEntry {

@@ -103,10 +103,6 @@ impl TableEntry for Level {
     fn is_idle(&self, now: Now) -> bool {
         self.tat_ns < now.0 || (self.tat_ns == now.0 && self.tat_frac == 0)
     }
-
-    fn inherit_overflow(&self) -> Option<Level> {
-        Some(*self)
-    }
 }
 
 impl PersistentEntry for Level {

@@ -32,11 +32,6 @@ pub(crate) trait Schedule: PartialEq + Clone {
     /// Gives back `cost` units that took `span` and have not departed.
     fn withdraw_usage(&self, used: &mut Self::Used, cost: u64, span: u128);
 
-    /// Takes the usage back to the TAT `tat`, in ticks, if that is earlier.
-    fn forget_usage(&self, used: &mut Self::Used, tat: u128) {
-        self.tick_rate().forget_usage(used.level_mut(), tat);
-    }
-
     /// Forgets the usage as of `now`, which is not before the last charge.
     fn reset_usage(&self, used: &mut Self::Used, now: Now);
 

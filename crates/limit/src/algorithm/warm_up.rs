@@ -196,10 +196,6 @@ impl TableEntry for WarmLevel {
     fn is_idle(&self, now: Now) -> bool {
         self.level.is_idle(Now(now.0.saturating_sub(self.cools_ns)))
     }
-
-    fn inherit_overflow(&self) -> Option<WarmLevel> {
-        Some(*self)
-    }
 }
 
 impl PersistentEntry for WarmLevel {

@@ -109,10 +109,6 @@ impl TableEntry for BandwidthEntry {
     fn is_idle(&self, now: Now) -> bool {
         self.0 <= now.0
     }
-
-    fn inherit_overflow(&self) -> Option<BandwidthEntry> {
-        Some(*self)
-    }
 }
 
 // === impl BandwidthShare ===

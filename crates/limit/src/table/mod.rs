@@ -41,8 +41,10 @@ pub trait TableEntry: Copy + Default {
     fn is_idle(&self, now: Now) -> bool;
 
     /// The first entry of a newcomer with its own slot, `self` being the overflow counter it would have shared;
-    /// `None`: the newcomer has to go on sharing.
-    fn inherit_overflow(&self) -> Option<Self>;
+    /// `None`: the newcomer has to go on sharing. By default all of it is inherited.
+    fn inherit_overflow(&self) -> Option<Self> {
+        Some(*self)
+    }
 
     /// Releases the data this idle entry holds in `extra`, before its slot is reused.
     fn release_extra(self, _extra: &mut Self::Extra) {}

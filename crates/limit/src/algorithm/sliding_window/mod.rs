@@ -175,10 +175,6 @@ impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
     fn is_idle(&self, now: Now) -> bool {
         self.until_ns() <= now.0
     }
-
-    fn inherit_overflow(&self) -> Option<SlidingWindowEntry<SLOTS>> {
-        Some(*self)
-    }
 }
 
 /// Restored units leave up to one width later, because the sub-windows have other edges on another clock.

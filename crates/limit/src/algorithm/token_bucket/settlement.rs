@@ -62,7 +62,7 @@ impl<S: Schedule> SettleParams for TokenBucketParams<S> {
             kept.followed_by(self.charged_span(at, span(open.units)))
         });
         charges.forget_closed(key, |at_ns, units| self.charged_span(Now(at_ns), span(units)));
-        self.schedule.forget_usage(used, kept.tat);
+        self.schedule.tick_rate().forget_usage(used.level_mut(), kept.tat);
     }
 }
 
