@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::algorithm::concurrency::{ConcurrencyParams, SlotNumbers};
 use super::algorithm::fixed_window::FixedWindowParams;
 use super::algorithm::leaky_bucket::{LeakyBucketParams, QueueNumbers};
-use super::algorithm::meter::{Meter, MeterParams, SettleTerms, TableSpec};
+use super::algorithm::meter::{Meter, MeterParams, MeterSpec, SettleTerms};
 use super::algorithm::rate::TickRate;
 use super::algorithm::sliding_log::SlidingLogParams;
 use super::algorithm::sliding_window::SlidingWindowParams;
@@ -100,8 +100,8 @@ macro_rules! meters {
     }};
 }
 
-/// The arguments shared by all meters of a limit.
-pub(super) struct MeterSpec<'a> {
+/// The arguments of all meters of a limit.
+pub(super) struct LimitSpec<'a> {
     pub config: &'a model::LimitConfig,
     pub max_keys: usize,
     pub owner: &'a Arc<str>,
@@ -109,21 +109,21 @@ pub(super) struct MeterSpec<'a> {
     pub previous: &'a [Option<usize>],
 }
 
-// === impl MeterSpec ===
+// === impl LimitSpec ===
 
-impl MeterSpec<'_> {
+impl LimitSpec<'_> {
     /// The meters of all rates in a row, with the parameters that `params` makes of each.
     fn build_meters<T, N: MeterParams>(
         &self,
         before: &[Meter<N>],
         rates: impl Iterator<Item = T>,
-        params: impl Fn(T, &TableSpec<'_, N>) -> N,
+        params: impl Fn(T, &MeterSpec<'_, N>) -> N,
     ) -> Vec<Meter<N>> {
         let mut meters: Vec<Meter<N>> = Vec::new();
         for (rate, (one, previous)) in rates.zip(self.previous).enumerate() {
             // The rate of a view counts in the counters of the limit's own.
             let counted_by = Some(self.config.counter_rate(rate)).filter(|own| *own != rate);
-            let spec = TableSpec {
+            let spec = MeterSpec {
                 keys_max: keys_max(self.config, self.max_keys, rate),
                 owner: self.owner,
                 settle_terms: self.settle_terms(),
@@ -154,7 +154,7 @@ pub fn keys_max(config: &model::LimitConfig, max_keys: usize, rate: usize) -> us
 
 impl Meters {
     /// All variants of a limit are of one algorithm.
-    pub(super) fn new(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
+    pub(super) fn new(spec: &LimitSpec<'_>, before: Option<&Meters>) -> Meters {
         let config = spec.config;
         let windows = config.algorithm_variants().flat_map(Algorithm::rate_quotas).map(|(rate, _)| rate);
         match &config.algorithm {
@@ -188,7 +188,7 @@ impl Meters {
         }
     }
 
-    fn new_buckets(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
+    fn new_buckets(spec: &LimitSpec<'_>, before: Option<&Meters>) -> Meters {
         let config = spec.config;
         let tokens = config.algorithm_variants().flat_map(|numbers| match numbers {
             Algorithm::TokenBucket { rates } => rates.as_slice(),

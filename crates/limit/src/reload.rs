@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Limit;
-use super::counters::{MeterSpec, Meters, each, keys_max, meters_of};
+use super::counters::{LimitSpec, Meters, each, keys_max, meters_of};
 use super::operator_changes::GrantedKeys;
 use sluicegate_base::clock::Now;
 use sluicegate_base::ip_set::IpSets;
@@ -40,7 +40,7 @@ impl Limit {
         let name: Arc<str> = Arc::from(config.name.as_str());
         let spans: Box<[Range<usize>]> = config.algorithm_variants().map(span).collect();
         let previous = previous_rates(before, config, &spans);
-        let spec = MeterSpec { config, max_keys, owner: &name, previous: &previous };
+        let spec = LimitSpec { config, max_keys, owner: &name, previous: &previous };
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
         let reserved = before.map(|before| before.reserved.clone()).unwrap_or_default();
         let (config, bypass) = (config.clone(), IpSets::default());

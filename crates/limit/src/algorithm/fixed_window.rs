@@ -4,7 +4,7 @@
 
 use std::task::Waker;
 
-use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
+use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
 use super::settle::{ForcedUnits, GivenBack, SettleParams};
 use super::shard_data::{OpenUnits, ShardCharges};
 use super::window_quota::WindowQuota;
@@ -36,7 +36,7 @@ impl FixedWindowParams {
     pub(crate) fn new(
         rate: Rate,
         align: WindowAlign,
-        spec: &TableSpec<'_, FixedWindowParams>,
+        spec: &MeterSpec<'_, FixedWindowParams>,
     ) -> FixedWindowParams {
         FixedWindowParams { quota: WindowQuota::new(rate, u64::MAX, spec, |before| &before.quota), align }
     }

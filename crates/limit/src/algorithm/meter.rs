@@ -18,8 +18,8 @@ pub(crate) struct Meter<N: MeterParams> {
     pub(crate) table: Arc<Table<N::Entry, N>>,
 }
 
-/// The arguments that the meters of all algorithms share.
-pub(crate) struct TableSpec<'a, N: MeterParams> {
+/// The arguments of one meter, whatever its algorithm.
+pub(crate) struct MeterSpec<'a, N: MeterParams> {
     pub keys_max: usize,
     /// The limit, as warnings name it.
     pub owner: &'a Arc<str>,
@@ -82,9 +82,9 @@ pub(crate) trait RateParams: MeterParams<Entry: TableEntry<Extra: AsMut<ShardCha
     fn reset_entry(&self, counter: Locked<'_, Self>, now: Now, wakers: &mut Self::Wakers) -> u64;
 }
 
-// === impl TableSpec ===
+// === impl MeterSpec ===
 
-impl<N: RateParams> TableSpec<'_, N> {
+impl<N: RateParams> MeterSpec<'_, N> {
     /// The epoch of new parameters, which a view has from the limit's own rate. `is_same`: charges by the parameters
     /// before can still be refunded.
     pub(crate) fn next_epoch(&self, is_same: impl FnOnce(&N) -> bool) -> Epoch {
@@ -100,7 +100,7 @@ impl<N: RateParams> TableSpec<'_, N> {
 
 impl<N: MeterParams> Meter<N> {
     /// A meter that counts in the table of the limit's own rate, of the previous meter, or in a new one.
-    pub(crate) fn new(params: N, spec: &TableSpec<'_, N>) -> Meter<N> {
+    pub(crate) fn new(params: N, spec: &MeterSpec<'_, N>) -> Meter<N> {
         let params = Arc::new(params);
         let fresh = || Arc::new(Table::with_params(params.clone(), spec.keys_max, spec.owner.clone()));
         let table = spec.counted_by.or(spec.previous).map_or_else(fresh, |known| known.table.clone());

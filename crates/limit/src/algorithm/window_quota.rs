@@ -1,6 +1,6 @@
 //! The numbers of all window algorithms, and what follows from them: decisions, debts, and conversions.
 
-use super::meter::{RateParams, SettleTerms, TableSpec};
+use super::meter::{MeterSpec, RateParams, SettleTerms};
 use super::queue::NO_NODE;
 use super::rate::ChargeMark;
 use super::shard_data::ShardCharges;
@@ -39,7 +39,7 @@ impl WindowQuota {
     pub(crate) fn new<N: RateParams>(
         rate: Rate,
         max: u64,
-        spec: &TableSpec<'_, N>,
+        spec: &MeterSpec<'_, N>,
         quota_of: impl FnOnce(&N) -> &WindowQuota,
     ) -> WindowQuota {
         let period = rate.period.as_nanos().clamp(1, PERIOD_MAX_NS) as u64;

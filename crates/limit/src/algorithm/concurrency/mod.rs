@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
 use super::adaptive::{Adaptive, SlotOutcome};
-use super::meter::{Locked, Meter, MeterParams, TableSpec};
+use super::meter::{Locked, Meter, MeterParams, MeterSpec};
 use super::queue::{Wakers, waking};
 use crate::table::{CounterKey, TableEntry, TableParams};
 use sluicegate_base::clock::Now;
@@ -78,7 +78,7 @@ impl ConcurrencyParams {
     pub(crate) fn new(
         numbers: SlotNumbers,
         config: &model::LimitConfig,
-        spec: &TableSpec<'_, ConcurrencyParams>,
+        spec: &MeterSpec<'_, ConcurrencyParams>,
     ) -> ConcurrencyParams {
         let SlotNumbers { min, max, queue, max_wait_ns } = numbers;
         let max = match min {

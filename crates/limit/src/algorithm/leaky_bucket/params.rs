@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::position::BucketState;
 use super::{LeakyBucketEntry, LeakyBucketParams};
-use crate::algorithm::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
+use crate::algorithm::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
 use crate::algorithm::queue::{NO_NODE, NewWaiter, ShardQueues, Wakers};
 use crate::algorithm::rate::ChargeMark;
 use crate::algorithm::schedule::{BucketUsage, Schedule};
@@ -54,7 +54,7 @@ impl<S: Schedule> LeakyBucketParams<S> {
     pub(crate) fn new(
         numbers: QueueNumbers,
         schedule: S,
-        spec: &TableSpec<'_, Self>,
+        spec: &MeterSpec<'_, Self>,
     ) -> LeakyBucketParams<S> {
         let waiting = spec.counted_by.or(spec.previous).map(|known| known.params.waiting.clone());
         let mut params = LeakyBucketParams::with_epoch(numbers, schedule, waiting.unwrap_or_default(), 0);

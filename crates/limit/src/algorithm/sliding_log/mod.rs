@@ -11,7 +11,7 @@ mod settle_log;
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
+use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
 use super::queue::NO_NODE;
 use super::shard_data::{ShardCharges, Slab};
 use super::window_quota::WindowQuota;
@@ -64,7 +64,7 @@ const GROWTH_PER_KEY: usize = 4;
 // === impl SlidingLogParams ===
 
 impl SlidingLogParams {
-    pub(crate) fn new(rate: Rate, spec: &TableSpec<'_, SlidingLogParams>) -> SlidingLogParams {
+    pub(crate) fn new(rate: Rate, spec: &MeterSpec<'_, SlidingLogParams>) -> SlidingLogParams {
         let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.quota);
         let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(quota.max as usize);
         let shards =

@@ -8,7 +8,7 @@ mod settle_window;
 
 use std::task::Waker;
 
-use super::meter::{Charged, Locked, MeterParams, RateParams, TableSpec};
+use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams};
 use super::shard_data::ShardCharges;
 use super::window_quota::WindowQuota;
 use crate::table::TableEntry;
@@ -36,7 +36,7 @@ pub(crate) struct SlidingWindowEntry<const SLOTS: usize> {
 
 impl<const SLOTS: usize> SlidingWindowParams<SLOTS> {
     /// At most `SLOTS` − 1 sub-windows.
-    pub(crate) fn new(rate: Rate, buckets: u8, spec: &TableSpec<'_, Self>) -> SlidingWindowParams<SLOTS> {
+    pub(crate) fn new(rate: Rate, buckets: u8, spec: &MeterSpec<'_, Self>) -> SlidingWindowParams<SLOTS> {
         let quota = WindowQuota::new(rate, u32::MAX.into(), spec, |before| &before.quota);
         let width = quota.period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
         SlidingWindowParams { quota, width, last: u64::MAX - quota.period - 2 * width }

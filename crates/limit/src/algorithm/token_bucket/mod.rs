@@ -21,7 +21,7 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
-use super::meter::{Charged, Locked, MeterParams, RateParams, SettleTerms, TableSpec};
+use super::meter::{Charged, Locked, MeterParams, MeterSpec, RateParams, SettleTerms};
 use super::queue::NO_NODE;
 use super::rate::RemainingUnits;
 use super::schedule::{BucketUsage, Schedule};
@@ -67,7 +67,7 @@ struct ZeroClock;
 
 impl<S: Schedule> TokenBucketParams<S> {
     /// `bursts`: that of the place, and the greatest of all places.
-    pub(crate) fn new(bursts: (u64, u64), schedule: S, spec: &TableSpec<'_, Self>) -> TokenBucketParams<S> {
+    pub(crate) fn new(bursts: (u64, u64), schedule: S, spec: &MeterSpec<'_, Self>) -> TokenBucketParams<S> {
         let epoch = spec.next_epoch(|before| before.schedule == schedule && before.bursts == bursts);
         TokenBucketParams::with_terms(bursts, schedule, epoch, spec.settle_terms)
     }
