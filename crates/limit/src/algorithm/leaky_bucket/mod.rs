@@ -46,10 +46,6 @@ pub(crate) struct LeakyBucketParams<S> {
     depth: u128,
     /// A bound of the same at all places.
     deepest: u128,
-    /// The values of a key take turns, by `fair_by`.
-    is_fair: bool,
-    /// A dry run never waits, but counts as if departures followed the schedule.
-    dry_run: bool,
     /// The waiters of all keys.
     waiting: Arc<AtomicUsize>,
     epoch: Epoch,
@@ -107,7 +103,7 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
         waking(|wakers| {
             self.table.update_existing(key, charge.shared, |entry, queues, params| {
                 params.depart_due_waiters(entry, queues, now, wakers);
-                let state = params.look_at(entry, queues, now, params.dry_run);
+                let state = params.look_at(entry, queues, now, params.numbers.dry_run);
                 let Some(newest) = state.waiter_to_displace(charge.node) else { return };
                 queues.displace_waiter(&mut entry.queue, newest.node, wakers);
                 params.waiting.fetch_sub(1, Relaxed);
@@ -184,7 +180,7 @@ impl<S: Schedule> Meter<LeakyBucketParams<S>> {
                         params.schedule.withdraw_usage(&mut entry.used, own.cost, own.span);
                     }
                 }
-                let state = params.look_at(entry, queues, now, params.dry_run);
+                let state = params.look_at(entry, queues, now, params.numbers.dry_run);
                 Turn::Reject(state.accepted_after_ns(own.fair, now))
             })
         });

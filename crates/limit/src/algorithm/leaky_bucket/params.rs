@@ -24,8 +24,10 @@ pub(crate) struct QueueNumbers {
     max_wait_ns: Option<u64>,
     /// The burst and queue together, at the place of the views where they are greatest.
     capacity_max: u64,
-    is_fair: bool,
-    dry_run: bool,
+    /// The values of a key take turns, by `fair_by`.
+    pub(super) is_fair: bool,
+    /// A dry run never waits, but counts as if departures followed the schedule.
+    pub(super) dry_run: bool,
 }
 
 // === impl QueueNumbers ===
@@ -57,19 +59,15 @@ impl<S: Schedule> LeakyBucketParams<S> {
         spec: &MeterSpec<'_, Self>,
     ) -> LeakyBucketParams<S> {
         let waiting = spec.counted_by.or(spec.previous).map(|known| known.params.waiting.clone());
-        let mut params = LeakyBucketParams::with_epoch(numbers, schedule, waiting.unwrap_or_default(), 0);
+        let mut params = LeakyBucketParams::with_waiting(numbers, schedule, waiting.unwrap_or_default());
         params.epoch =
             spec.next_epoch(|before| before.schedule == params.schedule && before.ahead == params.ahead);
         params
     }
 
-    fn with_epoch(
-        numbers: QueueNumbers,
-        schedule: S,
-        waiting: Arc<AtomicUsize>,
-        epoch: Epoch,
-    ) -> LeakyBucketParams<S> {
-        let QueueNumbers { burst, queue, max_wait_ns, capacity_max, is_fair, dry_run } = numbers;
+    /// Parameters of the first epoch.
+    fn with_waiting(numbers: QueueNumbers, schedule: S, waiting: Arc<AtomicUsize>) -> LeakyBucketParams<S> {
+        let QueueNumbers { burst, queue, max_wait_ns, capacity_max, is_fair, .. } = numbers;
         let tick_rate = *schedule.tick_rate();
         let within_reach =
             |units: u64| tick_rate.units_within_reach(units.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
@@ -95,10 +93,8 @@ impl<S: Schedule> LeakyBucketParams<S> {
             give_up_ns: max_wait_ns.filter(|_| is_fair),
             depth,
             deepest: depth.max(depth_viewed),
-            is_fair,
-            dry_run,
             waiting,
-            epoch,
+            epoch: 0,
         }
     }
 
@@ -196,8 +192,9 @@ impl<S: Schedule> RateParams for LeakyBucketParams<S> {
 
     fn at_pace_of(&self, in_force: &Self) -> Option<Self> {
         let numbers = QueueNumbers { burst: in_force.numbers.burst, ..self.numbers };
-        let LeakyBucketParams { schedule, waiting, epoch, .. } = in_force;
-        Some(LeakyBucketParams::with_epoch(numbers, schedule.clone(), waiting.clone(), *epoch))
+        let own =
+            LeakyBucketParams::with_waiting(numbers, in_force.schedule.clone(), in_force.waiting.clone());
+        Some(LeakyBucketParams { epoch: in_force.epoch, ..own })
     }
 
     #[inline]
@@ -214,7 +211,7 @@ impl<S: Schedule> RateParams for LeakyBucketParams<S> {
         now: Now,
         shared: bool,
     ) -> Charged {
-        let dry_run = self.dry_run || units.unenforced;
+        let dry_run = self.numbers.dry_run || units.unenforced;
         let state = self.look_at(entry, queues, now, dry_run);
         let present = state.present;
         let position = match state.find_position(units.fair_hash) {
@@ -227,7 +224,7 @@ impl<S: Schedule> RateParams for LeakyBucketParams<S> {
         let mut charge = ChargeRecord { since, node: NO_NODE, shared, displaces, epoch };
         if position.wait > 0 && !dry_run {
             let until = self.give_up_ns.map(|ns| Now(present.0.saturating_add(ns)));
-            let fair = if self.is_fair { units.fair_hash } else { 0 };
+            let fair = if self.numbers.is_fair { units.fair_hash } else { 0 };
             let waiter = NewWaiter { fair, cost: units.cost, span, until, since: present };
             charge.node = queues.push_waiter(&mut entry.queue, waiter);
             self.waiting.fetch_add(1, Relaxed);
@@ -237,7 +234,7 @@ impl<S: Schedule> RateParams for LeakyBucketParams<S> {
     }
 
     fn peek_entry(&self, (entry, queues): Locked<'_, Self>, units: &Units, now: Now) -> Decision {
-        let state = self.look_at(entry, queues, now, self.dry_run || units.unenforced);
+        let state = self.look_at(entry, queues, now, self.numbers.dry_run || units.unenforced);
         state.build_decision(state.find_position(units.fair_hash).map(|position| position.wait), now)
     }
 

@@ -35,11 +35,10 @@ impl<S: Schedule> BucketState<'_, S> {
     /// The pure step, in ticks: the position of a request that comes now, or how long until one is accepted.
     #[inline]
     pub(super) fn find_position(&self, fair: u64) -> Result<QueuePosition, u128> {
-        let step = self.wait_behind_all();
-        match step {
-            Ok(wait) if !self.params.is_fair || wait == 0 => Ok(QueuePosition { wait, undisturbed: 0 }),
-            Err(excess) if !self.params.is_fair => Err(excess),
-            _ => self.find_fair_position(fair, step.err().unwrap_or_default()),
+        match self.wait_behind_all() {
+            step if !self.params.numbers.is_fair => step.map(|wait| QueuePosition { wait, undisturbed: 0 }),
+            Ok(0) => Ok(QueuePosition { wait: 0, undisturbed: 0 }),
+            step => self.find_fair_position(fair, step.err().unwrap_or_default()),
         }
     }
 

@@ -69,15 +69,11 @@ impl<S: Schedule> TokenBucketParams<S> {
     /// `bursts`: that of the place, and the greatest of all places.
     pub(crate) fn new(bursts: (u64, u64), schedule: S, spec: &MeterSpec<'_, Self>) -> TokenBucketParams<S> {
         let epoch = spec.next_epoch(|before| before.schedule == schedule && before.bursts == bursts);
-        TokenBucketParams::with_terms(bursts, schedule, epoch, spec.settle_terms)
+        TokenBucketParams { epoch, ..TokenBucketParams::with_terms(bursts, schedule, spec.settle_terms) }
     }
 
-    fn with_terms(
-        bursts: (u64, u64),
-        schedule: S,
-        epoch: Epoch,
-        settle_terms: SettleTerms,
-    ) -> TokenBucketParams<S> {
+    /// Parameters of the first epoch.
+    fn with_terms(bursts: (u64, u64), schedule: S, settle_terms: SettleTerms) -> TokenBucketParams<S> {
         let tick_rate = *schedule.tick_rate();
         let within_reach =
             |units: u64| tick_rate.units_within_reach(units.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
@@ -97,7 +93,7 @@ impl<S: Schedule> TokenBucketParams<S> {
             deepest: tick_rate.units_to_ticks(burst_max),
             governor: RateLimiter::new(quota, BacklogStore, ZeroClock),
             beyond: tick_rate.units_to_ticks(burst - u64::from(burst_governor)),
-            epoch,
+            epoch: 0,
             settle_terms,
         }
     }
@@ -183,8 +179,8 @@ impl<S: Schedule> RateParams for TokenBucketParams<S> {
 
     fn at_pace_of(&self, in_force: &Self) -> Option<Self> {
         let bursts = (self.bursts.0, self.bursts.0.max(in_force.bursts.1));
-        let TokenBucketParams { schedule, epoch, settle_terms, .. } = in_force;
-        Some(TokenBucketParams::with_terms(bursts, schedule.clone(), *epoch, *settle_terms))
+        let own = TokenBucketParams::with_terms(bursts, in_force.schedule.clone(), in_force.settle_terms);
+        Some(TokenBucketParams { epoch: in_force.epoch, ..own })
     }
 
     /// Time alone pays a debt back.
