@@ -5,38 +5,42 @@
 //! Concurrency slots come last, so a request that waits for its turn holds none. Dropping the [`ChainPermit`] gives
 //! everything back; there is no release function.
 //!
-//! `chain_pass` judges the local limits and collects the questions to the store, and `conclusion` ends the pass, with
-//! the findings of `shadow` on limits that judge beside others; `store_round` asks them and applies the answers,
-//! `store_overflow` bounds the keys there, `store_fallback` judges where none came, and `store_slots` takes slots there
-//! after a wait. `queued` waits for turns, `slot_wait` and `store_slot_wait` for slots; `extend` takes more units while
-//! a response streams, and `settle` corrects charges that depend on the response. `claim_set` is everything that a
-//! request holds in any phase, `store_lease` the part in the store.
+//! The states of a request in a chain, each with its type and file; dropping a type gives back all that it holds:
+//!
+//! ```text
+//!  Chain::judge_into                 the chain judges the head
+//!        │
+//!  ChainPass         local           judged locally: charges the limits that are counted here
+//!        │ ╰───────────────────────▶ ChainRejection (rejection): everything is refunded
+//!        ▼
+//!  PendingStore      store           asks the store about the shared limits, in one StoreRound or several;
+//!        │                           store/answers applies the answers, or judges in place of missing ones
+//!        ▼
+//!  Queued            queued          waits for its turn in the queues of rates …
+//!        │
+//!  SlotWait          slots           … then for slots that are counted here …
+//!  StoreSlotWait     slots/in_store  … and for those in the store
+//!        ▼
+//!  ChainPermit       permit          may pass; once it is forwarded, its charges stay
+//!        │
+//!  Extender          settle/extend   extended: the response takes more units while it streams
+//!        ▼
+//!  Settlement        settle          settled: the charges are corrected to the units that the response used
+//! ```
+//!
+//! A request skips the states that its limits do not need. In each of them, `claims` has all that it holds, and
+//! `claims/holds` the part in the store. `local/shadow` has the limits that judge beside others, and `waiting` the
+//! terms on which a request may wait.
 
-mod chain_pass;
-mod claim;
-mod claim_set;
-mod conclusion;
-mod extend;
-mod findings;
-mod lacking_slots;
-mod mode;
-mod pending_slots;
+mod claims;
+mod local;
 mod permit;
-mod queue_terms;
 mod queued;
 mod rejection;
 mod settle;
-mod shadow;
-mod shared_demand;
-mod slot_wait;
-mod store_fallback;
-mod store_lease;
-mod store_overflow;
-mod store_query;
-mod store_round;
-mod store_slot_wait;
-mod store_slots;
-mod waiting_cap;
+mod slots;
+mod store;
+mod waiting;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -45,18 +49,46 @@ use smallvec::SmallVec;
 
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, Units};
-use sluicegate_store::{SharedKey, SharedLimit};
+use sluicegate_model::OnFailure;
+use sluicegate_store::{ScriptOp, SharedKey, SharedLimit};
 
-use chain_pass::ChainPass;
-pub use extend::{Extender, Overrun};
-pub use mode::{ChainMode, Charge, Look};
+use local::ChainPass;
 pub use permit::ChainPermit;
-pub use queue_terms::{QueueTerms, longest_wait_ns};
 pub use queued::{QueueStay, Queued};
 pub use rejection::{ChainCause, ChainRejection};
 pub use settle::Settlements;
-pub use store_query::{PendingStore, UndecidedLimit};
-pub use waiting_cap::{WaitingCap, WaitingPlace, WaitingRequest};
+pub use settle::extend::{Extender, Overrun};
+pub use store::PendingStore;
+pub use waiting::{QueueTerms, WaitingCap, WaitingPlace, WaitingRequest, longest_wait_ns};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// The mode of a judgement; everything that depends on it is decided at compile time.
+pub trait ChainMode: sealed::Sealed {
+    const CHARGES: bool;
+    const STORE_OP: ScriptOp;
+}
+
+/// Judges a request and charges it.
+pub struct Charge;
+
+/// Judges an imaginary request for `explain` and changes nothing.
+pub struct Look;
+
+impl sealed::Sealed for Charge {}
+impl sealed::Sealed for Look {}
+
+impl ChainMode for Charge {
+    const CHARGES: bool = true;
+    const STORE_OP: ScriptOp = ScriptOp::Take;
+}
+
+impl ChainMode for Look {
+    const CHARGES: bool = false;
+    const STORE_OP: ScriptOp = ScriptOp::Peek;
+}
 
 /// The demand of a request on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +110,15 @@ impl LimitDemand {
             other => other,
         }
     }
+}
+
+/// The demand of a request on one shared limit.
+#[derive(Clone)]
+pub(crate) struct SharedDemand {
+    pub limit: Arc<SharedLimit>,
+    pub limit_index: u16,
+    pub units: Units,
+    pub key: SharedKey,
 }
 
 /// The limits a request passes, in the order they are judged.
@@ -137,6 +178,17 @@ pub enum ChainVerdict<P = PendingStore<Charge>> {
     /// All limits accept, but some have queues before them.
     Wait(Queued),
     Reject(ChainRejection),
+}
+
+/// A shared limit that the store did not decide about.
+pub struct UndecidedLimit {
+    /// Index of the limit in [`Chain::limits`].
+    pub limit_index: usize,
+    /// The fallback that decided in the store's place, because it did not answer.
+    pub fallback: Option<OnFailure>,
+    /// The local share behind the decisions. Without a fallback, the share overruled the store's rejection; with
+    /// neither, the store was not asked.
+    pub share: Option<Arc<Limit>>,
 }
 
 // === impl ChainedLimit ===
@@ -262,10 +314,21 @@ impl Chain {
             Some(rejection) => {
                 *verdict = Some(ChainVerdict::Reject(pass.conclude_rejection(rejection)));
             }
-            None if pass.findings.is_plain_admission() && waiter.hold_ns == 0 => {
+            None if pass.findings.is_plain_admission() && waiter.pause_ns == 0 => {
                 *verdict = Some(ChainVerdict::Admit(ChainPermit::new(pass.held)));
             }
             None => pass.finish_limits(waiter, verdict),
         }
+    }
+}
+
+// === impl UndecidedLimit ===
+
+impl std::fmt::Debug for UndecidedLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UndecidedLimit")
+            .field("limit_index", &self.limit_index)
+            .field("fallback", &self.fallback)
+            .finish()
     }
 }

@@ -1,9 +1,8 @@
 //! The permit of a request that all limits accepted and that holds its slots.
 
 use super::RateDecision;
-use super::claim::{Claim, ClaimKind};
-use super::claim_set::ClaimSet;
-use super::extend::{Extender, Overrun};
+use super::claims::{Claim, ClaimKind, ClaimSet};
+use super::settle::extend::{Extender, Overrun};
 use super::settle::{FinalUnits, Settlements};
 use crate::settlement::{ChargeSource, Extensions, ResponseReading};
 use sluicegate_base::clock::Now;
@@ -32,13 +31,13 @@ impl ChainPermit {
     /// The decisions of its concurrency limits.
     #[inline]
     pub fn slot_decisions(&self) -> impl Iterator<Item = RateDecision> {
-        let ClaimSet { limits, claims, store_lease, .. } = &self.held;
+        let ClaimSet { limits, claims, store_holds, .. } = &self.held;
         claims.iter().filter_map(move |claim| {
-            let outcome = match (claim.kind, store_lease) {
+            let outcome = match (claim.kind, store_holds) {
                 (ClaimKind::Slots { grant, .. }, _) if grant.waits => LimitOutcome::Wait,
                 (ClaimKind::Slots { .. }, _) => LimitOutcome::Admit,
                 (ClaimKind::LackedSlots, _) => LimitOutcome::Reject,
-                (ClaimKind::Shared(lease_index), Some(lease)) => lease.slots_outcome(lease_index)?,
+                (ClaimKind::Shared(hold_index), Some(hold)) => hold.slots_outcome(hold_index)?,
                 _ => return None,
             };
             let dry_run = limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
@@ -109,10 +108,10 @@ impl ChainPermit {
 
     /// True if it holds slots, or charges that are still to be settled.
     pub fn holds_anything(&self) -> bool {
-        let ClaimSet { claims, store_lease, .. } = &self.held;
-        let holds_slots = |claim: &Claim| match (claim.kind, store_lease) {
+        let ClaimSet { claims, store_holds, .. } = &self.held;
+        let holds_slots = |claim: &Claim| match (claim.kind, store_holds) {
             (ClaimKind::Slots { .. }, _) => true,
-            (ClaimKind::Shared(index), Some(lease)) => lease.holds_slots(index),
+            (ClaimKind::Shared(index), Some(hold)) => hold.holds_slots(index),
             _ => false,
         };
         claims.iter().any(holds_slots) || self.reserving_limits().next().is_some()

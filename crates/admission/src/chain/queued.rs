@@ -9,13 +9,10 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 
-use super::claim::ClaimKind;
-use super::claim_set::ClaimSet;
-use super::findings::LackingSlots;
-use super::slot_wait::SlotWait;
-use super::store_slot_wait::StoreSlotWait;
-use super::waiting_cap::WaitingPlace;
-use super::{ChainCause, ChainPermit, ChainRejection, UndecidedLimit};
+use super::claims::{ClaimKind, ClaimSet};
+use super::slots::in_store::StoreSlotWait;
+use super::slots::{LackingSlots, SlotWait};
+use super::{ChainCause, ChainPermit, ChainRejection, UndecidedLimit, WaitingPlace};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Limit, Turn};
 use sluicegate_store::Session;
@@ -94,8 +91,8 @@ impl Queued {
         LackingSlots { limit_index, is_refused }: LackingSlots,
     ) -> Queued {
         held.put_slots_back(None);
-        if let Some(lease) = &mut held.store_lease {
-            lease.postpone_slots();
+        if let Some(hold) = &mut held.store_holds {
+            hold.postpone_slots();
         }
         let mut queued = Queued::for_slots(held, Some(place), SlotWait::default(), (0, limit_index));
         queued.wait.in_store = StoreSlotWait::starting(is_refused.then_some(limit_index));
@@ -259,11 +256,9 @@ impl ClaimSet {
             let claim = &mut self.claims[index];
             let (key, rate) = (claim.table_key(), usize::from(claim.rate));
             let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
-            let turn = match (&mut claim.kind, &mut self.store_lease) {
+            let turn = match (&mut claim.kind, &mut self.store_holds) {
                 (ClaimKind::Charge(charge), _) => limit.check_turn(rate, &key, charge, now, cx.waker()),
-                (ClaimKind::Shared(lease_index), Some(lease)) => {
-                    lease.poll_turn(*lease_index, now, cx.waker())
-                }
+                (ClaimKind::Shared(hold_index), Some(hold)) => hold.poll_turn(*hold_index, now, cx.waker()),
                 _ => continue,
             };
             match turn {

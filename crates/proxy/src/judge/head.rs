@@ -304,7 +304,7 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     }
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
+    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_pause(facts.hold_ns());
     let waiter = waiter.with_max_wait(mode.max_wait_ns());
     let takes_slots = mode.takes_slots(facts.route());
     let mut fault: Option<ChargeFault> = None;

@@ -356,7 +356,7 @@ impl AskingStore {
             Some(session) => {
                 let waiting_size = || received.inbound.waiting_bytes();
                 let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
-                let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_hold(hold_ns);
+                let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_pause(hold_ns);
                 let waiter = waiter.with_max_wait(max_wait_ns);
                 pending.ask(session, waiter, &mut received.state.decisions, &mut undecided).await
             }

@@ -10,9 +10,8 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
-use super::claim::{Claim, ClaimKind};
-use super::claim_set::ClaimSet;
-use super::store_lease::{RateLease, StoreLease};
+use crate::chain::claims::holds::{RateHold, StoreHolds};
+use crate::chain::claims::{Claim, ClaimKind, ClaimSet};
 use crate::settlement::{
     ExtensionPart, LimitExtension, OwedPart, PartSource, ResponseReading, compute_charge, extension_step,
 };
@@ -63,7 +62,7 @@ struct ExtendedClaims<'a> {
 
 impl ClaimSet {
     /// Takes the units of the response beyond the reservation, of each limit that cuts responses.
-    pub(super) fn extend_reservations(&self, extender: &Extender<'_>) -> Overrun {
+    pub(crate) fn extend_reservations(&self, extender: &Extender<'_>) -> Overrun {
         let mut extensions = extender.reading.take_extensions();
         let (mut found, mut from) = (Overrun::None, 0);
         while let Some(first) = self.claims.get(from) {
@@ -100,12 +99,12 @@ impl ClaimSet {
         let (used, _) = compute_charge(&limit.config, charge, reserved, reading, *bytes);
         let held = reserved.saturating_add(extension.held);
         let own = ExtendedClaims { limit, claims, key: first.table_key(), used, held, now: *now };
-        match (first.kind, self.store_lease.as_deref()) {
-            (ClaimKind::Charge(_), lease) => own.extend_here(extension, lease),
-            (ClaimKind::Shared(index), Some(lease))
-                if lease.is_charge(index) && !limit.is_dry_run(first.unenforced) =>
+        match (first.kind, self.store_holds.as_deref()) {
+            (ClaimKind::Charge(_), hold) => own.extend_here(extension, hold),
+            (ClaimKind::Shared(index), Some(hold))
+                if hold.is_charge(index) && !limit.is_dry_run(first.unenforced) =>
             {
-                own.extend_in_store(extension, lease, extender)
+                own.extend_in_store(extension, hold, extender)
             }
             _ => Overrun::None,
         }
@@ -128,13 +127,13 @@ impl ExtendedClaims<'_> {
     }
 
     /// Takes a step of a limit that is counted here, or the rest: used units are charged in any case.
-    fn extend_here(&self, extension: &mut LimitExtension, lease: Option<&StoreLease>) -> Overrun {
+    fn extend_here(&self, extension: &mut LimitExtension, hold: Option<&StoreHolds>) -> Overrun {
         let over = self.over();
         if over == 0 {
             return Overrun::None;
         }
         let rates = || self.claims.iter().map(|claim| usize::from(claim.rate));
-        let debt = lease.and_then(|lease| lease.owed_part(self.claims[0].limit_index));
+        let debt = hold.and_then(|hold| hold.owed_part(self.claims[0].limit_index));
         let capacity = rates().map(|rate| self.limit.max_units(rate)).min().unwrap_or(1);
         let wanted = over.saturating_add(extension_step(self.used, capacity));
         let granted = match wanted <= capacity {
@@ -180,17 +179,17 @@ impl ExtendedClaims<'_> {
     fn extend_in_store(
         mut self,
         extension: &mut LimitExtension,
-        lease: &StoreLease,
+        hold: &StoreHolds,
         extender: &Extender<'_>,
     ) -> Overrun {
-        let leases: SmallVec<[&RateLease; 2]> =
-            self.claims.iter().filter_map(|claim| lease.charged_lease(claim)).collect();
-        let Some(first) = leases.first() else { return Overrun::None };
-        let capacity = leases.iter().map(|own| own.limit.rules[own.rate].capacity()).min().unwrap_or(1);
+        let holds: SmallVec<[&RateHold; 2]> =
+            self.claims.iter().filter_map(|claim| hold.charged_hold(claim)).collect();
+        let Some(first) = holds.first() else { return Overrun::None };
+        let capacity = holds.iter().map(|own| own.limit.rules[own.rate].capacity()).min().unwrap_or(1);
         let step = extension_step(self.used, capacity);
         let wanted = |own: &Self| own.used.saturating_add(step).saturating_sub(own.held).min(capacity);
         let ask = |cost: u64, extension: &mut LimitExtension| {
-            let rates = leases.iter().map(|own| own.rate).collect();
+            let rates = holds.iter().map(|own| own.rate).collect();
             let units = Units { cost, ..self.claims[0].to_units() };
             let wanted = WantedUnits { limit: first.limit.clone(), key: first.key, rates, units };
             extension.asked = extender.session.map(|session| session.start_take(wanted, extender.waker));
@@ -199,12 +198,12 @@ impl ExtendedClaims<'_> {
             match take.poll_outcome(extender.waker) {
                 None => extension.asked = Some(take),
                 Some(TakeOutcome::Taken(marks)) => {
-                    self.hold_stored(extension, (lease, first), take.cost, marks)
+                    self.hold_stored(extension, (hold, first), take.cost, marks)
                 }
                 Some(TakeOutcome::Refused(left)) => {
                     let units = Units { cost: take.cost, ..self.claims[0].to_units() };
                     if let Some(share) = first.limit.admitting_share(&units, self.now) {
-                        self.extend_by_share(extension, (lease, first), &share, wanted(&self));
+                        self.extend_by_share(extension, (hold, first), &share, wanted(&self));
                     } else if left > 0 && !extension.takes_rest && self.over() <= left {
                         extension.takes_rest = true;
                         ask(left, extension);
@@ -220,7 +219,7 @@ impl ExtendedClaims<'_> {
                         OnFailure::Local => {
                             let share = first.limit.local_share();
                             self.seed_share(first, &share);
-                            self.extend_by_share(extension, (lease, first), &share, wanted(&self));
+                            self.extend_by_share(extension, (hold, first), &share, wanted(&self));
                         }
                     }
                 }
@@ -247,13 +246,13 @@ impl ExtendedClaims<'_> {
     fn hold_stored(
         &mut self,
         extension: &mut LimitExtension,
-        (lease, first): (&StoreLease, &RateLease),
+        (hold, first): (&StoreHolds, &RateHold),
         units: u64,
         marks: SmallVec<[(usize, u64); 2]>,
     ) {
         let counted = Units { cost: units, ..self.claims[0].to_units() };
         marks.iter().for_each(|(rate, _)| first.limit.count_in_share(*rate, &counted, self.now));
-        let (limit, key, outbox) = (first.limit.clone(), first.key, lease.outbox().clone());
+        let (limit, key, outbox) = (first.limit.clone(), first.key, hold.outbox().clone());
         self.hold_part(extension, units, PartSource::Stored { limit, key, marks, outbox });
         self.held = self.held.saturating_add(units);
         if extension.takes_rest {
@@ -261,7 +260,7 @@ impl ExtendedClaims<'_> {
         }
     }
 
-    fn seed_share(&self, first: &RateLease, share: &Limit) {
+    fn seed_share(&self, first: &RateHold, share: &Limit) {
         for claim in self.claims {
             first.limit.seed_share(share, claim.rate.into(), &claim.to_units());
         }
@@ -271,7 +270,7 @@ impl ExtendedClaims<'_> {
     fn extend_by_share(
         &mut self,
         extension: &mut LimitExtension,
-        (lease, first): (&StoreLease, &RateLease),
+        (hold, first): (&StoreHolds, &RateHold),
         share: &Arc<Limit>,
         wanted: u64,
     ) {
@@ -284,7 +283,7 @@ impl ExtendedClaims<'_> {
             self.refuse(extension);
         }
         let Some(charges) = charges else { return };
-        let (limit, outbox) = (first.limit.clone(), lease.outbox().clone());
+        let (limit, outbox) = (first.limit.clone(), hold.outbox().clone());
         let debt = OwedPart { limit, key: first.key, units: one, outbox };
         rates().for_each(|rate| debt.add_units(rate, units));
         let source = PartSource::Counted { limit: share.clone(), charges, debt: Some(debt) };

@@ -3,25 +3,84 @@
 //! Either all accept and stay charged, or none does: charges in the store are refunded if a local limit or another
 //! server rejects, local ones if the store rejects. Unanswered questions are judged by the `on_failure` of their limit.
 
+mod answers;
+mod lacking;
+
 use std::convert::Infallible;
+use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
-use super::chain_pass::{ChainPass, rejection_cause};
-use super::claim::{Claim, ClaimKind};
-use super::claim_set::ClaimSet;
-use super::findings::{LackingSlots, PassFindings};
-use super::lacking_slots::{find_outlook, wait_for_store_slots};
-use super::mode::ChainMode;
-use super::pending_slots::PendingSlots;
-use super::shared_demand::SharedDemand;
-use super::store_lease::{LeaseState, RateLease, none_rejects, uncharge_decision};
-use super::store_query::{PendingStore, StoreQuery, StoreRound};
-use super::store_slots::StoreTake;
-use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, UndecidedLimit, WaitingRequest};
+use super::claims::ClaimSet;
+use super::claims::holds::{HoldState, RateHold, none_rejects};
+use super::local::{ChainPass, PassFindings, wait_for_store_slots};
+use super::slots::LackingSlots;
+use super::slots::in_store::StoreTake;
+use super::slots::pending::PendingSlots;
+use super::{
+    ChainCause, ChainMode, ChainRejection, ChainVerdict, Decisions, SharedDemand, UndecidedLimit,
+    WaitingRequest,
+};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::LimitOutcome;
-use sluicegate_store::{RateAnswer, Session, SlotCount, StoreAnswer, StoreQuestion, StoreRefund};
+use sluicegate_store::{ScriptOp, Session, SharedKey, SlotCount, StoreAnswer, StoreQuestion, StoreRefund};
+
+/// A request that the local limits have accepted and the store has not judged yet. Dropping it gives everything back.
+pub struct PendingStore<M: ChainMode> {
+    pub(crate) held: ClaimSet,
+    /// Boxed, because the usual verdict must stay small.
+    pub(crate) query: Box<StoreQuery>,
+    pub(super) mode: PhantomData<M>,
+}
+
+/// The questions that are left before a request may pass.
+pub(crate) struct StoreQuery {
+    pub shared_demands: Vec<SharedDemand>,
+    /// The findings of the local limits.
+    pub findings: PassFindings,
+}
+
+/// One round of questions to the store, with its answers.
+pub(crate) struct StoreRound<'a> {
+    /// The demand of each question.
+    pub question_demands: SmallVec<[&'a SharedDemand; 4]>,
+    pub questions: SmallVec<[StoreQuestion<'a>; 4]>,
+    pub answers: SmallVec<[StoreAnswer; 4]>,
+    pub sent: Now,
+    pub received: Now,
+    /// Indices of limits that the store rejects and this gateway's own share admits.
+    pub locally_admitted: SmallVec<[u16; 2]>,
+    /// The slots for which the request has to wait: it asks for none now.
+    pub lacking: Option<LackingSlots>,
+}
+
+// === impl ChainPass ===
+
+impl<M: ChainMode> ChainPass<'_, M> {
+    /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
+    /// is rejected here, too, but only to show the answers.
+    pub fn finish_limits(
+        mut self,
+        waiter: WaitingRequest<'_>,
+        verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
+    ) {
+        if !self.shared_demands.is_empty() {
+            if self.findings.rejection.is_none() || !M::CHARGES {
+                *verdict = Some(ChainVerdict::AskStore(self.suspend()));
+                return;
+            }
+            self.cancel_questions();
+        }
+        *verdict = Some(self.conclude(waiter));
+    }
+
+    /// Holds the charges of the local limits until the store has answered.
+    #[cold]
+    fn suspend(self) -> PendingStore<M> {
+        let ChainPass { held, shared_demands, findings, .. } = self;
+        PendingStore { held, query: Box::new(StoreQuery { shared_demands, findings }), mode: PhantomData }
+    }
+}
 
 // === impl PendingStore ===
 
@@ -84,7 +143,7 @@ impl<M: ChainMode> PendingStore<M> {
                 if M::CHARGES {
                     round.charge_shadow(&held, session).await;
                 }
-                let verdict = query.settle_answers::<M>(held, &round, pending, waiter, decisions, undecided);
+                let verdict = query.apply_answers::<M>(held, &round, pending, waiter, decisions, undecided);
                 return take_wanted_slots(verdict, session, waiter, (decisions, undecided)).await;
             }
             round.refund_partial(session);
@@ -112,6 +171,13 @@ impl<M: ChainMode> PendingStore<M> {
     }
 }
 
+impl<M: ChainMode> From<Infallible> for PendingStore<M> {
+    /// Once the store has answered, no verdict asks it again.
+    fn from(never: Infallible) -> PendingStore<M> {
+        match never {}
+    }
+}
+
 /// Takes the slots that the store skipped, because it judged them together with a wait of a dry run.
 async fn take_wanted_slots(
     verdict: ChainVerdict<Infallible>,
@@ -122,8 +188,8 @@ async fn take_wanted_slots(
     let ChainVerdict::Admit(mut permit) = verdict else { return verdict };
     match permit.held.take_store_slots(session, undecided, None).await {
         Ok(StoreTake::Taken { .. }) => ChainVerdict::Admit(permit),
-        Ok(StoreTake::Lacking(lease_index)) => {
-            let lacking = permit.held.describe_lacking(lease_index);
+        Ok(StoreTake::Lacking(hold_index)) => {
+            let lacking = permit.held.describe_lacking(hold_index);
             wait_for_store_slots(permit.held, lacking, waiter, decisions)
         }
         Err(rejection) => ChainVerdict::Reject(rejection),
@@ -133,6 +199,32 @@ async fn take_wanted_slots(
 // === impl StoreQuery ===
 
 impl StoreQuery {
+    /// Lets the keys that this gateway may not put into the store count by network there, except those that the store
+    /// counts already.
+    pub(crate) async fn share_counters<M: ChainMode>(&mut self, held: &ClaimSet, session: &Session) {
+        let mut beyond: SmallVec<[(usize, RateHold); 2]> = SmallVec::new();
+        for (index, demand) in self.shared_demands.iter().enumerate() {
+            let rates = held.limits[usize::from(demand.limit_index)].rate_range(demand.units.variant);
+            let (key, now) = (&demand.units.key, held.judged_at);
+            if let Some(rate) = demand.limit.full_rate(rates, key, now, M::CHARGES) {
+                beyond.push((index, RateHold::new(demand, rate, HoldState::Charged(None))));
+            }
+        }
+        let questions: SmallVec<[StoreQuestion<'_>; 2]> =
+            beyond.iter().map(|(_, hold)| hold.to_question(SlotCount::default())).collect();
+        let answers = session.ask_store(ScriptOp::Peek, &questions).await;
+        for ((index, _), answer) in beyond.iter().zip(&answers) {
+            if matches!(answer, StoreAnswer::Answered { answer, .. } if answer.decision.full_ns == 0) {
+                let demand = &mut self.shared_demands[*index];
+                demand.key = SharedKey::of_network(demand.units.key.prefix);
+                demand.units.key.id = u128::from_le_bytes(demand.key.0);
+                if M::CHARGES {
+                    demand.limit.count_overflow();
+                }
+            }
+        }
+    }
+
     fn build_questions<'a, M: ChainMode>(
         &'a self,
         held: &ClaimSet,
@@ -189,7 +281,7 @@ impl StoreQuery {
         round
     }
 
-    fn settle_answers<M: ChainMode>(
+    fn apply_answers<M: ChainMode>(
         &self,
         mut held: ClaimSet,
         round: &StoreRound<'_>,
@@ -221,9 +313,9 @@ impl StoreQuery {
                 pass.claim_wanted_slots(demand, &pending);
             }
             if pass.findings.longest_wait.is_some()
-                && let Some(lease) = &mut pass.held.store_lease
+                && let Some(hold) = &mut pass.held.store_holds
             {
-                lease.postpone_slots();
+                hold.postpone_slots();
             }
         }
         pass.decisions.sort_by_key(|judged| (judged.limit_index, judged.rate));
@@ -236,119 +328,11 @@ impl StoreQuery {
         }
         let mut verdict = pass.conclude(waiter);
         if let ChainVerdict::Wait(queued) = &mut verdict
-            && let Some(lease) = &mut queued.held.store_lease
+            && let Some(hold) = &mut queued.held.store_holds
         {
-            lease.join_queues(round.received);
+            hold.join_queues(round.received);
         }
         verdict
-    }
-}
-
-// === impl ChainPass ===
-
-impl<M: ChainMode> ChainPass<'_, M> {
-    /// Applies the store's answer to one question. `passes`: all limits accept.
-    fn apply_answer(
-        &mut self,
-        round: &StoreRound<'_>,
-        index: usize,
-        passes: bool,
-        pending: &mut PendingSlots<'_>,
-    ) {
-        let (demand, question) = (round.question_demands[index], &round.questions[index]);
-        let (limit_index, limits) = (usize::from(demand.limit_index), self.limits);
-        let limit = &limits[limit_index];
-        let Some(StoreAnswer::Answered { answer, charged: call_charged }) = round.answers.get(index).copied()
-        else {
-            return match limit.is_concurrency() && passes {
-                true => self.judge_slots_fallback(round, index, pending),
-                false => pending.mark_failed(question, round.answers.get(index)),
-            };
-        };
-        if limit.is_concurrency() {
-            // Slots that were taken in vain are given up by dropping `pending`, which reports that to the store.
-            if !M::CHARGES || passes || !call_charged {
-                self.apply_slots_answer(demand, question, answer, passes, pending);
-            }
-            return;
-        }
-        if M::CHARGES {
-            question.limit.record_answer(question.rate, &demand.units, round.sent, &answer);
-        }
-        let mut decision = answer.decision;
-        if passes && decision.outcome == LimitOutcome::Wait && !question.dry_run {
-            // A request has waited for the answer; a look tells the wait from now on.
-            let waited_ns = if M::CHARGES { round.received.ns_since(self.held.judged_at) } else { 0 };
-            self.note_wait(waited_ns.saturating_add(decision.wait_ns), limit_index);
-        }
-        // In a dry run, if one rate would reject, the others have not counted the request.
-        let stays = !passes && call_charged && self.overrules_rejection(limit_index, limit);
-        if call_charged && answer.mark != 0 && !stays {
-            let rate_lease = RateLease::new(demand, question.rate, LeaseState::Charged(Some(answer.mark)));
-            let lease = self.held.lease_mut(pending.outbox);
-            if passes {
-                let enforced = Some(&decision).filter(|_| !question.dry_run);
-                let kind = ClaimKind::Shared(lease.add_lease(rate_lease, enforced));
-                self.held.claims.push(Claim::new(&demand.units, limit_index, question.rate, kind));
-            } else {
-                lease.refund_lease(rate_lease);
-                uncharge_decision(&mut decision, demand.units.cost, limit.max_units(question.rate));
-            }
-        }
-        self.push_decision(limit_index, question.rate, question.dry_run, decision, rejection_cause(limit));
-    }
-
-    fn apply_slots_answer(
-        &mut self,
-        demand: &SharedDemand,
-        question: &StoreQuestion<'_>,
-        answer: RateAnswer,
-        passes: bool,
-        pending: &mut PendingSlots<'_>,
-    ) {
-        let (limit_index, limits) = (usize::from(demand.limit_index), self.limits);
-        let limit = &limits[limit_index];
-        let admits = answer.decision.outcome != LimitOutcome::Reject;
-        if !M::CHARGES {
-            let is_free = admits && question.in_process <= limit.max_units(question.rate);
-            let remaining = if is_free { answer.decision.remaining } else { 0 };
-            let outlook = find_outlook(question, demand.units.fair_hash, remaining, is_free);
-            return self.push_slots((limit_index, question.rate), limit, demand.units.unenforced, outlook);
-        }
-        if answer.skipped && passes {
-            pending.mark_rejected(question);
-            self.claim_wanted_slots(demand, pending);
-        } else if passes {
-            match admits {
-                true => pending.mark_granted(question),
-                false => pending.mark_rejected(question),
-            }
-            self.claim_in_store(demand, question.rate, LeaseState::Slots(admits), pending);
-        } else {
-            pending.mark_rejected(question);
-            if !admits && !answer.skipped && !question.dry_run {
-                self.reject_outright(limit_index, question.rate, false, ChainCause::Concurrency);
-            }
-        }
-    }
-
-    fn claim_wanted_slots(&mut self, demand: &SharedDemand, pending: &PendingSlots<'_>) {
-        for rate in self.limits[usize::from(demand.limit_index)].rate_range(demand.units.variant) {
-            self.claim_in_store(demand, rate, LeaseState::SlotsWanted, pending);
-        }
-    }
-
-    /// Claims slots that are counted in the store.
-    pub(super) fn claim_in_store(
-        &mut self,
-        demand: &SharedDemand,
-        rate: usize,
-        state: LeaseState,
-        pending: &PendingSlots<'_>,
-    ) {
-        let lease = RateLease::new(demand, rate, state);
-        let kind = ClaimKind::Shared(self.held.lease_mut(pending.outbox).add_lease(lease, None));
-        self.held.claims.push(Claim::new(&demand.units, demand.limit_index.into(), rate, kind));
     }
 }
 
@@ -396,5 +380,22 @@ impl StoreRound<'_> {
                 });
             }
         }
+    }
+
+    pub(crate) fn asks_about(&self, demand: &SharedDemand) -> bool {
+        self.question_demands.iter().any(|other| other.limit_index == demand.limit_index)
+    }
+
+    /// True if the store gave no answer about the limit.
+    pub(crate) fn has_failed(&self, demand: &SharedDemand) -> bool {
+        let mut answers = self.question_demands.iter().zip(&self.answers);
+        answers.any(|(other, answer)| {
+            other.limit_index == demand.limit_index && matches!(answer, StoreAnswer::Failed(_))
+        })
+    }
+
+    /// True if this gateway's own share decides although the store rejects.
+    pub(crate) fn is_overruled(&self, demand: &SharedDemand) -> bool {
+        self.locally_admitted.contains(&demand.limit_index)
     }
 }

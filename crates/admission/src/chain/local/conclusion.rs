@@ -1,12 +1,12 @@
 //! Ends a pass over a chain: its verdict, and the consequences of a wait or a rejection.
 
-use super::chain_pass::ChainPass;
-use super::findings::PassRejection;
-use super::lacking_slots::{reject_without_slots, wait_for_store_slots};
-use super::mode::ChainMode;
-use super::queued::Queued;
-use super::slot_wait::SlotWait;
-use super::{ChainCause, ChainPermit, ChainRejection, ChainVerdict, QueueTerms, WaitingRequest};
+use super::{ChainPass, PassRejection};
+use crate::chain::claims::ClaimSet;
+use crate::chain::slots::{LackingSlots, SlotWait};
+use crate::chain::{
+    ChainCause, ChainMode, ChainPermit, ChainRejection, ChainVerdict, Charge, Decisions, QueueTerms, Queued,
+    WaitingRequest,
+};
 
 // === impl ChainPass ===
 
@@ -17,8 +17,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
         if let Some(rejection) = self.findings.rejection {
             return ChainVerdict::Reject(self.conclude_rejection(rejection));
         }
-        if waiter.hold_ns > 0 {
-            self.note_hold(waiter.hold_ns);
+        if waiter.pause_ns > 0 {
+            self.note_pause(waiter.pause_ns);
         }
         if let Some(longest) = self.findings.longest_wait {
             return self.begin_wait(longest, waiter);
@@ -56,10 +56,10 @@ impl<M: ChainMode> ChainPass<'_, M> {
 
     /// Makes a request wait that its upstream stops, if a queue allows that; otherwise it is rejected later.
     #[cold]
-    fn note_hold(&mut self, hold_ns: u64) {
+    fn note_pause(&mut self, pause_ns: u64) {
         let terms = QueueTerms::find(self.limits, self.decisions);
-        if let Some(terms) = terms.filter(|terms| hold_ns <= terms.max_wait_ns) {
-            self.note_wait(hold_ns, terms.limit_index.into());
+        if let Some(terms) = terms.filter(|terms| pause_ns <= terms.max_wait_ns) {
+            self.note_wait(pause_ns, terms.limit_index.into());
         }
     }
 
@@ -84,8 +84,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
             match self.held.join_slot_queue(index, now) {
                 Ok(Some(slot_place)) => {
                     self.held.put_slots_back(None);
-                    if let Some(lease) = &mut self.held.store_lease {
-                        lease.postpone_slots();
+                    if let Some(hold) = &mut self.held.store_holds {
+                        hold.postpone_slots();
                     }
                     let slots = SlotWait::in_place(slot_place);
                     return ChainVerdict::Wait(Queued::for_slots(self.held, place, slots, (0, limit_index)));
@@ -143,4 +143,37 @@ impl<M: ChainMode> ChainPass<'_, M> {
         self.held.undo_claims(0, self.decisions);
         ChainVerdict::Reject(rejection)
     }
+}
+
+/// Adds a request that all rates have accepted to those that wait for slots in the store.
+#[cold]
+pub(crate) fn wait_for_store_slots<P>(
+    mut held: ClaimSet,
+    lacking: LackingSlots,
+    waiter: WaitingRequest<'_>,
+    decisions: &mut Decisions,
+) -> ChainVerdict<P> {
+    if !waiter.accepts_wait() {
+        return reject_without_slots(held, lacking.limit_index, decisions);
+    }
+    match waiter.take_place::<Charge>() {
+        Some(place) => ChainVerdict::Wait(Queued::for_store_slots(held, place, lacking)),
+        None => {
+            held.undo_claims(0, decisions);
+            ChainVerdict::Reject(ChainRejection::from_overload())
+        }
+    }
+}
+
+/// Rejects a request that does not wait for slots, which it lacks by this limit.
+#[cold]
+pub(crate) fn reject_without_slots<P>(
+    mut held: ClaimSet,
+    limit_index: u16,
+    decisions: &mut Decisions,
+) -> ChainVerdict<P> {
+    let limit = &held.limits[usize::from(limit_index)];
+    let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, 0);
+    held.undo_claims(0, decisions);
+    ChainVerdict::Reject(rejection)
 }

@@ -1,9 +1,11 @@
-//! The process-wide cap on queued requests.
+//! The terms on which a request may wait: the process-wide cap on queued requests, and the queues in its way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
-use super::mode::{ChainMode, Charge};
+use super::{ChainMode, ChainedLimit, Charge, RateDecision};
+use sluicegate_model::{Algorithm, LimitConfig};
 
 /// The process-wide cap on queued requests. A request that holds much memory counts as several.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub struct WaitingRequest<'a> {
     /// Bytes of memory that it holds; called only if it has to wait.
     held_bytes: &'a dyn Fn() -> usize,
     /// Time for which its upstream stops it, ns; 0 = not stopped. It waits where a queue allows that, without a slot.
-    pub(super) hold_ns: u64,
+    pub(super) pause_ns: u64,
     /// The longest wait that it accepts, ns.
     pub(super) max_wait_ns: u64,
 }
@@ -28,6 +30,17 @@ pub struct WaitingRequest<'a> {
 pub struct WaitingPlace {
     cap: Arc<WaitingCap>,
     weight: u32,
+}
+
+/// The terms of the queue with the longest wait that a request passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueTerms {
+    /// Index in [`super::Chain::limits`].
+    pub limit_index: u16,
+    /// The longest whole wait, ns.
+    pub max_wait_ns: u64,
+    /// The interval of its departures, ns.
+    pub interval_ns: u64,
 }
 
 // === impl WaitingCap ===
@@ -55,12 +68,12 @@ impl WaitingCap {
 
 impl<'a> WaitingRequest<'a> {
     pub fn new(cap: &'a Arc<WaitingCap>, held_bytes: &'a dyn Fn() -> usize) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes, hold_ns: 0, max_wait_ns: u64::MAX }
+        WaitingRequest { cap, held_bytes, pause_ns: 0, max_wait_ns: u64::MAX }
     }
 
     /// The same request, which its upstream stops for so long.
-    pub fn with_hold(self, hold_ns: u64) -> WaitingRequest<'a> {
-        WaitingRequest { hold_ns, ..self }
+    pub fn with_pause(self, pause_ns: u64) -> WaitingRequest<'a> {
+        WaitingRequest { pause_ns, ..self }
     }
 
     /// The same request, which is rejected at once if it would have to wait longer than this.
@@ -99,7 +112,7 @@ impl<'a> WaitingRequest<'a> {
 impl<'a> From<&'a Arc<WaitingCap>> for WaitingRequest<'a> {
     /// A request of ordinary size.
     fn from(cap: &'a Arc<WaitingCap>) -> WaitingRequest<'a> {
-        WaitingRequest { cap, held_bytes: &|| 0, hold_ns: 0, max_wait_ns: u64::MAX }
+        WaitingRequest { cap, held_bytes: &|| 0, pause_ns: 0, max_wait_ns: u64::MAX }
     }
 }
 
@@ -115,4 +128,46 @@ impl Drop for WaitingPlace {
     fn drop(&mut self) {
         self.cap.count.fetch_sub(self.weight as usize, Relaxed);
     }
+}
+
+// === impl QueueTerms ===
+
+impl QueueTerms {
+    /// The terms among the decisions on a request; `None` if no queue stands in front.
+    pub fn find(limits: &[ChainedLimit], decisions: &[RateDecision]) -> Option<QueueTerms> {
+        let terms = |judged: &RateDecision| {
+            let limit = limits.get(usize::from(judged.limit_index)).filter(|_| !judged.dry_run)?;
+            let (_, numbers, rate) = limit.config.locate_rate(judged.rate.into())?;
+            let Algorithm::LeakyBucket { rates, max_wait } = numbers else { return None };
+            let own = rates.get(rate).filter(|own| own.queue > 0)?;
+            let interval = own.rate.period.as_nanos() / u128::from(own.rate.units.get());
+            Some(QueueTerms {
+                limit_index: judged.limit_index,
+                max_wait_ns: wait_ns(*max_wait),
+                interval_ns: u64::try_from(interval).unwrap_or(u64::MAX).max(1),
+            })
+        };
+        let found = || decisions.iter().filter_map(terms);
+        let best = found().max_by_key(|terms| terms.max_wait_ns)?;
+        // Several rates of one limit all hold.
+        let own = found().filter(|terms| terms.limit_index == best.limit_index);
+        let interval_ns = own.map(|terms| terms.interval_ns).max().unwrap_or(best.interval_ns);
+        Some(QueueTerms { interval_ns, ..best })
+    }
+}
+
+/// The longest wait that any queue of a limit allows where the variant `own` stands for its own numbers, ns; 0 without
+/// a queue.
+pub fn longest_wait_ns(limit: &LimitConfig, own: usize) -> u64 {
+    let waits = limit.variants_at(own).filter_map(|numbers| match numbers {
+        Algorithm::LeakyBucket { rates, max_wait } if rates.iter().all(|own| own.queue > 0) => {
+            Some(wait_ns(*max_wait))
+        }
+        _ => None,
+    });
+    waits.max().filter(|_| !limit.dry_run).unwrap_or(0)
+}
+
+fn wait_ns(max_wait: Option<Duration>) -> u64 {
+    max_wait.map_or(u64::MAX, |wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
 }

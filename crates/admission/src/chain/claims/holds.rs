@@ -5,9 +5,8 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
-use super::claim::{Claim, ClaimKind};
-use super::shared_demand::SharedDemand;
-use super::{Decisions, RateDecision};
+use super::{Claim, ClaimKind};
+use crate::chain::{Decisions, RateDecision, SharedDemand};
 use crate::settlement::OwedPart;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, LimitOutcome, Turn};
@@ -17,9 +16,9 @@ use sluicegate_store::{
 };
 
 /// All that a request holds in the store; its owner must give it back before dropping it.
-pub(super) struct StoreLease {
+pub(crate) struct StoreHolds {
     outbox: Arc<StoreOutbox>,
-    pub rate_leases: Vec<RateLease>,
+    pub holds: Vec<RateHold>,
     /// Charges of local shares, owed to the store once the request is forwarded.
     pending_debts: SmallVec<[SharedDemand; 1]>,
     /// Debts to the store with units that the response decides.
@@ -27,7 +26,7 @@ pub(super) struct StoreLease {
 }
 
 /// The hold of a request on one rate in the store.
-pub(super) struct RateLease {
+pub(crate) struct RateHold {
     pub limit: Arc<SharedLimit>,
     pub rate: usize,
     pub key: SharedKey,
@@ -35,10 +34,10 @@ pub(super) struct RateLease {
     pub fair: u64,
     pub limit_index: u16,
     pub dry_run: bool,
-    pub state: LeaseState,
+    pub state: HoldState,
 }
 
-pub(super) enum LeaseState {
+pub(crate) enum HoldState {
     /// Units, with the mark that a refund must name; `None` once a refund would be unsound.
     Charged(Option<u64>),
     /// A departure: nanoseconds after the answer, and its mark.
@@ -51,34 +50,34 @@ pub(super) enum LeaseState {
     Slots(bool),
 }
 
-// === impl StoreLease ===
+// === impl StoreHolds ===
 
-impl StoreLease {
-    pub(super) fn new(outbox: &Arc<StoreOutbox>) -> StoreLease {
-        StoreLease {
+impl StoreHolds {
+    pub(crate) fn new(outbox: &Arc<StoreOutbox>) -> StoreHolds {
+        StoreHolds {
             outbox: outbox.clone(),
-            rate_leases: Vec::new(),
+            holds: Vec::new(),
             pending_debts: SmallVec::new(),
             open_debts: SmallVec::new(),
         }
     }
 
-    pub(super) fn add_debt(&mut self, debt: SharedDemand) {
+    pub(crate) fn add_debt(&mut self, debt: SharedDemand) {
         self.pending_debts.push(debt);
     }
 
-    pub(super) fn outbox(&self) -> &Arc<StoreOutbox> {
+    pub(crate) fn outbox(&self) -> &Arc<StoreOutbox> {
         &self.outbox
     }
 
-    /// The lease behind a claim, if it is a charge in the store that its response settles.
-    pub(super) fn charged_lease(&self, claim: &Claim) -> Option<&RateLease> {
+    /// The hold behind a claim, if it is a charge in the store that its response settles.
+    pub(crate) fn charged_hold(&self, claim: &Claim) -> Option<&RateHold> {
         let ClaimKind::Shared(index) = claim.kind else { return None };
-        self.rate_leases.get(index as usize).filter(|_| self.is_charge(index))
+        self.holds.get(index as usize).filter(|_| self.is_charge(index))
     }
 
     /// The debt of a limit's local share, for further units.
-    pub(super) fn owed_part(&self, limit_index: u16) -> Option<OwedPart> {
+    pub(crate) fn owed_part(&self, limit_index: u16) -> Option<OwedPart> {
         let demands = self.open_debts.iter().chain(&self.pending_debts);
         let demand = { demands }.find(|debt| debt.limit_index == limit_index)?;
         let (limit, key, outbox) = (demand.limit.clone(), demand.key, self.outbox.clone());
@@ -87,11 +86,11 @@ impl StoreLease {
 
     /// Marks the request as forwarded: charges of local shares become debts to the store, and charges in the store
     /// count against this gateway's own share.
-    pub(super) fn keep_charges(&mut self, claims: &[Claim], now: Now) {
+    pub(crate) fn keep_charges(&mut self, claims: &[Claim], now: Now) {
         for claim in claims {
             let ClaimKind::Shared(index) = claim.kind else { continue };
-            let lease = self.rate_leases.get(index as usize);
-            if let Some(RateLease { state: LeaseState::Charged(_), limit, rate, .. }) = lease {
+            let hold = self.holds.get(index as usize);
+            if let Some(RateHold { state: HoldState::Charged(_), limit, rate, .. }) = hold {
                 limit.count_in_share(*rate, &claim.to_units(), now);
             }
         }
@@ -110,7 +109,7 @@ impl StoreLease {
 
     /// Settles a charge of a local share as a debt to the store: corrects it, or adds the units used before the request
     /// was marked as forwarded. A share may charge less than the request reserves, and owes all of it.
-    pub(super) fn settle_debt(&self, claim: &Claim, used: u64) {
+    pub(crate) fn settle_debt(&self, claim: &Claim, used: u64) {
         let (outbox, rate) = (&self.outbox, usize::from(claim.rate));
         let own = |debt: &&SharedDemand| debt.limit_index == claim.limit_index;
         if let Some(debt) = self.open_debts.iter().find(own) {
@@ -120,167 +119,167 @@ impl StoreLease {
         }
     }
 
-    /// True if a lease is a charge in the store that its response settles.
-    pub(super) fn is_charge(&self, index: u32) -> bool {
-        let lease = self.rate_leases.get(index as usize);
-        lease.is_some_and(|lease| matches!(lease.state, LeaseState::Charged(Some(_))))
+    /// True if a hold is a charge in the store that its response settles.
+    pub(crate) fn is_charge(&self, index: u32) -> bool {
+        let hold = self.holds.get(index as usize);
+        hold.is_some_and(|hold| matches!(hold.state, HoldState::Charged(Some(_))))
     }
 
     /// Settles a charge in the store, which is then no longer held; `added` are the settlements of the same response,
     /// to which it is added.
-    pub(super) fn settle_lease(
+    pub(crate) fn settle_hold(
         &mut self,
         claim: &Claim,
         index: u32,
         (used, forgets): (u64, bool),
         added: &mut SmallVec<[StoreSettlement; 1]>,
     ) {
-        let Some(lease) = self.rate_leases.get_mut(index as usize) else { return };
-        let LeaseState::Charged(Some(mark)) = std::mem::replace(&mut lease.state, LeaseState::Charged(None))
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        let HoldState::Charged(Some(mark)) = std::mem::replace(&mut hold.state, HoldState::Charged(None))
         else {
             return;
         };
         if forgets {
-            lease.limit.forget_rejection(lease.rate, &claim.table_key());
+            hold.limit.forget_rejection(hold.rate, &claim.table_key());
         }
-        match added.last_mut().filter(|last| Arc::ptr_eq(&last.limit, &lease.limit)) {
-            Some(last) => last.marks.push((lease.rate, mark)),
+        match added.last_mut().filter(|last| Arc::ptr_eq(&last.limit, &hold.limit)) {
+            Some(last) => last.marks.push((hold.rate, mark)),
             None => added.push(StoreSettlement {
-                limit: lease.limit.clone(),
-                key: lease.key,
-                marks: SmallVec::from_iter([(lease.rate, mark)]),
-                reserved: lease.cost,
+                limit: hold.limit.clone(),
+                key: hold.key,
+                marks: SmallVec::from_iter([(hold.rate, mark)]),
+                reserved: hold.cost,
                 used,
                 forgets,
             }),
         }
     }
 
-    pub(super) fn queue_settlements(&self, settlements: SmallVec<[StoreSettlement; 1]>) {
+    pub(crate) fn queue_settlements(&self, settlements: SmallVec<[StoreSettlement; 1]>) {
         settlements.into_iter().for_each(|one| self.outbox.settlements.queue_settlement(one));
     }
 
-    /// Adds a lease and returns its index; `enforced` is the decision behind it, unless that is not enforced.
-    pub(super) fn add_lease(&mut self, mut lease: RateLease, enforced: Option<&Decision>) -> u32 {
-        if let (LeaseState::Charged(Some(mark)), Some(decision)) = (&lease.state, enforced)
+    /// Adds a hold and returns its index; `enforced` is the decision behind it, unless that is not enforced.
+    pub(crate) fn add_hold(&mut self, mut hold: RateHold, enforced: Option<&Decision>) -> u32 {
+        if let (HoldState::Charged(Some(mark)), Some(decision)) = (&hold.state, enforced)
             && decision.outcome == LimitOutcome::Wait
         {
-            lease.state = LeaseState::Departing(decision.wait_ns, *mark);
+            hold.state = HoldState::Departing(decision.wait_ns, *mark);
         }
-        self.rate_leases.push(lease);
-        (self.rate_leases.len() - 1) as u32
+        self.holds.push(hold);
+        (self.holds.len() - 1) as u32
     }
 
     /// Releases all slots until after the wait: another server may have granted them before the wait was known.
-    pub(super) fn postpone_slots(&mut self) {
-        for lease in &mut self.rate_leases {
-            let LeaseState::Slots(granted) = lease.state else { continue };
+    pub(crate) fn postpone_slots(&mut self) {
+        for hold in &mut self.holds {
+            let HoldState::Slots(granted) = hold.state else { continue };
             if granted {
-                self.outbox.slots.release_slots(&lease.slot_key(), lease.cost);
+                self.outbox.slots.release_slots(&hold.slot_key(), hold.cost);
             }
-            lease.state = LeaseState::SlotsWanted;
+            hold.state = HoldState::SlotsWanted;
         }
     }
 
     /// Joins the queues of all departures that are still to come; their times count from `received`.
-    pub(super) fn join_queues(&mut self, received: Now) {
-        for lease in &mut self.rate_leases {
-            let LeaseState::Departing(wait_ns, mark) = lease.state else { continue };
+    pub(crate) fn join_queues(&mut self, received: Now) {
+        for hold in &mut self.holds {
+            let HoldState::Departing(wait_ns, mark) = hold.state else { continue };
             let due = Now(received.0.saturating_add(wait_ns));
-            let until = lease.limit.max_queue_wait().map(|time| {
+            let until = hold.limit.max_queue_wait().map(|time| {
                 let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
                 Now(received.0.saturating_add(ns))
             });
-            let departure = Departure { due, cost: lease.cost, mark };
-            let departures = &lease.limit.departures[lease.rate];
-            lease.state = LeaseState::Queued(departures.join_queue(lease.key, departure, lease.fair, until));
+            let departure = Departure { due, cost: hold.cost, mark };
+            let departures = &hold.limit.departures[hold.rate];
+            hold.state = HoldState::Queued(departures.join_queue(hold.key, departure, hold.fair, until));
         }
     }
 
-    /// Checks whether the turn of a lease has come.
-    pub(super) fn poll_turn(&mut self, index: u32, now: Now, waker: &Waker) -> Turn {
-        let Some(lease) = self.rate_leases.get_mut(index as usize) else { return Turn::Go };
-        let LeaseState::Queued(ticket) = lease.state else { return Turn::Go };
-        let (turn, freed) = lease.limit.departures[lease.rate].poll_turn(&lease.key, ticket, now, waker);
+    /// Checks whether the turn of a hold has come.
+    pub(crate) fn poll_turn(&mut self, index: u32, now: Now, waker: &Waker) -> Turn {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return Turn::Go };
+        let HoldState::Queued(ticket) = hold.state else { return Turn::Go };
+        let (turn, freed) = hold.limit.departures[hold.rate].poll_turn(&hold.key, ticket, now, waker);
         if matches!(turn, Turn::Go | Turn::Reject(_)) {
             // Its departure may have gone to another request before, so it has none to give back.
-            lease.state = LeaseState::Charged(None);
+            hold.state = HoldState::Charged(None);
         }
         if let Some(departure) = freed {
-            self.outbox.queue_refund(lease.to_refund(departure.mark));
+            self.outbox.queue_refund(hold.to_refund(departure.mark));
         }
         turn
     }
 
     /// The outcome of a concurrency limit; `None` for a rate, or before it is known.
-    pub(super) fn slots_outcome(&self, index: u32) -> Option<LimitOutcome> {
-        match self.rate_leases.get(index as usize)?.state {
-            LeaseState::Slots(true) => Some(LimitOutcome::Admit),
-            LeaseState::Slots(false) => Some(LimitOutcome::Reject),
+    pub(crate) fn slots_outcome(&self, index: u32) -> Option<LimitOutcome> {
+        match self.holds.get(index as usize)?.state {
+            HoldState::Slots(true) => Some(LimitOutcome::Admit),
+            HoldState::Slots(false) => Some(LimitOutcome::Reject),
             _ => None,
         }
     }
 
-    pub(super) fn holds_slots(&self, index: u32) -> bool {
-        let lease = self.rate_leases.get(index as usize);
-        lease.is_some_and(|lease| matches!(lease.state, LeaseState::Slots(_) | LeaseState::SlotsWanted))
+    pub(crate) fn holds_slots(&self, index: u32) -> bool {
+        let hold = self.holds.get(index as usize);
+        hold.is_some_and(|hold| matches!(hold.state, HoldState::Slots(_) | HoldState::SlotsWanted))
     }
 
-    /// Gives one lease back; units only before the request was forwarded.
-    pub(super) fn release_lease(&mut self, index: u32, forwarded: bool) {
-        let Some(lease) = self.rate_leases.get_mut(index as usize) else { return };
-        match std::mem::replace(&mut lease.state, LeaseState::Charged(None)) {
-            LeaseState::Slots(true) => self.outbox.slots.release_slots(&lease.slot_key(), lease.cost),
-            LeaseState::Queued(ticket) => {
-                let freed = lease.limit.departures[lease.rate].leave_queue(&lease.key, ticket);
+    /// Gives one hold back; units only before the request was forwarded.
+    pub(crate) fn release_hold(&mut self, index: u32, forwarded: bool) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        match std::mem::replace(&mut hold.state, HoldState::Charged(None)) {
+            HoldState::Slots(true) => self.outbox.slots.release_slots(&hold.slot_key(), hold.cost),
+            HoldState::Queued(ticket) => {
+                let freed = hold.limit.departures[hold.rate].leave_queue(&hold.key, ticket);
                 if let Some(departure) = freed {
-                    self.outbox.queue_refund(lease.to_refund(departure.mark));
+                    self.outbox.queue_refund(hold.to_refund(departure.mark));
                 }
             }
-            LeaseState::Charged(Some(mark)) | LeaseState::Departing(_, mark) if !forwarded => {
-                self.outbox.queue_refund(lease.to_refund(mark));
+            HoldState::Charged(Some(mark)) | HoldState::Departing(_, mark) if !forwarded => {
+                self.outbox.queue_refund(hold.to_refund(mark));
             }
             _ => {}
         }
     }
 
     /// Restores the numbers in `decisions` as if nothing were held.
-    pub(super) fn restore_numbers(&self, index: u32, decisions: &mut Decisions) {
-        let Some(lease) = self.rate_leases.get(index as usize) else { return };
+    pub(crate) fn restore_numbers(&self, index: u32, decisions: &mut Decisions) {
+        let Some(hold) = self.holds.get(index as usize) else { return };
         let own = |judged: &&mut RateDecision| {
-            judged.limit_index == lease.limit_index && usize::from(judged.rate) == lease.rate
+            judged.limit_index == hold.limit_index && usize::from(judged.rate) == hold.rate
         };
-        if let (LeaseState::Charged(Some(_)) | LeaseState::Departing(..), Some(judged)) =
-            (&lease.state, decisions.iter_mut().find(own))
+        if let (HoldState::Charged(Some(_)) | HoldState::Departing(..), Some(judged)) =
+            (&hold.state, decisions.iter_mut().find(own))
         {
-            uncharge_decision(&mut judged.decision, lease.cost, lease.limit.rules[lease.rate].capacity());
+            uncharge_decision(&mut judged.decision, hold.cost, hold.limit.rules[hold.rate].capacity());
         }
     }
 
-    /// Refunds a lease of a request that does not pass.
-    pub(super) fn refund_lease(&self, lease: RateLease) {
-        if let LeaseState::Charged(Some(mark)) = lease.state {
-            self.outbox.queue_refund(lease.to_refund(mark));
+    /// Refunds a hold of a request that does not pass.
+    pub(crate) fn refund_hold(&self, hold: RateHold) {
+        if let HoldState::Charged(Some(mark)) = hold.state {
+            self.outbox.queue_refund(hold.to_refund(mark));
         }
     }
 }
 
 /// Turns it into the decision on a request of `cost` that was not charged.
-pub(super) fn uncharge_decision(decision: &mut Decision, cost: u64, capacity: u64) {
+pub(crate) fn uncharge_decision(decision: &mut Decision, cost: u64, capacity: u64) {
     decision.remaining = decision.remaining.saturating_add(cost).min(capacity);
     decision.reset_ns = 0;
 }
 
 /// True if no answer is a rejection.
-pub(super) fn none_rejects<'a>(mut answers: impl Iterator<Item = &'a StoreAnswer>) -> bool {
+pub(crate) fn none_rejects<'a>(mut answers: impl Iterator<Item = &'a StoreAnswer>) -> bool {
     answers.all(|answer| !matches!(answer, StoreAnswer::Answered { charged: false, .. } | StoreAnswer::Full))
 }
 
-// === impl RateLease ===
+// === impl RateHold ===
 
-impl RateLease {
-    pub(super) fn new(demand: &SharedDemand, rate: usize, state: LeaseState) -> RateLease {
-        RateLease {
+impl RateHold {
+    pub(crate) fn new(demand: &SharedDemand, rate: usize, state: HoldState) -> RateHold {
+        RateHold {
             limit: demand.limit.clone(),
             rate,
             key: demand.key,
@@ -292,8 +291,8 @@ impl RateLease {
         }
     }
 
-    pub(super) fn to_question(&self, slot_count: SlotCount) -> StoreQuestion<'_> {
-        let RateLease { limit, rate, key, cost, limit_index, dry_run, .. } = self;
+    pub(crate) fn to_question(&self, slot_count: SlotCount) -> StoreQuestion<'_> {
+        let RateHold { limit, rate, key, cost, limit_index, dry_run, .. } = self;
         let (rate, key, cost) = (*rate, *key, *cost);
         StoreQuestion {
             limit,
@@ -308,11 +307,11 @@ impl RateLease {
         }
     }
 
-    pub(super) fn wants_slots(&self) -> bool {
-        matches!(self.state, LeaseState::SlotsWanted)
+    pub(crate) fn wants_slots(&self) -> bool {
+        matches!(self.state, HoldState::SlotsWanted)
     }
 
-    pub(super) fn slot_key(&self) -> SlotKey {
+    pub(crate) fn slot_key(&self) -> SlotKey {
         self.limit.slot_key(self.rate, self.key)
     }
 

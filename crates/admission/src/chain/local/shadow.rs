@@ -6,12 +6,10 @@
 
 use std::ops::Range;
 
-use super::chain_pass::ChainPass;
-use super::claim::{Claim, ClaimKind};
-use super::claim_set::ClaimSet;
-use super::mode::ChainMode;
-use super::store_query::StoreRound;
-use super::{ChainCause, ChainedLimit};
+use super::ChainPass;
+use crate::chain::claims::{Claim, ClaimKind, ClaimSet};
+use crate::chain::store::StoreRound;
+use crate::chain::{ChainCause, ChainMode, ChainedLimit};
 use sluicegate_limit::{Limit, LimitOutcome, Units};
 use sluicegate_store::{ScriptOp, Session, StoreAnswer, StoreQuestion};
 
@@ -26,13 +24,13 @@ fn counts_rejected(limit: &Limit) -> bool {
 impl<M: ChainMode> ChainPass<'_, M> {
     /// True if the request is rejected already, as the limit at `limit_index` sees it.
     #[inline]
-    pub(super) fn is_rejected_for(&self, limit_index: usize, limit: &Limit) -> bool {
+    pub(crate) fn is_rejected_for(&self, limit_index: usize, limit: &Limit) -> bool {
         self.findings.rejection.is_some() && !self.overrules_rejection(limit_index, limit)
     }
 
     /// True if the limit is the shadow of the only one that rejects, and that for its numbers.
     #[cold]
-    pub(super) fn overrules_rejection(&self, limit_index: usize, limit: &Limit) -> bool {
+    pub(crate) fn overrules_rejection(&self, limit_index: usize, limit: &Limit) -> bool {
         let rejecting = self.findings.rejection.filter(|_| !self.findings.several_reject);
         counts_rejected(limit)
             && rejecting.is_some_and(|rejection| {
@@ -43,7 +41,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
 
     /// Undoes the charges of a rejected request, except those of the shadow of the limit that rejects it.
     #[cold]
-    pub(super) fn undo_rejected_charges(&mut self) {
+    pub(crate) fn undo_rejected_charges(&mut self) {
         let limits = self.limits;
         let claims = std::mem::take(&mut self.held.claims);
         let (kept, undone) = claims.into_iter().partition(|claim: &Claim| {
@@ -59,7 +57,7 @@ impl<M: ChainMode> ChainPass<'_, M> {
     /// Adds the decision of the shadow of a concurrency limit that rejects a request for lack of slots. A rejected
     /// request is never in flight, so the shadow counts none.
     #[cold]
-    pub(super) fn look_at_shadow_slots(&mut self, limit_index: u16, units: &Units) {
+    pub(crate) fn look_at_shadow_slots(&mut self, limit_index: u16, units: &Units) {
         let shadow = usize::from(limit_index) + 1;
         let Some(limit) = self.limits.get(shadow).filter(|limit| limit.config.shadow_of.is_some()) else {
             return;
@@ -75,7 +73,7 @@ impl StoreRound<'_> {
     /// Charges the shadow of the only limit that rejects, if that counts in the store. The call before has charged
     /// nothing.
     #[cold]
-    pub(super) async fn charge_shadow(&mut self, held: &ClaimSet, session: &Session) {
+    pub(crate) async fn charge_shadow(&mut self, held: &ClaimSet, session: &Session) {
         let Some(range) = self.find_shadow(&held.limits) else { return };
         let answers = session.ask_store(ScriptOp::Take, &self.questions[range.clone()]).await;
         if answers.iter().all(|answer| matches!(answer, StoreAnswer::Answered { charged: true, .. })) {

@@ -1,24 +1,27 @@
-//! Everything that a request has taken from the limits of a chain; dropping it gives everything back.
+//! Everything that a request has taken from the limits of a chain, in every state; dropping it gives everything back.
+
+pub(super) mod holds;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::claim::{Claim, ClaimKind};
-use super::store_lease::StoreLease;
 use super::{ChainedLimit, Decisions};
 use sluicegate_base::clock::Now;
-use sluicegate_limit::{Decision, Limit};
+use sluicegate_limit::table::CounterKey;
+use sluicegate_limit::{ChargeRecord, Decision, Limit, SlotGrant, Units};
 use sluicegate_store::StoreOutbox;
 
+use holds::StoreHolds;
+
 /// The claims of one request, in every phase of it.
-pub(super) struct ClaimSet {
+pub(crate) struct ClaimSet {
     /// The limits of the chain; the local share replaces each one that is judged here in place of the store.
     pub limits: Arc<[ChainedLimit]>,
     pub claims: SmallVec<[Claim; 4]>,
     pub judged_at: Now,
     /// The charges, departures and slots that it holds in the store.
-    pub store_lease: Option<Box<StoreLease>>,
+    pub store_holds: Option<Box<StoreHolds>>,
     /// The charges stay, however the request ends.
     keeps_charges: bool,
 }
@@ -27,26 +30,26 @@ pub(super) struct ClaimSet {
 
 impl ClaimSet {
     #[inline]
-    pub(super) fn new(limits: &Arc<[ChainedLimit]>, judged_at: Now) -> ClaimSet {
+    pub(crate) fn new(limits: &Arc<[ChainedLimit]>, judged_at: Now) -> ClaimSet {
         ClaimSet {
             limits: limits.clone(),
             claims: SmallVec::new(),
             judged_at,
-            store_lease: None,
+            store_holds: None,
             keeps_charges: false,
         }
     }
 
-    pub(super) fn lease_mut(&mut self, outbox: &Arc<StoreOutbox>) -> &mut StoreLease {
-        self.store_lease.get_or_insert_with(|| Box::new(StoreLease::new(outbox)))
+    pub(crate) fn store_holds_mut(&mut self, outbox: &Arc<StoreOutbox>) -> &mut StoreHolds {
+        self.store_holds.get_or_insert_with(|| Box::new(StoreHolds::new(outbox)))
     }
 
     /// Gives back every claim from index `from` on, and restores the numbers as if nothing had been taken.
     #[cold]
-    pub(super) fn undo_claims(&mut self, from: usize, decisions: &mut Decisions) {
-        let ClaimSet { limits, claims, judged_at, store_lease, .. } = self;
+    pub(crate) fn undo_claims(&mut self, from: usize, decisions: &mut Decisions) {
+        let ClaimSet { limits, claims, judged_at, store_holds, .. } = self;
         for claim in claims.drain(from..) {
-            match (claim.kind, store_lease.as_mut()) {
+            match (claim.kind, store_holds.as_mut()) {
                 (ClaimKind::Charge(charge), _) => {
                     let (limit_index, rate) = (claim.limit_index, usize::from(claim.rate));
                     let limit = &limits[usize::from(limit_index)];
@@ -59,9 +62,9 @@ impl ClaimSet {
                         }
                     }
                 }
-                (ClaimKind::Shared(lease_index), Some(lease)) => {
-                    lease.restore_numbers(lease_index, decisions);
-                    lease.release_lease(lease_index, false);
+                (ClaimKind::Shared(hold_index), Some(hold)) => {
+                    hold.restore_numbers(hold_index, decisions);
+                    hold.release_hold(hold_index, false);
                 }
                 (ClaimKind::Slots { grant, .. }, _) => {
                     let limit = &limits[usize::from(claim.limit_index)];
@@ -75,7 +78,7 @@ impl ClaimSet {
 
     /// Displaces waiters, once all limits have accepted: a request that is rejected itself displaces no other.
     #[cold]
-    pub(super) fn displace_waiters(&self) {
+    pub(crate) fn displace_waiters(&self) {
         for claim in &self.claims {
             let ClaimKind::Charge(charge) = claim.kind else { continue };
             if charge.displaces() {
@@ -90,7 +93,7 @@ impl ClaimSet {
     /// # Errors
     /// The index of the first claim on a limit with too few; those before it are taken.
     #[inline]
-    pub(super) fn take_local_slots(&mut self, now: Now) -> Result<(), usize> {
+    pub(crate) fn take_local_slots(&mut self, now: Now) -> Result<(), usize> {
         (0..self.claims.len()).try_for_each(|index| self.take_slots_of(index, now))
     }
 
@@ -99,7 +102,7 @@ impl ClaimSet {
     /// # Errors
     /// Its index, if too few are free.
     #[inline]
-    pub(super) fn take_slots_of(&mut self, index: usize, now: Now) -> Result<(), usize> {
+    pub(crate) fn take_slots_of(&mut self, index: usize, now: Now) -> Result<(), usize> {
         let claim = &mut self.claims[index];
         let ClaimKind::WantedSlots { fair } = claim.kind else { return Ok(()) };
         let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
@@ -115,12 +118,12 @@ impl ClaimSet {
 
     /// Marks that the charges stay from here on.
     #[inline]
-    pub(super) fn keep_charges(&mut self) {
+    pub(crate) fn keep_charges(&mut self) {
         if std::mem::replace(&mut self.keeps_charges, true) {
             return;
         }
-        if let Some(lease) = &mut self.store_lease {
-            lease.keep_charges(&self.claims, self.judged_at);
+        if let Some(hold) = &mut self.store_holds {
+            hold.keep_charges(&self.claims, self.judged_at);
         }
     }
 
@@ -129,9 +132,9 @@ impl ClaimSet {
             let limit = &self.limits[usize::from(claim.limit_index)];
             match claim.kind {
                 ClaimKind::WantedSlots { .. } | ClaimKind::LackedSlots => {}
-                ClaimKind::Shared(lease_index) => {
-                    if let Some(lease) = &mut self.store_lease {
-                        lease.release_lease(lease_index, self.keeps_charges);
+                ClaimKind::Shared(hold_index) => {
+                    if let Some(hold) = &mut self.store_holds {
+                        hold.release_hold(hold_index, self.keeps_charges);
                     }
                 }
                 ClaimKind::Slots { grant, .. } => {
@@ -151,5 +154,70 @@ impl ClaimSet {
 impl Drop for ClaimSet {
     fn drop(&mut self) {
         self.release_claims();
+    }
+}
+
+/// Units or slots that a request takes from one rate of a limit; packed, because it travels with the response.
+#[repr(C, packed(8))]
+pub(crate) struct Claim {
+    id: u128,
+    prefix: u64,
+    pub cost: u64,
+    pub kind: ClaimKind,
+    pub limit_index: u16,
+    pub rate: u16,
+    /// The limit does not act on its key.
+    pub unenforced: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum ClaimKind {
+    Charge(ChargeRecord),
+    /// Concurrency slots that are still to be taken, after the wait. `fair`: the hash of the request's `fair_by` value.
+    WantedSlots {
+        fair: u64,
+    },
+    /// Concurrency slots.
+    Slots {
+        grant: SlotGrant,
+        fair: u64,
+    },
+    /// Concurrency slots that a dry run lacks.
+    LackedSlots,
+    /// Held in the store: the index in [`StoreHolds::holds`].
+    Shared(u32),
+}
+
+// === impl Claim ===
+
+impl Claim {
+    #[inline]
+    pub(crate) fn new(units: &Units, limit_index: usize, rate: usize, kind: ClaimKind) -> Claim {
+        let Units { key, cost, unenforced, .. } = *units;
+        Claim {
+            id: key.id,
+            prefix: key.prefix,
+            cost,
+            kind,
+            limit_index: limit_index as u16,
+            rate: rate as u16,
+            unenforced,
+        }
+    }
+
+    /// The units to peek with: the rate is known already, and no turn in a fair queue depends on them.
+    pub(crate) fn to_units(&self) -> Units {
+        Units {
+            key: self.table_key(),
+            cost: self.cost,
+            variant: 0,
+            fair_hash: 0,
+            unenforced: self.unenforced,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn table_key(&self) -> CounterKey {
+        CounterKey { id: self.id, prefix: self.prefix }
     }
 }

@@ -2,53 +2,17 @@
 
 use smallvec::SmallVec;
 
-use super::claim_set::ClaimSet;
-use super::findings::LackingSlots;
-use super::mode::Charge;
-use super::pending_slots::PendingSlots;
-use super::queued::Queued;
-use super::shared_demand::SharedDemand;
-use super::store_query::{StoreQuery, StoreRound};
-use super::{ChainCause, ChainRejection, ChainVerdict, Decisions, WaitingRequest};
+use super::{StoreQuery, StoreRound};
+use crate::chain::claims::ClaimSet;
+use crate::chain::slots::LackingSlots;
+use crate::chain::slots::pending::PendingSlots;
+use crate::chain::{ChainCause, ChainRejection, SharedDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{LimitOutcome, SlotOutlook};
 use sluicegate_store::{SlotTerms, StoreAnswer, StoreQuestion};
 
-/// Adds a request that all rates have accepted to those that wait for slots in the store.
-#[cold]
-pub(super) fn wait_for_store_slots<P>(
-    mut held: ClaimSet,
-    lacking: LackingSlots,
-    waiter: WaitingRequest<'_>,
-    decisions: &mut Decisions,
-) -> ChainVerdict<P> {
-    if !waiter.accepts_wait() {
-        return reject_without_slots(held, lacking.limit_index, decisions);
-    }
-    match waiter.take_place::<Charge>() {
-        Some(place) => ChainVerdict::Wait(Queued::for_store_slots(held, place, lacking)),
-        None => {
-            held.undo_claims(0, decisions);
-            ChainVerdict::Reject(ChainRejection::from_overload())
-        }
-    }
-}
-
-/// Rejects a request that does not wait for slots, which it lacks by this limit.
-#[cold]
-pub(super) fn reject_without_slots<P>(
-    mut held: ClaimSet,
-    limit_index: u16,
-    decisions: &mut Decisions,
-) -> ChainVerdict<P> {
-    let limit = &held.limits[usize::from(limit_index)];
-    let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, 0);
-    held.undo_claims(0, decisions);
-    ChainVerdict::Reject(rejection)
-}
-
 /// The slots of a question as one more request would find them. `free`: those that the store has.
-pub(super) fn find_outlook(question: &StoreQuestion<'_>, fair: u64, free: u64, admits: bool) -> SlotOutlook {
+pub(crate) fn find_outlook(question: &StoreQuestion<'_>, fair: u64, free: u64, admits: bool) -> SlotOutlook {
     let (limit, rate) = (question.limit, question.rate);
     let (slot_key, queue) = (limit.slot_key(rate, question.key), &limit.slot_queue);
     let Some(terms) =
@@ -66,7 +30,7 @@ pub(super) fn find_outlook(question: &StoreQuestion<'_>, fair: u64, free: u64, a
 
 impl StoreQuery {
     /// The slots for which other requests wait already.
-    pub(super) fn find_waited_slots(&self, held: &ClaimSet) -> Option<LackingSlots> {
+    pub(crate) fn find_waited_slots(&self, held: &ClaimSet) -> Option<LackingSlots> {
         let is_waited = |demand: &&SharedDemand| {
             let mut rates = queued_rates(demand, held);
             rates.any(|(rate, _)| {
@@ -78,7 +42,7 @@ impl StoreQuery {
     }
 
     /// Rejects a request at once if its queue for slots is full, unless it stands in another queue before.
-    pub(super) fn check_room(&self, held: &ClaimSet, lacking: LackingSlots) -> Result<(), ChainRejection> {
+    pub(crate) fn check_room(&self, held: &ClaimSet, lacking: LackingSlots) -> Result<(), ChainRejection> {
         let own = |demand: &&SharedDemand| demand.limit_index == lacking.limit_index;
         let Some(demand) = self.shared_demands.iter().find(own) else { return Ok(()) };
         if held.limits.iter().any(|limit| limit.has_queue()) {
@@ -112,13 +76,13 @@ fn queued_rates(demand: &SharedDemand, held: &ClaimSet) -> impl Iterator<Item = 
 
 impl StoreRound<'_> {
     /// The slots of a question, if requests may wait for them.
-    pub(super) fn refused_slots(&self, question: &StoreQuestion<'_>) -> Option<LackingSlots> {
+    pub(crate) fn refused_slots(&self, question: &StoreQuestion<'_>) -> Option<LackingSlots> {
         question.limit.slot_terms(question.rate)?;
         Some(LackingSlots { limit_index: question.limit_index, is_refused: true })
     }
 
     /// The slots that the store has too few of, if that alone rejects the request.
-    pub(super) fn find_lacking_slots(&self) -> Option<LackingSlots> {
+    pub(crate) fn find_lacking_slots(&self) -> Option<LackingSlots> {
         let mut lacking = None;
         for (question, answer) in self.questions.iter().zip(&self.answers) {
             let StoreAnswer::Answered { answer, .. } = answer else { continue };
@@ -132,7 +96,7 @@ impl StoreRound<'_> {
     }
 
     /// Gives the slots back that were asked for together with those that are lacking.
-    pub(super) fn give_slots_back(&self, mut pending: PendingSlots<'_>) {
+    pub(crate) fn give_slots_back(&self, mut pending: PendingSlots<'_>) {
         let slots: SmallVec<[_; 2]> = self.questions.iter().zip(&self.answers).collect();
         for (question, answer) in slots {
             match answer {

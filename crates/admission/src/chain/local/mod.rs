@@ -1,21 +1,22 @@
 //! One pass over a chain: judges the local limits at once, and collects the demands on shared ones.
 
+mod conclusion;
+mod shadow;
+
+pub(crate) use conclusion::wait_for_store_slots;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::claim::{Claim, ClaimKind};
-use super::claim_set::ClaimSet;
-use super::findings::{PassFindings, PassRejection};
-use super::mode::ChainMode;
-use super::shared_demand::SharedDemand;
-use super::store_query::{PendingStore, StoreQuery};
-use super::{Chain, ChainCause, ChainVerdict, ChainedLimit, Decisions, RateDecision, WaitingRequest};
+use super::claims::{Claim, ClaimKind, ClaimSet};
+use super::slots::LackingSlots;
+use super::{Chain, ChainCause, ChainMode, ChainedLimit, Decisions, RateDecision, SharedDemand};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutlook, Units};
 use sluicegate_store::{SharedKey, SharedLimit};
 
 /// The state of one pass over a chain.
-pub(super) struct ChainPass<'a, M: ChainMode> {
+pub(crate) struct ChainPass<'a, M: ChainMode> {
     pub limits: &'a Arc<[ChainedLimit]>,
     pub held: ClaimSet,
     pub decisions: &'a mut Decisions,
@@ -23,6 +24,37 @@ pub(super) struct ChainPass<'a, M: ChainMode> {
     pub shared_demands: Vec<SharedDemand>,
     pub findings: PassFindings,
     mode: PhantomData<M>,
+}
+
+/// Everything that a pass over a chain finds besides the decisions.
+#[derive(Clone, Copy)]
+pub(crate) struct PassFindings {
+    pub max_wait_ns: u64,
+    pub takes_slots: bool,
+    /// Slots that are counted here are to be taken.
+    pub wants_slots: bool,
+    /// A waiter has to make room in a queue.
+    pub displaces: bool,
+    /// The longest wait so far, ns, and the index of its limit.
+    pub longest_wait: Option<(u64, u16)>,
+    pub rejection: Option<PassRejection>,
+    /// More than one limit rejects.
+    pub several_reject: bool,
+    /// The slots that a look finds taken. They matter only if the request does not have to wait first.
+    pub lacking: Option<PassRejection>,
+    /// The position in the first queue for slots at a look, and the index of its limit; only if `lacking` is not set.
+    pub slot_wait: Option<(u64, u16)>,
+    /// The slots in the store for which the request has to wait.
+    pub lacking_slots: Option<LackingSlots>,
+}
+
+/// Small, because findings are moved for each request.
+#[derive(Clone, Copy)]
+pub(crate) struct PassRejection {
+    pub cause: ChainCause,
+    pub limit_index: u16,
+    pub rate: u16,
+    pub retry_after_ns: Option<u64>,
 }
 
 // === impl ChainPass ===
@@ -149,7 +181,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
 
     /// Cancels the questions to the store for a request that is rejected already.
     #[cold]
-    fn cancel_questions(&mut self) {
+    pub fn cancel_questions(&mut self) {
         let limits = self.limits;
         for demand in std::mem::take(&mut self.shared_demands) {
             self.push_last_answers(&limits[usize::from(demand.limit_index)], &demand);
@@ -268,34 +300,39 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
             self.held.undo_claims(0, self.decisions);
         }
     }
-
-    /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
-    /// is rejected here, too, but only to show the answers.
-    pub fn finish_limits(
-        mut self,
-        waiter: WaitingRequest<'_>,
-        verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
-    ) {
-        if !self.shared_demands.is_empty() {
-            if self.findings.rejection.is_none() || !M::CHARGES {
-                *verdict = Some(ChainVerdict::AskStore(self.suspend()));
-                return;
-            }
-            self.cancel_questions();
-        }
-        *verdict = Some(self.conclude(waiter));
-    }
-
-    /// Holds the charges of the local limits until the store has answered.
-    #[cold]
-    fn suspend(self) -> PendingStore<M> {
-        let ChainPass { held, shared_demands, findings, .. } = self;
-        PendingStore { held, query: Box::new(StoreQuery { shared_demands, findings }), mode: PhantomData }
-    }
 }
 
 /// The cause to report when a rate of `limit` rejects.
 #[inline]
-pub(super) fn rejection_cause(limit: &Limit) -> ChainCause {
+pub(crate) fn rejection_cause(limit: &Limit) -> ChainCause {
     if limit.has_queue() { ChainCause::Queue } else { ChainCause::Rate }
+}
+
+// === impl PassFindings ===
+
+impl PassFindings {
+    /// Every limit admits the request, and nothing is left to be done.
+    #[inline]
+    pub(crate) fn is_plain_admission(&self) -> bool {
+        !self.wants_slots
+            && !self.displaces
+            && self.longest_wait.is_none()
+            && self.lacking.is_none()
+            && self.slot_wait.is_none()
+    }
+}
+
+// === impl PassRejection ===
+
+impl PassRejection {
+    /// `limit_index` and `rate` fit, because the file has fewer of both.
+    #[inline]
+    pub(crate) fn new(
+        cause: ChainCause,
+        limit_index: usize,
+        rate: usize,
+        retry_after_ns: Option<u64>,
+    ) -> PassRejection {
+        PassRejection { cause, limit_index: limit_index as u16, rate: rate as u16, retry_after_ns }
+    }
 }

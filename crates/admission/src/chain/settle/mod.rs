@@ -1,10 +1,11 @@
 //! Settles the claims of a request on limits that charge by the response.
 
+pub(super) mod extend;
+
 use smallvec::SmallVec;
 
-use super::claim::{Claim, ClaimKind};
-use super::claim_set::ClaimSet;
-use super::store_lease::StoreLease;
+use super::claims::holds::StoreHolds;
+use super::claims::{Claim, ClaimKind, ClaimSet};
 use crate::settlement::{ChargeSource, Extensions, ResponseReading, Settlement, compute_charge};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
@@ -17,23 +18,23 @@ pub type Settlements = SmallVec<[Settlement; 1]>;
 // === impl ClaimSet ===
 
 impl ClaimSet {
-    pub(super) fn count_reservations(&self) {
+    pub(crate) fn count_reservations(&self) {
         for (claim, limit) in self.settled_claims() {
             limit.add_reserved(claim.rate.into(), claim.cost);
         }
     }
 
     /// The charges that depend on the response, with their limits.
-    pub(super) fn settled_claims(&self) -> impl Iterator<Item = (&Claim, &Limit)> {
+    pub(crate) fn settled_claims(&self) -> impl Iterator<Item = (&Claim, &Limit)> {
         self.claims.iter().filter_map(|claim| {
             let limit: &Limit = &self.limits[usize::from(claim.limit_index)];
             limit.config.charge.as_ref()?;
-            is_charge(claim, self.store_lease.as_deref()).then_some((claim, limit))
+            is_charge(claim, self.store_holds.as_deref()).then_some((claim, limit))
         })
     }
 
     /// Corrects the charges that are decided, each once: a settled claim is not held any longer.
-    pub(super) fn settle_charges(
+    pub(crate) fn settle_charges(
         &mut self,
         is_decided: impl Fn(&ChargeConfig) -> bool,
         reading: &ResponseReading,
@@ -55,7 +56,7 @@ impl ClaimSet {
     }
 
     /// Corrects the charges for which `find_units` knows the units, each once; it gets the units that were reserved.
-    pub(super) fn settle_by(
+    pub(crate) fn settle_by(
         &mut self,
         find_units: impl Fn(&Limit, &ChargeConfig, u64) -> Option<FinalUnits>,
         extensions: &mut Extensions,
@@ -63,11 +64,11 @@ impl ClaimSet {
     ) -> Settlements {
         let mut settlements = Settlements::new();
         let mut in_store: SmallVec<[StoreSettlement; 1]> = SmallVec::new();
-        let ClaimSet { limits, claims, store_lease, .. } = self;
+        let ClaimSet { limits, claims, store_holds, .. } = self;
         claims.retain(|claim| {
             let limit: &Limit = &limits[usize::from(claim.limit_index)];
             let Some(charge) = limit.config.charge.as_ref() else { return true };
-            if !is_charge(claim, store_lease.as_deref()) {
+            if !is_charge(claim, store_holds.as_deref()) {
                 return true;
             }
             let Some(FinalUnits { charged, source, clears }) = find_units(limit, charge, claim.cost) else {
@@ -80,10 +81,10 @@ impl ClaimSet {
                 overrun = extension.forgiven;
                 reserved = reserved.saturating_add(extension.held);
             }
-            match (claim.kind, store_lease.as_mut()) {
-                (ClaimKind::Charge(record), lease) => {
+            match (claim.kind, store_holds.as_mut()) {
+                (ClaimKind::Charge(record), hold) => {
                     // The share never counts less than the debt, which is otherwise forgotten as units that left.
-                    let settle_debt = || lease.iter().for_each(|lease| lease.settle_debt(claim, own));
+                    let settle_debt = || hold.iter().for_each(|hold| hold.settle_debt(claim, own));
                     if own <= claim.cost {
                         settle_debt();
                     }
@@ -96,8 +97,8 @@ impl ClaimSet {
                     }
                 }
                 // The store tells later how many units it forgave.
-                (ClaimKind::Shared(index), Some(lease)) => {
-                    lease.settle_lease(claim, index, (own, clears), &mut in_store);
+                (ClaimKind::Shared(index), Some(hold)) => {
+                    hold.settle_hold(claim, index, (own, clears), &mut in_store);
                 }
                 _ => {}
             }
@@ -112,15 +113,15 @@ impl ClaimSet {
             }
             false
         });
-        if let Some(lease) = store_lease {
-            lease.queue_settlements(in_store);
+        if let Some(hold) = store_holds {
+            hold.queue_settlements(in_store);
         }
         settlements
     }
 }
 
 /// The final units of a charge.
-pub(super) struct FinalUnits {
+pub(crate) struct FinalUnits {
     pub charged: u64,
     pub source: ChargeSource,
     /// The key forgets its used units.
@@ -128,10 +129,10 @@ pub(super) struct FinalUnits {
 }
 
 /// True if the response may settle the claim.
-fn is_charge(claim: &Claim, lease: Option<&StoreLease>) -> bool {
+fn is_charge(claim: &Claim, hold: Option<&StoreHolds>) -> bool {
     match claim.kind {
         ClaimKind::Charge(_) => true,
-        ClaimKind::Shared(index) => lease.is_some_and(|lease| lease.is_charge(index)),
+        ClaimKind::Shared(index) => hold.is_some_and(|hold| hold.is_charge(index)),
         _ => false,
     }
 }

@@ -9,7 +9,7 @@ use sluicegate_store::{
 };
 
 /// Slots that are being asked for; dropping gives them up.
-pub(super) struct PendingSlots<'a> {
+pub(crate) struct PendingSlots<'a> {
     pub outbox: &'a Arc<StoreOutbox>,
     slots: SmallVec<[(SlotKey, u64, SlotCount); 2]>,
 }
@@ -17,13 +17,13 @@ pub(super) struct PendingSlots<'a> {
 // === impl PendingSlots ===
 
 impl<'a> PendingSlots<'a> {
-    pub(super) fn new(outbox: &'a Arc<StoreOutbox>) -> PendingSlots<'a> {
+    pub(crate) fn new(outbox: &'a Arc<StoreOutbox>) -> PendingSlots<'a> {
         PendingSlots { outbox, slots: SmallVec::new() }
     }
 
     /// Counts slots that are about to be asked for. Returns this worker's count and the slots that all workers of the
     /// process then hold.
-    pub(super) fn request_slots(
+    pub(crate) fn request_slots(
         &mut self,
         limit: &Arc<SharedLimit>,
         rate: usize,
@@ -43,28 +43,28 @@ impl<'a> PendingSlots<'a> {
     }
 
     /// Cancels all requests for slots, none of which was sent.
-    pub(super) fn cancel_all(mut self) {
+    pub(crate) fn cancel_all(mut self) {
         for (slot_key, cost, _) in self.slots.drain(..) {
             self.outbox.slots.release_slots(&slot_key, cost);
         }
     }
 
     /// The store granted the slots and counts them from now on.
-    pub(super) fn mark_granted(&mut self, question: &StoreQuestion<'_>) {
+    pub(crate) fn mark_granted(&mut self, question: &StoreQuestion<'_>) {
         if let Some((slot_key, _, count)) = self.take_pending(question) {
             self.outbox.slots.mark_reported(&slot_key, count);
         }
     }
 
     /// The store does not count the slots.
-    pub(super) fn mark_rejected(&mut self, question: &StoreQuestion<'_>) {
+    pub(crate) fn mark_rejected(&mut self, question: &StoreQuestion<'_>) {
         if let Some((slot_key, cost, _)) = self.take_pending(question) {
             self.outbox.slots.release_slots(&slot_key, cost);
         }
     }
 
     /// The slots are held without an answer; the store may count them, and is told of them once it is back.
-    pub(super) fn mark_kept(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
+    pub(crate) fn mark_kept(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
         let pending = self.take_pending(question);
         if let (Some((slot_key, _, count)), Some(StoreAnswer::Failed(fault))) = (pending, answer)
             && !matches!(fault, StoreFault::Down | StoreFault::Busy)
@@ -74,7 +74,7 @@ impl<'a> PendingSlots<'a> {
     }
 
     /// There was no answer; the store may count the slots, unless it was never asked.
-    pub(super) fn mark_failed(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
+    pub(crate) fn mark_failed(&mut self, question: &StoreQuestion<'_>, answer: Option<&StoreAnswer>) {
         if let Some(StoreAnswer::Failed(StoreFault::Down | StoreFault::Busy)) = answer {
             self.mark_rejected(question);
         }

@@ -1,5 +1,5 @@
-//! Takes the concurrency slots that are counted here, and waits in the queues for them. [`super::store_slot_wait`]
-//! waits for those in the store.
+//! Takes the concurrency slots that are counted here, and waits in the queues for them. [`in_store`] waits for those in
+//! the store.
 //!
 //! A request takes all its slots or none, and stands, holding none, in the queue of the first limit in its chain that
 //! has too few. A slot that it is handed there goes on to the next waiter if another limit is full. From then on it
@@ -7,20 +7,22 @@
 //! one it waits for. So it waits at most once more for each limit (nobody starves), and no two requests wait for each
 //! other's slots (nobody is stuck).
 
+pub(super) mod in_store;
+pub(super) mod pending;
+
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 
-use super::claim::ClaimKind;
-use super::claim_set::ClaimSet;
+use super::claims::{ClaimKind, ClaimSet};
 use super::{ChainCause, ChainRejection};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{Limit, SlotGrant, SlotStep, SlotTurn, SlotWaiter, Units};
 
 /// The place of a request in the queue of a concurrency limit. Dropping it leaves the queue.
-pub(super) struct SlotPlace {
+pub(crate) struct SlotPlace {
     limit: Arc<Limit>,
     pub limit_index: u16,
     claim_index: usize,
@@ -33,10 +35,19 @@ pub(super) struct SlotPlace {
 }
 
 #[derive(Default)]
-pub(super) struct SlotWait {
+pub(crate) struct SlotWait {
     place: Option<SlotPlace>,
     /// The request was handed slots and gave them on.
     is_ordered: bool,
+}
+
+/// Slots in the store for which a request has to wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LackingSlots {
+    /// Index of their limit in [`super::Chain::limits`].
+    pub limit_index: u16,
+    /// The store has just refused them; else others wait for them.
+    pub is_refused: bool,
 }
 
 // === impl SlotPlace ===
@@ -63,20 +74,20 @@ impl Drop for SlotPlace {
 // === impl SlotWait ===
 
 impl SlotWait {
-    pub(super) fn in_place(place: SlotPlace) -> SlotWait {
+    pub(crate) fn in_place(place: SlotPlace) -> SlotWait {
         SlotWait { place: Some(place), is_ordered: false }
     }
 
     /// Gives the slots that are counted here back while the request waits for others in the store, unless it takes
     /// them in order: those in the store come last.
-    pub(super) fn put_back_unless_ordered(&self, held: &mut ClaimSet) {
+    pub(crate) fn put_back_unless_ordered(&self, held: &mut ClaimSet) {
         if !self.is_ordered {
             held.put_slots_back(None);
         }
     }
 
     /// Takes them again; false: they are gone, and the request takes slots in order from now on.
-    pub(super) fn take_again(&mut self, held: &mut ClaimSet) -> bool {
+    pub(crate) fn take_again(&mut self, held: &mut ClaimSet) -> bool {
         let has_all = self.is_ordered || held.take_local_slots(Now::read_clock()).is_ok();
         self.is_ordered |= !has_all;
         has_all
@@ -84,7 +95,7 @@ impl SlotWait {
 
     /// Takes all slots that are wanted here. `note_place` is called for each queue that the request joins, `set_timer`
     /// with the end of its wait there.
-    pub(super) fn poll_slots(
+    pub(crate) fn poll_slots(
         &mut self,
         held: &mut ClaimSet,
         cx: &mut Context<'_>,
@@ -135,7 +146,7 @@ impl ClaimSet {
     /// # Errors
     /// There is no queue, or it is full.
     #[cold]
-    pub(super) fn join_slot_queue(
+    pub(crate) fn join_slot_queue(
         &mut self,
         index: usize,
         now: Now,
@@ -169,7 +180,7 @@ impl ClaimSet {
     /// Gives slots back while the request waits for others: all of them, or those that do not come before the slots
     /// of the claim `except_before` in the order of all limits.
     #[cold]
-    pub(super) fn put_slots_back(&mut self, except_before: Option<usize>) {
+    pub(crate) fn put_slots_back(&mut self, except_before: Option<usize>) {
         let order_of = |index: usize| {
             let claim = &self.claims[index];
             self.limits[usize::from(claim.limit_index)].slot_order(claim.rate.into())
@@ -212,7 +223,7 @@ impl ClaimSet {
 
     /// The rejection of the request for lack of slots. `wait_ns`: the wait that another request has to expect.
     #[cold]
-    pub(super) fn reject_for_slots(&self, index: usize, wait_ns: Option<u64>) -> ChainRejection {
+    pub(crate) fn reject_for_slots(&self, index: usize, wait_ns: Option<u64>) -> ChainRejection {
         let claim = &self.claims[index];
         let limit = &self.limits[usize::from(claim.limit_index)];
         let rejected = ChainRejection::outright(ChainCause::Concurrency, limit, claim.rate.into());
