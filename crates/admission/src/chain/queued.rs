@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use smallvec::SmallVec;
 use tokio::time::Sleep;
@@ -24,6 +24,7 @@ pub struct Queued {
     wait: Box<QueueWait>,
 }
 
+#[derive(Default)]
 struct QueueWait {
     /// Present until the request has its turn and its slots.
     place: Option<WaitingPlace>,
@@ -47,29 +48,12 @@ pub struct QueueStay {
     pub for_slots: bool,
 }
 
-/// The state of a request's turn by all rates.
-enum TurnCheck {
-    Come,
-    /// The request has to check again at that moment.
-    Due(Now),
-    /// The waker is called.
-    Waits,
-}
-
 // === impl Queued ===
 
 impl Queued {
     pub(super) fn new(held: ClaimSet, place: WaitingPlace, (wait_ns, limit_index): (u64, u16)) -> Queued {
-        let stay = QueueStay { limit_index, since: held.judged_at, for_slots: false };
-        let wait = QueueWait {
-            place: Some(place),
-            wait_ns,
-            position: 0,
-            slots: SlotWait::default(),
-            in_store: StoreSlotWait::default(),
-            stays: SmallVec::from_iter([stay]),
-        };
-        Queued { held, wait: Box::new(wait) }
+        let wait = QueueWait { place: Some(place), wait_ns, ..QueueWait::default() };
+        Queued::start(held, limit_index, false, wait)
     }
 
     /// A request that has its turn by all rates, and waits for slots.
@@ -79,9 +63,12 @@ impl Queued {
         slots: SlotWait,
         (position, limit_index): (u64, u16),
     ) -> Queued {
-        let stay = QueueStay { limit_index, since: held.judged_at, for_slots: true };
-        let (stays, in_store) = (SmallVec::from_iter([stay]), StoreSlotWait::default());
-        Queued { held, wait: Box::new(QueueWait { place, wait_ns: 0, position, slots, in_store, stays }) }
+        Queued::start(held, limit_index, true, QueueWait { place, position, slots, ..QueueWait::default() })
+    }
+
+    fn start(held: ClaimSet, limit_index: u16, for_slots: bool, mut wait: QueueWait) -> Queued {
+        wait.stays.push(QueueStay { limit_index, since: held.judged_at, for_slots });
+        Queued { held, wait: Box::new(wait) }
     }
 
     /// A request that waits for slots in the store.
@@ -90,13 +77,10 @@ impl Queued {
         place: WaitingPlace,
         LackingSlots { limit_index, is_refused }: LackingSlots,
     ) -> Queued {
-        held.put_slots_back(None);
-        if let Some(hold) = &mut held.store_holds {
-            hold.postpone_slots();
-        }
-        let mut queued = Queued::for_slots(held, Some(place), SlotWait::default(), (0, limit_index));
-        queued.wait.in_store = StoreSlotWait::starting(is_refused.then_some(limit_index));
-        queued
+        held.put_all_slots_back();
+        let in_store = StoreSlotWait::starting(is_refused.then_some(limit_index));
+        let wait = QueueWait { place: Some(place), in_store, ..QueueWait::default() };
+        Queued::start(held, limit_index, true, wait)
     }
 
     /// The longest wait as computed at judgement, in nanoseconds; requests that leave a queue only shorten it. 0 for
@@ -131,11 +115,9 @@ impl Queued {
     /// A queue with `fair_by` may still reject the request, because another displaced it or its maximum wait has
     /// passed.
     pub async fn wait_turn(&mut self) -> Result<(), ChainRejection> {
-        let held = &mut self.held;
-        // A placeholder: `poll_turns` sets the moment.
-        let mut sleep = pin!(tokio::time::sleep_until(held.judged_at.to_instant()));
-        poll_fn(|cx| held.poll_turns(cx, sleep.as_mut())).await?;
-        Ok(())
+        // A placeholder: `poll_timer` sets the moment.
+        let mut sleep = pin!(tokio::time::sleep_until(self.held.judged_at.to_instant()));
+        poll_fn(|cx| self.poll_turns(cx, |cx, until| poll_timer(sleep.as_mut(), until, cx))).await
     }
 
     /// Takes the concurrency slots after its turn, and waits for them where their limit has a queue; `session` is asked
@@ -150,12 +132,9 @@ impl Queued {
     ) -> Result<(), ChainRejection> {
         let Queued { held, wait } = self;
         let QueueWait { place, slots, in_store, stays, .. } = &mut **wait;
-        // A placeholder: `set_timer` sets the moment.
+        // A placeholder: `poll_timer` sets the moment.
         let mut sleep = pin!(tokio::time::sleep_until(held.judged_at.to_instant()));
-        let mut set_timer = |cx: &mut Context<'_>, until: Option<Now>| match until {
-            Some(until) => poll_timer(sleep.as_mut(), until, cx),
-            None => Poll::Pending,
-        };
+        let mut set_timer = |cx: &mut Context<'_>, until| poll_timer(sleep.as_mut(), until, cx);
         let mut note_stay = |limit_index| {
             stays.push(QueueStay { limit_index, since: Now::read_clock(), for_slots: true });
         };
@@ -185,15 +164,11 @@ impl Queued {
         cx: &mut Context<'_>,
         next: &mut Option<Now>,
     ) -> Poll<Result<(), ChainRejection>> {
+        ready!(self.poll_turns(cx, |_, until| {
+            *next = until;
+            Poll::Pending
+        }))?;
         let Queued { held, wait } = self;
-        match held.check_turns(cx, Now::read_clock())? {
-            TurnCheck::Come => {}
-            TurnCheck::Waits => return Poll::Pending,
-            TurnCheck::Due(due) => {
-                *next = Some(due);
-                return Poll::Pending;
-            }
-        }
         wait.slots.poll_slots(
             held,
             cx,
@@ -217,48 +192,36 @@ impl Queued {
     pub fn keep_charges(mut self) {
         self.held.keep_charges();
     }
-}
 
-fn poll_timer(mut sleep: Pin<&mut Sleep>, due: Now, cx: &mut Context<'_>) -> Poll<()> {
-    if sleep.deadline() != due.to_instant() {
-        sleep.as_mut().reset(due.to_instant());
-    }
-    sleep.poll(cx)
-}
-
-// === impl ClaimSet ===
-
-impl ClaimSet {
+    /// Checks the turns of all rates. `set_timer` is called with the moment at which the request has to check again;
+    /// `None`: its waker is called. Only the head of a queue has such a moment, so there is one timer per queue; with
+    /// `fair_by` every waiter has one.
     fn poll_turns(
         &mut self,
         cx: &mut Context<'_>,
-        mut sleep: Pin<&mut Sleep>,
+        mut set_timer: impl FnMut(&mut Context<'_>, Option<Now>) -> Poll<()>,
     ) -> Poll<Result<(), ChainRejection>> {
         loop {
-            match self.check_turns(cx, Now::read_clock())? {
-                TurnCheck::Come => return Poll::Ready(Ok(())),
-                TurnCheck::Waits => return Poll::Pending,
-                // Only the head of a queue has a timer, so there is one timer per queue; with `fair_by` every waiter
-                // has one.
-                TurnCheck::Due(due) if poll_timer(sleep.as_mut(), due, cx).is_pending() => {
-                    return Poll::Pending;
-                }
-                TurnCheck::Due(_) => {}
+            let Some(due) = self.check_turns(cx, Now::read_clock())? else { return Poll::Ready(Ok(())) };
+            if set_timer(cx, due).is_pending() {
+                return Poll::Pending;
             }
         }
     }
 
-    /// Checks the turns of all rates at `now`.
-    fn check_turns(&mut self, cx: &Context<'_>, now: Now) -> Result<TurnCheck, ChainRejection> {
+    /// Checks the turns of all rates at `now`. `None`: all have come; otherwise the moment of the next check, if it is
+    /// known.
+    fn check_turns(&mut self, cx: &Context<'_>, now: Now) -> Result<Option<Option<Now>>, ChainRejection> {
+        let ClaimSet { limits, claims, store_holds, .. } = &mut self.held;
         let mut waits = false;
         let mut due: Option<Now> = None;
-        for index in 0..self.claims.len() {
-            let claim = &mut self.claims[index];
+        for index in 0..claims.len() {
+            let claim = &mut claims[index];
             let (key, rate) = (claim.table_key(), usize::from(claim.rate));
-            let limit: &Arc<Limit> = &self.limits[usize::from(claim.limit_index)];
-            let turn = match (&mut claim.kind, &mut self.store_holds) {
+            let limit: &Arc<Limit> = &limits[usize::from(claim.limit_index)];
+            let turn = match (&mut claim.kind, store_holds.as_mut()) {
                 (ClaimKind::Charge(charge), _) => limit.check_turn(rate, &key, charge, now, cx.waker()),
-                (ClaimKind::Shared(hold_index), Some(hold)) => hold.poll_turn(*hold_index, now, cx.waker()),
+                (ClaimKind::Shared(index), Some(store)) => store.poll_turn(*index, now, cx.waker()),
                 _ => continue,
             };
             match turn {
@@ -266,21 +229,21 @@ impl ClaimSet {
                 Turn::Wait => waits = true,
                 Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
                 Turn::Reject(retry_ns) => {
-                    let rejection = ChainRejection {
-                        retry_after_ns: Some(retry_ns),
-                        late: true,
-                        ..ChainRejection::outright(ChainCause::Queue, limit, rate)
-                    };
+                    let rejection = ChainRejection::outright(ChainCause::Queue, limit, rate);
                     // Its charge was refunded when it lost its position, so nothing is left to give back.
-                    self.claims.remove(index);
-                    return Err(rejection);
+                    claims.remove(index);
+                    return Err(rejection.with_retry(Some(retry_ns)).into_late());
                 }
             }
         }
-        Ok(match due {
-            Some(due) => TurnCheck::Due(due),
-            None if waits => TurnCheck::Waits,
-            None => TurnCheck::Come,
-        })
+        Ok((waits || due.is_some()).then_some(due))
     }
+}
+
+fn poll_timer(mut sleep: Pin<&mut Sleep>, due: Option<Now>, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(due) = due else { return Poll::Pending };
+    if sleep.deadline() != due.to_instant() {
+        sleep.as_mut().reset(due.to_instant());
+    }
+    sleep.poll(cx)
 }

@@ -69,8 +69,16 @@ impl ChainRejection {
 
     /// The rejection of a request that accepts a wait only in so many nanoseconds.
     pub(super) fn beyond_wait(limit: &Arc<Limit>, retry_after_ns: u64) -> ChainRejection {
-        let rejected = ChainRejection::outright(ChainCause::Queue, limit, 0);
-        ChainRejection { retry_after_ns: Some(retry_after_ns), ..rejected }
+        ChainRejection::outright(ChainCause::Queue, limit, 0).with_retry(Some(retry_after_ns))
+    }
+
+    pub(super) fn with_retry(self, retry_after_ns: Option<u64>) -> ChainRejection {
+        ChainRejection { retry_after_ns, ..self }
+    }
+
+    /// The rejection of a request that all rates had accepted.
+    pub(super) fn into_late(self) -> ChainRejection {
+        ChainRejection { late: true, ..self }
     }
 
     /// A rejection without a time to retry.

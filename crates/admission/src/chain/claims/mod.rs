@@ -26,6 +26,37 @@ pub(crate) struct ClaimSet {
     keeps_charges: bool,
 }
 
+/// Units or slots that a request takes from one rate of a limit; packed, because it travels with the response.
+#[repr(C, packed(8))]
+pub(crate) struct Claim {
+    id: u128,
+    prefix: u64,
+    pub cost: u64,
+    pub kind: ClaimKind,
+    pub limit_index: u16,
+    pub rate: u16,
+    /// The limit does not act on its key.
+    pub unenforced: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum ClaimKind {
+    Charge(ChargeRecord),
+    /// Concurrency slots that are still to be taken, after the wait. `fair`: the hash of the request's `fair_by` value.
+    WantedSlots {
+        fair: u64,
+    },
+    /// Concurrency slots.
+    Slots {
+        grant: SlotGrant,
+        fair: u64,
+    },
+    /// Concurrency slots that a dry run lacks.
+    LackedSlots,
+    /// Held in the store: the index in [`StoreHolds::holds`].
+    Shared(u32),
+}
+
 // === impl ClaimSet ===
 
 impl ClaimSet {
@@ -49,29 +80,20 @@ impl ClaimSet {
     pub(crate) fn undo_claims(&mut self, from: usize, decisions: &mut Decisions) {
         let ClaimSet { limits, claims, judged_at, store_holds, .. } = self;
         for claim in claims.drain(from..) {
-            match (claim.kind, store_holds.as_mut()) {
-                (ClaimKind::Charge(charge), _) => {
-                    let (limit_index, rate) = (claim.limit_index, usize::from(claim.rate));
-                    let limit = &limits[usize::from(limit_index)];
-                    limit.refund_charge(rate, &claim.table_key(), claim.cost, &charge, || *judged_at);
-                    let Decision { remaining, reset_ns, .. } =
-                        limit.peek_units(rate, &claim.to_units(), *judged_at);
-                    for judged in decisions.iter_mut() {
-                        if judged.limit_index == limit_index && usize::from(judged.rate) == rate {
-                            judged.decision = Decision { remaining, reset_ns, ..judged.decision };
-                        }
+            let (limit_index, rate) = (claim.limit_index, usize::from(claim.rate));
+            let limit = &limits[usize::from(limit_index)];
+            if let (ClaimKind::Shared(index), Some(store)) = (claim.kind, &*store_holds) {
+                store.restore_numbers(index, decisions);
+            }
+            claim.give_back(limit, store_holds, false, *judged_at, || *judged_at);
+            if let ClaimKind::Charge(_) = claim.kind {
+                let peeked = limit.peek_units(rate, &claim.to_units(), *judged_at);
+                let Decision { remaining, reset_ns, .. } = peeked;
+                for judged in decisions.iter_mut() {
+                    if judged.limit_index == limit_index && usize::from(judged.rate) == rate {
+                        judged.decision = Decision { remaining, reset_ns, ..judged.decision };
                     }
                 }
-                (ClaimKind::Shared(hold_index), Some(hold)) => {
-                    hold.restore_numbers(hold_index, decisions);
-                    hold.release_hold(hold_index, false);
-                }
-                (ClaimKind::Slots { grant, .. }, _) => {
-                    let limit = &limits[usize::from(claim.limit_index)];
-                    let (rate, key) = (claim.rate.into(), claim.table_key());
-                    limit.release_slots(rate, &key, claim.cost, grant.shared, || *judged_at);
-                }
-                _ => {}
             }
         }
     }
@@ -122,70 +144,20 @@ impl ClaimSet {
         if std::mem::replace(&mut self.keeps_charges, true) {
             return;
         }
-        if let Some(hold) = &mut self.store_holds {
-            hold.keep_charges(&self.claims, self.judged_at);
-        }
-    }
-
-    fn release_claims(&mut self) {
-        for claim in self.claims.drain(..) {
-            let limit = &self.limits[usize::from(claim.limit_index)];
-            match claim.kind {
-                ClaimKind::WantedSlots { .. } | ClaimKind::LackedSlots => {}
-                ClaimKind::Shared(hold_index) => {
-                    if let Some(hold) = &mut self.store_holds {
-                        hold.release_hold(hold_index, self.keeps_charges);
-                    }
-                }
-                ClaimKind::Slots { grant, .. } => {
-                    let (rate, key) = (claim.rate.into(), claim.table_key());
-                    limit.release_slots(rate, &key, claim.cost, grant.shared, Now::read_clock);
-                }
-                ClaimKind::Charge(_) if self.keeps_charges => {}
-                ClaimKind::Charge(charge) => {
-                    let now = || Now::read_clock().max(self.judged_at);
-                    limit.refund_charge(claim.rate.into(), &claim.table_key(), claim.cost, &charge, now);
-                }
-            }
+        if let Some(store) = &mut self.store_holds {
+            store.keep_charges(&self.claims, self.judged_at);
         }
     }
 }
 
 impl Drop for ClaimSet {
     fn drop(&mut self) {
-        self.release_claims();
+        let ClaimSet { limits, claims, judged_at, store_holds, keeps_charges } = self;
+        for claim in claims.drain(..) {
+            let limit = &limits[usize::from(claim.limit_index)];
+            claim.give_back(limit, store_holds, *keeps_charges, *judged_at, Now::read_clock);
+        }
     }
-}
-
-/// Units or slots that a request takes from one rate of a limit; packed, because it travels with the response.
-#[repr(C, packed(8))]
-pub(crate) struct Claim {
-    id: u128,
-    prefix: u64,
-    pub cost: u64,
-    pub kind: ClaimKind,
-    pub limit_index: u16,
-    pub rate: u16,
-    /// The limit does not act on its key.
-    pub unenforced: bool,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum ClaimKind {
-    Charge(ChargeRecord),
-    /// Concurrency slots that are still to be taken, after the wait. `fair`: the hash of the request's `fair_by` value.
-    WantedSlots {
-        fair: u64,
-    },
-    /// Concurrency slots.
-    Slots {
-        grant: SlotGrant,
-        fair: u64,
-    },
-    /// Concurrency slots that a dry run lacks.
-    LackedSlots,
-    /// Held in the store: the index in [`StoreHolds::holds`].
-    Shared(u32),
 }
 
 // === impl Claim ===
@@ -219,5 +191,32 @@ impl Claim {
     #[inline]
     pub(crate) fn table_key(&self) -> CounterKey {
         CounterKey { id: self.id, prefix: self.prefix }
+    }
+
+    /// Gives the claim back, at `now` or, for a charge, at the moment of its judgement if that is later. A charge that
+    /// is kept stays.
+    #[inline]
+    fn give_back(
+        &self,
+        limit: &Limit,
+        store_holds: &mut Option<Box<StoreHolds>>,
+        keeps_charges: bool,
+        judged_at: Now,
+        now: impl FnOnce() -> Now,
+    ) {
+        let (rate, key) = (self.rate.into(), self.table_key());
+        match self.kind {
+            ClaimKind::WantedSlots { .. } | ClaimKind::LackedSlots => {}
+            ClaimKind::Shared(index) => {
+                if let Some(store) = store_holds {
+                    store.release_hold(index, keeps_charges);
+                }
+            }
+            ClaimKind::Slots { grant, .. } => limit.release_slots(rate, &key, self.cost, grant.shared, now),
+            ClaimKind::Charge(_) if keeps_charges => {}
+            ClaimKind::Charge(charge) => {
+                limit.refund_charge(rate, &key, self.cost, &charge, || now().max(judged_at));
+            }
+        }
     }
 }

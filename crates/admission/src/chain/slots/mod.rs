@@ -113,9 +113,9 @@ impl SlotWait {
                         self.is_ordered |= held.take_local_slots(Now::read_clock()).is_err();
                     }
                     SlotTurn::Reject(wait_ns) => {
-                        let claim_index = place.claim_index;
+                        let rejection = held.reject_for_slots((place.limit_index, place.rate), Some(wait_ns));
                         self.place = None;
-                        return Poll::Ready(Err(held.reject_for_slots(claim_index, Some(wait_ns))));
+                        return Poll::Ready(Err(rejection));
                     }
                 }
             }
@@ -153,9 +153,10 @@ impl ClaimSet {
     ) -> Result<Option<SlotPlace>, ChainRejection> {
         let claim = &mut self.claims[index];
         let ClaimKind::WantedSlots { fair } = claim.kind else { return Ok(None) };
-        let (limit, rate) = (&self.limits[usize::from(claim.limit_index)], usize::from(claim.rate));
+        let (limit_index, rate) = (claim.limit_index, usize::from(claim.rate));
+        let limit = &self.limits[usize::from(limit_index)];
         if !limit.has_slot_queue(rate) {
-            return Err(self.reject_for_slots(index, None));
+            return Err(self.reject_for_slots((limit_index, rate), None));
         }
         let units = Units { fair_hash: fair, ..claim.to_units() };
         match limit.take_or_wait(rate, &units, now) {
@@ -165,7 +166,7 @@ impl ClaimSet {
             }
             SlotStep::Waits(waiter) => Ok(Some(SlotPlace {
                 limit: Arc::clone(limit),
-                limit_index: claim.limit_index,
+                limit_index,
                 claim_index: index,
                 rate,
                 key: units.key,
@@ -173,7 +174,7 @@ impl ClaimSet {
                 shared: waiter.shared,
                 waiter: Some(waiter),
             })),
-            SlotStep::Full(wait_ns) => Err(self.reject_for_slots(index, Some(wait_ns))),
+            SlotStep::Full(wait_ns) => Err(self.reject_for_slots((limit_index, rate), Some(wait_ns))),
         }
     }
 
@@ -202,6 +203,15 @@ impl ClaimSet {
         }
     }
 
+    /// Gives all slots back until after the wait, those in the store too.
+    #[cold]
+    pub(crate) fn put_all_slots_back(&mut self) {
+        self.put_slots_back(None);
+        if let Some(store) = &mut self.store_holds {
+            store.postpone_slots();
+        }
+    }
+
     /// [`ClaimSet::take_local_slots`] in the order of all limits.
     fn take_slots_in_order(&mut self, now: Now) -> Result<(), usize> {
         let mut indices: SmallVec<[usize; 4]> = (0..self.claims.len()).collect();
@@ -221,12 +231,15 @@ impl ClaimSet {
         }
     }
 
-    /// The rejection of the request for lack of slots. `wait_ns`: the wait that another request has to expect.
+    /// The rejection of the request for lack of slots of a limit, given by its index, and of a rate. `wait_ns`: the
+    /// wait that another request has to expect.
     #[cold]
-    pub(crate) fn reject_for_slots(&self, index: usize, wait_ns: Option<u64>) -> ChainRejection {
-        let claim = &self.claims[index];
-        let limit = &self.limits[usize::from(claim.limit_index)];
-        let rejected = ChainRejection::outright(ChainCause::Concurrency, limit, claim.rate.into());
-        ChainRejection { retry_after_ns: wait_ns, late: true, ..rejected }
+    pub(crate) fn reject_for_slots(
+        &self,
+        (limit, rate): (u16, usize),
+        wait_ns: Option<u64>,
+    ) -> ChainRejection {
+        let limit = &self.limits[usize::from(limit)];
+        ChainRejection::outright(ChainCause::Concurrency, limit, rate).with_retry(wait_ns).into_late()
     }
 }

@@ -188,8 +188,8 @@ async fn take_wanted_slots(
     let ChainVerdict::Admit(mut permit) = verdict else { return verdict };
     match permit.held.take_store_slots(session, undecided, None).await {
         Ok(StoreTake::Taken { .. }) => ChainVerdict::Admit(permit),
-        Ok(StoreTake::Lacking(hold_index)) => {
-            let lacking = permit.held.describe_lacking(hold_index);
+        Ok(StoreTake::Lacking(limit_index)) => {
+            let lacking = LackingSlots { limit_index, is_refused: false };
             wait_for_store_slots(permit.held, lacking, waiter, decisions)
         }
         Err(rejection) => ChainVerdict::Reject(rejection),
