@@ -29,8 +29,8 @@
 //! ```
 //!
 //! A request skips the states that its limits do not need. In each of them, `claims` has all that it holds, and
-//! `claims/holds` the part in the store. `local/shadow` has the limits that judge beside others, and `waiting` the
-//! terms on which a request may wait.
+//! `claims/holds` the part in the store. `local/conclusion` ends a pass, and `waiting` has the terms on which a request
+//! may wait.
 
 mod claims;
 mod local;

@@ -67,11 +67,6 @@ impl ChainRejection {
         }
     }
 
-    /// The rejection of a request that accepts a wait only in so many nanoseconds.
-    pub(super) fn beyond_wait(limit: &Arc<Limit>, retry_after_ns: u64) -> ChainRejection {
-        ChainRejection::outright(ChainCause::Queue, limit, 0).with_retry(Some(retry_after_ns))
-    }
-
     pub(super) fn with_retry(self, retry_after_ns: Option<u64>) -> ChainRejection {
         ChainRejection { retry_after_ns, ..self }
     }

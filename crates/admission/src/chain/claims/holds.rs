@@ -17,10 +17,10 @@ use sluicegate_store::{
 
 /// All that a request holds in the store; its owner must give it back before dropping it.
 pub(crate) struct StoreHolds {
-    outbox: Arc<StoreOutbox>,
+    pub outbox: Arc<StoreOutbox>,
     pub holds: Vec<RateHold>,
     /// Charges of local shares, owed to the store once the request is forwarded.
-    pending_debts: SmallVec<[SharedDemand; 1]>,
+    pub pending_debts: SmallVec<[SharedDemand; 1]>,
     /// Debts to the store with units that the response decides.
     open_debts: SmallVec<[SharedDemand; 1]>,
 }
@@ -62,18 +62,14 @@ impl StoreHolds {
         }
     }
 
-    pub(crate) fn add_debt(&mut self, debt: SharedDemand) {
-        self.pending_debts.push(debt);
+    /// The hold behind a claim, if it is a charge in the store that its response settles.
+    pub(crate) fn charged_hold(&self, claim: &Claim) -> Option<&RateHold> {
+        let ClaimKind::Shared(index) = claim.kind else { return None };
+        self.holds.get(index as usize).filter(|hold| matches!(hold.state, HoldState::Charged(Some(_))))
     }
 
     pub(crate) fn outbox(&self) -> &Arc<StoreOutbox> {
         &self.outbox
-    }
-
-    /// The hold behind a claim, if it is a charge in the store that its response settles.
-    pub(crate) fn charged_hold(&self, claim: &Claim) -> Option<&RateHold> {
-        let ClaimKind::Shared(index) = claim.kind else { return None };
-        self.holds.get(index as usize).filter(|_| self.is_charge(index))
     }
 
     /// The debt of a limit's local share, for further units.
@@ -135,10 +131,8 @@ impl StoreHolds {
         added: &mut SmallVec<[StoreSettlement; 1]>,
     ) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
-        let HoldState::Charged(Some(mark)) = std::mem::replace(&mut hold.state, HoldState::Charged(None))
-        else {
-            return;
-        };
+        let HoldState::Charged(Some(mark)) = hold.state else { return };
+        hold.state = HoldState::Charged(None);
         if forgets {
             hold.limit.forget_rejection(hold.rate, &claim.table_key());
         }
@@ -157,17 +151,6 @@ impl StoreHolds {
 
     pub(crate) fn queue_settlements(&self, settlements: SmallVec<[StoreSettlement; 1]>) {
         settlements.into_iter().for_each(|one| self.outbox.settlements.queue_settlement(one));
-    }
-
-    /// Adds a hold and returns its index; `enforced` is the decision behind it, unless that is not enforced.
-    pub(crate) fn add_hold(&mut self, mut hold: RateHold, enforced: Option<&Decision>) -> u32 {
-        if let (HoldState::Charged(Some(mark)), Some(decision)) = (&hold.state, enforced)
-            && decision.outcome == LimitOutcome::Wait
-        {
-            hold.state = HoldState::Departing(decision.wait_ns, *mark);
-        }
-        self.holds.push(hold);
-        (self.holds.len() - 1) as u32
     }
 
     /// Releases all slots until after the wait: another server may have granted them before the wait was known.
@@ -222,7 +205,7 @@ impl StoreHolds {
 
     pub(crate) fn holds_slots(&self, index: u32) -> bool {
         let hold = self.holds.get(index as usize);
-        hold.is_some_and(|hold| matches!(hold.state, HoldState::Slots(_) | HoldState::SlotsWanted))
+        hold.is_some_and(|hold| matches!(hold.state, HoldState::Slots(_)) || hold.wants_slots())
     }
 
     /// Gives one hold back; units only before the request was forwarded.
@@ -255,13 +238,6 @@ impl StoreHolds {
             uncharge_decision(&mut judged.decision, hold.cost, hold.limit.rules[hold.rate].capacity());
         }
     }
-
-    /// Refunds a hold of a request that does not pass.
-    pub(crate) fn refund_hold(&self, hold: RateHold) {
-        if let HoldState::Charged(Some(mark)) = hold.state {
-            self.outbox.queue_refund(hold.to_refund(mark));
-        }
-    }
 }
 
 /// Turns it into the decision on a request of `cost` that was not charged.
@@ -292,15 +268,13 @@ impl RateHold {
     }
 
     pub(crate) fn to_question(&self, slot_count: SlotCount) -> StoreQuestion<'_> {
-        let RateHold { limit, rate, key, cost, limit_index, dry_run, .. } = self;
-        let (rate, key, cost) = (*rate, *key, *cost);
         StoreQuestion {
-            limit,
-            rate,
-            key,
-            cost,
-            limit_index: *limit_index,
-            dry_run: *dry_run,
+            limit: &self.limit,
+            rate: self.rate,
+            key: self.key,
+            cost: self.cost,
+            limit_index: self.limit_index,
+            dry_run: self.dry_run,
             slot_count,
             in_process: 0,
             owed: 0,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{ChainedLimit, Decisions};
+use super::{ChainRejection, ChainVerdict, ChainedLimit, Decisions};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
 use sluicegate_limit::{ChargeRecord, Decision, Limit, SlotGrant, Units};
@@ -96,6 +96,17 @@ impl ClaimSet {
                 }
             }
         }
+    }
+
+    /// Gives everything back to a request that is rejected.
+    #[cold]
+    pub(crate) fn reject<P>(
+        mut self,
+        rejection: ChainRejection,
+        decisions: &mut Decisions,
+    ) -> ChainVerdict<P> {
+        self.undo_claims(0, decisions);
+        ChainVerdict::Reject(rejection)
     }
 
     /// Displaces waiters, once all limits have accepted: a request that is rejected itself displaces no other.

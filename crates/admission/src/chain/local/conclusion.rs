@@ -1,12 +1,18 @@
 //! Ends a pass over a chain: its verdict, and the consequences of a wait or a rejection.
+//!
+//! A shadow has other numbers of a limit, which judge each request beside it as if they were in force. It is a dry run
+//! right behind its limit, with one difference: a rejection by that limit alone does not keep it from being charged,
+//! because the limit would not have rejected with the numbers of the shadow. A rejection by any other limit undoes its
+//! charge, as that of a dry run.
 
 use super::{ChainPass, PassRejection};
-use crate::chain::claims::ClaimSet;
+use crate::chain::claims::{Claim, ClaimKind, ClaimSet};
 use crate::chain::slots::{LackingSlots, SlotWait};
 use crate::chain::{
     ChainCause, ChainMode, ChainPermit, ChainRejection, ChainVerdict, Charge, Decisions, QueueTerms, Queued,
-    WaitingRequest,
+    WaitingPlace, WaitingRequest,
 };
+use sluicegate_limit::{Limit, Units};
 
 // === impl ChainPass ===
 
@@ -30,18 +36,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
             self.held.displace_waiters();
         }
         if let Some(slot_wait) = self.findings.slot_wait {
-            if !waiter.accepts_wait() {
-                return reject_without_slots(self.held, slot_wait.1, self.decisions);
-            }
-            return match waiter.take_place::<M>() {
-                Some(place) => ChainVerdict::Wait(Queued::for_slots(
-                    self.held,
-                    Some(place),
-                    SlotWait::default(),
-                    slot_wait,
-                )),
-                None => ChainVerdict::Reject(ChainRejection::from_overload()),
-            };
+            let enqueue = |held, place| Queued::for_slots(held, Some(place), SlotWait::default(), slot_wait);
+            return begin_slot_wait::<M, P>(self.held, slot_wait.1, waiter, self.decisions, enqueue);
         }
         if let Some(lacking) = self.findings.lacking_slots {
             return wait_for_store_slots(self.held, lacking, waiter, self.decisions);
@@ -77,16 +73,12 @@ impl<M: ChainMode> ChainPass<'_, M> {
             if place.is_none() && self.limits[usize::from(limit_index)].has_slot_queue(rate) {
                 place = waiter.take_place::<M>();
                 if place.is_none() {
-                    self.held.undo_claims(0, self.decisions);
-                    return ChainVerdict::Reject(ChainRejection::from_overload());
+                    return self.held.reject(ChainRejection::from_overload(), self.decisions);
                 }
             }
             match self.held.join_slot_queue(index, now) {
                 Ok(Some(slot_place)) => {
-                    self.held.put_slots_back(None);
-                    if let Some(hold) = &mut self.held.store_holds {
-                        hold.postpone_slots();
-                    }
+                    self.held.put_all_slots_back();
                     let slots = SlotWait::in_place(slot_place);
                     return ChainVerdict::Wait(Queued::for_slots(self.held, place, slots, (0, limit_index)));
                 }
@@ -116,14 +108,13 @@ impl<M: ChainMode> ChainPass<'_, M> {
     fn build_rejection(&self, rejection: PassRejection) -> ChainRejection {
         let PassRejection { cause, limit_index, rate, retry_after_ns } = rejection;
         let limit = &self.limits[usize::from(limit_index)];
-        let rejected = ChainRejection::outright(cause, limit, rate.into());
-        ChainRejection { retry_after_ns, ..rejected }
+        ChainRejection::outright(cause, limit, rate.into()).with_retry(retry_after_ns)
     }
 
     /// Adds the request to the waiting ones, unless it may not wait although all limits have accepted it.
     #[cold]
     fn begin_wait<P>(
-        mut self,
+        self,
         (wait_ns, limit_index): (u64, u16),
         waiter: WaitingRequest<'_>,
     ) -> ChainVerdict<P> {
@@ -131,7 +122,8 @@ impl<M: ChainMode> ChainPass<'_, M> {
         let rejection = if wait_ns > self.findings.max_wait_ns {
             ChainRejection::outright(ChainCause::WaitTooLong, limit, 0)
         } else if wait_ns > waiter.max_wait_ns {
-            ChainRejection::beyond_wait(limit, wait_ns - waiter.max_wait_ns)
+            let retry_after_ns = wait_ns - waiter.max_wait_ns;
+            ChainRejection::outright(ChainCause::Queue, limit, 0).with_retry(Some(retry_after_ns))
         } else if let Some(place) = waiter.take_place::<M>() {
             if self.findings.displaces {
                 self.held.displace_waiters();
@@ -140,40 +132,93 @@ impl<M: ChainMode> ChainPass<'_, M> {
         } else {
             ChainRejection::from_overload()
         };
-        self.held.undo_claims(0, self.decisions);
-        ChainVerdict::Reject(rejection)
+        self.held.reject(rejection, self.decisions)
     }
+
+    /// True if the request is rejected already, as the limit at `limit_index` sees it.
+    #[inline]
+    pub(crate) fn is_rejected_for(&self, limit_index: usize, limit: &Limit) -> bool {
+        self.findings.rejection.is_some() && !self.overrules_rejection(limit_index, limit)
+    }
+
+    /// True if the limit is the shadow of the only one that rejects, and that for its numbers.
+    #[cold]
+    pub(crate) fn overrules_rejection(&self, limit_index: usize, limit: &Limit) -> bool {
+        let rejecting = self.findings.rejection.filter(|_| !self.findings.several_reject);
+        counts_rejected(limit)
+            && rejecting.is_some_and(|rejection| {
+                usize::from(rejection.limit_index) + 1 == limit_index
+                    && rejection.cause != ChainCause::MissingKey
+            })
+    }
+
+    /// Undoes the charges of a rejected request, except those of the shadow of the limit that rejects it.
+    #[cold]
+    pub(crate) fn undo_rejected_charges(&mut self) {
+        let limits = self.limits;
+        let claims = std::mem::take(&mut self.held.claims);
+        let (kept, undone) = claims.into_iter().partition(|claim: &Claim| {
+            let limit_index = usize::from(claim.limit_index);
+            matches!(claim.kind, ClaimKind::Charge(_))
+                && self.overrules_rejection(limit_index, &limits[limit_index])
+        });
+        self.held.claims = undone;
+        self.held.undo_claims(0, self.decisions);
+        self.held.claims = kept;
+    }
+
+    /// Adds the decision of the shadow of a concurrency limit that rejects a request for lack of slots. A rejected
+    /// request is never in flight, so the shadow counts none.
+    #[cold]
+    pub(crate) fn look_at_shadow_slots(&mut self, limit_index: u16, units: &Units) {
+        let shadow = usize::from(limit_index) + 1;
+        let Some(limit) = self.limits.get(shadow).filter(|limit| limit.config.shadow_of.is_some()) else {
+            return;
+        };
+        let outlook = limit.peek_slots(0, units, self.held.judged_at);
+        self.push_slots((shadow, 0), false, outlook);
+    }
+}
+
+/// True if a limit is a shadow that is charged although its own limit rejects. With `charge`, the response settles the
+/// cost of a request, and a rejected one has none.
+pub(crate) fn counts_rejected(limit: &Limit) -> bool {
+    limit.config.shadow_of.is_some() && limit.config.charge.is_none()
 }
 
 /// Adds a request that all rates have accepted to those that wait for slots in the store.
 #[cold]
 pub(crate) fn wait_for_store_slots<P>(
-    mut held: ClaimSet,
+    held: ClaimSet,
     lacking: LackingSlots,
     waiter: WaitingRequest<'_>,
     decisions: &mut Decisions,
 ) -> ChainVerdict<P> {
+    let enqueue = |held, place| Queued::for_store_slots(held, place, lacking);
+    begin_slot_wait::<Charge, P>(held, lacking.limit_index, waiter, decisions, enqueue)
+}
+
+/// Adds a request to those that wait for slots, which it lacks by the limit with this index, if it may wait.
+fn begin_slot_wait<M: ChainMode, P>(
+    held: ClaimSet,
+    limit_index: u16,
+    waiter: WaitingRequest<'_>,
+    decisions: &mut Decisions,
+    enqueue: impl FnOnce(ClaimSet, WaitingPlace) -> Queued,
+) -> ChainVerdict<P> {
     if !waiter.accepts_wait() {
-        return reject_without_slots(held, lacking.limit_index, decisions);
+        return reject_without_slots(held, limit_index, decisions);
     }
-    match waiter.take_place::<Charge>() {
-        Some(place) => ChainVerdict::Wait(Queued::for_store_slots(held, place, lacking)),
-        None => {
-            held.undo_claims(0, decisions);
-            ChainVerdict::Reject(ChainRejection::from_overload())
-        }
+    match waiter.take_place::<M>() {
+        Some(place) => ChainVerdict::Wait(enqueue(held, place)),
+        None => held.reject(ChainRejection::from_overload(), decisions),
     }
 }
 
-/// Rejects a request that does not wait for slots, which it lacks by this limit.
+/// Rejects a request that does not wait for slots, which it lacks by the limit with this index.
 #[cold]
-pub(crate) fn reject_without_slots<P>(
-    mut held: ClaimSet,
-    limit_index: u16,
-    decisions: &mut Decisions,
-) -> ChainVerdict<P> {
+fn reject_without_slots<P>(held: ClaimSet, limit_index: u16, decisions: &mut Decisions) -> ChainVerdict<P> {
     let limit = &held.limits[usize::from(limit_index)];
     let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, 0);
-    held.undo_claims(0, decisions);
-    ChainVerdict::Reject(rejection)
+    held.reject(rejection, decisions)
 }

@@ -1,9 +1,6 @@
 //! One pass over a chain: judges the local limits at once, and collects the demands on shared ones.
 
 mod conclusion;
-mod shadow;
-
-pub(crate) use conclusion::wait_for_store_slots;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,6 +11,8 @@ use super::{Chain, ChainCause, ChainMode, ChainedLimit, Decisions, RateDecision,
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutlook, Units};
 use sluicegate_store::{SharedKey, SharedLimit};
+
+pub(crate) use conclusion::{counts_rejected, wait_for_store_slots};
 
 /// The state of one pass over a chain.
 pub(crate) struct ChainPass<'a, M: ChainMode> {
@@ -203,7 +202,7 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
         }
         if !M::CHARGES && self.findings.takes_slots {
             let outlook = limit.peek_slots(rate, units, self.held.judged_at);
-            self.push_slots((limit_index, rate), limit, units.unenforced, outlook);
+            self.push_slots((limit_index, rate), units.unenforced, outlook);
         }
     }
 
@@ -211,10 +210,10 @@ impl<'a, M: ChainMode> ChainPass<'a, M> {
     pub fn push_slots(
         &mut self,
         (limit_index, rate): (usize, usize),
-        limit: &Limit,
         unenforced: bool,
         outlook: SlotOutlook,
     ) {
+        let limit = &self.limits[limit_index];
         let SlotOutlook { outcome, free, position, wait_ns } = outlook;
         let decision = Decision { remaining: free, retry_after_ns: 0, ..Decision::without_numbers(outcome) };
         let dry_run = limit.is_dry_run(unenforced);

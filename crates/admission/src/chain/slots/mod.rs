@@ -181,7 +181,7 @@ impl ClaimSet {
     /// Gives slots back while the request waits for others: all of them, or those that do not come before the slots
     /// of the claim `except_before` in the order of all limits.
     #[cold]
-    pub(crate) fn put_slots_back(&mut self, except_before: Option<usize>) {
+    fn put_slots_back(&mut self, except_before: Option<usize>) {
         let order_of = |index: usize| {
             let claim = &self.claims[index];
             self.limits[usize::from(claim.limit_index)].slot_order(claim.rate.into())

@@ -4,82 +4,43 @@
 //! server rejects, local ones if the store rejects. Unanswered questions are judged by the `on_failure` of their limit.
 
 mod answers;
-mod lacking;
+mod round;
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::claims::ClaimSet;
-use super::claims::holds::{HoldState, RateHold, none_rejects};
+use super::claims::holds::{HoldState, RateHold};
 use super::local::{ChainPass, PassFindings, wait_for_store_slots};
 use super::slots::LackingSlots;
 use super::slots::in_store::StoreTake;
 use super::slots::pending::PendingSlots;
 use super::{
-    ChainCause, ChainMode, ChainRejection, ChainVerdict, Decisions, SharedDemand, UndecidedLimit,
-    WaitingRequest,
+    ChainCause, ChainMode, ChainRejection, ChainVerdict, ChainedLimit, Decisions, SharedDemand,
+    UndecidedLimit, WaitingRequest,
 };
 use sluicegate_base::clock::Now;
-use sluicegate_limit::LimitOutcome;
-use sluicegate_store::{ScriptOp, Session, SharedKey, SlotCount, StoreAnswer, StoreQuestion, StoreRefund};
+use sluicegate_model::OnFailure;
+use sluicegate_store::{ScriptOp, Session, SharedKey, SlotCount, SlotTerms, StoreAnswer, StoreQuestion};
+
+use round::{StoreRound, refused_slots};
 
 /// A request that the local limits have accepted and the store has not judged yet. Dropping it gives everything back.
 pub struct PendingStore<M: ChainMode> {
-    pub(crate) held: ClaimSet,
+    held: ClaimSet,
     /// Boxed, because the usual verdict must stay small.
-    pub(crate) query: Box<StoreQuery>,
-    pub(super) mode: PhantomData<M>,
+    query: Box<StoreQuery>,
+    mode: PhantomData<M>,
 }
 
 /// The questions that are left before a request may pass.
-pub(crate) struct StoreQuery {
-    pub shared_demands: Vec<SharedDemand>,
+struct StoreQuery {
+    shared_demands: Vec<SharedDemand>,
     /// The findings of the local limits.
-    pub findings: PassFindings,
-}
-
-/// One round of questions to the store, with its answers.
-pub(crate) struct StoreRound<'a> {
-    /// The demand of each question.
-    pub question_demands: SmallVec<[&'a SharedDemand; 4]>,
-    pub questions: SmallVec<[StoreQuestion<'a>; 4]>,
-    pub answers: SmallVec<[StoreAnswer; 4]>,
-    pub sent: Now,
-    pub received: Now,
-    /// Indices of limits that the store rejects and this gateway's own share admits.
-    pub locally_admitted: SmallVec<[u16; 2]>,
-    /// The slots for which the request has to wait: it asks for none now.
-    pub lacking: Option<LackingSlots>,
-}
-
-// === impl ChainPass ===
-
-impl<M: ChainMode> ChainPass<'_, M> {
-    /// Ends the pass over the limits: their verdict, or the questions to the store. A look asks about a request that
-    /// is rejected here, too, but only to show the answers.
-    pub fn finish_limits(
-        mut self,
-        waiter: WaitingRequest<'_>,
-        verdict: &mut Option<ChainVerdict<PendingStore<M>>>,
-    ) {
-        if !self.shared_demands.is_empty() {
-            if self.findings.rejection.is_none() || !M::CHARGES {
-                *verdict = Some(ChainVerdict::AskStore(self.suspend()));
-                return;
-            }
-            self.cancel_questions();
-        }
-        *verdict = Some(self.conclude(waiter));
-    }
-
-    /// Holds the charges of the local limits until the store has answered.
-    #[cold]
-    fn suspend(self) -> PendingStore<M> {
-        let ChainPass { held, shared_demands, findings, .. } = self;
-        PendingStore { held, query: Box::new(StoreQuery { shared_demands, findings }), mode: PhantomData }
-    }
+    findings: PassFindings,
 }
 
 // === impl PendingStore ===
@@ -95,30 +56,28 @@ impl<M: ChainMode> PendingStore<M> {
         decisions: &mut Decisions,
         undecided: &mut Vec<UndecidedLimit>,
     ) -> ChainVerdict<Infallible> {
-        let PendingStore { mut held, mut query, .. } = self;
-        query.share_counters::<M>(&held, session).await;
+        let PendingStore { held, mut query, .. } = self;
         let waiter = waiter.into();
+        query.share_counters::<M>(&held, session).await;
         let mut locally_admitted = SmallVec::new();
         let mut lacking = if M::CHARGES { query.find_waited_slots(&held) } else { None };
-        loop {
-            if let Some(Err(rejection)) = lacking.map(|lacking| query.check_room(&held, lacking)) {
-                held.undo_claims(0, decisions);
-                return ChainVerdict::Reject(rejection);
+        let (mut round, pending) = loop {
+            if let Some(rejection) = lacking.and_then(|lacking| query.check_room(&held, lacking)) {
+                return held.reject(rejection, decisions);
             }
             let mut pending = PendingSlots::new(&session.outbox);
             let asked = (locally_admitted, lacking);
             let mut round = query.build_questions::<M>(&held, asked, &mut pending, session);
             if let Some(question) = round.find_full(&held).filter(|_| M::CHARGES) {
                 pending.cancel_all();
-                lacking = round.refused_slots(question);
-                if lacking.is_some() {
-                    locally_admitted = round.locally_admitted;
-                    continue;
+                lacking = refused_slots(question);
+                if lacking.is_none() {
+                    let limit = &held.limits[usize::from(question.limit_index)];
+                    let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, question.rate);
+                    return held.reject(rejection, decisions);
                 }
-                let limit = &held.limits[usize::from(question.limit_index)];
-                let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, question.rate);
-                held.undo_claims(0, decisions);
-                return ChainVerdict::Reject(rejection);
+                locally_admitted = round.locally_admitted;
+                continue;
             }
             for demand in round.question_demands.iter().filter(|demand| demand.limit.settles()) {
                 session.wait_settled(&demand.key).await;
@@ -127,29 +86,31 @@ impl<M: ChainMode> PendingStore<M> {
             round.answers = session.ask_store(M::STORE_OP, &round.questions).await;
             round.received = Now::read_clock();
             let newly_admitted = match query.findings.rejection {
-                None => round.find_locally_admitted::<M>(held.judged_at),
+                None => round.find_locally_admitted(M::CHARGES, held.judged_at),
                 Some(_) => SmallVec::new(),
             };
+            let found = if M::CHARGES { round.find_lacking_slots() } else { None };
+            if found.is_none() && newly_admitted.is_empty() {
+                break (round, pending);
+            }
             // The loop ends, because each round asks about fewer limits.
-            if M::CHARGES
-                && let Some(found) = round.find_lacking_slots()
-            {
-                round.refund_partial(session);
-                round.give_slots_back(pending);
-                (lacking, locally_admitted) = (Some(found), round.locally_admitted);
-                continue;
-            }
-            if newly_admitted.is_empty() {
-                if M::CHARGES {
-                    round.charge_shadow(&held, session).await;
-                }
-                let verdict = query.apply_answers::<M>(held, &round, pending, waiter, decisions, undecided);
-                return take_wanted_slots(verdict, session, waiter, (decisions, undecided)).await;
-            }
             round.refund_partial(session);
-            locally_admitted = round.locally_admitted;
-            locally_admitted.extend(newly_admitted);
+            match found {
+                Some(_) => {
+                    round.give_slots_back(pending);
+                    (lacking, locally_admitted) = (found, round.locally_admitted);
+                }
+                None => {
+                    locally_admitted = round.locally_admitted;
+                    locally_admitted.extend(newly_admitted);
+                }
+            }
+        };
+        if M::CHARGES {
+            round.charge_shadow(&held, session).await;
         }
+        let verdict = query.apply_answers::<M>(held, &round, pending, waiter, decisions, undecided);
+        take_wanted_slots(verdict, session, waiter, (decisions, undecided)).await
     }
 
     /// The verdict as if all shared limits let the request pass; `undecided` lists them as not asked.
@@ -201,7 +162,7 @@ async fn take_wanted_slots(
 impl StoreQuery {
     /// Lets the keys that this gateway may not put into the store count by network there, except those that the store
     /// counts already.
-    pub(crate) async fn share_counters<M: ChainMode>(&mut self, held: &ClaimSet, session: &Session) {
+    async fn share_counters<M: ChainMode>(&mut self, held: &ClaimSet, session: &Session) {
         let mut beyond: SmallVec<[(usize, RateHold); 2]> = SmallVec::new();
         for (index, demand) in self.shared_demands.iter().enumerate() {
             let rates = held.limits[usize::from(demand.limit_index)].rate_range(demand.units.variant);
@@ -253,15 +214,13 @@ impl StoreQuery {
             }
             for rate in limit.rate_range(units.variant) {
                 let (slot_count, in_process) = match limit.is_concurrency() {
+                    false => Default::default(),
                     true if M::CHARGES => pending.request_slots(shared_limit, rate, *key, units.cost),
                     true => {
                         let held = shared_limit.slots_held(&shared_limit.slot_key(rate, *key));
-                        (
-                            SlotCount { slots: units.cost, ..SlotCount::default() },
-                            held.saturating_add(units.cost),
-                        )
+                        let slot_count = SlotCount { slots: units.cost, ..SlotCount::default() };
+                        (slot_count, held.saturating_add(units.cost))
                     }
-                    false => Default::default(),
                 };
                 let turn = shared_limit.newcomer_turn(rate, store.node());
                 round.question_demands.push(demand);
@@ -298,7 +257,7 @@ impl StoreQuery {
         for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
             pass.judge_fallback(demand, round, &pending);
         }
-        let passes = pass.findings.rejection.is_none() && round.all_accept::<M>();
+        let passes = pass.findings.rejection.is_none() && round.all_accept(M::CHARGES);
         for index in 0..round.questions.len() {
             pass.apply_answer(round, index, passes, &mut pending);
         }
@@ -313,9 +272,9 @@ impl StoreQuery {
                 pass.claim_wanted_slots(demand, &pending);
             }
             if pass.findings.longest_wait.is_some()
-                && let Some(hold) = &mut pass.held.store_holds
+                && let Some(holds) = &mut pass.held.store_holds
             {
-                hold.postpone_slots();
+                holds.postpone_slots();
             }
         }
         pass.decisions.sort_by_key(|judged| (judged.limit_index, judged.rate));
@@ -328,74 +287,77 @@ impl StoreQuery {
         }
         let mut verdict = pass.conclude(waiter);
         if let ChainVerdict::Wait(queued) = &mut verdict
-            && let Some(hold) = &mut queued.held.store_holds
+            && let Some(holds) = &mut queued.held.store_holds
         {
-            hold.join_queues(round.received);
+            holds.join_queues(round.received);
         }
         verdict
     }
-}
 
-// === impl StoreRound ===
-
-impl StoreRound<'_> {
-    /// The slots of a concurrency limit that this process alone holds, so that the store need not be asked.
-    fn find_full(&self, held: &ClaimSet) -> Option<&StoreQuestion<'_>> {
-        let limit_of = |question: &StoreQuestion<'_>| &held.limits[usize::from(question.limit_index)];
-        let is_full = |question: &&StoreQuestion<'_>| {
-            let limit = limit_of(question);
-            limit.is_concurrency()
-                && !question.dry_run
-                && question.in_process > limit.max_units(question.rate)
+    /// The slots for which other requests wait already.
+    fn find_waited_slots(&self, held: &ClaimSet) -> Option<LackingSlots> {
+        let is_waited = |demand: &&SharedDemand| {
+            let (limit, mut rates) = (&demand.limit, queued_rates(demand, held));
+            rates.any(|(rate, _)| limit.slot_queue.has_waiters(&limit.slot_key(rate, demand.key)))
         };
-        self.questions.iter().find(is_full)
+        let demand = self.shared_demands.iter().find(is_waited)?;
+        Some(LackingSlots { limit_index: demand.limit_index, is_refused: false })
     }
 
-    /// True if no answer is a rejection. A look leaves slots out, which it may lack as long as it has to wait.
-    fn all_accept<M: ChainMode>(&self) -> bool {
-        let rejects = |(question, answer): (&StoreQuestion<'_>, &StoreAnswer)| {
-            let StoreAnswer::Answered { answer, .. } = answer else { return false };
-            let is_rate = question.slot_count.slots == 0;
-            is_rate && !question.dry_run && answer.decision.outcome == LimitOutcome::Reject
-        };
-        match M::CHARGES {
-            true => none_rejects(self.answers.iter()),
-            false => !self.questions.iter().zip(&self.answers).any(rejects),
+    /// The rejection of a request whose queue for slots is full, unless it stands in another queue before.
+    fn check_room(&self, held: &ClaimSet, lacking: LackingSlots) -> Option<ChainRejection> {
+        let own = |demand: &&SharedDemand| demand.limit_index == lacking.limit_index;
+        let demand = self.shared_demands.iter().find(own)?;
+        if held.limits.iter().any(|limit| limit.has_queue()) {
+            return None;
         }
-    }
-
-    /// Refunds the charges of some servers of a Cluster after another one rejected.
-    fn refund_partial(&self, session: &Session) {
-        for (question, reply) in self.questions.iter().zip(&self.answers) {
-            if let StoreAnswer::Answered { answer, charged: true } = reply
-                && answer.mark != 0
-            {
-                let StoreQuestion { limit, rate, key, cost, .. } = *question;
-                session.outbox.queue_refund(StoreRefund {
-                    limit: limit.clone(),
-                    rate,
-                    key,
-                    cost,
-                    mark: answer.mark,
-                });
-            }
-        }
-    }
-
-    pub(crate) fn asks_about(&self, demand: &SharedDemand) -> bool {
-        self.question_demands.iter().any(|other| other.limit_index == demand.limit_index)
-    }
-
-    /// True if the store gave no answer about the limit.
-    pub(crate) fn has_failed(&self, demand: &SharedDemand) -> bool {
-        let mut answers = self.question_demands.iter().zip(&self.answers);
-        answers.any(|(other, answer)| {
-            other.limit_index == demand.limit_index && matches!(answer, StoreAnswer::Failed(_))
+        queued_rates(demand, held).find_map(|(rate, terms)| {
+            let (slot_key, fair) = (demand.limit.slot_key(rate, demand.key), demand.units.fair_hash);
+            let found = demand.limit.slot_queue.find_position(&slot_key, &terms, fair, held.judged_at);
+            let limit = &held.limits[usize::from(lacking.limit_index)];
+            let rejection = ChainRejection::outright(ChainCause::Concurrency, limit, rate);
+            found.err().map(|wait_ns| rejection.with_retry(Some(wait_ns)))
         })
     }
 
-    /// True if this gateway's own share decides although the store rejects.
-    pub(crate) fn is_overruled(&self, demand: &SharedDemand) -> bool {
-        self.locally_admitted.contains(&demand.limit_index)
+    /// The limits of the chain, where each one that is judged here is replaced by its local share. Lists the limits
+    /// that the store does not decide about.
+    fn limits_with_shares<M: ChainMode>(
+        &self,
+        limits: &Arc<[ChainedLimit]>,
+        round: &StoreRound<'_>,
+        undecided: &mut Vec<UndecidedLimit>,
+    ) -> Arc<[ChainedLimit]> {
+        let mut replaced: Vec<ChainedLimit> = Vec::new();
+        for demand in self.shared_demands.iter().filter(|demand| round.is_judged_locally(demand)) {
+            let limit_index = usize::from(demand.limit_index);
+            let fallback = (!round.is_overruled(demand)).then_some(demand.limit.on_failure);
+            let is_concurrency = limits[limit_index].is_concurrency();
+            let share = match fallback {
+                Some(OnFailure::Allow | OnFailure::Reject) => None,
+                // Of slots, the share only tells their number.
+                Some(OnFailure::Local) if is_concurrency && M::CHARGES => None,
+                Some(OnFailure::Local) if !is_concurrency && !M::CHARGES => {
+                    Some(demand.limit.preview_share(&demand.units))
+                }
+                Some(OnFailure::Local) | None => Some(demand.limit.local_share()),
+            };
+            if let Some(share) = share.as_ref().filter(|_| !is_concurrency) {
+                if replaced.is_empty() {
+                    replaced = limits.iter().map(ChainedLimit::share_limit).collect();
+                }
+                replaced[limit_index].limit = share.clone();
+            }
+            undecided.push(UndecidedLimit { limit_index, fallback, share });
+        }
+        if replaced.is_empty() { limits.clone() } else { replaced.into() }
     }
+}
+
+/// The slots of a demand for which requests may wait.
+fn queued_rates(demand: &SharedDemand, held: &ClaimSet) -> impl Iterator<Item = (usize, SlotTerms)> {
+    let limit = &held.limits[usize::from(demand.limit_index)];
+    let waits = limit.is_concurrency() && !demand.units.unenforced;
+    let rates = waits.then(|| limit.rate_range(demand.units.variant));
+    rates.into_iter().flatten().filter_map(|rate| Some((rate, demand.limit.slot_terms(rate)?)))
 }
