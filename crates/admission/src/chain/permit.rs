@@ -2,9 +2,6 @@
 
 use super::RateDecision;
 use super::claims::{Claim, ClaimKind, ClaimSet};
-use super::settle::extend::{Extender, Overrun};
-use super::settle::{FinalUnits, Settlements};
-use crate::settlement::{ChargeSource, Extensions, ResponseReading};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::{Decision, Limit, LimitOutcome, SlotOutcome};
 
@@ -37,7 +34,7 @@ impl ChainPermit {
                 (ClaimKind::Slots { grant, .. }, _) if grant.waits => LimitOutcome::Wait,
                 (ClaimKind::Slots { .. }, _) => LimitOutcome::Admit,
                 (ClaimKind::LackedSlots, _) => LimitOutcome::Reject,
-                (ClaimKind::Shared(hold_index), Some(hold)) => hold.slots_outcome(hold_index)?,
+                (ClaimKind::Shared(index), Some(store)) => store.slots_outcome(index)?,
                 _ => return None,
             };
             let dry_run = limits[usize::from(claim.limit_index)].is_dry_run(claim.unenforced);
@@ -66,52 +63,12 @@ impl ChainPermit {
         }
     }
 
-    /// Counts the units that the request reserved as such, until they are settled.
-    pub fn count_reservations(&self) {
-        self.held.count_reservations();
-    }
-
-    /// Takes the units of the response beyond the reservation, of the limits that cut responses.
-    pub fn extend_reservations(&self, extender: &Extender<'_>) -> Overrun {
-        self.held.extend_reservations(extender)
-    }
-
-    /// Settles the charges that the head of the response decides, before the client can know it: its next request
-    /// must find the room.
-    pub fn settle_by_head(&mut self, reading: &ResponseReading, now: Now) -> Settlements {
-        self.held.settle_charges(|charge| reading.head_decides(charge), reading, 0, now)
-    }
-
-    /// Settles all other charges that depend on the response, of which `bytes` of the body were delivered: the
-    /// reservation of each limit is corrected to the used units.
-    pub fn settle_charges(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Settlements {
-        self.held.settle_charges(|_| true, reading, bytes, now)
-    }
-
-    /// Settles charges that a caller reserved, by the units that it says of each limit; those of which it says none are
-    /// still held.
-    pub fn settle_units(&mut self, units: impl Fn(&Limit) -> Option<u64>, now: Now) -> Settlements {
-        let said = |charged| FinalUnits { charged, source: ChargeSource::Usage, clears: false };
-        self.held.settle_by(|limit, _, _| units(limit).map(said), &mut Extensions::default(), now)
-    }
-
-    /// Settles the charges that are still reserved as their reservations.
-    pub fn settle_reserved(&mut self, now: Now) -> Settlements {
-        let reserved = |charged| FinalUnits { charged, source: ChargeSource::Reserve, clears: false };
-        self.held.settle_by(|_, _, units| Some(reserved(units)), &mut Extensions::default(), now)
-    }
-
-    /// The limits with charges that are still reserved, in chain order.
-    pub fn reserving_limits(&self) -> impl Iterator<Item = &Limit> {
-        self.held.settled_claims().map(|(_, limit)| limit)
-    }
-
     /// True if it holds slots, or charges that are still to be settled.
     pub fn holds_anything(&self) -> bool {
         let ClaimSet { claims, store_holds, .. } = &self.held;
         let holds_slots = |claim: &Claim| match (claim.kind, store_holds) {
             (ClaimKind::Slots { .. }, _) => true,
-            (ClaimKind::Shared(index), Some(hold)) => hold.holds_slots(index),
+            (ClaimKind::Shared(index), Some(store)) => store.holds_slots(index),
             _ => false,
         };
         claims.iter().any(holds_slots) || self.reserving_limits().next().is_some()

@@ -68,10 +68,6 @@ impl StoreHolds {
         self.holds.get(index as usize).filter(|hold| matches!(hold.state, HoldState::Charged(Some(_))))
     }
 
-    pub(crate) fn outbox(&self) -> &Arc<StoreOutbox> {
-        &self.outbox
-    }
-
     /// The debt of a limit's local share, for further units.
     pub(crate) fn owed_part(&self, limit_index: u16) -> Option<OwedPart> {
         let demands = self.open_debts.iter().chain(&self.pending_debts);
@@ -115,12 +111,6 @@ impl StoreHolds {
         }
     }
 
-    /// True if a hold is a charge in the store that its response settles.
-    pub(crate) fn is_charge(&self, index: u32) -> bool {
-        let hold = self.holds.get(index as usize);
-        hold.is_some_and(|hold| matches!(hold.state, HoldState::Charged(Some(_))))
-    }
-
     /// Settles a charge in the store, which is then no longer held; `added` are the settlements of the same response,
     /// to which it is added.
     pub(crate) fn settle_hold(
@@ -147,10 +137,6 @@ impl StoreHolds {
                 forgets,
             }),
         }
-    }
-
-    pub(crate) fn queue_settlements(&self, settlements: SmallVec<[StoreSettlement; 1]>) {
-        settlements.into_iter().for_each(|one| self.outbox.settlements.queue_settlement(one));
     }
 
     /// Releases all slots until after the wait: another server may have granted them before the wait was known.

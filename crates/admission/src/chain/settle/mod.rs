@@ -1,4 +1,5 @@
-//! Settles the claims of a request on limits that charge by the response.
+//! Settles the charges of a request that depend on its response: the reservation of each limit is corrected to the
+//! used units.
 
 pub(super) mod extend;
 
@@ -6,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::claims::holds::StoreHolds;
 use super::claims::{Claim, ClaimKind, ClaimSet};
+use super::permit::ChainPermit;
 use crate::settlement::{ChargeSource, Extensions, ResponseReading, Settlement, compute_charge};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
@@ -15,26 +17,63 @@ use sluicegate_store::StoreSettlement;
 /// One for each limit of the chain that charges by the response, in chain order.
 pub type Settlements = SmallVec<[Settlement; 1]>;
 
-// === impl ClaimSet ===
+/// The final units of a charge.
+struct FinalUnits {
+    charged: u64,
+    source: ChargeSource,
+    /// The key forgets its used units.
+    clears: bool,
+}
 
-impl ClaimSet {
-    pub(crate) fn count_reservations(&self) {
-        for (claim, limit) in self.settled_claims() {
+// === impl ChainPermit ===
+
+impl ChainPermit {
+    /// Counts the units that the request reserved as such, until they are settled.
+    pub fn count_reservations(&self) {
+        for (claim, limit) in self.reservations() {
             limit.add_reserved(claim.rate.into(), claim.cost);
         }
     }
 
-    /// The charges that depend on the response, with their limits.
-    pub(crate) fn settled_claims(&self) -> impl Iterator<Item = (&Claim, &Limit)> {
-        self.claims.iter().filter_map(|claim| {
-            let limit: &Limit = &self.limits[usize::from(claim.limit_index)];
+    /// The limits with charges that are still reserved, in chain order.
+    pub fn reserving_limits(&self) -> impl Iterator<Item = &Limit> {
+        self.reservations().map(|(_, limit)| limit)
+    }
+
+    fn reservations(&self) -> impl Iterator<Item = (&Claim, &Limit)> {
+        let ClaimSet { limits, claims, store_holds, .. } = &self.held;
+        claims.iter().filter_map(move |claim| {
+            let limit: &Limit = &limits[usize::from(claim.limit_index)];
             limit.config.charge.as_ref()?;
-            is_charge(claim, self.store_holds.as_deref()).then_some((claim, limit))
+            is_charge(claim, store_holds.as_deref()).then_some((claim, limit))
         })
     }
 
-    /// Corrects the charges that are decided, each once: a settled claim is not held any longer.
-    pub(crate) fn settle_charges(
+    /// Settles the charges that the head of the response decides, before the client can know it: its next request
+    /// must find the room.
+    pub fn settle_by_head(&mut self, reading: &ResponseReading, now: Now) -> Settlements {
+        self.settle_by_reading(|charge| reading.head_decides(charge), reading, 0, now)
+    }
+
+    /// Settles all other charges that depend on the response, of which `bytes` of the body were delivered.
+    pub fn settle_charges(&mut self, reading: &ResponseReading, bytes: u64, now: Now) -> Settlements {
+        self.settle_by_reading(|_| true, reading, bytes, now)
+    }
+
+    /// Settles charges that a caller reserved, by the units that it says of each limit; those of which it says none are
+    /// still held.
+    pub fn settle_units(&mut self, units: impl Fn(&Limit) -> Option<u64>, now: Now) -> Settlements {
+        let said = |charged| FinalUnits { charged, source: ChargeSource::Usage, clears: false };
+        self.settle_by(|limit, _, _| units(limit).map(said), &mut Extensions::default(), now)
+    }
+
+    /// Settles the charges that are still reserved as their reservations.
+    pub fn settle_reserved(&mut self, now: Now) -> Settlements {
+        let reserved = |charged| FinalUnits { charged, source: ChargeSource::Reserve, clears: false };
+        self.settle_by(|_, _, units| Some(reserved(units)), &mut Extensions::default(), now)
+    }
+
+    fn settle_by_reading(
         &mut self,
         is_decided: impl Fn(&ChargeConfig) -> bool,
         reading: &ResponseReading,
@@ -42,21 +81,20 @@ impl ClaimSet {
         now: Now,
     ) -> Settlements {
         let find_units = |limit: &Limit, charge: &ChargeConfig, reserved| {
-            let (charged, source) = compute_charge(&limit.config, charge, reserved, reading, bytes);
-            FinalUnits { charged, source, clears: clears_key(charge, reading) }
+            is_decided(charge).then(|| {
+                let (charged, source) = compute_charge(&limit.config, charge, reserved, reading, bytes);
+                FinalUnits { charged, source, clears: clears_key(charge, reading) }
+            })
         };
         let mut extensions = reading.take_extensions();
-        let settlements = self.settle_by(
-            |limit, charge, reserved| is_decided(charge).then(|| find_units(limit, charge, reserved)),
-            &mut extensions,
-            now,
-        );
+        let settlements = self.settle_by(find_units, &mut extensions, now);
         reading.keep_extensions(extensions);
         settlements
     }
 
-    /// Corrects the charges for which `find_units` knows the units, each once; it gets the units that were reserved.
-    pub(crate) fn settle_by(
+    /// Corrects the charges for which `find_units` knows the units, each once: a settled claim is not held any longer.
+    /// It gets the units that were reserved.
+    fn settle_by(
         &mut self,
         find_units: impl Fn(&Limit, &ChargeConfig, u64) -> Option<FinalUnits>,
         extensions: &mut Extensions,
@@ -64,16 +102,14 @@ impl ClaimSet {
     ) -> Settlements {
         let mut settlements = Settlements::new();
         let mut in_store: SmallVec<[StoreSettlement; 1]> = SmallVec::new();
-        let ClaimSet { limits, claims, store_holds, .. } = self;
+        let ClaimSet { limits, claims, store_holds, .. } = &mut self.held;
         claims.retain(|claim| {
             let limit: &Limit = &limits[usize::from(claim.limit_index)];
-            let Some(charge) = limit.config.charge.as_ref() else { return true };
-            if !is_charge(claim, store_holds.as_deref()) {
-                return true;
-            }
-            let Some(FinalUnits { charged, source, clears }) = find_units(limit, charge, claim.cost) else {
+            let charge = limit.config.charge.as_ref().filter(|_| is_charge(claim, store_holds.as_deref()));
+            let Some(found) = charge.and_then(|charge| find_units(limit, charge, claim.cost)) else {
                 return true;
             };
+            let FinalUnits { charged, source, clears } = found;
             let (rate, key) = (usize::from(claim.rate), claim.table_key());
             let (mut overrun, mut own, mut reserved) = (0, charged, claim.cost);
             if let Some(extension) = extensions.find(claim.limit_index) {
@@ -82,9 +118,9 @@ impl ClaimSet {
                 reserved = reserved.saturating_add(extension.held);
             }
             match (claim.kind, store_holds.as_mut()) {
-                (ClaimKind::Charge(record), hold) => {
+                (ClaimKind::Charge(record), store) => {
                     // The share never counts less than the debt, which is otherwise forgotten as units that left.
-                    let settle_debt = || hold.iter().for_each(|hold| hold.settle_debt(claim, own));
+                    let settle_debt = || store.iter().for_each(|store| store.settle_debt(claim, own));
                     if own <= claim.cost {
                         settle_debt();
                     }
@@ -97,8 +133,8 @@ impl ClaimSet {
                     }
                 }
                 // The store tells later how many units it forgave.
-                (ClaimKind::Shared(index), Some(hold)) => {
-                    hold.settle_hold(claim, index, (own, clears), &mut in_store);
+                (ClaimKind::Shared(index), Some(store)) => {
+                    store.settle_hold(claim, index, (own, clears), &mut in_store);
                 }
                 _ => {}
             }
@@ -113,28 +149,17 @@ impl ClaimSet {
             }
             false
         });
-        if let Some(hold) = store_holds {
-            hold.queue_settlements(in_store);
+        if let Some(store) = store_holds {
+            in_store.into_iter().for_each(|one| store.outbox.settlements.queue_settlement(one));
         }
         settlements
     }
 }
 
-/// The final units of a charge.
-pub(crate) struct FinalUnits {
-    pub charged: u64,
-    pub source: ChargeSource,
-    /// The key forgets its used units.
-    pub clears: bool,
-}
-
 /// True if the response may settle the claim.
-fn is_charge(claim: &Claim, hold: Option<&StoreHolds>) -> bool {
-    match claim.kind {
-        ClaimKind::Charge(_) => true,
-        ClaimKind::Shared(index) => hold.is_some_and(|hold| hold.is_charge(index)),
-        _ => false,
-    }
+fn is_charge(claim: &Claim, store: Option<&StoreHolds>) -> bool {
+    let is_stored = |store: &StoreHolds| store.charged_hold(claim).is_some();
+    matches!(claim.kind, ClaimKind::Charge(_)) || store.is_some_and(is_stored)
 }
 
 /// True if the response clears the used units of its key.
