@@ -11,10 +11,8 @@
 
 mod active;
 mod ledger;
-mod lift;
 mod named;
 mod outbox;
-mod record;
 mod strikes;
 mod sync;
 
@@ -30,14 +28,13 @@ use siphasher::sip::SipHasher13;
 use active::ActiveBans;
 use named::NamedBans;
 use outbox::StrikeOutbox;
-use record::ClientRecord;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key;
 use sluicegate_http::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
 use sluicegate_limit::table::persistent::SnapshotTable;
 use sluicegate_limit::table::{CounterKey, Table};
 use sluicegate_model::{self as model, BanKey, KeyPart, MissingKey, StrikeRules};
-use strikes::{StrikeBudget, StrikePool};
+use strikes::{ClientRecord, StrikeBudget, StrikePool};
 
 pub use named::{AutomaticBan, LiftedBan, SavedName};
 pub use sync::{share_bans, share_bans_by};
@@ -146,7 +143,7 @@ impl Bans {
             BanKey::Ip => KeyPart::Ip,
             BanKey::Account => KeyPart::Account,
         };
-        let ns = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let state = before.map(|before| &before.state);
         let state = state.filter(|state| state.key == config.key && state.outbox.is_some() == shared);
         let fresh = || BanState {
@@ -185,7 +182,7 @@ impl Bans {
         if self.state.outbox.is_some()
             && let Some(id) = key::hash_shared(&self.spec, subject)
         {
-            return sync::local_key(id);
+            return sync::local_key(u128::from_le_bytes(id));
         }
         match keys.hash_key(&self.spec, subject) {
             KeyOutcome::Key(key) => key,

@@ -31,9 +31,7 @@ struct NamedBansInner {
 #[derive(Debug, Clone)]
 struct NamedBan {
     key: CounterKey,
-    target: BanTarget,
-    until: Now,
-    repeats: u32,
+    ban: AutomaticBan,
 }
 
 /// A ban of a client that was rejected too often.
@@ -67,15 +65,20 @@ pub struct SavedName {
 // === impl NamedBans ===
 
 impl NamedBans {
-    fn insert(&self, ban: NamedBan, now: Now) {
+    fn insert(&self, key: CounterKey, ban: AutomaticBan, now: Now) {
         let NamedBansInner { by_key, purged } = &mut *self.0.lock();
         if by_key.len() >= NAMES_MAX && now.ns_since(*purged) >= PURGE_NS {
-            by_key.retain(|_, ban| ban.until > now);
+            by_key.retain(|_, named| named.ban.until > now);
             *purged = now;
         }
-        if by_key.len() < NAMES_MAX || by_key.contains_key(&ban.key.id) {
-            by_key.insert(ban.key.id, ban);
+        if by_key.len() < NAMES_MAX || by_key.contains_key(&key.id) {
+            by_key.insert(key.id, NamedBan { key, ban });
         }
+    }
+
+    /// A copy, so that no request waits for the lock meanwhile.
+    fn copy_all(&self) -> Vec<NamedBan> {
+        self.0.lock().by_key.values().cloned().collect()
     }
 }
 
@@ -88,33 +91,26 @@ impl Bans {
             (BanKey::Account, Some(account)) => BanTarget::Account(account.clone()),
             _ => BanTarget::from_network(client.network),
         };
-        self.state.named.insert(NamedBan { key: *key, target, until, repeats }, now);
+        self.state.named.insert(*key, AutomaticBan { target, until, repeats }, now);
     }
 
     /// The active bans of clients that are known by name; [`Bans::active_count`] counts all.
     pub fn list_bans(&self, now: Now) -> Vec<AutomaticBan> {
-        let is_active = |ban: &&NamedBan| self.ban_left_ns(&ban.key, now).is_some();
-        // Copied, so that no request waits for the lock meanwhile.
-        let bans: Vec<NamedBan> = self.state.named.0.lock().by_key.values().cloned().collect();
-        let listed = |ban: &NamedBan| AutomaticBan {
-            target: ban.target.clone(),
-            until: ban.until,
-            repeats: ban.repeats,
-        };
-        bans.iter().filter(is_active).map(listed).collect()
+        let is_active = |named: &NamedBan| self.ban_left_ns(&named.key, now).is_some();
+        self.state.named.copy_all().into_iter().filter(is_active).map(|named| named.ban).collect()
     }
 
     /// The names, for another process that restores the bans themselves or learns them from the store.
     pub fn save_names(&self, now: Now) -> Vec<SavedName> {
-        let bans: Vec<NamedBan> = self.state.named.0.lock().by_key.values().cloned().collect();
-        let saved = |ban: NamedBan| SavedName {
-            id: ban.key.id.to_le_bytes(),
-            prefix: ban.key.prefix,
+        let saved = |NamedBan { key, ban }| SavedName {
+            id: key.id.to_le_bytes(),
+            prefix: key.prefix,
             target: ban.target,
             until: ban.until.to_unix_ns(),
             repeats: ban.repeats,
         };
-        bans.into_iter().filter(|ban| ban.until > now).map(saved).collect()
+        let named = self.state.named.copy_all().into_iter();
+        named.filter(|named| named.ban.until > now).map(saved).collect()
     }
 
     /// Adopts the names of another process that hashes keys alike.
@@ -122,14 +118,15 @@ impl Bans {
         for SavedName { id, prefix, target, until, repeats } in saved {
             let (key, until) = (CounterKey { id: u128::from_le_bytes(id), prefix }, Now::from_unix_ns(until));
             if until > now {
-                self.state.named.insert(NamedBan { key, target, until, repeats }, now);
+                self.state.named.insert(key, AutomaticBan { target, until, repeats }, now);
             }
         }
     }
 
     /// The key of a listed ban.
     pub fn find_named(&self, target: &BanTarget) -> Option<CounterKey> {
-        self.state.named.0.lock().by_key.values().find(|ban| ban.target == *target).map(|ban| ban.key)
+        let names = self.state.named.0.lock();
+        names.by_key.values().find(|named| named.ban.target == *target).map(|named| named.key)
     }
 
     /// Ends the ban of a client and forgets its strikes: its next ban begins with the first length again. `None`: it

@@ -1,16 +1,16 @@
-//! Strikes and bans that are still to be reported to the store.
+//! Strikes, and ends of bans before their time, that are still to be reported to the store.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::ClientIdentity;
 use super::ledger::BanLedger;
-use super::lift::LiftOutbox;
+use super::{Bans, ClientIdentity};
 use sluicegate_base::clock::Now;
 use sluicegate_limit::table::CounterKey;
-use sluicegate_store::script::bans::CLIENTS_PER_CALL;
+use sluicegate_store::SharedKey;
+use sluicegate_store::script::bans::{CLIENTS_PER_CALL, StrikeReport};
 
 /// Strikes by [`CounterKey::id`].
 pub(super) type StrikesByClient = HashMap<u128, ClientStrikes>;
@@ -29,11 +29,15 @@ pub(super) struct StrikeOutbox {
     batch_ready: Notify,
     /// Used only by the reporting task, and by its successor after a reload.
     pub ledger: Mutex<BanLedger>,
-    pub lifts: LiftOutbox,
+    /// Lifted bans that the store does not know yet: when each would have ended.
+    lifts: Mutex<HashMap<SharedKey, Now>>,
 }
 
 /// Maximum number of clients with queued strikes.
 pub(super) const CLIENTS_MAX: usize = 10_000;
+
+/// Lifted bans that wait for the store.
+const LIFTS_MAX: usize = 10_000;
 
 /// A map with room for the maximum, so that it never grows under the lock.
 pub(super) fn new_strike_map() -> StrikesByClient {
@@ -48,7 +52,7 @@ impl Default for StrikeOutbox {
             clients: Mutex::new(new_strike_map()),
             batch_ready: Notify::new(),
             ledger: Mutex::default(),
-            lifts: LiftOutbox::default(),
+            lifts: Mutex::default(),
         }
     }
 }
@@ -80,14 +84,26 @@ impl StrikeOutbox {
         std::mem::swap(&mut *self.clients.lock(), strikes);
     }
 
-    /// Wakes the reporting task.
-    pub fn notify_ready(&self) {
-        self.batch_ready.notify_one();
-    }
-
     /// Resolves when there is enough for a call.
     pub async fn wait_batch(&self) {
         self.batch_ready.notified().await;
+    }
+
+    /// Lifts for one call. They wait on until [`StrikeOutbox::finish_lifts`].
+    pub fn take_lifts(&self, now: Now) -> Vec<StrikeReport> {
+        let mut lifts = self.lifts.lock();
+        lifts.retain(|_, until| *until > now);
+        let report = |(client, until): (&SharedKey, &Now)| {
+            StrikeReport::lift_ban(*client, until.ns_since(now).div_ceil(1000))
+        };
+        lifts.iter().take(CLIENTS_PER_CALL).map(report).collect()
+    }
+
+    pub fn finish_lifts(&self, sent: &[StrikeReport]) {
+        let mut lifts = self.lifts.lock();
+        for report in sent {
+            lifts.remove(&report.client);
+        }
     }
 }
 
@@ -97,5 +113,23 @@ impl ClientStrikes {
     fn add_one(&mut self, now: Now) {
         self.strikes = self.strikes.saturating_add(1);
         self.newest = self.newest.max(now);
+    }
+}
+
+// === impl Bans ===
+
+impl Bans {
+    /// Tells all gateways that the ban of a client was lifted here, which would have lasted until `until`. During an
+    /// outage of the store it waits until then. False if the bans are not shared, or too many wait.
+    pub fn share_lift(&self, client: SharedKey, until: Now) -> bool {
+        let Some(outbox) = &self.state.outbox else { return false };
+        let mut lifts = outbox.lifts.lock();
+        if lifts.len() >= LIFTS_MAX && !lifts.contains_key(&client) {
+            return false;
+        }
+        lifts.insert(client, until);
+        drop(lifts);
+        outbox.batch_ready.notify_one();
+        true
     }
 }

@@ -6,17 +6,16 @@
 //! per lease. At most [`LEASES_MAX`] are held. A place is reserved before the limits are judged, so that a call that
 //! finds none has taken nothing.
 
-mod lease_id;
-
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use aws_lc_rs::rand;
 use parking_lot::Mutex;
 
 use crate::chain::{ChainPermit, Settlements};
-pub use lease_id::LeaseId;
 use sluicegate_base::clock::Now;
 use sluicegate_limit::Limit;
 use sluicegate_observe::metrics::Metrics;
@@ -25,6 +24,14 @@ use sluicegate_observe::metrics::Metrics;
 pub const LEASES_MAX: usize = 100_000;
 /// Leases that one sweep ends, so that it delays no request for long.
 const SWEPT_MAX: usize = 4_096;
+
+/// Hexadecimal digits of an id.
+const DIGITS: usize = 32;
+
+/// The id of a lease: 128 random bits, so that no caller can guess the lease of another; 32 hexadecimal digits in
+/// calls.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(u128);
 
 /// All leases of a process. Gateways of later configurations continue with them.
 #[derive(Default)]
@@ -38,11 +45,11 @@ pub struct Leases {
 
 #[derive(Default)]
 struct LeaseSet {
-    by_id: HashMap<LeaseId, HeldLease>,
+    by_id: HashMap<LeaseId, Lease>,
     by_end: BTreeSet<(Now, LeaseId)>,
 }
 
-struct HeldLease {
+struct Lease {
     permit: ChainPermit,
     /// The metrics of the gateway that granted it, with the numbers of its limits.
     metrics: Arc<Metrics>,
@@ -85,6 +92,38 @@ pub enum SettleFault {
     Unknown,
     /// The lease has no charge of this limit that is still to be settled; empty = of any limit.
     NotReserved(String),
+}
+
+// === impl LeaseId ===
+
+impl LeaseId {
+    /// An id from the generator of the cryptographic library; `None` if that fails.
+    pub fn random() -> Option<LeaseId> {
+        let mut bytes = [0; 16];
+        rand::fill(&mut bytes).ok()?;
+        Some(LeaseId(u128::from_be_bytes(bytes)))
+    }
+
+    /// The id in a call; `None` of any other text.
+    pub fn parse(text: &str) -> Option<LeaseId> {
+        let is_id =
+            text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let parsed = u128::from_str_radix(text, 16).ok().filter(|_| is_id);
+        parsed.map(LeaseId)
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// A holder of an id can end the lease, so it is not written elsewhere.
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseId")
+    }
 }
 
 // === impl Leases ===
@@ -201,16 +240,16 @@ fn end_after(now: Now, span: Duration) -> Now {
 // === impl LeaseSet ===
 
 impl LeaseSet {
-    fn remove_lease(&mut self, id: LeaseId) -> Option<HeldLease> {
+    fn remove_lease(&mut self, id: LeaseId) -> Option<Lease> {
         let lease = self.by_id.remove(&id)?;
         self.by_end.remove(&(lease.ends, id));
         Some(lease)
     }
 }
 
-// === impl HeldLease ===
+// === impl Lease ===
 
-impl HeldLease {
+impl Lease {
     fn end(mut self, worker: usize, now: Now) {
         let settlements = self.permit.settle_reserved(now);
         self.count_settlements(&settlements, worker);
@@ -260,7 +299,7 @@ impl LeasePlace {
         let ends = end_after(now, span);
         let mut held = leases.held.lock();
         held.by_end.insert((ends, id));
-        held.by_id.insert(id, HeldLease { permit, metrics, ends, _place: place });
+        held.by_id.insert(id, Lease { permit, metrics, ends, _place: place });
         leases.note_first_end(&held);
         id
     }

@@ -314,3 +314,17 @@ async fn the_end_of_the_process_ends_all() {
     house.leases.end_all(0, Now::read_clock());
     house.assert_empty();
 }
+
+#[test]
+fn an_id_is_read_as_it_is_written() {
+    let [one, other] = [LeaseId::random().unwrap(), LeaseId::random().unwrap()];
+    assert_ne!(one, other);
+    assert_eq!(LeaseId::parse(&one.to_string()), Some(one));
+    assert_eq!(format!("{one:?}"), "LeaseId");
+    let text = LeaseId(1).to_string();
+    for wrong in
+        ["", "1", "+1", &text[1..], &text.replace('1', "A"), &text.replace('1', "g"), &format!("0{text}")]
+    {
+        assert_eq!(LeaseId::parse(wrong), None, "{wrong}");
+    }
+}

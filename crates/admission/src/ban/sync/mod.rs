@@ -4,10 +4,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::ledger::BanLedger;
-use super::lift::LiftOutbox;
 use super::outbox::{ClientStrikes, StrikeOutbox, StrikesByClient, new_strike_map};
 use super::{BanStart, Bans, InstallOutcome, StrikeOutcome};
 use sluicegate_base::clock::Now;
@@ -33,8 +29,7 @@ struct BanSync<'a, C> {
     prefix: &'a str,
     rules: BanRules,
     call: C,
-    ledger: &'a Mutex<BanLedger>,
-    lifts: &'a LiftOutbox,
+    outbox: &'a StrikeOutbox,
     jitter_hash: RandomState,
     poll_at: Now,
     /// The store announced more than one answer holds.
@@ -45,8 +40,7 @@ struct BanSync<'a, C> {
 
 /// The local table's key for a shared key.
 #[inline]
-pub(super) fn local_key(id: [u8; 16]) -> CounterKey {
-    let id = u128::from_le_bytes(id);
+pub(super) fn local_key(id: u128) -> CounterKey {
     CounterKey { id, prefix: id as u64 }
 }
 
@@ -73,8 +67,7 @@ where
         prefix,
         rules: bans.store_rules(),
         call,
-        ledger: &outbox.ledger,
-        lifts: &outbox.lifts,
+        outbox,
         jitter_hash: RandomState::new(),
         poll_at: Now::read_clock(),
         is_behind: false,
@@ -82,7 +75,7 @@ where
     };
     let mut strikes = new_strike_map();
     loop {
-        sync.wait_next(outbox).await;
+        sync.wait_next().await;
         outbox.swap_strikes(&mut strikes);
         sync.flush_strikes(&mut strikes).await;
         sync.send_lifts().await;
@@ -96,7 +89,7 @@ where
 
 impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
     /// Waits until the next report or poll may be due.
-    async fn wait_next(&self, outbox: &StrikeOutbox) {
+    async fn wait_next(&self) {
         if self.is_behind {
             return tokio::task::yield_now().await;
         }
@@ -104,7 +97,7 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         let next = (Now::read_clock().to_instant() + pause).min(self.poll_at.to_instant());
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
-            () = outbox.wait_batch() => {}
+            () = self.outbox.wait_batch() => {}
         }
     }
 
@@ -126,27 +119,34 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
 
     /// Tells the store which bans were lifted; it may be told again.
     async fn send_lifts(&mut self) {
-        let lifts = self.lifts.take_batch(Now::read_clock());
+        let lifts = self.outbox.take_lifts(Now::read_clock());
         if lifts.is_empty() {
             return;
         }
-        let cursor = self.ledger.lock().cursor();
-        let packed = bans::pack_call(self.prefix, &self.rules, &lifts, &[], cursor);
-        if let Ok(bytes) = (self.call)(&packed).await
-            && let Some(update) = bans::parse_reply(&bytes, lifts.len())
-        {
-            self.lifts.finish_batch(&lifts);
-            self.ledger.lock().advance_cursor(update.cursor);
+        if let Ok(update) = self.call_store(&lifts, &[]).await {
+            self.outbox.finish_lifts(&lifts);
             self.apply_update(&[], &update);
         }
     }
 
+    /// One call. Moves on to the cursor of the reply.
+    async fn call_store(
+        &self,
+        reports: &[StrikeReport],
+        unknown: &[(SharedKey, Ban)],
+    ) -> Result<BanUpdate, StoreFault> {
+        let cursor = self.outbox.ledger.lock().cursor();
+        let packed = bans::pack_call(self.prefix, &self.rules, reports, unknown, cursor);
+        let bytes = (self.call)(&packed).await?;
+        let update = bans::parse_reply(&bytes, reports.len()).ok_or(StoreFault::Garbled)?;
+        self.outbox.ledger.lock().advance_cursor(update.cursor);
+        Ok(update)
+    }
+
     /// Fetches announcements, and reports bans that the store does not know.
     async fn poll_bans(&mut self) {
-        let unreported = self
-            .ledger
-            .lock()
-            .unreported_batch(Now::read_clock(), |repeats| self.rules.ban_length_us(repeats));
+        let lasts_us = |repeats| self.rules.ban_length_us(repeats);
+        let unreported = self.outbox.ledger.lock().unreported_batch(Now::read_clock(), lasts_us);
         self.exchange_batch(&[], &unreported).await;
     }
 
@@ -164,13 +164,9 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         };
         let reports: Vec<StrikeReport> = batch.iter().map(report).collect();
         let bans: Vec<_> = unreported.iter().map(|(id, ban)| (shared_key(*id), *ban)).collect();
-        let cursor = self.ledger.lock().cursor();
-        let packed = bans::pack_call(self.prefix, &self.rules, &reports, &bans, cursor);
-        let answer = (self.call)(&packed).await;
-        match answer.and_then(|bytes| bans::parse_reply(&bytes, batch.len()).ok_or(StoreFault::Garbled)) {
+        match self.call_store(&reports, &bans).await {
             Ok(update) => {
-                self.ledger.lock().advance_cursor(update.cursor);
-                self.ledger.lock().mark_reported(unreported);
+                self.outbox.ledger.lock().mark_reported(unreported);
                 self.apply_update(batch, &update);
             }
             // The store may have counted the strikes.
@@ -186,9 +182,9 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
         for ((id, entry), answer) in batch.iter().zip(&update.answers) {
             match answer {
                 StrikeAnswer::NotBanned => {}
-                StrikeAnswer::Banned(ban) => self.install_announced(shared_key(*id), ban, now),
+                StrikeAnswer::Banned(ban) => self.install_announced(*id, ban, now),
                 StrikeAnswer::Started(ban) => {
-                    self.record_ban(shared_key(*id), ban, now);
+                    self.record_ban(*id, ban, now);
                     let log_skipped = self.bans.state.active.try_log(now);
                     let lasts_ns = ban.lasts_us.saturating_mul(1000);
                     let started = BanStart { lasts_ns, repeats: ban.repeats, log_skipped };
@@ -197,39 +193,44 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
             }
         }
         for (client, ban) in &update.announced {
-            self.install_announced(*client, ban, now);
+            self.install_announced(u128::from_le_bytes(client.0), ban, now);
         }
-        self.is_reporting = self.ledger.lock().has_unreported();
+        self.is_reporting = self.outbox.ledger.lock().has_unreported();
     }
 
     /// Installs a ban that another gateway started, or ends one that it lifted.
-    fn install_announced(&self, client: SharedKey, ban: &Ban, now: Now) {
+    fn install_announced(&self, id: u128, ban: &Ban, now: Now) {
         if ban.is_lifted() {
-            self.ledger.lock().forget_ban(u128::from_le_bytes(client.0));
-            self.bans.lift_ban(&local_key(client.0), now);
+            self.outbox.ledger.lock().forget_ban(id);
+            self.bans.lift_ban(&local_key(id), now);
             return;
         }
-        if self.record_ban(client, ban, now) == InstallOutcome::New {
+        if self.record_ban(id, ban, now) == InstallOutcome::New {
             self.metrics.count_shared_ban_event(BanEvent::Learned);
         }
     }
 
     /// Records a ban that the store knows.
-    fn record_ban(&self, client: SharedKey, ban: &Ban, now: Now) -> InstallOutcome {
+    fn record_ban(&self, id: u128, ban: &Ban, now: Now) -> InstallOutcome {
         let until = ban_end(ban, now);
-        self.ledger.lock().record_known(u128::from_le_bytes(client.0), until, ban.repeats, now);
-        self.bans.install_ban(&local_key(client.0), until, ban.repeats, now)
+        self.outbox.ledger.lock().record_known(id, until, ban.repeats, now);
+        self.bans.install_ban(&local_key(id), until, ban.repeats, now)
     }
 
     /// Counts strikes here that could not be reported to the store.
     fn count_locally(&self, id: u128, entry: &ClientStrikes) {
-        let key = local_key(id.to_le_bytes());
+        let key = local_key(id);
         for _ in 0..entry.strikes {
             match self.bans.count_strike(&key, entry.newest) {
                 StrikeOutcome::Counted => {}
                 StrikeOutcome::Started(started) => {
                     let until = Now(entry.newest.0.saturating_add(started.lasts_ns));
-                    self.ledger.lock().record_unreported(id, until, started.repeats, Now::read_clock());
+                    self.outbox.ledger.lock().record_unreported(
+                        id,
+                        until,
+                        started.repeats,
+                        Now::read_clock(),
+                    );
                     return self.record_start(id, &started, until, entry);
                 }
                 StrikeOutcome::Banned => return,
@@ -240,7 +241,7 @@ impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
 
     fn record_start(&self, id: u128, started: &BanStart, until: Now, entry: &ClientStrikes) {
         self.metrics.count_shared_ban_event(BanEvent::Started);
-        let key = local_key(id.to_le_bytes());
+        let key = local_key(id);
         self.bans.name_ban(&key, &entry.client, until, started.repeats, Now::read_clock());
         started.log_start(&entry.client);
     }

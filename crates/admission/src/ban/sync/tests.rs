@@ -35,7 +35,7 @@ fn client() -> ClientIdentity {
 }
 
 fn key(id: u64) -> CounterKey {
-    local_key(u128::from(id).to_le_bytes())
+    local_key(u128::from(id))
 }
 
 fn queue(bans: &Bans, id: u64) -> Option<StrikeOutcome> {
