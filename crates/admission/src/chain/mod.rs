@@ -191,15 +191,6 @@ pub struct UndecidedLimit {
     pub share: Option<Arc<Limit>>,
 }
 
-// === impl ChainedLimit ===
-
-impl ChainedLimit {
-    /// The same limit once more.
-    fn share_limit(&self) -> ChainedLimit {
-        ChainedLimit { limit: self.limit.clone(), counters: self.counters.clone() }
-    }
-}
-
 impl Deref for ChainedLimit {
     type Target = Arc<Limit>;
 

@@ -21,6 +21,7 @@ const STEPS_PER_LIMIT: u64 = 64;
 pub(crate) struct Extensions(Vec<LimitExtension>);
 
 /// The extension of a request's reservation of one limit.
+#[derive(Default)]
 pub(crate) struct LimitExtension {
     limit_index: u16,
     /// The oldest first.
@@ -49,10 +50,13 @@ pub(crate) struct ExtensionPart {
     pub source: PartSource,
 }
 
+/// The charges of a part, by rate.
+pub(crate) type StepCharges = SmallVec<[(usize, ChargeRecord); 1]>;
+
 /// The counters of the units of a part.
 pub(crate) enum PartSource {
     /// Counters here; `debt`: those of a local share, which owes the units to the store.
-    Counted { limit: Arc<Limit>, charges: SmallVec<[(usize, ChargeRecord); 1]>, debt: Option<OwedPart> },
+    Counted { limit: Arc<Limit>, charges: StepCharges, debt: Option<OwedPart> },
     /// The rates in the store with the marks of their charges.
     Stored {
         limit: Arc<SharedLimit>,
@@ -87,7 +91,7 @@ impl Extensions {
     pub(crate) fn find_or_add(&mut self, limit_index: u16) -> &mut LimitExtension {
         let found = self.0.iter().position(|extension| extension.limit_index == limit_index);
         let index = found.unwrap_or_else(|| {
-            self.0.push(LimitExtension::new(limit_index));
+            self.0.push(LimitExtension { limit_index, ..LimitExtension::default() });
             self.0.len() - 1
         });
         &mut self.0[index]
@@ -97,21 +101,6 @@ impl Extensions {
 // === impl LimitExtension ===
 
 impl LimitExtension {
-    fn new(limit_index: u16) -> LimitExtension {
-        LimitExtension {
-            limit_index,
-            parts: VecDeque::new(),
-            held: 0,
-            closed: 0,
-            forgiven: 0,
-            asked: None,
-            takes_rest: false,
-            refused_until: None,
-            free_until: 0,
-            base_used: None,
-        }
-    }
-
     /// Adds a part of the counter `key`.
     pub(crate) fn add_part(&mut self, part: ExtensionPart, key: &CounterKey, now: Now) {
         self.held = self.held.saturating_add(part.units);
@@ -198,15 +187,12 @@ impl PartSource {
         match (self, other) {
             (
                 PartSource::Counted { limit, charges, .. },
-                PartSource::Counted { limit: other_limit, charges: others, .. },
+                PartSource::Counted { limit: other, charges: others, .. },
             ) => {
-                let same = |((rate, charge), (other_rate, other)): (
-                    &(usize, ChargeRecord),
-                    &(usize, ChargeRecord),
-                )| { rate == other_rate && charge.is_settled_with(other) };
-                Arc::ptr_eq(limit, other_limit)
+                let mut pairs = charges.iter().zip(others);
+                Arc::ptr_eq(limit, other)
                     && charges.len() == others.len()
-                    && charges.iter().zip(others).all(same)
+                    && pairs.all(|(one, other)| one.0 == other.0 && one.1.is_settled_with(&other.1))
             }
             (
                 PartSource::Stored { limit, marks, .. },

@@ -9,7 +9,7 @@ mod reading;
 use sluicegate_model::{ChargeConfig, ChargedUnits, Cost, LimitConfig, LimitId, LlmWeights, MissingUnits};
 
 pub(crate) use extensions::{
-    ExtensionPart, Extensions, LimitExtension, OwedPart, PartSource, extension_step,
+    ExtensionPart, Extensions, LimitExtension, OwedPart, PartSource, StepCharges, extension_step,
 };
 pub use reading::{ReadingPlan, ResponseReading};
 

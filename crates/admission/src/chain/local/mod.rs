@@ -26,7 +26,7 @@ pub(crate) struct ChainPass<'a, M: ChainMode> {
 }
 
 /// Everything that a pass over a chain finds besides the decisions.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct PassFindings {
     pub max_wait_ns: u64,
     pub takes_slots: bool,
@@ -61,18 +61,8 @@ pub(crate) struct PassRejection {
 impl<'a, M: ChainMode> ChainPass<'a, M> {
     #[inline]
     pub fn new(chain: &'a Chain, now: Now, takes_slots: bool, decisions: &'a mut Decisions) -> Self {
-        let findings = PassFindings {
-            max_wait_ns: chain.max_wait_ns,
-            takes_slots,
-            wants_slots: false,
-            displaces: false,
-            longest_wait: None,
-            rejection: None,
-            lacking: None,
-            slot_wait: None,
-            lacking_slots: None,
-            several_reject: false,
-        };
+        let max_wait_ns = chain.max_wait_ns;
+        let findings = PassFindings { max_wait_ns, takes_slots, ..PassFindings::default() };
         ChainPass::resume(&chain.limits, ClaimSet::new(&chain.limits, now), findings, decisions)
     }
 

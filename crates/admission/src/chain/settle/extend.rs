@@ -13,10 +13,11 @@ use crate::chain::ChainPermit;
 use crate::chain::claims::holds::{RateHold, StoreHolds};
 use crate::chain::claims::{Claim, ClaimKind};
 use crate::settlement::{
-    ExtensionPart, LimitExtension, OwedPart, PartSource, ResponseReading, compute_charge, extension_step,
+    ExtensionPart, LimitExtension, OwedPart, PartSource, ResponseReading, StepCharges, compute_charge,
+    extension_step,
 };
 use sluicegate_base::clock::Now;
-use sluicegate_limit::{ChargeRecord, Limit, Units};
+use sluicegate_limit::{Limit, Units};
 use sluicegate_model::{ChargeConfig, LimitId, OnFailure, OverrunAction};
 use sluicegate_store::{Session, TakeOutcome, WantedUnits};
 
@@ -57,9 +58,6 @@ struct ExtendedClaims<'a> {
     held: u64,
     now: Now,
 }
-
-/// The charges of a step, by rate.
-type StepCharges = SmallVec<[(usize, ChargeRecord); 1]>;
 
 // === impl ChainPermit ===
 

@@ -1,4 +1,4 @@
-//! Concurrency slots that a request asks the store for, until the answer is settled.
+//! Concurrency slots that a request asks the store for, until the answer is applied.
 
 use std::sync::Arc;
 

@@ -344,7 +344,11 @@ impl StoreQuery {
             };
             if let Some(share) = share.as_ref().filter(|_| !is_concurrency) {
                 if replaced.is_empty() {
-                    replaced = limits.iter().map(ChainedLimit::share_limit).collect();
+                    let same = |one: &ChainedLimit| ChainedLimit {
+                        limit: one.limit.clone(),
+                        counters: one.counters.clone(),
+                    };
+                    replaced = limits.iter().map(same).collect();
                 }
                 replaced[limit_index].limit = share.clone();
             }
