@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients fuzz compare-import bench bench-redis bench-edge bench-operators bench-proof bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
+.PHONY: help run test test-clients fuzz compare-import bench bench-redis bench-edge bench-operators bench-simulate bench-queue bench-scaling bench-service bench-streams audit fmt tools components \
 	lint dependencies instructions gateway package test-package test-deploy promtool
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
@@ -104,9 +104,9 @@ bench-service: tools gateway ## measure the rate-limit service beside Limitador;
 bench-operators: gateway ## measure reads of operators with a million keys under load, and what decisions notice
 	cargo test --locked --bench operators -- $(MEASURED) $(OPTIONS)
 
-bench-proof: gateway ## measure test, replay and recommend on a day of traffic and ten million lines; OPTIONS=--quick as well
+bench-simulate: gateway ## measure test, replay and recommend on a day of traffic and ten million lines; OPTIONS=--quick as well
 	cargo test --locked --bench scenario_day -- $(MEASURED)
-	cargo test --locked --bench proof -- $(MEASURED) $(OPTIONS)
+	cargo test --locked --bench simulate -- $(MEASURED) $(OPTIONS)
 
 bench-scaling: gateway ## measure cost against size: locations, limits, keys, connections; OPTIONS=--quick as well
 	cargo bench --locked --bench scaling -- $(MEASURED) $(OPTIONS)

@@ -12,8 +12,8 @@ pub mod cli;
 // The process: start, worker threads, listeners, signals, reloads, hot upgrades.
 pub mod process;
 
-// The tools of an operator: the admin API, `explain`, scenario tests, traffic.
+// The tools of an operator: the admin API, `explain`, traffic.
 pub mod operate;
 
-// Logs of the past against limits of the future: `replay` and `recommend`.
-pub mod proof;
+// Simulations of limits before they are deployed: `test`, `replay` and `recommend`.
+pub mod simulate;

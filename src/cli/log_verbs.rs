@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::file_argument::ConfigInput;
 use super::log_args::{RecommendArgs, ReplayArgs};
 use super::{CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors};
-use crate::proof::log::LogStream;
-use crate::proof::log::line_format::LogLineFormat;
-use crate::proof::recommend::recommended_key::RecommendedKey;
-use crate::proof::recommend::{self, RecommendTask};
-use crate::proof::{page, replay};
+use crate::simulate::log::LogStream;
+use crate::simulate::log::line_format::LogLineFormat;
+use crate::simulate::recommend::recommended_key::RecommendedKey;
+use crate::simulate::recommend::{self, RecommendTask};
+use crate::simulate::{page, replay};
 use sluicegate_model::{self as model, Config};
 
 /// An exit code and the message before it.

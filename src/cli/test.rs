@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::args::TestArgs;
 use super::{CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors};
-use crate::operate::scenario::{
+use crate::simulate::scenario::{
     FileReport, ScenarioFile, ScenarioRunner, TestReport, load_file, render_junit,
 };
 

@@ -1,7 +1,6 @@
-//! The tools of operators: the admin API, `explain`, scenario tests, and the traffic that they show.
+//! The tools of operators: the admin API, `explain`, and the traffic that they show.
 
 pub mod admin;
 pub mod explain;
-pub mod scenario;
 pub mod text_table;
 pub mod traffic;

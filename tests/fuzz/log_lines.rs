@@ -1,10 +1,10 @@
 //! The lines of foreign logs: whatever they are, reading them neither panics nor reads beyond them.
 
 use proptest::prelude::*;
-use sluicegate::proof::log::LogStream;
-use sluicegate::proof::log::line_format::LogLineFormat;
-use sluicegate::proof::log::record::{HeaderNames, LogRecord};
-use sluicegate::proof::replay::replay_log;
+use sluicegate::simulate::log::LogStream;
+use sluicegate::simulate::log::line_format::LogLineFormat;
+use sluicegate::simulate::log::record::{HeaderNames, LogRecord};
+use sluicegate::simulate::replay::replay_log;
 use sluicegate_config as config;
 
 use crate::fuzz;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sluicegate::proof::recommend::recommendation::Recommendation;
-use sluicegate::proof::recommend::recommended_key::RecommendedKey;
-use sluicegate::proof::recommend::{RecommendTask, recommend_limit};
+use sluicegate::simulate::recommend::recommendation::Recommendation;
+use sluicegate::simulate::recommend::recommended_key::RecommendedKey;
+use sluicegate::simulate::recommend::{RecommendTask, recommend_limit};
 
 use crate::{line, load, replay, stream, yaml};
 

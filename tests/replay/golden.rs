@@ -1,6 +1,6 @@
 //! Small logs, judged by hand.
 
-use sluicegate::proof::replay::replay_log;
+use sluicegate::simulate::replay::replay_log;
 
 use crate::{line, load, replay, stream, yaml};
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use sluicegate::proof::log::record::LoggedVerdict;
+use sluicegate::simulate::log::record::LoggedVerdict;
 
 use crate::support::*;
 use crate::{line, replay};

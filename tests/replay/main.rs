@@ -17,10 +17,10 @@ mod live;
 mod nginx;
 mod report_page;
 
-use sluicegate::proof::log::LogStream;
-use sluicegate::proof::log::line_format::LogLineFormat;
-use sluicegate::proof::replay::replay_log;
-use sluicegate::proof::replay::report::ReplayReport;
+use sluicegate::simulate::log::LogStream;
+use sluicegate::simulate::log::line_format::LogLineFormat;
+use sluicegate::simulate::replay::replay_log;
+use sluicegate::simulate::replay::report::ReplayReport;
 use sluicegate_config as config;
 use sluicegate_model as model;
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use sluicegate::proof::replay::replay_log;
+use sluicegate::simulate::replay::replay_log;
 
 use crate::support::nginx::Nginx;
 use crate::support::*;

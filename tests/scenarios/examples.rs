@@ -63,7 +63,7 @@ fn the_page_is_right() {
     let (file, shown) = shown.split_once('\n').expect("an output");
     let shown = shown.split_once("```").expect("an end").0;
     assert_eq!(run_test(&[file]), shown);
-    let fields = include_str!("../../src/operate/scenario/fields.rs");
+    let fields = include_str!("../../src/simulate/scenario/fields.rs");
     let names =
         fields.lines().filter_map(|line| line.split_once(" = ")?.1.split_once('"')?.1.split_once('"'));
     let names: Vec<&str> =

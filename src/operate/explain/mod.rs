@@ -29,8 +29,7 @@ use sluicegate_proxy::reject::{Fault, Rejection};
 use sluicegate_store::Session;
 
 pub use limits::{CounterExplanation, GrantExplanation, LimitExplanation};
-pub(super) use query::ParsedQuery;
-pub use query::Query;
+pub use query::{ParsedQuery, Query};
 pub use verdict::VerdictExplanation;
 
 json_object! {

@@ -58,7 +58,7 @@ impl Query {
 
 /// The parsed query: a request as it would arrive.
 #[derive(Debug)]
-pub(in crate::operate) struct ParsedQuery {
+pub struct ParsedQuery {
     pub method: Method,
     /// The target in origin form: a path, or the `*` of OPTIONS.
     pub uri: Uri,
@@ -78,10 +78,7 @@ fn loopback() -> String {
 
 impl ParsedQuery {
     /// The host is that of the URL, else of the header, else `localhost`. The listener is one of `listen`.
-    pub(in crate::operate) fn parse_query(
-        query: &Query,
-        listen: &[ListenConfig],
-    ) -> Result<ParsedQuery, String> {
+    pub fn parse_query(query: &Query, listen: &[ListenConfig]) -> Result<ParsedQuery, String> {
         let (uri, scheme, host) = parse_target(&query.url)?;
         let listener = find_listener(query.listener.as_deref(), scheme, listen)?;
         let scheme = scheme.or(listener.map(ListenConfig::scheme)).unwrap_or(Scheme::Http);

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::simulator::{ReplayedVerdict, Simulator};
 use super::tally::{KeyTally, LimitTally};
 use super::timeline::RequestTimeline;
-use crate::proof::log::record::{LogRecord, LoggedVerdict};
-use crate::proof::log::{LogCounts, LogStream};
+use crate::simulate::log::record::{LogRecord, LoggedVerdict};
+use crate::simulate::log::{LogCounts, LogStream};
 use sluicegate_limit::LimitOutcome;
 use sluicegate_model::LimitId;
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::proof::log::LogStream;
+use crate::simulate::log::LogStream;
 use recommendation::{CurvePoint, HeavyClient, Recommendation, SuggestedLimit};
 use recommended_key::RecommendedKey;
 use sluicegate_limit::algorithm::burst_need::{BurstNeed, NeedRate};

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::proof::log::time::SECOND;
+use crate::simulate::log::time::SECOND;
 
 /// Parts of the time that a plot shows.
 const PARTS_MAX: usize = 240;

@@ -1,4 +1,4 @@
-//! What a line of a log costs `replay` and `recommend`: `cargo bench --bench proof`.
+//! What a line of a log costs `replay` and `recommend`: `cargo bench --bench simulate`.
 //!
 //! A log of the gateway's own form is made from a seed: clients of very different weight, lines in the order in which
 //! requests end. Each command reads it whole, pinned to one core, and the time of the process is divided by the lines.
@@ -26,7 +26,7 @@ use child::Result;
 use report::Table;
 
 const HELP: &str = "\
-cargo bench --bench proof -- [OPTIONS]
+cargo bench --bench simulate -- [OPTIONS]
 
   --lines N        lines of the log                              [10000000]
   --clients N      clients in it                                   [100000]
@@ -75,10 +75,10 @@ fn run(arguments: &[String]) -> Result<()> {
             _ => return Err(format!("{word}?\n\n{HELP}").into()),
         }
     }
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("proof");
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("simulate");
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("gateway.yaml"), YAML)?;
-    println!("{}", heading::heading("bench-proof", "proof", &typed, &[]));
+    println!("{}", heading::heading("bench-simulate", "simulate", &typed, &[]));
     let log = folder.join("access.log");
     write_log(&plan, &log)?;
     // The child inherits the core.

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::proof::recommend::recommendation::CurvePoint;
-use crate::proof::replay::timeline::{RequestTimeline, TimePart};
+use crate::simulate::recommend::recommendation::CurvePoint;
+use crate::simulate::replay::timeline::{RequestTimeline, TimePart};
 
 /// One bar of a distribution.
 pub struct BarRow {

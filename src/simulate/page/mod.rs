@@ -5,8 +5,8 @@ mod style;
 
 use std::fmt::Write as _;
 
-use crate::proof::recommend::recommendation::{CurvePoint, Recommendation};
-use crate::proof::replay::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
+use crate::simulate::recommend::recommendation::{CurvePoint, Recommendation};
+use crate::simulate::replay::report::{ChangedKey, ConfigChange, KeyLine, LimitLine, ReplayReport, share_of};
 use plots::{BarRow, escape_html};
 use style::STYLE;
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderName;
 
-use crate::proof::log::KnownFields;
-use crate::proof::log::record::{HeaderNames, LogRecord, TextField};
+use crate::simulate::log::KnownFields;
+use crate::simulate::log::record::{HeaderNames, LogRecord, TextField};
 
 /// A key with a single part.
 #[derive(Debug, Clone, PartialEq, Eq)]

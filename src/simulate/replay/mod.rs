@@ -13,8 +13,8 @@ pub mod tally;
 pub mod timeline;
 mod waits;
 
-use crate::proof::log::record::LoggedVerdict;
-use crate::proof::log::{KnownFields, LogStream};
+use crate::simulate::log::record::LoggedVerdict;
+use crate::simulate::log::{KnownFields, LogStream};
 use report::{ConfigChange, LoggedComparison, ReplayReport};
 use scope::ReplayScope;
 use simulator::{ReplayedVerdict, Simulator};

@@ -3,7 +3,7 @@
 
 use http::HeaderName;
 
-use crate::proof::log::KnownFields;
+use crate::simulate::log::KnownFields;
 use sluicegate_model::{
     AccessLogConfig, Algorithm, Config, Cost, KeyPart, LimitConfig, LimitId, TierRules, ValueSource,
 };
