@@ -194,6 +194,35 @@ fn the_examples_of_the_document_fit() {
     assert!(count > 15, "{count}");
 }
 
+/// The operations and the schemas of a document by their names, and its rest without the version.
+fn parts(mut document: Value) -> serde_json::Map<String, Value> {
+    let mut parts = serde_json::Map::new();
+    for (path, methods) in document["paths"].take().as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            parts.insert(format!("{} {path}", method.to_uppercase()), operation.clone());
+        }
+    }
+    for (name, schema) in document["components"]["schemas"].take().as_object().expect("schemas") {
+        parts.insert(format!("schema {name}"), schema.clone());
+    }
+    document.as_object_mut().expect("an object").remove("paths");
+    document["components"].as_object_mut().expect("components").remove("schemas");
+    document["info"].as_object_mut().expect("info").remove("version");
+    parts.insert("rest".to_owned(), document);
+    parts
+}
+
+/// Programs are written by the document, so a change of it is made on purpose: in `openapi.json` as well.
+#[test]
+fn the_document_is_as_recorded() {
+    let described = parts(document(&Gateway::start(FILE)));
+    let recorded: Value = serde_json::from_str(include_str!("openapi.json")).expect("JSON");
+    for (name, part) in &described {
+        assert_eq!(recorded.get(name), Some(part), "openapi.json lacks the line {name:?}: {part}");
+    }
+    assert_eq!(recorded.as_object().map(serde_json::Map::len), Some(described.len()));
+}
+
 /// The page runs its own script and style alone, and everybody may load it, because it holds no data.
 #[test]
 fn the_page_runs_only_its_own_script() {
