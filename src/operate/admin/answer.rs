@@ -16,10 +16,10 @@ pub struct AdminResponse {
     pub json: Value,
 }
 
-/// The answer of a call.
+/// The answer of an endpoint.
 pub(super) struct Answer {
     content: AnswerContent,
-    /// The change that the call made.
+    /// The change that the endpoint made.
     pub change: Option<Change>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -132,7 +132,7 @@ impl Answer {
         AdminResponse::error(status, why).into()
     }
 
-    /// Records the change that the call made.
+    /// Records the change that the endpoint made.
     pub fn with_change(self, change: Change) -> Answer {
         Answer { change: Some(change), ..self }
     }
@@ -191,7 +191,7 @@ fn fixed_response(status: StatusCode, kind: &'static str, body: AdminBody) -> Re
     response
 }
 
-/// Rejects the method of a call; `allow` lists those that the path has.
+/// Rejects the method of an endpoint; `allow` lists those that the path has.
 pub(super) fn reject_method(allow: &str, headers: &HeaderMap) -> Response<AdminBody> {
     let why = format!("this call accepts only {allow}");
     let mut response = AdminResponse::error(StatusCode::METHOD_NOT_ALLOWED, &why).into_response(headers);

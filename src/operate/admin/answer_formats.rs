@@ -1,6 +1,6 @@
-//! The documented answers that many calls have.
+//! The documented answers that many endpoints have.
 
-use super::call::{AnswerForm, AnswerFormat};
+use super::endpoint::{AnswerForm, AnswerFormat};
 use super::shapes;
 use sluicegate_base::json_shape::JsonShape;
 

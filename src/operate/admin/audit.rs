@@ -1,10 +1,10 @@
 //! Records every change that the admin API makes or refuses: one line in the log, and a count.
 //!
-//! A handler reports its change by [`Answer::with_change`]; the rest is done here, so that no call can forget it.
+//! A handler reports its change by [`Answer::with_change`]; the rest is done here, so that no endpoint can forget it.
 
 use super::answer::Answer;
-use super::call::{AdminCaller, Call};
 use super::change_counts::ChangeCounts;
+use super::endpoint::{AdminCaller, Endpoint};
 
 /// Characters of a reason.
 pub(super) const REASON_MAX: usize = 200;
@@ -14,7 +14,7 @@ const AUDIT: &str = sluicegate_observe::logging::AUDIT_TARGET;
 
 /// The caller of a change, and the reason.
 pub(super) struct AuditEntry<'a> {
-    pub call: &'static Call,
+    pub endpoint: &'static Endpoint,
     pub caller: &'a AdminCaller,
     pub reason: Option<&'a str>,
     /// The values in the path of the request.
@@ -32,7 +32,7 @@ impl AuditEntry<'_> {
             target: AUDIT,
             who = &*self.caller.name,
             from = %self.caller.address,
-            call = self.call.name,
+            call = self.endpoint.name,
             target = escape_control(&target).as_str(),
             before = written(change.map(|change| &change.before)).as_deref(),
             after = written(change.map(|change| &change.after)).as_deref(),
@@ -41,7 +41,7 @@ impl AuditEntry<'_> {
             status = answer.status().as_u16(),
             "audit"
         );
-        counts.count_change(self.call.name, is_ok);
+        counts.count_change(self.endpoint.name, is_ok);
     }
 
     /// E.g. `upstream app, server 10.0.0.7:80`.

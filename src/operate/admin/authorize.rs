@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Request};
 
-use super::call::AdminCaller;
+use super::endpoint::AdminCaller;
 use sluicegate_base::secrets;
 use sluicegate_model::{AdminConfig, AdminRights, Secret};
 
@@ -51,7 +51,7 @@ impl From<&AdminConfig> for CallerPolicy {
 }
 
 impl CallerPolicy {
-    /// Authorizes the request from `address`. `public` calls need no token and accept any host.
+    /// Authorizes the request from `address`. `public` endpoints need no token and accept any host.
     pub fn check_request<B>(
         &self,
         request: &Request<B>,

@@ -1,4 +1,4 @@
-//! The calls of `/bans`: shows, starts and lifts bans.
+//! The endpoints of `/bans`: shows, starts and lifts bans.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
-use super::call::{CallRequest, reject_body};
+use super::endpoint::{AdminRequest, reject_body};
 use super::key_status::{KeyStatus, seconds};
 use super::keys::{read_length, reject_change};
 use crate::operate::text_table::render_table;
@@ -71,7 +71,7 @@ impl BanStatus {
     }
 }
 
-pub(super) fn list_bans(request: &CallRequest) -> Answer {
+pub(super) fn list_bans(request: &AdminRequest) -> Answer {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let bans: Vec<BanStatus> = gateway.list_bans(now).iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let rows = bans.iter().map(|ban| {
@@ -89,7 +89,7 @@ pub(super) fn list_bans(request: &CallRequest) -> Answer {
     Answer::forms(text, &BanList { active: bans.len(), unnamed, bans })
 }
 
-pub(super) async fn ban_client(request: CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn ban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let (target, lasts) = read_ban(&request)?;
     let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
     let made = request.state.operator().make_change(OperatorChange::Ban(new)).await;
@@ -106,8 +106,8 @@ pub(super) async fn ban_client(request: CallRequest) -> Result<Answer, AdminResp
 }
 
 /// The target and the length of a ban in the body.
-fn read_ban(request: &CallRequest) -> Result<(BanTarget, Duration), AdminResponse> {
-    let reject = |why: &str| reject_body(request.call, why);
+fn read_ban(request: &AdminRequest) -> Result<(BanTarget, Duration), AdminResponse> {
+    let reject = |why: &str| reject_body(request.endpoint, why);
     let text = |field: &str| match request.body.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.as_str())),
@@ -142,7 +142,7 @@ fn read_network(text: &str) -> Result<BanTarget, String> {
     Ok(BanTarget::Network(network))
 }
 
-pub(super) async fn unban_client(request: CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn unban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let text = request.path_value("banned");
     let target: BanTarget = text.parse().map_err(|error| {
         let why = format!("`{}`: {error}", text.escape_debug());
@@ -166,7 +166,12 @@ pub(super) async fn unban_client(request: CallRequest) -> Result<Answer, AdminRe
     Ok(Answer::json(&EndedBanList { ended: before, left }).with_change(change))
 }
 
-async fn read_left(request: &CallRequest, gateway: &Gateway, target: &BanTarget, now: Now) -> Vec<UnitsLeft> {
+async fn read_left(
+    request: &AdminRequest,
+    gateway: &Gateway,
+    target: &BanTarget,
+    now: Now,
+) -> Vec<UnitsLeft> {
     let (part, name) = match target {
         BanTarget::Network(network) => (KeyPart::Ip, format!("ip={}", BanTarget::Network(*network))),
         BanTarget::Account(name) => {

@@ -9,13 +9,13 @@ use sluicegate_observe::metrics::{Metrics, values};
 /// The results of changes, as the metric names them.
 const RESULTS: [&str; 2] = ["ok", "refused"];
 
-/// The changes so far, by the name of the call and by result.
+/// The changes so far, by the name of the endpoint and by result.
 #[derive(Debug)]
 pub(super) struct ChangeCounts(Vec<(&'static str, [AtomicU64; RESULTS.len()])>);
 
 impl ChangeCounts {
-    pub fn new(calls: impl Iterator<Item = &'static str>) -> ChangeCounts {
-        ChangeCounts(calls.map(|name| (name, Default::default())).collect())
+    pub fn new(endpoints: impl Iterator<Item = &'static str>) -> ChangeCounts {
+        ChangeCounts(endpoints.map(|name| (name, Default::default())).collect())
     }
 
     pub fn count_change(&self, name: &str, is_ok: bool) {

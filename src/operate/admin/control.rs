@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::answer::{Answer, Change};
-use super::call::{AnswerFuture, CallRequest};
+use super::endpoint::{AdminRequest, AnswerFuture};
 
-pub(super) fn show_status(request: CallRequest) -> AnswerFuture {
+pub(super) fn show_status(request: AdminRequest) -> AnswerFuture {
     Box::pin(async move { request.state.show_status().await.into() })
 }
 
-pub(super) fn post_reload(request: CallRequest) -> AnswerFuture {
+pub(super) fn post_reload(request: AdminRequest) -> AnswerFuture {
     Box::pin(async move {
         let generation = async || request.state.show_status().await.json["generation"].clone();
         let before = json!({ "generation": generation().await });

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::answer::Answer;
-use super::call::{AnswerFuture, CallRequest};
+use super::endpoint::{AdminRequest, AnswerFuture};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
@@ -18,7 +18,7 @@ use sluicegate_proxy::gateway::heavy_keys::report::RecentRefusal;
 use sluicegate_proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 use sluicegate_store::Store;
 
-/// The name of the call.
+/// The name of the endpoint.
 pub(super) const STREAM_EVENTS: &str = "stream_events";
 /// The kind of the answer.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
@@ -117,11 +117,11 @@ json_object! {
     }
 }
 
-pub(super) fn stream_events(request: CallRequest) -> AnswerFuture {
+pub(super) fn stream_events(request: AdminRequest) -> AnswerFuture {
     Box::pin(async move { open_stream(&request).await })
 }
 
-async fn open_stream(request: &CallRequest) -> Answer {
+async fn open_stream(request: &AdminRequest) -> Answer {
     let first = format!("{RETRY}{}", render_event(&request.state).await);
     match request.state.events().open_stream(&request.connection, Bytes::from(first)) {
         Some(body) => Answer::fixed(EVENT_STREAM, body),

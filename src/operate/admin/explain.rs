@@ -3,11 +3,11 @@
 use http::StatusCode;
 
 use super::answer::Answer;
-use super::call::{AnswerFuture, CallRequest};
+use super::endpoint::{AdminRequest, AnswerFuture};
 use crate::operate::explain::Query;
 
 /// The body is a [`Query`] as JSON; the answer is text, or JSON if the request accepts it.
-pub(super) fn post_explain(request: CallRequest) -> AnswerFuture {
+pub(super) fn post_explain(request: AdminRequest) -> AnswerFuture {
     Box::pin(async move {
         let query: Query = match request.read_body() {
             Ok(query) => query,

@@ -4,14 +4,14 @@ use http::StatusCode;
 
 use super::answer::Answer;
 use super::body::AdminBody;
-use super::call::CallRequest;
+use super::endpoint::AdminRequest;
 use sluicegate_observe::metrics;
 
-pub(super) fn show_health(_: &CallRequest) -> Answer {
+pub(super) fn show_health(_: &AdminRequest) -> Answer {
     Answer::text("ok")
 }
 
-pub(super) fn show_readiness(request: &CallRequest) -> Answer {
+pub(super) fn show_readiness(request: &AdminRequest) -> Answer {
     if !request.state.is_ready() {
         return Answer::error(StatusCode::SERVICE_UNAVAILABLE, "not ready");
     }
@@ -20,6 +20,6 @@ pub(super) fn show_readiness(request: &CallRequest) -> Answer {
     Answer::text(if is_degraded { "ready\ndegraded: redis\n" } else { "ready\n" })
 }
 
-pub(super) fn show_metrics(request: &CallRequest) -> Answer {
+pub(super) fn show_metrics(request: &AdminRequest) -> Answer {
     Answer::fixed(metrics::CONTENT_TYPE, AdminBody::from(request.state.gateway().metrics.render()))
 }

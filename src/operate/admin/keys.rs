@@ -1,5 +1,5 @@
-//! The calls of `/limits/{limit}/keys`: shows the heaviest keys of a limit and single ones, and resets a key or grants
-//! it other numbers for a while.
+//! The endpoints of `/limits/{limit}/keys`: shows the heaviest keys of a limit and single ones, and resets a key or
+//! grants it other numbers for a while.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
-use super::call::{CallRequest, reject_body};
+use super::endpoint::{AdminRequest, reject_body};
 use super::key_status::{KeyGrant, KeyStatus};
 use crate::operate::text_table::render_table;
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
@@ -30,7 +30,7 @@ json_object! {
     }
 }
 
-pub(super) async fn list_keys(request: CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn list_keys(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let limit = request.path_value("limit").to_owned();
     let (by, word) = match request.query_value("by") {
         "asked" => (HeavyBy::Asked, "asked"),
@@ -56,7 +56,7 @@ pub(super) async fn list_keys(request: CallRequest) -> Result<Answer, AdminRespo
     Ok(Answer::forms(text, &KeyList { limit, by: word, gateways: found.gateways, keys }))
 }
 
-pub(super) async fn show_key(request: CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn show_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
     let found = FoundKey::find(&request).await?;
     let status = found.read_status(&request.state.gateway(), tier)?;
@@ -96,7 +96,7 @@ struct FoundKey {
 }
 
 impl FoundKey {
-    async fn find(request: &CallRequest) -> Result<FoundKey, AdminResponse> {
+    async fn find(request: &AdminRequest) -> Result<FoundKey, AdminResponse> {
         let limit = request.path_value("limit").to_owned();
         let name = request.path_value("key").to_owned();
         let key = request.state.operator().find_key(limit.clone(), name).await.map_err(reject_lookup)?;
@@ -133,14 +133,14 @@ impl FoundKey {
     }
 }
 
-pub(super) async fn reset_key(request: CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn reset_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let tier = match request.body.get("tier") {
         None | Some(Value::Null) => None,
         Some(Value::String(tier)) => Some(tier.as_str()),
-        Some(_) => return Err(reject_body(request.call, "`tier` is not a text")),
+        Some(_) => return Err(reject_body(request.endpoint, "`tier` is not a text")),
     };
     if let Some(field) = request.body.keys().find(|field| *field != "tier") {
-        return Err(reject_body(request.call, &format!("unknown field `{}`", field.escape_debug())));
+        return Err(reject_body(request.endpoint, &format!("unknown field `{}`", field.escape_debug())));
     }
     let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
@@ -157,12 +157,12 @@ pub(super) async fn reset_key(request: CallRequest) -> Result<Answer, AdminRespo
     Ok(Answer::json(&after).with_change(change))
 }
 
-pub(super) async fn grant_key(request: CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn grant_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let mut numbers = request.body.clone();
     let lasts = match numbers.remove("for") {
         Some(Value::String(text)) => read_length(&request, &text)?,
-        Some(_) => return Err(reject_body(request.call, "`for` is not a text")),
-        None => return Err(reject_body(request.call, "a grant needs an end: `for`")),
+        Some(_) => return Err(reject_body(request.endpoint, "`for` is not a text")),
+        None => return Err(reject_body(request.endpoint, "a grant needs an end: `for`")),
     };
     let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
@@ -182,7 +182,7 @@ pub(super) async fn grant_key(request: CallRequest) -> Result<Answer, AdminRespo
     Ok(Answer::json(&after).with_change(change))
 }
 
-pub(super) async fn revoke_grant(request: CallRequest) -> Result<Answer, AdminResponse> {
+pub(super) async fn revoke_grant(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, None)?.grant;
@@ -194,8 +194,8 @@ pub(super) async fn revoke_grant(request: CallRequest) -> Result<Answer, AdminRe
 }
 
 /// The length of a grant or of a ban.
-pub(super) fn read_length(request: &CallRequest, text: &str) -> Result<Duration, AdminResponse> {
-    read_duration(text).map_err(|why| reject_body(request.call, &format!("`for`: {why}")))
+pub(super) fn read_length(request: &AdminRequest, text: &str) -> Result<Duration, AdminResponse> {
+    read_duration(text).map_err(|why| reject_body(request.endpoint, &format!("`for`: {why}")))
 }
 
 fn find_limit(gateway: &Gateway, name: &str) -> Result<LimitId, AdminResponse> {

@@ -1,7 +1,7 @@
 //! `GET /limits`: every limit with its numbers, its size and its traffic.
 
 use super::answer::Answer;
-use super::call::CallRequest;
+use super::endpoint::AdminRequest;
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use sluicegate_base::clock::Now;
@@ -56,7 +56,7 @@ json_object! {
     }
 }
 
-pub(super) fn list_limits(request: &CallRequest) -> Answer {
+pub(super) fn list_limits(request: &AdminRequest) -> Answer {
     let gateway = request.state.gateway();
     let look = request.state.traffic().look_at(&gateway, Now::read_clock());
     let sizes = LimitSizes::read(&gateway);

@@ -1,30 +1,31 @@
 //! The admin API: shows and steers the running gateway. It runs on the control thread, apart from the workers, so that
 //! it answers when they are busy.
 //!
-//! [`calls`] is the table of all calls, from which come routing, access, the page of a wrong path and the OpenAPI
-//! document. A new call is a row there, with its JSON as a [`sluicegate_base::json_shape::json_object`] or in
-//! [`shapes`], an example in [`examples`], and a handler. The handler gets a [`CallRequest`](call::CallRequest) with an
-//! authorized caller and parameters that fit the table, and returns an [`Answer`](answer::Answer). A handler of changes
-//! reports the change by [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
+//! [`endpoints`] is the table of all endpoints, from which come routing, access, the page of a wrong path and the
+//! OpenAPI document. A new endpoint is a row there, with its JSON as a
+//! [`sluicegate_base::json_shape::json_object`] or in [`shapes`], an example in [`examples`], and a handler. The
+//! handler gets an [`AdminRequest`](endpoint::AdminRequest) with an authorized caller and parameters that fit the
+//! table, and returns an [`Answer`](answer::Answer). A handler of changes reports the change by
+//! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;
 mod answer_formats;
 mod audit;
 mod authorize;
-mod ban_calls;
+mod ban_endpoints;
 mod bans;
 mod body;
-mod call;
-mod calls;
 mod change_counts;
 mod connections;
 mod control;
+mod endpoint;
+mod endpoints;
 mod event_streams;
 mod events;
 mod examples;
 mod explain;
 mod health;
-mod key_calls;
+mod key_endpoints;
 mod key_status;
 mod keys;
 mod limits;
@@ -62,10 +63,10 @@ use sluicegate_proxy::gateway::Gateway;
 
 pub use answer::AdminResponse;
 use authorize::CallerPolicy;
-use call::CallAccess;
-use calls::CALLS;
 use change_counts::ChangeCounts;
 use connections::{AdminConnections, ConnectionGuard, GuardedBody};
+use endpoint::EndpointAccess;
+use endpoints::ENDPOINTS;
 pub use operator_control::{ControlFuture, OperatorControl};
 use service::AdminService;
 pub use state::AdminState;
@@ -234,8 +235,8 @@ impl AdminState {
         traffic: Rc<TrafficSampler>,
         explain: impl AsyncFn(Query) -> Result<Explanation, String> + 'static,
     ) -> AdminState {
-        let changing = CALLS.iter().filter(|call| call.access == CallAccess::Change);
-        let changes = ChangeCounts::new(changing.map(|call| call.name));
+        let changing = ENDPOINTS.iter().filter(|endpoint| endpoint.access == EndpointAccess::Change);
+        let changes = ChangeCounts::new(changing.map(|endpoint| endpoint.name));
         AdminState::with_counts(ready, current, traffic, explain, changes)
     }
 }

@@ -1,29 +1,30 @@
-//! `GET /openapi.json`: the OpenAPI 3.1 document, written from the table of calls.
+//! `GET /openapi.json`: the OpenAPI 3.1 document, written from the table of endpoints.
 
 use serde_json::{Map, Value, json};
 
 use super::answer::Answer;
 use super::audit::REASON_MAX;
-use super::call::{
-    AnswerForm, AnswerFormat, Call, CallAccess, CallRequest, Parameter, ParameterKind, ParameterPlace,
+use super::endpoint::{
+    AdminRequest, AnswerForm, AnswerFormat, Endpoint, EndpointAccess, Parameter, ParameterKind,
+    ParameterPlace,
 };
 use super::events::EVENT_STREAM;
 use super::shapes::{ERROR, REASON};
 use sluicegate_base::json_shape::{JsonObject, JsonShape};
 
-pub(super) fn describe_calls(request: &CallRequest) -> Answer {
-    Answer::json(&describe_api(request.calls, request.needs_token))
+pub(super) fn describe_endpoints(request: &AdminRequest) -> Answer {
+    Answer::json(&describe_api(request.endpoints, request.needs_token))
 }
 
-/// The document. Without tokens in the configuration no call needs one.
-fn describe_api(calls: &[Call], needs_token: bool) -> Value {
+/// The document. Without tokens in the configuration no endpoint needs one.
+fn describe_api(endpoints: &[Endpoint], needs_token: bool) -> Value {
     let mut schemas = Map::new();
     ERROR.collect_into(&mut schemas);
     let mut paths = Map::new();
-    for call in calls {
-        collect_schemas(call, &mut schemas);
-        let path = paths.entry(call.path).or_insert_with(|| json!({}));
-        path[call.method.to_lowercase()] = describe_call(call, needs_token);
+    for endpoint in endpoints {
+        collect_schemas(endpoint, &mut schemas);
+        let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
+        path[endpoint.method.to_lowercase()] = describe_endpoint(endpoint, needs_token);
     }
     json!({
         "openapi": "3.1.0",
@@ -47,30 +48,30 @@ fn describe_api(calls: &[Call], needs_token: bool) -> Value {
     })
 }
 
-fn collect_schemas(call: &Call, schemas: &mut Map<String, Value>) {
-    for form in call.answers.iter().flat_map(|answer| answer.forms) {
+fn collect_schemas(endpoint: &Endpoint, schemas: &mut Map<String, Value>) {
+    for form in endpoint.answers.iter().flat_map(|answer| answer.forms) {
         match form {
             AnswerForm::Json(shape, _) | AnswerForm::Events(shape, _) => shape.collect_objects(schemas),
             AnswerForm::Text(_) | AnswerForm::Other(..) => {}
         }
     }
-    if let Some(body) = &call.body {
+    if let Some(body) = &endpoint.body {
         body.object.fields.iter().for_each(|field| field.shape.collect_objects(schemas));
     }
 }
 
-fn describe_call(call: &Call, needs_token: bool) -> Value {
-    let protected = needs_token && call.access != CallAccess::Public;
+fn describe_endpoint(endpoint: &Endpoint, needs_token: bool) -> Value {
+    let protected = needs_token && endpoint.access != EndpointAccess::Public;
     let mut described = json!({
-        "operationId": call.name,
-        "summary": call.summary,
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
         "security": if protected { json!([{ "bearer": [] }]) } else { json!([]) },
-        "responses": describe_answers(call, protected),
+        "responses": describe_answers(endpoint, protected),
     });
-    if !call.parameters.is_empty() {
-        described["parameters"] = call.parameters.iter().map(describe_parameter).collect();
+    if !endpoint.parameters.is_empty() {
+        described["parameters"] = endpoint.parameters.iter().map(describe_parameter).collect();
     }
-    if let Some(body) = describe_body(call) {
+    if let Some(body) = describe_body(endpoint) {
         described["requestBody"] = body;
     }
     described
@@ -111,9 +112,9 @@ fn describe_parameter(parameter: &Parameter) -> Value {
 }
 
 /// The body of a request: that of the table, to which changes add their reason.
-fn describe_body(call: &Call) -> Option<Value> {
-    let changes = call.access == CallAccess::Change;
-    let (mut schema, required, example) = match &call.body {
+fn describe_body(endpoint: &Endpoint) -> Option<Value> {
+    let changes = endpoint.access == EndpointAccess::Change;
+    let (mut schema, required, example) = match &endpoint.body {
         Some(body) => (closed_schema(body.object), body.required, body.example),
         None if changes => (closed_schema(&REASON), true, r#"{"reason": "maintenance"}"#),
         None => return None,
@@ -135,16 +136,24 @@ fn closed_schema(object: &JsonObject) -> Value {
     schema
 }
 
-fn describe_answers(call: &Call, protected: bool) -> Value {
+fn describe_answers(endpoint: &Endpoint, protected: bool) -> Value {
     let mut answers: Map<String, Value> =
-        call.answers.iter().map(|answer| (answer.status.to_string(), describe_answer(answer))).collect();
-    let changes = call.access == CallAccess::Change;
-    let has_body = changes || call.body.is_some();
+        endpoint.answers.iter().map(|answer| (answer.status.to_string(), describe_answer(answer))).collect();
+    let changes = endpoint.access == EndpointAccess::Change;
+    let has_body = changes || endpoint.body.is_some();
     let common = [
-        (400, has_body || call.query_parameters().next().is_some(), "A parameter or the body is invalid."),
+        (
+            400,
+            has_body || endpoint.query_parameters().next().is_some(),
+            "A parameter or the body is invalid.",
+        ),
         (401, protected, "The request carries no valid token."),
         (403, true, "The Origin is another site, the Host is foreign, or the token may only read."),
-        (404, call.parameters.iter().any(|one| one.place == ParameterPlace::Path), "The path is malformed."),
+        (
+            404,
+            endpoint.parameters.iter().any(|one| one.place == ParameterPlace::Path),
+            "The path is malformed.",
+        ),
         (408, has_body, "The body did not arrive in time."),
         (413, has_body, "The body has more than 64 KiB."),
         (415, changes, "The Content-Type is not application/json."),
@@ -210,40 +219,40 @@ fn parse_example(text: &str) -> Value {
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::calls::CALLS;
+    use super::super::endpoints::ENDPOINTS;
     use super::*;
 
     #[test]
-    fn every_call_is_described() {
+    fn every_endpoint_is_described() {
         let (mut names, mut places) = (HashSet::new(), HashSet::new());
-        for call in CALLS {
+        for endpoint in ENDPOINTS {
             assert!(
-                names.insert(call.name) && places.insert((call.method, call.path)),
+                names.insert(endpoint.name) && places.insert((endpoint.method, endpoint.path)),
                 "{} twice",
-                call.name
+                endpoint.name
             );
-            assert!(call.summary.ends_with('.'), "{}", call.summary);
-            assert_eq!(call.answers.first().map(|answer| answer.status), Some(200), "{}", call.name);
-            for parameter in call.parameters {
-                let in_path = call.path.contains(&format!("{{{}}}", parameter.name));
+            assert!(endpoint.summary.ends_with('.'), "{}", endpoint.summary);
+            assert_eq!(endpoint.answers.first().map(|answer| answer.status), Some(200), "{}", endpoint.name);
+            for parameter in endpoint.parameters {
+                let in_path = endpoint.path.contains(&format!("{{{}}}", parameter.name));
                 assert_eq!(in_path, parameter.place == ParameterPlace::Path, "{}", parameter.name);
                 assert!(parameter.sentence.ends_with('.'), "{}", parameter.sentence);
             }
-            assert_eq!(call.path.matches('{').count(), call.path.matches('}').count());
-            for form in call.answers.iter().flat_map(|answer| answer.forms) {
+            assert_eq!(endpoint.path.matches('{').count(), endpoint.path.matches('}').count());
+            for form in endpoint.answers.iter().flat_map(|answer| answer.forms) {
                 if let AnswerForm::Json(_, text) | AnswerForm::Events(_, text) = form
                     && !text.is_empty()
                 {
-                    assert!(serde_json::from_str::<Value>(text).is_ok(), "{}: {text}", call.name);
+                    assert!(serde_json::from_str::<Value>(text).is_ok(), "{}: {text}", endpoint.name);
                 }
             }
         }
-        let described = describe_api(CALLS, true);
+        let described = describe_api(ENDPOINTS, true);
         let count: usize = described["paths"].as_object().unwrap().values().map(count_members).sum();
-        assert_eq!(count, CALLS.len());
+        assert_eq!(count, ENDPOINTS.len());
         assert_eq!(described["paths"]["/healthz"]["get"]["security"], json!([]));
         assert_eq!(described["paths"]["/status"]["get"]["security"], json!([{ "bearer": [] }]));
-        assert_eq!(describe_api(CALLS, false)["paths"]["/status"]["get"]["security"], json!([]));
+        assert_eq!(describe_api(ENDPOINTS, false)["paths"]["/status"]["get"]["security"], json!([]));
     }
 
     fn count_members(value: &Value) -> usize {
@@ -252,12 +261,12 @@ mod tests {
 
     #[test]
     fn changes_take_a_reason() {
-        let described = describe_api(CALLS, true);
-        for call in CALLS.iter().filter(|call| call.access == CallAccess::Change) {
-            let operation = &described["paths"][call.path][call.method.to_lowercase()];
+        let described = describe_api(ENDPOINTS, true);
+        for endpoint in ENDPOINTS.iter().filter(|endpoint| endpoint.access == EndpointAccess::Change) {
+            let operation = &described["paths"][endpoint.path][endpoint.method.to_lowercase()];
             let body = &operation["requestBody"]["content"]["application/json"]["schema"];
-            assert_eq!(body["properties"]["reason"]["maxLength"], json!(REASON_MAX), "{}", call.name);
-            assert!(operation["responses"]["415"].is_object(), "{}", call.name);
+            assert_eq!(body["properties"]["reason"]["maxLength"], json!(REASON_MAX), "{}", endpoint.name);
+            assert!(operation["responses"]["415"].is_object(), "{}", endpoint.name);
         }
     }
 }

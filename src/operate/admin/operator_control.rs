@@ -1,4 +1,4 @@
-//! The actions of the running gateway behind the calls about keys, grants and bans.
+//! The actions of the running gateway behind the endpoints about keys, grants and bans.
 
 use std::pin::Pin;
 

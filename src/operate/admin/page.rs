@@ -1,4 +1,5 @@
-//! `GET /`: the page for operators. It holds no data: its script asks the other calls, with a token if they need one.
+//! `GET /`: the page for operators. It holds no data: its script asks the other endpoints, with a token if they need
+//! one.
 
 use std::sync::LazyLock;
 
@@ -11,7 +12,7 @@ use http::header::{CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY};
 
 use super::answer::Answer;
 use super::body::AdminBody;
-use super::call::CallRequest;
+use super::endpoint::AdminRequest;
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 
@@ -27,7 +28,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(super) fn show_page(_: &CallRequest) -> Answer {
+pub(super) fn show_page(_: &AdminRequest) -> Answer {
     let mut headers: Vec<(HeaderName, HeaderValue)> =
         vec![(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))];
     headers.extend(HeaderValue::from_str(&POLICY).ok().map(|policy| (CONTENT_SECURITY_POLICY, policy)));

@@ -1,48 +1,49 @@
-//! Finds the call of a request by the table, and reads the parameters of its path and its query.
+//! Finds the endpoint of a request by the table, and reads the parameters of its path and its query.
 
 use percent_encoding::percent_decode_str;
 
-use super::call::{Call, Parameter, ParameterKind};
+use super::endpoint::{Endpoint, Parameter, ParameterKind};
 
-/// The call that a path belongs to.
-pub(super) enum CallRoute {
+/// The endpoint that a path belongs to.
+pub(super) enum EndpointRoute {
     Found {
-        call: &'static Call,
+        endpoint: &'static Endpoint,
         /// Percent-decoded values by name.
         path_values: Vec<(&'static str, String)>,
     },
-    /// Calls have this path, but not this method.
-    WrongMethod(Vec<&'static Call>),
-    /// No call has this path.
+    /// Endpoints have this path, but not this method.
+    WrongMethod(Vec<&'static Endpoint>),
+    /// No endpoint has this path.
     Unknown,
 }
 
-impl CallRoute {
-    pub fn find(calls: &'static [Call], method: &str, path: &str) -> CallRoute {
-        let same_path = calls.iter().filter_map(|call| Some((call, match_path(call, path)?)));
+impl EndpointRoute {
+    pub fn find(endpoints: &'static [Endpoint], method: &str, path: &str) -> EndpointRoute {
+        let same_path = endpoints.iter().filter_map(|endpoint| Some((endpoint, match_path(endpoint, path)?)));
         let mut same_path: Vec<_> = same_path.collect();
         // A HEAD is a GET without its body.
         let method = if method == "HEAD" { "GET" } else { method };
-        match same_path.iter().position(|(call, _)| call.method == method) {
+        match same_path.iter().position(|(endpoint, _)| endpoint.method == method) {
             Some(at) => {
-                let (call, path_values) = same_path.swap_remove(at);
-                CallRoute::Found { call, path_values }
+                let (endpoint, path_values) = same_path.swap_remove(at);
+                EndpointRoute::Found { endpoint, path_values }
             }
-            None if same_path.is_empty() => CallRoute::Unknown,
-            None => CallRoute::WrongMethod(same_path.into_iter().map(|(call, _)| call).collect()),
+            None if same_path.is_empty() => EndpointRoute::Unknown,
+            None => EndpointRoute::WrongMethod(same_path.into_iter().map(|(endpoint, _)| endpoint).collect()),
         }
     }
 }
 
-/// The methods of calls on one path, as `Allow` lists them.
-pub(super) fn list_methods(calls: &[&Call]) -> String {
-    let methods = calls.iter().map(|call| if call.method == "GET" { "GET, HEAD" } else { call.method });
+/// The methods of endpoints on one path, as `Allow` lists them.
+pub(super) fn list_methods(endpoints: &[&Endpoint]) -> String {
+    let methods =
+        endpoints.iter().map(|endpoint| if endpoint.method == "GET" { "GET, HEAD" } else { endpoint.method });
     methods.collect::<Vec<_>>().join(", ")
 }
 
-/// The values of the path's parameters; `None` if the path is not that of the call, or is malformed.
-fn match_path(call: &'static Call, path: &str) -> Option<Vec<(&'static str, String)>> {
-    let (mut template, mut path, mut values) = (call.path, path, Vec::new());
+/// The values of the path's parameters; `None` if the path is not that of the endpoint, or is malformed.
+fn match_path(endpoint: &'static Endpoint, path: &str) -> Option<Vec<(&'static str, String)>> {
+    let (mut template, mut path, mut values) = (endpoint.path, path, Vec::new());
     while let Some((literal, rest)) = template.split_once('{') {
         path = path.strip_prefix(literal)?;
         let (name, behind) = rest.split_once('}')?;
@@ -55,7 +56,7 @@ fn match_path(call: &'static Call, path: &str) -> Option<Vec<(&'static str, Stri
             }
         };
         let slashes = |parameter: &Parameter| matches!(parameter.kind, ParameterKind::TextWithSlashes);
-        let may_have_slashes = call.find_parameter(name).is_some_and(slashes);
+        let may_have_slashes = endpoint.find_parameter(name).is_some_and(slashes);
         if value.is_empty() || value.contains('/') && !may_have_slashes {
             return None;
         }
@@ -65,17 +66,20 @@ fn match_path(call: &'static Call, path: &str) -> Option<Vec<(&'static str, Stri
     (template == path).then_some(values)
 }
 
-/// The values of the call's parameters in a query. Other parameters are ignored.
+/// The values of the endpoint's parameters in a query. Other parameters are ignored.
 ///
 /// # Errors
 /// A sentence about the first parameter that does not fit.
-pub(super) fn read_query(call: &'static Call, query: &str) -> Result<Vec<(&'static str, String)>, String> {
+pub(super) fn read_query(
+    endpoint: &'static Endpoint,
+    query: &str,
+) -> Result<Vec<(&'static str, String)>, String> {
     let mut values: Vec<(&'static str, String)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let decode = |text: &str| percent_decode(&text.replace('+', " "));
         let Some(name) = decode(name) else { continue };
-        let Some((parameter, _)) = call.query_parameters().find(|(known, _)| known.name == name) else {
+        let Some((parameter, _)) = endpoint.query_parameters().find(|(known, _)| known.name == name) else {
             continue;
         };
         if values.iter().any(|(known, _)| *known == parameter.name) {
@@ -120,21 +124,21 @@ fn percent_decode(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::calls::CALLS;
+    use super::super::endpoints::ENDPOINTS;
     use super::*;
 
-    /// The name of the call and the values of its path.
+    /// The name of the endpoint and the values of its path.
     fn found(method: &str, path: &str) -> Option<(&'static str, Vec<String>)> {
-        match CallRoute::find(CALLS, method, path) {
-            CallRoute::Found { call, path_values } => {
-                Some((call.name, path_values.into_iter().map(|(_, value)| value).collect()))
+        match EndpointRoute::find(ENDPOINTS, method, path) {
+            EndpointRoute::Found { endpoint, path_values } => {
+                Some((endpoint.name, path_values.into_iter().map(|(_, value)| value).collect()))
             }
             _ => None,
         }
     }
 
     fn is_unknown(path: &str) -> bool {
-        matches!(CallRoute::find(CALLS, "POST", path), CallRoute::Unknown)
+        matches!(EndpointRoute::find(ENDPOINTS, "POST", path), EndpointRoute::Unknown)
     }
 
     #[test]
@@ -170,16 +174,16 @@ mod tests {
             ("OPTIONS", "/status", "GET, HEAD"),
             ("DELETE", "/upstreams/app/servers/a:1/drain", "POST"),
         ] {
-            let CallRoute::WrongMethod(calls) = CallRoute::find(CALLS, method, path) else {
+            let EndpointRoute::WrongMethod(endpoints) = EndpointRoute::find(ENDPOINTS, method, path) else {
                 panic!("{method}")
             };
-            assert_eq!(list_methods(&calls), allowed);
+            assert_eq!(list_methods(&endpoints), allowed);
         }
     }
 
     #[test]
     fn values_of_a_query_fit_their_parameters() {
-        let drain = CALLS.iter().find(|call| call.name == "drain_server").unwrap();
+        let drain = ENDPOINTS.iter().find(|endpoint| endpoint.name == "drain_server").unwrap();
         let read = |query| read_query(drain, query);
         assert_eq!(read("x=%zz&force=true"), Ok(vec![("force", "true".to_owned())]));
         assert_eq!(read("f%6Frce=%66alse&"), Ok(vec![("force", "false".to_owned())]));
@@ -191,7 +195,7 @@ mod tests {
         assert!(read("force=true&force=true").unwrap_err().contains("twice"));
         static TOP: Parameter = Parameter {
             name: "top",
-            place: super::super::call::ParameterPlace::Query { default: "20" },
+            place: super::super::endpoint::ParameterPlace::Query { default: "20" },
             kind: ParameterKind::Integer(1, 100),
             example: "5",
             sentence: "",

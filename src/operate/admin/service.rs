@@ -1,5 +1,5 @@
-//! Answers admin requests: authorizes the caller, finds the call in the table, reads its parameters and its body, runs
-//! its handler, and audits changes.
+//! Answers admin requests: authorizes the caller, finds the endpoint in the table, reads its parameters and its body,
+//! runs its handler, and audits changes.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,11 +15,11 @@ use super::answer::{AdminResponse, Answer, reject_method, sends_json};
 use super::audit::{AuditEntry, REASON_MAX};
 use super::authorize::{CallerPolicy, CallerRejection, is_from_other_site};
 use super::body::AdminBody;
-use super::call::{AdminCaller, Call, CallAccess, CallRequest, Handler, reject_body};
-use super::calls::CALLS;
 use super::connections::AdminConnection;
+use super::endpoint::{AdminCaller, AdminRequest, Endpoint, EndpointAccess, Handler, reject_body};
+use super::endpoints::ENDPOINTS;
 use super::events::STREAM_EVENTS;
-use super::routes::{CallRoute, list_methods, read_query};
+use super::routes::{EndpointRoute, list_methods, read_query};
 use super::state::AdminState;
 
 /// Bytes of a request's body.
@@ -47,19 +47,23 @@ impl AdminService {
         connection: Rc<AdminConnection>,
     ) -> Response<AdminBody> {
         let is_head = request.method() == http::Method::HEAD;
-        let route = CallRoute::find(CALLS, request.method().as_str(), request.uri().path());
+        let route = EndpointRoute::find(ENDPOINTS, request.method().as_str(), request.uri().path());
         let is_public = match &route {
-            CallRoute::Found { call, .. } => call.access == CallAccess::Public,
-            CallRoute::WrongMethod(calls) => calls.iter().all(|call| call.access == CallAccess::Public),
-            CallRoute::Unknown => false,
+            EndpointRoute::Found { endpoint, .. } => endpoint.access == EndpointAccess::Public,
+            EndpointRoute::WrongMethod(endpoints) => {
+                endpoints.iter().all(|endpoint| endpoint.access == EndpointAccess::Public)
+            }
+            EndpointRoute::Unknown => false,
         };
         let mut response = match self.policy.check_request(&request, peer, is_public) {
             Err(rejection) => render_rejection(rejection, request.headers()),
             Ok(caller) => match route {
-                CallRoute::Unknown => list_calls().into_response(request.headers()),
-                CallRoute::WrongMethod(calls) => reject_method(&list_methods(&calls), request.headers()),
-                CallRoute::Found { call, path_values } => {
-                    let routed = RoutedRequest { service: &self, call, path_values, connection };
+                EndpointRoute::Unknown => list_endpoints().into_response(request.headers()),
+                EndpointRoute::WrongMethod(endpoints) => {
+                    reject_method(&list_methods(&endpoints), request.headers())
+                }
+                EndpointRoute::Found { endpoint, path_values } => {
+                    let routed = RoutedRequest { service: &self, endpoint, path_values, connection };
                     routed.answer(request, &caller).await
                 }
             },
@@ -75,10 +79,10 @@ impl AdminService {
     }
 }
 
-/// A request of an accepted caller for a call of the table.
+/// A request of an accepted caller for an endpoint of the table.
 struct RoutedRequest<'a> {
     service: &'a AdminService,
-    call: &'static Call,
+    endpoint: &'static Endpoint,
     path_values: Vec<(&'static str, String)>,
     connection: Rc<AdminConnection>,
 }
@@ -86,18 +90,18 @@ struct RoutedRequest<'a> {
 impl RoutedRequest<'_> {
     async fn answer(self, request: Request<Incoming>, caller: &AdminCaller) -> Response<AdminBody> {
         let (head, body) = request.into_parts();
-        let (call, path_values) = (self.call, self.path_values.clone());
+        let (endpoint, path_values) = (self.endpoint, self.path_values.clone());
         let (counts, mut reason) = (self.service.state.clone(), None);
         let query = head.uri.query().unwrap_or_default();
         let answer = match self.read_request(&head.headers, query, body, caller, &mut reason).await {
             Err(rejection) => rejection.into(),
-            Ok(request) => match call.handler {
+            Ok(request) => match endpoint.handler {
                 Handler::Immediate(handle) => handle(&request),
                 Handler::Waiting(handle) => handle(request).await,
             },
         };
-        if call.access == CallAccess::Change {
-            let entry = AuditEntry { call, caller, reason: reason.as_deref(), path_values: &path_values };
+        if endpoint.access == EndpointAccess::Change {
+            let entry = AuditEntry { endpoint, caller, reason: reason.as_deref(), path_values: &path_values };
             entry.record_change(&answer, counts.changes());
         }
         answer.into_response(&head.headers)
@@ -111,15 +115,15 @@ impl RoutedRequest<'_> {
         body: Incoming,
         caller: &AdminCaller,
         reason: &mut Option<String>,
-    ) -> Result<CallRequest, AdminResponse> {
-        let RoutedRequest { service, call, path_values, connection } = self;
-        let changes = call.access == CallAccess::Change;
+    ) -> Result<AdminRequest, AdminResponse> {
+        let RoutedRequest { service, endpoint, path_values, connection } = self;
+        let changes = endpoint.access == EndpointAccess::Change;
         if changes && !caller.may_change {
             let why = format!("the token `{}` may only read, and this call changes something", caller.name);
             return Err(AdminResponse::error(StatusCode::FORBIDDEN, &why));
         }
         // An image or a link on another site could take the streams from operators.
-        if call.name == STREAM_EVENTS && is_from_other_site(headers) {
+        if endpoint.name == STREAM_EVENTS && is_from_other_site(headers) {
             return Err(AdminResponse::error(
                 StatusCode::FORBIDDEN,
                 "the page of another site asks for events",
@@ -131,23 +135,23 @@ impl RoutedRequest<'_> {
             return Err(AdminResponse::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
         }
         let query_values =
-            read_query(call, query).map_err(|why| AdminResponse::error(StatusCode::BAD_REQUEST, &why))?;
-        let mut body = match changes || call.body.is_some() {
-            true => read_body(call, body).await?,
+            read_query(endpoint, query).map_err(|why| AdminResponse::error(StatusCode::BAD_REQUEST, &why))?;
+        let mut body = match changes || endpoint.body.is_some() {
+            true => read_body(endpoint, body).await?,
             false => Map::new(),
         };
         if changes {
-            *reason = take_reason(call, &mut body)?;
-            if call.body.is_none()
+            *reason = take_reason(endpoint, &mut body)?;
+            if endpoint.body.is_none()
                 && let Some(field) = body.keys().next()
             {
-                return Err(reject_body(call, &format!("unknown field `{}`", field.escape_debug())));
+                return Err(reject_body(endpoint, &format!("unknown field `{}`", field.escape_debug())));
             }
         }
-        Ok(CallRequest {
+        Ok(AdminRequest {
             state: service.state.clone(),
-            call,
-            calls: CALLS,
+            endpoint,
+            endpoints: ENDPOINTS,
             needs_token: service.policy.needs_token(),
             connection,
             path_values,
@@ -160,7 +164,7 @@ impl RoutedRequest<'_> {
 }
 
 /// The JSON object in the body; empty for an empty body that may be absent.
-async fn read_body(call: &Call, body: Incoming) -> Result<Map<String, Value>, AdminResponse> {
+async fn read_body(endpoint: &Endpoint, body: Incoming) -> Result<Map<String, Value>, AdminResponse> {
     let error = AdminResponse::error;
     let bytes = match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_MAX).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
@@ -170,41 +174,44 @@ async fn read_body(call: &Call, body: Incoming) -> Result<Map<String, Value>, Ad
         Ok(Err(_)) => return Err(error(StatusCode::BAD_REQUEST, "the body ended early")),
         Err(_) => return Err(error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
     };
-    if bytes.is_empty() && call.body.as_ref().is_none_or(|body| !body.required) {
+    if bytes.is_empty() && endpoint.body.as_ref().is_none_or(|body| !body.required) {
         return Ok(Map::new());
     }
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(fields)) => Ok(fields),
-        Ok(_) => Err(reject_body(call, "the body is not a JSON object")),
-        Err(fault) => Err(reject_body(call, &fault.to_string())),
+        Ok(_) => Err(reject_body(endpoint, "the body is not a JSON object")),
+        Err(fault) => Err(reject_body(endpoint, &fault.to_string())),
     }
 }
 
 /// Removes `reason` from the body of a change.
-fn take_reason(call: &Call, body: &mut Map<String, Value>) -> Result<Option<String>, AdminResponse> {
+fn take_reason(endpoint: &Endpoint, body: &mut Map<String, Value>) -> Result<Option<String>, AdminResponse> {
     match body.remove("reason") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(reason)) if reason.chars().count() <= REASON_MAX => Ok(Some(reason)),
         Some(Value::String(_)) => {
-            Err(reject_body(call, &format!("`reason` has more than {REASON_MAX} characters")))
+            Err(reject_body(endpoint, &format!("`reason` has more than {REASON_MAX} characters")))
         }
-        Some(_) => Err(reject_body(call, "`reason` is not a text")),
+        Some(_) => Err(reject_body(endpoint, "`reason` is not a text")),
     }
 }
 
-/// The answer to a path that no call has.
-fn list_calls() -> AdminResponse {
-    let width = CALLS.iter().map(|call| call.path.len()).max().unwrap_or_default();
-    let line = |call: &Call| format!("{:<6} {:<width$}  {}\n", call.method, call.path, call.summary);
+/// The answer to a path that no endpoint has.
+fn list_endpoints() -> AdminResponse {
+    let width = ENDPOINTS.iter().map(|endpoint| endpoint.path.len()).max().unwrap_or_default();
+    let line = |Endpoint { method, path, summary, .. }: &Endpoint| {
+        format!("{method:<6} {path:<width$}  {summary}\n")
+    };
+    let names: Vec<String> = ENDPOINTS.iter().map(|one| format!("{} {}", one.method, one.path)).collect();
     AdminResponse {
         status: StatusCode::NOT_FOUND,
         text: format!(
             "no call has this path; the calls are:\n{}",
-            CALLS.iter().map(line).collect::<String>()
+            ENDPOINTS.iter().map(line).collect::<String>()
         ),
         json: json!({
             "error": "no call has this path; GET /openapi.json describes all calls",
-            "calls": CALLS.iter().map(|call| format!("{} {}", call.method, call.path)).collect::<Vec<_>>(),
+            "calls": names,
         }),
     }
 }

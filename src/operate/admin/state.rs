@@ -1,4 +1,4 @@
-//! The data and actions behind the calls of the admin API.
+//! The data and actions behind the endpoints of the admin API.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::operate::traffic::TrafficSampler;
 use sluicegate_observe::metrics::Metrics;
 use sluicegate_proxy::gateway::Gateway;
 
-/// The data and actions behind the calls; cheap to clone.
+/// The data and actions behind the endpoints; cheap to clone.
 #[derive(Clone)]
 pub struct AdminState {
     /// False while the gateway starts or drains.
@@ -40,7 +40,7 @@ type ResponseFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
 type ExplainFn = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
 
 impl AdminState {
-    /// `changes` counts the calls that change.
+    /// `changes` counts the endpoints that change.
     pub(super) fn with_counts(
         ready: Arc<AtomicBool>,
         current: Arc<ArcSwap<Gateway>>,
@@ -74,7 +74,7 @@ impl AdminState {
         AdminState { status: share_action(status), reload: share_action(reload), ..self }
     }
 
-    /// Sets the actions of the calls about keys, grants and bans.
+    /// Sets the actions of the endpoints about keys, grants and bans.
     pub fn with_operator(self, operator: impl OperatorControl + 'static) -> AdminState {
         AdminState { operator: Rc::new(operator), ..self }
     }

@@ -1,11 +1,11 @@
-//! The calls of `/upstreams`: the state of each server, and the start and end of a drain, in which a server gets no new
-//! requests.
+//! The endpoints of `/upstreams`: the state of each server, and the start and end of a drain, in which a server gets
+//! no new requests.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
-use super::call::CallRequest;
+use super::endpoint::AdminRequest;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_http::upstream::{DrainOutcome, ServerStatus, Upstream, UpstreamStatus};
@@ -16,13 +16,13 @@ json_object! {
     }
 }
 
-pub(super) fn list_upstreams(request: &CallRequest) -> Answer {
+pub(super) fn list_upstreams(request: &AdminRequest) -> Answer {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
     Answer::json(&UpstreamList { upstreams: shown.map(|upstream| upstream.status_at(now)).collect() })
 }
 
-pub(super) fn show_upstream(request: &CallRequest) -> Answer {
+pub(super) fn show_upstream(request: &AdminRequest) -> Answer {
     let gateway = request.state.gateway();
     match find_upstream(&gateway.upstreams, request) {
         Ok(upstream) => Answer::json(&upstream.status_at(Now::read_clock())),
@@ -30,15 +30,15 @@ pub(super) fn show_upstream(request: &CallRequest) -> Answer {
     }
 }
 
-pub(super) fn drain_server(request: &CallRequest) -> Answer {
+pub(super) fn drain_server(request: &AdminRequest) -> Answer {
     change_drain(request, true)
 }
 
-pub(super) fn undrain_server(request: &CallRequest) -> Answer {
+pub(super) fn undrain_server(request: &AdminRequest) -> Answer {
     change_drain(request, false)
 }
 
-fn change_drain(request: &CallRequest, drain: bool) -> Answer {
+fn change_drain(request: &AdminRequest, drain: bool) -> Answer {
     let gateway = request.state.gateway();
     let upstream = match find_upstream(&gateway.upstreams, request) {
         Ok(upstream) => upstream,
@@ -77,7 +77,7 @@ fn list_states<'s>(servers: impl Iterator<Item = &'s ServerStatus>) -> Value {
 /// The upstream that the path names.
 fn find_upstream<'u>(
     upstreams: &'u [std::sync::Arc<Upstream>],
-    request: &CallRequest,
+    request: &AdminRequest,
 ) -> Result<&'u Upstream, AdminResponse> {
     let name = request.path_value("upstream");
     upstreams.iter().map(|upstream| &**upstream).find(|upstream| *upstream.name == *name).ok_or_else(|| {

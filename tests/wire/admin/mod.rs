@@ -1,8 +1,8 @@
 //! The admin API: operators read, ban, change and follow.
 
 mod bans;
-mod calls;
 mod changes;
+mod endpoints;
 mod events;
 mod keys;
 mod limits;

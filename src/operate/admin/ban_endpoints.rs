@@ -1,10 +1,10 @@
-//! The calls about bans, as rows of the table.
+//! The endpoints about bans, as rows of the table.
 
 use super::answer_formats::{error, not_found, ok};
 use super::bans::{BanList, BanStatus, EndedBanList};
-use super::call::Handler::{Immediate, Waiting};
-use super::call::ParameterPlace::Path;
-use super::call::{AnswerForm, BodyFormat, Call, Parameter, ParameterKind, box_answer};
+use super::endpoint::Handler::{Immediate, Waiting};
+use super::endpoint::ParameterPlace::Path;
+use super::endpoint::{AnswerForm, BodyFormat, Endpoint, Parameter, ParameterKind, box_answer};
 use super::{bans, examples, shapes};
 use sluicegate_base::json_shape::JsonShaped;
 
@@ -15,16 +15,16 @@ const LIST_FORMS: &[AnswerForm] = &[
     AnswerForm::Json(BanList::SHAPE, examples::BAN_LIST),
 ];
 
-pub(super) const LIST_BANS: Call = Call {
+pub(super) const LIST_BANS: Endpoint = Endpoint {
     name: "list_bans",
     path: "/bans",
     summary: "All active bans.",
     answers: &[ok("The bans.", LIST_FORMS)],
     handler: Immediate(bans::list_bans),
-    ..Call::READ
+    ..Endpoint::READ
 };
 
-pub(super) const BAN_CLIENT: Call = Call {
+pub(super) const BAN_CLIENT: Endpoint = Endpoint {
     name: "ban_client",
     path: "/bans",
     summary: "Bans an address, a network or an account for a while; a ban of the same one is replaced.",
@@ -35,10 +35,10 @@ pub(super) const BAN_CLIENT: Call = Call {
         error(503, "The process is shutting down."),
     ],
     handler: Waiting(|request| box_answer(bans::ban_client(request))),
-    ..Call::CHANGE
+    ..Endpoint::CHANGE
 };
 
-pub(super) const UNBAN_CLIENT: Call = Call {
+pub(super) const UNBAN_CLIENT: Endpoint = Endpoint {
     name: "unban_client",
     method: "DELETE",
     path: "/bans/{banned}",
@@ -57,5 +57,5 @@ pub(super) const UNBAN_CLIENT: Call = Call {
         error(503, "The process is shutting down."),
     ],
     handler: Waiting(|request| box_answer(bans::unban_client(request))),
-    ..Call::CHANGE
+    ..Endpoint::CHANGE
 };

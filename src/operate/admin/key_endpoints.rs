@@ -1,9 +1,9 @@
-//! The calls about keys of limits, as rows of the table.
+//! The endpoints about keys of limits, as rows of the table.
 
 use super::answer_formats::{error, not_found, ok};
-use super::call::Handler::Waiting;
-use super::call::ParameterPlace::{Path, Query};
-use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, Parameter, ParameterKind, box_answer};
+use super::endpoint::Handler::Waiting;
+use super::endpoint::ParameterPlace::{Path, Query};
+use super::endpoint::{AnswerForm, AnswerFormat, BodyFormat, Endpoint, Parameter, ParameterKind, box_answer};
 use super::key_status::KeyStatus;
 use super::keys::KeyList;
 use super::{examples, keys, shapes};
@@ -33,7 +33,7 @@ const CHANGED: AnswerFormat = ok("The key after the change.", &[KEY_FORM]);
 const NO_LIMIT: AnswerFormat = not_found("There is no such limit.");
 const STOPPING: AnswerFormat = error(503, "The process is shutting down.");
 
-pub(super) const LIST_KEYS: Call = Call {
+pub(super) const LIST_KEYS: Endpoint = Endpoint {
     name: "list_keys",
     path: "/limits/{limit}/keys",
     summary: "The keys of a limit that are refused most, or that ask most.",
@@ -61,10 +61,10 @@ pub(super) const LIST_KEYS: Call = Call {
         STOPPING,
     ],
     handler: Waiting(|request| box_answer(keys::list_keys(request))),
-    ..Call::READ
+    ..Endpoint::READ
 };
 
-pub(super) const SHOW_KEY: Call = Call {
+pub(super) const SHOW_KEY: Endpoint = Endpoint {
     name: "show_key",
     path: "/limits/{limit}/keys/{key}",
     summary: "One key of a limit.",
@@ -86,10 +86,10 @@ pub(super) const SHOW_KEY: Call = Call {
         STOPPING,
     ],
     handler: Waiting(|request| box_answer(keys::show_key(request))),
-    ..Call::READ
+    ..Endpoint::READ
 };
 
-pub(super) const RESET_KEY: Call = Call {
+pub(super) const RESET_KEY: Endpoint = Endpoint {
     name: "reset_key",
     path: "/limits/{limit}/keys/{key}/reset",
     summary: "Forgets what a key has used; requests that wait keep their turn.",
@@ -102,10 +102,10 @@ pub(super) const RESET_KEY: Call = Call {
         error(503, "Redis does not answer, or the process is shutting down."),
     ],
     handler: Waiting(|request| box_answer(keys::reset_key(request))),
-    ..Call::CHANGE
+    ..Endpoint::CHANGE
 };
 
-pub(super) const GRANT_KEY: Call = Call {
+pub(super) const GRANT_KEY: Endpoint = Endpoint {
     name: "grant_key",
     path: "/limits/{limit}/keys/{key}/grant",
     summary: "Counts a key by other numbers for a while; its ordinary counters stand still.",
@@ -113,10 +113,10 @@ pub(super) const GRANT_KEY: Call = Call {
     body: Some(BodyFormat { object: &shapes::NEW_GRANT, required: true, example: examples::NEW_GRANT }),
     answers: &[CHANGED, NO_LIMIT, error(409, "There are too many grants."), STOPPING],
     handler: Waiting(|request| box_answer(keys::grant_key(request))),
-    ..Call::CHANGE
+    ..Endpoint::CHANGE
 };
 
-pub(super) const REVOKE_GRANT: Call = Call {
+pub(super) const REVOKE_GRANT: Endpoint = Endpoint {
     name: "revoke_grant",
     method: "DELETE",
     path: "/limits/{limit}/keys/{key}/grant",
@@ -129,5 +129,5 @@ pub(super) const REVOKE_GRANT: Call = Call {
         STOPPING,
     ],
     handler: Waiting(|request| box_answer(keys::revoke_grant(request))),
-    ..Call::CHANGE
+    ..Endpoint::CHANGE
 };

@@ -1,4 +1,4 @@
-//! One call of the admin API: its row in the table, and a request for it.
+//! One endpoint of the admin API: its row in the table, and a request for it.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,8 +14,8 @@ use super::connections::AdminConnection;
 use super::state::AdminState;
 use sluicegate_base::json_shape::{JsonObject, JsonShape};
 
-/// A row of the table of calls.
-pub(super) struct Call {
+/// A row of the table of endpoints.
+pub(super) struct Endpoint {
     /// The name in the OpenAPI document, in audit lines and as the label of the metric.
     pub name: &'static str,
     pub method: &'static str,
@@ -24,22 +24,22 @@ pub(super) struct Call {
     /// One sentence.
     pub summary: &'static str,
     pub parameters: &'static [Parameter],
-    /// Changing calls without one accept an object with a `reason` alone.
+    /// Changing endpoints without one accept an object with a `reason` alone.
     pub body: Option<BodyFormat>,
-    /// The answers of the call itself, the first one for success.
+    /// The answers of the endpoint itself, the first one for success.
     pub answers: &'static [AnswerFormat],
-    pub access: CallAccess,
+    pub access: EndpointAccess,
     pub handler: Handler,
 }
 
 /// The callers that are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallAccess {
+pub(super) enum EndpointAccess {
     /// Everybody, by any host name: it shows only health, or nothing.
     Public,
     /// Each caller with a token, or from this host if there is none.
     Read,
-    /// Callers with a token for changes. Each call is audited, and its body may hold a `reason`.
+    /// Callers with a token for changes. Each endpoint is audited, and its body may hold a `reason`.
     Change,
 }
 
@@ -106,16 +106,16 @@ pub(super) fn box_answer(
 }
 
 pub(super) enum Handler {
-    Immediate(fn(&CallRequest) -> Answer),
-    Waiting(fn(CallRequest) -> AnswerFuture),
+    Immediate(fn(&AdminRequest) -> Answer),
+    Waiting(fn(AdminRequest) -> AnswerFuture),
 }
 
-/// A request that belongs to a call and is authorized.
-pub(super) struct CallRequest {
+/// A request that belongs to an endpoint and is authorized.
+pub(super) struct AdminRequest {
     pub state: AdminState,
-    pub call: &'static Call,
-    /// All calls, for the call that describes them.
-    pub calls: &'static [Call],
+    pub endpoint: &'static Endpoint,
+    /// All endpoints, for the endpoint that describes them.
+    pub endpoints: &'static [Endpoint],
     /// The configuration has tokens.
     pub needs_token: bool,
     pub connection: Rc<AdminConnection>,
@@ -140,9 +140,9 @@ pub(super) struct AdminCaller {
     pub may_change: bool,
 }
 
-impl Call {
-    /// A call that shows something, without parameters; a row of the table sets its other fields.
-    pub const READ: Call = Call {
+impl Endpoint {
+    /// An endpoint that shows something, without parameters; a row of the table sets its other fields.
+    pub const READ: Endpoint = Endpoint {
         name: "",
         method: "GET",
         path: "",
@@ -150,11 +150,12 @@ impl Call {
         parameters: &[],
         body: None,
         answers: &[],
-        access: CallAccess::Read,
+        access: EndpointAccess::Read,
         handler: Handler::Immediate(|_| AdminResponse::shutting_down().into()),
     };
-    /// A call that changes something; a row of the table sets its other fields.
-    pub const CHANGE: Call = Call { method: "POST", access: CallAccess::Change, ..Call::READ };
+    /// An endpoint that changes something; a row of the table sets its other fields.
+    pub const CHANGE: Endpoint =
+        Endpoint { method: "POST", access: EndpointAccess::Change, ..Endpoint::READ };
 
     /// The parameters of the query with their defaults.
     pub fn query_parameters(&self) -> impl Iterator<Item = (&'static Parameter, &'static str)> + use<> {
@@ -169,7 +170,7 @@ impl Call {
     }
 }
 
-impl CallRequest {
+impl AdminRequest {
     /// The value of a parameter in the path; empty if the path has none of this name.
     pub fn path_value(&self, name: &str) -> &str {
         find_value(&self.path_values, name).unwrap_or_default()
@@ -177,7 +178,7 @@ impl CallRequest {
 
     /// The value of a parameter in the query, or its default.
     pub fn query_value(&self, name: &str) -> &str {
-        let default = || self.call.query_parameters().find(|(parameter, _)| parameter.name == name);
+        let default = || self.endpoint.query_parameters().find(|(parameter, _)| parameter.name == name);
         find_value(&self.query_values, name).or_else(|| Some(default()?.1)).unwrap_or_default()
     }
 
@@ -196,13 +197,13 @@ impl CallRequest {
     /// The answer to a body that is none.
     pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, AdminResponse> {
         let body = Value::Object(self.body.clone());
-        serde_json::from_value(body).map_err(|error| reject_body(self.call, &error.to_string()))
+        serde_json::from_value(body).map_err(|error| reject_body(self.endpoint, &error.to_string()))
     }
 }
 
-/// The answer to a body that does not fit the call.
-pub(super) fn reject_body(call: &Call, why: &str) -> AdminResponse {
-    let example = call.body.as_ref().map_or("{\"reason\": \"maintenance\"}", |body| body.example);
+/// The answer to a body that does not fit the endpoint.
+pub(super) fn reject_body(endpoint: &Endpoint, why: &str) -> AdminResponse {
+    let example = endpoint.body.as_ref().map_or("{\"reason\": \"maintenance\"}", |body| body.example);
     AdminResponse::error(StatusCode::BAD_REQUEST, &format!("{why}; post e.g. {example}"))
 }
 

@@ -1,15 +1,17 @@
-//! The table of all calls of the admin API. Routing, methods, access, the page of a wrong path and the OpenAPI document
-//! come from it.
+//! The table of all endpoints of the admin API. Routing, methods, access, the page of a wrong path and the OpenAPI
+//! document come from it.
 
 use super::answer_formats::{error, not_found, ok};
-use super::call::Handler::{Immediate, Waiting};
-use super::call::ParameterPlace::{Path, Query};
-use super::call::{AnswerForm, AnswerFormat, BodyFormat, Call, CallAccess, Parameter, ParameterKind};
+use super::endpoint::Handler::{Immediate, Waiting};
+use super::endpoint::ParameterPlace::{Path, Query};
+use super::endpoint::{
+    AnswerForm, AnswerFormat, BodyFormat, Endpoint, EndpointAccess, Parameter, ParameterKind,
+};
 use super::events::TrafficEvent;
 use super::limits::LimitList;
 use super::upstreams::UpstreamList;
 use super::{
-    ban_calls, control, events, examples, explain, health, key_calls, limits, openapi, page, shapes,
+    ban_endpoints, control, events, examples, explain, health, key_endpoints, limits, openapi, page, shapes,
     upstreams,
 };
 use crate::operate::explain::Explanation;
@@ -47,44 +49,44 @@ const FORCE: Parameter = Parameter {
     sentence: "Drains the server even if no other one of the upstream is up.",
 };
 
-/// Every call, in the order in which the documents list them.
-pub(super) static CALLS: &[Call] = &[
-    Call {
+/// Every endpoint, in the order in which the documents list them.
+pub(super) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
         name: "show_page",
         path: "/",
         summary: "The page for operators, which asks the other calls.",
         answers: &[ok("The page.", &[AnswerForm::Other(page::HTML, "<!doctype html>")])],
-        access: CallAccess::Public,
+        access: EndpointAccess::Public,
         handler: Immediate(page::show_page),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "show_health",
         path: "/healthz",
         summary: "Whether the process answers.",
         answers: &[ok("It does.", &[AnswerForm::Text("ok")])],
-        access: CallAccess::Public,
+        access: EndpointAccess::Public,
         handler: Immediate(health::show_health),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "show_readiness",
         path: "/readyz",
         summary: "Whether the gateway takes requests; with a line `degraded: redis` while a fallback decides.",
         answers: &[ok("It does.", &[AnswerForm::Text("ready\n")]), error(503, "It starts or stops.")],
-        access: CallAccess::Public,
+        access: EndpointAccess::Public,
         handler: Immediate(health::show_readiness),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "show_metrics",
         path: "/metrics",
         summary: "All metrics, in the OpenMetrics text format.",
         answers: &[ok("The metrics.", &[AnswerForm::Other(metrics::CONTENT_TYPE, "# EOF\n")])],
         handler: Immediate(health::show_metrics),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "show_status",
         path: "/status",
         summary: "The state of the gateway, on one screen.",
@@ -99,9 +101,9 @@ pub(super) static CALLS: &[Call] = &[
             error(503, "The process is shutting down."),
         ],
         handler: Waiting(control::show_status),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "list_limits",
         path: "/limits",
         summary: "Every limit with its numbers, its keys, its queue and its traffic.",
@@ -129,25 +131,25 @@ pub(super) static CALLS: &[Call] = &[
             ],
         )],
         handler: Immediate(limits::list_limits),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    key_calls::LIST_KEYS,
-    key_calls::SHOW_KEY,
-    key_calls::RESET_KEY,
-    key_calls::GRANT_KEY,
-    key_calls::REVOKE_GRANT,
-    ban_calls::LIST_BANS,
-    ban_calls::BAN_CLIENT,
-    ban_calls::UNBAN_CLIENT,
-    Call {
+    key_endpoints::LIST_KEYS,
+    key_endpoints::SHOW_KEY,
+    key_endpoints::RESET_KEY,
+    key_endpoints::GRANT_KEY,
+    key_endpoints::REVOKE_GRANT,
+    ban_endpoints::LIST_BANS,
+    ban_endpoints::BAN_CLIENT,
+    ban_endpoints::UNBAN_CLIENT,
+    Endpoint {
         name: "list_upstreams",
         path: "/upstreams",
         summary: "Every upstream with the state of its servers.",
         answers: &[ok("The upstreams.", &[AnswerForm::Json(UpstreamList::SHAPE, examples::UPSTREAM_LIST)])],
         handler: Immediate(upstreams::list_upstreams),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "show_upstream",
         path: "/upstreams/{upstream}",
         summary: "One upstream with the state of its servers.",
@@ -157,9 +159,9 @@ pub(super) static CALLS: &[Call] = &[
             not_found("There is no such upstream."),
         ],
         handler: Immediate(upstreams::show_upstream),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "drain_server",
         path: "/upstreams/{upstream}/servers/{server}/drain",
         summary: "Stops new requests to a server; those in flight finish.",
@@ -173,9 +175,9 @@ pub(super) static CALLS: &[Call] = &[
             error(409, "No other server of the upstream is up."),
         ],
         handler: Immediate(upstreams::drain_server),
-        ..Call::CHANGE
+        ..Endpoint::CHANGE
     },
-    Call {
+    Endpoint {
         name: "undrain_server",
         path: "/upstreams/{upstream}/servers/{server}/undrain",
         summary: "Ends the drain of a server.",
@@ -188,9 +190,9 @@ pub(super) static CALLS: &[Call] = &[
             not_found("There is no such upstream or server."),
         ],
         handler: Immediate(upstreams::undrain_server),
-        ..Call::CHANGE
+        ..Endpoint::CHANGE
     },
-    Call {
+    Endpoint {
         name: "explain",
         method: "POST",
         path: "/explain",
@@ -204,9 +206,9 @@ pub(super) static CALLS: &[Call] = &[
             ],
         )],
         handler: Waiting(explain::post_explain),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "reload",
         path: "/reload",
         summary: "Reads the file again, and puts it in force if it is valid.",
@@ -227,9 +229,9 @@ pub(super) static CALLS: &[Call] = &[
             AnswerFormat { status: 503, sentence: "The process is shutting down.", forms: NOT_RELOADED },
         ],
         handler: Waiting(control::post_reload),
-        ..Call::CHANGE
+        ..Endpoint::CHANGE
     },
-    Call {
+    Endpoint {
         name: events::STREAM_EVENTS,
         path: "/events",
         summary: "The traffic as server-sent events, one a second, for an hour at most.",
@@ -242,14 +244,14 @@ pub(super) static CALLS: &[Call] = &[
             error(503, "8 streams are open, which is the most."),
         ],
         handler: Waiting(events::stream_events),
-        ..Call::READ
+        ..Endpoint::READ
     },
-    Call {
+    Endpoint {
         name: "describe_calls",
         path: "/openapi.json",
         summary: "This API as an OpenAPI 3.1 document.",
         answers: &[ok("The document.", &[AnswerForm::Json(JsonShape::Any, "{}")])],
-        handler: Immediate(openapi::describe_calls),
-        ..Call::READ
+        handler: Immediate(openapi::describe_endpoints),
+        ..Endpoint::READ
     },
 ];
