@@ -1,12 +1,13 @@
 //! The forms of JSON in requests and answers, as constants; from them comes the JSON Schema of the OpenAPI document.
 //!
-//! [`json_object!`] defines a struct, its JSON and the form of its JSON at once.
+//! [`json_object!`] defines structs, their JSON and the form of their JSON at once.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 
 /// The form of one JSON value.
+#[derive(Clone, Copy)]
 pub enum JsonShape {
     Text,
     /// A whole number from 0.
@@ -48,18 +49,18 @@ pub trait JsonShaped {
     }
 }
 
-/// Defines a struct that is written as a JSON object: `field: Type = "its sentence"` for each field, `= maybe "…"` for
+/// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `= maybe "…"` for
 /// one that is left out where it says nothing, `in [words]` for one of some texts, and no sentence for one that is not
 /// part of the JSON.
 #[macro_export]
 macro_rules! json_object {
-    (
+    ($(
         $(#[$meta:meta])*
         $vis:vis struct $name:ident $(<$life:lifetime>)? as $schema:literal {
             $($field_vis:vis $field:ident: $type:ty
                 $(= $($maybe:ident)? $sentence:literal $(in $words:tt)?)?,)*
         }
-    ) => {
+    )+) => {$(
         $(#[$meta])*
         $vis struct $name $(<$life>)? {
             $($field_vis $field: $type,)*
@@ -70,7 +71,7 @@ macro_rules! json_object {
                 &$crate::json_shape::JsonObject::named($schema).with(&[$($(
                     $crate::json_shape::JsonField::of_type::<$type>(
                         stringify!($field), $sentence, concat!($(stringify!($maybe))?),
-                    )$(.one_of(&$words))?,
+                    )$(.one_of(&$crate::json_shape::JsonShape::Words(&$words)))?,
                 )?)*]),
             );
         }
@@ -87,7 +88,7 @@ macro_rules! json_object {
                 serde::ser::SerializeMap::end(object)
             }
         }
-    };
+    )+};
 }
 pub use json_object;
 
@@ -175,9 +176,12 @@ impl JsonField {
         JsonField { name, shape: if required { T::SHAPE } else { T::SHAPE_IF_THERE }, sentence, required }
     }
 
-    /// One of these texts.
-    pub const fn one_of(self, words: &'static [&'static str]) -> JsonField {
-        JsonField { shape: JsonShape::Words(words), ..self }
+    /// One of these [`JsonShape::Words`], or null where the type has null.
+    pub const fn one_of(self, words: &'static JsonShape) -> JsonField {
+        match self.shape {
+            JsonShape::Nullable(_) => JsonField { shape: JsonShape::Nullable(words), ..self },
+            _ => JsonField { shape: *words, ..self },
+        }
     }
 }
 

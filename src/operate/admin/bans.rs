@@ -28,9 +28,7 @@ json_object! {
         unnamed: usize = "The number of further active bans; only hashes of their clients are known here.",
         bans: Vec<BanStatus> = "The bans, those of operators first.",
     }
-}
 
-json_object! {
     pub(super) struct BanStatus as "Ban" {
         banned: String = "An address, a network, or `account=NAME`.",
         by: String = "The operator, or `automatic` after too many rejections.",
@@ -38,17 +36,13 @@ json_object! {
         left_s: f64 = "Seconds until it ends.",
         at_ms: Option<u64> = "When an operator began it, in milliseconds since 1970.",
     }
-}
 
-json_object! {
     pub(super) struct EndedBanList as "EndedBans" {
         ended: Vec<BanStatus> = "The bans that were lifted, as they were.",
         // These limits go on counting during a ban.
         left: Vec<UnitsLeft> = "What the limits by this client alone leave it.",
     }
-}
 
-json_object! {
     struct UnitsLeft as "UnitsLeft" {
         limit: String = "Its name.",
         key: String = "The client as a key of the limit.",

@@ -42,9 +42,7 @@ json_object! {
         refusals: Vec<RefusalStatus> = "The last refusals, at most 100, the newest first.",
         redis: Option<RedisState> = "Null without Redis.",
     }
-}
 
-json_object! {
     struct VerdictRates as "VerdictRates" {
         admit: f64 = "Admitted at once.",
         wait: f64 = "Admitted after a wait.",
@@ -54,9 +52,7 @@ json_object! {
         ban: f64 = "Rejected because of a ban.",
         fault: f64 = "Answered by the gateway because something broke.",
     }
-}
 
-json_object! {
     struct RedisState as "RedisState" {
         reachable: bool = "Whether every server answers.",
         outages: u64 = "Outages since the start, with the present one.",
@@ -101,9 +97,7 @@ json_object! {
         keys: Option<usize> = "Keys with counters; null if only the store knows them.",
         waiting: usize = "Requests in its queues.",
     }
-}
 
-json_object! {
     struct UpstreamRates<'a> as "UpstreamRates" {
         upstream: &'a str = "Its name.",
         up: usize = "Servers that get requests.",

@@ -24,9 +24,7 @@ json_object! {
         pub grant: Option<KeyGrant> = "Other numbers that an operator granted it.",
         pub ban: Option<String> = "The address, network or account to ban; null if the key names none.",
     }
-}
 
-json_object! {
     #[derive(Debug)]
     pub(super) struct KeyGrant as "Grant" {
         pub numbers: String = "Its rates or slots, in words.",

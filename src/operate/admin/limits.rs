@@ -14,9 +14,7 @@ json_object! {
     pub(super) struct LimitList as "LimitList" {
         limits: Vec<LimitStatus> = "The limits, one for each name.",
     }
-}
 
-json_object! {
     struct LimitStatus as "Limit" {
         limit: String = "Its name.",
         algorithm: &'static str = "Its algorithm, as in the file.",
@@ -38,18 +36,14 @@ json_object! {
         dry_run_rejected: Traffic
             = "Requests that it would have rejected, in a dry run or for keys it does not act on.",
     }
-}
 
-json_object! {
     struct RateNumbers as "Rate" {
         units: u64 = "Units in each period.",
         period_ms: f64 = "The period, in milliseconds.",
         burst: Option<u64> = maybe "Units that pass at once.",
         queue: Option<u64> = maybe "Requests that may wait.",
     }
-}
 
-json_object! {
     struct TierNumbers as "Tier" {
         tier: String = "Its name.",
         numbers: Option<String> = "Its rates or slots, in words; null without a limit.",

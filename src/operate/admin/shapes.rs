@@ -3,6 +3,7 @@
 use sluicegate_base::json_shape::JsonShape::{Any, Count, Flag, List, Nullable, Number, Object, Text, Words};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
 use sluicegate_http::upstream::UpstreamStatus;
+use sluicegate_model::Problem;
 
 /// The body of an error.
 pub(super) static ERROR: JsonObject =
@@ -26,16 +27,7 @@ pub(super) static NOT_RELOADED: JsonObject = JsonObject::named("NotReloaded").wi
     always("result", Words(&["invalid", "refused", "handed on"]), "Why nothing was reloaded."),
     maybe("message", Text, "The reason, unless the file is invalid."),
     maybe("file", Text, "The invalid file."),
-    maybe("problems", List(&Object(&PROBLEM)), "All problems of an invalid file."),
-]);
-
-static PROBLEM: JsonObject = JsonObject::named("Problem").with(&[
-    always("code", Text, "The code of the problem, e.g. E006."),
-    always("line", Count, "Its line in the file, from 1."),
-    always("column", Count, "Its column, from 1."),
-    always("message", Text, "The problem."),
-    always("field", Text, "The field, e.g. `limits.per-ip.rate`; empty for the file as a whole."),
-    always("suggestion", Nullable(&Text), "What to do."),
+    maybe("problems", Vec::<Problem>::SHAPE, "All problems of an invalid file."),
 ]);
 
 // === Status ===

@@ -54,9 +54,7 @@ json_object! {
         pub by: String = "The name of the operator's token.",
         pub reason: String = "The operator's reason.",
     }
-}
 
-json_object! {
     /// One rate, or the slots of a concurrency limit, as the request finds it.
     #[derive(Debug, Clone)]
     pub struct CounterExplanation as "ExplainedCounter" {

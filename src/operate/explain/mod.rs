@@ -57,9 +57,7 @@ json_object! {
             = maybe "The limits that do not judge it, because it is decided before.",
         pub verdict: VerdictExplanation = "The decision.",
     }
-}
 
-json_object! {
     #[derive(Debug, Clone)]
     pub struct ClientExplanation as "ExplainedClient" {
         pub ip: String = "Its address.",
@@ -67,26 +65,20 @@ json_object! {
         pub trusted_peer: bool = "Whether the peer is a trusted proxy.",
         pub why: String = "Why this address counts.",
     }
-}
 
-json_object! {
     #[derive(Debug, Clone)]
     pub struct ArrivalExplanation as "ExplainedArrival" {
         pub scheme: &'static str = "http or https.",
         pub listener: Option<String> = maybe "The name of the listener.",
     }
-}
 
-json_object! {
     #[derive(Debug, Clone)]
     pub struct LocationExplanation as "ExplainedLocation" {
         pub index: usize = "Its index in the file, from 0.",
         pub location: String = "The location.",
         pub why: String = "Why it serves the request, or why not.",
     }
-}
 
-json_object! {
     /// A ban that an operator set.
     #[derive(Debug, Clone)]
     pub struct BanExplanation as "ExplainedBan" {
@@ -94,9 +86,7 @@ json_object! {
         pub by: String = "The name of the operator's token.",
         pub reason: String = "The operator's reason.",
     }
-}
 
-json_object! {
     /// A stop that its upstream asked for.
     #[derive(Debug, Clone)]
     pub struct StopExplanation as "ExplainedStop" {
@@ -106,9 +96,7 @@ json_object! {
         pub until_ms: u64 = "Its end, in milliseconds since 1970.",
         pub wait_ms: u64 = "Milliseconds until this request may pass, behind those that wait.",
     }
-}
 
-json_object! {
     /// The queue in front of the servers of an upstream.
     #[derive(Debug, Clone)]
     pub struct QueueExplanation as "ExplainedQueue" {
@@ -116,17 +104,13 @@ json_object! {
         pub waiting: usize = "Requests that wait now.",
         pub size: usize = "The most requests that may wait.",
     }
-}
 
-json_object! {
     #[derive(Debug, Clone)]
     pub struct TokenExplanation as "ExplainedToken" {
         pub accepted: bool = "Whether its claims are used.",
         pub why: Option<String> = maybe "Why not.",
     }
-}
 
-json_object! {
     #[derive(Debug, Clone)]
     pub struct AccountExplanation as "ExplainedAccount" {
         pub name: Option<String> = "Null if the request has none.",

@@ -30,9 +30,7 @@ json_object! {
         pub servers: Vec<ServerStatus> = "Its servers.",
         pub stop: Option<StopStatus> = maybe "Its stops; absent without `obey`.",
     }
-}
 
-json_object! {
     /// The status of the queue of an upstream.
     #[derive(Debug, Clone, PartialEq)]
     pub struct QueueStatus as "ServerQueue" {
@@ -42,9 +40,7 @@ json_object! {
         pub wait_seconds: f64 = "The time of all these waits.",
         pub timeouts: u64 = "Waits that `max_wait` ended.",
     }
-}
 
-json_object! {
     /// The status of one server.
     #[derive(Debug)]
     pub struct ServerStatus as "Server" {
@@ -59,9 +55,7 @@ json_object! {
         pub ejections: u64 = "How often it was ejected.",
         pub last_error: Option<LastError> = maybe "Its last error.",
     }
-}
 
-json_object! {
     #[derive(Debug)]
     pub struct LastError as "ServerError" {
         pub error: String = "The error, in the words of the access log.",

@@ -9,6 +9,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normali
 use serde::Serialize;
 
 use super::redact::redact_credentials;
+use sluicegate_base::json_shape::json_object;
 
 /// A position in the file: line and column counted from 1, in characters, and the width to underline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,23 +23,22 @@ impl Position {
     pub const START: Position = Position { line: 1, column: 1, width: 1 };
 }
 
-/// One error or warning.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    /// One of the stable constants in [`super::codes`].
-    pub code: &'static str,
-    /// The field, e.g. `limits.per-ip.rate` or `locations[0].path`; empty for the file as a whole.
-    pub field: String,
-    /// Counted from 1.
-    pub line: usize,
-    /// Counted from 1, in characters.
-    pub column: usize,
-    /// Characters to underline.
-    #[serde(skip)]
-    pub width: usize,
-    pub message: String,
-    /// Advice as part of a sentence: "did you mean `x`?", "write `5s`".
-    pub suggestion: Option<String>,
+json_object! {
+    /// One error or warning.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Problem as "Problem" {
+        // One of the stable constants in [`super::codes`].
+        pub code: &'static str = "The code of the problem, e.g. E006.",
+        pub field: String = "The field, e.g. `limits.per-ip.rate`; empty for the file as a whole.",
+        pub line: usize = "Its line in the file, from 1.",
+        // Counted in characters.
+        pub column: usize = "Its column, from 1.",
+        // Characters to underline.
+        pub width: usize,
+        pub message: String = "The problem.",
+        // Advice as part of a sentence: "did you mean `x`?", "write `5s`".
+        pub suggestion: Option<String> = "What to do.",
+    }
 }
 
 impl Problem {
