@@ -3,8 +3,8 @@
 //! A handler reports its change by [`Answer::with_change`]; the rest is done here, so that no endpoint can forget it.
 
 use super::answer::Answer;
-use super::change_counts::ChangeCounts;
 use super::endpoint::{AdminCaller, Endpoint};
+use super::state::ChangeCounts;
 
 /// Characters of a reason.
 pub(super) const REASON_MAX: usize = 200;

@@ -7,14 +7,21 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
-use super::endpoint::{AdminRequest, reject_body};
+use super::endpoint::Handler::{Immediate, Waiting};
+use super::endpoint::ParameterPlace::Path;
+use super::endpoint::{
+    AdminRequest, AnswerForm, BodyFormat, Endpoint, Parameter, ParameterKind, box_answer, error, ok,
+    reject_body,
+};
+use super::examples;
 use super::key_status::{KeyStatus, seconds};
 use super::keys::{read_length, reject_change};
 use crate::operate::text_table::render_table;
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{DEFAULT_LENGTH, NewBan};
 use sluicegate_base::clock::Now;
-use sluicegate_base::json_shape::json_object;
+use sluicegate_base::json_shape::JsonShape::{Nullable, Text};
+use sluicegate_base::json_shape::{JsonObject, JsonShaped, json_object, maybe};
 use sluicegate_model::{KeyPart, LimitId};
 use sluicegate_proxy::gateway::{ActiveBan, BanOrigin, EndedBans, Gateway, OperatorChange, OperatorOutcome};
 
@@ -51,6 +58,64 @@ json_object! {
     }
 }
 
+static NEW_BAN: JsonObject = JsonObject::named("NewBan").with(&[
+    maybe("ip", Text, "An address, or a network of at least /8, or /16 of IPv6; or else:"),
+    maybe("account", Text, "The name of an account."),
+    maybe("for", Nullable(&Text), "How long, e.g. `1h`; 10 minutes without, and at most 366 days."),
+]);
+
+const BAN_FORMS: &[AnswerForm] = &[AnswerForm::Json(BanStatus::SHAPE, examples::BAN)];
+const ENDED_FORMS: &[AnswerForm] = &[AnswerForm::Json(EndedBanList::SHAPE, examples::ENDED_BANS)];
+const LIST_FORMS: &[AnswerForm] = &[
+    AnswerForm::Text("banned          by   left   reason\n203.0.113.0/24  ops  540 s  scraping\n"),
+    AnswerForm::Json(BanList::SHAPE, examples::BAN_LIST),
+];
+
+pub(super) const LIST_BANS: Endpoint = Endpoint {
+    name: "list_bans",
+    path: "/bans",
+    summary: "All active bans.",
+    answers: &[ok("The bans.", LIST_FORMS)],
+    handler: Immediate(list_bans),
+    ..Endpoint::READ
+};
+
+pub(super) const BAN_CLIENT: Endpoint = Endpoint {
+    name: "ban_client",
+    path: "/bans",
+    summary: "Bans an address, a network or an account for a while; a ban of the same one is replaced.",
+    body: Some(BodyFormat { object: &NEW_BAN, required: true, example: examples::NEW_BAN }),
+    answers: &[
+        ok("The ban.", BAN_FORMS),
+        error(409, "There are too many bans."),
+        error(503, "The process is shutting down."),
+    ],
+    handler: Waiting(|request| box_answer(ban_client(request))),
+    ..Endpoint::CHANGE
+};
+
+pub(super) const UNBAN_CLIENT: Endpoint = Endpoint {
+    name: "unban_client",
+    method: "DELETE",
+    path: "/bans/{banned}",
+    summary: "Lifts the bans of exactly this address, network or account, and forgets its strikes.",
+    parameters: &[Parameter {
+        name: "banned",
+        place: Path,
+        kind: ParameterKind::TextWithSlashes,
+        example: "203.0.113.0/24",
+        sentence: "As `GET /bans` shows it, percent-encoded; slashes may stand plain.",
+    }],
+    answers: &[
+        ok("It is not banned any more.", ENDED_FORMS),
+        error(404, "It is not banned."),
+        error(409, "It is banned as a part of a network, or too many changes wait for Redis."),
+        error(503, "The process is shutting down."),
+    ],
+    handler: Waiting(|request| box_answer(unban_client(request))),
+    ..Endpoint::CHANGE
+};
+
 impl BanStatus {
     fn of_ban(ban: &ActiveBan, now: Now) -> BanStatus {
         let (by, reason, at_ms) = match &ban.origin {
@@ -65,7 +130,7 @@ impl BanStatus {
     }
 }
 
-pub(super) fn list_bans(request: &AdminRequest) -> Answer {
+fn list_bans(request: &AdminRequest) -> Answer {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let bans: Vec<BanStatus> = gateway.list_bans(now).iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let rows = bans.iter().map(|ban| {
@@ -83,7 +148,7 @@ pub(super) fn list_bans(request: &AdminRequest) -> Answer {
     Answer::forms(text, &BanList { active: bans.len(), unnamed, bans })
 }
 
-pub(super) async fn ban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn ban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let (target, lasts) = read_ban(&request)?;
     let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
     let made = request.state.operator().make_change(OperatorChange::Ban(new)).await;
@@ -136,7 +201,7 @@ fn read_network(text: &str) -> Result<BanTarget, String> {
     Ok(BanTarget::Network(network))
 }
 
-pub(super) async fn unban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn unban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let text = request.path_value("banned");
     let target: BanTarget = text.parse().map_err(|error| {
         let why = format!("`{}`: {error}", text.escape_debug());

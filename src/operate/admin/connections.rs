@@ -14,8 +14,6 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::body::AdminBody;
-
 /// All open connections.
 #[derive(Default)]
 pub(super) struct AdminConnections {

@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 use super::answer::{AdminResponse, Answer};
 use super::connections::AdminConnection;
 use super::state::AdminState;
-use sluicegate_base::json_shape::{JsonObject, JsonShape};
+use sluicegate_base::json_shape::JsonShape::{Nullable, Object, Text};
+use sluicegate_base::json_shape::{JsonObject, JsonShape, always, maybe};
 
 /// A row of the table of endpoints.
 pub(super) struct Endpoint {
@@ -94,6 +95,28 @@ pub(super) enum AnswerForm {
     Events(JsonShape, &'static str),
     /// Any other kind.
     Other(&'static str, &'static str),
+}
+
+/// The body of an error.
+pub(super) static ERROR: JsonObject =
+    JsonObject::named("Error").with(&[always("error", Text, "What is wrong, and often what to do.")]);
+
+/// The body of a change that has no fields of its own.
+pub(super) static REASON: JsonObject = JsonObject::named("Reason").with(&[maybe(
+    "reason",
+    Nullable(&Text),
+    "Why, for the audit line; at most 200 characters.",
+)]);
+
+/// Their texts differ, so they have no example.
+const ERROR_FORMS: &[AnswerForm] = &[AnswerForm::Text(""), AnswerForm::Json(Object(&ERROR), "")];
+
+pub(super) const fn ok(sentence: &'static str, forms: &'static [AnswerForm]) -> AnswerFormat {
+    AnswerFormat { status: 200, sentence, forms }
+}
+
+pub(super) const fn error(status: u16, sentence: &'static str) -> AnswerFormat {
+    AnswerFormat { status, sentence, forms: ERROR_FORMS }
 }
 
 pub(super) type AnswerFuture = Pin<Box<dyn Future<Output = Answer>>>;

@@ -1,18 +1,16 @@
 //! The table of all endpoints of the admin API. Routing, methods, access, the page of a wrong path and the OpenAPI
 //! document come from it.
 
-use super::answer_formats::{error, not_found, ok};
 use super::endpoint::Handler::{Immediate, Waiting};
 use super::endpoint::ParameterPlace::{Path, Query};
 use super::endpoint::{
-    AnswerForm, AnswerFormat, BodyFormat, Endpoint, EndpointAccess, Parameter, ParameterKind,
+    AnswerForm, AnswerFormat, BodyFormat, Endpoint, EndpointAccess, Parameter, ParameterKind, error, ok,
 };
 use super::events::TrafficEvent;
 use super::limits::LimitList;
 use super::upstreams::UpstreamList;
 use super::{
-    ban_endpoints, control, events, examples, explain, health, key_endpoints, limits, openapi, page, shapes,
-    upstreams,
+    bans, control, events, examples, explain, health, keys, limits, openapi, page, shapes, upstreams,
 };
 use crate::operate::explain::Explanation;
 use sluicegate_base::json_shape::{JsonShape, JsonShaped};
@@ -133,14 +131,14 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         handler: Immediate(limits::list_limits),
         ..Endpoint::READ
     },
-    key_endpoints::LIST_KEYS,
-    key_endpoints::SHOW_KEY,
-    key_endpoints::RESET_KEY,
-    key_endpoints::GRANT_KEY,
-    key_endpoints::REVOKE_GRANT,
-    ban_endpoints::LIST_BANS,
-    ban_endpoints::BAN_CLIENT,
-    ban_endpoints::UNBAN_CLIENT,
+    keys::LIST_KEYS,
+    keys::SHOW_KEY,
+    keys::RESET_KEY,
+    keys::GRANT_KEY,
+    keys::REVOKE_GRANT,
+    bans::LIST_BANS,
+    bans::BAN_CLIENT,
+    bans::UNBAN_CLIENT,
     Endpoint {
         name: "list_upstreams",
         path: "/upstreams",
@@ -156,7 +154,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         parameters: &[UPSTREAM],
         answers: &[
             ok("The upstream.", &[AnswerForm::Json(UpstreamStatus::SHAPE, examples::UPSTREAM)]),
-            not_found("There is no such upstream."),
+            error(404, "There is no such upstream."),
         ],
         handler: Immediate(upstreams::show_upstream),
         ..Endpoint::READ
@@ -171,7 +169,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
                 "The servers of this name, now draining.",
                 &[AnswerForm::Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)],
             ),
-            not_found("There is no such upstream or server."),
+            error(404, "There is no such upstream or server."),
             error(409, "No other server of the upstream is up."),
         ],
         handler: Immediate(upstreams::drain_server),
@@ -187,7 +185,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
                 "The servers of this name.",
                 &[AnswerForm::Json(Vec::<ServerStatus>::SHAPE, examples::SERVERS)],
             ),
-            not_found("There is no such upstream or server."),
+            error(404, "There is no such upstream or server."),
         ],
         handler: Immediate(upstreams::undrain_server),
         ..Endpoint::CHANGE

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::body::AdminBody;
+use super::answer::AdminBody;
 use super::connections::AdminConnection;
 
 /// Streams open at once.

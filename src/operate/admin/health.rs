@@ -2,8 +2,7 @@
 
 use http::StatusCode;
 
-use super::answer::Answer;
-use super::body::AdminBody;
+use super::answer::{AdminBody, Answer};
 use super::endpoint::AdminRequest;
 use sluicegate_observe::metrics;
 

@@ -7,12 +7,19 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Answer, Change};
-use super::endpoint::{AdminRequest, reject_body};
+use super::endpoint::Handler::Waiting;
+use super::endpoint::ParameterPlace::{Path, Query};
+use super::endpoint::{
+    AdminRequest, AnswerForm, AnswerFormat, BodyFormat, Endpoint, Parameter, ParameterKind, box_answer,
+    error, ok, reject_body,
+};
+use super::examples;
 use super::key_status::{KeyGrant, KeyStatus};
 use crate::operate::text_table::render_table;
 use sluicegate_admission::operator_bans::{BanFault, UnbanFault};
 use sluicegate_base::clock::Now;
-use sluicegate_base::json_shape::json_object;
+use sluicegate_base::json_shape::JsonShape::{Any, Nullable, Text};
+use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, json_object, maybe};
 use sluicegate_http::request::key::NamedKey;
 use sluicegate_model::{LimitId, read_duration};
 use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, find_counted_limit};
@@ -30,7 +37,145 @@ json_object! {
     }
 }
 
-pub(super) async fn list_keys(request: AdminRequest) -> Result<Answer, AdminResponse> {
+static RESET: JsonObject = JsonObject::named("Reset").with(&[maybe(
+    "tier",
+    Nullable(&Text),
+    "Resets only the numbers of this tier; else all of them.",
+)]);
+
+static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[
+    always("for", Text, "How long, e.g. `1h`; at most 30 days."),
+    maybe("rate", Any, "The rate, or a list of rates, e.g. `100/s`."),
+    maybe("burst", Any, "The burst, or one for each rate."),
+    maybe("queue", Any, "The length of the queue, or one for each rate."),
+    maybe("max_wait", Text, "The longest wait in the queue."),
+    maybe("max_concurrent", Any, "The requests in flight."),
+]);
+
+const LIMIT: Parameter = Parameter {
+    name: "limit",
+    place: Path,
+    kind: ParameterKind::Text,
+    example: "per-ip",
+    sentence: "The name of the limit.",
+};
+const KEY: Parameter = Parameter {
+    name: "key",
+    place: Path,
+    kind: ParameterKind::TextWithSlashes,
+    example: "ip=192.0.2.7",
+    sentence: "The name of the key, as `part=value`, percent-encoded; slashes may stand plain.",
+};
+
+const KEY_FORM: AnswerForm = AnswerForm::Json(KeyStatus::SHAPE, examples::KEY);
+const KEY_TEXT: AnswerForm =
+    AnswerForm::Text("key           asked/s  refused/s\nip=192.0.2.7  42.0     32.1\n");
+const KEY_FORMS: &[AnswerForm] = &[KEY_TEXT, KEY_FORM];
+const KEY_LIST_FORMS: &[AnswerForm] = &[KEY_TEXT, AnswerForm::Json(KeyList::SHAPE, examples::KEY_LIST)];
+const CHANGED: AnswerFormat = ok("The key after the change.", &[KEY_FORM]);
+const NO_LIMIT: AnswerFormat = error(404, "There is no such limit.");
+const STOPPING: AnswerFormat = error(503, "The process is shutting down.");
+
+pub(super) const LIST_KEYS: Endpoint = Endpoint {
+    name: "list_keys",
+    path: "/limits/{limit}/keys",
+    summary: "The keys of a limit that are refused most, or that ask most.",
+    parameters: &[
+        LIMIT,
+        Parameter {
+            name: "by",
+            place: Query { default: "refused" },
+            kind: ParameterKind::Words(&["refused", "asked"]),
+            example: "asked",
+            sentence: "The order: the keys with most refused or most asked units first.",
+        },
+        Parameter {
+            name: "top",
+            place: Query { default: "20" },
+            kind: ParameterKind::Integer(1, 100),
+            example: "50",
+            sentence: "The most keys to list.",
+        },
+    ],
+    answers: &[
+        ok("The keys.", KEY_LIST_FORMS),
+        NO_LIMIT,
+        error(409, "Names of keys are not kept, because `state.heavy_hitters` is `none`."),
+        STOPPING,
+    ],
+    handler: Waiting(|request| box_answer(list_keys(request))),
+    ..Endpoint::READ
+};
+
+pub(super) const SHOW_KEY: Endpoint = Endpoint {
+    name: "show_key",
+    path: "/limits/{limit}/keys/{key}",
+    summary: "One key of a limit.",
+    parameters: &[
+        LIMIT,
+        KEY,
+        Parameter {
+            name: "tier",
+            place: Query { default: "" },
+            kind: ParameterKind::Text,
+            example: "gold",
+            sentence: "The tier of the caller, where the limit has other numbers for it.",
+        },
+    ],
+    answers: &[
+        ok("The key.", KEY_FORMS),
+        NO_LIMIT,
+        error(409, "Names of keys are not kept, so that a hash names none."),
+        STOPPING,
+    ],
+    handler: Waiting(|request| box_answer(show_key(request))),
+    ..Endpoint::READ
+};
+
+pub(super) const RESET_KEY: Endpoint = Endpoint {
+    name: "reset_key",
+    path: "/limits/{limit}/keys/{key}/reset",
+    summary: "Forgets what a key has used; requests that wait keep their turn.",
+    parameters: &[LIMIT, KEY],
+    body: Some(BodyFormat { object: &RESET, required: false, example: examples::RESET }),
+    answers: &[
+        CHANGED,
+        NO_LIMIT,
+        error(409, "It limits concurrency, or the key shares a counter with others."),
+        error(503, "Redis does not answer, or the process is shutting down."),
+    ],
+    handler: Waiting(|request| box_answer(reset_key(request))),
+    ..Endpoint::CHANGE
+};
+
+pub(super) const GRANT_KEY: Endpoint = Endpoint {
+    name: "grant_key",
+    path: "/limits/{limit}/keys/{key}/grant",
+    summary: "Counts a key by other numbers for a while; its ordinary counters stand still.",
+    parameters: &[LIMIT, KEY],
+    body: Some(BodyFormat { object: &NEW_GRANT, required: true, example: examples::NEW_GRANT }),
+    answers: &[CHANGED, NO_LIMIT, error(409, "There are too many grants."), STOPPING],
+    handler: Waiting(|request| box_answer(grant_key(request))),
+    ..Endpoint::CHANGE
+};
+
+pub(super) const REVOKE_GRANT: Endpoint = Endpoint {
+    name: "revoke_grant",
+    method: "DELETE",
+    path: "/limits/{limit}/keys/{key}/grant",
+    summary: "Ends the grant of a key.",
+    parameters: &[LIMIT, KEY],
+    answers: &[
+        CHANGED,
+        error(404, "There is no such limit, or the key has no grant."),
+        error(409, "Too many changes wait for Redis."),
+        STOPPING,
+    ],
+    handler: Waiting(|request| box_answer(revoke_grant(request))),
+    ..Endpoint::CHANGE
+};
+
+async fn list_keys(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let limit = request.path_value("limit").to_owned();
     let (by, word) = match request.query_value("by") {
         "asked" => (HeavyBy::Asked, "asked"),
@@ -56,7 +201,7 @@ pub(super) async fn list_keys(request: AdminRequest) -> Result<Answer, AdminResp
     Ok(Answer::forms(text, &KeyList { limit, by: word, gateways: found.gateways, keys }))
 }
 
-pub(super) async fn show_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn show_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
     let found = FoundKey::find(&request).await?;
     let status = found.read_status(&request.state.gateway(), tier)?;
@@ -133,7 +278,7 @@ impl FoundKey {
     }
 }
 
-pub(super) async fn reset_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn reset_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let tier = match request.body.get("tier") {
         None | Some(Value::Null) => None,
         Some(Value::String(tier)) => Some(tier.as_str()),
@@ -157,7 +302,7 @@ pub(super) async fn reset_key(request: AdminRequest) -> Result<Answer, AdminResp
     Ok(Answer::json(&after).with_change(change))
 }
 
-pub(super) async fn grant_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn grant_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let mut numbers = request.body.clone();
     let lasts = match numbers.remove("for") {
         Some(Value::String(text)) => read_length(&request, &text)?,
@@ -182,7 +327,7 @@ pub(super) async fn grant_key(request: AdminRequest) -> Result<Answer, AdminResp
     Ok(Answer::json(&after).with_change(change))
 }
 
-pub(super) async fn revoke_grant(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn revoke_grant(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let found = FoundKey::find(&request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, None)?.grant;

@@ -9,13 +9,9 @@
 //! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;
-mod answer_formats;
 mod audit;
 mod authorize;
-mod ban_endpoints;
 mod bans;
-mod body;
-mod change_counts;
 mod connections;
 mod control;
 mod endpoint;
@@ -25,7 +21,6 @@ mod events;
 mod examples;
 mod explain;
 mod health;
-mod key_endpoints;
 mod key_status;
 mod keys;
 mod limits;
@@ -63,13 +58,13 @@ use sluicegate_proxy::gateway::Gateway;
 
 pub use answer::AdminResponse;
 use authorize::CallerPolicy;
-use change_counts::ChangeCounts;
 use connections::{AdminConnections, ConnectionGuard, GuardedBody};
 use endpoint::EndpointAccess;
 use endpoints::ENDPOINTS;
 pub use operator_control::{ControlFuture, OperatorControl};
 use service::AdminService;
 pub use state::AdminState;
+use state::ChangeCounts;
 
 /// A bound admin listener that does not answer yet.
 #[derive(Debug)]

@@ -5,11 +5,10 @@ use serde_json::{Map, Value, json};
 use super::answer::Answer;
 use super::audit::REASON_MAX;
 use super::endpoint::{
-    AdminRequest, AnswerForm, AnswerFormat, Endpoint, EndpointAccess, Parameter, ParameterKind,
-    ParameterPlace,
+    AdminRequest, AnswerForm, AnswerFormat, ERROR, Endpoint, EndpointAccess, Parameter, ParameterKind,
+    ParameterPlace, REASON,
 };
 use super::events::EVENT_STREAM;
-use super::shapes::{ERROR, REASON};
 use sluicegate_base::json_shape::{JsonObject, JsonShape};
 
 pub(super) fn describe_endpoints(request: &AdminRequest) -> Answer {

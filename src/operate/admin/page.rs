@@ -10,8 +10,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use http::header::{CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY};
 
-use super::answer::Answer;
-use super::body::AdminBody;
+use super::answer::{AdminBody, Answer};
 use super::endpoint::AdminRequest;
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";

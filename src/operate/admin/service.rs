@@ -11,10 +11,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 
-use super::answer::{AdminResponse, Answer, reject_method, sends_json};
+use super::answer::{AdminBody, AdminResponse, Answer, reject_method, sends_json};
 use super::audit::{AuditEntry, REASON_MAX};
 use super::authorize::{CallerPolicy, CallerRejection, is_from_other_site};
-use super::body::AdminBody;
 use super::connections::AdminConnection;
 use super::endpoint::{AdminCaller, AdminRequest, Endpoint, EndpointAccess, Handler, reject_body};
 use super::endpoints::ENDPOINTS;

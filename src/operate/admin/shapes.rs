@@ -5,17 +5,6 @@ use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
 use sluicegate_http::upstream::UpstreamStatus;
 use sluicegate_model::Problem;
 
-/// The body of an error.
-pub(super) static ERROR: JsonObject =
-    JsonObject::named("Error").with(&[always("error", Text, "What is wrong, and often what to do.")]);
-
-/// The body of a change that has no fields of its own.
-pub(super) static REASON: JsonObject = JsonObject::named("Reason").with(&[maybe(
-    "reason",
-    Nullable(&Text),
-    "Why, for the audit line; at most 200 characters.",
-)]);
-
 pub(super) static RELOADED: JsonObject = JsonObject::named("Reloaded").with(&[
     always("result", Words(&["ok"]), "The file is in force."),
     always("generation", Count, "The number of the configuration in force, counted from 1."),
@@ -155,25 +144,4 @@ pub(super) static QUERY: JsonObject = JsonObject::named("ExplainRequest").with(&
     maybe("listener", Nullable(&Text), "The name of the listener; else the first one of the URL's scheme."),
     maybe("data", Nullable(&Text), "The body, for limits that read it."),
     maybe("call", Any, "The body of a `/check` that names limits, in place of a request."),
-]);
-
-pub(super) static RESET: JsonObject = JsonObject::named("Reset").with(&[maybe(
-    "tier",
-    Nullable(&Text),
-    "Resets only the numbers of this tier; else all of them.",
-)]);
-
-pub(super) static NEW_GRANT: JsonObject = JsonObject::named("NewGrant").with(&[
-    always("for", Text, "How long, e.g. `1h`; at most 30 days."),
-    maybe("rate", Any, "The rate, or a list of rates, e.g. `100/s`."),
-    maybe("burst", Any, "The burst, or one for each rate."),
-    maybe("queue", Any, "The length of the queue, or one for each rate."),
-    maybe("max_wait", Text, "The longest wait in the queue."),
-    maybe("max_concurrent", Any, "The requests in flight."),
-]);
-
-pub(super) static NEW_BAN: JsonObject = JsonObject::named("NewBan").with(&[
-    maybe("ip", Text, "An address, or a network of at least /8, or /16 of IPv6; or else:"),
-    maybe("account", Text, "The name of an account."),
-    maybe("for", Nullable(&Text), "How long, e.g. `1h`; 10 minutes without, and at most 366 days."),
 ]);

@@ -3,18 +3,17 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use arc_swap::ArcSwap;
 
 use super::answer::AdminResponse;
-use super::change_counts::ChangeCounts;
 use super::event_streams::EventStreams;
 use super::operator_control::{OperatorControl, StoppedControl};
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
-use sluicegate_observe::metrics::Metrics;
+use sluicegate_observe::metrics::{Metrics, values};
 use sluicegate_proxy::gateway::Gateway;
 
 /// The data and actions behind the endpoints; cheap to clone.
@@ -128,4 +127,35 @@ fn share_action(action: impl AsyncFn() -> AdminResponse + 'static) -> Rc<Respons
         let action = action.clone();
         Box::pin(async move { action().await })
     })
+}
+
+/// The results of changes, as the metric names them.
+const RESULTS: [&str; 2] = ["ok", "refused"];
+
+/// The changes so far, by the name of the endpoint and by result.
+#[derive(Debug)]
+pub(super) struct ChangeCounts(Vec<(&'static str, [AtomicU64; RESULTS.len()])>);
+
+impl ChangeCounts {
+    pub fn new(endpoints: impl Iterator<Item = &'static str>) -> ChangeCounts {
+        ChangeCounts(endpoints.map(|name| (name, Default::default())).collect())
+    }
+
+    pub fn count_change(&self, name: &str, is_ok: bool) {
+        if let Some((_, counts)) = self.0.iter().find(|(known, _)| *known == name) {
+            counts[usize::from(!is_ok)].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Registers all counts with `metrics`, and with the metrics that continue them. Call it once.
+    pub fn register_metrics(self: &Arc<ChangeCounts>, metrics: &Metrics) {
+        for (at, (name, _)) in self.0.iter().enumerate() {
+            for (result, word) in RESULTS.into_iter().enumerate() {
+                let counts = self.clone();
+                let labels = vec![("call", name.to_string()), ("result", word.to_owned())];
+                let read = move || counts.0[at].1[result].load(Relaxed);
+                metrics.watch_process(values::ADMIN_CHANGES, labels, read);
+            }
+        }
+    }
 }
