@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::sync::{Notify, mpsc};
 
-use super::control::{ControlCommand, ControlThread};
+use super::control_thread::{ControlCommand, ControlThread};
 use super::heavy_keys::TOP_MAX;
 use crate::operate::traffic::LimitTraffic;
 use sluicegate_base::clock::Now;

@@ -5,7 +5,7 @@
 //! the current worker and keeps it to its end. Each worker thread has its own runtime, listening sockets, upstream
 //! connections, log buffer and metric cells.
 //!
-//! [`control`] owns everything in force, on the control thread. [`reload`] reads a configuration, prepares it
+//! [`control_thread`] owns everything in force, on the control thread. [`reload`] reads a configuration, prepares it
 //! ([`listeners`]) and swaps it in; [`workers`] sends the threads their
 //! [`WorkerCommand`](sluicegate_proxy::downstream::worker_thread::WorkerCommand)s and waits for completion;
 //! [`gateway_tasks`] are the tasks beside the workers. [`hot_upgrade`] is the change of the program.
@@ -13,9 +13,10 @@
 //! the keys of its limits. Gateways tell each other through the store about themselves ([`fleet`]), operators' entries
 //! ([`entry_sharing`]) and stops of upstreams ([`stop_sharing`]).
 
+mod admin_actions;
 mod banner;
 mod config_diff;
-mod control;
+mod control_thread;
 mod entry_sharing;
 mod fleet;
 mod fleet_reader;
@@ -23,7 +24,6 @@ mod gateway_tasks;
 mod heavy_keys;
 mod hot_upgrade;
 mod listeners;
-mod operator_calls;
 mod operator_changes;
 mod reload;
 mod reload_history;
@@ -31,7 +31,6 @@ mod signals;
 mod span_export;
 mod status;
 mod stop_sharing;
-mod store_status;
 mod systemd;
 mod watched_files;
 mod workers;
@@ -45,20 +44,18 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::LocalRuntime;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
-use crate::operate::explain;
-use crate::operate::explain::{Explanation, Query};
+use crate::operate::admin::{AdminListener, AdminState};
 use crate::operate::traffic::TrafficSampler;
-use control::{AdminServer, COMMANDS_MAX, ControlCommand, ControlThread};
+use admin_actions::ControlHandle;
+use control_thread::{AdminServer, COMMANDS_MAX, ControlThread};
 use fleet_reader::FleetReader;
 use gateway_tasks::GatewayTasks;
 use hot_upgrade::new_process::ReceivedHandover;
 use listeners::Listeners;
-use operator_calls::ControlHandle;
 use reload_history::ReloadHistory;
 use signals::{EarlySignals, SignalRelay, Signals};
 use sluicegate_base::clock::Now;
@@ -71,7 +68,6 @@ use sluicegate_observe::logging;
 use sluicegate_proxy::downstream::bind::{self, BoundListener, OpenSockets};
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
 use sluicegate_proxy::gateway::{Gateway, SavedOperatorState};
-use sluicegate_store::Session;
 use workers::{Workers, WorkersEnded};
 
 /// Descriptors for listeners, logs, the admin listener and the store, as a share of all and at most.
@@ -229,7 +225,8 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
-        let state = build_admin_state(&control, ready.clone(), sender.clone());
+        let actions = ControlHandle::new(&control, sender.clone());
+        let state = AdminState::new(ready.clone(), control.current.clone(), control.traffic.clone(), actions);
         state.register_metrics(&gateway.metrics);
         tokio::task::spawn_local(state.clone().watch_traffic());
         *control.admin_server.borrow_mut() = Some(AdminServer { listener: admin, state, stop_on_drop: None });
@@ -264,41 +261,6 @@ async fn wait_for_store(gateway: &Gateway) {
     if let Some(store) = &gateway.store {
         store.wait_probed().await;
     }
-}
-
-fn build_admin_state(
-    control: &Rc<ControlThread>,
-    ready: Arc<AtomicBool>,
-    sender: mpsc::Sender<ControlCommand>,
-) -> AdminState {
-    let (current, workers) = (control.current.clone(), control.workers.count());
-    // The control thread has a session of its own, beside those of the workers.
-    let session: RefCell<Option<Rc<Session>>> = RefCell::new(None);
-    let explain = async move |query: Query| -> Result<Explanation, String> {
-        let gateway = current.load_full();
-        let used = session
-            .take()
-            .filter(|session| gateway.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, &session.store)));
-        let used = used.or_else(|| Some(Session::new(gateway.store.as_ref()?, workers)));
-        session.replace(used.clone());
-        explain::explain_request(&gateway, used.as_deref(), &query, Now::read_clock()).await
-    };
-    let weak_control = Rc::downgrade(control);
-    let status = async move || match weak_control.upgrade() {
-        Some(control) => control.render_status().await,
-        None => AdminResponse::shutting_down(),
-    };
-    let operator = ControlHandle::new(control, sender.clone());
-    let reload = async move || {
-        let (reply, replied) = oneshot::channel();
-        match sender.send(ControlCommand::Reload(Some(reply))).await {
-            Ok(()) => replied.await.unwrap_or_else(|_| AdminResponse::shutting_down()),
-            Err(_) => AdminResponse::shutting_down(),
-        }
-    };
-    AdminState::new(ready, control.current.clone(), control.traffic.clone(), explain)
-        .with_control(status, reload)
-        .with_operator(operator)
 }
 
 /// Raises the descriptor limit as far as allowed, and returns the number of clients that fit beside all other uses.

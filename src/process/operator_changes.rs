@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::control::{ControlCommand, ControlThread};
+use super::control_thread::{ControlCommand, ControlThread};
 use super::entry_sharing::EntrySharing;
 use sluicegate_base::clock::Now;
 use sluicegate_model::Config;

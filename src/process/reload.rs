@@ -12,10 +12,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::config_diff;
-use super::control::{ControlCommand, ControlThread};
+use super::control_thread::{ControlCommand, ControlThread};
 use super::fleet;
 use super::systemd;
 use crate::operate::admin::AdminResponse;
+use crate::operate::admin::status::Reloaded;
 use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
 use sluicegate_config::{self as config, LoadedConfig};
@@ -51,7 +52,10 @@ fn is_same_problem(one: &str, other: &str) -> bool {
 impl ControlThread {
     /// Reads the file again and puts it in force, or returns the reason against it. Problems of files that have changed
     /// since they were `found` are not reported: the files are being written.
-    pub async fn reload_config(&self, found: Option<Vec<FileFingerprint>>) -> AdminResponse {
+    pub async fn reload_config(
+        &self,
+        found: Option<Vec<FileFingerprint>>,
+    ) -> Result<Reloaded, AdminResponse> {
         // The files are unchanged since the last attempt, so the same problem is not reported again.
         let again = found.as_ref().is_some_and(|found| *found == *self.files.borrow());
         if !again {
@@ -63,16 +67,15 @@ impl ControlThread {
         }
         match outcome {
             Ok(changes) => {
-                tracing::info!(generation = self.history.generation(), "reloaded: {changes}");
-                let json =
-                    json!({ "result": "ok", "generation": self.history.generation(), "changes": changes });
-                AdminResponse::ok(format!("reloaded: {changes}\n"), json)
+                let generation = self.history.generation();
+                tracing::info!(generation, "reloaded: {changes}");
+                Ok(Reloaded { result: "ok", generation, changes })
             }
             Err(rejection) => {
                 if let Some(found) = found
                     && reread_files(&found).await.is_none_or(|now| now != found)
                 {
-                    return rejection.into_response();
+                    return Err(rejection.into());
                 }
                 let message = rejection.log_message();
                 let last = self.history.last_attempt();
@@ -82,7 +85,7 @@ impl ControlThread {
                     tracing::error!("the old configuration stays: {message}");
                     self.history.record_rejected(&message, matches!(rejection, ReloadRejection::Blocked(_)));
                 }
-                rejection.into_response()
+                Err(rejection.into())
             }
         }
     }
@@ -184,24 +187,23 @@ impl ReloadRejection {
             }
         }
     }
+}
 
-    fn into_response(self) -> AdminResponse {
-        match self {
+impl From<ReloadRejection> for AdminResponse {
+    fn from(rejection: ReloadRejection) -> AdminResponse {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        match rejection {
             ReloadRejection::Invalid(report) => AdminResponse {
-                status: StatusCode::UNPROCESSABLE_ENTITY,
+                status,
                 text: format!("{}\n", report.render(false)),
                 json: json!({ "result": "invalid", "file": report.file, "problems": report.problems }),
             },
-            ReloadRejection::Unsupported(why) | ReloadRejection::Blocked(why) => AdminResponse {
-                status: StatusCode::UNPROCESSABLE_ENTITY,
-                text: format!("{why}\n"),
-                json: json!({ "result": "refused", "message": why }),
-            },
-            ReloadRejection::NoFile(why) => AdminResponse {
-                status: StatusCode::CONFLICT,
-                text: format!("{why}\n"),
-                json: json!({ "result": "refused", "message": why }),
-            },
+            ReloadRejection::Unsupported(why) | ReloadRejection::Blocked(why) => {
+                AdminResponse::not_reloaded(status, "refused", &why)
+            }
+            ReloadRejection::NoFile(why) => {
+                AdminResponse::not_reloaded(StatusCode::CONFLICT, "refused", &why)
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::control::ControlCommand;
+use super::control_thread::ControlCommand;
 use sluicegate_proxy::gateway::Gateway;
 
 /// Termination signals within this time count as one: some supervisors signal a process and then its group.

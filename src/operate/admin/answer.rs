@@ -104,35 +104,26 @@ impl Body for AdminBody {
 // === impl AdminResponse ===
 
 impl AdminResponse {
-    pub fn ok(text: String, json: Value) -> AdminResponse {
-        AdminResponse { status: StatusCode::OK, text, json }
-    }
-
     /// A refusal; `why` is one sentence without its full stop.
     pub(super) fn error(status: StatusCode, why: &str) -> AdminResponse {
         AdminResponse { status, text: format!("{why}\n"), json: json!({ "error": why }) }
     }
 
+    /// A refusal to reload; `result` is the word for it.
+    pub fn not_reloaded(status: StatusCode, result: &str, why: &str) -> AdminResponse {
+        AdminResponse { status, text: format!("{why}\n"), json: json!({ "result": result, "message": why }) }
+    }
+
     /// The process is shutting down; another may have taken over.
     pub fn shutting_down() -> AdminResponse {
-        AdminResponse::unavailable(
-            "refused",
-            "this process is shutting down; if another process has taken over, ask that one",
-        )
+        let why = "this process is shutting down; if another process has taken over, ask that one";
+        AdminResponse::not_reloaded(StatusCode::SERVICE_UNAVAILABLE, "refused", why)
     }
 
     /// Process `pid` has taken over and received the request to reload.
     pub fn handed_to_process(pid: u32) -> AdminResponse {
         let why = format!("process {pid} has taken over and was told to reload; its log has the result");
-        AdminResponse::unavailable("handed on", &why)
-    }
-
-    fn unavailable(result: &str, why: &str) -> AdminResponse {
-        AdminResponse {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            text: format!("{why}\n"),
-            json: json!({ "result": result, "message": why }),
-        }
+        AdminResponse::not_reloaded(StatusCode::SERVICE_UNAVAILABLE, "handed on", &why)
     }
 
     /// The form that the caller asks for. An error is JSON also for a caller that sends JSON.

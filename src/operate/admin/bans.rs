@@ -151,7 +151,7 @@ fn list_bans(request: &AdminRequest) -> Answer {
 async fn ban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let (target, lasts) = read_ban(&request)?;
     let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
-    let made = request.state.operator().make_change(OperatorChange::Ban(new)).await;
+    let made = request.state.actions().make_change(OperatorChange::Ban(new)).await;
     match made.map_err(|fault| reject_change(&fault))? {
         OperatorOutcome::Banned(ban, replaced) => {
             let now = Now::read_clock();
@@ -210,7 +210,7 @@ async fn unban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let mut bans: Vec<ActiveBan> =
         gateway.list_bans(now).into_iter().filter(|ban| ban.target == target).collect();
-    let made = request.state.operator().make_change(OperatorChange::Unban(target.clone())).await;
+    let made = request.state.actions().make_change(OperatorChange::Unban(target.clone())).await;
     if let OperatorOutcome::Unbanned(EndedBans { rejections: Some(until), .. }) =
         made.map_err(|fault| reject_change(&fault))?
         && !bans.iter().any(|ban| matches!(ban.origin, BanOrigin::Rejections { .. }))
@@ -242,7 +242,7 @@ async fn read_left(
         gateway.config.limits.iter().enumerate().filter(|(_, limit)| limit.key == [part.clone()])
     {
         // A limit by other networks than this one has no such key.
-        if let Ok(key) = request.state.operator().find_key(limit.name.clone(), name.clone()).await {
+        if let Ok(key) = request.state.actions().find_key(limit.name.clone(), name.clone()).await {
             let KeyStatus { key, remaining, reset_s, .. } =
                 KeyStatus::of_key(gateway, LimitId(index), &key, None, now);
             left.push(UnitsLeft { limit: limit.name.clone(), key, remaining, reset_s });

@@ -2,19 +2,24 @@
 
 use serde_json::json;
 
-use super::answer::{Answer, Change};
-use super::endpoint::{AdminRequest, AnswerFuture};
+use super::answer::{AdminResponse, Answer, Change};
+use super::endpoint::AdminRequest;
 
-pub(super) fn show_status(request: AdminRequest) -> AnswerFuture {
-    Box::pin(async move { request.state.show_status().await.into() })
+pub(super) async fn show_status(request: AdminRequest) -> Result<Answer, AdminResponse> {
+    let status = request.state.actions().show_status().await?;
+    Ok(Answer::forms(status.to_string(), &status))
 }
 
-pub(super) fn post_reload(request: AdminRequest) -> AnswerFuture {
-    Box::pin(async move {
-        let generation = async || request.state.show_status().await.json["generation"].clone();
-        let before = json!({ "generation": generation().await });
-        let response = request.state.reload().await;
-        let after = json!({ "generation": generation().await, "changes": response.json["changes"] });
-        Answer::from(response).with_change(Change { target: String::new(), before, after })
-    })
+pub(super) async fn post_reload(request: AdminRequest) -> Result<Answer, AdminResponse> {
+    let actions = request.state.actions();
+    let generation = async || actions.show_status().await.ok().map(|status| status.generation);
+    let before = json!({ "generation": generation().await });
+    let reloaded = actions.reload().await;
+    let changes = reloaded.as_ref().ok().map(|reloaded| &reloaded.changes);
+    let after = json!({ "generation": generation().await, "changes": changes });
+    let answer = match reloaded {
+        Ok(reloaded) => Answer::forms(format!("reloaded: {}\n", reloaded.changes), &reloaded),
+        Err(response) => response.into(),
+    };
+    Ok(answer.with_change(Change { target: String::new(), before, after }))
 }

@@ -4,10 +4,12 @@
 use super::endpoint::Handler::{Immediate, Waiting};
 use super::endpoint::ParameterPlace::{Path, Query};
 use super::endpoint::{
-    AnswerForm, AnswerFormat, BodyFormat, Endpoint, EndpointAccess, Parameter, ParameterKind, error, ok,
+    AnswerForm, AnswerFormat, BodyFormat, Endpoint, EndpointAccess, Parameter, ParameterKind, box_answer,
+    error, ok,
 };
 use super::events::TrafficEvent;
 use super::limits::LimitList;
+use super::status::{Reloaded, Status};
 use super::upstreams::UpstreamList;
 use super::{
     bans, control, events, examples, explain, health, keys, limits, openapi, page, shapes, upstreams,
@@ -93,12 +95,12 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
                 "The state.",
                 &[
                     AnswerForm::Text("sluicegate 0.1.0, process 4711, up 86400 s\n"),
-                    AnswerForm::Json(JsonShape::Object(&shapes::STATUS), examples::STATUS),
+                    AnswerForm::Json(Status::SHAPE, examples::STATUS),
                 ],
             ),
             error(503, "The process is shutting down."),
         ],
-        handler: Waiting(control::show_status),
+        handler: Waiting(|request| box_answer(control::show_status(request))),
         ..Endpoint::READ
     },
     Endpoint {
@@ -215,7 +217,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
                 "The file is in force.",
                 &[
                     AnswerForm::Text("reloaded: limits per-ip\n"),
-                    AnswerForm::Json(JsonShape::Object(&shapes::RELOADED), examples::RELOADED),
+                    AnswerForm::Json(Reloaded::SHAPE, examples::RELOADED),
                 ],
             ),
             AnswerFormat { status: 409, sentence: "There is no file to read.", forms: NOT_RELOADED },
@@ -226,7 +228,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             },
             AnswerFormat { status: 503, sentence: "The process is shutting down.", forms: NOT_RELOADED },
         ],
-        handler: Waiting(control::post_reload),
+        handler: Waiting(|request| box_answer(control::post_reload(request))),
         ..Endpoint::CHANGE
     },
     Endpoint {

@@ -144,7 +144,7 @@ impl AdminState {
 
 /// One event, as its lines.
 async fn render_event(state: &AdminState) -> String {
-    let refusals = state.operator().list_refusals().await;
+    let refusals = state.actions().list_refusals().await;
     let (gateway, now) = (state.gateway(), Now::read_clock());
     let look = state.traffic().look_at(&gateway, now);
     let closed = gateway.request_counts.sum(REQUESTS_CLOSED);

@@ -13,7 +13,7 @@ pub(super) fn post_explain(request: AdminRequest) -> AnswerFuture {
             Ok(query) => query,
             Err(rejection) => return rejection.into(),
         };
-        match request.state.explain(query).await {
+        match request.state.actions().explain(query).await {
             Ok(explanation) => Answer::forms(explanation.to_string(), &explanation),
             Err(why) => Answer::error(StatusCode::BAD_REQUEST, &why),
         }

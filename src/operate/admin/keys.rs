@@ -182,7 +182,7 @@ async fn list_keys(request: AdminRequest) -> Result<Answer, AdminResponse> {
         _ => (HeavyBy::Refused, "refused"),
     };
     let top = usize::try_from(request.query_number("top")).unwrap_or(usize::MAX);
-    let found = request.state.operator().list_heavy_keys(limit.clone(), by, top).await;
+    let found = request.state.actions().list_heavy_keys(limit.clone(), by, top).await;
     let found = found.map_err(reject_lookup)?;
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let id = find_limit(&gateway, &limit)?;
@@ -244,7 +244,7 @@ impl FoundKey {
     async fn find(request: &AdminRequest) -> Result<FoundKey, AdminResponse> {
         let limit = request.path_value("limit").to_owned();
         let name = request.path_value("key").to_owned();
-        let key = request.state.operator().find_key(limit.clone(), name).await.map_err(reject_lookup)?;
+        let key = request.state.actions().find_key(limit.clone(), name).await.map_err(reject_lookup)?;
         Ok(FoundKey { limit, key })
     }
 
@@ -295,7 +295,7 @@ async fn reset_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
         key: found.to_key_ref(&gateway),
         tier: tier.map(str::to_owned),
     };
-    request.state.operator().make_change(change).await.map_err(|fault| reject_change(&fault))?;
+    request.state.actions().make_change(change).await.map_err(|fault| reject_change(&fault))?;
     let after = found.read_status(&request.state.gateway(), tier)?;
     let left = |status: &KeyStatus| json!({ "remaining": status.remaining, "waiting": status.waiting });
     let change = found.change(left(&before), left(&after));
@@ -320,7 +320,7 @@ async fn grant_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
         reason: request.reason.clone(),
         by: request.caller.to_string(),
     };
-    let made = request.state.operator().make_change(OperatorChange::Grant(new)).await;
+    let made = request.state.actions().make_change(OperatorChange::Grant(new)).await;
     made.map_err(|fault| reject_change(&fault))?;
     let after = found.read_status(&request.state.gateway(), None)?;
     let change = found.change(json!(before), json!(after.grant));
@@ -332,7 +332,7 @@ async fn revoke_grant(request: AdminRequest) -> Result<Answer, AdminResponse> {
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, None)?.grant;
     let change = OperatorChange::Revoke { limit: found.limit.clone(), key: found.to_key_ref(&gateway) };
-    request.state.operator().make_change(change).await.map_err(|fault| reject_change(&fault))?;
+    request.state.actions().make_change(change).await.map_err(|fault| reject_change(&fault))?;
     let after = found.read_status(&request.state.gateway(), None)?;
     let change = found.change(json!(before), json!(after.grant));
     Ok(Answer::json(&after).with_change(change))

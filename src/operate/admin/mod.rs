@@ -25,12 +25,12 @@ mod key_status;
 mod keys;
 mod limits;
 mod openapi;
-mod operator_control;
 mod page;
 mod routes;
 mod service;
 mod shapes;
 mod state;
+pub mod status;
 mod upstreams;
 
 use std::cell::Cell;
@@ -50,7 +50,6 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_http::net::bind_fault::describe_bind_error;
 use sluicegate_model as model;
@@ -61,10 +60,9 @@ use authorize::CallerPolicy;
 use connections::{AdminConnections, ConnectionGuard, GuardedBody};
 use endpoint::EndpointAccess;
 use endpoints::ENDPOINTS;
-pub use operator_control::{ControlFuture, OperatorControl};
 use service::AdminService;
-pub use state::AdminState;
 use state::ChangeCounts;
+pub use state::{ActionFuture, AdminState, GatewayActions};
 
 /// A bound admin listener that does not answer yet.
 #[derive(Debug)]
@@ -228,11 +226,11 @@ impl AdminState {
         ready: Arc<AtomicBool>,
         current: Arc<ArcSwap<Gateway>>,
         traffic: Rc<TrafficSampler>,
-        explain: impl AsyncFn(Query) -> Result<Explanation, String> + 'static,
+        actions: impl GatewayActions + 'static,
     ) -> AdminState {
         let changing = ENDPOINTS.iter().filter(|endpoint| endpoint.access == EndpointAccess::Change);
         let changes = ChangeCounts::new(changing.map(|endpoint| endpoint.name));
-        AdminState::with_counts(ready, current, traffic, explain, changes)
+        AdminState::with_counts(ready, current, traffic, actions, changes)
     }
 }
 

@@ -10,11 +10,43 @@ use arc_swap::ArcSwap;
 
 use super::answer::AdminResponse;
 use super::event_streams::EventStreams;
-use super::operator_control::{OperatorControl, StoppedControl};
+use super::status::{Reloaded, Status};
 use crate::operate::explain::{Explanation, Query};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_observe::metrics::{Metrics, values};
-use sluicegate_proxy::gateway::Gateway;
+use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
+use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use sluicegate_proxy::gateway::{Gateway, OperatorChange, OperatorFault, OperatorOutcome};
+
+/// The result of an action, when it is there.
+pub type ActionFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// The actions of the running gateway that the endpoints ask for.
+pub trait GatewayActions {
+    fn show_status(&self) -> ActionFuture<Result<Status, AdminResponse>>;
+
+    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminResponse>>;
+
+    /// Explains a request from the running counters; the error is a fault of the query.
+    fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>>;
+
+    /// The keys of a limit that ask most or are refused most, the heaviest first; those of all gateways that count it
+    /// together.
+    fn list_heavy_keys(
+        &self,
+        limit: String,
+        by: HeavyBy,
+        top: usize,
+    ) -> ActionFuture<Result<FleetKeys, KeyLookupError>>;
+
+    /// The key of a limit with this name.
+    fn find_key(&self, limit: String, name: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>>;
+
+    /// The last refusals, the latest first.
+    fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>>;
+
+    fn make_change(&self, change: OperatorChange) -> ActionFuture<Result<OperatorOutcome, OperatorFault>>;
+}
 
 /// The data and actions behind the endpoints; cheap to clone.
 #[derive(Clone)]
@@ -26,56 +58,20 @@ pub struct AdminState {
     traffic: Rc<TrafficSampler>,
     events: Rc<EventStreams>,
     changes: Arc<ChangeCounts>,
-    explain: Rc<ExplainFn>,
-    status: Rc<ResponseFn>,
-    reload: Rc<ResponseFn>,
-    operator: Rc<dyn OperatorControl>,
+    actions: Rc<dyn GatewayActions>,
 }
 
-/// Shows the status, or reloads the configuration and returns the result.
-type ResponseFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
-
-/// Explains a request from the running counters; the error is a fault of the query.
-type ExplainFn = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
-
 impl AdminState {
-    /// `changes` counts the endpoints that change.
+    /// `changes` counts the requests that change something.
     pub(super) fn with_counts(
         ready: Arc<AtomicBool>,
         current: Arc<ArcSwap<Gateway>>,
         traffic: Rc<TrafficSampler>,
-        explain: impl AsyncFn(Query) -> Result<Explanation, String> + 'static,
+        actions: impl GatewayActions + 'static,
         changes: ChangeCounts,
     ) -> AdminState {
-        let explain = Rc::new(explain);
-        AdminState {
-            ready,
-            current,
-            traffic,
-            events: Rc::default(),
-            changes: Arc::new(changes),
-            explain: Rc::new(move |query| {
-                let explain = explain.clone();
-                Box::pin(async move { explain(query).await })
-            }),
-            status: share_action(async || AdminResponse::shutting_down()),
-            reload: share_action(async || AdminResponse::shutting_down()),
-            operator: Rc::new(StoppedControl),
-        }
-    }
-
-    /// Sets the actions of `/status` and `/reload`.
-    pub fn with_control(
-        self,
-        status: impl AsyncFn() -> AdminResponse + 'static,
-        reload: impl AsyncFn() -> AdminResponse + 'static,
-    ) -> AdminState {
-        AdminState { status: share_action(status), reload: share_action(reload), ..self }
-    }
-
-    /// Sets the actions of the endpoints about keys, grants and bans.
-    pub fn with_operator(self, operator: impl OperatorControl + 'static) -> AdminState {
-        AdminState { operator: Rc::new(operator), ..self }
+        let (changes, actions) = (Arc::new(changes), Rc::new(actions));
+        AdminState { ready, current, traffic, events: Rc::default(), changes, actions }
     }
 
     /// Registers the counts of changes with `metrics`. Call it once.
@@ -100,33 +96,13 @@ impl AdminState {
         &self.changes
     }
 
-    pub(super) fn operator(&self) -> &dyn OperatorControl {
-        &*self.operator
+    pub(super) fn actions(&self) -> &dyn GatewayActions {
+        &*self.actions
     }
 
     pub(super) fn is_ready(&self) -> bool {
         self.ready.load(Relaxed)
     }
-
-    pub(super) fn show_status(&self) -> Pin<Box<dyn Future<Output = AdminResponse>>> {
-        (self.status)()
-    }
-
-    pub(super) fn reload(&self) -> Pin<Box<dyn Future<Output = AdminResponse>>> {
-        (self.reload)()
-    }
-
-    pub(super) fn explain(&self, query: Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>> {
-        (self.explain)(query)
-    }
-}
-
-fn share_action(action: impl AsyncFn() -> AdminResponse + 'static) -> Rc<ResponseFn> {
-    let action = Rc::new(action);
-    Rc::new(move || {
-        let action = action.clone();
-        Box::pin(async move { action().await })
-    })
 }
 
 /// The results of changes, as the metric names them.

@@ -4,9 +4,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::status::{Reloaded, Status};
 use super::*;
+use crate::operate::explain::{Explanation, Query};
 use sluicegate_config as config;
 use sluicegate_model::{AdminRights, AdminToken, Secret};
+use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
+use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
 
 struct RunningAdmin {
     address: SocketAddr,
@@ -32,7 +37,7 @@ async fn start_with(token: Option<&str>, gateway: Gateway) -> RunningAdmin {
     let ready = Arc::new(AtomicBool::new(true));
     let current = Arc::new(ArcSwap::from_pointee(gateway));
     let sampler = TrafficSampler::new(&current.load(), sluicegate_base::clock::Now::read_clock());
-    let state = AdminState::new(ready.clone(), current, Rc::new(sampler), explain_query);
+    let state = AdminState::new(ready.clone(), current, Rc::new(sampler), StoppedGateway);
     let (serving, leave) = oneshot::channel();
     RunningAdmin { address, ready, task: tokio::task::spawn_local(admin.serve_admin(state, leave)), serving }
 }
@@ -46,16 +51,46 @@ fn build_from(text: &str) -> Gateway {
     crate::operate::explain::build_offline(config).unwrap()
 }
 
-/// Explains from the counters of a gateway of its own.
-async fn explain_query(query: Query) -> Result<Explanation, String> {
-    let gateway = build_gateway();
-    crate::operate::explain::explain_request(
-        &gateway,
-        None,
-        &query,
-        sluicegate_base::clock::Now::read_clock(),
-    )
-    .await
+/// The actions of a gateway that has ended, but for explanations.
+struct StoppedGateway;
+
+impl GatewayActions for StoppedGateway {
+    fn show_status(&self) -> ActionFuture<Result<Status, AdminResponse>> {
+        Box::pin(async { Err(AdminResponse::shutting_down()) })
+    }
+
+    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminResponse>> {
+        Box::pin(async { Err(AdminResponse::shutting_down()) })
+    }
+
+    /// Explains from the counters of a gateway of its own.
+    fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>> {
+        Box::pin(async move {
+            let now = sluicegate_base::clock::Now::read_clock();
+            crate::operate::explain::explain_request(&build_gateway(), None, &query, now).await
+        })
+    }
+
+    fn list_heavy_keys(
+        &self,
+        _: String,
+        _: HeavyBy,
+        _: usize,
+    ) -> ActionFuture<Result<FleetKeys, KeyLookupError>> {
+        Box::pin(async { Err(KeyLookupError::ShuttingDown) })
+    }
+
+    fn find_key(&self, _: String, _: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>> {
+        Box::pin(async { Err(KeyLookupError::ShuttingDown) })
+    }
+
+    fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    fn make_change(&self, _: OperatorChange) -> ActionFuture<Result<OperatorOutcome, OperatorFault>> {
+        Box::pin(async { Err(OperatorFault::ShuttingDown) })
+    }
 }
 
 /// The status and the rest of the answer.

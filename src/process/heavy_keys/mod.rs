@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::control::ControlThread;
+use super::control_thread::ControlThread;
 use super::workers::Workers;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::key::{KeyNameError, NamedKey};

@@ -1,0 +1,234 @@
+//! The state of the running gateway, on one screen for people and complete for programs; and the result of a reload.
+
+use std::fmt;
+
+use crate::operate::text_table::render_table;
+use sluicegate_base::json_shape::json_object;
+use sluicegate_http::upstream::{QueueStatus, ServerStatus, UpstreamStatus};
+
+/// The most rows of a table on the screen; JSON has all.
+const ROWS_MAX: usize = 8;
+
+json_object! {
+    /// The state of the gateway. `Display` renders it for people.
+    pub struct Status as "Status" {
+        pub version: &'static str = "The version of the program.",
+        pub pid: u32 = "The process.",
+        pub file: Option<String> = "The file of the configuration.",
+        pub uptime_s: u64 = "Seconds since the process began to serve.",
+        pub generation: u64 = "The number of the configuration in force, counted from 1.",
+        pub workers: usize = "Worker threads.",
+        pub listening: Vec<String> = "The addresses of the listeners.",
+        pub connections: usize = "Open client connections.",
+        pub in_flight: u64 = "Requests in flight.",
+        pub rejections: RejectionRate = "Rejections of all limits and bans.",
+        pub bans: Option<StatusBans> = "Null without bans.",
+        pub shared_limits: Vec<SharedTrouble> = "Shared limits that other gateways count differently.",
+        pub redis: Option<RedisStatus> = "Null without Redis.",
+        pub snapshot: Option<SnapshotStatus> = "Null without a snapshot.",
+        pub last_reload: Option<LastReload> = "Null before the first reload.",
+        pub limits: Vec<StatusLimit> = "All limits; GET /limits has more about them.",
+        pub upstreams: Vec<UpstreamStatus> = "All upstreams.",
+    }
+
+    pub struct RejectionRate as "RejectionRate" {
+        pub per_s: f64 = "Rejections per second.",
+        pub over_s: f64 = "The seconds that the rate is of.",
+    }
+
+    pub struct StatusBans as "StatusBans" {
+        pub active: usize = "Clients that are banned.",
+        pub rejected: u64 = "Requests rejected because of a ban, since the start.",
+        pub rejected_per_s: f64 = "The same per second.",
+    }
+
+    pub struct SharedTrouble as "SharedTrouble" {
+        pub limit: String = "The limit.",
+        pub trouble: &'static str = "The difference.",
+    }
+
+    pub struct SnapshotStatus as "Snapshot" {
+        pub file: String = "Its file.",
+        pub error: Option<String> = "Why the last one was not written.",
+    }
+
+    pub struct LastReload as "LastReload" {
+        pub at: u64 = "When, in seconds since 1970.",
+        pub result: &'static str = "Its result." in ["ok", "failed"],
+        pub told: String = "The changes, or the reason.",
+    }
+
+    pub struct StatusLimit as "StatusLimit" {
+        pub limit: String = "Its name.",
+        pub keys: Option<usize> = "Keys with counters; null if only the store knows them.",
+        pub rejected: u64 = "Rejections since the start.",
+        pub rejected_per_s: f64 = "The same per second.",
+    }
+
+    /// The store of this gateway at one moment.
+    pub struct RedisStatus as "StatusRedis" {
+        pub reachable: bool = "Whether every server answers.",
+        pub unreachable_since_ms: Option<u64> = "Since when not, in milliseconds since 1970.",
+        pub outages: u64 = "Outages since the start, with the present one.",
+        pub last_outage: Option<Outage> = "The last one that is over.",
+        pub gateways: u64 = "Gateways that use it, as last counted.",
+        pub servers: Vec<RedisServer> = "Its servers.",
+        pub nodes: Option<Vec<GatewayNode>> = "What those gateways report, by name; null while it does not answer.",
+        // The moment, in milliseconds since 1970.
+        pub now_ms: u64,
+    }
+
+    pub struct Outage as "Outage" {
+        pub began_at_ms: u64 = "When it began, in milliseconds since 1970.",
+        pub lasted_s: f64 = "Its length, in seconds.",
+        // Its end, in milliseconds since 1970.
+        pub ended_at_ms: u64,
+    }
+
+    pub struct RedisServer as "RedisServer" {
+        pub server: String = "Its host and port.",
+        pub role: Option<&'static str>
+            = "Its role, as a Sentinel or a Cluster names it; null for a single server." in ["primary"],
+        pub up: bool = "Whether calls are made to it.",
+        pub breaker: &'static str
+            = "Whether all, some or no calls are made to it." in ["closed", "recovering", "open"],
+        pub calls: u64 = "Calls that were made to it.",
+        pub mean_ms: Option<f64> = "Their mean time; null without calls.",
+        pub evicts_by: Option<String> = "The policy by which it may drop counters; null if it drops none.",
+    }
+
+    /// One gateway that uses the store.
+    pub struct GatewayNode as "Node" {
+        pub name: String = "The name of its host.",
+        pub version: String = "The version of its program.",
+        pub file_hash: String
+            = "The first 12 digits of the SHA-256 of its gateway.yaml in force; empty without a file.",
+        pub started_at_ms: u64 = "When it began to serve, in milliseconds since 1970.",
+        pub own: bool = "Whether it is the gateway that answers.",
+        pub file_differs: Option<bool>
+            = "Whether its file differs from that of the gateway that answers; null without a file.",
+    }
+
+    /// The configuration in force after a reload.
+    #[derive(Clone)]
+    pub struct Reloaded as "Reloaded" {
+        pub result: &'static str = "The file is in force." in ["ok"],
+        pub generation: u64 = "The number of the configuration in force, counted from 1.",
+        pub changes: String = "What is different from before.",
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Status { version, pid, uptime_s, generation, connections, in_flight, .. } = self;
+        writeln!(f, "sluicegate {version}, process {pid}, up {uptime_s} s")?;
+        let mut line = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<12}{value}");
+        line("file", &self.file.as_deref().unwrap_or("none"))?;
+        line("generation", generation)?;
+        line("listening", &self.listening.join(" "))?;
+        line("connections", connections)?;
+        line("in flight", in_flight)?;
+        line("rejections", &format_args!("{:.1}/s", self.rejections.per_s))?;
+        if let Some(StatusBans { active, rejected_per_s, .. }) = &self.bans {
+            line("bans", &format_args!("{active} active, {rejected_per_s:.1} rejections/s"))?;
+        }
+        for SharedTrouble { limit, trouble } in &self.shared_limits {
+            line("limit", &format_args!("{limit}: {trouble}"))?;
+        }
+        if let Some(SnapshotStatus { file, error }) = &self.snapshot {
+            let suffix = error.as_ref().map(|why| format!(" cannot be written: {why}"));
+            line("snapshot", &format_args!("{file}{}", suffix.unwrap_or_default()))?;
+        }
+        match &self.last_reload {
+            None => line("last reload", &"none")?,
+            Some(LastReload { result, told, .. }) => line("last reload", &format_args!("{result}: {told}"))?,
+        }
+        if let Some(redis) = &self.redis {
+            line("redis", &redis.describe_outages())?;
+        }
+        for (upstream, QueueStatus { waiting, size, .. }) in fullest_queues(&self.upstreams) {
+            line("queue", &format_args!("{upstream}: {waiting} of {size} wait"))?;
+        }
+        f.write_str(&upstreams_table(&self.upstreams))?;
+        f.write_str(&limits_table(&self.limits))?;
+        self.redis.as_ref().map_or(Ok(()), |redis| redis.write_tables(f))
+    }
+}
+
+/// The queues in front of servers, the fullest first.
+fn fullest_queues(upstreams: &[UpstreamStatus]) -> impl Iterator<Item = (&String, &QueueStatus)> {
+    let mut queues: Vec<_> =
+        upstreams.iter().filter_map(|one| Some((&one.upstream, one.queue.as_ref()?))).collect();
+    queues.sort_by_key(|(_, queue)| std::cmp::Reverse(queue.waiting));
+    queues.into_iter().take(ROWS_MAX)
+}
+
+/// Servers that are not up come first, so that they are always on the screen.
+fn upstreams_table(upstreams: &[UpstreamStatus]) -> String {
+    let all = upstreams.iter().flat_map(|one| one.servers.iter().map(move |server| (one, server)));
+    let mut all: Vec<(&UpstreamStatus, &ServerStatus)> = all.collect();
+    all.sort_by_key(|(_, server)| server.state == "up");
+    let trouble = |server: &ServerStatus| match &server.last_error {
+        Some(last) if server.state != "up" => format!("{}, {:.0} s ago", last.error, last.seconds_ago),
+        _ => String::new(),
+    };
+    let rows = all.iter().map(|(upstream, server)| {
+        let (name, in_flight) = (server.server.clone(), server.in_flight.to_string());
+        [upstream.upstream.clone(), name, server.state.to_owned(), in_flight, trouble(server)]
+    });
+    render_table(["upstream", "server", "state", "in flight", ""], rows, ROWS_MAX)
+}
+
+/// The limits that reject most come first.
+fn limits_table(limits: &[StatusLimit]) -> String {
+    let mut all: Vec<&StatusLimit> = limits.iter().collect();
+    all.sort_by(|a, b| b.rejected_per_s.total_cmp(&a.rejected_per_s).then(b.rejected.cmp(&a.rejected)));
+    let rows = all.iter().map(|one| {
+        let keys = one.keys.map_or_else(|| "-".to_owned(), |keys| keys.to_string());
+        [one.limit.clone(), keys, format!("{:.1}", one.rejected_per_s), one.rejected.to_string()]
+    });
+    render_table(["limit", "keys", "rejections/s", "total"], rows, ROWS_MAX)
+}
+
+impl RedisStatus {
+    fn describe_outages(&self) -> String {
+        let seconds_since = |ms: u64| self.now_ms.saturating_sub(ms) as f64 / 1_000.0;
+        let state = match self.unreachable_since_ms {
+            None => "reachable".to_owned(),
+            Some(since) => format!("unreachable for {} s", seconds_since(since)),
+        };
+        let outages = match self.outages {
+            1 => "1 outage".to_owned(),
+            count => format!("{count} outages"),
+        };
+        let last = self.last_outage.as_ref().map(|last| {
+            let ago = seconds_since(last.ended_at_ms);
+            format!(", the last lasted {} s and ended {ago} s ago", last.lasted_s)
+        });
+        format!("{state}; {outages}{}", last.unwrap_or_default())
+    }
+
+    /// The servers and the gateways.
+    fn write_tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers = self.servers.iter().map(|server| {
+            let state = if server.up { "up" } else { "down" };
+            let mean = server.mean_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2} ms"));
+            let evicts = server.evicts_by.as_deref().unwrap_or("-");
+            let (role, calls) = (server.role.unwrap_or("-"), server.calls.to_string());
+            [server.server.as_str(), role, state, server.breaker, &calls, &mean, evicts].map(str::to_owned)
+        });
+        let header = ["redis server", "role", "state", "breaker", "calls", "mean time", "evicts by"];
+        f.write_str(&render_table(header, servers, ROWS_MAX))?;
+        let nodes = self.nodes.as_deref().unwrap_or_default().iter().map(|node| {
+            let started = self.now_ms.saturating_sub(node.started_at_ms) / 1_000;
+            let file = if node.file_hash.is_empty() { "-" } else { &node.file_hash };
+            let note = match (node.own, node.file_differs) {
+                (true, _) => "this one",
+                (false, Some(true)) => "its file differs",
+                _ => "",
+            };
+            [node.name.as_str(), &node.version, file, &format!("{started} s"), note].map(str::to_owned)
+        });
+        f.write_str(&render_table(["gateway", "version", "file", "up", ""], nodes, ROWS_MAX))
+    }
+}

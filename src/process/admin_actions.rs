@@ -1,0 +1,96 @@
+//! The actions that the admin API asks of the running gateway.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::control_thread::{ControlCommand, ControlThread};
+use super::operator_changes::request_change;
+use crate::operate::admin::status::{Reloaded, Status};
+use crate::operate::admin::{ActionFuture, AdminResponse, GatewayActions};
+use crate::operate::explain::{Explanation, Query, explain_request};
+use sluicegate_base::clock::Now;
+use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
+use sluicegate_proxy::gateway::heavy_keys::report::{HeavyBy, HeavyKey, KeyLookupError, RecentRefusal};
+use sluicegate_proxy::gateway::{OperatorChange, OperatorFault, OperatorOutcome};
+use sluicegate_store::Session;
+
+/// The control thread, as long as it runs.
+pub struct ControlHandle {
+    control: Weak<ControlThread>,
+    commands: mpsc::Sender<ControlCommand>,
+    /// The session of the control thread with the store, beside those of the workers.
+    session: Rc<RefCell<Option<Rc<Session>>>>,
+}
+
+impl ControlHandle {
+    pub fn new(control: &Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) -> ControlHandle {
+        ControlHandle { control: Rc::downgrade(control), commands, session: Rc::default() }
+    }
+}
+
+impl GatewayActions for ControlHandle {
+    fn show_status(&self) -> ActionFuture<Result<Status, AdminResponse>> {
+        let control = self.control.upgrade();
+        Box::pin(async move { Ok(control.ok_or_else(AdminResponse::shutting_down)?.read_status().await) })
+    }
+
+    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminResponse>> {
+        let commands = self.commands.clone();
+        Box::pin(async move {
+            let (reply, replied) = oneshot::channel();
+            let sent = commands.send(ControlCommand::Reload(Some(reply))).await;
+            sent.map_err(|_| AdminResponse::shutting_down())?;
+            replied.await.unwrap_or_else(|_| Err(AdminResponse::shutting_down()))
+        })
+    }
+
+    fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>> {
+        let (control, session) = (self.control.upgrade(), self.session.clone());
+        Box::pin(async move {
+            let control = control.ok_or("this process is shutting down")?;
+            let gateway = control.current.load_full();
+            let is_current = |session: &Rc<Session>| {
+                gateway.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, &session.store))
+            };
+            let open = || Some(Session::new(gateway.store.as_ref()?, control.workers.count()));
+            let used = session.take().filter(is_current).or_else(open);
+            session.replace(used.clone());
+            explain_request(&gateway, used.as_deref(), &query, Now::read_clock()).await
+        })
+    }
+
+    fn list_heavy_keys(
+        &self,
+        limit: String,
+        by: HeavyBy,
+        top: usize,
+    ) -> ActionFuture<Result<FleetKeys, KeyLookupError>> {
+        let control = self.control.upgrade();
+        Box::pin(
+            async move { control.ok_or(KeyLookupError::ShuttingDown)?.fleet_keys(&limit, by, top).await },
+        )
+    }
+
+    fn find_key(&self, limit: String, name: String) -> ActionFuture<Result<HeavyKey, KeyLookupError>> {
+        let control = self.control.upgrade();
+        Box::pin(async move { control.ok_or(KeyLookupError::ShuttingDown)?.find_key(&limit, &name).await })
+    }
+
+    fn list_refusals(&self) -> ActionFuture<Vec<RecentRefusal>> {
+        let control = self.control.upgrade();
+        Box::pin(async move {
+            match control {
+                Some(control) => control.recent_refusals().await,
+                None => Vec::new(),
+            }
+        })
+    }
+
+    fn make_change(&self, change: OperatorChange) -> ActionFuture<Result<OperatorOutcome, OperatorFault>> {
+        let commands = self.commands.clone();
+        Box::pin(async move { request_change(&commands, change).await })
+    }
+}
