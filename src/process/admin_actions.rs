@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::control_thread::{ControlCommand, ControlThread};
 use super::operator_changes::request_change;
 use crate::operate::admin::status::{Reloaded, Status};
-use crate::operate::admin::{ActionFuture, AdminResponse, GatewayActions};
+use crate::operate::admin::{ActionFuture, AdminError, GatewayActions};
 use crate::operate::explain::{Explanation, Query, explain_request};
 use sluicegate_base::clock::Now;
 use sluicegate_proxy::gateway::heavy_keys::fleet::FleetKeys;
@@ -32,18 +32,18 @@ impl ControlHandle {
 }
 
 impl GatewayActions for ControlHandle {
-    fn show_status(&self) -> ActionFuture<Result<Status, AdminResponse>> {
+    fn show_status(&self) -> ActionFuture<Result<Status, AdminError>> {
         let control = self.control.upgrade();
-        Box::pin(async move { Ok(control.ok_or_else(AdminResponse::shutting_down)?.read_status().await) })
+        Box::pin(async move { Ok(control.ok_or_else(AdminError::shutting_down)?.read_status().await) })
     }
 
-    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminResponse>> {
+    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminError>> {
         let commands = self.commands.clone();
         Box::pin(async move {
             let (reply, replied) = oneshot::channel();
             let sent = commands.send(ControlCommand::Reload(Some(reply))).await;
-            sent.map_err(|_| AdminResponse::shutting_down())?;
-            replied.await.unwrap_or_else(|_| Err(AdminResponse::shutting_down()))
+            sent.map_err(|_| AdminError::shutting_down())?;
+            replied.await.unwrap_or_else(|_| Err(AdminError::shutting_down()))
         })
     }
 

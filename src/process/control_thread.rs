@@ -22,7 +22,7 @@ use super::reload_history::ReloadHistory;
 use super::systemd;
 use super::workers::Workers;
 use crate::operate::admin::status::Reloaded;
-use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
+use crate::operate::admin::{AdminError, AdminListener, AdminState};
 use crate::operate::traffic::TrafficSampler;
 use sluicegate_base::file::FileFingerprint;
 use sluicegate_proxy::downstream::connection_limits::ConnectionLimits;
@@ -38,7 +38,7 @@ const LOG_FLUSH: Duration = Duration::from_secs(2);
 /// A command to the running gateway.
 pub enum ControlCommand {
     /// Reload the file, and send the result to the caller.
-    Reload(Option<oneshot::Sender<Result<Reloaded, AdminResponse>>>),
+    Reload(Option<oneshot::Sender<Result<Reloaded, AdminError>>>),
     /// Reload the file, because the files were found with these contents.
     FilesChanged(Vec<FileFingerprint>),
     /// Make a change of an operator, and send the result.
@@ -243,7 +243,7 @@ fn forward_commands(commands: &mut mpsc::Receiver<ControlCommand>, pid: u32) {
             ControlCommand::Reload(reply) => {
                 reload = true;
                 // The caller may be gone.
-                let _ = reply.map(|reply| reply.send(Err(AdminResponse::handed_to_process(pid))));
+                let _ = reply.map(|reply| reply.send(Err(AdminError::handed_to_process(pid))));
             }
             ControlCommand::Upgrade => {
                 tracing::warn!(

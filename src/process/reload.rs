@@ -15,7 +15,7 @@ use super::config_diff;
 use super::control_thread::{ControlCommand, ControlThread};
 use super::fleet;
 use super::systemd;
-use crate::operate::admin::AdminResponse;
+use crate::operate::admin::AdminError;
 use crate::operate::admin::status::Reloaded;
 use sluicegate_base::clock::Now;
 use sluicegate_base::file::FileFingerprint;
@@ -52,10 +52,7 @@ fn is_same_problem(one: &str, other: &str) -> bool {
 impl ControlThread {
     /// Reads the file again and puts it in force, or returns the reason against it. Problems of files that have changed
     /// since they were `found` are not reported: the files are being written.
-    pub async fn reload_config(
-        &self,
-        found: Option<Vec<FileFingerprint>>,
-    ) -> Result<Reloaded, AdminResponse> {
+    pub async fn reload_config(&self, found: Option<Vec<FileFingerprint>>) -> Result<Reloaded, AdminError> {
         // The files are unchanged since the last attempt, so the same problem is not reported again.
         let again = found.as_ref().is_some_and(|found| *found == *self.files.borrow());
         if !again {
@@ -189,21 +186,19 @@ impl ReloadRejection {
     }
 }
 
-impl From<ReloadRejection> for AdminResponse {
-    fn from(rejection: ReloadRejection) -> AdminResponse {
+impl From<ReloadRejection> for AdminError {
+    fn from(rejection: ReloadRejection) -> AdminError {
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         match rejection {
-            ReloadRejection::Invalid(report) => AdminResponse {
+            ReloadRejection::Invalid(report) => AdminError {
                 status,
                 text: format!("{}\n", report.render(false)),
                 json: json!({ "result": "invalid", "file": report.file, "problems": report.problems }),
             },
             ReloadRejection::Unsupported(why) | ReloadRejection::Blocked(why) => {
-                AdminResponse::not_reloaded(status, "refused", &why)
+                AdminError::not_reloaded(status, "refused", &why)
             }
-            ReloadRejection::NoFile(why) => {
-                AdminResponse::not_reloaded(StatusCode::CONFLICT, "refused", &why)
-            }
+            ReloadRejection::NoFile(why) => AdminError::not_reloaded(StatusCode::CONFLICT, "refused", &why),
         }
     }
 }

@@ -13,11 +13,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// A response in two forms: text for people, JSON for programs.
+/// The answer to a request that is refused, in two forms.
 #[derive(Debug, Clone)]
-pub struct AdminResponse {
+pub struct AdminError {
     pub status: StatusCode,
     pub text: String,
+    /// Without an `error`, it gets that of the text.
     pub json: Value,
 }
 
@@ -30,9 +31,9 @@ pub(super) struct Answer {
 }
 
 enum AnswerContent {
-    Forms(AdminResponse),
-    /// The same with status 200, the JSON as text.
-    Rendered {
+    Error(AdminError),
+    /// Text for people, JSON for programs.
+    Forms {
         text: String,
         json: String,
     },
@@ -101,46 +102,41 @@ impl Body for AdminBody {
     }
 }
 
-// === impl AdminResponse ===
+// === impl AdminError ===
 
-impl AdminResponse {
-    /// A refusal; `why` is one sentence without its full stop.
-    pub(super) fn error(status: StatusCode, why: &str) -> AdminResponse {
-        AdminResponse { status, text: format!("{why}\n"), json: json!({ "error": why }) }
+impl AdminError {
+    /// `why` is one sentence without its full stop.
+    pub(super) fn new(status: StatusCode, why: &str) -> AdminError {
+        AdminError { status, text: format!("{why}\n"), json: json!({ "error": why }) }
     }
 
     /// A refusal to reload; `result` is the word for it.
-    pub fn not_reloaded(status: StatusCode, result: &str, why: &str) -> AdminResponse {
-        AdminResponse { status, text: format!("{why}\n"), json: json!({ "result": result, "message": why }) }
+    pub fn not_reloaded(status: StatusCode, result: &str, why: &str) -> AdminError {
+        AdminError { status, text: format!("{why}\n"), json: json!({ "result": result, "message": why }) }
     }
 
     /// The process is shutting down; another may have taken over.
-    pub fn shutting_down() -> AdminResponse {
+    pub fn shutting_down() -> AdminError {
         let why = "this process is shutting down; if another process has taken over, ask that one";
-        AdminResponse::not_reloaded(StatusCode::SERVICE_UNAVAILABLE, "refused", why)
+        AdminError::not_reloaded(StatusCode::SERVICE_UNAVAILABLE, "refused", why)
     }
 
     /// Process `pid` has taken over and received the request to reload.
-    pub fn handed_to_process(pid: u32) -> AdminResponse {
+    pub fn handed_to_process(pid: u32) -> AdminError {
         let why = format!("process {pid} has taken over and was told to reload; its log has the result");
-        AdminResponse::not_reloaded(StatusCode::SERVICE_UNAVAILABLE, "handed on", &why)
+        AdminError::not_reloaded(StatusCode::SERVICE_UNAVAILABLE, "handed on", &why)
     }
 
-    /// The form that the caller asks for. An error is JSON also for a caller that sends JSON.
+    /// The form that the caller asks for, and JSON also for a caller that sends JSON.
     pub(super) fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
-        let is_error = !self.status.is_success();
-        let as_json = match accepts_json(headers) {
-            Some(accepts) => accepts,
-            None => is_error && sends_json(headers),
-        };
-        if !as_json {
-            return fixed_response(self.status, TEXT, AdminBody::from(self.text));
+        let AdminError { status, text, mut json } = self;
+        if !accepts_json(headers).unwrap_or_else(|| sends_json(headers)) {
+            return fixed_response(status, TEXT, AdminBody::from(text));
         }
-        let mut json = self.json;
-        if is_error && json.get("error").is_none() {
-            json["error"] = json!(self.text.trim_end());
+        if json.get("error").is_none() {
+            json["error"] = json!(text.trim_end());
         }
-        fixed_response(self.status, JSON, AdminBody::from(format!("{json:#}\n")))
+        fixed_response(status, JSON, AdminBody::from(format!("{json:#}\n")))
     }
 }
 
@@ -149,11 +145,7 @@ impl AdminResponse {
 impl Answer {
     /// Text for people, JSON for programs.
     pub fn forms(text: String, json: &impl Serialize) -> Answer {
-        Answer {
-            content: AnswerContent::Rendered { text, json: render_json(json) },
-            change: None,
-            headers: Vec::new(),
-        }
+        AnswerContent::Forms { text, json: render_json(json) }.into()
     }
 
     /// JSON for every caller.
@@ -168,11 +160,7 @@ impl Answer {
 
     /// A body of any `kind` with status 200.
     pub fn fixed(kind: &'static str, body: AdminBody) -> Answer {
-        Answer { content: AnswerContent::Fixed { kind, body }, change: None, headers: Vec::new() }
-    }
-
-    pub fn error(status: StatusCode, why: &str) -> Answer {
-        AdminResponse::error(status, why).into()
+        AnswerContent::Fixed { kind, body }.into()
     }
 
     /// Records the change that the endpoint made.
@@ -186,36 +174,33 @@ impl Answer {
 
     pub fn status(&self) -> StatusCode {
         match &self.content {
-            AnswerContent::Forms(response) => response.status,
-            AnswerContent::Rendered { .. } | AnswerContent::Fixed { .. } => StatusCode::OK,
+            AnswerContent::Error(error) => error.status,
+            AnswerContent::Forms { .. } | AnswerContent::Fixed { .. } => StatusCode::OK,
         }
     }
 
     pub fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
-        let mut response = self.content.into_response(headers);
+        let (kind, body) = match self.content {
+            AnswerContent::Error(error) => return error.into_response(headers),
+            AnswerContent::Forms { json, .. } if accepts_json(headers) == Some(true) => (JSON, json.into()),
+            AnswerContent::Forms { text, .. } => (TEXT, text.into()),
+            AnswerContent::Fixed { kind, body } => (kind, body),
+        };
+        let mut response = fixed_response(StatusCode::OK, kind, body);
         response.headers_mut().extend(self.headers);
         response
     }
 }
 
-impl AnswerContent {
-    fn into_response(self, headers: &HeaderMap) -> Response<AdminBody> {
-        match self {
-            AnswerContent::Forms(response) => response.into_response(headers),
-            AnswerContent::Rendered { json, .. } if accepts_json(headers) == Some(true) => {
-                fixed_response(StatusCode::OK, JSON, AdminBody::from(json))
-            }
-            AnswerContent::Rendered { text, .. } => {
-                fixed_response(StatusCode::OK, TEXT, AdminBody::from(text))
-            }
-            AnswerContent::Fixed { kind, body } => fixed_response(StatusCode::OK, kind, body),
-        }
+impl From<AnswerContent> for Answer {
+    fn from(content: AnswerContent) -> Answer {
+        Answer { content, change: None, headers: Vec::new() }
     }
 }
 
-impl From<AdminResponse> for Answer {
-    fn from(response: AdminResponse) -> Answer {
-        Answer { content: AnswerContent::Forms(response), change: None, headers: Vec::new() }
+impl From<AdminError> for Answer {
+    fn from(error: AdminError) -> Answer {
+        AnswerContent::Error(error).into()
     }
 }
 
@@ -237,7 +222,7 @@ fn fixed_response(status: StatusCode, kind: &'static str, body: AdminBody) -> Re
 /// Rejects the method of an endpoint; `allow` lists those that the path has.
 pub(super) fn reject_method(allow: &str, headers: &HeaderMap) -> Response<AdminBody> {
     let why = format!("this call accepts only {allow}");
-    let mut response = AdminResponse::error(StatusCode::METHOD_NOT_ALLOWED, &why).into_response(headers);
+    let mut response = AdminError::new(StatusCode::METHOD_NOT_ALLOWED, &why).into_response(headers);
     if let Ok(allow) = HeaderValue::from_str(allow) {
         response.headers_mut().insert(ALLOW, allow);
     }

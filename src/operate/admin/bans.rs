@@ -4,18 +4,17 @@ use std::time::Duration;
 
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::answer::{AdminResponse, Answer, Change};
+use super::answer::{AdminError, Answer, Change};
 use super::endpoint::Handler::{Immediate, Waiting};
 use super::endpoint::ParameterPlace::Path;
 use super::endpoint::{
-    AdminRequest, AnswerForm, BodyFormat, Endpoint, Parameter, ParameterKind, box_answer, error, ok,
-    reject_body,
+    AdminRequest, AnswerForm, Answered, BodyFormat, Endpoint, Parameter, ParameterKind, error, ok,
 };
 use super::examples;
 use super::key_status::{KeyStatus, seconds};
-use super::keys::{read_length, reject_change};
+use super::keys::read_length;
 use crate::operate::text_table::render_table;
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{DEFAULT_LENGTH, NewBan};
@@ -90,7 +89,7 @@ pub(super) const BAN_CLIENT: Endpoint = Endpoint {
         error(409, "There are too many bans."),
         error(503, "The process is shutting down."),
     ],
-    handler: Waiting(|request| box_answer(ban_client(request))),
+    handler: Waiting(|request| Box::pin(ban_client(request))),
     ..Endpoint::CHANGE
 };
 
@@ -112,7 +111,7 @@ pub(super) const UNBAN_CLIENT: Endpoint = Endpoint {
         error(409, "It is banned as a part of a network, or too many changes wait for Redis."),
         error(503, "The process is shutting down."),
     ],
-    handler: Waiting(|request| box_answer(unban_client(request))),
+    handler: Waiting(|request| Box::pin(unban_client(request))),
     ..Endpoint::CHANGE
 };
 
@@ -130,7 +129,7 @@ impl BanStatus {
     }
 }
 
-fn list_bans(request: &AdminRequest) -> Answer {
+fn list_bans(request: &AdminRequest) -> Answered {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let bans: Vec<BanStatus> = gateway.list_bans(now).iter().map(|ban| BanStatus::of_ban(ban, now)).collect();
     let rows = bans.iter().map(|ban| {
@@ -145,14 +144,13 @@ fn list_bans(request: &AdminRequest) -> Answer {
         0 => {}
         _ => text.push_str(&format!("and {unnamed} whose names are not known here\n")),
     }
-    Answer::forms(text, &BanList { active: bans.len(), unnamed, bans })
+    Ok(Answer::forms(text, &BanList { active: bans.len(), unnamed, bans }))
 }
 
-async fn ban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn ban_client(request: AdminRequest) -> Answered {
     let (target, lasts) = read_ban(&request)?;
     let new = NewBan { target, lasts, reason: request.reason.clone(), by: request.caller.to_string() };
-    let made = request.state.actions().make_change(OperatorChange::Ban(new)).await;
-    match made.map_err(|fault| reject_change(&fault))? {
+    match request.state.actions().make_change(OperatorChange::Ban(new)).await? {
         OperatorOutcome::Banned(ban, replaced) => {
             let now = Now::read_clock();
             let status = BanStatus::of_ban(&ban, now);
@@ -160,30 +158,21 @@ async fn ban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
             let change = Change { target: status.banned.clone(), before, after: json!(status) };
             Ok(Answer::json(&status).with_change(change))
         }
-        _ => Err(AdminResponse::shutting_down()),
+        _ => Err(AdminError::shutting_down()),
     }
 }
 
 /// The target and the length of a ban in the body.
-fn read_ban(request: &AdminRequest) -> Result<(BanTarget, Duration), AdminResponse> {
-    let reject = |why: &str| reject_body(request.endpoint, why);
-    let text = |field: &str| match request.body.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.as_str())),
-        Some(_) => Err(reject(&format!("`{field}` is not a text"))),
-    };
-    if let Some(field) = request.body.keys().find(|field| !["ip", "account", "for"].contains(&field.as_str()))
-    {
-        return Err(reject(&format!("unknown field `{}`", field.escape_debug())));
-    }
-    let target = match (text("ip")?, text("account")?) {
-        (Some(ip), None) => read_network(ip).map_err(|why| reject(&why))?,
+fn read_ban(request: &AdminRequest) -> Result<(BanTarget, Duration), AdminError> {
+    request.endpoint.check_members(&request.body)?;
+    let target = match (request.body_text("ip")?, request.body_text("account")?) {
+        (Some(ip), None) => read_network(ip).map_err(|why| request.reject_body(&why))?,
         (None, Some(account)) => format!("account={account}")
             .parse()
-            .map_err(|_| reject("the name of an account has 1 to 1024 bytes"))?,
-        _ => return Err(reject("a ban has either an `ip` or an `account`")),
+            .map_err(|_| request.reject_body("the name of an account has 1 to 1024 bytes"))?,
+        _ => return Err(request.reject_body("a ban has either an `ip` or an `account`")),
     };
-    let lasts = text("for")?.map_or(Ok(DEFAULT_LENGTH), |text| read_length(request, text))?;
+    let lasts = request.body_text("for")?.map_or(Ok(DEFAULT_LENGTH), |text| read_length(request, text))?;
     Ok((target, lasts))
 }
 
@@ -201,18 +190,17 @@ fn read_network(text: &str) -> Result<BanTarget, String> {
     Ok(BanTarget::Network(network))
 }
 
-async fn unban_client(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn unban_client(request: AdminRequest) -> Answered {
     let text = request.path_value("banned");
     let target: BanTarget = text.parse().map_err(|error| {
         let why = format!("`{}`: {error}", text.escape_debug());
-        AdminResponse::error(StatusCode::BAD_REQUEST, &why)
+        AdminError::new(StatusCode::BAD_REQUEST, &why)
     })?;
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let mut bans: Vec<ActiveBan> =
         gateway.list_bans(now).into_iter().filter(|ban| ban.target == target).collect();
-    let made = request.state.actions().make_change(OperatorChange::Unban(target.clone())).await;
-    if let OperatorOutcome::Unbanned(EndedBans { rejections: Some(until), .. }) =
-        made.map_err(|fault| reject_change(&fault))?
+    let made = request.state.actions().make_change(OperatorChange::Unban(target.clone())).await?;
+    if let OperatorOutcome::Unbanned(EndedBans { rejections: Some(until), .. }) = made
         && !bans.iter().any(|ban| matches!(ban.origin, BanOrigin::Rejections { .. }))
     {
         // Another gateway began it, so its name was not known here.

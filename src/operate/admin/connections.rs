@@ -2,14 +2,9 @@
 //! strangers with idle connections cannot lock operators out.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -42,12 +37,6 @@ pub(super) struct ConnectionGuard {
 
 /// Marks a connection as in use until it is dropped.
 pub(super) struct InUseGuard(Rc<ConnectionGuard>);
-
-/// The body of an answer: its connection is in use until it is written.
-pub(super) struct GuardedBody {
-    body: AdminBody,
-    _in_use: InUseGuard,
-}
 
 impl AdminConnections {
     /// Waits until fewer than `most` are open. Closes the longest unused one; if none is unused, all are about to
@@ -114,32 +103,6 @@ impl ConnectionGuard {
     pub fn mark_in_use(self: Rc<ConnectionGuard>) -> InUseGuard {
         self.own.unused_since.set(None);
         InUseGuard(self)
-    }
-}
-
-impl GuardedBody {
-    pub fn new(body: AdminBody, in_use: InUseGuard) -> GuardedBody {
-        GuardedBody { body, _in_use: in_use }
-    }
-}
-
-impl Body for GuardedBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::answer::{AdminResponse, Answer};
+use super::answer::{AdminError, Answer};
 use super::connections::AdminConnection;
 use super::state::AdminState;
 use sluicegate_base::json_shape::JsonShape::{Nullable, Object, Text};
@@ -119,18 +119,12 @@ pub(super) const fn error(status: u16, sentence: &'static str) -> AnswerFormat {
     AnswerFormat { status, sentence, forms: ERROR_FORMS }
 }
 
-pub(super) type AnswerFuture = Pin<Box<dyn Future<Output = Answer>>>;
-
-/// The answer of a handler that may end with an error.
-pub(super) fn box_answer(
-    answer: impl Future<Output = Result<Answer, AdminResponse>> + 'static,
-) -> AnswerFuture {
-    Box::pin(async { answer.await.unwrap_or_else(Answer::from) })
-}
+/// The answer of a handler, or its refusal.
+pub(super) type Answered = Result<Answer, AdminError>;
 
 pub(super) enum Handler {
-    Immediate(fn(&AdminRequest) -> Answer),
-    Waiting(fn(AdminRequest) -> AnswerFuture),
+    Immediate(fn(&AdminRequest) -> Answered),
+    Waiting(fn(AdminRequest) -> Pin<Box<dyn Future<Output = Answered>>>),
 }
 
 /// A request that belongs to an endpoint and is authorized.
@@ -174,7 +168,7 @@ impl Endpoint {
         body: None,
         answers: &[],
         access: EndpointAccess::Read,
-        handler: Handler::Immediate(|_| AdminResponse::shutting_down().into()),
+        handler: Handler::Immediate(|_| Err(AdminError::shutting_down())),
     };
     /// An endpoint that changes something; a row of the table sets its other fields.
     pub const CHANGE: Endpoint =
@@ -186,6 +180,25 @@ impl Endpoint {
             ParameterPlace::Query { default } => Some((parameter, default)),
             ParameterPlace::Path => None,
         })
+    }
+
+    /// The answer to a body that does not fit the endpoint.
+    pub fn reject_body(&self, why: &str) -> AdminError {
+        let example = self.body.as_ref().map_or("{\"reason\": \"maintenance\"}", |body| body.example);
+        AdminError::new(StatusCode::BAD_REQUEST, &format!("{why}; post e.g. {example}"))
+    }
+
+    /// The answer to a body with members that the endpoint does not have.
+    ///
+    /// # Errors
+    /// The first such member.
+    pub fn check_members(&self, body: &Map<String, Value>) -> Result<(), AdminError> {
+        let fields = self.body.as_ref().map_or(&[][..], |body| body.object.fields);
+        let is_unknown = |name: &&String| fields.iter().all(|field| field.name != name.as_str());
+        match body.keys().find(is_unknown) {
+            Some(name) => Err(self.reject_body(&format!("unknown field `{}`", name.escape_debug()))),
+            None => Ok(()),
+        }
     }
 
     pub fn find_parameter(&self, name: &str) -> Option<&'static Parameter> {
@@ -218,16 +231,27 @@ impl AdminRequest {
     ///
     /// # Errors
     /// The answer to a body that is none.
-    pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, AdminResponse> {
+    pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
         let body = Value::Object(self.body.clone());
-        serde_json::from_value(body).map_err(|error| reject_body(self.endpoint, &error.to_string()))
+        serde_json::from_value(body).map_err(|error| self.reject_body(&error.to_string()))
     }
-}
 
-/// The answer to a body that does not fit the endpoint.
-pub(super) fn reject_body(endpoint: &Endpoint, why: &str) -> AdminResponse {
-    let example = endpoint.body.as_ref().map_or("{\"reason\": \"maintenance\"}", |body| body.example);
-    AdminResponse::error(StatusCode::BAD_REQUEST, &format!("{why}; post e.g. {example}"))
+    /// The text of a member of the body; `None` without one, and for null.
+    ///
+    /// # Errors
+    /// The answer to a member that is no text.
+    pub fn body_text(&self, name: &str) -> Result<Option<&str>, AdminError> {
+        match self.body.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.reject_body(&format!("`{name}` is not a text"))),
+        }
+    }
+
+    /// The answer to a body that does not fit the endpoint.
+    pub fn reject_body(&self, why: &str) -> AdminError {
+        self.endpoint.reject_body(why)
+    }
 }
 
 fn find_value<'v>(values: &'v [(&'static str, String)], name: &str) -> Option<&'v str> {

@@ -1,22 +1,25 @@
 //! The table of all endpoints of the admin API. Routing, methods, access, the page of a wrong path and the OpenAPI
 //! document come from it.
 
+use http::StatusCode;
+use serde_json::json;
+
+use super::answer::{AdminBody, AdminError, Answer, Change};
 use super::endpoint::Handler::{Immediate, Waiting};
 use super::endpoint::ParameterPlace::{Path, Query};
 use super::endpoint::{
-    AnswerForm, AnswerFormat, BodyFormat, Endpoint, EndpointAccess, Parameter, ParameterKind, box_answer,
-    error, ok,
+    AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, EndpointAccess, Parameter,
+    ParameterKind, error, ok,
 };
 use super::events::TrafficEvent;
 use super::limits::LimitList;
 use super::status::{Reloaded, Status};
-use super::upstreams::UpstreamList;
-use super::{
-    bans, control, events, examples, explain, health, keys, limits, openapi, page, shapes, upstreams,
-};
-use crate::operate::explain::Explanation;
-use sluicegate_base::json_shape::{JsonShape, JsonShaped};
+use super::{bans, events, examples, keys, limits, openapi, page, upstreams};
+use crate::operate::explain::{Explanation, Query as ExplainQuery};
+use sluicegate_base::json_shape::JsonShape::{Any, List, Nullable, Object, Text, Words};
+use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
 use sluicegate_http::upstream::{ServerStatus, UpstreamStatus};
+use sluicegate_model::Problem;
 use sluicegate_observe::metrics;
 
 const UPSTREAM: Parameter = Parameter {
@@ -36,9 +39,9 @@ const SERVER: Parameter = Parameter {
     sentence: "The server as the file names it, percent-encoded; slashes may stand plain.",
 };
 
-const NOT_RELOADED: &[AnswerForm] = &[
+const NOT_RELOADED_FORMS: &[AnswerForm] = &[
     AnswerForm::Text("server.workers changes from 2 to 4: that needs a restart\n"),
-    AnswerForm::Json(JsonShape::Object(&shapes::NOT_RELOADED), examples::NOT_RELOADED),
+    AnswerForm::Json(Object(&NOT_RELOADED), examples::NOT_RELOADED),
 ];
 
 const FORCE: Parameter = Parameter {
@@ -48,6 +51,25 @@ const FORCE: Parameter = Parameter {
     example: "true",
     sentence: "Drains the server even if no other one of the upstream is up.",
 };
+
+static NOT_RELOADED: JsonObject = JsonObject::named("NotReloaded").with(&[
+    always("error", Text, "What is wrong, and often what to do."),
+    always("result", Words(&["invalid", "refused", "handed on"]), "Why nothing was reloaded."),
+    maybe("message", Text, "The reason, unless the file is invalid."),
+    maybe("file", Text, "The invalid file."),
+    maybe("problems", Vec::<Problem>::SHAPE, "All problems of an invalid file."),
+]);
+
+/// The request to explain.
+static QUERY: JsonObject = JsonObject::named("ExplainRequest").with(&[
+    maybe("method", Text, "The method, in capitals; absent only with `call`."),
+    maybe("url", Text, "A path with or without a query, or a URL; absent only with `call`."),
+    maybe("ip", Text, "The address of the peer; 127.0.0.1 if absent."),
+    maybe("headers", List(&Text), "Header lines, `Name: value` each."),
+    maybe("listener", Nullable(&Text), "The name of the listener; else the first one of the URL's scheme."),
+    maybe("data", Nullable(&Text), "The body, for limits that read it."),
+    maybe("call", Any, "The body of a `/check` that names limits, in place of a request."),
+]);
 
 /// Every endpoint, in the order in which the documents list them.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
@@ -66,7 +88,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         summary: "Whether the process answers.",
         answers: &[ok("It does.", &[AnswerForm::Text("ok")])],
         access: EndpointAccess::Public,
-        handler: Immediate(health::show_health),
+        handler: Immediate(show_health),
         ..Endpoint::READ
     },
     Endpoint {
@@ -75,7 +97,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         summary: "Whether the gateway takes requests; with a line `degraded: redis` while a fallback decides.",
         answers: &[ok("It does.", &[AnswerForm::Text("ready\n")]), error(503, "It starts or stops.")],
         access: EndpointAccess::Public,
-        handler: Immediate(health::show_readiness),
+        handler: Immediate(show_readiness),
         ..Endpoint::READ
     },
     Endpoint {
@@ -83,7 +105,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/metrics",
         summary: "All metrics, in the OpenMetrics text format.",
         answers: &[ok("The metrics.", &[AnswerForm::Other(metrics::CONTENT_TYPE, "# EOF\n")])],
-        handler: Immediate(health::show_metrics),
+        handler: Immediate(show_metrics),
         ..Endpoint::READ
     },
     Endpoint {
@@ -100,7 +122,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             ),
             error(503, "The process is shutting down."),
         ],
-        handler: Waiting(|request| box_answer(control::show_status(request))),
+        handler: Waiting(|request| Box::pin(show_status(request))),
         ..Endpoint::READ
     },
     Endpoint {
@@ -145,7 +167,10 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         name: "list_upstreams",
         path: "/upstreams",
         summary: "Every upstream with the state of its servers.",
-        answers: &[ok("The upstreams.", &[AnswerForm::Json(UpstreamList::SHAPE, examples::UPSTREAM_LIST)])],
+        answers: &[ok(
+            "The upstreams.",
+            &[AnswerForm::Json(upstreams::UpstreamList::SHAPE, examples::UPSTREAM_LIST)],
+        )],
         handler: Immediate(upstreams::list_upstreams),
         ..Endpoint::READ
     },
@@ -174,7 +199,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             error(404, "There is no such upstream or server."),
             error(409, "No other server of the upstream is up."),
         ],
-        handler: Immediate(upstreams::drain_server),
+        handler: Immediate(|request| upstreams::change_drain(request, true)),
         ..Endpoint::CHANGE
     },
     Endpoint {
@@ -189,7 +214,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             ),
             error(404, "There is no such upstream or server."),
         ],
-        handler: Immediate(upstreams::undrain_server),
+        handler: Immediate(|request| upstreams::change_drain(request, false)),
         ..Endpoint::CHANGE
     },
     Endpoint {
@@ -197,7 +222,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         method: "POST",
         path: "/explain",
         summary: "Explains the decision on a request, from the running counters, and charges nothing.",
-        body: Some(BodyFormat { object: &shapes::QUERY, required: true, example: examples::QUERY }),
+        body: Some(BodyFormat { object: &QUERY, required: true, example: examples::QUERY }),
         answers: &[ok(
             "The decision and its reasons.",
             &[
@@ -205,7 +230,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
                 AnswerForm::Json(Explanation::SHAPE, examples::EXPLANATION),
             ],
         )],
-        handler: Waiting(explain::post_explain),
+        handler: Waiting(|request| Box::pin(post_explain(request))),
         ..Endpoint::READ
     },
     Endpoint {
@@ -220,15 +245,19 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
                     AnswerForm::Json(Reloaded::SHAPE, examples::RELOADED),
                 ],
             ),
-            AnswerFormat { status: 409, sentence: "There is no file to read.", forms: NOT_RELOADED },
+            AnswerFormat { status: 409, sentence: "There is no file to read.", forms: NOT_RELOADED_FORMS },
             AnswerFormat {
                 status: 422,
                 sentence: "The file is invalid or cannot be applied.",
-                forms: NOT_RELOADED,
+                forms: NOT_RELOADED_FORMS,
             },
-            AnswerFormat { status: 503, sentence: "The process is shutting down.", forms: NOT_RELOADED },
+            AnswerFormat {
+                status: 503,
+                sentence: "The process is shutting down.",
+                forms: NOT_RELOADED_FORMS,
+            },
         ],
-        handler: Waiting(|request| box_answer(control::post_reload(request))),
+        handler: Waiting(|request| Box::pin(post_reload(request))),
         ..Endpoint::CHANGE
     },
     Endpoint {
@@ -243,15 +272,61 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             error(403, "The page of another site asks for events."),
             error(503, "8 streams are open, which is the most."),
         ],
-        handler: Waiting(events::stream_events),
+        handler: Waiting(|request| Box::pin(events::stream_events(request))),
         ..Endpoint::READ
     },
     Endpoint {
         name: "describe_calls",
         path: "/openapi.json",
         summary: "This API as an OpenAPI 3.1 document.",
-        answers: &[ok("The document.", &[AnswerForm::Json(JsonShape::Any, "{}")])],
+        answers: &[ok("The document.", &[AnswerForm::Json(Any, "{}")])],
         handler: Immediate(openapi::describe_endpoints),
         ..Endpoint::READ
     },
 ];
+
+fn show_health(_: &AdminRequest) -> Answered {
+    Ok(Answer::text("ok"))
+}
+
+fn show_readiness(request: &AdminRequest) -> Answered {
+    if !request.state.is_ready() {
+        return Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "not ready"));
+    }
+    let gateway = request.state.gateway();
+    let is_degraded = gateway.store.as_ref().is_some_and(|store| store.is_degraded());
+    Ok(Answer::text(if is_degraded { "ready\ndegraded: redis\n" } else { "ready\n" }))
+}
+
+fn show_metrics(request: &AdminRequest) -> Answered {
+    let metrics = request.state.gateway().metrics.render();
+    Ok(Answer::fixed(metrics::CONTENT_TYPE, AdminBody::from(metrics)))
+}
+
+async fn show_status(request: AdminRequest) -> Answered {
+    let status = request.state.actions().show_status().await?;
+    Ok(Answer::forms(status.to_string(), &status))
+}
+
+async fn post_reload(request: AdminRequest) -> Answered {
+    let actions = request.state.actions();
+    let generation = async || actions.show_status().await.ok().map(|status| status.generation);
+    let before = json!({ "generation": generation().await });
+    let reloaded = actions.reload().await;
+    let changes = reloaded.as_ref().ok().map(|reloaded| &reloaded.changes);
+    let after = json!({ "generation": generation().await, "changes": changes });
+    let answer = match reloaded {
+        Ok(reloaded) => Answer::forms(format!("reloaded: {}\n", reloaded.changes), &reloaded),
+        Err(error) => error.into(),
+    };
+    Ok(answer.with_change(Change { target: String::new(), before, after }))
+}
+
+/// Explains the running gateway's decision on a request, without charging anything.
+async fn post_explain(request: AdminRequest) -> Answered {
+    let query: ExplainQuery = request.read_body()?;
+    match request.state.actions().explain(query).await {
+        Ok(explanation) => Ok(Answer::forms(explanation.to_string(), &explanation)),
+        Err(why) => Err(AdminError::new(StatusCode::BAD_REQUEST, &why)),
+    }
+}

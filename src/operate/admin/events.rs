@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::answer::Answer;
-use super::endpoint::{AdminRequest, AnswerFuture};
+use super::answer::{AdminError, Answer};
+use super::endpoint::{AdminRequest, Answered};
 use super::event_streams::STREAMS_MAX;
 use super::state::AdminState;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Quantiles, SAMPLE_INTERVAL, TrafficLook};
@@ -58,16 +58,7 @@ json_object! {
         outages: u64 = "Outages since the start, with the present one.",
         nodes: u64 = "Gateways that use it, as last counted.",
     }
-}
 
-impl From<&Store> for RedisState {
-    fn from(store: &Store) -> RedisState {
-        let outages = store.outages();
-        RedisState { reachable: outages.since.is_none(), outages: outages.count, nodes: store.nodes() }
-    }
-}
-
-json_object! {
     struct RefusalStatus as "Refusal" {
         at_ms: u64 = "When, in milliseconds since 1970.",
         limit: String = "The limit that refused the request.",
@@ -78,17 +69,7 @@ json_object! {
         cause: &'static str = "Why, as in the access log, e.g. `rate`.",
         retry_after_ms: Option<u64> = "When the same request would pass; null if unknown.",
     }
-}
 
-impl From<RecentRefusal> for RefusalStatus {
-    fn from(refusal: RecentRefusal) -> RefusalStatus {
-        let RecentRefusal { unix_ms: at_ms, limit, key, ip, location, status, retry_after_ms, cause } =
-            refusal;
-        RefusalStatus { at_ms, limit, key, ip, location, status, cause, retry_after_ms }
-    }
-}
-
-json_object! {
     struct LimitRates<'a> as "LimitRates" {
         limit: &'a str = "Its name.",
         admitted_per_s: f64 = "Admitted at once, per second.",
@@ -111,19 +92,29 @@ json_object! {
     }
 }
 
-pub(super) fn stream_events(request: AdminRequest) -> AnswerFuture {
-    Box::pin(async move { open_stream(&request).await })
+impl From<&Store> for RedisState {
+    fn from(store: &Store) -> RedisState {
+        let outages = store.outages();
+        RedisState { reachable: outages.since.is_none(), outages: outages.count, nodes: store.nodes() }
+    }
 }
 
-async fn open_stream(request: &AdminRequest) -> Answer {
-    let first = format!("{RETRY}{}", render_event(&request.state).await);
-    match request.state.events().open_stream(&request.connection, Bytes::from(first)) {
-        Some(body) => Answer::fixed(EVENT_STREAM, body),
-        None => {
-            let why = format!("{STREAMS_MAX} streams of events are open, which is the most");
-            Answer::error(StatusCode::SERVICE_UNAVAILABLE, &why)
-        }
+impl From<RecentRefusal> for RefusalStatus {
+    fn from(refusal: RecentRefusal) -> RefusalStatus {
+        let RecentRefusal { unix_ms: at_ms, limit, key, ip, location, status, retry_after_ms, cause } =
+            refusal;
+        RefusalStatus { at_ms, limit, key, ip, location, status, cause, retry_after_ms }
     }
+}
+
+pub(super) async fn stream_events(request: AdminRequest) -> Answered {
+    let first = format!("{RETRY}{}", render_event(&request.state).await);
+    let opened = request.state.events().open_stream(&request.connection, Bytes::from(first));
+    let body = opened.ok_or_else(|| {
+        let why = format!("{STREAMS_MAX} streams of events are open, which is the most");
+        AdminError::new(StatusCode::SERVICE_UNAVAILABLE, &why)
+    })?;
+    Ok(Answer::fixed(EVENT_STREAM, body))
 }
 
 impl AdminState {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::answer::{AdminResponse, Answer, Change};
+use super::answer::{AdminError, Answer, Change};
 use super::endpoint::Handler::Waiting;
 use super::endpoint::ParameterPlace::{Path, Query};
 use super::endpoint::{
-    AdminRequest, AnswerForm, AnswerFormat, BodyFormat, Endpoint, Parameter, ParameterKind, box_answer,
-    error, ok, reject_body,
+    AdminRequest, AnswerForm, AnswerFormat, Answered, BodyFormat, Endpoint, Parameter, ParameterKind, error,
+    ok,
 };
 use super::examples;
 use super::key_status::{KeyGrant, KeyStatus};
@@ -103,7 +103,7 @@ pub(super) const LIST_KEYS: Endpoint = Endpoint {
         error(409, "Names of keys are not kept, because `state.heavy_hitters` is `none`."),
         STOPPING,
     ],
-    handler: Waiting(|request| box_answer(list_keys(request))),
+    handler: Waiting(|request| Box::pin(list_keys(request))),
     ..Endpoint::READ
 };
 
@@ -128,7 +128,7 @@ pub(super) const SHOW_KEY: Endpoint = Endpoint {
         error(409, "Names of keys are not kept, so that a hash names none."),
         STOPPING,
     ],
-    handler: Waiting(|request| box_answer(show_key(request))),
+    handler: Waiting(|request| Box::pin(show_key(request))),
     ..Endpoint::READ
 };
 
@@ -144,7 +144,7 @@ pub(super) const RESET_KEY: Endpoint = Endpoint {
         error(409, "It limits concurrency, or the key shares a counter with others."),
         error(503, "Redis does not answer, or the process is shutting down."),
     ],
-    handler: Waiting(|request| box_answer(reset_key(request))),
+    handler: Waiting(|request| Box::pin(reset_key(request))),
     ..Endpoint::CHANGE
 };
 
@@ -155,7 +155,7 @@ pub(super) const GRANT_KEY: Endpoint = Endpoint {
     parameters: &[LIMIT, KEY],
     body: Some(BodyFormat { object: &NEW_GRANT, required: true, example: examples::NEW_GRANT }),
     answers: &[CHANGED, NO_LIMIT, error(409, "There are too many grants."), STOPPING],
-    handler: Waiting(|request| box_answer(grant_key(request))),
+    handler: Waiting(|request| Box::pin(grant_key(request))),
     ..Endpoint::CHANGE
 };
 
@@ -171,19 +171,18 @@ pub(super) const REVOKE_GRANT: Endpoint = Endpoint {
         error(409, "Too many changes wait for Redis."),
         STOPPING,
     ],
-    handler: Waiting(|request| box_answer(revoke_grant(request))),
+    handler: Waiting(|request| Box::pin(revoke_grant(request))),
     ..Endpoint::CHANGE
 };
 
-async fn list_keys(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn list_keys(request: AdminRequest) -> Answered {
     let limit = request.path_value("limit").to_owned();
     let (by, word) = match request.query_value("by") {
         "asked" => (HeavyBy::Asked, "asked"),
         _ => (HeavyBy::Refused, "refused"),
     };
     let top = usize::try_from(request.query_number("top")).unwrap_or(usize::MAX);
-    let found = request.state.actions().list_heavy_keys(limit.clone(), by, top).await;
-    let found = found.map_err(reject_lookup)?;
+    let found = request.state.actions().list_heavy_keys(limit.clone(), by, top).await?;
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let id = find_limit(&gateway, &limit)?;
     let keys: Vec<KeyStatus> =
@@ -201,7 +200,7 @@ async fn list_keys(request: AdminRequest) -> Result<Answer, AdminResponse> {
     Ok(Answer::forms(text, &KeyList { limit, by: word, gateways: found.gateways, keys }))
 }
 
-async fn show_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn show_key(request: AdminRequest) -> Answered {
     let tier = Some(request.query_value("tier")).filter(|tier| !tier.is_empty());
     let found = FoundKey::find(&request).await?;
     let status = found.read_status(&request.state.gateway(), tier)?;
@@ -241,14 +240,14 @@ struct FoundKey {
 }
 
 impl FoundKey {
-    async fn find(request: &AdminRequest) -> Result<FoundKey, AdminResponse> {
+    async fn find(request: &AdminRequest) -> Result<FoundKey, AdminError> {
         let limit = request.path_value("limit").to_owned();
         let name = request.path_value("key").to_owned();
-        let key = request.state.actions().find_key(limit.clone(), name).await.map_err(reject_lookup)?;
+        let key = request.state.actions().find_key(limit.clone(), name).await?;
         Ok(FoundKey { limit, key })
     }
 
-    fn read_status(&self, gateway: &Gateway, tier: Option<&str>) -> Result<KeyStatus, AdminResponse> {
+    fn read_status(&self, gateway: &Gateway, tier: Option<&str>) -> Result<KeyStatus, AdminError> {
         let id = find_limit(gateway, &self.limit)?;
         Ok(KeyStatus::of_key(gateway, id, &self.key, tier, Now::read_clock()))
     }
@@ -272,103 +271,97 @@ impl FoundKey {
             _ => SharedKey([0; 16]),
         }
     }
-
-    fn change(&self, before: Value, after: Value) -> Change {
-        Change { target: format!("limit {}, key {}", self.limit, self.key.name), before, after }
-    }
 }
 
-async fn reset_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
-    let tier = match request.body.get("tier") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(tier)) => Some(tier.as_str()),
-        Some(_) => return Err(reject_body(request.endpoint, "`tier` is not a text")),
-    };
-    if let Some(field) = request.body.keys().find(|field| *field != "tier") {
-        return Err(reject_body(request.endpoint, &format!("unknown field `{}`", field.escape_debug())));
-    }
-    let found = FoundKey::find(&request).await?;
+/// Makes the change that `build` returns, and answers with the key after it. `shown`: its part in the audit line.
+async fn change_key(
+    request: &AdminRequest,
+    tier: Option<&str>,
+    build: impl FnOnce(&FoundKey, KeyRef) -> OperatorChange,
+    shown: impl Fn(&KeyStatus) -> Value,
+) -> Answered {
+    let found = FoundKey::find(request).await?;
     let gateway = request.state.gateway();
     let before = found.read_status(&gateway, tier)?;
-    let change = OperatorChange::ResetKey {
-        limit: found.limit.clone(),
-        key: found.to_key_ref(&gateway),
-        tier: tier.map(str::to_owned),
-    };
-    request.state.actions().make_change(change).await.map_err(|fault| reject_change(&fault))?;
+    request.state.actions().make_change(build(&found, found.to_key_ref(&gateway))).await?;
     let after = found.read_status(&request.state.gateway(), tier)?;
-    let left = |status: &KeyStatus| json!({ "remaining": status.remaining, "waiting": status.waiting });
-    let change = found.change(left(&before), left(&after));
+    let target = format!("limit {}, key {}", found.limit, found.key.name);
+    let change = Change { target, before: shown(&before), after: shown(&after) };
     Ok(Answer::json(&after).with_change(change))
 }
 
-async fn grant_key(request: AdminRequest) -> Result<Answer, AdminResponse> {
+async fn reset_key(request: AdminRequest) -> Answered {
+    let tier = request.body_text("tier")?;
+    request.endpoint.check_members(&request.body)?;
+    let build = |found: &FoundKey, key| OperatorChange::ResetKey {
+        limit: found.limit.clone(),
+        key,
+        tier: tier.map(str::to_owned),
+    };
+    let left = |status: &KeyStatus| json!({ "remaining": status.remaining, "waiting": status.waiting });
+    change_key(&request, tier, build, left).await
+}
+
+async fn grant_key(request: AdminRequest) -> Answered {
     let mut numbers = request.body.clone();
     let lasts = match numbers.remove("for") {
         Some(Value::String(text)) => read_length(&request, &text)?,
-        Some(_) => return Err(reject_body(request.endpoint, "`for` is not a text")),
-        None => return Err(reject_body(request.endpoint, "a grant needs an end: `for`")),
+        Some(_) => return Err(request.reject_body("`for` is not a text")),
+        None => return Err(request.reject_body("a grant needs an end: `for`")),
     };
-    let found = FoundKey::find(&request).await?;
-    let gateway = request.state.gateway();
-    let before = found.read_status(&gateway, None)?.grant;
-    let new = NewGrant {
-        limit: found.limit.clone(),
-        key: found.to_key_ref(&gateway),
-        numbers: Value::Object(numbers).to_string(),
-        lasts,
-        reason: request.reason.clone(),
-        by: request.caller.to_string(),
+    let build = |found: &FoundKey, key| {
+        OperatorChange::Grant(NewGrant {
+            limit: found.limit.clone(),
+            key,
+            numbers: Value::Object(numbers).to_string(),
+            lasts,
+            reason: request.reason.clone(),
+            by: request.caller.to_string(),
+        })
     };
-    let made = request.state.actions().make_change(OperatorChange::Grant(new)).await;
-    made.map_err(|fault| reject_change(&fault))?;
-    let after = found.read_status(&request.state.gateway(), None)?;
-    let change = found.change(json!(before), json!(after.grant));
-    Ok(Answer::json(&after).with_change(change))
+    change_key(&request, None, build, |status| json!(status.grant)).await
 }
 
-async fn revoke_grant(request: AdminRequest) -> Result<Answer, AdminResponse> {
-    let found = FoundKey::find(&request).await?;
-    let gateway = request.state.gateway();
-    let before = found.read_status(&gateway, None)?.grant;
-    let change = OperatorChange::Revoke { limit: found.limit.clone(), key: found.to_key_ref(&gateway) };
-    request.state.actions().make_change(change).await.map_err(|fault| reject_change(&fault))?;
-    let after = found.read_status(&request.state.gateway(), None)?;
-    let change = found.change(json!(before), json!(after.grant));
-    Ok(Answer::json(&after).with_change(change))
+async fn revoke_grant(request: AdminRequest) -> Answered {
+    let build = |found: &FoundKey, key| OperatorChange::Revoke { limit: found.limit.clone(), key };
+    change_key(&request, None, build, |status| json!(status.grant)).await
 }
 
 /// The length of a grant or of a ban.
-pub(super) fn read_length(request: &AdminRequest, text: &str) -> Result<Duration, AdminResponse> {
-    read_duration(text).map_err(|why| reject_body(request.endpoint, &format!("`for`: {why}")))
+pub(super) fn read_length(request: &AdminRequest, text: &str) -> Result<Duration, AdminError> {
+    read_duration(text).map_err(|why| request.reject_body(&format!("`for`: {why}")))
 }
 
-fn find_limit(gateway: &Gateway, name: &str) -> Result<LimitId, AdminResponse> {
-    gateway.find_limit(name).ok_or_else(|| reject_lookup(KeyLookupError::NoLimit(name.to_owned())))
+fn find_limit(gateway: &Gateway, name: &str) -> Result<LimitId, AdminError> {
+    gateway.find_limit(name).ok_or_else(|| KeyLookupError::NoLimit(name.to_owned()).into())
 }
 
-fn reject_lookup(error: KeyLookupError) -> AdminResponse {
-    let status = match error {
-        KeyLookupError::NoLimit(_) => StatusCode::NOT_FOUND,
-        KeyLookupError::NotKept => StatusCode::CONFLICT,
-        KeyLookupError::Name(_) => StatusCode::BAD_REQUEST,
-        KeyLookupError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    AdminResponse::error(status, &error.to_string())
+impl From<KeyLookupError> for AdminError {
+    fn from(error: KeyLookupError) -> AdminError {
+        let status = match error {
+            KeyLookupError::NoLimit(_) => StatusCode::NOT_FOUND,
+            KeyLookupError::NotKept => StatusCode::CONFLICT,
+            KeyLookupError::Name(_) => StatusCode::BAD_REQUEST,
+            KeyLookupError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        AdminError::new(status, &error.to_string())
+    }
 }
 
-pub(super) fn reject_change(fault: &OperatorFault) -> AdminResponse {
-    let status = match fault {
-        OperatorFault::Reset(KeyResetFault::UnknownLimit)
-        | OperatorFault::Grant(GrantFault::UnknownLimit | GrantFault::NotGranted)
-        | OperatorFault::Unban(UnbanFault::NotBanned) => StatusCode::NOT_FOUND,
-        OperatorFault::Reset(KeyResetFault::UnknownTier)
-        | OperatorFault::Grant(GrantFault::Numbers(_) | GrantFault::Length | GrantFault::Text)
-        | OperatorFault::Ban(BanFault::Length | BanFault::Text) => StatusCode::BAD_REQUEST,
-        OperatorFault::Reset(KeyResetFault::Store(_))
-        | OperatorFault::HandedOver(_)
-        | OperatorFault::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::CONFLICT,
-    };
-    AdminResponse::error(status, &fault.to_string())
+impl From<OperatorFault> for AdminError {
+    fn from(fault: OperatorFault) -> AdminError {
+        let status = match fault {
+            OperatorFault::Reset(KeyResetFault::UnknownLimit)
+            | OperatorFault::Grant(GrantFault::UnknownLimit | GrantFault::NotGranted)
+            | OperatorFault::Unban(UnbanFault::NotBanned) => StatusCode::NOT_FOUND,
+            OperatorFault::Reset(KeyResetFault::UnknownTier)
+            | OperatorFault::Grant(GrantFault::Numbers(_) | GrantFault::Length | GrantFault::Text)
+            | OperatorFault::Ban(BanFault::Length | BanFault::Text) => StatusCode::BAD_REQUEST,
+            OperatorFault::Reset(KeyResetFault::Store(_))
+            | OperatorFault::HandedOver(_)
+            | OperatorFault::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::CONFLICT,
+        };
+        AdminError::new(status, &fault.to_string())
+    }
 }

@@ -1,7 +1,7 @@
 //! `GET /limits`: every limit with its numbers, its size and its traffic.
 
 use super::answer::Answer;
-use super::endpoint::AdminRequest;
+use super::endpoint::{AdminRequest, Answered};
 use crate::operate::text_table::render_table;
 use crate::operate::traffic::{LimitSize, LimitSizes, LimitTraffic, Traffic};
 use sluicegate_base::clock::Now;
@@ -50,7 +50,7 @@ json_object! {
     }
 }
 
-pub(super) fn list_limits(request: &AdminRequest) -> Answer {
+pub(super) fn list_limits(request: &AdminRequest) -> Answered {
     let gateway = request.state.gateway();
     let look = request.state.traffic().look_at(&gateway, Now::read_clock());
     let sizes = LimitSizes::read(&gateway);
@@ -77,7 +77,7 @@ pub(super) fn list_limits(request: &AdminRequest) -> Answer {
     let header = ["limit", "numbers", "keys", "waiting", "admitted/s", "waited/s", "rejected/s", "rejected"];
     let table = render_table(header, rows, usize::MAX);
     let text = if limits.is_empty() { "no limits\n" } else { table.trim_start() };
-    Answer::forms(text.to_owned(), &LimitList { limits })
+    Ok(Answer::forms(text.to_owned(), &LimitList { limits }))
 }
 
 impl LimitStatus {

@@ -3,9 +3,9 @@
 //!
 //! [`endpoints`] is the table of all endpoints, from which come routing, access, the page of a wrong path and the
 //! OpenAPI document. A new endpoint is a row there, with its JSON as a
-//! [`sluicegate_base::json_shape::json_object`] or in [`shapes`], an example in [`examples`], and a handler. The
-//! handler gets an [`AdminRequest`](endpoint::AdminRequest) with an authorized caller and parameters that fit the
-//! table, and returns an [`Answer`](answer::Answer). A handler of changes reports the change by
+//! [`json_object`](sluicegate_base::json_shape::json_object), an example in [`examples`], and a handler. The handler
+//! gets an [`AdminRequest`](endpoint::AdminRequest) with an authorized caller and parameters that fit the table, and
+//! returns an [`Answer`](answer::Answer). A handler of changes reports the change by
 //! [`Answer::with_change`](answer::Answer::with_change), and [`audit`] records it.
 
 mod answer;
@@ -13,14 +13,11 @@ mod audit;
 mod authorize;
 mod bans;
 mod connections;
-mod control;
 mod endpoint;
 mod endpoints;
 mod event_streams;
 mod events;
 mod examples;
-mod explain;
-mod health;
 mod key_status;
 mod keys;
 mod limits;
@@ -28,7 +25,6 @@ mod openapi;
 mod page;
 mod routes;
 mod service;
-mod shapes;
 mod state;
 pub mod status;
 mod upstreams;
@@ -44,6 +40,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -55,9 +52,9 @@ use sluicegate_http::net::bind_fault::describe_bind_error;
 use sluicegate_model as model;
 use sluicegate_proxy::gateway::Gateway;
 
-pub use answer::AdminResponse;
+pub use answer::AdminError;
 use authorize::CallerPolicy;
-use connections::{AdminConnections, ConnectionGuard, GuardedBody};
+use connections::{AdminConnections, ConnectionGuard};
 use endpoint::EndpointAccess;
 use endpoints::ENDPOINTS;
 use service::AdminService;
@@ -206,7 +203,12 @@ async fn serve_connection(
     let service = tower::service_fn(move |request| {
         let (own, in_use) = (connection.connection_state(), connection.clone().mark_in_use());
         let answer = service.clone().answer_request(request, peer, own);
-        async move { Ok::<_, Infallible>(answer.await.map(|body| GuardedBody::new(body, in_use))) }
+        // The body keeps the connection in use until it is written.
+        let keep = move |never: Infallible| {
+            let _ = &in_use;
+            match never {}
+        };
+        async move { Ok::<_, Infallible>(answer.await.map(|body| body.map_err(keep))) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -5,14 +5,14 @@ use serde_json::{Map, Value, json};
 use super::answer::Answer;
 use super::audit::REASON_MAX;
 use super::endpoint::{
-    AdminRequest, AnswerForm, AnswerFormat, ERROR, Endpoint, EndpointAccess, Parameter, ParameterKind,
-    ParameterPlace, REASON,
+    AdminRequest, AnswerForm, AnswerFormat, Answered, ERROR, Endpoint, EndpointAccess, Parameter,
+    ParameterKind, ParameterPlace, REASON,
 };
 use super::events::EVENT_STREAM;
 use sluicegate_base::json_shape::{JsonObject, JsonShape};
 
-pub(super) fn describe_endpoints(request: &AdminRequest) -> Answer {
-    Answer::json(&describe_api(request.endpoints, request.needs_token))
+pub(super) fn describe_endpoints(request: &AdminRequest) -> Answered {
+    Ok(Answer::json(&describe_api(request.endpoints, request.needs_token)))
 }
 
 /// The document. Without tokens in the configuration no endpoint needs one.

@@ -11,11 +11,11 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 
-use super::answer::{AdminBody, AdminResponse, Answer, reject_method, sends_json};
+use super::answer::{AdminBody, AdminError, Answer, reject_method, sends_json};
 use super::audit::{AuditEntry, REASON_MAX};
 use super::authorize::{CallerPolicy, CallerRejection, is_from_other_site};
 use super::connections::AdminConnection;
-use super::endpoint::{AdminCaller, AdminRequest, Endpoint, EndpointAccess, Handler, reject_body};
+use super::endpoint::{AdminCaller, AdminRequest, Endpoint, EndpointAccess, Handler};
 use super::endpoints::ENDPOINTS;
 use super::events::STREAM_EVENTS;
 use super::routes::{EndpointRoute, list_methods, read_query};
@@ -93,12 +93,13 @@ impl RoutedRequest<'_> {
         let (counts, mut reason) = (self.service.state.clone(), None);
         let query = head.uri.query().unwrap_or_default();
         let answer = match self.read_request(&head.headers, query, body, caller, &mut reason).await {
-            Err(rejection) => rejection.into(),
+            Err(rejection) => Err(rejection),
             Ok(request) => match endpoint.handler {
                 Handler::Immediate(handle) => handle(&request),
                 Handler::Waiting(handle) => handle(request).await,
             },
         };
+        let answer = answer.unwrap_or_else(Answer::from);
         if endpoint.access == EndpointAccess::Change {
             let entry = AuditEntry { endpoint, caller, reason: reason.as_deref(), path_values: &path_values };
             entry.record_change(&answer, counts.changes());
@@ -114,37 +115,33 @@ impl RoutedRequest<'_> {
         body: Incoming,
         caller: &AdminCaller,
         reason: &mut Option<String>,
-    ) -> Result<AdminRequest, AdminResponse> {
+    ) -> Result<AdminRequest, AdminError> {
         let RoutedRequest { service, endpoint, path_values, connection } = self;
         let changes = endpoint.access == EndpointAccess::Change;
         if changes && !caller.may_change {
             let why = format!("the token `{}` may only read, and this call changes something", caller.name);
-            return Err(AdminResponse::error(StatusCode::FORBIDDEN, &why));
+            return Err(AdminError::new(StatusCode::FORBIDDEN, &why));
         }
         // An image or a link on another site could take the streams from operators.
         if endpoint.name == STREAM_EVENTS && is_from_other_site(headers) {
-            return Err(AdminResponse::error(
-                StatusCode::FORBIDDEN,
-                "the page of another site asks for events",
-            ));
+            let why = "the page of another site asks for events";
+            return Err(AdminError::new(StatusCode::FORBIDDEN, why));
         }
         // A form on another site can send any other type.
         if changes && !sends_json(headers) {
             let why = "send Content-Type: application/json to change something";
-            return Err(AdminResponse::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+            return Err(AdminError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
         }
         let query_values =
-            read_query(endpoint, query).map_err(|why| AdminResponse::error(StatusCode::BAD_REQUEST, &why))?;
+            read_query(endpoint, query).map_err(|why| AdminError::new(StatusCode::BAD_REQUEST, &why))?;
         let mut body = match changes || endpoint.body.is_some() {
             true => read_body(endpoint, body).await?,
             false => Map::new(),
         };
         if changes {
             *reason = take_reason(endpoint, &mut body)?;
-            if endpoint.body.is_none()
-                && let Some(field) = body.keys().next()
-            {
-                return Err(reject_body(endpoint, &format!("unknown field `{}`", field.escape_debug())));
+            if endpoint.body.is_none() {
+                endpoint.check_members(&body)?;
             }
         }
         Ok(AdminRequest {
@@ -163,8 +160,8 @@ impl RoutedRequest<'_> {
 }
 
 /// The JSON object in the body; empty for an empty body that may be absent.
-async fn read_body(endpoint: &Endpoint, body: Incoming) -> Result<Map<String, Value>, AdminResponse> {
-    let error = AdminResponse::error;
+async fn read_body(endpoint: &Endpoint, body: Incoming) -> Result<Map<String, Value>, AdminError> {
+    let error = AdminError::new;
     let bytes = match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_MAX).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(fault)) if fault.is::<http_body_util::LengthLimitError>() => {
@@ -178,31 +175,31 @@ async fn read_body(endpoint: &Endpoint, body: Incoming) -> Result<Map<String, Va
     }
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(fields)) => Ok(fields),
-        Ok(_) => Err(reject_body(endpoint, "the body is not a JSON object")),
-        Err(fault) => Err(reject_body(endpoint, &fault.to_string())),
+        Ok(_) => Err(endpoint.reject_body("the body is not a JSON object")),
+        Err(fault) => Err(endpoint.reject_body(&fault.to_string())),
     }
 }
 
 /// Removes `reason` from the body of a change.
-fn take_reason(endpoint: &Endpoint, body: &mut Map<String, Value>) -> Result<Option<String>, AdminResponse> {
+fn take_reason(endpoint: &Endpoint, body: &mut Map<String, Value>) -> Result<Option<String>, AdminError> {
     match body.remove("reason") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(reason)) if reason.chars().count() <= REASON_MAX => Ok(Some(reason)),
         Some(Value::String(_)) => {
-            Err(reject_body(endpoint, &format!("`reason` has more than {REASON_MAX} characters")))
+            Err(endpoint.reject_body(&format!("`reason` has more than {REASON_MAX} characters")))
         }
-        Some(_) => Err(reject_body(endpoint, "`reason` is not a text")),
+        Some(_) => Err(endpoint.reject_body("`reason` is not a text")),
     }
 }
 
 /// The answer to a path that no endpoint has.
-fn list_endpoints() -> AdminResponse {
+fn list_endpoints() -> AdminError {
     let width = ENDPOINTS.iter().map(|endpoint| endpoint.path.len()).max().unwrap_or_default();
     let line = |Endpoint { method, path, summary, .. }: &Endpoint| {
         format!("{method:<6} {path:<width$}  {summary}\n")
     };
     let names: Vec<String> = ENDPOINTS.iter().map(|one| format!("{} {}", one.method, one.path)).collect();
-    AdminResponse {
+    AdminError {
         status: StatusCode::NOT_FOUND,
         text: format!(
             "no call has this path; the calls are:\n{}",
@@ -224,7 +221,7 @@ fn render_rejection(rejection: CallerRejection, headers: &HeaderMap) -> Response
         ),
         CallerRejection::Origin => (StatusCode::FORBIDDEN, "the Origin of the request is another site"),
     };
-    let mut response = Answer::error(status, why).into_response(headers);
+    let mut response = AdminError::new(status, why).into_response(headers);
     if rejection == CallerRejection::Token {
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

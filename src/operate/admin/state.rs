@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use arc_swap::ArcSwap;
 
-use super::answer::AdminResponse;
+use super::answer::AdminError;
 use super::event_streams::EventStreams;
 use super::status::{Reloaded, Status};
 use crate::operate::explain::{Explanation, Query};
@@ -23,9 +23,9 @@ pub type ActionFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// The actions of the running gateway that the endpoints ask for.
 pub trait GatewayActions {
-    fn show_status(&self) -> ActionFuture<Result<Status, AdminResponse>>;
+    fn show_status(&self) -> ActionFuture<Result<Status, AdminError>>;
 
-    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminResponse>>;
+    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminError>>;
 
     /// Explains a request from the running counters; the error is a fault of the query.
     fn explain(&self, query: Query) -> ActionFuture<Result<Explanation, String>>;

@@ -55,12 +55,12 @@ fn build_from(text: &str) -> Gateway {
 struct StoppedGateway;
 
 impl GatewayActions for StoppedGateway {
-    fn show_status(&self) -> ActionFuture<Result<Status, AdminResponse>> {
-        Box::pin(async { Err(AdminResponse::shutting_down()) })
+    fn show_status(&self) -> ActionFuture<Result<Status, AdminError>> {
+        Box::pin(async { Err(AdminError::shutting_down()) })
     }
 
-    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminResponse>> {
-        Box::pin(async { Err(AdminResponse::shutting_down()) })
+    fn reload(&self) -> ActionFuture<Result<Reloaded, AdminError>> {
+        Box::pin(async { Err(AdminError::shutting_down()) })
     }
 
     /// Explains from the counters of a gateway of its own.

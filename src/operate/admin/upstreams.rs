@@ -4,8 +4,8 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::answer::{AdminResponse, Answer, Change};
-use super::endpoint::AdminRequest;
+use super::answer::{AdminError, Answer, Change};
+use super::endpoint::{AdminRequest, Answered};
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
 use sluicegate_http::upstream::{DrainOutcome, ServerStatus, Upstream, UpstreamStatus};
@@ -16,34 +16,21 @@ json_object! {
     }
 }
 
-pub(super) fn list_upstreams(request: &AdminRequest) -> Answer {
+pub(super) fn list_upstreams(request: &AdminRequest) -> Answered {
     let (gateway, now) = (request.state.gateway(), Now::read_clock());
     let shown = gateway.upstreams.iter().filter(|upstream| !upstream.is_demo());
-    Answer::json(&UpstreamList { upstreams: shown.map(|upstream| upstream.status_at(now)).collect() })
+    Ok(Answer::json(&UpstreamList { upstreams: shown.map(|upstream| upstream.status_at(now)).collect() }))
 }
 
-pub(super) fn show_upstream(request: &AdminRequest) -> Answer {
+pub(super) fn show_upstream(request: &AdminRequest) -> Answered {
     let gateway = request.state.gateway();
-    match find_upstream(&gateway.upstreams, request) {
-        Ok(upstream) => Answer::json(&upstream.status_at(Now::read_clock())),
-        Err(rejection) => rejection.into(),
-    }
+    Ok(Answer::json(&find_upstream(&gateway.upstreams, request)?.status_at(Now::read_clock())))
 }
 
-pub(super) fn drain_server(request: &AdminRequest) -> Answer {
-    change_drain(request, true)
-}
-
-pub(super) fn undrain_server(request: &AdminRequest) -> Answer {
-    change_drain(request, false)
-}
-
-fn change_drain(request: &AdminRequest, drain: bool) -> Answer {
+/// Starts or ends a drain.
+pub(super) fn change_drain(request: &AdminRequest, drain: bool) -> Answered {
     let gateway = request.state.gateway();
-    let upstream = match find_upstream(&gateway.upstreams, request) {
-        Ok(upstream) => upstream,
-        Err(rejection) => return rejection.into(),
-    };
+    let upstream = find_upstream(&gateway.upstreams, request)?;
     let server = request.path_value("server");
     let before = upstream.status_at(Now::read_clock()).servers;
     let before = list_states(before.iter().filter(|one| one.server == server));
@@ -51,17 +38,17 @@ fn change_drain(request: &AdminRequest, drain: bool) -> Answer {
         DrainOutcome::Done(servers) => {
             let target = format!("upstream {}, server {server}", upstream.name);
             let after = list_states(servers.iter());
-            Answer::json(&servers).with_change(Change { target, before, after })
+            Ok(Answer::json(&servers).with_change(Change { target, before, after }))
         }
         DrainOutcome::NoSuchServer => {
             let why = format!("the upstream `{}` has no server `{}`", upstream.name, server.escape_debug());
-            Answer::error(StatusCode::NOT_FOUND, &why)
+            Err(AdminError::new(StatusCode::NOT_FOUND, &why))
         }
-        DrainOutcome::LastServer => Answer::error(
+        DrainOutcome::LastServer => Err(AdminError::new(
             StatusCode::CONFLICT,
             "no other server of this upstream is up: its requests would be answered 503; use ?force=true to \
              drain it anyway",
-        ),
+        )),
     }
 }
 
@@ -78,10 +65,10 @@ fn list_states<'s>(servers: impl Iterator<Item = &'s ServerStatus>) -> Value {
 fn find_upstream<'u>(
     upstreams: &'u [std::sync::Arc<Upstream>],
     request: &AdminRequest,
-) -> Result<&'u Upstream, AdminResponse> {
+) -> Result<&'u Upstream, AdminError> {
     let name = request.path_value("upstream");
     upstreams.iter().map(|upstream| &**upstream).find(|upstream| *upstream.name == *name).ok_or_else(|| {
         let why = format!("there is no upstream `{}`", name.escape_debug());
-        AdminResponse::error(StatusCode::NOT_FOUND, &why)
+        AdminError::new(StatusCode::NOT_FOUND, &why)
     })
 }
