@@ -18,97 +18,87 @@ pub(super) enum AdminFault {
     Unreachable(String),
 }
 
-/// Posts `body` and returns the text of a 200.
-pub(super) fn post_body(
-    admin: &AdminConfig,
-    path: &str,
-    accept: &str,
-    body: &str,
-) -> Result<String, AdminFault> {
-    let (status, text) = send_request(admin, "POST", path, accept, body)?;
-    match status {
-        200 => Ok(text),
-        400..=499 => Err(AdminFault::Rejected(text)),
-        _ => Err(AdminFault::Unreachable(format!("the admin listener answered with {status}"))),
+impl AdminFault {
+    pub fn why(&self) -> &str {
+        let (AdminFault::Rejected(why) | AdminFault::Unreachable(why)) = self;
+        why
     }
 }
 
-/// A call of the admin API, and its body in JSON.
+/// A request of an operator to the admin API, and its body in JSON.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct AdminCall {
+pub(super) struct OperatorRequest {
     pub method: &'static str,
     pub path: String,
     pub body: String,
 }
 
-impl AdminCall {
-    pub fn get(path: String) -> AdminCall {
-        AdminCall { method: "GET", path, body: String::new() }
+impl OperatorRequest {
+    pub fn get(path: impl Into<String>) -> OperatorRequest {
+        OperatorRequest { method: "GET", path: path.into(), body: String::new() }
     }
-}
 
-/// Returns the text of a success. A refusal is [`AdminFault::Rejected`] with the message of the gateway.
-pub(super) fn send_call(admin: &AdminConfig, call: &AdminCall, accept: &str) -> Result<String, AdminFault> {
-    let (status, text) = exchange_request(admin, call.method, &call.path, accept, &call.body)?;
-    match status {
-        200..=299 => Ok(text),
-        405 => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
-        _ => {
-            let json: Option<serde_json::Value> = serde_json::from_str(&text).ok();
-            let message = json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(text.trim_end());
-            Err(AdminFault::Rejected(message.to_owned()))
+    pub fn post(path: impl Into<String>, body: String) -> OperatorRequest {
+        OperatorRequest { method: "POST", path: path.into(), body }
+    }
+
+    pub fn delete(path: impl Into<String>, body: String) -> OperatorRequest {
+        OperatorRequest { method: "DELETE", path: path.into(), body }
+    }
+
+    /// The status and the text of the answer; 401, 404 and 405 count as faults of the connection.
+    pub fn send(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
+        match self.exchange(admin, accept)? {
+            (404 | 405, _) => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
+            response => Ok(response),
+        }
+    }
+
+    /// The text of a success. A refusal is [`AdminFault::Rejected`] with the message of the gateway.
+    pub fn send_for_text(&self, admin: &AdminConfig, accept: &str) -> Result<String, AdminFault> {
+        let (status, text) = self.exchange(admin, accept)?;
+        match status {
+            200..=299 => Ok(text),
+            405 => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
+            _ => {
+                let json: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+                let message =
+                    json.as_ref().and_then(|json| json["error"].as_str()).unwrap_or(text.trim_end());
+                Err(AdminFault::Rejected(message.to_owned()))
+            }
+        }
+    }
+
+    fn exchange(&self, admin: &AdminConfig, accept: &str) -> Result<(u16, String), AdminFault> {
+        let OperatorRequest { method, path, body } = self;
+        let address = reachable_address(admin.listen);
+        let unreachable = |why: &str| describe_unreachable(admin, why);
+        if address.port() == 0 {
+            return Err(unreachable("has a port that the kernel picks: write one into the file"));
+        }
+        let authorization = match strongest_token(admin) {
+            Some(Secret(token)) => format!("Authorization: Bearer {token}\r\n"),
+            None => String::new(),
+        };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{authorization}\
+             Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = exchange_bytes(address, request.as_bytes())
+            .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
+        match parse_response(&answer) {
+            None => Err(unreachable("did not answer with HTTP")),
+            Some((401, _)) => Err(unreachable("does not accept the file's token")),
+            Some(response) => Ok(response),
         }
     }
 }
 
 const UNKNOWN_REQUEST: &str = "does not know this request: its version may differ";
 
-/// The status and the text of an answer; 401, 404 and 405 count as faults of the connection.
-pub(super) fn send_request(
-    admin: &AdminConfig,
-    method: &str,
-    path: &str,
-    accept: &str,
-    body: &str,
-) -> Result<(u16, String), AdminFault> {
-    match exchange_request(admin, method, path, accept, body)? {
-        (404 | 405, _) => Err(describe_unreachable(admin, UNKNOWN_REQUEST)),
-        response => Ok(response),
-    }
-}
-
 fn describe_unreachable(admin: &AdminConfig, why: &str) -> AdminFault {
     AdminFault::Unreachable(format!("the admin listener {} {why}", reachable_address(admin.listen)))
-}
-
-fn exchange_request(
-    admin: &AdminConfig,
-    method: &str,
-    path: &str,
-    accept: &str,
-    body: &str,
-) -> Result<(u16, String), AdminFault> {
-    let address = reachable_address(admin.listen);
-    let unreachable = |why: &str| describe_unreachable(admin, why);
-    if address.port() == 0 {
-        return Err(unreachable("has a port that the kernel picks: write one into the file"));
-    }
-    let authorization = match strongest_token(admin) {
-        Some(Secret(token)) => format!("Authorization: Bearer {token}\r\n"),
-        None => String::new(),
-    };
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{authorization}\
-         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    let answer = exchange_bytes(address, request.as_bytes())
-        .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
-    match parse_response(&answer) {
-        None => Err(unreachable("did not answer with HTTP")),
-        Some((401, _)) => Err(unreachable("does not accept the file's token")),
-        Some(response) => Ok(response),
-    }
 }
 
 /// The first token that allows all, else the first one.
@@ -145,6 +135,25 @@ fn parse_response(answer: &[u8]) -> Option<(u16, String)> {
     Some((status, String::from_utf8_lossy(&answer[end + 4..]).into_owned()))
 }
 
+// === The text of answers, made safe for a terminal: a client chooses parts of it. ===
+
+/// Control characters, and invisible ones that reorder text, are escaped.
+pub(super) fn escape_controls(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\'' | '\\' => out.push(c),
+            _ => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}
+
+/// The same for every line.
+pub(super) fn escape_lines(text: &str) -> String {
+    text.split('\n').map(escape_controls).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +173,15 @@ mod tests {
         assert_eq!(reached("0.0.0.0:9901"), "127.0.0.1:9901");
         assert_eq!(reached("[::]:9901"), "[::1]:9901");
         assert_eq!(reached("127.0.0.2:9901"), "127.0.0.2:9901");
+    }
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        assert_eq!(
+            escape_controls("a\u{1b}[2J\r\u{9b}1m\u{202e}b\n"),
+            "a\\u{1b}[2J\\r\\u{9b}1m\\u{202e}b\\n"
+        );
+        assert_eq!(escape_controls("uri=/a?b='c' \"é\" \\ \u{2026}"), "uri=/a?b='c' \"é\" \\ \u{2026}");
+        assert_eq!(escape_lines("a\tb\nc\u{7}\n"), "a\\tb\nc\\u{7}\n");
     }
 }

@@ -9,7 +9,10 @@ use serde_json::{Map, Value, json};
 use super::args::CheckArgs;
 use super::file_argument::ConfigInput;
 use super::server_names::find_unresolved;
-use super::{CONFIG_INVALID, load_noted, print_error, print_output, use_colors, warning_text};
+use super::{
+    CONFIG_INVALID, CommandFault, CommandResult, load_noted, print_error, print_output, render_json,
+    warning_text,
+};
 use sluicegate_config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_chain_limit, describe_cors,
     describe_domains, describe_header_edits, describe_hosts, describe_limit, describe_listen,
@@ -19,7 +22,7 @@ use sluicegate_model::{Config, LimitId, LocationConfig, UpstreamConfig};
 
 /// Checks the file; with `--strict` a file with warnings is invalid, except those about names that do not resolve: they
 /// depend on the machine.
-pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
+pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> CommandResult {
     let CheckArgs { strict, json, .. } = *args;
     let name = input.display_name();
     let outcome = load_noted(input);
@@ -40,19 +43,18 @@ pub(super) fn run_check(input: &ConfigInput, args: &CheckArgs) -> ExitCode {
             "warnings": warnings,
         }));
         findings.extend(outcome.iter().flat_map(|loaded| summarize_config(&loaded.config)));
-        // Only maps with odd keys fail to serialize, and there are none.
-        print_output(&(serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n"));
+        print_output(&render_json(&findings));
     } else {
         warnings.iter().for_each(|warning| print_error(&warning_text(warning, &name)));
         match &outcome {
-            Err(report) => print_error(&format!("{}\n", report.render(use_colors()))),
+            Err(report) => print_error(&CommandFault::from(report).text),
             Ok(loaded) if valid => {
                 print_output(&format!("{name} is valid\n{}", render_overview(&loaded.config)))
             }
             Ok(_) => print_error(&format!("{name} has warnings, and --strict makes them errors\n")),
         }
     }
-    if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) }
+    Ok(if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) })
 }
 
 /// The effects of a valid file in `check --json`, without those that the file does not set.

@@ -2,48 +2,26 @@
 //! the running gateway.
 
 use std::io;
-use std::process::ExitCode;
 
 use serde_json::{Map, Value};
 
-use super::admin_client::{self, AdminFault};
+use super::admin_client::OperatorRequest;
 use super::args::ExplainArgs;
 use super::file_argument::ConfigInput;
-use super::{
-    ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors,
-};
+use super::{ADMIN_UNREACHABLE, CommandFault, CommandResult, FAILED, print_result, render_json, usage};
 use crate::operate::explain;
 use crate::operate::explain::Query;
 use sluicegate_base::clock::Now;
 use sluicegate_model::Config;
 
 /// Explains with fresh counters, or with `live` with those of the running gateway.
-pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> ExitCode {
+pub(super) fn run_explain(input: &ConfigInput, args: ExplainArgs) -> CommandResult {
     let (live, json) = (args.live, args.json);
-    let query = match build_query(args) {
-        Ok(query) => query,
-        Err(why) => {
-            print_error(&format!("error: {why}\n"));
-            return ExitCode::from(WRONG_COMMAND_LINE);
-        }
-    };
-    let config = match input.load() {
-        Ok(loaded) => loaded.config,
-        Err(report) => {
-            print_error(&format!("{}\n", report.render(use_colors())));
-            return ExitCode::from(CONFIG_INVALID);
-        }
-    };
-    match if live { explain_live(&config, &query, json) } else { explain_offline(config, &query, json) } {
-        Ok(text) => {
-            print_output(&text);
-            ExitCode::SUCCESS
-        }
-        Err((code, why)) => {
-            print_error(&format!("error: {}\n", why.trim_end()));
-            ExitCode::from(code)
-        }
-    }
+    let query = build_query(args).map_err(|why| usage(&why))?;
+    let config = input.load()?.config;
+    let explain =
+        if live { explain_live(&config, &query, json) } else { explain_offline(config, &query, json) };
+    print_result(&explain?)
 }
 
 fn build_query(args: ExplainArgs) -> Result<Query, String> {
@@ -90,29 +68,25 @@ fn read_data(given: String) -> Result<String, String> {
     read.map_err(|error| format!("cannot read the body from `{}`: {error}", name.escape_debug()))
 }
 
-fn explain_offline(config: Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
-    let failed = |error: io::Error| (FAILED, error.to_string());
+fn explain_offline(config: Config, query: &Query, json: bool) -> Result<String, CommandFault> {
+    let failed = |error: io::Error| CommandFault::new(FAILED, error);
     let gateway = explain::build_offline(config).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
     let explanation = runtime.block_on(explain::explain_request(&gateway, None, query, Now::read_clock()));
-    let explanation = explanation.map_err(|why| (WRONG_COMMAND_LINE, why))?;
-    // Only maps with odd keys fail to serialize, and there are none.
-    Ok(if json {
-        serde_json::to_string_pretty(&explanation).unwrap_or_default() + "\n"
-    } else {
-        explanation.to_string()
-    })
+    let explanation = explanation.map_err(|why| usage(&why))?;
+    Ok(if json { render_json(&explanation) } else { explanation.to_string() })
 }
 
-fn explain_live(config: &Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
-    let Some(admin) = &config.admin else {
-        return Err((ADMIN_UNREACHABLE, "the file has no admin listener".to_owned()));
-    };
+fn explain_live(config: &Config, query: &Query, json: bool) -> Result<String, CommandFault> {
+    let unreachable = |why: &str| CommandFault::new(ADMIN_UNREACHABLE, why);
+    let admin = config.admin.as_ref().ok_or_else(|| unreachable("the file has no admin listener"))?;
     // A struct of strings always serializes.
     let body = serde_json::to_string(query).unwrap_or_default();
     let accept = if json { "application/json" } else { "text/plain" };
-    admin_client::post_body(admin, "/explain", accept, &body).map_err(|failure| match failure {
-        AdminFault::Rejected(why) => (WRONG_COMMAND_LINE, why),
-        AdminFault::Unreachable(why) => (ADMIN_UNREACHABLE, why),
-    })
+    let answer = OperatorRequest::post("/explain", body).send(admin, accept);
+    match answer.map_err(|fault| unreachable(fault.why()))? {
+        (200, text) => Ok(text),
+        (400..=499, why) => Err(usage(&why)),
+        (status, _) => Err(unreachable(&format!("the admin listener answered with {status}"))),
+    }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::{CommandFault, usage};
 use sluicegate_config::{self as config, LoadedConfig};
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::{ProblemReport, codes};
@@ -24,19 +25,21 @@ pub(super) enum ConfigInput {
 
 impl ConfigInput {
     /// The input that `-c FILE` and the argument FILE name, if not both do.
-    pub fn choose(option: Option<PathBuf>, argument: Option<PathBuf>) -> Result<ConfigInput, String> {
+    pub fn choose(option: Option<PathBuf>, argument: Option<PathBuf>) -> Result<ConfigInput, CommandFault> {
         let path = match (option, argument) {
-            (Some(_), Some(_)) => return Err("the file is given twice: by -c and as an argument".to_owned()),
+            (Some(_), Some(_)) => return Err(usage("the file is given twice: by -c and as an argument")),
             (one, other) => one.or(other).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE)),
         };
         Ok(if path == Path::new(STDIN) { ConfigInput::Stdin } else { ConfigInput::File(path) })
     }
 
     /// The path of the file, for a command that cannot use stdin; the error names `why`.
-    pub fn into_file(self, verb: &str, why: &str) -> Result<PathBuf, String> {
+    pub fn into_file(self, verb: &str, why: &str) -> Result<PathBuf, CommandFault> {
         match self {
             ConfigInput::File(path) => Ok(path),
-            ConfigInput::Stdin => Err(format!("`{verb}` cannot use stdin: {why}; name a file with -c FILE")),
+            ConfigInput::Stdin => {
+                Err(usage(&format!("`{verb}` cannot use stdin: {why}; name a file with -c FILE")))
+            }
         }
     }
 
@@ -82,12 +85,13 @@ mod tests {
     fn the_file_is_named_once() {
         let path = |text: &str| Some(PathBuf::from(text));
         let file = |text: &str| Ok(ConfigInput::File(PathBuf::from(text)));
-        assert_eq!(ConfigInput::choose(None, None), file("gateway.yaml"));
-        assert_eq!(ConfigInput::choose(path("a"), None), file("a"));
-        assert_eq!(ConfigInput::choose(None, path("b")), file("b"));
-        assert_eq!(ConfigInput::choose(None, path("-")), Ok(ConfigInput::Stdin));
-        assert_eq!(ConfigInput::choose(path("./-"), None), file("./-"));
-        assert!(ConfigInput::choose(path("a"), path("b")).is_err());
+        let choose = |option, argument| ConfigInput::choose(option, argument).map_err(|fault| fault.text);
+        assert_eq!(choose(None, None), file("gateway.yaml"));
+        assert_eq!(choose(path("a"), None), file("a"));
+        assert_eq!(choose(None, path("b")), file("b"));
+        assert_eq!(choose(None, path("-")), Ok(ConfigInput::Stdin));
+        assert_eq!(choose(path("./-"), None), file("./-"));
+        assert!(choose(path("a"), path("b")).is_err());
     }
 
     #[test]

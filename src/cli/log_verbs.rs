@@ -2,54 +2,28 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
+use super::args::{RecommendArgs, ReplayArgs};
 use super::file_argument::ConfigInput;
-use super::log_args::{RecommendArgs, ReplayArgs};
-use super::{CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors};
+use super::{CommandFault, CommandResult, FAILED, print_result, render_json, usage};
 use crate::simulate::log::LogStream;
 use crate::simulate::log::line_format::LogLineFormat;
 use crate::simulate::recommend::recommended_key::RecommendedKey;
 use crate::simulate::recommend::{self, RecommendTask};
 use crate::simulate::{page, replay};
-use sluicegate_model::{self as model, Config};
-
-/// An exit code and the message before it.
-type Failure = (u8, String);
+use sluicegate_config as config;
+use sluicegate_model as model;
 
 /// The most periods of one recommendation.
 const PERIODS_MAX: usize = 4;
 
 /// Judges the requests of logs by the configuration.
-pub(super) fn run_replay(input: &ConfigInput, args: &ReplayArgs) -> ExitCode {
-    conclude(try_replay(input, args))
-}
-
-/// Recommends limits by logs.
-pub(super) fn run_recommend(args: &RecommendArgs) -> ExitCode {
-    conclude(try_recommend(args))
-}
-
-fn conclude(done: Result<String, Failure>) -> ExitCode {
-    match done {
-        Ok(text) => {
-            print_output(&text);
-            ExitCode::SUCCESS
-        }
-        Err((code, why)) => {
-            print_error(&format!("{}\n", why.trim_end()));
-            ExitCode::from(code)
-        }
-    }
-}
-
-fn try_replay(input: &ConfigInput, args: &ReplayArgs) -> Result<String, Failure> {
+pub(super) fn run_replay(input: &ConfigInput, args: &ReplayArgs) -> CommandResult {
     check_stdin(&args.logs, *input == ConfigInput::Stdin)?;
     let format = read_format(args.format.as_deref())?;
-    let config = load_config(input)?;
-    let against =
-        args.against.as_deref().map(|path| load_config(&ConfigInput::File(path.to_owned()))).transpose()?;
+    let config = input.load()?.config;
+    let against = args.against.as_deref().map(config::load).transpose()?.map(|loaded| loaded.config);
     let mut stream = LogStream::open(&args.logs, format.as_ref()).map_err(failed)?;
     let mut progress = ProgressLine::default();
     let report = replay::replay_log(
@@ -62,17 +36,15 @@ fn try_replay(input: &ConfigInput, args: &ReplayArgs) -> Result<String, Failure>
     progress.clear();
     let report = report.map_err(failed)?;
     write_page(args.html.as_deref(), || page::render_replay(&report))?;
-    Ok(if args.json {
-        // Only maps with odd keys fail to serialize, and there are none.
-        serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
-    } else if args.csv {
-        report.render_csv()
-    } else {
-        report.to_string()
+    print_result(&match (args.json, args.csv) {
+        (true, _) => render_json(&report),
+        (false, true) => report.render_csv(),
+        (false, false) => report.to_string(),
     })
 }
 
-fn try_recommend(args: &RecommendArgs) -> Result<String, Failure> {
+/// Recommends limits by logs.
+pub(super) fn run_recommend(args: &RecommendArgs) -> CommandResult {
     check_stdin(&args.logs, false)?;
     let format = read_format(args.format.as_deref())?;
     let task = RecommendTask {
@@ -86,36 +58,28 @@ fn try_recommend(args: &RecommendArgs) -> Result<String, Failure> {
     progress.clear();
     let found = found.map_err(failed)?;
     write_page(args.html.as_deref(), || page::render_recommendation(&found))?;
-    Ok(match args.json {
-        true => serde_json::to_string_pretty(&found).unwrap_or_default() + "\n",
-        false => found.to_string(),
-    })
+    print_result(&if args.json { render_json(&found) } else { found.to_string() })
 }
 
-fn failed(why: String) -> Failure {
-    (FAILED, format!("error: {why}"))
+fn failed(why: String) -> CommandFault {
+    CommandFault::new(FAILED, why)
 }
 
-fn wrong(why: String) -> Failure {
-    (WRONG_COMMAND_LINE, format!("error: {why}"))
+fn wrong(why: String) -> CommandFault {
+    usage(&why)
 }
 
 /// Stdin can be read once.
-fn check_stdin(logs: &[PathBuf], is_taken: bool) -> Result<(), Failure> {
+fn check_stdin(logs: &[PathBuf], is_taken: bool) -> Result<(), CommandFault> {
     let named = logs.iter().filter(|path| path.as_path() == Path::new("-")).count();
     match named + usize::from(is_taken) > 1 {
-        true => Err(wrong("stdin is named twice".to_owned())),
+        true => Err(usage("stdin is named twice")),
         false => Ok(()),
     }
 }
 
-fn read_format(text: Option<&str>) -> Result<Option<LogLineFormat>, Failure> {
+fn read_format(text: Option<&str>) -> Result<Option<LogLineFormat>, CommandFault> {
     text.map(LogLineFormat::named).transpose().map_err(wrong)
-}
-
-fn load_config(input: &ConfigInput) -> Result<Config, Failure> {
-    let loaded = input.load().map_err(|report| (CONFIG_INVALID, report.render(use_colors())))?;
-    Ok(loaded.config)
 }
 
 /// `99.9%` or `99.9`, as a share from 0 to 1.
@@ -142,7 +106,7 @@ fn read_periods(text: &str) -> Result<Vec<(String, Duration)>, String> {
     }
 }
 
-fn write_page(path: Option<&Path>, render: impl FnOnce() -> String) -> Result<(), Failure> {
+fn write_page(path: Option<&Path>, render: impl FnOnce() -> String) -> Result<(), CommandFault> {
     let Some(path) = path else { return Ok(()) };
     let written = std::fs::write(path, render());
     written.map_err(|error| failed(format!("{} cannot be written: {error}", path.display())))

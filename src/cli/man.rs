@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::Command;
 use clap_complete::Shell;
@@ -11,29 +10,25 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::command_help::{CommandHelp, build_command, find_help};
-use super::{FAILED, print_error, print_output};
+use super::{CommandFault, CommandResult, FAILED, print_result};
 
-pub(super) fn run_completions(shell: Shell) -> ExitCode {
+pub(super) fn run_completions(shell: Shell) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut build_command(), "sluicegate", &mut script);
-    print_output(&String::from_utf8_lossy(&script));
-    ExitCode::SUCCESS
+    print_result(&String::from_utf8_lossy(&script))
 }
 
 /// Prints one page for the program and its commands, or writes a page for each into `dir`.
-pub(super) fn run_man(dir: Option<&Path>) -> ExitCode {
+pub(super) fn run_man(dir: Option<&Path>) -> CommandResult {
     let outcome = match dir {
-        None => render_whole_page().map(|page| print_output(&page)),
-        Some(dir) => write_pages(dir).map(|count| print_output(&format!("wrote {count} pages\n"))),
+        None => render_whole_page(),
+        Some(dir) => write_pages(dir).map(|count| format!("wrote {count} pages\n")),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let place = dir.map(|dir| format!(" into {}", dir.display())).unwrap_or_default();
-            print_error(&format!("error: cannot write the manual{place}: {error}\n"));
-            ExitCode::from(FAILED)
-        }
-    }
+    let printed = outcome.map_err(|error| {
+        let place = dir.map(|dir| format!(" into {}", dir.display())).unwrap_or_default();
+        CommandFault::new(FAILED, format!("cannot write the manual{place}: {error}"))
+    })?;
+    print_result(&printed)
 }
 
 /// The program without `help`, which has no page of its own.
@@ -43,13 +38,7 @@ fn documented_command() -> Command {
 
 pub(super) fn render_whole_page() -> io::Result<String> {
     let command = documented_command();
-    let mut page = Vec::new();
-    let man = Man::new(command.clone());
-    man.render_title(&mut page)?;
-    man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
-    man.render_description_section(&mut page)?;
-    man.render_options_section(&mut page)?;
+    let page = render_beginning(&Man::new(command.clone()))?;
     let mut page = String::from_utf8_lossy(&page).into_owned();
     page.push_str(".SH COMMANDS\n");
     for verb in command.get_subcommands() {
@@ -58,6 +47,17 @@ pub(super) fn render_whole_page() -> io::Result<String> {
     let help = find_help(command.get_name());
     page.push_str(&render_examples(help, "SH"));
     page.push_str(&render_exit_codes(help));
+    Ok(page)
+}
+
+/// The sections before the commands.
+fn render_beginning(man: &Man) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
     Ok(page)
 }
 
@@ -112,12 +112,7 @@ fn write_pages(dir: &Path) -> io::Result<usize> {
     let all: Vec<&Command> = std::iter::once(&command).chain(command.get_subcommands()).collect();
     for one in &all {
         let man = Man::new((*one).clone());
-        let mut page = Vec::new();
-        man.render_title(&mut page)?;
-        man.render_name_section(&mut page)?;
-        man.render_synopsis_section(&mut page)?;
-        man.render_description_section(&mut page)?;
-        man.render_options_section(&mut page)?;
+        let mut page = render_beginning(&man)?;
         if one.has_subcommands() {
             man.render_subcommands_section(&mut page)?;
         }

@@ -6,27 +6,25 @@ mod check;
 mod command_help;
 mod explain;
 mod file_argument;
-mod import;
-mod init;
-mod log_args;
 mod log_verbs;
 mod man;
 mod operator_args;
 mod operator_verbs;
-mod proxy;
 mod remote;
 mod serve;
 mod server_names;
-mod shown_text;
 mod test;
 mod top;
+mod write_config;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
+use serde::Serialize;
 use tokio::time::Instant;
 
 use args::{CheckArgs, CommandLine, SchemaFormat, Verb};
@@ -42,12 +40,50 @@ const CONFIG_INVALID: u8 = 3;
 const CANNOT_LISTEN: u8 = 4;
 const ADMIN_UNREACHABLE: u8 = 5;
 
+/// Why a command fails.
+struct CommandFault {
+    /// The exit code.
+    code: u8,
+    /// The lines for stderr.
+    text: String,
+}
+
+type CommandResult = Result<ExitCode, CommandFault>;
+
+impl CommandFault {
+    fn new(code: u8, why: impl Display) -> CommandFault {
+        CommandFault { code, text: format!("error: {}\n", why.to_string().trim_end()) }
+    }
+}
+
+impl From<&ProblemReport> for CommandFault {
+    fn from(report: &ProblemReport) -> CommandFault {
+        CommandFault { code: CONFIG_INVALID, text: format!("{}\n", report.render(use_colors())) }
+    }
+}
+
+impl From<ProblemReport> for CommandFault {
+    fn from(report: ProblemReport) -> CommandFault {
+        CommandFault::from(&report)
+    }
+}
+
+/// The fault of a wrong command line.
+fn usage(why: &str) -> CommandFault {
+    CommandFault::new(WRONG_COMMAND_LINE, why)
+}
+
 /// Runs the command line; `args` begins with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let parsed =
-        build_command().try_get_matches_from(args).and_then(|found| CommandLine::from_arg_matches(&found));
+    let parsed = build_command().try_get_matches_from(args).and_then(|found| {
+        let name = found.subcommand_name().unwrap_or("run").to_owned();
+        Ok((name, CommandLine::from_arg_matches(&found)?))
+    });
     match parsed {
-        Ok(line) => run_verb(line).unwrap_or_else(|why| exit_with_usage(&why)),
+        Ok((name, line)) => run_verb(&name, line).unwrap_or_else(|fault| {
+            print_error(&fault.text);
+            ExitCode::from(fault.code)
+        }),
         Err(error) => {
             // clap distinguishes an error from the answer to --help.
             let _ = error.print();
@@ -56,59 +92,49 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The error describes a wrong command line.
-fn run_verb(line: CommandLine) -> Result<ExitCode, String> {
+/// `name`: that of the verb.
+fn run_verb(name: &str, line: CommandLine) -> CommandResult {
     let CommandLine { config, test, verb } = line;
     if test && verb.is_some() {
-        return Err("-t stands for `check` and takes no command: use `sluicegate -t -c FILE`".to_owned());
+        return Err(usage("-t stands for `check` and takes no command: use `sluicegate -t -c FILE`"));
     }
-    let file = |verb: &str, why: &str| ConfigInput::choose(config.clone(), None)?.into_file(verb, why);
+    let file = |why: &str| ConfigInput::choose(config.clone(), None)?.into_file(name, why);
     let running = "the file of the running gateway has a name";
     let reloads = "a reload reads the file again";
-    Ok(match verb {
+    match verb {
         None if test => check::run_check(&ConfigInput::choose(config, None)?, &CheckArgs::default()),
-        None => serve::serve_file(&file("run", reloads)?),
+        None => serve::serve_file(&file(reloads)?),
         Some(Verb::Run(how)) => {
-            serve::serve_file(&ConfigInput::choose(config, how.file)?.into_file("run", reloads)?)
+            serve::serve_file(&ConfigInput::choose(config, how.file)?.into_file(name, reloads)?)
         }
         Some(Verb::Check(mut how)) => check::run_check(&ConfigInput::choose(config, how.file.take())?, &how),
         Some(Verb::Explain(how)) => explain::run_explain(&ConfigInput::choose(config, None)?, how),
         Some(Verb::Test(how)) => test::run_test(config.as_deref(), &how),
         Some(Verb::Replay(how)) => log_verbs::run_replay(&ConfigInput::choose(config, None)?, &how),
         Some(Verb::Recommend(_)) if config.is_some() => {
-            return Err("`recommend` works without a file: leave -c out".to_owned());
+            Err(usage("`recommend` works without a file: leave -c out"))
         }
         Some(Verb::Recommend(how)) => log_verbs::run_recommend(&how),
-        Some(Verb::Reload) => remote::run_reload(&file("reload", running)?),
-        Some(Verb::Status(how)) => remote::run_status(&file("status", running)?, how.json),
-        Some(Verb::Top(how)) => top::run_top(&file("top", running)?, &how),
-        Some(Verb::Operator(verb)) => operator_verbs::run_operator_verb(&file(verb.name(), running)?, &verb),
-        Some(Verb::Proxy(_)) if config.is_some() => {
-            return Err("`proxy` works without a file: leave -c out".to_owned());
-        }
-        Some(Verb::Proxy(how)) => proxy::run_proxy(&how),
-        Some(Verb::Init(how)) => init::run_init(&file("init", "it writes a file")?, how.force),
+        Some(Verb::Reload) => remote::run_reload(&file(running)?),
+        Some(Verb::Status(how)) => remote::run_status(&file(running)?, how.json),
+        Some(Verb::Top(how)) => top::run_top(&file(running)?, &how),
+        Some(Verb::Operator(verb)) => operator_verbs::run_operator_verb(&file(running)?, &verb),
+        Some(Verb::Proxy(_)) if config.is_some() => Err(usage("`proxy` works without a file: leave -c out")),
+        Some(Verb::Proxy(how)) => serve::run_proxy(&how),
+        Some(Verb::Init(how)) => write_config::run_init(&file("it writes a file")?, how.force),
         Some(Verb::Import(_)) if config.is_some() => {
-            return Err(
-                "`import` reads another proxy's file: name it, and the one to write with -o".to_owned()
-            );
+            Err(usage("`import` reads another proxy's file: name it, and the one to write with -o"))
         }
-        Some(Verb::Import(how)) => import::run_import(&how),
-        Some(Verb::Schema(how)) => {
-            print_output(&match how.format {
-                SchemaFormat::Json => config::json_schema_text(),
-                SchemaFormat::Markdown => config::markdown_reference(),
-            });
-            ExitCode::SUCCESS
-        }
+        Some(Verb::Import(how)) => write_config::run_import(&how),
+        Some(Verb::Schema(how)) => print_result(&match how.format {
+            SchemaFormat::Json => config::json_schema_text(),
+            SchemaFormat::Markdown => config::markdown_reference(),
+        }),
         Some(Verb::Completions(how)) => man::run_completions(how.shell),
         Some(Verb::Man(how)) => man::run_man(how.dir.as_deref()),
-        Some(Verb::Version) => {
-            print_output(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION")));
-            ExitCode::SUCCESS
-        }
-        Some(Verb::Other(words)) => return Err(reject_verb(&words)),
-    })
+        Some(Verb::Version) => print_result(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))),
+        Some(Verb::Other(words)) => Err(usage(&reject_verb(&words))),
+    }
 }
 
 fn reject_verb(words: &[OsString]) -> String {
@@ -140,11 +166,6 @@ fn warning_text(warning: &Problem, file: &str) -> String {
     format!("warning[{code}]: {message}\n --> {file}:{line}:{column}\n{help}")
 }
 
-fn exit_with_usage(why: &str) -> ExitCode {
-    print_error(&format!("error: {why}\n"));
-    ExitCode::from(WRONG_COMMAND_LINE)
-}
-
 /// Colours only on a terminal, and not with NO_COLOR set.
 fn use_colors() -> bool {
     io::stderr().is_terminal() && !is_no_color_set()
@@ -153,6 +174,18 @@ fn use_colors() -> bool {
 /// True if the environment asks for no colours (no-color.org).
 fn is_no_color_set() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// Prints the result of a command that succeeds.
+fn print_result(text: &str) -> CommandResult {
+    print_output(text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `value` as lines of JSON.
+fn render_json(value: &impl Serialize) -> String {
+    // Only maps with odd keys fail to serialize, and there are none.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
 /// Prints a result to stdout; a closed reader is ignored.

@@ -146,19 +146,6 @@ pub(super) struct UnbanArgs {
 }
 
 impl OperatorVerb {
-    pub fn name(&self) -> &'static str {
-        match self {
-            OperatorVerb::Keys(_) => "keys",
-            OperatorVerb::Show(_) => "show",
-            OperatorVerb::Reset(_) => "reset",
-            OperatorVerb::Grant(_) => "grant",
-            OperatorVerb::Revoke(_) => "revoke",
-            OperatorVerb::Bans(_) => "bans",
-            OperatorVerb::Ban(_) => "ban",
-            OperatorVerb::Unban(_) => "unban",
-        }
-    }
-
     pub fn wants_json(&self) -> bool {
         match self {
             OperatorVerb::Keys(args) => args.json,

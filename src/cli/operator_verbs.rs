@@ -1,73 +1,57 @@
-//! `keys`, `show`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: calls of the admin API of the running gateway.
+//! `keys`, `show`, `reset`, `grant`, `revoke`, `bans`, `ban`, `unban`: requests to the admin API of the running gateway.
 
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::admin_client::{self, AdminCall};
+use super::admin_client::{OperatorRequest, escape_controls, escape_lines};
 use super::operator_args::{GrantArgs, KeyArgs, OperatorVerb};
-use super::print_output;
-use super::remote::{exit_with_admin_fault, find_admin};
-use super::shown_text::{escape_controls, escape_lines};
+use super::remote::find_admin;
+use super::{CommandResult, print_result};
 
-pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> ExitCode {
-    let admin = match find_admin(file) {
-        Ok(admin) => admin,
-        Err(code) => return code,
-    };
-    let call = build_call(verb);
-    let text_wanted = call.method == "GET" && !verb.wants_json();
+pub(super) fn run_operator_verb(file: &Path, verb: &OperatorVerb) -> CommandResult {
+    let admin = find_admin(file)?;
+    let request = build_request(verb);
+    let text_wanted = request.method == "GET" && !verb.wants_json();
     let accept = if text_wanted { "text/plain" } else { "application/json" };
-    match admin_client::send_call(&admin, &call, accept) {
-        Ok(answer) => {
-            print_output(&render_answer(verb, &answer));
-            ExitCode::SUCCESS
-        }
-        Err(fault) => exit_with_admin_fault(fault),
-    }
+    print_result(&render_answer(verb, &request.send_for_text(&admin, accept)?))
 }
 
-fn build_call(verb: &OperatorVerb) -> AdminCall {
+fn build_request(verb: &OperatorVerb) -> OperatorRequest {
     match verb {
         OperatorVerb::Keys(args) => {
             let limit = encode_segment(&args.limit);
-            AdminCall::get(format!("/limits/{limit}/keys?by={}&top={}", args.by, args.top))
+            OperatorRequest::get(format!("/limits/{limit}/keys?by={}&top={}", args.by, args.top))
         }
         OperatorVerb::Show(args) => {
             let tier = args.tier.as_ref().map(|tier| format!("?tier={}", encode_segment(tier)));
-            AdminCall::get(key_path(&args.key) + &tier.unwrap_or_default())
+            OperatorRequest::get(key_path(&args.key) + &*tier.unwrap_or_default())
         }
         OperatorVerb::Reset(args) => {
             let body = render_body([("tier", json!(args.tier)), ("reason", json!(args.reason))]);
-            AdminCall { method: "POST", path: key_path(&args.key) + "/reset", body }
+            OperatorRequest::post(key_path(&args.key) + "/reset", body)
         }
-        OperatorVerb::Grant(args) => {
-            AdminCall { method: "POST", path: key_path(&args.key) + "/grant", body: grant_body(args) }
+        OperatorVerb::Grant(args) => OperatorRequest::post(key_path(&args.key) + "/grant", grant_body(args)),
+        OperatorVerb::Revoke(args) => {
+            let body = render_body([("reason", json!(args.reason))]);
+            OperatorRequest::delete(key_path(&args.key) + "/grant", body)
         }
-        OperatorVerb::Revoke(args) => AdminCall {
-            method: "DELETE",
-            path: key_path(&args.key) + "/grant",
-            body: render_body([("reason", json!(args.reason))]),
-        },
-        OperatorVerb::Bans(_) => AdminCall::get("/bans".to_owned()),
+        OperatorVerb::Bans(_) => OperatorRequest::get("/bans"),
         OperatorVerb::Ban(args) => {
             let (field, whom) = match args.whom.strip_prefix("account=") {
                 Some(name) => ("account", name),
                 None => ("ip", args.whom.as_str()),
             };
             let more = [("for", json!(args.length)), ("reason", json!(args.reason))];
-            let body = render_body([(field, json!(whom))].into_iter().chain(more));
-            AdminCall { method: "POST", path: "/bans".to_owned(), body }
+            OperatorRequest::post("/bans", render_body([(field, json!(whom))].into_iter().chain(more)))
         }
-        OperatorVerb::Unban(args) => AdminCall {
-            method: "DELETE",
-            path: format!("/bans/{}", encode_segment(&args.whom)),
-            body: render_body([("reason", json!(args.reason))]),
-        },
+        OperatorVerb::Unban(args) => {
+            let body = render_body([("reason", json!(args.reason))]);
+            OperatorRequest::delete(format!("/bans/{}", encode_segment(&args.whom)), body)
+        }
     }
 }
 
@@ -120,7 +104,7 @@ fn render_answer(verb: &OperatorVerb, answer: &str) -> String {
     }
 }
 
-/// The result of a change; `None` for a call that only shows.
+/// The result of a change; `None` for a request that only shows.
 fn describe_change(verb: &OperatorVerb, answer: &Value) -> Option<String> {
     let text = |value: &Value, typed: &str| value.as_str().unwrap_or(typed).to_owned();
     let lasts =
@@ -184,39 +168,46 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_call(words: &[&str], line: &str, body: &str) {
-        let call = build_call(&parse_verb(words));
+    fn assert_request(words: &[&str], line: &str, body: &str) {
+        let request = build_request(&parse_verb(words));
         let json = |text: &str| serde_json::from_str::<Value>(text).ok();
-        assert_eq!((format!("{} {}", call.method, call.path).as_str(), json(&call.body)), (line, json(body)),);
+        assert_eq!(
+            (format!("{} {}", request.method, request.path).as_str(), json(&request.body)),
+            (line, json(body)),
+        );
     }
 
     #[test]
-    fn each_verb_is_a_call() {
-        assert_call(&["keys", "per-ip"], "GET /limits/per-ip/keys?by=refused&top=20", "");
+    fn each_verb_is_a_request() {
+        assert_request(&["keys", "per-ip"], "GET /limits/per-ip/keys?by=refused&top=20", "");
         let all = ["keys", "/a b#1", "--by", "asked", "--top", "3"];
-        assert_call(&all, "GET /limits/%2Fa%20b%231/keys?by=asked&top=3", "");
-        assert_call(&["show", "l", "uri=%2Fa,ip=::1"], "GET /limits/l/keys/uri%3D%252Fa%2Cip%3D%3A%3A1", "");
-        assert_call(&["show", "l", "global", "--tier", "a&b"], "GET /limits/l/keys/global?tier=a%26b", "");
-        assert_call(&["reset", "l", "global"], "POST /limits/l/keys/global/reset", "");
-        assert_call(&["revoke", "a/b", "ip=::1"], "DELETE /limits/a%2Fb/keys/ip%3D%3A%3A1/grant", "");
-        assert_call(&["bans"], "GET /bans", "");
-        assert_call(&["unban", "192.0.2.0/24"], "DELETE /bans/192.0.2.0%2F24", "");
-        assert_call(&["unban", "account=a#b"], "DELETE /bans/account%3Da%23b", "");
+        assert_request(&all, "GET /limits/%2Fa%20b%231/keys?by=asked&top=3", "");
+        assert_request(
+            &["show", "l", "uri=%2Fa,ip=::1"],
+            "GET /limits/l/keys/uri%3D%252Fa%2Cip%3D%3A%3A1",
+            "",
+        );
+        assert_request(&["show", "l", "global", "--tier", "a&b"], "GET /limits/l/keys/global?tier=a%26b", "");
+        assert_request(&["reset", "l", "global"], "POST /limits/l/keys/global/reset", "");
+        assert_request(&["revoke", "a/b", "ip=::1"], "DELETE /limits/a%2Fb/keys/ip%3D%3A%3A1/grant", "");
+        assert_request(&["bans"], "GET /bans", "");
+        assert_request(&["unban", "192.0.2.0/24"], "DELETE /bans/192.0.2.0%2F24", "");
+        assert_request(&["unban", "account=a#b"], "DELETE /bans/account%3Da%23b", "");
     }
 
     #[test]
     fn changes_have_a_body() {
-        assert_call(
+        assert_request(
             &["reset", "l", "account=#0a", "--tier", "gold", "--reason", "\"x\""],
             "POST /limits/l/keys/account%3D%230a/reset",
             r#"{"reason":"\"x\"","tier":"gold"}"#,
         );
-        assert_call(
+        assert_request(
             &["grant", "l", "k", "--rate", "100/s", "--burst", "200", "--for", "1h", "--reason", "a demo"],
             "POST /limits/l/keys/k/grant",
             r#"{"burst":200,"for":"1h","rate":"100/s","reason":"a demo"}"#,
         );
-        assert_call(
+        assert_request(
             &[
                 "grant", "l", "k", "--rate", "9/s", "--rate", "99/m", "--queue", "1", "--queue", "2",
                 "--for=1d",
@@ -224,23 +215,23 @@ mod tests {
             "POST /limits/l/keys/k/grant",
             r#"{"for":"1d","queue":[1,2],"rate":["9/s","99/m"]}"#,
         );
-        assert_call(
+        assert_request(
             &["grant", "l", "k", "--max-concurrent", "5", "--max-wait", "2s", "--for", "1d"],
             "POST /limits/l/keys/k/grant",
             r#"{"for":"1d","max_concurrent":5,"max_wait":"2s"}"#,
         );
-        assert_call(
+        assert_request(
             &["revoke", "l", "k", "--reason", "the demo is over"],
             "DELETE /limits/l/keys/k/grant",
             r#"{"reason":"the demo is over"}"#,
         );
-        assert_call(&["ban", "192.0.2.7"], "POST /bans", r#"{"ip":"192.0.2.7"}"#);
-        assert_call(
+        assert_request(&["ban", "192.0.2.7"], "POST /bans", r#"{"ip":"192.0.2.7"}"#);
+        assert_request(
             &["ban", "account=a=b", "--for", "1h", "--reason", "x"],
             "POST /bans",
             r#"{"account":"a=b","for":"1h","reason":"x"}"#,
         );
-        assert_call(&["unban", "::1", "--reason", "x"], "DELETE /bans/%3A%3A1", r#"{"reason":"x"}"#);
+        assert_request(&["unban", "::1", "--reason", "x"], "DELETE /bans/%3A%3A1", r#"{"reason":"x"}"#);
     }
 
     #[test]

@@ -3,37 +3,37 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::admin_client::{self, AdminFault};
-use super::shown_text::escape_lines;
-use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, print_error, print_output, use_colors};
+use super::admin_client::{AdminFault, OperatorRequest, escape_lines};
+use super::{
+    ADMIN_UNREACHABLE, CONFIG_INVALID, CommandFault, CommandResult, FAILED, print_error, print_output,
+    print_result,
+};
 use sluicegate_config as config;
 use sluicegate_model::{AdminConfig, ProblemReport};
 
 /// Makes the running gateway reload its file. An invalid file is sent to it as well: it reports the problems itself,
 /// also in its log, and may see other environment variables. But an invalid file may also name another gateway than
 /// before, so its problems are printed in any case.
-pub(super) fn run_reload(file: &Path) -> ExitCode {
+pub(super) fn run_reload(file: &Path) -> CommandResult {
     let (admin, report) = match config::load(file) {
         Ok(loaded) => (loaded.config.admin, None),
         Err(report) => (config::load_admin(file), Some(report)),
     };
     let print_report = || {
         if let Some(report) = &report {
-            print_error(&format!("{}\n", report.render(use_colors())));
+            print_error(&CommandFault::from(report).text);
         }
     };
     if let (None, Some(_)) = (&admin, &report) {
         print_report();
-        print_error(
-            "error: nothing was reloaded: the file does not name the admin listener of the running gateway\n",
-        );
-        return ExitCode::from(CONFIG_INVALID);
+        let why = "nothing was reloaded: the file does not name the admin listener of the running gateway";
+        return Err(CommandFault::new(CONFIG_INVALID, why));
     }
-    match request_admin(admin.as_ref(), "POST", "/reload", "text/plain") {
+    match request_admin(admin.as_ref(), &OperatorRequest::post("/reload", String::new()), "text/plain") {
         Ok((200, text)) => {
             print_output(&text);
             print_report();
-            ExitCode::SUCCESS
+            Ok(ExitCode::SUCCESS)
         }
         Ok((status, why)) => {
             print_error(&format!("error: nothing was reloaded: {}\n", why.trim_end()));
@@ -42,61 +42,46 @@ pub(super) fn run_reload(file: &Path) -> ExitCode {
             if !report.as_ref().is_some_and(reports_all) {
                 print_report();
             }
-            ExitCode::from(if status == 422 { CONFIG_INVALID } else { FAILED })
+            Ok(ExitCode::from(if status == 422 { CONFIG_INVALID } else { FAILED }))
         }
-        Err(code) => {
+        Err(fault) => {
+            print_error(&fault.text);
             print_error(
                 "note: a change of `admin` needs a restart: the running gateway may still listen at its old address\n",
             );
             print_report();
-            if report.is_some() { ExitCode::from(CONFIG_INVALID) } else { code }
+            Ok(ExitCode::from(if report.is_some() { CONFIG_INVALID } else { fault.code }))
         }
     }
 }
 
 /// Shows the status.
-pub(super) fn run_status(file: &Path, json: bool) -> ExitCode {
-    let admin = match load_admin(file) {
-        Ok(admin) => admin,
-        Err(report) => {
-            print_error(&format!("{}\n", report.render(use_colors())));
-            return ExitCode::from(CONFIG_INVALID);
-        }
-    };
+pub(super) fn run_status(file: &Path, json: bool) -> CommandResult {
+    let admin = load_admin(file)?;
     let accept = if json { "application/json" } else { "text/plain" };
-    let outcome = request_admin(admin.as_ref(), "GET", "/status", accept);
-    match outcome {
-        Ok((200, text)) => {
-            print_output(&text);
-            ExitCode::SUCCESS
-        }
-        Ok((_, why)) => {
-            print_error(&format!("error: {}\n", why.trim_end()));
-            ExitCode::from(FAILED)
-        }
-        Err(code) => code,
+    match request_admin(admin.as_ref(), &OperatorRequest::get("/status"), accept)? {
+        (200, text) => print_result(&text),
+        (_, why) => Err(CommandFault::new(FAILED, why)),
     }
 }
 
-/// The admin listener of the running gateway. An error is printed.
-pub(super) fn find_admin(file: &Path) -> Result<AdminConfig, ExitCode> {
-    let fail = |code, why: String| {
-        print_error(&format!("{why}\n"));
-        ExitCode::from(code)
-    };
-    load_admin(file)
-        .map_err(|report| fail(CONFIG_INVALID, report.render(use_colors())))?
-        .ok_or_else(|| fail(ADMIN_UNREACHABLE, "error: the file has no admin listener".to_owned()))
+/// The admin listener of the running gateway.
+pub(super) fn find_admin(file: &Path) -> Result<AdminConfig, CommandFault> {
+    load_admin(file)?.ok_or_else(lacks_admin)
 }
 
-/// Prints the reason of a call without an answer.
-pub(super) fn exit_with_admin_fault(fault: AdminFault) -> ExitCode {
-    let (code, why) = match fault {
-        AdminFault::Rejected(why) => (FAILED, why),
-        AdminFault::Unreachable(why) => (ADMIN_UNREACHABLE, why),
-    };
-    print_error(&format!("error: {}\n", escape_lines(why.trim_end())));
-    ExitCode::from(code)
+fn lacks_admin() -> CommandFault {
+    CommandFault::new(ADMIN_UNREACHABLE, "the file has no admin listener")
+}
+
+impl From<AdminFault> for CommandFault {
+    fn from(fault: AdminFault) -> CommandFault {
+        let (code, why) = match fault {
+            AdminFault::Rejected(why) => (FAILED, why),
+            AdminFault::Unreachable(why) => (ADMIN_UNREACHABLE, why),
+        };
+        CommandFault::new(code, escape_lines(&why))
+    }
 }
 
 /// The admin listener of the file, also of an invalid one that names it.
@@ -109,17 +94,9 @@ fn load_admin(file: &Path) -> Result<Option<AdminConfig>, ProblemReport> {
 
 fn request_admin(
     admin: Option<&AdminConfig>,
-    method: &str,
-    path: &str,
+    request: &OperatorRequest,
     accept: &str,
-) -> Result<(u16, String), ExitCode> {
-    let response = match admin {
-        None => Err(AdminFault::Unreachable("the file has no admin listener".to_owned())),
-        Some(admin) => admin_client::send_request(admin, method, path, accept, ""),
-    };
-    response.map_err(|failure| {
-        let (AdminFault::Unreachable(why) | AdminFault::Rejected(why)) = failure;
-        print_error(&format!("error: {why}\n"));
-        ExitCode::from(ADMIN_UNREACHABLE)
-    })
+) -> Result<(u16, String), CommandFault> {
+    let response = request.send(admin.ok_or_else(lacks_admin)?, accept);
+    response.map_err(|fault| CommandFault::new(ADMIN_UNREACHABLE, fault.why()))
 }

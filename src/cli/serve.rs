@@ -1,4 +1,5 @@
-//! `run`: serves a file; and the messages of a start, as text or as JSON lines.
+//! `run` and `proxy`: serve a file, or one upstream that the command line configures; and the messages of a start, as
+//! text or as JSON lines.
 
 use std::fs;
 use std::io::Read;
@@ -8,11 +9,15 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::{CANNOT_LISTEN, CONFIG_INVALID, FAILED, print_error, use_colors, warning_text};
+use super::args::ProxyArgs;
+use super::{
+    CANNOT_LISTEN, CONFIG_INVALID, CommandFault, CommandResult, FAILED, WRONG_COMMAND_LINE, print_error,
+    warning_text,
+};
 use crate::process;
 use crate::process::{ProcessFault, Startup};
 use sluicegate_config::{self as config, LoadedConfig};
-use sluicegate_model::{LogFormat, ProblemReport};
+use sluicegate_model::{LogFormat, Problem, ProblemReport};
 use sluicegate_observe::logging;
 use sluicegate_observe::stderr_line::StderrLine;
 
@@ -29,26 +34,19 @@ pub(super) struct ServedConfig<'a> {
     pub note: Option<String>,
 }
 
-pub(super) fn serve_file(file: &Path) -> ExitCode {
-    let startup = match Startup::begin() {
-        Ok(startup) => startup,
-        Err(fault) => return exit_with_fault(fault),
-    };
+pub(super) fn serve_file(file: &Path) -> CommandResult {
+    let startup = Startup::begin()?;
     let started = Instant::now();
     let source = file.display().to_string();
-    match config::load(file) {
-        Ok(loaded) => {
-            let note = loaded.note_slow_reading(started.elapsed());
-            serve_config(startup, ServedConfig { loaded, source: &source, file: Some(file), note })
-        }
-        Err(report) => {
-            print_error(&render_report(&report, logging::is_json_format(find_log_format(file))));
-            ExitCode::from(CONFIG_INVALID)
-        }
-    }
+    let loaded = config::load(file).map_err(|report| {
+        let text = render_report(&report, logging::is_json_format(find_log_format(file)));
+        CommandFault { code: CONFIG_INVALID, text }
+    })?;
+    let note = loaded.note_slow_reading(started.elapsed());
+    serve_config(startup, ServedConfig { loaded, source: &source, file: Some(file), note })
 }
 
-pub(super) fn serve_config(startup: Startup, served: ServedConfig<'_>) -> ExitCode {
+pub(super) fn serve_config(startup: Startup, served: ServedConfig<'_>) -> CommandResult {
     let ServedConfig { loaded, source, file, note } = served;
     logging::start_logging(&loaded.config.log);
     if logging::is_json() {
@@ -68,28 +66,27 @@ pub(super) fn serve_config(startup: Startup, served: ServedConfig<'_>) -> ExitCo
         });
     }
     let source = process::ConfigSource { display_name: source.to_owned(), file: file.map(Path::to_path_buf) };
-    match process::run(startup, loaded, source) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => exit_with_fault(fault),
-    }
+    process::run(startup, loaded, source)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn exit_with_fault(fault: ProcessFault) -> ExitCode {
-    let (why, code) = match fault {
-        ProcessFault::Listen(why) => (why, CANNOT_LISTEN),
-        ProcessFault::Run(why) => (why, FAILED),
-    };
-    logging::flush_lines();
-    print_error(&match logging::is_json() {
-        true => StderrLine::new("ERROR", &why).render_json(),
-        false => format!("error: {why}\n"),
-    });
-    ExitCode::from(code)
+impl From<ProcessFault> for CommandFault {
+    fn from(fault: ProcessFault) -> CommandFault {
+        let (why, code) = match fault {
+            ProcessFault::Listen(why) => (why, CANNOT_LISTEN),
+            ProcessFault::Run(why) => (why, FAILED),
+        };
+        logging::flush_lines();
+        match logging::is_json() {
+            true => CommandFault { code, text: StderrLine::new("ERROR", &why).render_json() },
+            false => CommandFault::new(code, why),
+        }
+    }
 }
 
 fn render_report(report: &ProblemReport, json: bool) -> String {
     if !json {
-        return format!("{}\n", report.render(use_colors()));
+        return CommandFault::from(report).text;
     }
     let line = |problem| StderrLine::from_problem("ERROR", problem, &report.file).render_json();
     report.problems.iter().map(line).collect()
@@ -115,4 +112,52 @@ fn find_log_format(file: &Path) -> LogFormat {
         Some(config::parse(&text, &name).ok()?.config.log.format)
     };
     read_section().unwrap_or(LogFormat::Auto)
+}
+
+/// Shown in place of a file name.
+const SOURCE: &str = "the command line";
+
+pub(super) fn run_proxy(args: &ProxyArgs) -> CommandResult {
+    let startup = Startup::begin()?;
+    let loaded = config::parse(&proxy_yaml(args), SOURCE).map_err(|report| {
+        // Positions refer to generated text, so only the messages are shown.
+        let line = |problem: &Problem| {
+            let help = problem.suggestion.as_ref().map(|help| format!("\n  = help: {help}"));
+            format!("error: {}{}\n", problem.message, help.unwrap_or_default())
+        };
+        CommandFault { code: WRONG_COMMAND_LINE, text: report.problems.iter().map(line).collect() }
+    })?;
+    serve_config(startup, ServedConfig { loaded, source: SOURCE, file: None, note: None })
+}
+
+/// The YAML that the command line stands for.
+pub(super) fn proxy_yaml(args: &ProxyArgs) -> String {
+    let is_complete = args.to.contains("://") || args.to.starts_with("unix:") || args.to == "demo";
+    let to = match is_complete {
+        true => args.to.clone(),
+        false => format!("http://{}", args.to),
+    };
+    let limits: Vec<String> =
+        args.limit.iter().map(|rate| format!("{{ key: ip, rate: {} }}", quote_scalar(rate))).collect();
+    format!(
+        "listen: {}\nadmin: {}\nlocations:\n  - {{ path: /, upstream: {}, limits: [{}] }}\n",
+        port_or_scalar(&args.listen),
+        port_or_scalar(&args.admin),
+        quote_scalar(&to),
+        limits.join(", ")
+    )
+}
+
+/// A bare number stays one, since it is a port.
+fn port_or_scalar(text: &str) -> String {
+    match text.parse::<u16>() {
+        Ok(port) => port.to_string(),
+        Err(_) => quote_scalar(text),
+    }
+}
+
+/// A double-quoted scalar with exactly `text`: no variable is expanded and nothing is read as YAML.
+fn quote_scalar(text: &str) -> String {
+    // JSON strings are double-quoted scalars of YAML; strings always serialize.
+    serde_json::to_string(&text.replace("${", "$${")).unwrap_or_default()
 }

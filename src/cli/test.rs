@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::args::TestArgs;
-use super::{CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors};
+use super::{
+    CONFIG_INVALID, CommandFault, CommandResult, FAILED, print_error, print_output, render_json, usage,
+};
 use crate::simulate::scenario::{
     FileReport, ScenarioFile, ScenarioRunner, TestReport, load_file, render_junit,
 };
@@ -15,42 +17,23 @@ const SUFFIX: &str = "_test.yaml";
 const DEFAULT_CONFIG: &str = "gateway.yaml";
 
 /// Runs the named files, or all beside the configuration.
-pub(super) fn run_test(config: Option<&Path>, args: &TestArgs) -> ExitCode {
-    let files = match find_files(config, &args.files) {
-        Ok(files) => files,
-        Err(why) => {
-            print_error(&format!("error: {why}\n"));
-            return ExitCode::from(WRONG_COMMAND_LINE);
-        }
-    };
+pub(super) fn run_test(config: Option<&Path>, args: &TestArgs) -> CommandResult {
+    let files = find_files(config, &args.files).map_err(|why| usage(&why))?;
     // Every file is checked before the first one runs.
     let in_place = config.filter(|_| !args.files.is_empty());
-    let Some(loaded) = load_all(&files, in_place) else { return ExitCode::from(CONFIG_INVALID) };
-    let report = match run_all(&loaded, args.filter.as_deref()) {
-        Ok(report) => report,
-        Err(error) => return fail(&format!("the scenarios cannot be run: {error}")),
-    };
+    let Some(loaded) = load_all(&files, in_place) else { return Ok(ExitCode::from(CONFIG_INVALID)) };
+    let failed = |why: String| CommandFault::new(FAILED, why);
+    let report = run_all(&loaded, args.filter.as_deref());
+    let report = report.map_err(|error| failed(format!("the scenarios cannot be run: {error}")))?;
     if let Some(filter) = args.filter.as_ref().filter(|_| report.passed + report.failed == 0) {
-        print_error(&format!("error: no scenario has `{}` in its name\n", filter.escape_debug()));
-        return ExitCode::from(WRONG_COMMAND_LINE);
+        return Err(usage(&format!("no scenario has `{}` in its name", filter.escape_debug())));
     }
-    if let Some(path) = &args.junit
-        && let Err(error) = std::fs::write(path, render_junit(&report))
-    {
-        return fail(&format!("cannot write `{}`: {error}", path.display()));
+    if let Some(path) = &args.junit {
+        let written = std::fs::write(path, render_junit(&report));
+        written.map_err(|error| failed(format!("cannot write `{}`: {error}", path.display())))?;
     }
-    if args.json {
-        // Only maps with odd keys fail to serialize, and there are none.
-        print_output(&(serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"));
-    } else {
-        print_output(&report.to_string());
-    }
-    if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
-}
-
-fn fail(why: &str) -> ExitCode {
-    print_error(&format!("error: {why}\n"));
-    ExitCode::from(FAILED)
+    print_output(&if args.json { render_json(&report) } else { report.to_string() });
+    Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
 /// The files to run: those named, or all beside the configuration by name.
@@ -87,7 +70,7 @@ fn load_all(files: &[PathBuf], config: Option<&Path>) -> Option<Vec<ScenarioFile
             Ok(file) => loaded.push(file),
             Err(report) => {
                 is_wrong = true;
-                print_error(&format!("{}\n", report.render(use_colors())));
+                print_error(&CommandFault::from(report).text);
             }
         }
     }

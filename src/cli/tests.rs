@@ -39,7 +39,7 @@ fn every_command_has_help_of_its_own() {
 fn a_proxy_line_stands_for_a_valid_file() {
     let line = proxy("127.0.0.1:9000", &["10/s", "300/60s"], "127.0.0.1:0");
     let loaded =
-        config::parse(&super::proxy::proxy_yaml(&line), "x").unwrap_or_else(|report| panic!("{report}"));
+        config::parse(&super::serve::proxy_yaml(&line), "x").unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(loaded.config.limits.len(), 2);
     assert_eq!(loaded.config.locations.len(), 1);
     assert!(loaded.config.admin.is_none());
@@ -49,11 +49,11 @@ fn a_proxy_line_stands_for_a_valid_file() {
     );
     let port = proxy("http://127.0.0.1:9000", &["1/s"], "8081");
     let loaded =
-        config::parse(&super::proxy::proxy_yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
+        config::parse(&super::serve::proxy_yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(loaded.config.listen, [model::ListenConfig::with_address(model::ListenAddress::Port(8081))]);
     let socket = proxy("unix:/run/app.sock", &["1/s"], "8081");
     let loaded =
-        config::parse(&super::proxy::proxy_yaml(&socket), "x").unwrap_or_else(|report| panic!("{report}"));
+        config::parse(&super::serve::proxy_yaml(&socket), "x").unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(loaded.config.upstreams[0].name, "unix:/run/app.sock");
 }
 
@@ -61,7 +61,7 @@ fn a_proxy_line_stands_for_a_valid_file() {
 fn arguments_of_proxy_cannot_become_yaml() {
     for hostile in ["x\", admin: \"0.0.0.0:1", "${HOME}", "a: b\n- c", "# x", "\\"] {
         let line = proxy("http://127.0.0.1:9000", &[hostile], "8080");
-        let report = config::parse(&super::proxy::proxy_yaml(&line), "x").expect_err(hostile);
+        let report = config::parse(&super::serve::proxy_yaml(&line), "x").expect_err(hostile);
         assert!(report.problems.iter().all(|problem| problem.field.contains("rate")), "{report}");
     }
 }

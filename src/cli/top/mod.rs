@@ -20,8 +20,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::admin_client::AdminFault;
 use super::args::TopArgs;
-use super::remote::{exit_with_admin_fault, find_admin};
-use super::{FAILED, is_no_color_set, print_error, print_output};
+use super::remote::find_admin;
+use super::{CommandFault, CommandResult, FAILED, is_no_color_set, print_result};
 use reading::{GatewayReading, read_gateway};
 use screen::TopScreen;
 use sluicegate_model::AdminConfig;
@@ -31,35 +31,22 @@ const REFRESH: Duration = Duration::from_secs(1);
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
 /// Draws until a key or a signal ends it. Without a terminal, and with `once` or `json`, prints once.
-pub(super) fn run_top(file: &Path, args: &TopArgs) -> ExitCode {
-    let admin = match find_admin(file) {
-        Ok(admin) => admin,
-        Err(code) => return code,
-    };
+pub(super) fn run_top(file: &Path, args: &TopArgs) -> CommandResult {
+    let admin = find_admin(file)?;
     // A gateway that does not answer at first is an error; later it may come back.
-    let first = match read_gateway(&admin, None) {
-        Ok(reading) => reading,
-        Err(fault) => return exit_with_admin_fault(fault),
-    };
+    let first = read_gateway(&admin, None)?;
     if args.json {
-        print_output(&first.render_json());
-        return ExitCode::SUCCESS;
+        return print_result(&first.render_json());
     }
     if args.once || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        print_output(&rows::render_text(&first));
-        return ExitCode::SUCCESS;
+        return print_result(&rows::render_text(&first));
     }
     let screen = TopScreen::new(first, !args.no_color && !is_no_color_set());
     // The terminal is restored after a panic too.
     let outcome = ratatui::try_init().and_then(|terminal| draw_until_quit(terminal, screen, admin));
     ratatui::restore();
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&format!("error: the terminal failed: {error}\n"));
-            ExitCode::from(FAILED)
-        }
-    }
+    outcome.map_err(|error| CommandFault::new(FAILED, format!("the terminal failed: {error}")))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn draw_until_quit(

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::admin_client::{self, AdminCall, AdminFault};
+use crate::cli::admin_client::{AdminFault, OperatorRequest};
 use crate::cli::operator_verbs::encode_segment;
 use sluicegate_model::AdminConfig;
 
@@ -102,7 +102,7 @@ pub(super) struct TopGrant {
 /// Reads all, with the keys of the limit `chosen`, or else of the one with most rejections.
 pub(super) fn read_gateway(admin: &AdminConfig, chosen: Option<&str>) -> Result<GatewayReading, AdminFault> {
     let ask = |path: String| -> Result<Value, AdminFault> {
-        let text = admin_client::send_call(admin, &AdminCall::get(path), "application/json")?;
+        let text = OperatorRequest::get(path).send_for_text(admin, "application/json")?;
         serde_json::from_str(&text).map_err(|_| malformed())
     };
     let status = ask("/status".to_owned())?;

@@ -1,8 +1,8 @@
 //! The texts of `top`: the totals and the rows of its tables, and all of them as plain text.
 
 use super::reading::{GatewayReading, TopKey, TopLimit, TopUpstream};
+use crate::cli::admin_client::escape_controls;
 use crate::cli::operator_verbs::format_seconds;
-use crate::cli::shown_text::escape_controls;
 use crate::operate::text_table::render_table;
 
 /// The most rows of a table of plain text.

@@ -14,8 +14,7 @@ use super::rows::{
     KEY_COLUMNS, LIMIT_COLUMNS, SERVER_COLUMNS, TopRow, describe_keys, key_rows, limit_rows, list_totals,
     server_rows,
 };
-use crate::cli::admin_client::AdminFault;
-use crate::cli::shown_text::escape_controls;
+use crate::cli::admin_client::{AdminFault, escape_controls};
 
 /// The time without an answer from which the numbers are called old.
 const OLD_AFTER: Duration = Duration::from_secs(4);
@@ -49,9 +48,7 @@ impl TopScreen {
                 self.read_at = Instant::now();
                 self.trouble = None;
             }
-            Err(AdminFault::Rejected(why) | AdminFault::Unreachable(why)) => {
-                self.trouble = Some(escape_controls(why.trim_end()));
-            }
+            Err(fault) => self.trouble = Some(escape_controls(fault.why().trim_end())),
         }
     }
 
