@@ -13,10 +13,11 @@ use tokio::task::JoinHandle;
 use super::entry_sharing::EntrySharing;
 use super::span_export::SpanExport;
 use super::stop_sharing::StopSharing;
-use super::watched_files;
 use sluicegate_admission::ban;
+use sluicegate_base::file::{FileContent, NamedFile};
 use sluicegate_http::upstream::BackgroundTasks;
 use sluicegate_limit::snapshot::{LastFault, SnapshotThread};
+use sluicegate_model::AccountConfig;
 use sluicegate_observe::metrics::values;
 use sluicegate_proxy::gateway::Gateway;
 use sluicegate_store::Store;
@@ -55,7 +56,7 @@ impl GatewayTasks {
         let snapshot_fault = LastFault::default();
         watch_snapshots(&gateway, &snapshot_fault);
         Ok(GatewayTasks {
-            file_watch: tokio::spawn(watched_files::watch_files(gateway.config.account.clone())),
+            file_watch: tokio::spawn(watch_files(gateway.config.account.clone())),
             ban_sharing: share_bans(&gateway),
             entry_sharing: EntrySharing::start(None, &gateway, &entries_changed),
             entries_changed,
@@ -72,7 +73,7 @@ impl GatewayTasks {
     /// Switches all tasks from `before` to `gateway`, which is in force now.
     pub fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         self.file_watch.abort();
-        self.file_watch = tokio::spawn(watched_files::watch_files(gateway.config.account.clone()));
+        self.file_watch = tokio::spawn(watch_files(gateway.config.account.clone()));
         self.upstream_tasks.restart_all(&gateway.upstreams);
         self.update_ban_sharing(before, gateway);
         self.entry_sharing = EntrySharing::start(self.entry_sharing.take(), gateway, &self.entries_changed);
@@ -199,4 +200,38 @@ fn start_snapshots(
     let source = move || current.load_full();
     let snapshots = SnapshotThread::start(path.clone(), gateway.keys.secret(), source, last_fault.clone())?;
     Ok(Some((path, snapshots)))
+}
+
+/// Interval between checks of the files.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Watches the files of `account` until the task is dropped.
+async fn watch_files(account: AccountConfig) {
+    if account.tier.file.is_none() && account.jwt.as_ref().is_none_or(|jwt| jwt.keys.is_none()) {
+        return;
+    }
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        let account = account.clone();
+        // Reading blocks, and this thread also serves the admin listener.
+        let _ = tokio::task::spawn_blocking(move || refresh_files(&account)).await;
+    }
+}
+
+fn refresh_files(account: &AccountConfig) {
+    if let Some(file) = &account.tier.file {
+        refresh_file(file);
+    }
+    if let Some(file) = account.jwt.as_ref().and_then(|jwt| jwt.keys.as_ref()) {
+        refresh_file(file);
+    }
+}
+
+fn refresh_file<T: FileContent>(file: &NamedFile<T>) {
+    let path = file.path.display();
+    match file.reload_if_changed() {
+        Ok(true) => tracing::info!("the file {path} was read again"),
+        Ok(false) => {}
+        Err(reason) => tracing::warn!("the file {path} {reason}; its previous content stays in force"),
+    }
 }

@@ -1,14 +1,12 @@
 //! The traffic of now and of the last minute, from samples of the counters: one each second, at most 60.
 
-mod limit_sizes;
 mod sample;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use limit_sizes::{LimitSize, LimitSizes};
 use sample::TrafficSample;
 use sluicegate_base::clock::Now;
 use sluicegate_base::json_shape::json_object;
@@ -167,6 +165,40 @@ fn quantiles_since(now: &BucketCounts, before: Option<&BucketCounts>) -> Option<
 
 /// The names of something, shared by the samples that have the same.
 type Names = Arc<[Arc<str>]>;
+
+/// The keys and the waiting requests of the limits of one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitSize {
+    /// Keys with counters; `None` = only the store knows them.
+    pub keys: Option<usize>,
+    /// Requests in the queues.
+    pub waiting: usize,
+}
+
+pub struct LimitSizes<'g> {
+    gateway: &'g Gateway,
+    by_name: HashMap<&'g str, LimitSize>,
+}
+
+impl<'g> LimitSizes<'g> {
+    /// Reads counts that are kept anyway, without a lock.
+    pub fn read(gateway: &'g Gateway) -> LimitSizes<'g> {
+        let mut by_name: HashMap<&str, LimitSize> = HashMap::with_capacity(gateway.limits.len());
+        for limit in &gateway.limits {
+            let (keys, waiting) = (gateway.count_keys(limit.id), gateway.count_waiting(limit.id));
+            let size = by_name.entry(&limit.name).or_insert(LimitSize { keys: Some(0), waiting: 0 });
+            size.keys = size.keys.zip(keys).map(|(sum, keys)| sum + keys);
+            size.waiting += waiting;
+        }
+        LimitSizes { gateway, by_name }
+    }
+
+    /// The size of all limits with the name of this one.
+    pub fn of_limit(&self, limit: LimitId) -> LimitSize {
+        let name = &*self.gateway.limits[limit.0].name;
+        self.by_name.get(name).copied().unwrap_or(LimitSize { keys: None, waiting: 0 })
+    }
+}
 
 #[cfg(test)]
 mod tests;

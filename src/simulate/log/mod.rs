@@ -10,7 +10,6 @@ mod json_line;
 pub mod line_format;
 pub mod line_pattern;
 mod line_source;
-mod log_fields;
 pub mod record;
 pub mod time;
 
@@ -23,7 +22,7 @@ use sluicegate_base::file::describe_failure;
 
 use line_format::LogLineFormat;
 use line_source::{LineSource, LogBytes, NextLine};
-pub use log_fields::KnownFields;
+pub use record::KnownFields;
 use record::{HeaderNames, LogRecord, TextField};
 
 /// Requests that the window holds.

@@ -7,7 +7,6 @@
 mod account;
 mod compare;
 mod fields;
-mod junit;
 mod model;
 mod read;
 mod read_answer;
@@ -19,8 +18,7 @@ mod traffic;
 mod virtual_clock;
 
 pub use compare::Mismatch;
-pub use junit::render_junit;
 pub use model::{Scenario, ScenarioFile};
 pub use read::load_file;
-pub use report::{FileReport, ScenarioReport, TestReport};
+pub use report::{FileReport, ScenarioReport, TestReport, render_junit};
 pub use run::ScenarioRunner;
