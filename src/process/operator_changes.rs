@@ -88,7 +88,6 @@ impl ControlThread {
                 if let Some(rates) = reset.in_store {
                     self.reset_in_store(&gateway, &rates, key.shared).await?;
                 }
-                Ok(OperatorOutcome::KeyReset(reset.reset))
             }
             OperatorChange::Ban(new) => {
                 let target = new.target.clone();
@@ -98,7 +97,7 @@ impl ControlThread {
                     let _ = gateway.operator_bans.remove_ban(&target, now);
                     return Err(fault);
                 }
-                Ok(OperatorOutcome::Banned(ban, replaced))
+                return Ok(OperatorOutcome::Banned(ban, replaced));
             }
             OperatorChange::Unban(target) => {
                 let ended = gateway.lift_ban(&target, now).map_err(OperatorFault::Unban)?;
@@ -109,20 +108,17 @@ impl ControlThread {
                 {
                     return Err(OperatorFault::Entry(EntryFault::Full));
                 }
-                Ok(OperatorOutcome::Unbanned(ended))
+                return Ok(OperatorOutcome::Unbanned(ended));
             }
             OperatorChange::Grant(new) => {
-                let built = gateway.config_with_grant(&new, now).map_err(OperatorFault::Grant)?;
-                let (config, grant, replaced) = built;
+                let (config, ..) = gateway.config_with_grant(&new, now).map_err(OperatorFault::Grant)?;
                 self.share_entry(written_grant(&config, &new))?;
                 self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
-                Ok(OperatorOutcome::Granted(grant, replaced))
             }
             OperatorChange::Revoke { limit, key } => {
                 let built = gateway.config_without_grant(&limit, &key, now).map_err(OperatorFault::Grant)?;
                 self.end_entry(&gateway::grant_entry_name(&limit, &key.to_grant_key()))?;
                 self.use_grants(&gateway, &built.0).await.map_err(OperatorFault::Grant)?;
-                Ok(OperatorOutcome::Revoked(built.1))
             }
             OperatorChange::UseEntries => {
                 let config = self.with_entries(|sharing| {
@@ -132,20 +128,19 @@ impl ControlThread {
                 if let Some(config) = config.flatten() {
                     self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
                 }
-                Ok(OperatorOutcome::UsedEntries)
             }
             OperatorChange::RemoveEnded => {
                 let Some(config) = gateway.config_without_ended(now) else {
-                    return Ok(OperatorOutcome::RemovedEnded(0));
+                    return Ok(OperatorOutcome::Done);
                 };
                 let count =
                     |config: &Config| config.limits.iter().map(|limit| limit.grants.len()).sum::<usize>();
                 let removed = count(&gateway.config) - count(&config);
                 self.use_grants(&gateway, &config).await.map_err(OperatorFault::Grant)?;
                 tracing::info!(removed, "grants have ended");
-                Ok(OperatorOutcome::RemovedEnded(removed))
             }
         }
+        Ok(OperatorOutcome::Done)
     }
 
     /// Forgets in the store the counts of a limit for a key, and tells the other gateways.

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use super::{ActiveBan, ActiveGrant, EndedBans, GrantFault, KeyRef, KeyResetFault, NewGrant};
+use super::{ActiveBan, EndedBans, GrantFault, KeyRef, KeyResetFault, NewGrant};
 use sluicegate_admission::ban_target::BanTarget;
 use sluicegate_admission::operator_bans::{BanFault, NewBan, UnbanFault};
-use sluicegate_limit::KeyReset;
 use sluicegate_store::operator_entries::EntryFault;
 
 #[derive(Debug, Clone)]
@@ -33,16 +32,11 @@ pub enum OperatorChange {
 /// A change that was made.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OperatorOutcome {
-    KeyReset(KeyReset),
     /// The ban, and the one of the same target that it replaced.
     Banned(ActiveBan, Option<ActiveBan>),
     Unbanned(EndedBans),
-    /// The grant, and the one of the same key that it replaced.
-    Granted(ActiveGrant, Option<ActiveGrant>),
-    Revoked(ActiveGrant),
-    /// The number of grants that were removed.
-    RemovedEnded(usize),
-    UsedEntries,
+    /// Any other change.
+    Done,
 }
 
 /// Why a change was not made.
