@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
-use super::operator_args::OperatorVerb;
+use super::operator_args::{JsonArgs, OperatorVerb};
 
 /// A reverse-proxy gateway with built-in throttling.
 #[derive(Debug, Parser)]
@@ -40,7 +40,7 @@ pub(super) enum Verb {
     /// Make the running gateway reload its file
     Reload,
     /// Show the status of the running gateway
-    Status(StatusArgs),
+    Status(JsonArgs),
     /// Show limits, keys and upstreams of the running gateway, live
     Top(TopArgs),
     #[command(flatten)]
@@ -186,13 +186,6 @@ pub(super) struct RecommendArgs {
     /// Write a page with the curve, which needs nothing else
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub html: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct StatusArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]

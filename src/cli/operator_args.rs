@@ -15,11 +15,19 @@ pub(super) enum OperatorVerb {
     /// End the grant of a key of a limit
     Revoke(RevokeArgs),
     /// List the bans in force
-    Bans(BansArgs),
+    Bans(JsonArgs),
     /// Ban an address, a network or an account
     Ban(BanArgs),
     /// End a ban
     Unban(UnbanArgs),
+}
+
+/// The arguments of a command that only shows something.
+#[derive(Debug, Args)]
+pub(super) struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -107,13 +115,6 @@ pub(super) struct RevokeArgs {
     /// Why, for the audit line
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
     pub reason: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct BansArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -50,8 +50,8 @@ pub trait JsonShaped {
 }
 
 /// Defines structs that are written as JSON objects: `field: Type = "its sentence"` for each field, `= maybe "…"` for
-/// one that is left out where it says nothing, `in [words]` for one of some texts, and no sentence for one that is not
-/// part of the JSON.
+/// one that is left out where it says nothing, `= nullable "…"` for one that may be null as well, `in [words]` for one of
+/// some texts, and no sentence for one that is not part of the JSON.
 #[macro_export]
 macro_rules! json_object {
     ($(
@@ -66,14 +66,17 @@ macro_rules! json_object {
             $($field_vis $field: $type,)*
         }
 
-        impl $(<$life>)? $crate::json_shape::JsonShaped for $name $(<$life>)? {
-            const SHAPE: $crate::json_shape::JsonShape = $crate::json_shape::JsonShape::Object(
-                &$crate::json_shape::JsonObject::named($schema).with(&[$($(
+        impl $(<$life>)? $name $(<$life>)? {
+            pub const OBJECT: $crate::json_shape::JsonObject =
+                $crate::json_shape::JsonObject::named($schema).with(&[$($(
                     $crate::json_shape::JsonField::of_type::<$type>(
                         stringify!($field), $sentence, concat!($(stringify!($maybe))?),
                     )$(.one_of(&$crate::json_shape::JsonShape::Words(&$words)))?,
-                )?)*]),
-            );
+                )?)*]);
+        }
+
+        impl $(<$life>)? $crate::json_shape::JsonShaped for $name $(<$life>)? {
+            const SHAPE: $crate::json_shape::JsonShape = $crate::json_shape::JsonShape::Object(&Self::OBJECT);
         }
 
         impl $(<$life>)? serde::Serialize for $name $(<$life>)? {
@@ -100,9 +103,18 @@ macro_rules! json_values {
         })*
     };
 }
-json_values!(String, &str, IpAddr, SocketAddr => Text);
+json_values!(&str, IpAddr, SocketAddr => Text);
+json_values!(Value => Any);
 json_values!(u16, u32, u64, usize => Count);
 json_values!(f64 => Number);
+
+impl JsonShaped for String {
+    const SHAPE: JsonShape = JsonShape::Text;
+
+    fn is_left_out(&self) -> bool {
+        self.is_empty()
+    }
+}
 
 impl JsonShaped for bool {
     const SHAPE: JsonShape = JsonShape::Flag;
@@ -166,14 +178,17 @@ impl JsonShape {
 }
 
 impl JsonField {
-    /// `maybe` is empty for a field that is always there.
+    /// `maybe` is empty for a field that is always there, else `maybe` or `nullable`.
     pub const fn of_type<T: JsonShaped>(
         name: &'static str,
         sentence: &'static str,
         maybe: &'static str,
     ) -> JsonField {
-        let required = maybe.is_empty();
-        JsonField { name, shape: if required { T::SHAPE } else { T::SHAPE_IF_THERE }, sentence, required }
+        let shape = match maybe.as_bytes() {
+            b"maybe" => T::SHAPE_IF_THERE,
+            _ => T::SHAPE,
+        };
+        JsonField { name, shape, sentence, required: maybe.is_empty() }
     }
 
     /// One of these [`JsonShape::Words`], or null where the type has null.

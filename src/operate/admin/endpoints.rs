@@ -16,7 +16,7 @@ use super::limits::LimitList;
 use super::status::{Reloaded, Status};
 use super::{bans, events, examples, keys, limits, openapi, page, upstreams};
 use crate::operate::explain::{Explanation, Query as ExplainQuery};
-use sluicegate_base::json_shape::JsonShape::{Any, List, Nullable, Object, Text, Words};
+use sluicegate_base::json_shape::JsonShape::{Any, Object, Text, Words};
 use sluicegate_base::json_shape::{JsonObject, JsonShaped, always, maybe};
 use sluicegate_http::upstream::{ServerStatus, UpstreamStatus};
 use sluicegate_model::Problem;
@@ -58,17 +58,6 @@ static NOT_RELOADED: JsonObject = JsonObject::named("NotReloaded").with(&[
     maybe("message", Text, "The reason, unless the file is invalid."),
     maybe("file", Text, "The invalid file."),
     maybe("problems", Vec::<Problem>::SHAPE, "All problems of an invalid file."),
-]);
-
-/// The request to explain.
-static QUERY: JsonObject = JsonObject::named("ExplainRequest").with(&[
-    maybe("method", Text, "The method, in capitals; absent only with `call`."),
-    maybe("url", Text, "A path with or without a query, or a URL; absent only with `call`."),
-    maybe("ip", Text, "The address of the peer; 127.0.0.1 if absent."),
-    maybe("headers", List(&Text), "Header lines, `Name: value` each."),
-    maybe("listener", Nullable(&Text), "The name of the listener; else the first one of the URL's scheme."),
-    maybe("data", Nullable(&Text), "The body, for limits that read it."),
-    maybe("call", Any, "The body of a `/check` that names limits, in place of a request."),
 ]);
 
 /// Every endpoint, in the order in which the documents list them.
@@ -222,7 +211,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         method: "POST",
         path: "/explain",
         summary: "Explains the decision on a request, from the running counters, and charges nothing.",
-        body: Some(BodyFormat { object: &QUERY, required: true, example: examples::QUERY }),
+        body: Some(BodyFormat { object: &ExplainQuery::OBJECT, required: true, example: examples::QUERY }),
         answers: &[ok(
             "The decision and its reasons.",
             &[

@@ -206,7 +206,7 @@ async fn serve_connection(
         // The body keeps the connection in use until it is written.
         let keep = move |never: Infallible| {
             let _ = &in_use;
-            match never {}
+            never
         };
         async move { Ok::<_, Infallible>(answer.await.map(|body| body.map_err(keep))) }
     });

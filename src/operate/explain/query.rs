@@ -5,9 +5,11 @@ use std::net::IpAddr;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use http_body::SizeHint;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::Value;
 
 use sluicegate_base::clock::Now;
+use sluicegate_base::json_shape::json_object;
 use sluicegate_http::request::client::Client;
 use sluicegate_http::request::location;
 use sluicegate_model::{ListenConfig, Scheme};
@@ -15,44 +17,39 @@ use sluicegate_proxy::gateway::Gateway;
 use sluicegate_proxy::judge::RequestHead;
 use sluicegate_proxy::reject::Fault;
 
-/// A request as text.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Query {
-    /// Empty for a call.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub method: String,
-    /// A path with or without a query, or a URL; empty for a call.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub url: String,
-    /// The address of the peer: the client, or the proxy in front.
-    #[serde(default = "loopback")]
-    pub ip: String,
-    /// `Name: value` each.
-    #[serde(default)]
-    pub headers: Vec<String>,
-    /// The name of the listener; without it the first one that serves the scheme of the URL.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub listener: Option<String>,
-    /// The body, for limits that read it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<String>,
-    /// The body of a `/check` that names limits, in place of a request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call: Option<serde_json::Value>,
+json_object! {
+    /// A request as text.
+    #[derive(Debug, Clone, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct Query as "ExplainRequest" {
+        pub method: String = maybe "The method, in capitals; absent only with `call`.",
+        pub url: String = maybe "A path with or without a query, or a URL; absent only with `call`.",
+        pub ip: String = maybe "The address of the peer; 127.0.0.1 if absent.",
+        pub headers: Vec<String> = maybe "Header lines, `Name: value` each.",
+        pub listener: Option<String>
+            = nullable "The name of the listener; else the first one of the URL's scheme.",
+        pub data: Option<String> = nullable "The body, for limits that read it.",
+        pub call: Option<Value> = maybe "The body of a `/check` that names limits, in place of a request.",
+    }
+}
+
+impl Default for Query {
+    fn default() -> Query {
+        let (method, url, headers) = (String::new(), String::new(), Vec::new());
+        Query { method, url, ip: "127.0.0.1".to_owned(), headers, listener: None, data: None, call: None }
+    }
 }
 
 impl Query {
     /// A call of the rate-limit service, by the body of its `/check`.
-    pub fn of_call(call: serde_json::Value) -> Query {
-        let (method, url, ip, headers) = (String::new(), String::new(), loopback(), Vec::new());
-        Query { method, url, ip, headers, listener: None, data: None, call: Some(call) }
+    pub fn of_call(call: Value) -> Query {
+        Query { call: Some(call), ..Query::default() }
     }
 
     /// True if it has members of a request.
     pub(super) fn describes_request(&self) -> bool {
         let is_empty = self.method.is_empty() && self.url.is_empty() && self.headers.is_empty();
-        !is_empty || self.ip != loopback() || self.listener.is_some() || self.data.is_some()
+        !is_empty || self.ip != Query::default().ip || self.listener.is_some() || self.data.is_some()
     }
 }
 
@@ -70,10 +67,6 @@ pub struct ParsedQuery {
     pub listener: Option<String>,
     /// `None` = not given.
     pub data: Option<String>,
-}
-
-fn loopback() -> String {
-    "127.0.0.1".to_owned()
 }
 
 impl ParsedQuery {
