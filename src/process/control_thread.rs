@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
-use super::fleet::FleetReader;
+use super::fleet_reader::FleetReader;
 use super::gateway_tasks::GatewayTasks;
 use super::hot_upgrade::old_process;
 use super::hot_upgrade::old_process::{HandoverSockets, PendingChild};

@@ -1,5 +1,5 @@
-//! The record of a client in the table of bans: its last ban, and the times of its strikes, an exact count over the last
-//! period in bounded memory.
+//! The record of a client in the table of bans: its last ban, and the times of its strikes, an exact count over the
+//! last period in bounded memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -11,8 +11,8 @@ use crate::{CallItem, RateAnswer, ScriptOp, ScriptReply};
 use sluicegate_limit::{Decision, LimitOutcome};
 use sluicegate_model::WindowAlign;
 
-/// The state that the script found for one item, before any charge. Owed units are counted in, but for a sliding window,
-/// which counts them when it is judged.
+/// The state that the script found for one item, before any charge. Owed units are counted in; a sliding window counts
+/// them when it is judged.
 enum FoundState {
     /// Ticks by which the theoretical arrival time is ahead.
     Level(u64),
