@@ -16,24 +16,18 @@ pub const VARIABLES: [&str; 10] = [
     "upstream",
 ];
 
-const SYNONYMS: &[(&str, &[&str])] = &[
-    ("binary_remote_addr", &["client_ip"]),
-    ("document_uri", &["path"]),
-    ("hostname", &["host"]),
-    ("http_host", &["host"]),
-    ("http_x_forwarded_for", &["client_ip"]),
-    ("http_x_forwarded_proto", &["scheme"]),
-    ("http_x_real_ip", &["client_ip"]),
-    ("http_x_request_id", &["request_id"]),
-    ("proxy_add_x_forwarded_for", &["client_ip"]),
-    ("realip_remote_addr", &["client_ip"]),
-    ("remote_addr", &["client_ip"]),
-    ("remote_host", &["client_ip"]),
-    ("remote_user", &["account"]),
-    ("server_name", &["host"]),
-    ("src", &["client_ip"]),
-    ("upstream_addr", &["upstream"]),
-    ("uri", &["path"]),
+const SYNONYMS: &[(&str, &str)] = &[
+    ("account", "remote_user"),
+    (
+        "client_ip",
+        "binary_remote_addr http_x_forwarded_for http_x_real_ip proxy_add_x_forwarded_for \
+         realip_remote_addr remote_addr remote_host src",
+    ),
+    ("host", "hostname http_host server_name"),
+    ("path", "document_uri uri"),
+    ("request_id", "http_x_request_id"),
+    ("scheme", "http_x_forwarded_proto"),
+    ("upstream", "upstream_addr"),
 ];
 
 /// The variable of this file that `name` stands for.

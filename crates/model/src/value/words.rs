@@ -27,7 +27,7 @@ pub fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Parsed<T> {
             return Ok(meaning.clone());
         }
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
-        let help = find_synonym(&SYNONYMS, &text.to_lowercase(), names.iter().copied())
+        let help = find_synonym(SYNONYMS, &text.to_lowercase(), names.iter().copied())
             .map(|name| format!("did you mean `{name}`?"))
             .or_else(|| did_you_mean(text, names.iter().copied()))
             .unwrap_or_else(|| format!("write one of {}", names.join(", ")));
@@ -35,58 +35,45 @@ pub fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Parsed<T> {
     }
 }
 
-/// Words of other programs, each with the words of this file that may mean the same.
-const SYNONYMS: [(&str, &[&str]); 42] = [
-    ("client_ip", &["ip"]),
-    ("remote_addr", &["ip"]),
-    ("$remote_addr", &["ip"]),
-    ("binary_remote_addr", &["ip"]),
-    ("$binary_remote_addr", &["ip"]),
-    ("address", &["ip"]),
-    ("source_ip", &["ip"]),
-    ("remote_ip", &["ip"]),
-    ("path", &["uri"]),
-    ("url", &["uri"]),
-    ("$uri", &["uri"]),
-    ("$request_uri", &["uri"]),
-    ("route", &["location"]),
-    ("user", &["account"]),
-    ("$remote_user", &["account"]),
-    ("$host", &["host"]),
-    ("all", &["global", "any"]),
-    ("ip_hash", &["hash:ip"]),
-    ("source", &["hash:ip"]),
-    ("consistent_hash", &["hash:ip"]),
-    ("hash", &["hash:ip"]),
-    ("leastconn", &["least_conn"]),
-    ("least_request", &["least_conn"]),
-    ("rr", &["round_robin"]),
-    ("gcra", &["token_bucket"]),
-    ("token", &["token_bucket"]),
-    ("leaky", &["leaky_bucket"]),
-    ("fixed", &["fixed_window"]),
-    ("sliding", &["sliding_window"]),
-    ("text", &["pretty"]),
-    ("console", &["pretty"]),
-    ("warning", &["warn"]),
-    ("off", &["none"]),
-    ("none", &["global"]),
-    ("json", &["problem"]),
-    ("memory", &["local"]),
-    ("ram", &["local"]),
-    ("grpc", &["http2"]),
-    ("h2", &["http2"]),
-    ("h2c", &["http2"]),
-    ("http/1.1", &["http1"]),
-    ("tokens", &["llm"]),
+/// Words of this file, each with those of other programs that may mean the same.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("account", "user $remote_user"),
+    ("any", "all"),
+    ("fixed_window", "fixed"),
+    ("global", "all none"),
+    ("hash:ip", "ip_hash source consistent_hash hash"),
+    ("host", "$host"),
+    ("http1", "http/1.1"),
+    ("http2", "grpc h2 h2c"),
+    (
+        "ip",
+        "client_ip remote_addr $remote_addr binary_remote_addr $binary_remote_addr address source_ip \
+         remote_ip",
+    ),
+    ("leaky_bucket", "leaky"),
+    ("least_conn", "leastconn least_request"),
+    ("llm", "tokens"),
+    ("local", "memory ram"),
+    ("location", "route"),
+    ("none", "off"),
+    ("pretty", "text console"),
+    ("problem", "json"),
+    ("round_robin", "rr"),
+    ("sliding_window", "sliding"),
+    ("token_bucket", "gcra token"),
+    ("uri", "path url $uri $request_uri"),
+    ("warn", "warning"),
 ];
 
-/// The one of `known` that `synonyms` gives as a meaning of `text`.
+/// The one of `known` that `text` stands for; `synonyms` are words of this file, each with others for it.
 pub fn find_synonym<'a>(
-    synonyms: &[(&str, &[&str])],
+    synonyms: &[(&str, &str)],
     text: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let (_, meanings) = synonyms.iter().find(|(word, _)| *word == text)?;
-    known.into_iter().find(|name| meanings.contains(name))
+    let stands_for = |name: &str| {
+        let mut rows = synonyms.iter().filter(|(own, _)| *own == name);
+        rows.any(|(_, others)| others.split(' ').any(|other| other == text))
+    };
+    known.into_iter().find(|name| stands_for(name))
 }
