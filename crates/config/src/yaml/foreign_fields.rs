@@ -1,12 +1,10 @@
 //! Explains fields that only other programs have, and writes their values as this file does.
 
-use super::foreign_locations::{
-    ERROR_PAGE, explain_in_location, is_number, plain_text, show_size, show_time,
-};
-use super::foreign_words::{find_field_synonym, to_snake_case};
-use super::shown_text::{show_node, show_text};
+use super::foreign_words::{find_advice, find_field_synonym, is_number, is_status, show_time, to_snake_case};
+use super::shown_text::{show_field, show_node, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use sluicegate_model::diagnostics::redact::redact_credentials;
+use sluicegate_model::value::foreign_variables::replace_variables;
 use sluicegate_model::value::scalars::parse_rate;
 
 /// An unknown field with the mapping that it stands in.
@@ -49,14 +47,8 @@ impl<'a> ForeignField<'a> {
         rate: Option<&'a str>,
         unknown: &'a [(&'a MapKey, &'a Node)],
     ) -> ForeignField<'a> {
-        ForeignField {
-            section,
-            name: to_snake_case(&key.name),
-            written: key.name.clone(),
-            node,
-            rate,
-            unknown,
-        }
+        let (name, written) = (to_snake_case(&key.name), key.name.clone());
+        ForeignField { section, name, written, node, rate, unknown }
     }
 
     fn find_sibling(&self, names: &[&str]) -> Option<&'a Node> {
@@ -79,70 +71,72 @@ impl<'a> ForeignField<'a> {
 
     /// The text to write instead, where no field of the section has the meaning.
     pub fn explain(&self) -> Option<String> {
-        let text = plain_text(self.node).unwrap_or_default();
+        let owned = |text: &str| Some(text.to_owned());
         if self.name == "<<" {
-            return Some(
-                "merge keys are not supported; an alias such as *name can replace a whole value".to_owned(),
-            );
+            return owned("merge keys are not supported; an alias such as *name can replace a whole value");
         }
-        if matches!(self.section, "" | "server" | "locations[]" | "upstreams.NAME")
-            && let Some(instead) = explain_missing_feature(&self.name)
-        {
-            return Some(instead.to_owned());
+        if let ("", Some(path)) = (self.section, self.name.strip_prefix("location ")) {
+            return Some(format!(
+                "write locations: [{{ path: {}, upstream: demo }}]",
+                show_text(path.trim())
+            ));
         }
-        match self.section {
-            "" => explain_root(&self.name, self.node),
-            "headers" if matches!(text, "none" | "off") => Some(format!("write remove: [{}]", self.written)),
-            "headers" => Some(format!("write set: {{ {}: … }}, or add or remove", self.written)),
-            "limits.NAME" => self.explain_in_limit(text),
-            "locations[]" => explain_in_location(&self.name, text, self.node),
-            "on_reject" => self.explain_in_rejection(text),
-            "upstreams.NAME" => self.explain_in_upstream(),
-            _ => self.explain_elsewhere(text),
+        let text = plain_text(self.node).unwrap_or_default();
+        let advice = |place| find_advice(place, &self.name, text, |blank| self.fill_blank(blank, text));
+        let has_features = matches!(self.section, "" | "server" | "locations[]" | "upstreams.NAME");
+        let help = has_features.then(|| advice("features")).flatten().or_else(|| advice(self.section));
+        let is_digits = is_status(&self.name) && (!has_features || self.section == "server");
+        match help {
+            None if is_digits && self.section != "limits.NAME" => {
+                owned("in braces a comma begins the next field: write numbers without commas")
+            }
+            help => help,
         }
     }
 
-    /// True if the field is the name of a limit, with its numbers or its rate.
-    fn is_named_limit(&self, text: &str) -> bool {
-        let is_rate = parse_rate(text).is_ok() || self.node.find_field("rate").is_some();
-        is_rate && find_field_synonym(&self.name, ["rate"]).is_none()
-    }
-
-    fn explain_in_limit(&self, text: &str) -> Option<String> {
-        Some(match self.name.as_str() {
-            name if PERIODS.contains(&name) => {
-                let rate = self.rate.filter(|rate| is_number(rate)).unwrap_or("10");
-                let text = find_period(text).unwrap_or("s");
-                format!("the period belongs to the rate: write rate: {rate}/{}", text)
+    /// The value of a blank in a sentence about this field.
+    fn fill_blank(&self, blank: &str, text: &'a str) -> Option<String> {
+        let port = || self.sibling_text(&["port"]);
+        Some(match blank {
+            "address" => {
+                show_text(&format!("{text}{}", port().map(|port| format!(":{port}")).unwrap_or_default()))
             }
-            "status" | "status_code" => format!("write on_reject: {{ status: {} }}", show_node(self.node)),
-            "message" | "body" | "response" => {
-                "write on_reject: { body: { template: \"…\", content_type: text/plain } }".to_owned()
-            }
-            "mode" | "shadow_mode" | "dryrun" => "write dry_run: true to count without rejecting".to_owned(),
-            "filter_enforced" | "canary" | "percentage" => {
-                "write enforce: 10% to act on a share of the keys, and only count the others".to_owned()
-            }
-            "enabled" | "enable" | "disabled" => {
-                "remove it: a limit works where a location names it; dry_run: true only counts".to_owned()
-            }
-            _ if self.is_named_limit(text) => {
-                let rate = self.node.find_field("rate").map_or(text, |rate| rate.written.as_str());
-                let name = &self.written;
-                format!(
-                    "write rate: {rate} here, or define `{name}` under limits: at the top and write limits: {name}"
-                )
-            }
-            "except" | "exclude" | "exempt" | "skip" if self.first_path().is_some() => format!(
-                "write a location of its own for {}, without this limit",
-                show_text(self.first_path()?)
-            ),
-            "nodelay" => {
-                "remove it: requests within burst pass at once; to delay them write algorithm: leaky_bucket"
-                    .to_owned()
-            }
+            "certificate_key" => show_text(self.sibling_text(&["ssl_certificate_key"]).unwrap_or("key.pem")),
+            "count" => self.rate.filter(|rate| is_number(rate)).unwrap_or("10").to_owned(),
+            "fail_timeout" => show_time(self.sibling_text(&["fail_timeout"]).unwrap_or("10s")),
+            "fails" => plain_text(self.node).unwrap_or("5").to_owned(),
+            "fields" => match &self.node.content {
+                NodeContent::Map(entries) => {
+                    entries.iter().map(|(key, node)| format!(", {}: {}", key.name, show_node(node))).collect()
+                }
+                _ => String::new(),
+            },
+            "file" => if text.is_empty() { "PATH" } else { text }.to_owned(),
+            "listen" => show_text(&format!("{text}:{}", port().unwrap_or("8080"))),
+            "named_rate" => self.named_rate(text)?.to_owned(),
+            "node" => show_node(self.node),
+            "path" => show_text(self.first_path()?),
+            "period" => find_period(text).unwrap_or("s").to_owned(),
+            "request_headers" | "response_headers" => show_headers(blank, self.node),
+            "return" => explain_return(text)?,
+            "rule" => explain_rule(text)?,
+            "text?" => (!text.is_empty()).then(String::new)?,
+            "traefik" => self.is_traefik().then(String::new)?,
+            "written" => self.written.clone(),
             _ => return None,
         })
+    }
+
+    fn is_traefik(&self) -> bool {
+        let is_part = |key: &MapKey| matches!(key.name.as_str(), "routers" | "services" | "middlewares");
+        matches!(&self.node.content, NodeContent::Map(entries) if entries.iter().any(|(key, _)| is_part(key)))
+    }
+
+    /// The rate, if the field is the name of a limit, with its numbers or its rate.
+    fn named_rate(&self, text: &'a str) -> Option<&'a str> {
+        let inner = self.node.find_field("rate").map(|rate| rate.written.as_str());
+        let rate = inner.or_else(|| parse_rate(text).is_ok().then_some(text))?;
+        find_field_synonym(&self.name, ["rate"]).is_none().then_some(rate)
     }
 
     /// The path that the field names, alone or first in its list.
@@ -152,97 +146,6 @@ impl<'a> ForeignField<'a> {
             _ => plain_text(self.node),
         };
         text.filter(|path| path.starts_with('/'))
-    }
-
-    fn explain_in_rejection(&self, text: &str) -> Option<String> {
-        if self.name.len() == 3 && self.name.bytes().all(|byte| byte.is_ascii_digit()) {
-            let rest = match &self.node.content {
-                NodeContent::Map(entries) => entries.iter().fold(String::new(), |rest, (key, node)| {
-                    format!("{rest}, {}: {}", key.name, show_node(node))
-                }),
-                _ => String::new(),
-            };
-            return Some(format!("write on_reject: {{ status: {}{rest} }}", self.name));
-        }
-        Some(match self.name.as_str() {
-            "message" | "text" | "template" | "content" if !text.is_empty() => {
-                format!("write body: {{ template: {}, content_type: text/plain }}", show_text(text))
-            }
-            "retry_after" => "remove it: Retry-After is computed for each rejection".to_owned(),
-            _ => return None,
-        })
-    }
-
-    fn explain_in_upstream(&self) -> Option<String> {
-        Some(match self.name.as_str() {
-            "limits" => "write limits: in the locations of this upstream".to_owned(),
-            "max_fails" => {
-                let errors = plain_text(self.node).unwrap_or("5");
-                let span = self.sibling_text(&["fail_timeout"]).unwrap_or("10s");
-                format!("write eject: {{ errors: {errors}, for: {} }}", show_time(span))
-            }
-            "fail_timeout" => "write e.g. eject: { errors: 5, for: 10s }".to_owned(),
-            "ssl" | "https" | "scheme" => "write https:// before each server".to_owned(),
-            "idle_timeout" | "keepalive_timeout" => {
-                let text = plain_text(self.node).unwrap_or_default();
-                format!("write timeouts: {{ idle: {} }}", show_time(text))
-            }
-            "sticky" | "stickiness" | "session_affinity" | "affinity" => {
-                "write balance: hash:ip, or e.g. hash:header:X-User; there are no cookies for it".to_owned()
-            }
-            _ => return None,
-        })
-    }
-
-    fn explain_elsewhere(&self, text: &str) -> Option<String> {
-        Some(match (self.section, self.name.as_str()) {
-            ("admin", "enabled" | "enable") => {
-                "remove it: write admin: none for no admin listener".to_owned()
-            }
-            ("access_log", "format") => "remove it: each line is a JSON object".to_owned(),
-            ("access_log", "enabled") => "remove it: write access_log: none for no log".to_owned(),
-            ("admin", name) if HOSTS.contains(&name) || name == "bind" => {
-                let port = self.sibling_text(&["port"]);
-                let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-                format!("write listen: {}", show_text(&format!("{text}{port}")))
-            }
-            ("limits.NAME.missing_key", "status") if is_number(text) => format!("write reject: {text}"),
-            ("on_reject.body", "file" | "path" | "filename") if !text.is_empty() => {
-                format!("write template: \"${{file:{text}}}\"")
-            }
-            ("state.redis", "password" | "username" | "user") => {
-                "it belongs into the URL: write url: \"redis://:${REDIS_PASSWORD}@HOST:6379\"".to_owned()
-            }
-            ("state.redis", "password_file") => {
-                let file = if text.is_empty() { "PATH" } else { text };
-                format!("it belongs into the URL: write url: \"redis://:${{file:{file}}}@HOST:6379\"")
-            }
-            ("server", "client_max_body_size") => format!("write max_body: {}", show_size(text)),
-            ("server", "error_page") => ERROR_PAGE.to_owned(),
-            ("server", "ssl_certificate") => {
-                let key = self.sibling_text(&["ssl_certificate_key"]).unwrap_or("key.pem");
-                let (cert, key) = (show_text(text), show_text(key));
-                format!("write listen: {{ address: \":443\", tls: {{ cert: {cert}, key: {key} }} }}")
-            }
-            ("account", "tiers") => format!("write tier: {{ members: {} }}", show_node(self.node)),
-            ("account.jwt", "jwks_uri" | "jwks_url" | "jwksuri") => {
-                "save the keys to a file, and write jwks: FILE; a file that changes is read again".to_owned()
-            }
-            ("locations[].redirect", "permanent") => "write status: 308, the default, or 301".to_owned(),
-            ("locations[].redirect", "temporary") => "write status: 307 or 302".to_owned(),
-            ("listen[]", name) if HOSTS.contains(&name) => {
-                let port = self.sibling_text(&["port"]).unwrap_or("8080");
-                format!("write address: {}", show_text(&format!("{text}:{port}")))
-            }
-            ("server", "keepalive_timeout" | "idle_timeout") => {
-                format!("write timeouts: {{ idle: {} }}", show_time(text))
-            }
-            ("server.timeouts", "read") => format!("write header: {0}, body: {0}", show_time(text)),
-            (_, name) if name.len() == 3 && name.bytes().all(|byte| byte.is_ascii_digit()) => {
-                "in braces a comma begins the next field: write numbers without commas".to_owned()
-            }
-            _ => return None,
-        })
     }
 
     /// The value of this field as `field`, for which it stands, would hold it.
@@ -286,49 +189,61 @@ impl<'a> ForeignField<'a> {
     }
 }
 
-/// Advice for features of other proxies that this one does not have.
-fn explain_missing_feature(name: &str) -> Option<&'static str> {
-    Some(match name {
-        "basic_auth" | "basicauth" | "auth_basic" | "auth_basic_user_file" | "htpasswd" => {
-            "passwords are not a feature; check them in the upstream, or admit networks alone with access"
-        }
-        "gzip" | "brotli" | "compress" | "compression" | "encode" => {
-            "compression is not a feature; compress in the upstream"
-        }
-        "cache" | "proxy_cache" | "caching" => "caching is not a feature; cache in the upstream or in a CDN",
-        "fastcgi_pass" | "uwsgi_pass" | "php_fastcgi" | "scgi_pass" => {
-            "only HTTP is spoken to upstreams; name a server that translates, e.g. nginx, as the upstream"
-        }
-        _ => return None,
-    })
+/// ``Host(`a.test`) && PathPrefix(`/api`)``, as Traefik writes them.
+fn explain_rule(text: &str) -> Option<String> {
+    let value_of = |word: &str| text.split_once(word)?.1.strip_prefix("(`")?.split('`').next();
+    let host = value_of("Host")?;
+    let path = value_of("PathPrefix").or_else(|| value_of("Path")).filter(|path| path.starts_with('/'));
+    Some(format!("write path: {} and host: {}", show_text(path.unwrap_or("/")), show_text(host)))
 }
 
-fn explain_root(name: &str, node: &Node) -> Option<String> {
-    let is_traefik = |key: &MapKey| matches!(key.name.as_str(), "routers" | "services" | "middlewares");
-    let has_part = |entries: &[(MapKey, Node)]| entries.iter().any(|(key, _)| is_traefik(key));
-    if name == "http" && matches!(&node.content, NodeContent::Map(entries) if has_part(entries)) {
-        return Some(
-            "this is a configuration of Traefik: docs/coming-from.md has each field here".to_owned(),
-        );
+/// `301 https://…`, `403` or `200 text`, as nginx writes responses.
+fn explain_return(text: &str) -> Option<String> {
+    let (status, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let rest = rest.trim().trim_matches(['"', '\'', ';']);
+    if text.contains("://") {
+        let status = if is_number(status) { format!(", status: {status}") } else { String::new() };
+        let to = rest.split(' ').next_back().filter(|to| !to.is_empty()).unwrap_or(text);
+        let to = replace_variables(to).unwrap_or_else(|| to.to_owned());
+        return Some(format!("write redirect: {{ to: {}{status} }}", show_text(&to)));
     }
-    if let Some(path) = name.strip_prefix("location ") {
-        return Some(format!("write locations: [{{ path: {}, upstream: demo }}]", show_text(path.trim())));
+    let body = if rest.is_empty() { String::new() } else { format!(", body: {}", show_text(rest)) };
+    is_number(status).then(|| format!("write respond: {{ status: {status}{body} }}"))
+}
+
+/// Header fields in other forms, as an edit of this file.
+fn show_headers(field: &str, node: &Node) -> String {
+    let value = |text: &str| {
+        let text = text.trim().trim_matches(['"', ';']);
+        show_text(&replace_variables(text).unwrap_or_else(|| text.to_owned()))
+    };
+    let pair = |text: &str| {
+        let (name, rest) = text.trim().split_once([' ', ':'])?;
+        Some(show_field(name, &value(rest)))
+    };
+    let pairs: Vec<String> = match &node.content {
+        NodeContent::Map(entries) => {
+            let texts = entries.iter().filter_map(|(key, node)| Some((key, plain_text(node)?)));
+            texts.map(|(key, text)| show_field(&key.name, &value(text))).collect()
+        }
+        NodeContent::List(items) => items.iter().filter_map(plain_text).filter_map(pair).collect(),
+        _ => plain_text(node).and_then(pair).into_iter().collect(),
+    };
+    if pairs.iter().any(|pair| pair.to_ascii_lowercase().starts_with("host:")) {
+        return "write host_header: client, upstream or a name; other headers in request_headers: { set: … }"
+            .to_owned();
     }
-    Some(match name {
-        "http" | "stream" | "frontend" | "static_resources" | "entry_points" | "apps" => {
-            "write what is in it at the top of the file, as `listen`, `server`, `upstreams`, `limits` and `locations`"
-                .to_owned()
-        }
-        "api_version" => {
-            "this is a manifest of Kubernetes; `sluicegate init` writes a gateway.yaml to start from"
-                .to_owned()
-        }
-        "include" | "includes" | "import" | "imports" => {
-            "there is one file: write its content here, or join several files before the start".to_owned()
-        }
-        "worker_processes" => "write server: { workers: auto }".to_owned(),
-        _ => return None,
-    })
+    match pairs.is_empty() {
+        true => format!("write {field}: {{ set: {{ X-Name: value }} }}"),
+        false => format!("write {field}: {{ set: {{ {} }} }}", pairs.join(", ")),
+    }
+}
+
+fn plain_text(node: &Node) -> Option<&str> {
+    match &node.content {
+        NodeContent::Text(text) if !text.replaced => Some(&text.written),
+        _ => None,
+    }
 }
 
 /// The period of a rate that other programs write as `1m`, `60s` or `minute`.

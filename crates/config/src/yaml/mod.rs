@@ -5,7 +5,6 @@ pub mod field_hints;
 pub mod field_reader;
 pub mod field_value;
 pub mod foreign_fields;
-mod foreign_locations;
 pub mod foreign_text;
 pub mod foreign_words;
 pub mod shown_text;
