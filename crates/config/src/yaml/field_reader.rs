@@ -2,11 +2,10 @@
 
 use std::cell::RefCell;
 
-use super::field_hints::find_misplaced;
 use super::field_value::FieldValue;
 use super::foreign_fields::{ForeignField, PERIODS};
 use super::foreign_words::find_field_synonym;
-use super::shown_text::{show_field, show_text};
+use super::hints::{find_misplaced, show_field, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::schema::field::{Field, FieldDefault, OneOrMore, ParseScalar, Section};
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};

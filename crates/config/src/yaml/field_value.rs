@@ -1,8 +1,7 @@
 //! A value of the file with its position. Every problem is reported, and reading goes on.
 
-use super::field_hints::{field_name, suggest_example, suggest_form, suggest_template};
+use super::hints::{field_name, suggest_example, suggest_form, suggest_template, suggest_value};
 use super::tree::{MapKey, Node, NodeContent};
-use super::value_hints::suggest_value;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::{Mention, Position, ProblemSink, ValueError};
 use sluicegate_model::diagnostics::redact::may_hold_secret;
