@@ -2,8 +2,6 @@
 
 mod access;
 mod charge;
-mod domain;
-mod headers;
 mod listen;
 mod location;
 mod sentence;
@@ -21,12 +19,13 @@ use sluicegate_model::upstream::StatusRanges;
 use sluicegate_model::value::scalars::{Rate, split_size};
 
 pub use access::{describe_access, describe_bans};
-pub use domain::describe_domains;
-pub use headers::describe_header_edits;
 pub use listen::describe_listen;
-pub use location::{describe_action, describe_bandwidth, describe_cors, describe_hosts, describe_location};
+pub use location::{
+    describe_action, describe_bandwidth, describe_cors, describe_header_edits, describe_hosts,
+    describe_location,
+};
 pub use sentence::{describe_chain_limit, describe_limit};
-pub use service::describe_service;
+pub use service::{describe_domains, describe_service};
 pub use state::{advise_on_state, describe_state};
 pub use upstream::describe_upstream;
 

@@ -1,10 +1,9 @@
 //! Warns of charges that settle nothing, or that one request can use to shut the others out.
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use sluicegate_model::charge::{ChargeConfig, ChargedUnits, Reserve, ResponseSet};
 use sluicegate_model::cost::Cost;
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::{ActionConfig, LimitId};
 
 /// The only response below 200 that ends a request.
@@ -23,10 +22,7 @@ pub(super) fn lint_charges(file: &LintContext<'_>) {
             let message =
                 "`cost` has no effect: requests reserve by `charge.reserve`, and responses settle it";
             let help = "remove it, or write units: [request, …] to charge it too";
-            warn_at(
-                &file.limit_value(id, &["cost"]),
-                ValueError::new(codes::NO_EFFECT, message).with_help(help),
-            );
+            file.limit_value(id, &["cost"]).warn(codes::NO_EFFECT, message, help);
         }
     }
     for location in 0..file.config.locations.len() {
@@ -41,18 +37,12 @@ fn warn_of_responses(file: &LintContext<'_>, id: LimitId, charge: &ChargeConfig)
         let these = if statuses == 1 { "this status" } else { "one of these statuses" };
         let message = format!("no final response has {these}, so that responses never cost anything");
         let help = "write e.g. when: [401, 403], or leave it out for any response";
-        warn_at(
-            &file.limit_value(id, &["charge", "when"]),
-            ValueError::new(codes::NO_EFFECT, message).with_help(help),
-        );
+        file.limit_value(id, &["charge", "when"]).warn(codes::NO_EFFECT, message, help);
     } else if forgets_all(charge) {
         let message = "every response that costs anything is forgotten at once, so that this limit counts \
                        only open requests";
         let help = "write the responses of success, e.g. clear: [2xx] with when: [401, 403]";
-        warn_at(
-            &file.limit_value(id, &["charge", "clear"]),
-            ValueError::new(codes::NO_EFFECT, message).with_help(help),
-        );
+        file.limit_value(id, &["charge", "clear"]).warn(codes::NO_EFFECT, message, help);
     }
 }
 
@@ -81,14 +71,14 @@ fn warn_of_claims(file: &LintContext<'_>, id: LimitId, charge: &ChargeConfig) {
         let message =
             "the claim of a body is only held until the response, which then costs what any request does";
         let help = "write units that say what was used, e.g. units: llm, or remove reserve";
-        warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+        value.warn(codes::NO_EFFECT, message, help);
     }
     let share = file.limit_value(id, &["charge", "reserve", "at_most"]);
     if share.path == value.path {
         let message =
             "one request may claim the whole limit, and shut out the others of its key until its response";
         let help = "write the share that one request may claim, e.g. at_most: 25%";
-        warn_at(&value, ValueError::new(codes::WHOLE_CLAIM, message).with_help(help));
+        value.warn(codes::WHOLE_CLAIM, message, help);
     }
 }
 
@@ -109,9 +99,6 @@ fn warn_of_own_responses(file: &LintContext<'_>, index: usize) {
             file.config.limits[*id].name
         );
         let help = "use a limit that counts requests here";
-        warn_at(
-            &file.location_value(index, &["limits"]),
-            ValueError::new(codes::NO_EFFECT, message).with_help(help),
-        );
+        file.location_value(index, &["limits"]).warn(codes::NO_EFFECT, message, help);
     }
 }

@@ -1,9 +1,9 @@
-//! Warns of fields without effect because of the rest of the file.
+//! Warns of fields without effect because of the rest of the file, and of shadows that tell nothing new.
 
 use http::HeaderName;
 use http::header::ACCESS_CONTROL_EXPOSE_HEADERS;
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use sluicegate_model::access::{BanKey, StrikeRules};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
@@ -11,8 +11,8 @@ use sluicegate_model::headers::HeaderEdits;
 use sluicegate_model::key::KeyPart;
 use sluicegate_model::limit::Algorithm;
 use sluicegate_model::reject::Degrade;
-use sluicegate_model::upstream::StatusRanges;
-use sluicegate_model::{ActionConfig, LimitId, LocationConfig, UpstreamId};
+use sluicegate_model::upstream::{ObeyConfig, RetryReason, StatusRanges};
+use sluicegate_model::{ActionConfig, Config, LimitId, LocationConfig, UpstreamConfig, UpstreamId};
 
 pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_accounts(file);
@@ -33,10 +33,7 @@ fn warn_of_server_queues(file: &LintContext<'_>) {
             let message = "no request ever waits, because no server is full without `max_connections`";
             let help =
                 "write e.g. max_connections: 100 beside it, the requests that one server takes at once";
-            warn_at(
-                &file.value_at(&["upstreams", &upstream.name, "queue"]),
-                ValueError::new(codes::NO_EFFECT, message).with_help(help),
-            );
+            file.value_at(&["upstreams", &upstream.name, "queue"]).warn(codes::NO_EFFECT, message, help);
         }
     }
 }
@@ -48,7 +45,7 @@ fn warn_of_sampling(file: &LintContext<'_>) {
         if file.config.tracing.otlp.is_none() && value.path == format!("tracing.{field}") {
             let message = format!("`{field}` has no effect, because `tracing.otlp` is not set");
             let help = "write e.g. otlp: \"http://127.0.0.1:4318\" beside it";
-            warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+            value.warn(codes::NO_EFFECT, message, help);
         }
     }
 }
@@ -63,9 +60,10 @@ fn warn_of_cors_headers(file: &LintContext<'_>) {
         let replaced = set.iter().chain(add).map(|(name, _)| name).find(is_replaced);
         if let (Some(name), true) = (replaced, location.cors.is_some()) {
             let message = format!("`cors` replaces the header `{name}`");
-            warn_at(
-                &file.location_value(index, &["response_headers"]),
-                ValueError::new(codes::NO_EFFECT, message).with_help("remove it here, or write cors: none"),
+            file.location_value(index, &["response_headers"]).warn(
+                codes::NO_EFFECT,
+                message,
+                "remove it here, or write cors: none",
             );
         }
     }
@@ -77,10 +75,7 @@ fn warn_of_bandwidth(file: &LintContext<'_>) {
         if location.bandwidth.is_some() && !matches!(location.action, ActionConfig::Upstream(_)) {
             let message = "only bodies of an upstream's answers are paced, and this location has no upstream";
             let help = "write bandwidth: none, or leave it out";
-            warn_at(
-                &file.location_value(index, &["bandwidth"]),
-                ValueError::new(codes::NO_EFFECT, message).with_help(help),
-            );
+            file.location_value(index, &["bandwidth"]).warn(codes::NO_EFFECT, message, help);
         }
     }
 }
@@ -92,10 +87,7 @@ fn warn_of_body_peeks(file: &LintContext<'_>) {
             let message =
                 "no body is read, because no key, no cost and no account of this location is a value in it";
             let help = "write e.g. key: json:/model in a limit of this location, or leave it out";
-            warn_at(
-                &file.location_value(index, &["body_peek"]),
-                ValueError::new(codes::NO_EFFECT, message).with_help(help),
-            );
+            file.location_value(index, &["body_peek"]).warn(codes::NO_EFFECT, message, help);
         }
     }
 }
@@ -125,7 +117,7 @@ fn warn_of_accounts(file: &LintContext<'_>) {
     for value in values {
         let message = "no request has an account, because `account.from` is not set";
         let help = "write e.g. account: { from: header:X-Account-Id }, or count by ip";
-        warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+        value.warn(codes::NO_EFFECT, message, help);
     }
 }
 
@@ -137,10 +129,7 @@ fn warn_of_turns(file: &LintContext<'_>) {
         if !config.fair_by.is_empty() && config.fair_by.iter().all(same) {
             let message = "this key is the same for all waiters of a queue, so they take no turns";
             let help = "take turns by a value that is not in the limit's own key";
-            warn_at(
-                &file.limit_value(limit, &["fair_by"]),
-                ValueError::new(codes::NO_EFFECT, message).with_help(help),
-            );
+            file.limit_value(limit, &["fair_by"]).warn(codes::NO_EFFECT, message, help);
         }
     }
 }
@@ -159,10 +148,7 @@ fn warn_of_degrading(file: &LintContext<'_>) {
                 file.config.limits[limit].name, file.config.upstreams[own].name
             );
             let help = "degrade to another upstream, or write on_reject: { degrade: none } here";
-            warn_at(
-                &file.location_value(index, &["upstream"]),
-                ValueError::new(codes::NO_EFFECT, message).with_help(help),
-            );
+            file.location_value(index, &["upstream"]).warn(codes::NO_EFFECT, message, help);
         }
     }
 }
@@ -189,10 +175,7 @@ fn warn_of_good_strikes(file: &LintContext<'_>, statuses: &StatusRanges) {
     if statuses.contains(200) || statuses.contains(304) {
         let message = "responses to good requests are strikes, so ordinary clients are banned";
         let help = "name the responses to bad requests, e.g. [reject, 401, 403, 404]";
-        warn_at(
-            &file.value_at(&["bans", "strikes"]),
-            ValueError::new(codes::MISREAD, message).with_help(help),
-        );
+        file.value_at(&["bans", "strikes"]).warn(codes::MISREAD, message, help);
     }
 }
 
@@ -208,10 +191,7 @@ fn warn_of_bans(file: &LintContext<'_>) {
     if !rejections {
         let message = "no client is ever banned: no final response has one of these statuses";
         let help = "write e.g. strikes: [reject, 401, 403, 404]";
-        warn_at(
-            &file.value_at(&["bans", "strikes"]),
-            ValueError::new(codes::NO_EFFECT, message).with_help(help),
-        );
+        file.value_at(&["bans", "strikes"]).warn(codes::NO_EFFECT, message, help);
         return;
     }
     let rejects = |limit: LimitId| {
@@ -229,9 +209,77 @@ fn warn_of_bans(file: &LintContext<'_>) {
         let message = "no client is ever banned: no rate and no queue of this file rejects requests";
         let help = "rejections by concurrency, in dry runs and degraded ones do not count; statuses do where strikes \
                     names them, e.g. strikes: [reject, 404]";
-        warn_at(
-            &file.value_at(&["bans", "after"]),
-            ValueError::new(codes::NO_EFFECT, message).with_help(help),
-        );
+        file.value_at(&["bans", "after"]).warn(codes::NO_EFFECT, message, help);
     }
+}
+
+pub(super) fn lint_shadows(file: &LintContext<'_>) {
+    for (id, limit) in file.used_limits().into_iter().map(|id| (id, &file.config.limits[id])) {
+        let Some(shadow) = limit.shadow.map(|shadow| &file.config.limits[shadow]) else { continue };
+        let warn = |message: &str, help: &str| {
+            let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
+            file.limit_value(id, &["shadow"]).warn_at(error);
+        };
+        let numbers = || limit.file_variants();
+        if numbers().all(|numbers| *numbers == shadow.algorithm) {
+            warn(
+                "this shadow has the numbers of its limit, and judges every request alike",
+                "write other numbers",
+            );
+        } else if limit.dry_run && limit.tiers.is_empty() {
+            let message = "this limit is a dry run, so its shadow compares two limits that never act";
+            warn(message, "write the numbers to try in the limit itself, or remove dry_run");
+        }
+    }
+}
+
+pub(super) fn lint_obeyed(file: &LintContext<'_>) {
+    for (index, upstream) in file.config.upstreams.iter().enumerate() {
+        let Some(obey) = &upstream.obey else { continue };
+        let field = |names: &[&str]| {
+            let path: Vec<&str> = ["upstreams", &upstream.name].iter().chain(names).copied().collect();
+            file.value_at(&path)
+        };
+        if let Some(status) = shared_status(upstream, obey) {
+            let message = format!("{status} is obeyed, so it never counts as an error of a server");
+            let help = "leave it out of eject.status, or of obey.status";
+            let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
+            field(&["eject", "status"]).warn_at(error);
+        }
+        let is_obeyed = |status: &u16| obey.status.contains(*status);
+        let is_retried = |status: &u16| {
+            let reason = RetryReason::from_status(*status);
+            upstream.retries.attempts > 0 && reason.is_some_and(|own| upstream.retries.when.contains(own))
+        };
+        if let Some(status) = (502..=504).filter(is_obeyed).find(is_retried) {
+            let message = format!("{status} is obeyed, so it is never tried again");
+            let help = "leave it out of retries.when, or of obey.status";
+            let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
+            field(&["retries", "when"]).warn_at(error);
+        }
+        if obey.key != [KeyPart::Global] && is_degraded_to(file.config, index) {
+            let message = "requests that come here by `degrade` stop together, whatever their key";
+            let help = "write key: global, or degrade to another upstream";
+            field(&["obey", "key"]).warn(codes::NO_EFFECT, message, help);
+        }
+    }
+}
+
+/// A status that is obeyed and would also count as an error.
+fn shared_status(upstream: &UpstreamConfig, obey: &ObeyConfig) -> Option<u16> {
+    let StatusRanges(ranges) = &upstream.eject.as_ref()?.status;
+    let mut statuses = ranges.iter().flat_map(|(first, last)| *first..=*last);
+    statuses.find(|status| obey.status.contains(*status))
+}
+
+/// True if rejected requests are sent to this upstream.
+fn is_degraded_to(config: &Config, upstream: usize) -> bool {
+    let is_target = |degrade: Option<&Degrade>| match degrade {
+        Some(Degrade::Upstream(target)) => target.0 == upstream,
+        _ => false,
+    };
+    let limits = config.limits.iter().map(|limit| &limit.on_reject);
+    let locations = config.locations.iter().map(|location| &location.on_reject);
+    is_target(config.on_reject.degrade.as_ref())
+        || limits.chain(locations).any(|patch| is_target(patch.degrade.as_ref().and_then(Option::as_ref)))
 }

@@ -1,6 +1,6 @@
 //! Warns of accounts, tiers and keys that any client can choose itself.
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use crate::describe::describe_key_part;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::cost::Cost;
@@ -55,7 +55,7 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
         let name = describe_key_part(&KeyPart::Source(spoofable.source.clone()));
         let help = if is_chosen(spoofable.source) { BODY_HELP } else { HELP };
         let error = ValueError::new(codes::SPOOFABLE, spoofable.render_message(&name)).with_help(help);
-        warn_at(&spoofable.value, error);
+        spoofable.value.warn_at(error);
     }
     for limit in file.used_limits() {
         if let Cost::Header { name, .. } = &file.config.limits[limit].cost {
@@ -64,10 +64,7 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
                  a request costs 1"
             );
             let help = "name the proxy that sets it in server.trusted_proxies, or write a number";
-            warn_at(
-                &file.limit_value(limit, &["cost"]),
-                ValueError::new(codes::COST_IGNORED, message).with_help(help),
-            );
+            file.limit_value(limit, &["cost"]).warn(codes::COST_IGNORED, message, help);
         }
     }
 }

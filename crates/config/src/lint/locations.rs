@@ -7,9 +7,8 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::listen::{ListenAddress, ListenConfig};
 use sluicegate_model::value::path_regex::PathRegex;
 use sluicegate_model::{Config, HostRule, LocationConfig, PathRule};
@@ -47,22 +46,18 @@ pub(super) fn lint_locations(file: &LintContext<'_>) {
         let path = file.location_value(index, &["path"]);
         if has_empty_segment(&location.path) {
             let message = "this location is never reached: repeated slashes are merged into one first";
-            warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help("write one slash"));
+            path.warn(codes::UNREACHABLE, message, "write one slash");
         } else if is_of_other_scheme(file.config, location) {
             let message =
                 "this location is never reached: its listeners serve another scheme, and no proxy is trusted";
             let help = "listen for its scheme, or name the proxy in front in server.trusted_proxies";
-            warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help(help));
+            path.warn(codes::UNREACHABLE, message, help);
         } else if let (0, Some(winner)) = (alive[index], winners[index]) {
             let first = file.location_value(winner, &["path"]).written_text().to_owned();
             let message = format!(
                 "this location is never reached: locations[{winner}], `{first}`, takes its requests first"
             );
-            warn_at(
-                &path,
-                ValueError::new(codes::UNREACHABLE, message)
-                    .with_help(suggest_fix(location, &locations[winner])),
-            );
+            path.warn(codes::UNREACHABLE, message, suggest_fix(location, &locations[winner]));
         }
     }
 }

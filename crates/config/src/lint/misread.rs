@@ -1,15 +1,14 @@
-//! Warns of values that mean something else than they seem to.
+//! Warns of values that mean something else than they seem to, and of headers that log secrets.
 
 use std::net::Ipv4Addr;
 
-use http::Method;
+use http::{HeaderName, Method};
 use ipnet::IpNet;
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::network_hint::prefix_before_zeros;
 use sluicegate_model::{HostRule, PathRule};
 
@@ -37,7 +36,7 @@ fn warn_of_lifted_limits(file: &LintContext<'_>) {
             let help = format!(
                 "name `{name}` in the other locations instead of in server.limits, or write bypass in the limit"
             );
-            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            value.warn(codes::MISREAD, message, help);
         }
     }
 }
@@ -52,7 +51,7 @@ fn warn_of_file_names(value: &FieldValue<'_>) {
             if ENDS.iter().any(|end| name.ends_with(end)) && !name.contains([' ', '\n', '<', '{', '"']) {
                 let message = format!("`{name}` is the text itself, not the name of a file");
                 let help = format!("write \"${{file:{name}}}\" for the content of the file");
-                warn_at(value, ValueError::new(codes::MISREAD, message).with_help(help));
+                value.warn(codes::MISREAD, message, help);
             }
         }
         NodeContent::List(_) => value.one_or_more().iter().for_each(warn_of_file_names),
@@ -67,7 +66,7 @@ fn warn_of_no_locations(file: &LintContext<'_>) {
         let message = "there are no locations, so every request is answered with 404";
         let help = "write e.g. locations: [{ path: /, upstream: demo }]";
         let value = file.value_at(&["locations"]);
-        warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+        value.warn(codes::NO_EFFECT, message, help);
     }
 }
 
@@ -83,7 +82,7 @@ fn warn_of_every(file: &LintContext<'_>) {
             let message = format!("`{name}` is a name like any other here");
             let help = format!("write {field}: any, or leave it out");
             let value = file.location_value(index, &[field]);
-            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            value.warn(codes::MISREAD, message, help);
         }
     }
 }
@@ -99,7 +98,7 @@ fn warn_of_slashes(file: &LintContext<'_>) {
             let prefix = path.trim_end_matches('/');
             let message = format!("the slash at the end does not remove {prefix} from the path of a request");
             let help = format!("write strip: {prefix} for that, and leave the slash out");
-            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            value.warn(codes::MISREAD, message, help);
         }
     }
 }
@@ -112,13 +111,13 @@ fn warn_of_stars(file: &LintContext<'_>) {
             let message = "this is one path with a space in it, not several paths";
             let help = "write a location for each path, or one with ~ ^(/a|/b)";
             let value = file.location_value(index, &["path"]);
-            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            value.warn(codes::MISREAD, message, help);
         }
         if let Some(exact) = path.strip_suffix('$') {
             let message = "`$` is a character like any other in this path";
             let help = format!("write = {exact} for this path alone, or a regular expression: ~ ^{exact}$");
             let value = file.location_value(index, &["path"]);
-            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            value.warn(codes::MISREAD, message, help);
         }
         let Some((star, sign)) = find_wildcard(path) else { continue };
         let before = &path[..star];
@@ -138,7 +137,7 @@ fn warn_of_stars(file: &LintContext<'_>) {
             sign => format!("`{sign}` is text like any other in this path"),
         };
         let value = file.location_value(index, &["path"]);
-        warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+        value.warn(codes::MISREAD, message, help);
     }
 }
 
@@ -166,7 +165,7 @@ fn warn_of_host_bits(value: &FieldValue<'_>, holds_networks: bool) {
             if network.trunc() != network {
                 let message = format!("`{network}` has bits after its prefix: it means {}", network.trunc());
                 let help = format!("write {}, or {} for this address alone", network.trunc(), network.addr());
-                warn_at(value, ValueError::new(codes::MISREAD, message).with_help(help));
+                value.warn(codes::MISREAD, message, help);
             }
         }
         NodeContent::List(_) => {
@@ -188,6 +187,24 @@ fn warn_of_missing_mask(value: &FieldValue<'_>) {
     if prefix < 32 {
         let message = format!("`{address}` is one address, not a network");
         let help = format!("write {address}/{prefix} for the network, or {address}/32 for the address alone");
-        warn_at(value, ValueError::new(codes::MISREAD, message).with_help(help));
+        value.warn(codes::MISREAD, message, help);
+    }
+}
+
+/// Headers that exist to carry secrets.
+const SECRETS: [&str; 7] =
+    ["authorization", "proxy-authorization", "cookie", "set-cookie", "api-key", "x-api-key", "x-auth-token"];
+
+pub(super) fn lint_logged(file: &LintContext<'_>) {
+    let token = file.config.account.jwt.as_ref().map(|jwt| &jwt.header);
+    let is_secret = |name: &HeaderName| SECRETS.contains(&name.as_str()) || token == Some(name);
+    let written = file.value_at(&["access_log", "headers"]);
+    for (name, value) in file.config.access_log.headers.iter().zip(written.one_or_more()) {
+        if is_secret(name) {
+            let message =
+                format!("the access log would hold `{name}` in clear, and with it secrets of clients");
+            let help = "remove it; each line has the account and the keys of its limits, as hashes";
+            value.warn(codes::LOGGED_SECRET, message, help);
+        }
     }
 }

@@ -6,12 +6,9 @@ mod charges;
 mod ineffective;
 mod keys;
 mod locations;
-mod logged;
 mod misread;
-mod obeyed;
 mod queues;
 mod redirects;
-mod shadows;
 mod shared;
 mod variables;
 
@@ -19,7 +16,6 @@ use std::collections::HashMap;
 
 use super::yaml::field_value::FieldValue;
 use super::yaml::tree::NodeContent;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::{Config, LimitId};
 
 /// Reports every trap of a configuration without errors; `whole` is its file.
@@ -30,13 +26,13 @@ pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
     charges::lint_charges(&file);
     locations::lint_locations(&file);
     redirects::lint_redirects(&file);
-    shadows::lint_shadows(&file);
+    ineffective::lint_shadows(&file);
     shared::lint_shared(&file);
     ineffective::lint_ineffective(&file);
     misread::lint_misread(&file);
-    obeyed::lint_obeyed(&file);
+    ineffective::lint_obeyed(&file);
     variables::lint_variables(&file);
-    logged::lint_logged(&file);
+    misread::lint_logged(&file);
 }
 
 /// A configuration with the file that it was read from.
@@ -122,13 +118,4 @@ fn list_item(value: FieldValue<'_>, index: usize) -> FieldValue<'_> {
     let NodeContent::List(items) = &value.node.content else { return value };
     let Some(node) = items.get(index) else { return value };
     FieldValue { node, path: format!("{}[{index}]", value.path), named_at: node.position, sink: value.sink }
-}
-
-/// Reports a warning at a scalar value, or else at its key.
-fn warn_at(value: &FieldValue<'_>, error: ValueError) {
-    let position = match value.node.content {
-        NodeContent::Text(_) => value.node.position,
-        _ => value.named_at,
-    };
-    value.sink.add_warning(position, &value.path, error);
 }

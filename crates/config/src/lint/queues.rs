@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use crate::describe::format_full_period;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::diagnostics::codes;
@@ -48,11 +48,11 @@ fn check_numbers<'a>(
         Algorithm::TokenBucket { .. } if limit.charge.is_some() => {}
         Algorithm::TokenBucket { rates } => {
             let small = rates.iter().filter_map(check_burst);
-            small.for_each(|error| warn_at(&field("burst"), error));
+            small.for_each(|error| field("burst").warn_at(error));
         }
         Algorithm::LeakyBucket { rates, max_wait } => {
             let long = rates.iter().filter_map(|one| check_queue(one, *max_wait));
-            long.for_each(|error| warn_at(&field("queue"), error));
+            long.for_each(|error| field("queue").warn_at(error));
         }
         _ => {}
     }
@@ -85,7 +85,7 @@ fn warn_of_no_queue(file: &LintContext<'_>, limit: LimitId) {
             let message =
                 format!("`{name}` has no effect, because no request waits: this limit has no queue");
             let help = "write e.g. queue: 20 beside it, or remove it";
-            warn_at(&value, ValueError::new(codes::NO_EFFECT, message).with_help(help));
+            value.warn(codes::NO_EFFECT, message, help);
         }
     }
 }
@@ -175,10 +175,7 @@ fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
             numbers.name
         );
         let help = "write a longer timeout, or a max_wait that leaves time for the answer";
-        warn_at(
-            &file.location_value(index, &["timeout"]),
-            ValueError::new(codes::LONG_WAIT, message).with_help(help),
-        );
+        file.location_value(index, &["timeout"]).warn(codes::LONG_WAIT, message, help);
     }
 }
 
@@ -200,10 +197,7 @@ fn warn_of_server_wait(file: &LintContext<'_>, index: usize) {
         format_full_period(timeout)
     );
     let help = "write a longer timeout, or a max_wait that leaves time for the answer";
-    warn_at(
-        &file.location_value(index, &["timeout"]),
-        ValueError::new(codes::LONG_WAIT, message).with_help(help),
-    );
+    file.location_value(index, &["timeout"]).warn(codes::LONG_WAIT, message, help);
 }
 
 /// The time in which `units` leave.

@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
+use super::LintContext;
 use super::locations::selects_listener;
-use super::{LintContext, warn_at};
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::listen::Scheme;
 use sluicegate_model::template::{TemplateConfig, TemplatePiece, TemplateVar};
 use sluicegate_model::{ActionConfig, LocationConfig, PathRule};
@@ -26,7 +25,7 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
             let message = "this redirect leads to the path of the request on the same host";
             let help = "write the host before it, e.g. https://www.example.com${request_uri}";
             let value = file.location_value(index, &["redirect", "to"]);
-            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            value.warn(codes::MISREAD, message, help);
         }
         if !leads_to_https(to) {
             continue;
@@ -36,7 +35,7 @@ pub(super) fn lint_redirects(file: &LintContext<'_>) {
                 let message = "this location redirects to itself over https";
                 let help = "write scheme: http, so that it takes only requests without TLS";
                 let value = file.location_value(index, &["redirect", "to"]);
-                warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+                value.warn(codes::MISREAD, message, help);
             }
             Some(Scheme::Http) => warn_of_plain_locations(file, location, &schemes),
             _ => {}
@@ -89,7 +88,7 @@ fn warn_of_plain_locations(file: &LintContext<'_>, redirect: &LocationConfig, sc
             let message = format!("{path} is also served without TLS, because it is longer than /");
             let help = "write scheme: https, or a redirect with scheme: http for this path too";
             let value = file.location_value(index, &["path"]);
-            warn_at(&value, ValueError::new(codes::MISREAD, message).with_help(help));
+            value.warn(codes::MISREAD, message, help);
         }
     }
 }

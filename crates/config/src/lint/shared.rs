@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use crate::describe::format_full_period;
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::limit::Algorithm;
 use sluicegate_model::{RedisConfig, RedisServers};
 
@@ -26,10 +25,7 @@ fn warn_of_unused_redis(file: &LintContext<'_>) {
     if url.path == "state.redis.url" && !url.is_null() && !url.is_word("none") {
         let message = "nothing counts in this Redis: every limit and the bans count locally";
         let help = "write state: redis in a limit, or store: redis for all limits without a `state`";
-        warn_at(
-            &file.value_at(&["state", "redis"]),
-            ValueError::new(codes::NO_EFFECT, message).with_help(help),
-        );
+        file.value_at(&["state", "redis"]).warn(codes::NO_EFFECT, message, help);
     }
 }
 
@@ -45,10 +41,7 @@ fn warn_of_turns(file: &LintContext<'_>) {
                 _ => "the gateways share this queue, and its waiters take turns within each of them only",
             };
             let help = "let one gateway serve this location, or leave fair_by out";
-            warn_at(
-                &file.limit_value(limit, &["fair_by"]),
-                ValueError::new(codes::NOT_SHARED, message).with_help(help),
-            );
+            file.limit_value(limit, &["fair_by"]).warn(codes::NOT_SHARED, message, help);
         }
     }
 }
@@ -66,10 +59,7 @@ fn warn_of_timeouts(file: &LintContext<'_>, redis: &RedisConfig) {
             format_full_period(timeout)
         );
         let help = "write a longer timeout, or a shorter state.redis.timeout";
-        warn_at(
-            &file.location_value(index, &["timeout"]),
-            ValueError::new(codes::LONG_WAIT, message).with_help(help),
-        );
+        file.location_value(index, &["timeout"]).warn(codes::LONG_WAIT, message, help);
     }
 }
 
@@ -84,10 +74,7 @@ fn warn_of_password(file: &LintContext<'_>, redis: &RedisConfig) {
     if !redis.tls && redis.password.is_some() && servers.into_iter().any(is_remote_host) {
         let message = "the password of Redis goes over the network in plain text";
         let help = "write rediss://, which encrypts it and all counters";
-        warn_at(
-            &file.value_at(&["state", "redis", "url"]),
-            ValueError::new(codes::WEAK, message).with_help(help),
-        );
+        file.value_at(&["state", "redis", "url"]).warn(codes::WEAK, message, help);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Warns of texts that are written like variables and are none, such as `$remote_addr`.
 
-use super::{LintContext, warn_at};
+use super::LintContext;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::hints::show_text;
 use crate::yaml::tree::{NodeContent, ScalarText};
@@ -35,7 +35,7 @@ fn warn_of_dollars(value: &FieldValue<'_>) {
         NodeContent::Text(text) if !text.replaced => {
             if let Some(error) = text_kind(&value.path).and_then(|kind| find_misread(kind, text, &value.path))
             {
-                warn_at(value, error);
+                value.warn_at(error);
             }
         }
         NodeContent::List(_) => value.one_or_more().iter().for_each(warn_of_dollars),

@@ -28,6 +28,32 @@ impl<'a> FieldValue<'a> {
         self.sink.add_problem(self.named_at, &self.path, error);
     }
 
+    /// Reports that the value is wrong.
+    pub fn refuse(&self, code: &'static str, message: impl Into<String>, help: impl Into<String>) {
+        self.report_at_value(ValueError::new(code, message).with_help(help));
+    }
+
+    /// Reports that the field is wrong, or missing inside it.
+    pub fn refuse_name(&self, code: &'static str, message: impl Into<String>, help: impl Into<String>) {
+        self.report_at_name(ValueError::new(code, message).with_help(help));
+    }
+
+    /// Warns at a scalar value, or else at its key.
+    pub fn warn(&self, code: &'static str, message: impl Into<String>, help: impl Into<String>) {
+        self.warn_at(ValueError::new(code, message).with_help(help));
+    }
+
+    pub fn warn_at(&self, error: ValueError) {
+        match self.node.content {
+            NodeContent::Text(_) => self.sink.add_warning(self.node.position, &self.path, error),
+            _ => self.warn_at_name(error),
+        }
+    }
+
+    pub fn warn_at_name(&self, error: ValueError) {
+        self.sink.add_warning(self.named_at, &self.path, error);
+    }
+
     pub fn is_null(&self) -> bool {
         matches!(self.node.content, NodeContent::Null)
     }
