@@ -38,6 +38,12 @@ impl fmt::Display for ServerAddress {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRanges(pub Vec<(u16, u16)>);
 
+impl From<Vec<(u16, u16)>> for StatusRanges {
+    fn from(ranges: Vec<(u16, u16)>) -> StatusRanges {
+        StatusRanges(ranges)
+    }
+}
+
 impl StatusRanges {
     #[inline]
     pub fn contains(&self, status: u16) -> bool {

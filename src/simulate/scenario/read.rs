@@ -181,7 +181,7 @@ fn check_length(fields: &FieldReader<'_>, at: Duration, every: Duration, send: u
 }
 
 fn read_from(fields: &FieldReader<'_>) -> Vec<IpNet> {
-    let from = fields.read_list(&step::FROM);
+    let from = fields.read(&step::FROM);
     if let Some(value) = fields.find(&step::FROM)
         && value.is_empty()
     {

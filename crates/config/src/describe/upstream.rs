@@ -124,10 +124,10 @@ fn describe_obey(obey: &ObeyConfig) -> String {
 fn describe_timeouts(upstream: &UpstreamConfig) -> Option<String> {
     let times = &upstream.timeouts;
     let unusual: Vec<String> = [
-        (times.connect, &timeouts::CONNECT),
-        (times.response, &timeouts::RESPONSE),
-        (times.body, &timeouts::BODY),
-        (times.idle, &timeouts::IDLE),
+        (times.connect, &timeouts::connect),
+        (times.response, &timeouts::response),
+        (times.body, &timeouts::body),
+        (times.idle, &timeouts::idle),
     ]
     .into_iter()
     .filter(|(time, field)| *time != field.parse_default())

@@ -1,4 +1,4 @@
-//! Reads `ip_sets` and `access`: named networks, and rules for clients by address.
+//! Reads `ip_sets`, `access` and `bans`: named networks, rules for clients by address, and strikes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::schema::tables::access::{access as fields, ip_set};
+use crate::schema::tables::access::{access as fields, bans, ip_set};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_base::file;
-use sluicegate_model::access::{AccessConfig, IpSetConfig, NetworkList};
+use sluicegate_model::access::{AccessConfig, BansConfig, IpSetConfig, NetworkList, StrikeRules};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
+use sluicegate_model::upstream::StatusRanges;
 use sluicegate_model::value::names;
 use sluicegate_model::value::network_hint::suggest_network;
 use sluicegate_model::value::scalars::Parsed;
@@ -104,7 +105,7 @@ impl<'a> IpSetReader<'a> {
         for ((set, value), used) in self.list.iter().zip(&self.defined).zip(self.used.borrow().iter()) {
             if !used {
                 let message = format!("the address set `{}` is defined and never used", set.name);
-                value.sink.add_warning(value.named_at, &value.path, ValueError::new(codes::UNUSED, message));
+                value.warn_at_name(ValueError::new(codes::UNUSED, message));
             }
         }
         self.list.clone()
@@ -209,6 +210,36 @@ fn read_allow(value: &FieldValue<'_>, sets: &IpSetReader<'_>) -> Option<NetworkL
         value.report_empty("write any, or the networks that may come in, e.g. [10.0.0.0/8]");
     }
     Some(sets.read_networks(value))
+}
+
+/// `None` = off.
+pub(crate) fn read_bans(root: &FieldReader<'_>) -> Option<BansConfig> {
+    root.read_section_or_none(&root_fields::BANS, |fields| {
+        let (after, first) = (fields.read(&bans::AFTER), fields.read(&bans::FOR));
+        let (longest, key) = (fields.read_written(&bans::MAX), fields.read(&bans::KEY));
+        if let (Some(value), Some(true)) = (fields.find(&bans::MAX), longest.map(|longest| longest < first)) {
+            let message = format!("the first ban would be longer than `max`, {}", value.written_text());
+            value.refuse(codes::DURATION, message, "write a `max` of at least `for`");
+        }
+        let longest = longest.unwrap_or_else(|| bans::MAX.parse_default().max(first));
+        let strikes = read_strikes(fields);
+        if let (None, Some(value)) = (&after, fields.find(&bans::STRIKES)) {
+            let message = "`strikes` has no effect without `after`";
+            let error = ValueError::new(codes::NO_EFFECT, message);
+            let error = error.with_help("write e.g. after: 20/1m beside it");
+            value.warn_at_name(error);
+        }
+        Some(BansConfig { after: after?, first, longest, key, strikes })
+    })?
+}
+
+fn read_strikes(fields: &FieldReader<'_>) -> StrikeRules {
+    if let Some(value) = fields.find(&bans::STRIKES).filter(|value| value.is_empty()) {
+        value.report_empty("write e.g. [reject, 401, 403, 404]");
+    }
+    let list = fields.read(&bans::STRIKES);
+    let statuses = StatusRanges(list.iter().flatten().copied().collect());
+    StrikeRules { rejections: list.contains(&None), statuses }
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ fn read_jwt(fields: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool
     let keys = read_named_file::<TokenKeys>(fields, &jwt::JWKS, folder);
     let secret = fields.read_valid(&jwt::SECRET);
     let named = fields.find(&jwt::ALGORITHMS);
-    let mut algorithms = fields.read_list(&jwt::ALGORITHMS);
+    let mut algorithms = fields.read(&jwt::ALGORITHMS);
     let issuers = fields.read_list_or_word(&jwt::ISSUER);
     let audiences = fields.read_list_or_word(&jwt::AUDIENCE);
     let header = fields.read(&jwt::HEADER);
@@ -126,9 +126,10 @@ fn read_jwt(fields: &FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool
         && !algorithms.iter().any(|algorithm| keys.content().can_verify(*algorithm))
         && algorithms.iter().any(|algorithm| algorithm.family() != AlgorithmFamily::Hmac)
     {
-        given.report_at_name(
-            ValueError::new(codes::TOKEN, "no key of `jwks` fits any of the algorithms")
-                .with_help("name the algorithm that your tokens are signed by, e.g. algorithms: [EdDSA]"),
+        given.refuse_name(
+            codes::TOKEN,
+            "no key of `jwks` fits any of the algorithms",
+            "name the algorithm that your tokens are signed by, e.g. algorithms: [EdDSA]",
         );
     }
     (Some(JwtConfig { keys, secret, issuers, audiences, algorithms, header }), false)
@@ -151,20 +152,22 @@ fn check_jwt_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: 
             } else {
                 "write jwks: FILE with the public keys, or leave the algorithm out"
             };
-            given.report_at_name(ValueError::new(codes::TOKEN, message).with_help(help));
+            given.refuse_name(codes::TOKEN, message, help);
         }
     }
     let signed = |family: AlgorithmFamily| algorithms.iter().any(|one| one.family() == family);
     if secret && !signed(AlgorithmFamily::Hmac) {
-        given.report_at_name(
-            ValueError::new(codes::TOKEN, "no algorithm here uses `secret`")
-                .with_help("write algorithms with HS256, or leave the secret out"),
+        given.refuse_name(
+            codes::TOKEN,
+            "no algorithm here uses `secret`",
+            "write algorithms with HS256, or leave the secret out",
         );
     }
     if keys && algorithms.iter().all(|one| one.family() == AlgorithmFamily::Hmac) && !algorithms.is_empty() {
-        given.report_at_name(
-            ValueError::new(codes::TOKEN, "no algorithm here uses `jwks`")
-                .with_help("write algorithms with RS256 or ES256, or leave jwks out"),
+        given.refuse_name(
+            codes::TOKEN,
+            "no algorithm here uses `jwks`",
+            "write algorithms with RS256 or ES256, or leave jwks out",
         );
     }
 }
@@ -176,7 +179,7 @@ fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Se
     {
         let message = format!("the secret is shorter than {SECRET_BYTES} bytes");
         let error = ValueError::new(codes::WEAK, message).with_help("make one by: openssl rand -base64 48");
-        value.sink.add_warning(value.named_at, &value.path, error);
+        value.warn_at_name(error);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::rates::{RateForm, read_amounts, read_rates};
-use super::windows;
+use crate::schema::field::ParseScalar;
 use crate::schema::tables::limits::{adaptive, limit};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -11,7 +11,6 @@ use sluicegate_model::cost::Cost;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::limit::{Algorithm, AlgorithmKind, LeakyBucketRate, TokenBucketRate};
-use sluicegate_model::value::scalars;
 use sluicegate_model::value::scalars::Rate;
 
 /// Algorithms that count units of a rate.
@@ -62,9 +61,9 @@ pub(crate) fn read_algorithm(
     match kind {
         AlgorithmKind::TokenBucket => read_token_bucket(fields, cost, cost_value, form),
         AlgorithmKind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value, form),
-        AlgorithmKind::FixedWindow => windows::read_fixed_window(fields, cost, cost_value, form),
-        AlgorithmKind::SlidingWindow => windows::read_sliding_window(fields, cost, cost_value, form),
-        AlgorithmKind::SlidingLog => windows::read_sliding_log(fields, cost, cost_value, form),
+        AlgorithmKind::FixedWindow => read_fixed_window(fields, cost, cost_value, form),
+        AlgorithmKind::SlidingWindow => read_sliding_window(fields, cost, cost_value, form),
+        AlgorithmKind::SlidingLog => read_sliding_log(fields, cost, cost_value, form),
         AlgorithmKind::Concurrency => read_concurrency(fields),
     }
 }
@@ -94,9 +93,10 @@ pub(crate) fn read_warm_up<'n>(
     if numbers.all(|numbers| numbers.rate_quotas().iter().all(fits)) {
         return Some(warm_up);
     }
-    value.report_at_value(
-        ValueError::new(codes::LIMIT_NUMBERS, "this `warm_up` does not fit the arithmetic of the rate")
-            .with_help("write a shorter warm_up, a smaller burst or queue, or a rate with round numbers"),
+    value.refuse(
+        codes::LIMIT_NUMBERS,
+        "this `warm_up` does not fit the arithmetic of the rate",
+        "write a shorter warm_up, a smaller burst or queue, or a rate with round numbers",
     );
     None
 }
@@ -155,7 +155,9 @@ fn read_slots(fields: &FieldReader<'_>) -> Option<(Option<u32>, u32)> {
     }
     if !value.is_map() {
         let slots = |text: &str| {
-            scalars::parse_count_u32(text)
+            adaptive::MAX
+                .value
+                .parse_text(text)
                 .map_err(|error| error.with_default_help("or write auto, or e.g. { min: 5, max: 200 }"))
         };
         return value.parse_with(slots).map(|max| (None, max));
@@ -173,9 +175,7 @@ fn read_slots(fields: &FieldReader<'_>) -> Option<(Option<u32>, u32)> {
     let (min, max) = (min?, max?);
     if min > max {
         let message = format!("a `max_concurrent` from {min} to {max} has its bounds the wrong way round");
-        value.report_at_name(
-            ValueError::new(codes::LIMIT_NUMBERS, message).with_help("write the smaller one as min"),
-        );
+        value.refuse_name(codes::LIMIT_NUMBERS, message, "write the smaller one as min");
         return None;
     }
     Some((Some(min), max))
@@ -245,10 +245,7 @@ pub(crate) fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64, 
     if !fits {
         let bucket = form.show_amount(bucket);
         let message = format!("a bucket of {bucket} at this rate would take more than 146 years to drain");
-        value.report_at_value(
-            ValueError::new(codes::LIMIT_NUMBERS, message)
-                .with_help("write a smaller burst or queue, or a faster rate"),
-        );
+        value.refuse(codes::LIMIT_NUMBERS, message, "write a smaller burst or queue, or a faster rate");
     }
     fits
 }
@@ -259,10 +256,78 @@ pub(crate) fn check_cost(cost: &Cost, cost_value: Option<&FieldValue<'_>>, bucke
     };
     if *units > bucket {
         let message = format!("a cost of {units} can never pass: {what} is {bucket}");
-        value.report_at_value(
-            ValueError::new(codes::LIMIT_NUMBERS, message)
-                .with_help(format!("write a cost of at most {bucket} or a larger burst")),
+        value.refuse(
+            codes::LIMIT_NUMBERS,
+            message,
+            format!("write a cost of at most {bucket} or a larger burst"),
         );
     }
     *units <= bucket
+}
+
+pub(crate) fn read_fixed_window(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
+) -> Option<Algorithm> {
+    let align = fields.read(&limit::ALIGN);
+    let rates = read_windows(fields, cost, cost_value, u64::MAX, form)?;
+    Some(Algorithm::FixedWindow { rates, align })
+}
+
+pub(crate) fn read_sliding_window(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
+) -> Option<Algorithm> {
+    let buckets = fields.read(&limit::BUCKETS);
+    let rates = read_windows(fields, cost, cost_value, u32::MAX.into(), form)?;
+    Some(Algorithm::SlidingWindow { rates, buckets })
+}
+
+pub(crate) fn read_sliding_log(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    cost_value: Option<&FieldValue<'_>>,
+    form: RateForm,
+) -> Option<Algorithm> {
+    let rates = read_windows(fields, cost, cost_value, u32::MAX.into(), form)?;
+    Some(Algorithm::SlidingLog { rates })
+}
+
+/// The rates; each must pass at least the cost of one request, and at most `units_max` units.
+fn read_windows(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    cost_value: Option<&FieldValue<'_>>,
+    units_max: u64,
+    form: RateForm,
+) -> Option<Vec<Rate>> {
+    let rates = read_rates(fields, form)?;
+    for (value, rate) in &rates {
+        let units = rate.units.get();
+        if units > units_max {
+            let (units, most) = (form.show_amount(units), form.show_amount(units_max));
+            value.refuse(
+                codes::LIMIT_NUMBERS,
+                format!("{units} in one window are more than this algorithm counts"),
+                format!("write at most {most}, or algorithm: fixed_window"),
+            );
+            return None;
+        }
+        if let (Cost::Units(cost), Some(cost_value)) = (cost, cost_value)
+            && *cost > units
+        {
+            let message = format!("a cost of {cost} can never pass: a window lets {units} pass");
+            cost_value.refuse(
+                codes::LIMIT_NUMBERS,
+                message,
+                format!("write a cost of at most {units} or a larger rate"),
+            );
+            return None;
+        }
+    }
+    Some(rates.into_iter().map(|(_, rate)| rate).collect())
 }

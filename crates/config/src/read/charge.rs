@@ -2,9 +2,9 @@
 
 use super::rates::RateForm;
 use crate::schema::field::{Field, ParseScalar};
-use crate::schema::kinds::OneOrMoreOrWord;
+use crate::schema::kinds::{OneOrMoreOrWord, Scalar};
 use crate::schema::tables::charge::{
-    CHARGE_LIST_MAX, CHARGED_UNITS, ResponseItem, ResponseWord, charge, llm, reserve, units,
+    CHARGE_LIST_MAX, CHARGED_UNITS, ResponseItem, charge, llm, reserve, units,
 };
 use crate::schema::tables::limits::limit;
 use crate::yaml::field_reader::FieldReader;
@@ -39,7 +39,10 @@ pub(crate) fn read_charge<'n>(
     Some(config)
 }
 
-fn read_responses(fields: &FieldReader<'_>, field: &Field<OneOrMoreOrWord<ResponseWord>>) -> ResponseSet {
+fn read_responses(
+    fields: &FieldReader<'_>,
+    field: &Field<OneOrMoreOrWord<Scalar<ResponseItem>>>,
+) -> ResponseSet {
     let mut set = ResponseSet::default();
     for item in fields.read_list_or_word(field) {
         match item {
@@ -72,7 +75,7 @@ fn read_units(fields: &FieldReader<'_>) -> Vec<ChargedUnits> {
                 Some(text) => format!("the units `{text}` are in this sum twice"),
                 None => "the units `llm` are in this sum twice".to_owned(),
             };
-            item.report_at_value(ValueError::new(codes::NAME, message).with_help("remove one of them"));
+            item.refuse(codes::NAME, message, "remove one of them");
         }
         list.push(units);
     }
@@ -139,7 +142,7 @@ fn read_body_reserve<'n>(
     if form == RateForm::Kib {
         let message = "a body claims numbers, and the rate of this limit is a size";
         let help = "write the rate as a number of bytes, or reserve a size, e.g. reserve: 64KiB";
-        value.report_at_name(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+        value.refuse_name(codes::LIMIT_NUMBERS, message, help);
     }
     value.open_section(&reserve::SECTION).read_all(|fields| {
         let from = fields.find_required(&reserve::FROM);
@@ -156,7 +159,7 @@ fn read_body_reserve<'n>(
         if let Some(value) = fields.find(&reserve::DEFAULT) {
             check_reserve(&value, "default", default, form, variants);
         }
-        let from = from.map(|_| fields.read_list(&reserve::FROM))?;
+        let from = from.map(|_| fields.read(&reserve::FROM))?;
         let (bytes_per_unit, at_most) = (fields.read(&reserve::PLUS), read_share(fields));
         Some(BodyReserve { from, bytes_per_unit, default, at_most })
     })
@@ -187,7 +190,7 @@ fn check_reserve<'n>(
             "a {name} of {units} can never pass: the smallest burst or window of this limit is {least}"
         );
         let help = format!("write at most {least}, or a larger rate or burst");
-        value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+        value.refuse(codes::LIMIT_NUMBERS, message, help);
     }
 }
 
@@ -200,7 +203,7 @@ fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
         if !items.iter().any(|item| item.is_word("bytes") || item.is_word("llm") || item.is_map()) {
             let message = "`over: cut` needs units that are counted while the response streams";
             let help = "write units: bytes or units: llm, or over: finish";
-            value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+            value.refuse(codes::LIMIT_NUMBERS, message, help);
         }
     }
     over
@@ -212,13 +215,13 @@ fn check_cost_of_sizes(limit_fields: &FieldReader<'_>, form: RateForm) {
     if let (RateForm::Kib, Some(value)) = (form, value) {
         let message = "a cost is a number, and the rate of this limit is a size";
         let help = "write what a request reserves as a size, e.g. charge: { reserve: 64KiB }";
-        value.report_at_name(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+        value.refuse_name(codes::LIMIT_NUMBERS, message, help);
     }
 }
 
 fn check_length(value: &FieldValue<'_>, length: usize) {
     if length > CHARGE_LIST_MAX {
         let message = format!("this list has {length} entries, and at most {CHARGE_LIST_MAX} are read");
-        value.report_at_name(ValueError::new(codes::NUMBER, message).with_help("remove some of them"));
+        value.refuse_name(codes::NUMBER, message, "remove some of them");
     }
 }

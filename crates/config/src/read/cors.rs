@@ -25,7 +25,7 @@ pub(crate) fn read_cors(fields: &FieldReader<'_>) -> Option<CorsConfig> {
             let message =
                 "with the origin `*`, every page on the web could use the cookies of its visitors here";
             let help = "list the origins that may, or write credentials: false";
-            value.report_at_value(ValueError::new(codes::WORD, message).with_help(help));
+            value.refuse(codes::WORD, message, help);
         }
         Some(CorsConfig { origins, methods, headers, credentials, max_age })
     })?
@@ -53,7 +53,7 @@ fn read_origins(value: &FieldValue<'_>) -> Option<CorsOrigins> {
         if items.len() > 1 {
             let message = "`*` allows every origin, so the others have no meaning";
             let help = "write origins: \"*\" alone, or leave it out";
-            any.report_at_value(ValueError::new(codes::WORD, message).with_help(help));
+            any.refuse(codes::WORD, message, help);
         }
         return Some(CorsOrigins::Any);
     }

@@ -44,7 +44,7 @@ pub(crate) fn read_domains(
         if count > RULES_MAX {
             let message = format!("the domains have more than {RULES_MAX} rules");
             let help = "one rule with \"*\" counts each value apart: give the limit the key header:NAME";
-            rules.report_at_name(ValueError::new(codes::NUMBER, message).with_help(help));
+            rules.refuse_name(codes::NUMBER, message, help);
             break;
         }
         domains.push(read_domain(&key.name, &items, limits, upstreams));
@@ -75,7 +75,7 @@ fn read_domain(
             Some(line) => {
                 let message = format!("the rule in line {line} of this domain matches the same descriptors");
                 let help = "remove one of them, or write the limits of both in one";
-                item.report_at_value(ValueError::new(codes::NAME, message).with_help(help));
+                item.refuse(codes::NAME, message, help);
             }
             None => {
                 seen.insert((rule.entries.clone(), rule.exact), item.node.position.line);
@@ -97,7 +97,7 @@ fn check_replaced(value: &FieldValue<'_>, names: &HashSet<&str>) {
     let help = did_you_mean(name, names.iter().copied());
     let error = ValueError::new(codes::NO_EFFECT, message).with_optional_help(help);
     let error = error.with_default_help("write name: beside the match of the rule that is replaced");
-    value.sink.add_warning(value.node.position, &value.path, error);
+    value.warn_at(error);
 }
 
 fn read_rule(

@@ -2,17 +2,17 @@
 
 use http::HeaderName;
 
-use super::templates;
 use crate::schema::field::Field;
 use crate::schema::kinds::Nested;
-use crate::schema::tables::headers::edits;
+use crate::schema::tables::locations::edits;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use crate::yaml::tree::NodeContent;
+use crate::yaml::tree::{NodeContent, TextPiece};
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
+use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
 use sluicegate_model::headers::{HeaderEdits, HeaderText};
-use sluicegate_model::template::{TemplatePiece, TemplateVar};
+use sluicegate_model::template::{TemplateConfig, TemplatePiece, TemplateVar};
+use sluicegate_model::value::foreign_variables::find_variable;
 use sluicegate_model::value::names;
 
 /// The template variables of header values: facts about the request, known before it is forwarded.
@@ -33,11 +33,7 @@ const HEADER_VARS: [TemplateVar; 10] = [
 pub(crate) fn read_edits(fields: &FieldReader<'_>, field: &Field<Nested>) -> HeaderEdits {
     fields.read_section(field, |edits| {
         let pairs = |field| edits.find(field).map(|value| read_pairs(&value)).unwrap_or_default();
-        HeaderEdits {
-            set: pairs(&edits::SET),
-            add: pairs(&edits::ADD),
-            remove: edits.read_list(&edits::REMOVE),
-        }
+        HeaderEdits { set: pairs(&edits::SET), add: pairs(&edits::ADD), remove: edits.read(&edits::REMOVE) }
     })
 }
 
@@ -64,7 +60,7 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
     if !has_variables {
         return value.parse_with(names::parse_header_value).map(HeaderText::Fixed);
     }
-    let template = templates::read_template_of(value, |var| HEADER_VARS.contains(&var))?;
+    let template = read_template_of(value, |var| HEADER_VARS.contains(&var))?;
     let fixed_error = template.0.iter().find_map(|piece| match piece {
         TemplatePiece::Text(text) => names::parse_header_value(text).err(),
         TemplatePiece::Var(_) => None,
@@ -74,4 +70,46 @@ fn read_header_text(value: &FieldValue<'_>) -> Option<HeaderText> {
         return None;
     }
     Some(HeaderText::Template(template))
+}
+
+/// A scalar with template variables.
+pub(crate) fn read_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
+    read_template_of(value, |_| true)
+}
+
+/// A scalar with those template variables that `is_allowed` accepts.
+pub(crate) fn read_template_of(
+    value: &FieldValue<'_>,
+    is_allowed: impl Fn(TemplateVar) -> bool,
+) -> Option<TemplateConfig> {
+    let NodeContent::Text(text) = &value.node.content else {
+        value.report_shape("text");
+        return None;
+    };
+    let mut pieces = Vec::new();
+    for piece in &text.pieces {
+        match piece {
+            TextPiece::Plain(plain) => pieces.push(TemplatePiece::Text(plain.clone())),
+            TextPiece::Variable(name) => match TemplateVar::NAMES.iter().find(|(known, _)| known == name) {
+                Some((_, var)) if is_allowed(*var) => pieces.push(TemplatePiece::Var(*var)),
+                known => {
+                    let allowed =
+                        TemplateVar::NAMES.iter().filter(|(_, var)| is_allowed(*var)).map(|(name, _)| *name);
+                    let names: Vec<&str> = allowed.collect();
+                    let message = match known {
+                        Some(_) => format!("the template variable `${{{name}}}` has no value here"),
+                        None => format!("unknown template variable `${{{name}}}`"),
+                    };
+                    let help = find_variable(name)
+                        .filter(|own| names.contains(own))
+                        .map(|own| format!("did you mean `{own}`?"))
+                        .or_else(|| did_you_mean(name, names.iter().copied()))
+                        .unwrap_or_else(|| format!("the variables here are {}", names.join(", ")));
+                    value.refuse(codes::TEMPLATE, message, help);
+                    return None;
+                }
+            },
+        }
+    }
+    Some(TemplateConfig(pieces))
 }

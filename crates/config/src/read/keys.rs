@@ -1,13 +1,19 @@
-//! Reads keys: of limits, queues, bandwidth and stops.
+//! Reads keys, and the treatment of requests that lack a part of them.
+
+use http::StatusCode;
 
 use crate::schema::field::{Field, OneOrMore, ParseScalar};
 use crate::schema::kinds::Text;
-use crate::schema::tables::limits::KEY_PART;
+use crate::schema::tables::limits::{KEY_PART, MISSING_KEYS, limit, missing_key};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
+use crate::yaml::tree::NodeContent;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::key::KeyPart;
+use sluicegate_model::limit::MissingKey;
+use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::value::words::parse_word;
 
 /// The parts of a key, or those of its default.
 pub(crate) fn read_key(fields: &FieldReader<'_>, field: &Field<OneOrMore<Text<KeyPart>>>) -> Vec<KeyPart> {
@@ -40,4 +46,31 @@ pub(crate) fn read_key_parts(value: &FieldValue<'_>, name: &str) -> Vec<KeyPart>
         parts.push(part);
     }
     parts
+}
+
+/// `ip`, `shared`, `skip`, `reject` or `{ reject: 401 }`, with the status of the rejection.
+pub(crate) fn read_missing_key(fields: &FieldReader<'_>) -> (MissingKey, StatusCode) {
+    let default = missing_key::REJECT.parse_default();
+    let Some(value) = fields.find(&limit::MISSING_KEY) else { return (MissingKey::Ip, default) };
+    match value.node.content {
+        NodeContent::Map(_) => {
+            let status = value.open_section(&missing_key::SECTION).read_all(|fields| {
+                fields.find_required(&missing_key::REJECT);
+                fields.read(&missing_key::REJECT)
+            });
+            (MissingKey::Reject, status)
+        }
+        NodeContent::Text(_) => (value.parse_with(parse_missing_key).unwrap_or(MissingKey::Ip), default),
+        _ => {
+            value.report_shape("one of ip, shared, skip and reject, or { reject: 401 }");
+            (MissingKey::Ip, default)
+        }
+    }
+}
+
+fn parse_missing_key(text: &str) -> Parsed<MissingKey> {
+    parse_word(&MISSING_KEYS)(text).map_err(|error| match missing_key::REJECT.value.parse_text(text) {
+        Ok(_) => error.with_help(format!("write {{ reject: {text} }}")),
+        Err(_) => error,
+    })
 }

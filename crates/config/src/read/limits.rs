@@ -6,10 +6,8 @@ use super::access::IpSetReader;
 use super::algorithm;
 use super::charge;
 use super::keys;
-use super::missing_key;
 use super::rates::RateForm;
 use super::reject;
-use super::shadow;
 use super::state::StateReader;
 use super::tiers;
 use super::upstreams::UpstreamReader;
@@ -179,7 +177,7 @@ impl<'a> LimitReader<'a> {
             if let Some(value) = fields.find(&limit::NAME) {
                 let message = "`name` is for a limit that is written in a chain";
                 let help = "remove it: the key is the name of this limit";
-                value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+                value.refuse_name(codes::FOREIGN_FIELD, message, help);
             }
             self.read_limit(name, fields, upstreams)
         })
@@ -205,7 +203,7 @@ impl<'a> LimitReader<'a> {
         if self.by_name.contains_key(&name) || !self.inline_names.insert(name.clone()) {
             let message = format!("two limits are named `{}`", value.written_text());
             let help = "a limit under limits: can be used in several chains by its name";
-            value.report_at_value(ValueError::new(codes::NAME, message).with_help(help));
+            value.refuse(codes::NAME, message, help);
         }
         Some(name)
     }
@@ -222,12 +220,12 @@ impl<'a> LimitReader<'a> {
         let numbers =
             algorithm::read_algorithm(fields, &config.cost, fields.find(&limit::COST).as_ref(), form);
         let tiers = tiers::read_tiers(fields, &config.cost, form, numbers.is_some());
-        let shadow = shadow::read_shadow(fields, &config.cost, form, numbers.is_some());
+        let shadow = tiers::read_shadow(fields, &config.cost, form, numbers.is_some());
         let others = || tiers.iter().filter_map(|(_, own)| own.as_ref()).chain(&shadow);
         let charge = charge::read_charge(fields, &config.cost, form, numbers.iter().chain(others()));
         let algorithm = numbers.clone().unwrap_or(PLACEHOLDER);
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(others()));
-        let enforce = shadow::read_enforce(fields, &config.key);
+        let enforce = tiers::read_enforce(fields, &config.key);
         let config = LimitConfig { algorithm, tiers, warm_up, charge, enforce, ..config };
         let warm_up = fields.find(&limit::WARM_UP);
         self.state.check_shared_limit(&config, &fields.whole, warm_up.as_ref());
@@ -246,7 +244,7 @@ impl<'a> LimitReader<'a> {
         fields: &FieldReader<'_>,
         upstreams: &mut UpstreamReader<'_>,
     ) -> LimitConfig {
-        let (missing_key, missing_key_status) = missing_key::read_missing_key(fields);
+        let (missing_key, missing_key_status) = keys::read_missing_key(fields);
         let fair_by = fields.find(&limit::FAIR_BY).filter(|value| !value.is_word("none"));
         let bypass = fields.find(&limit::BYPASS);
         LimitConfig {
@@ -288,7 +286,7 @@ impl<'a> LimitReader<'a> {
             {
                 let message = format!("the limit `{}` counts requests in flight", config.name);
                 let help = "no call of Envoy gives a slot back: write a limit with a rate";
-                value.report_at_value(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+                value.refuse(codes::FOREIGN_FIELD, message, help);
             }
         }
     }
@@ -326,7 +324,7 @@ impl<'a> LimitReader<'a> {
                 let error =
                     ValueError::new(codes::UNUSED, format!("the limit `{name}` is defined and never used"));
                 let help = format!("write limits: {name} in a location or under server, or remove it");
-                value.sink.add_warning(value.named_at, &value.path, error.with_help(help));
+                value.warn_at_name(error.with_help(help));
             }
         }
         for (live, numbers) in self.shadows {
@@ -359,7 +357,7 @@ fn read_invalid_cost(fields: &FieldReader<'_>) -> Cost {
             if let Some(value) = fields.find(&limit::INVALID_COST) {
                 let message = "`invalid_cost` is only for a cost from a header or from the body";
                 let help = "write cost: header:NAME, json:/POINTER or json-rpc, or leave it out";
-                value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+                value.refuse_name(codes::FOREIGN_FIELD, message, help);
             }
         }
         _ => {}

@@ -108,7 +108,7 @@ fn read_entry<'a>(
     if let (Some(value), false) = (mode_value, matches!(address, ListenAddress::Unix(_))) {
         let message = "`mode` is only for unix sockets that the gateway creates";
         let help = "remove it, or listen on unix:/PATH";
-        value.report_at_name(ValueError::new(codes::ADDRESS, message).with_help(help));
+        value.refuse_name(codes::ADDRESS, message, help);
     }
     if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
         check_proxies(wanted, &address, server, &value);
@@ -133,15 +133,11 @@ fn check_proxies(
     match wanted {
         ProxyProtocolMode::Required => {
             let message = "no proxy may send a PROXY header, so every connection would be closed";
-            value.report_at_value(ValueError::new(codes::UNDEFINED, message).with_help(help));
+            value.refuse(codes::UNDEFINED, message, help);
         }
         ProxyProtocolMode::Optional => {
             let message = "a PROXY header is read from trusted proxies only, and there are none";
-            value.sink.add_warning(
-                value.node.position,
-                &value.path,
-                ValueError::new(codes::NO_EFFECT, message).with_help(help),
-            );
+            value.warn(codes::NO_EFFECT, message, help);
         }
     }
 }

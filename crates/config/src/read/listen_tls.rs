@@ -58,7 +58,7 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
                     "`client_ca` and `min_version` must be the same for all certificates of a listener";
                 let help = "a request may name another host than the handshake did: write the same with each \
                             certificate, or listen on another address";
-                item.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+                item.refuse_name(codes::TLS, message, help);
             }
             Some(_) => {}
         }
@@ -126,7 +126,7 @@ fn read_certificate<'a>(
     {
         let message = format!("the key in `{}` is not the one of the certificate", key.written_text());
         let help = format!("the certificate is the first in `{}`", cert.written_text());
-        key.report_at_value(ValueError::new(codes::TLS, message).with_help(help));
+        key.refuse(codes::TLS, message, help);
         return None;
     }
     Some((ListenCertificate { key: Arc::new(certified), names }, cert))
@@ -169,7 +169,7 @@ fn warn_of_dates(certificate: &CertificateDer<'_>, value: &FieldValue<'_>) {
         _ => return,
     };
     let message = format!("the certificate in `{}` {state}", value.written_text());
-    warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+    value.warn(codes::CERTIFICATE, message, help);
 }
 
 /// Warns if the certificate, or one of its names, can never be selected.
@@ -178,7 +178,7 @@ fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], 
         let message =
             format!("the certificate in `{}` names no host, so no client gets it", value.written_text());
         let help = "only the first certificate of a listener serves clients that name another host";
-        warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+        value.warn(codes::CERTIFICATE, message, help);
     }
     // A client may support the key type of one certificate and not that of another.
     let alike = |one: &&ListenCertificate| one.key.key.algorithm() == certificate.key.key.algorithm();
@@ -186,10 +186,6 @@ fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], 
     if let Some(name) = certificate.names.iter().find(taken) {
         let message = format!("`{name}` is named by a certificate before this one, which is the one shown");
         let help = "remove one of the two";
-        warn_at(value, ValueError::new(codes::CERTIFICATE, message).with_help(help));
+        value.warn(codes::CERTIFICATE, message, help);
     }
-}
-
-fn warn_at(value: &FieldValue<'_>, error: ValueError) {
-    value.sink.add_warning(value.node.position, &value.path, error);
 }

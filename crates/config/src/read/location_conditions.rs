@@ -1,13 +1,14 @@
-//! Reads the name of a location, and the listeners of its requests.
+//! Reads the name of a location and the listeners of its requests, and finds locations with the same requests.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::schema::tables::locations::location;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
-use sluicegate_model::listen::ListenConfig;
+use sluicegate_model::listen::{ListenConfig, Scheme};
+use sluicegate_model::{HostRule, LocationConfig, PathRule};
 
 /// `listener`: names of `listen` entries; empty = any.
 pub(super) fn read_listeners(fields: &FieldReader<'_>, listen: &[ListenConfig]) -> Vec<String> {
@@ -37,7 +38,7 @@ fn report_unknown_listener(item: &FieldValue<'_>, name: &str, listen: &[ListenCo
         known => format!("the listeners are {}", known.join(", ")),
     });
     let message = format!("no listener is named `{shown}`");
-    item.report_at_value(ValueError::new(codes::UNDEFINED, message).with_help(help));
+    item.refuse(codes::UNDEFINED, message, help);
 }
 
 /// The names that locations have been given so far.
@@ -54,5 +55,56 @@ impl LocationNames {
             value.report_at_value(ValueError::new(codes::NAME, message));
         }
         Some(name)
+    }
+}
+
+/// The locations read so far, by each host with all that narrows them.
+#[derive(Default)]
+pub(super) struct SeenLocations(HashMap<MatchedRequests, usize>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct MatchedRequests {
+    /// The path with a mark that tells prefixes from exact paths.
+    path: String,
+    /// `None` = any.
+    host: Option<HostRule>,
+    /// Sorted.
+    methods: Vec<String>,
+    scheme: Option<Scheme>,
+    /// Sorted.
+    listeners: Vec<String>,
+}
+
+impl SeenLocations {
+    /// The first earlier location with the same path, methods, scheme and listeners on a common host. `location` gets
+    /// `index`.
+    pub(super) fn find_or_insert(&mut self, location: &LocationConfig, index: usize) -> Option<usize> {
+        let path = match &location.path {
+            PathRule::Exact(path) => format!("={path}"),
+            PathRule::Prefix { path, .. } => path.clone(),
+            PathRule::Regex(_) => location.written_path.replace(' ', ""),
+        };
+        let mut methods: Vec<String> = location.methods.iter().map(ToString::to_string).collect();
+        methods.sort_unstable();
+        let mut listeners = location.listeners.clone();
+        listeners.sort_unstable();
+        let hosts: Vec<Option<HostRule>> = match location.hosts.as_slice() {
+            [] => vec![None],
+            hosts => hosts.iter().cloned().map(Some).collect(),
+        };
+        let entries: Vec<usize> = hosts
+            .into_iter()
+            .map(|host| {
+                let matched = MatchedRequests {
+                    path: path.clone(),
+                    host,
+                    methods: methods.clone(),
+                    scheme: location.scheme,
+                    listeners: listeners.clone(),
+                };
+                *self.0.entry(matched).or_insert(index)
+            })
+            .collect();
+        entries.into_iter().filter(|&first| first != index).min()
     }
 }

@@ -1,32 +1,29 @@
 //! Reads `locations`: matching rules, limits and actions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, Method};
 
-use super::access;
-use super::bandwidth;
-use super::cors;
-use super::headers;
 use super::limits::{self, LimitReader};
-use super::location_conditions::{self, LocationNames};
+use super::location_conditions::{self, LocationNames, SeenLocations};
 use super::patterns::{self, PathPatterns};
-use super::reject;
-use super::same_location::SeenLocations;
-use super::templates;
 use super::upstreams::UpstreamReader;
-use crate::schema::tables::locations::{location, parse_plain_path, redirect};
+use super::{access, cors, headers, keys, reject};
+use crate::schema::tables::locations::{bandwidth, location, parse_plain_path, redirect};
 use crate::schema::tables::root::root as root_fields;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::NodeContent;
 use sluicegate_model::access::AccessConfig;
+use sluicegate_model::bandwidth::BandwidthConfig;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::listen::{ListenConfig, Scheme};
 use sluicegate_model::reject::CannedResponse;
 use sluicegate_model::template::TemplatePiece;
-use sluicegate_model::value::scalars::Parsed;
+use sluicegate_model::value::byte_rate::parse_byte_rate;
+use sluicegate_model::value::scalars::{self, Parsed};
 use sluicegate_model::{ActionConfig, HostRule, LocationConfig, PathRule};
 
 /// Reads all locations; their inline limits and upstreams are added to `limits` and `upstreams`.
@@ -140,7 +137,7 @@ fn read_location(
         ),
         on_reject: reject::read_patch(fields.find(&location::ON_REJECT).as_ref(), upstreams),
         timeout: fields.read(&location::TIMEOUT),
-        bandwidth: bandwidth::read_bandwidth(fields),
+        bandwidth: read_bandwidth(fields),
         body_peek: read_body_peek(fields, section.body_memory),
         cors: cors::read_cors(fields),
         path: path?,
@@ -157,7 +154,7 @@ fn read_body_peek(fields: &FieldReader<'_>, body_memory: u64) -> Option<u64> {
     {
         let message = "`body_peek` is more than a quarter of `server.body_memory`, the room of one network";
         let help = "write a larger body_memory or a smaller body_peek";
-        value.report_at_value(ValueError::new(codes::SIZE, message).with_help(help));
+        value.refuse(codes::SIZE, message, help);
     }
     peek
 }
@@ -206,9 +203,10 @@ fn read_action(fields: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> 
     let written = actions.map(|field| fields.find(field));
     let given: Vec<&FieldValue<'_>> = written.iter().flatten().collect();
     if let [_, second, ..] = given.as_slice() {
-        second.report_at_name(
-            ValueError::new(codes::ACTION, "a location has only one of `upstream`, `respond` and `redirect`")
-                .with_help("remove the others, or give them a location of their own with another path"),
+        second.refuse_name(
+            codes::ACTION,
+            "a location has only one of `upstream`, `respond` and `redirect`",
+            "remove the others, or give them a location of their own with another path",
         );
     }
     match &written {
@@ -217,9 +215,10 @@ fn read_action(fields: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> 
         [None, None, Some(redirect)] => read_redirect(redirect),
         [None, None, None] if actions.iter().any(|field| fields.is_misnamed(field.name)) => None,
         [None, None, None] => {
-            fields.whole.report_at_name(
-                ValueError::new(codes::ACTION, "the location does nothing")
-                    .with_help("add upstream: NAME, respond: { status: 200 } or redirect: { to: URL }"),
+            fields.whole.refuse_name(
+                codes::ACTION,
+                "the location does nothing",
+                "add upstream: NAME, respond: { status: 200 } or redirect: { to: URL }",
             );
             None
         }
@@ -244,7 +243,7 @@ fn read_redirect(value: &FieldValue<'_>) -> Option<ActionConfig> {
         .open_section(&redirect::SECTION)
         .read_all(|fields| (fields.find_required(&redirect::TO), fields.read(&redirect::STATUS)));
     let to = to?;
-    let template = templates::read_template(&to)?;
+    let template = headers::read_template(&to)?;
     let unsendable = template
         .0
         .iter()
@@ -268,9 +267,48 @@ fn read_strip(fields: &FieldReader<'_>, path: Option<&PathRule>) -> Option<Strin
     };
     if !reachable {
         let message = format!("no path of this location starts with `{}`", value.written_text());
-        value.report_at_value(
-            ValueError::new(codes::PATH, message).with_help("strip a prefix of the location's own path"),
-        );
+        value.refuse(codes::PATH, message, "strip a prefix of the location's own path");
     }
     Some(strip)
+}
+
+/// The default of `burst` is the bytes of this time …
+const BURST: Duration = Duration::from_secs(1);
+/// … but at least the head of a small page.
+const BURST_LEAST: u64 = 16 << 10;
+
+/// The least burst is the bytes of this time: timers count milliseconds, and a smaller bucket would refill before one
+/// fires.
+const BURST_SPAN: Duration = Duration::from_millis(10);
+
+/// A bound on the time in which a bucket fills, in nanoseconds, that leaves room for the arithmetic on it.
+const FILL_MAX_NS: u128 = 1 << 62;
+
+/// Reads `bandwidth`; `None` = bodies are not paced.
+pub(crate) fn read_bandwidth(fields: &FieldReader<'_>) -> Option<BandwidthConfig> {
+    let value = fields.find(&location::BANDWIDTH).filter(|value| !value.is_word("none"))?;
+    let (key, rate, burst) = fields.read_section_or_none(&location::BANDWIDTH, |fields| {
+        let burst = fields.find(&bandwidth::BURST).filter(|value| !value.is_word("auto"));
+        (keys::read_key(fields, &bandwidth::KEY), fields.find_required(&bandwidth::RATE), burst)
+    })?;
+    let rate = rate?.parse_with(parse_byte_rate)?;
+    let mut pace = BandwidthConfig { rate, burst: 0, key };
+    pace.burst = match &burst {
+        Some(value) => value.parse_with(scalars::parse_size)?,
+        None => pace.bytes_within(BURST).max(BURST_LEAST),
+    };
+    let least = pace.bytes_within(BURST_SPAN).max(1);
+    let burst_value = burst.as_ref().unwrap_or(&value);
+    if pace.burst < least {
+        let message = format!("a burst of {} bytes is too small for this rate", pace.burst);
+        let help = format!("write at least the bytes of 10 ms, {least}B, or leave it out");
+        burst_value.refuse(codes::LIMIT_NUMBERS, message, help);
+    }
+    let fill_ns =
+        u128::from(pace.burst).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
+    if fill_ns >= FILL_MAX_NS {
+        let message = "this burst would take more than 146 years to fill at this rate";
+        burst_value.refuse(codes::LIMIT_NUMBERS, message, "write a smaller burst, or a faster rate");
+    }
+    Some(pace)
 }

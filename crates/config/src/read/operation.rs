@@ -5,22 +5,17 @@ use std::path::Path;
 use http::HeaderName;
 
 use crate::schema::field::ParseScalar;
-use crate::schema::tables::operation::{access_log, admin, admin_token, log, reload, tracing};
+use crate::schema::tables::operation::{access_log, admin, admin_token, tracing};
 use crate::schema::tables::root::root;
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::ReloadConfig;
 use sluicegate_model::admin::{AdminConfig, AdminRights, AdminToken};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::log::{AccessLogConfig, AccessLogOutput, LogConfig};
+use sluicegate_model::log::{AccessLogConfig, AccessLogOutput};
 use sluicegate_model::traces::TracingConfig;
 use sluicegate_model::value::names;
 use sluicegate_model::value::scalars::Secret;
-
-pub(crate) fn read_reload(root: &FieldReader<'_>) -> ReloadConfig {
-    root.read_section(&root::RELOAD, |fields| ReloadConfig { watch: fields.read(&reload::WATCH) })
-}
 
 /// `None` = there is none, or its address is wrong.
 pub(crate) fn read_admin(root: &FieldReader<'_>) -> Option<AdminConfig> {
@@ -38,7 +33,7 @@ pub(crate) fn read_admin(root: &FieldReader<'_>) -> Option<AdminConfig> {
     }
     let (named, admin) = value.open_section(&admin::SECTION).read_all(|fields| {
         let listen = fields.read_valid(&admin::LISTEN);
-        let (tokens, hosts) = (read_tokens(fields), fields.read_list(&admin::HOSTS));
+        let (tokens, hosts) = (read_tokens(fields), fields.read(&admin::HOSTS));
         let token = fields.find(&admin::TOKEN).filter(|token| !token.is_word("none"));
         let has_tokens = token.is_some() || fields.find(&admin::TOKENS).is_some();
         let exposed = fields.find(&admin::LISTEN).filter(|_| !has_tokens);
@@ -60,7 +55,7 @@ fn read_tokens(fields: &FieldReader<'_>) -> Vec<AdminToken> {
     };
     if let Some(single) = fields.find(&admin::TOKEN) {
         let message = "`token` and `tokens` are both written";
-        single.report_at_name(ValueError::new(codes::NAME, message).with_help("move it into tokens"));
+        single.refuse_name(codes::NAME, message, "move it into tokens");
     }
     if value.is_empty() {
         value.report_empty(&format!("write e.g. tokens: {}", admin::TOKENS.example));
@@ -102,33 +97,22 @@ fn check_admin_exposure(admin: &AdminConfig, value: &FieldValue<'_>) {
     if !admin.listen.ip().is_loopback() {
         let shown = value.written_text();
         let message = format!("the admin address `{shown}` is open to the network and has no token");
-        value.report_at_value(
-            ValueError::new(codes::OPEN_ADMIN, message).with_help(
-                "write { listen: …, token: \"${ADMIN_TOKEN}\" }, or an address of this host alone",
-            ),
+        value.refuse(
+            codes::OPEN_ADMIN,
+            message,
+            "write { listen: …, token: \"${ADMIN_TOKEN}\" }, or an address of this host alone",
         );
     }
 }
 
-pub(crate) fn read_log(root: &FieldReader<'_>) -> LogConfig {
-    root.read_section(&root::LOG, |fields| LogConfig {
-        level: fields.read(&log::LEVEL),
-        format: fields.read(&log::FORMAT),
-    })
-}
-
 /// Reads `access_log`; a relative path starts at `folder`.
 pub(crate) fn read_access_log(root: &FieldReader<'_>, folder: &Path) -> AccessLogConfig {
-    let read = |fields: &FieldReader<'_>| AccessLogConfig {
-        output: match fields.read(&access_log::OUTPUT) {
-            AccessLogOutput::File(name) => AccessLogOutput::File(folder.join(name)),
-            other => other,
-        },
-        sample: fields.read(&access_log::SAMPLE),
-        headers: fields.read_list(&access_log::HEADERS),
-        fields: fields.read_list(&access_log::FIELDS),
-        hash_keys: fields.read(&access_log::HASH_KEYS),
-        hash_secret: fields.read(&access_log::HASH_SECRET),
+    let read = |fields: &FieldReader<'_>| {
+        let mut log = access_log::read(fields);
+        if let AccessLogOutput::File(name) = &mut log.output {
+            *name = folder.join(&*name);
+        }
+        log
     };
     root.read_section_or_none(&root::ACCESS_LOG, read).unwrap_or(AccessLogConfig {
         output: AccessLogOutput::None,

@@ -146,9 +146,10 @@ pub(crate) fn read_amounts<S: ParseScalar<Parsed = u64>>(
             (given, 1) => format!("{given} numbers of {name} for one rate"),
             (given, several) => format!("{given} numbers of {name} for {several} rates"),
         };
-        value.report_at_value(
-            ValueError::new(codes::LIMIT_NUMBERS, message)
-                .with_help(format!("write {name}: auto or a list with one number for each rate")),
+        value.refuse(
+            codes::LIMIT_NUMBERS,
+            message,
+            format!("write {name}: auto or a list with one number for each rate"),
         );
         return None;
     }

@@ -1,18 +1,21 @@
-//! Reads the whole file: its sections, in the order that their references need.
+//! Reads the whole file: its sections, in the order that their references need, and `server`.
 
 use std::path::Path;
 
 use super::access::{self, IpSetReader};
 use super::limits::LimitReader;
 use super::upstreams::UpstreamReader;
-use super::{account, bans, listen, locations, operation, reject, server, service, state};
+use super::{account, headers, listen, locations, operation, reject, service, state};
 use crate::lint;
+use crate::schema::tables::operation::{log, reload};
 use crate::schema::tables::root::root;
+use crate::schema::tables::server::{keepalive, server, timeouts};
+use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use crate::yaml::tree::{Node, NodeContent};
-use sluicegate_model::Config;
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::{Position, ProblemSink, ValueError};
+use sluicegate_model::diagnostics::problem::{Position, ProblemSink};
+use sluicegate_model::{Config, ServerConfig};
 
 /// Reads the whole tree; the result is valid only if there are no problems. Relative paths start at `folder`.
 pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> Option<Config> {
@@ -22,12 +25,12 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         NodeContent::Invalid => return None,
         NodeContent::Map(_) | NodeContent::Null => {
             let help = "write at least locations: [{ path: /, upstream: demo }]";
-            whole.report_at_name(ValueError::new(codes::EMPTY, "the file is empty").with_help(help));
+            whole.refuse_name(codes::EMPTY, "the file is empty", help);
             return None;
         }
         NodeContent::Text(_) | NodeContent::List(_) => {
             let help = "the file is made of sections such as upstreams:, limits: and locations:";
-            whole.report_at_name(ValueError::new(codes::SHAPE, "the file is not a mapping").with_help(help));
+            whole.refuse_name(codes::SHAPE, "the file is not a mapping", help);
             return None;
         }
     }
@@ -37,14 +40,14 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let mut upstreams = UpstreamReader::read_upstreams(&root, folder);
     let state = state::read_state(&root, folder);
     let mut limits = LimitReader::read_limits(&root, &sets, &state, &mut upstreams);
-    let server = server::read_server(&root, &mut limits, &mut upstreams);
+    let server = read_server(&root, &mut limits, &mut upstreams);
     let mut listen = listen::read_listen(&root, &server, folder);
     let service = service::read_service(&root, &mut listen, &server, folder, (&mut limits, &mut upstreams));
     let locations =
         locations::read_locations(&root, &mut limits, &mut upstreams, &access, (&listen, server.body_memory));
     let on_reject = reject::read_on_reject(&root, &mut upstreams);
     let limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
-    let bans = bans::read_bans(&root);
+    let bans = access::read_bans(&root);
     let config = Config {
         listen,
         server,
@@ -57,10 +60,10 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         bans,
         account: account::read_account(&root, folder),
         on_reject,
-        reload: operation::read_reload(&root),
+        reload: root.read_section(&root::RELOAD, reload::read),
         admin: operation::read_admin(&root),
         service,
-        log: operation::read_log(&root),
+        log: root.read_section(&root::LOG, log::read),
         access_log: operation::read_access_log(&root, folder),
         tracing: operation::read_tracing(&root),
     };
@@ -69,4 +72,46 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
         lint::lint_config(&config, &whole);
     }
     Some(config)
+}
+
+/// Reads the section; its chain goes into `limits`.
+pub(crate) fn read_server(
+    root: &FieldReader<'_>,
+    limits: &mut LimitReader<'_>,
+    upstreams: &mut UpstreamReader<'_>,
+) -> ServerConfig {
+    root.read_section(&root::SERVER, |fields| {
+        let (keepalive_requests, keepalive_age) = fields.read_section(&server::KEEPALIVE, |keep| {
+            (keep.read(&keepalive::REQUESTS), keep.read(&keepalive::AGE))
+        });
+        let chain = fields.find(&server::LIMITS);
+        let chain = chain.map(|chain| limits.read_chain(&chain, "server", upstreams)).unwrap_or_default();
+        ServerConfig {
+            workers: fields.read(&server::WORKERS).unwrap_or_else(count_cores),
+            trusted_proxies: fields.read(&server::TRUSTED_PROXIES),
+            client_ip: fields.read(&server::CLIENT_IP),
+            ipv6_prefix: fields.read(&server::IPV6_PREFIX),
+            ipv4_prefix: fields.read(&server::IPV4_PREFIX),
+            limits: chain.limits,
+            views: chain.views,
+            max_connections: fields.read(&server::MAX_CONNECTIONS),
+            connections_per_ip: fields.read(&server::CONNECTIONS_PER_IP),
+            keepalive_requests,
+            keepalive_age,
+            max_waiting: fields.read(&server::MAX_WAITING),
+            max_in_flight: fields.read(&server::MAX_IN_FLIGHT),
+            max_header_size: fields.read(&server::MAX_HEADER_SIZE) as usize,
+            max_headers: fields.read(&server::MAX_HEADERS),
+            max_body: fields.read(&server::MAX_BODY),
+            body_memory: fields.read(&server::BODY_MEMORY),
+            timeouts: fields.read_section(&server::TIMEOUTS, timeouts::read),
+            request_id: fields.read(&server::REQUEST_ID),
+            underscore_headers: fields.read(&server::UNDERSCORE_HEADERS),
+            headers: headers::read_edits(fields, &server::HEADERS),
+        }
+    })
+}
+
+fn count_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -13,7 +13,6 @@ use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::ServerConfig;
 use sluicegate_model::diagnostics::codes;
-use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::listen::{ListenAddress, ListenConfig, ListenerPurpose};
 use sluicegate_model::service::ServiceConfig;
 
@@ -87,7 +86,7 @@ fn refuse_http2(item: &FieldValue<'_>) {
     let value = item.is_map().then(|| item.open_section(&listen::SECTION).find(&listen::HTTP2)).flatten();
     if let Some(value) = value {
         let message = "`http2` is not for the protocol of Redis";
-        value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help("remove it"));
+        value.refuse_name(codes::FOREIGN_FIELD, message, "remove it");
     }
 }
 
@@ -103,8 +102,9 @@ fn is_open(address: &ListenAddress) -> bool {
 fn report_open(value: &FieldValue<'_>) {
     let shown = value.written_text();
     let message = format!("the service at `{shown}` may be open to the network and has no token");
-    value.report_at_value(
-        ValueError::new(codes::OPEN_ADMIN, message)
-            .with_help("write token: \"${SERVICE_TOKEN}\" beside it, or an address of this host alone"),
+    value.refuse(
+        codes::OPEN_ADMIN,
+        message,
+        "write token: \"${SERVICE_TOKEN}\" beside it, or an address of this host alone",
     );
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::redis_endpoint::read_redis_endpoint;
-use super::redis_tls::read_redis_tls;
+use super::redis::read_redis_endpoint;
+use super::redis::read_redis_tls;
 use crate::schema::tables::limits::limit;
 use crate::schema::tables::root::root;
 use crate::schema::tables::state::{redis, state};
@@ -58,7 +58,7 @@ pub(crate) fn read_state(root: &FieldReader<'_>, folder: &Path) -> StateReader {
         }
         if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
             let message = "`state.redis.url` is missing";
-            value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
+            value.refuse(codes::MISSING, message, REDIS_URL_HELP);
             state.is_redis_missing = false;
         }
         state
@@ -76,7 +76,7 @@ fn read_snapshot(fields: &FieldReader<'_>, folder: &Path) -> Option<PathBuf> {
         let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
         let error = ValueError::new(codes::NO_EFFECT, message).with_help(help);
-        value.sink.add_warning(value.node.position, &value.path, error);
+        value.warn_at(error);
     }
     Some(path)
 }
@@ -160,13 +160,13 @@ impl StateReader {
             (StoreConfig::Local, _, Some(value), Some(Some(_))) => {
                 let message = "`on_failure` is only for state: redis, and this limit counts locally";
                 let help = "write state: redis, or leave it out";
-                value.report_at_name(ValueError::new(codes::SHARED, message).with_help(help));
+                value.refuse_name(codes::SHARED, message, help);
                 None
             }
             (StoreConfig::Local, ..) => None,
             (StoreConfig::Redis, Some(value), ..) if self.is_redis_missing => {
                 let message = "this limit counts in Redis, but `state.redis.url` is missing";
-                value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
+                value.refuse(codes::MISSING, message, REDIS_URL_HELP);
                 None
             }
             (StoreConfig::Redis, _, _, Some(own)) => own,

@@ -1,4 +1,4 @@
-//! Reads `tiers` of a limit: numbers for the callers of a tier, laid over the limit's own.
+//! Reads `tiers`, `shadow` and `enforce` of a limit: numbers laid over its own, and the share of keys it acts on.
 
 use super::algorithm;
 use super::rates::RateForm;
@@ -8,6 +8,8 @@ use crate::yaml::field_value::FieldValue;
 use sluicegate_model::cost::Cost;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::{Mention, ProblemSink, ValueError};
+use sluicegate_model::enforce::EnforcedShare;
+use sluicegate_model::key::KeyPart;
 use sluicegate_model::limit::Algorithm;
 use sluicegate_model::value::names;
 
@@ -57,7 +59,7 @@ pub(crate) fn read_tier_numbers(
         let name = tier.path.rsplit('.').next().unwrap_or_default();
         let message = format!("`{name}` must be a mapping, not a single value");
         let help = format!("write {name}: {{ max_concurrent: {slots} }}");
-        tier.report_at_name(ValueError::new(codes::SHAPE, message).with_help(help));
+        tier.refuse_name(codes::SHAPE, message, help);
         return None;
     }
     if !tier.is_map() {
@@ -83,4 +85,37 @@ pub(crate) fn read_tier_numbers(
         }
     }
     numbers
+}
+
+/// Reads the numbers of the shadow of the limit in `fields`; `is_sound` = the limit's own numbers are valid.
+pub(crate) fn read_shadow(
+    fields: &FieldReader<'_>,
+    cost: &Cost,
+    form: RateForm,
+    is_sound: bool,
+) -> Option<Algorithm> {
+    let value = fields.find(&limit::SHADOW).filter(|value| !value.is_word("none"))?;
+    if value.is_map() && value.entries().is_empty() {
+        let error = ValueError::new(codes::MISSING, "this shadow has no numbers");
+        value.report_at_name(error.with_help("write e.g. shadow: { rate: 5/s }, or remove it"));
+        return None;
+    }
+    read_tier_numbers(fields, &value, cost, form, is_sound)
+}
+
+/// Reads the share of the keys on which the limit in `fields` acts; `None` = all.
+pub(crate) fn read_enforce(fields: &FieldReader<'_>, key: &[KeyPart]) -> Option<EnforcedShare> {
+    let percent = fields.read(&limit::ENFORCE);
+    let value = fields.find(&limit::ENFORCE)?;
+    let report = |message: &str, help: &str| {
+        value.refuse_name(codes::LIMIT_NUMBERS, message, help);
+    };
+    if key.iter().all(|part| *part == KeyPart::Global) {
+        let message = "`enforce` chooses keys, and this limit counts all requests under one";
+        report(message, "count by another key, e.g. key: ip, or write dry_run: true to act on no request");
+    } else if fields.read(&limit::DRY_RUN) {
+        let message = "`enforce` and `dry_run: true` contradict each other: a dry run acts on no key";
+        report(message, "remove one of them");
+    }
+    (percent < 100.0).then(|| EnforcedShare::new(percent))
 }

@@ -48,14 +48,14 @@ impl UpstreamTlsReader {
             if let (Some(tls), false) = (tls, servers.is_empty()) {
                 let message = "`tls` is for https:// servers, and this upstream has none";
                 let help = "write the servers as https://HOST:PORT, or remove tls";
-                tls.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+                tls.refuse_name(codes::TLS, message, help);
             }
             return None;
         }
         if !servers.iter().all(|server| server.tls) {
             let message = "some servers of this upstream use TLS and some do not";
             let help = "write https:// for each, or make two upstreams of them";
-            named.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+            named.refuse_name(codes::TLS, message, help);
         }
         let fields = match tls {
             Some(tls) if tls.is_map() => tls.open_section(&tls::SECTION),
@@ -78,7 +78,7 @@ impl UpstreamTlsReader {
         if let (false, Some(verify)) = (verifies, fields.find(&tls::VERIFY)) {
             let error = ValueError::new(codes::WEAK, "any server that answers is trusted");
             let help = "write ca: FILE with the server's authority, and remove verify: false";
-            verify.sink.add_warning(verify.node.position, &verify.path, error.with_help(help));
+            verify.warn_at(error.with_help(help));
         }
         Some(UpstreamTlsConfig {
             roots: roots.filter(|_| verifies),
@@ -132,7 +132,7 @@ impl UpstreamTlsReader {
         if roots.is_empty() {
             let message = "this system trusts no authority, so no https:// server can be verified";
             let help = "install the package ca-certificates, or write tls: { ca: FILE }";
-            user.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
+            user.refuse_name(codes::TLS, message, help);
             return None;
         }
         Some(roots.clone())

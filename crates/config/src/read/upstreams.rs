@@ -4,16 +4,18 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::resilience::{read_eject, read_health, read_obey, read_queue, read_retries};
+use super::keys;
 use super::upstream_tls::UpstreamTlsReader;
 use crate::schema::tables::root::root;
-use crate::schema::tables::upstreams::{server, timeouts, upstream};
+use crate::schema::tables::upstreams::{
+    eject, health, obey, retries, server, server_queue, timeouts, upstream,
+};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::{ValueError, did_you_mean};
 use sluicegate_model::tls::UpstreamTlsConfig;
-use sluicegate_model::upstream::UpstreamTimeouts;
+use sluicegate_model::upstream::{HealthConfig, ObeyConfig, RetryConfig, RetryReasons, StatusRanges};
 use sluicegate_model::value::names;
 use sluicegate_model::value::server_url::{is_server_url, parse_server};
 use sluicegate_model::{UpstreamConfig, UpstreamId, UpstreamKind, UpstreamServerConfig};
@@ -48,9 +50,10 @@ impl<'a> UpstreamReader<'a> {
         };
         for (key, value) in root.find(&root::UPSTREAMS).map(|value| value.entries()).unwrap_or_default() {
             if key.name == DEMO {
-                value.report_at_name(
-                    ValueError::new(codes::NAME, "the name `demo` belongs to the built-in echo backend")
-                        .with_help("use another name; upstream: demo works without a definition"),
+                value.refuse_name(
+                    codes::NAME,
+                    "the name `demo` belongs to the built-in echo backend",
+                    "use another name; upstream: demo works without a definition",
                 );
                 continue;
             }
@@ -114,7 +117,7 @@ impl<'a> UpstreamReader<'a> {
         for (index, value) in &self.defined {
             if !self.used.contains(index) {
                 let message = format!("the upstream `{}` is defined and never used", self.list[*index].name);
-                value.sink.add_warning(value.named_at, &value.path, ValueError::new(codes::UNUSED, message));
+                value.warn_at_name(ValueError::new(codes::UNUSED, message));
             }
         }
         self.list
@@ -148,18 +151,13 @@ fn read_settings(
         tls,
         keepalive: fields.read(&upstream::KEEPALIVE),
         max_connections: fields.read(&upstream::MAX_CONNECTIONS),
-        queue: read_queue(fields),
+        queue: fields.read_section_or_none(&upstream::QUEUE, server_queue::read),
         dns_refresh: fields.read(&upstream::DNS_REFRESH),
-        timeouts: fields.read_section(&upstream::TIMEOUTS, |times| UpstreamTimeouts {
-            connect: times.read(&timeouts::CONNECT),
-            response: times.read(&timeouts::RESPONSE),
-            body: times.read(&timeouts::BODY),
-            idle: times.read(&timeouts::IDLE),
-        }),
+        timeouts: fields.read_section(&upstream::TIMEOUTS, timeouts::read),
         retries: read_retries(fields),
         slow_start: fields.read(&upstream::SLOW_START),
         health: read_health(fields),
-        eject: read_eject(fields),
+        eject: fields.read_section_or_none(&upstream::EJECT, eject::read),
         obey: read_obey(fields),
     }
 }
@@ -171,9 +169,10 @@ fn read_servers(value: &FieldValue<'_>) -> Vec<UpstreamServerConfig> {
         value.report_empty("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]");
     }
     if servers.len() == items.len() && !servers.is_empty() && servers.iter().all(|server| server.backup) {
-        value.report_at_name(
-            ValueError::new(codes::MISSING, "every server is a backup")
-                .with_help("leave at least one without backup: true"),
+        value.refuse_name(
+            codes::MISSING,
+            "every server is a backup",
+            "leave at least one without backup: true",
         );
     }
     servers
@@ -186,7 +185,46 @@ fn read_server(item: &FieldValue<'_>) -> Option<UpstreamServerConfig> {
     item.open_section(&server::SECTION).read_all(|fields| {
         let server = fields.read_required(&server::URL);
         let (weight, backup) = (fields.read(&server::WEIGHT), fields.read(&server::BACKUP));
-        // The table bounds the weight by 65,535.
-        Some(UpstreamServerConfig { weight: weight as u32, backup, ..server? })
+        Some(UpstreamServerConfig { weight, backup, ..server? })
+    })
+}
+
+fn read_retries(upstream: &FieldReader<'_>) -> RetryConfig {
+    let retries = upstream.read_section_or_none(&upstream::RETRIES, |fields| {
+        let when = fields.find(&retries::WHEN);
+        RetryConfig {
+            attempts: fields.read(&retries::ATTEMPTS),
+            when: match when {
+                Some(when) if when.is_word("none") => RetryReasons::default(),
+                _ => RetryReasons::from_reasons(&fields.read(&retries::WHEN).concat()),
+            },
+            budget: fields.read(&retries::BUDGET),
+            per_try: fields.read(&retries::PER_TRY),
+            total: fields.read(&retries::TOTAL),
+        }
+    });
+    retries.unwrap_or(RetryConfig::OFF)
+}
+
+fn read_health(upstream: &FieldReader<'_>) -> Option<HealthConfig> {
+    upstream.read_section_or_none(&upstream::HEALTH, |fields| {
+        if let Some(status) = fields.find(&health::status).filter(|status| status.is_empty()) {
+            status.report_empty("write e.g. 200-399");
+        }
+        health::read(fields)
+    })
+}
+
+fn read_obey(upstream: &FieldReader<'_>) -> Option<ObeyConfig> {
+    upstream.read_section_or_none(&upstream::OBEY, |fields| {
+        let status = StatusRanges(fields.read(&obey::STATUS));
+        if let Some(value) = fields.find(&obey::STATUS)
+            && status.0.iter().any(|(first, _)| *first < 400)
+        {
+            let message = "a response below 400 is no refusal: it would stop the requests behind it";
+            let help = "write statuses of 400 to 599; RateLimit fields are read in every response";
+            value.refuse(codes::STATUS, message, help);
+        }
+        ObeyConfig { status, at_most: fields.read(&obey::AT_MOST), key: keys::read_key(fields, &obey::KEY) }
     })
 }

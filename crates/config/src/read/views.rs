@@ -40,7 +40,7 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
         let name = &config.name;
         let message = format!("this place has no number of its own for the limit `{name}`");
         let help = format!("write e.g. {{ use: {name}, burst: 5 }}, or the name alone: limits: {name}");
-        fields.whole.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
+        fields.whole.refuse_name(codes::MISSING, message, help);
         return None;
     }
     match &config.algorithm {
@@ -62,7 +62,7 @@ pub(crate) fn read_view_numbers(fields: &FieldReader<'_>, config: &LimitConfig) 
         Algorithm::Concurrency { min, max, queue: own_queue, max_wait: own_wait } => {
             let help = "no request waits for these slots: write max_concurrent";
             let is_sound = report_foreign(fields, &[burst, queue, max_wait], config, help);
-            let max = fields.read(&chain_view::MAX_CONCURRENT).map_or(*max, |slots| slots as u32);
+            let max = fields.read(&chain_view::MAX_CONCURRENT).unwrap_or(*max);
             let (min, queue, max_wait) = (*min, *own_queue, *own_wait);
             is_sound.then_some(Algorithm::Concurrency { min, max, queue, max_wait })
         }
@@ -91,7 +91,7 @@ pub(crate) fn check_viewed_limit(name: &FieldValue<'_>, config: &LimitConfig) ->
         ),
     };
     let message = format!("the limit `{}` {reason}", config.name);
-    name.report_at_value(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+    name.refuse(codes::FOREIGN_FIELD, message, help);
     false
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn report_limit_fields(fields: &FieldReader<'_>) -> bool {
         let message = format!("`{}` belongs to the limit, not to a place that uses it", key.name);
         let help =
             "a place has its own burst, queue, max_wait or max_concurrent; write the rest under limits";
-        value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+        value.refuse_name(codes::FOREIGN_FIELD, message, help);
     }
     is_sound
 }
@@ -121,7 +121,7 @@ pub(crate) fn add_view(
         let name = &config.name;
         let message = format!("these are the limit's own numbers, so that `use` has no effect for `{name}`");
         let error = ValueError::new(codes::NO_EFFECT, message);
-        item.sink.add_warning(item.named_at, &item.path, error.with_help(format!("write limits: {name}")));
+        item.warn_at_name(error.with_help(format!("write limits: {name}")));
         return None;
     }
     if let Some(known) = config.views.iter().position(|view| *view == numbers) {
@@ -129,7 +129,7 @@ pub(crate) fn add_view(
     }
     if config.views.len() >= VIEWS_MAX {
         let message = format!("the limit `{}` has more than {VIEWS_MAX} different numbers", config.name);
-        item.report_at_name(ValueError::new(codes::NUMBER, message).with_help("write another limit"));
+        item.refuse_name(codes::NUMBER, message, "write another limit");
         return None;
     }
     config.views.push(numbers);
@@ -145,7 +145,7 @@ fn report_foreign(fields: &FieldReader<'_>, names: &[&str], config: &LimitConfig
             config.name,
             config.algorithm.word()
         );
-        value.report_at_name(ValueError::new(codes::FOREIGN_FIELD, message).with_help(help));
+        value.refuse_name(codes::FOREIGN_FIELD, message, help);
     }
     found.is_empty()
 }
@@ -183,7 +183,7 @@ fn check_reserve(value: &FieldValue<'_>, config: &LimitConfig, burst: u64) -> bo
         let (units, burst) = (form.show_amount(*units), form.show_amount(burst));
         let message = format!("a reservation of {units} can never pass: burst is {burst}");
         let help = format!("write a burst of at least {units}");
-        value.report_at_value(ValueError::new(codes::LIMIT_NUMBERS, message).with_help(help));
+        value.refuse(codes::LIMIT_NUMBERS, message, help);
         return false;
     }
     true

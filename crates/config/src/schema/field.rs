@@ -34,10 +34,18 @@ pub trait DescribeValue {
 }
 
 /// A value that one scalar holds.
-pub trait ParseScalar: DescribeValue {
+pub trait ParseScalar {
     type Parsed;
 
+    fn form(&self) -> Shape;
+
     fn parse_text(&self, text: &str) -> Parsed<Self::Parsed>;
+}
+
+impl<S: ParseScalar> DescribeValue for S {
+    fn shape(&self) -> Shape {
+        self.form()
+    }
 }
 
 /// One value or a list of them.
@@ -127,17 +135,41 @@ impl Section {
     }
 }
 
-/// Defines a module with the statics of a section: its fields, each with its sentence, kind, default and example.
+/// Defines a module with the statics of a section: its fields, each with its sentence, kind, default and example. With
+/// `for RECORD` the fields are the members of that type, which the module then reads.
 #[macro_export]
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
-        mod $module:ident = $path:literal;
+        mod $module:ident = $path:literal for $record:ident;
         $(
             $(#[doc = $sentence:literal])+
-            $field:ident: $kind:ty = $value:expr, $name:literal, $default:tt, $example:literal;
+            $field:ident $(as $name:literal)?: $kind:ty = $value:expr, $default:tt, $example:literal;
         )*
     ) => {
+        section! {
+            $(#[doc = $about])+
+            mod $module = $path {
+                /// The section as a record; wrong fields have their defaults.
+                pub fn read(reader: &$crate::yaml::field_reader::FieldReader<'_>) -> $record {
+                    $record { $($field: reader.read(&$field).into()),* }
+                }
+            };
+            $(
+                $(#[doc = $sentence])+
+                $field: $kind = $value, section!(@name $field $($name)?), $default, $example;
+            )*
+        }
+    };
+    (
+        $(#[doc = $about:literal])+
+        mod $module:ident = $path:literal $({ $($item:item)* })?;
+        $(
+            $(#[doc = $sentence:literal])+
+            $field:ident: $kind:ty = $value:expr, $name:expr, $default:tt, $example:literal;
+        )*
+    ) => {
+        #[allow(non_upper_case_globals, reason = "a static may have the name of the member that it describes")]
         pub mod $module {
             #[allow(unused_imports, reason = "a section of switches needs none of them")]
             use super::*;
@@ -157,10 +189,14 @@ macro_rules! section {
             $(#[doc = $about])+
             pub static SECTION: Section =
                 Section { path: $path, sentence: concat!($($about),+), fields: &[$(&$field),*] };
+
+            $($($item)*)?
         }
     };
     (@default required) => { FieldDefault::Required };
     (@default $text:literal) => { FieldDefault::Text($text) };
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $name:literal) => { $name };
 }
 
 pub use section;

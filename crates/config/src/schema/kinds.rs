@@ -1,32 +1,25 @@
 //! The kinds of values that fields hold.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::field::{DescribeValue, OneOrMore, ParseScalar, Section, Shape};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::byte_rate::show_size;
+use sluicegate_model::value::names::parse_file_name;
 use sluicegate_model::value::scalars::{self, Parsed, Rate, show_duration};
 use sluicegate_model::value::statuses::parse_status_range;
 use sluicegate_model::value::words::{parse_or_word, parse_word};
 
 /// A whole number; both bounds are included.
-pub struct Number(pub u64, pub u64);
+pub struct Number<T = u64>(pub T, pub T);
 
-/// A number from 1, or a size where the rate of the limit is one.
-pub struct NumberOrSize;
-
-/// A number of things kept in memory; both bounds are included.
-pub struct Count(pub usize, pub usize);
-
-/// A number from 1 that fits into 32 bits.
-pub struct Count32;
+/// A value with a form and a parser of its own.
+pub struct Scalar<T>(pub fn() -> Shape, pub fn(&str) -> Parsed<T>);
 
 /// A time; both bounds are included.
 pub struct Span(pub Duration, pub Duration);
-
-/// `true` or `false`.
-pub struct Switch;
 
 /// Bytes; both bounds are included.
 pub struct Size(pub u64, pub u64);
@@ -43,9 +36,6 @@ pub struct Text<T> {
     pub pattern: Option<&'static str>,
 }
 
-/// A status, a class or a range of them, as its first and last status.
-pub struct StatusRange;
-
 /// One word that stands for no value, or a value.
 pub struct OrWord<S>(pub &'static str, pub S);
 
@@ -60,6 +50,13 @@ pub struct NestedOrNone(pub &'static Section);
 
 /// A value that is read by code of its own.
 pub struct Special(pub fn() -> Shape);
+
+impl<T: Copy + TryInto<u64>> Number<T> {
+    fn bounds(&self) -> (u64, u64) {
+        let wide = |bound: T| bound.try_into().unwrap_or(u64::MAX);
+        (wide(self.0), wide(self.1))
+    }
+}
 
 impl Span {
     /// A time from `least`.
@@ -110,79 +107,138 @@ pub const WHOLE_PERCENTAGE: Text<u8> =
 pub const RATE_TEXT: Text<Rate> = Text::new("a rate", scalars::parse_rate)
     .matching("^[0-9]+ *(B|[KMGT]i?B)? */ *[0-9]*(ns|us|ms|s|m|h|d)$");
 
-// === impl DescribeValue ===
+/// A number from 1 that fits into 32 bits.
+pub const COUNT: Number<u32> = Number(1, u32::MAX);
 
-impl DescribeValue for Number {
-    fn shape(&self) -> Shape {
-        Shape::Integer(self.0, self.1)
-    }
-}
+/// `true` or `false`.
+pub const SWITCH: Scalar<bool> = Scalar(|| Shape::Boolean, scalars::parse_bool);
 
-impl DescribeValue for NumberOrSize {
-    fn shape(&self) -> Shape {
+/// A number from 1, or a size where the rate of the limit is one; only the rate tells whether a size fits.
+pub const NUMBER_OR_SIZE: Scalar<u64> = Scalar(
+    || {
         let size = Shape::Text("a size where the rate is one".to_owned(), Some(SIZE));
         Shape::Either(vec![Shape::Integer(1, u64::MAX), size])
+    },
+    |text| scalars::parse_number(text, 1, u64::MAX),
+);
+
+/// A status, a class or a range of them, as its first and last status.
+pub type StatusRange = Scalar<(u16, u16)>;
+
+pub const STATUS_RANGE: StatusRange = Scalar(
+    || {
+        let says = "a class such as `5xx` or a range such as `500-504`".to_owned();
+        Shape::Either(vec![Shape::Integer(100, 599), Shape::Text(says, Some(STATUSES))])
+    },
+    parse_status_range,
+);
+
+/// The path of a file.
+pub const FILE: Text<PathBuf> = Text::new("the path of a file", parse_file_name);
+
+// === impl ParseScalar ===
+
+impl<T: Copy + TryFrom<u64> + TryInto<u64>> ParseScalar for Number<T> {
+    type Parsed = T;
+
+    fn form(&self) -> Shape {
+        let (least, most) = self.bounds();
+        Shape::Integer(least, most)
+    }
+
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        let (least, most) = self.bounds();
+        scalars::parse_number(text, least, most).map(|number| T::try_from(number).unwrap_or(self.1))
     }
 }
 
-impl DescribeValue for Count {
-    fn shape(&self) -> Shape {
-        Shape::Integer(self.0 as u64, self.1 as u64)
+impl<T> ParseScalar for Scalar<T> {
+    type Parsed = T;
+
+    fn form(&self) -> Shape {
+        (self.0)()
+    }
+
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        (self.1)(text)
     }
 }
 
-impl DescribeValue for Count32 {
-    fn shape(&self) -> Shape {
-        Shape::Integer(1, u64::from(u32::MAX))
-    }
-}
+impl ParseScalar for Span {
+    type Parsed = Duration;
 
-impl DescribeValue for Span {
-    fn shape(&self) -> Shape {
+    fn form(&self) -> Shape {
         Shape::Text(self.says(), Some(DURATION))
     }
-}
 
-impl DescribeValue for Switch {
-    fn shape(&self) -> Shape {
-        Shape::Boolean
+    fn parse_text(&self, text: &str) -> Parsed<Duration> {
+        let span = scalars::parse_duration(text)?;
+        if (self.0..=self.1).contains(&span) {
+            return Ok(span);
+        }
+        let error = ValueError::new(codes::DURATION, format!("`{text}` is out of range"));
+        Err(error.with_help(format!("write {}", self.says())))
     }
 }
 
-impl DescribeValue for Size {
-    fn shape(&self) -> Shape {
+impl ParseScalar for Size {
+    type Parsed = u64;
+
+    fn form(&self) -> Shape {
         let says = match (self.0, self.1) {
             (0, u64::MAX) => "a size".to_owned(),
             (least, most) => format!("a size from {} to {}", show_size(least), show_size(most)),
         };
         Shape::Text(says, Some(SIZE))
     }
+
+    fn parse_text(&self, text: &str) -> Parsed<u64> {
+        let bytes = scalars::parse_size(text)?;
+        if (self.0..=self.1).contains(&bytes) {
+            return Ok(bytes);
+        }
+        let range = format!("write a size from {} to {}", show_size(self.0), show_size(self.1));
+        Err(ValueError::new(codes::SIZE, format!("`{text}` is out of range")).with_help(range))
+    }
 }
 
-impl<T> DescribeValue for Words<T> {
-    fn shape(&self) -> Shape {
+impl<T: Clone> ParseScalar for Words<T> {
+    type Parsed = T;
+
+    fn form(&self) -> Shape {
         Shape::Words(self.0.iter().map(|(word, _)| *word).collect())
     }
+
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        parse_word(self.0)(text)
+    }
 }
 
-impl<T> DescribeValue for Text<T> {
-    fn shape(&self) -> Shape {
+impl<T> ParseScalar for Text<T> {
+    type Parsed = T;
+
+    fn form(&self) -> Shape {
         Shape::Text(self.says.to_owned(), self.pattern)
     }
-}
 
-impl DescribeValue for StatusRange {
-    fn shape(&self) -> Shape {
-        let says = "a class such as `5xx` or a range such as `500-504`".to_owned();
-        Shape::Either(vec![Shape::Integer(100, 599), Shape::Text(says, Some(STATUSES))])
+    fn parse_text(&self, text: &str) -> Parsed<T> {
+        (self.parse)(text)
     }
 }
 
-impl<S: DescribeValue> DescribeValue for OrWord<S> {
-    fn shape(&self) -> Shape {
-        Shape::Either(vec![Shape::Words(vec![self.0]), self.1.shape()])
+impl<S: ParseScalar> ParseScalar for OrWord<S> {
+    type Parsed = Option<S::Parsed>;
+
+    fn form(&self) -> Shape {
+        Shape::Either(vec![Shape::Words(vec![self.0]), self.1.form()])
+    }
+
+    fn parse_text(&self, text: &str) -> Parsed<Option<S::Parsed>> {
+        parse_or_word(self.0, |text: &str| self.1.parse_text(text))(text)
     }
 }
+
+// === impl DescribeValue ===
 
 impl<S: DescribeValue> DescribeValue for OneOrMore<S> {
     fn shape(&self) -> Shape {
@@ -211,106 +267,5 @@ impl DescribeValue for NestedOrNone {
 impl DescribeValue for Special {
     fn shape(&self) -> Shape {
         (self.0)()
-    }
-}
-
-// === impl ParseScalar ===
-
-impl ParseScalar for Number {
-    type Parsed = u64;
-
-    fn parse_text(&self, text: &str) -> Parsed<u64> {
-        scalars::parse_number(text, self.0, self.1)
-    }
-}
-
-/// Reads numbers; only the rate tells whether a size fits.
-impl ParseScalar for NumberOrSize {
-    type Parsed = u64;
-
-    fn parse_text(&self, text: &str) -> Parsed<u64> {
-        scalars::parse_number(text, 1, u64::MAX)
-    }
-}
-
-impl ParseScalar for Count {
-    type Parsed = usize;
-
-    fn parse_text(&self, text: &str) -> Parsed<usize> {
-        scalars::parse_count(text, self.0 as u64, self.1 as u64)
-    }
-}
-
-impl ParseScalar for Count32 {
-    type Parsed = u32;
-
-    fn parse_text(&self, text: &str) -> Parsed<u32> {
-        scalars::parse_count_u32(text)
-    }
-}
-
-impl ParseScalar for Span {
-    type Parsed = Duration;
-
-    fn parse_text(&self, text: &str) -> Parsed<Duration> {
-        let span = scalars::parse_duration(text)?;
-        if (self.0..=self.1).contains(&span) {
-            return Ok(span);
-        }
-        let error = ValueError::new(codes::DURATION, format!("`{text}` is out of range"));
-        Err(error.with_help(format!("write {}", self.says())))
-    }
-}
-
-impl ParseScalar for Switch {
-    type Parsed = bool;
-
-    fn parse_text(&self, text: &str) -> Parsed<bool> {
-        scalars::parse_bool(text)
-    }
-}
-
-impl ParseScalar for Size {
-    type Parsed = u64;
-
-    fn parse_text(&self, text: &str) -> Parsed<u64> {
-        let bytes = scalars::parse_size(text)?;
-        if (self.0..=self.1).contains(&bytes) {
-            return Ok(bytes);
-        }
-        let range = format!("write a size from {} to {}", show_size(self.0), show_size(self.1));
-        Err(ValueError::new(codes::SIZE, format!("`{text}` is out of range")).with_help(range))
-    }
-}
-
-impl<T: Clone> ParseScalar for Words<T> {
-    type Parsed = T;
-
-    fn parse_text(&self, text: &str) -> Parsed<T> {
-        parse_word(self.0)(text)
-    }
-}
-
-impl<T> ParseScalar for Text<T> {
-    type Parsed = T;
-
-    fn parse_text(&self, text: &str) -> Parsed<T> {
-        (self.parse)(text)
-    }
-}
-
-impl ParseScalar for StatusRange {
-    type Parsed = (u16, u16);
-
-    fn parse_text(&self, text: &str) -> Parsed<(u16, u16)> {
-        parse_status_range(text)
-    }
-}
-
-impl<S: ParseScalar> ParseScalar for OrWord<S> {
-    type Parsed = Option<S::Parsed>;
-
-    fn parse_text(&self, text: &str) -> Parsed<Option<S::Parsed>> {
-        parse_or_word(self.0, |text: &str| self.1.parse_text(text))(text)
     }
 }

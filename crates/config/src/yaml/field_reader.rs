@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use super::field_value::FieldValue;
 use super::foreign_fields::{ForeignField, PERIODS};
 use super::foreign_words::find_field_synonym;
-use super::hints::{find_misplaced, show_field, show_text};
+use super::hints::find_misplaced;
+use super::hints::{show_field, show_text};
 use super::tree::{MapKey, Node, NodeContent};
 use crate::schema::field::{Field, FieldDefault, OneOrMore, ParseScalar, Section};
 use crate::schema::kinds::{Nested, NestedOrNone, OneOrMoreOrWord};
@@ -23,6 +24,32 @@ pub struct FieldReader<'a> {
     pub whole: FieldValue<'a>,
     /// Missing fields that an unknown one seems to be meant as.
     missing: RefCell<Vec<&'static str>>,
+}
+
+/// A kind of values that no rule but its own holds for.
+pub trait ReadPlain: Sized {
+    type Value;
+
+    fn read_plain(field: &Field<Self>, fields: &FieldReader<'_>) -> Self::Value;
+}
+
+impl<S: ParseScalar> ReadPlain for S {
+    type Value = S::Parsed;
+
+    fn read_plain(field: &Field<S>, fields: &FieldReader<'_>) -> S::Parsed {
+        fields.read_written(field).unwrap_or_else(|| field.parse_default())
+    }
+}
+
+impl<S: ParseScalar> ReadPlain for OneOrMore<S> {
+    type Value = Vec<S::Parsed>;
+
+    fn read_plain(field: &Field<OneOrMore<S>>, fields: &FieldReader<'_>) -> Vec<S::Parsed> {
+        match fields.find(field) {
+            Some(value) => value.parse_list(|text| field.value.0.parse_text(text)),
+            None => field.parse_default_list(),
+        }
+    }
 }
 
 impl<'a> FieldValue<'a> {
@@ -55,9 +82,9 @@ impl<'a> FieldReader<'a> {
         self.entries.iter().find(|(key, _)| key.name == name).map(|(_, value)| value.clone())
     }
 
-    /// A scalar; the default if it is absent or wrong.
-    pub fn read<S: ParseScalar>(&self, field: &Field<S>) -> S::Parsed {
-        self.read_written(field).unwrap_or_else(|| field.parse_default())
+    /// A value without rules of its own; the default if it is absent, or a wrong scalar.
+    pub fn read<S: ReadPlain>(&self, field: &Field<S>) -> S::Value {
+        S::read_plain(field, self)
     }
 
     /// A scalar or its default; `None` if it is wrong.
@@ -94,14 +121,6 @@ impl<'a> FieldReader<'a> {
             self.report_missing(field.name, &format!("write e.g. {}: {}", field.name, field.example));
         }
         found
-    }
-
-    /// One or more scalars; the default if the field is absent.
-    pub fn read_list<S: ParseScalar>(&self, field: &Field<OneOrMore<S>>) -> Vec<S::Parsed> {
-        match self.find(field) {
-            Some(value) => value.parse_list(|text| field.value.0.parse_text(text)),
-            None => field.parse_default_list(),
-        }
     }
 
     /// One or more scalars; empty if the field is absent or holds its word. An empty list is reported.
@@ -203,7 +222,7 @@ impl<'a> FieldReader<'a> {
             return;
         }
         let message = format!("`{name}` is missing");
-        self.whole.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
+        self.whole.refuse_name(codes::MISSING, message, help);
     }
 
     fn unknown_fields(&self) -> Vec<(&'a MapKey, &'a Node)> {
@@ -224,7 +243,7 @@ impl<'a> FieldReader<'a> {
                 let help =
                     self.explain_unknown(key, value.node, &unknown).unwrap_or_else(|| self.list_fields());
                 let message = format!("unknown field `{}`", key.name);
-                value.report_at_name(ValueError::new(codes::UNKNOWN_FIELD, message).with_help(help));
+                value.refuse_name(codes::UNKNOWN_FIELD, message, help);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The fields of `ip_sets`, `access` and `bans`.
 
 use crate::schema::field::{OneOrMore, Shape, section};
-use crate::schema::kinds::{NONZERO_TIME, OrWord, Special, StatusRange, Text, Words, text};
+use crate::schema::kinds::{NONZERO_TIME, OrWord, STATUS_RANGE, Special, StatusRange, Text, Words, text};
 use sluicegate_model::access::BanKey;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
@@ -44,7 +44,7 @@ section! {
     AFTER: OrWord<Text<Rate>> = OrWord("none", Text::new("a rate", parse_strikes)), "after", "none", "20/1m";
     /// What is a strike: `reject` is a rejection by a rate or a queue; a status, a class or a range stands for the
     /// responses of upstreams, and for those of the gateway that the client caused. A response counts once.
-    STRIKES: OneOrMore<OrWord<StatusRange>> = OneOrMore(OrWord("reject", StatusRange)),
+    STRIKES: OneOrMore<OrWord<StatusRange>> = OneOrMore(OrWord("reject", STATUS_RANGE)),
         "strikes", "[reject]", "[reject, 401, 403, 404]";
     /// The length of the first ban. Each repetition doubles it.
     FOR: Text<Duration> = NONZERO_TIME, "for", "10m", "1h";

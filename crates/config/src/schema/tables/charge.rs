@@ -1,8 +1,8 @@
 //! The fields of `charge` of a limit.
 
-use crate::schema::field::{DescribeValue, OneOrMore, ParseScalar, Shape, section};
+use crate::schema::field::{DescribeValue, OneOrMore, Shape, section};
 use crate::schema::kinds::{
-    Nested, Number, OneOrMoreOrWord, OrWord, PERCENTAGE, Special, StatusRange, Text, Words, text,
+    Nested, Number, OneOrMoreOrWord, OrWord, PERCENTAGE, STATUS_RANGE, Scalar, Special, Text, Words, text,
 };
 use sluicegate_base::json_pointer::JsonPointer;
 use sluicegate_model::charge::{ChargedUnits, LlmWeights, MissingUnits, OverrunAction};
@@ -21,10 +21,10 @@ section! {
     mod charge = "limits.NAME.charge";
     /// The responses that cost anything: statuses, classes, ranges, and codes of gRPC. A request without a response
     /// counts as one of them once it was sent.
-    WHEN: OneOrMoreOrWord<ResponseWord> = OneOrMoreOrWord("any", ResponseWord), "when", "any", "[401, 403]";
+    WHEN: OneOrMoreOrWord<Scalar<ResponseItem>> = OneOrMoreOrWord("any", RESPONSE), "when", "any", "[401, 403]";
     /// The responses that forget what the key has used; the reservations of open requests stay. A response that is in
     /// `when` too is charged first, and then forgotten with the rest.
-    CLEAR: OneOrMoreOrWord<ResponseWord> = OneOrMoreOrWord("none", ResponseWord), "clear", "none", "[2xx]";
+    CLEAR: OneOrMoreOrWord<Scalar<ResponseItem>> = OneOrMoreOrWord("none", RESPONSE), "clear", "none", "[2xx]";
     /// What a response costs, the sum of a list: `request` is the cost of the request, `bytes` the body that was
     /// delivered, `header:NAME` and `json:/POINTER` a number in the response, `llm` the tokens that it reports.
     UNITS: Special = Special(units_shape), "units", "request", "bytes";
@@ -81,9 +81,6 @@ section! {
 /// The most pointers, units or codes in one list.
 pub const CHARGE_LIST_MAX: usize = 8;
 
-/// A status, a class or a range of them, or a code of gRPC.
-pub struct ResponseWord;
-
 /// One item of a list of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseItem {
@@ -92,23 +89,17 @@ pub enum ResponseItem {
     GrpcCode(u8),
 }
 
-impl DescribeValue for ResponseWord {
-    fn shape(&self) -> Shape {
+/// A status, a class or a range of them, or a code of gRPC.
+const RESPONSE: Scalar<ResponseItem> = Scalar(
+    || {
         let says = "a code of gRPC such as `grpc:RESOURCE_EXHAUSTED`".to_owned();
-        Shape::Either(vec![StatusRange.shape(), Shape::Text(says, Some("^grpc:([0-9]+|[A-Z_]+)$"))])
-    }
-}
-
-impl ParseScalar for ResponseWord {
-    type Parsed = ResponseItem;
-
-    fn parse_text(&self, text: &str) -> Parsed<ResponseItem> {
-        match text.strip_prefix("grpc:") {
-            Some(code) => parse_grpc_code(code).map(ResponseItem::GrpcCode),
-            None => parse_status_range(text).map(|(first, last)| ResponseItem::Statuses(first, last)),
-        }
-    }
-}
+        Shape::Either(vec![STATUS_RANGE.shape(), Shape::Text(says, Some("^grpc:([0-9]+|[A-Z_]+)$"))])
+    },
+    |text| match text.strip_prefix("grpc:") {
+        Some(code) => parse_grpc_code(code).map(ResponseItem::GrpcCode),
+        None => parse_status_range(text).map(|(first, last)| ResponseItem::Statuses(first, last)),
+    },
+);
 
 /// `json:/POINTER`.
 const JSON_POINTER: Text<JsonPointer> = Text::new("json:/POINTER", parse_json_source).matching("^json:/.+$");
@@ -203,6 +194,7 @@ fn parse_weight(text: &str) -> Parsed<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::field::ParseScalar;
 
     #[test]
     fn weights_are_decimals_of_six_places() {
@@ -226,14 +218,14 @@ mod tests {
 
     #[test]
     fn responses_are_statuses_and_codes_of_grpc() {
-        let read = |text| ResponseWord.parse_text(text).unwrap();
+        let read = |text| RESPONSE.parse_text(text).unwrap();
         assert_eq!(read("401"), ResponseItem::Statuses(401, 401));
         assert_eq!(read("4xx"), ResponseItem::Statuses(400, 499));
         assert_eq!(read("500-504"), ResponseItem::Statuses(500, 504));
         assert_eq!(read("grpc:8"), ResponseItem::GrpcCode(8));
         assert_eq!(read("grpc:RESOURCE_EXHAUSTED"), ResponseItem::GrpcCode(8));
         for wrong in ["", "grpc", "grpc:", "grpc:17", "grpc:resource_exhausted", "GRPC:8", "ok", "600"] {
-            assert!(ResponseWord.parse_text(wrong).is_err(), "{wrong}");
+            assert!(RESPONSE.parse_text(wrong).is_err(), "{wrong}");
         }
     }
 

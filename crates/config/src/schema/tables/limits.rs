@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{
-    Count32, NONZERO_TIME, Nested, NestedOrNone, Number, NumberOrSize, OneOrMoreOrWord, OrWord, PERCENTAGE,
-    RATE_TEXT, Special, Switch, Text, Words,
+    COUNT, NONZERO_TIME, NUMBER_OR_SIZE, Nested, NestedOrNone, Number, OneOrMoreOrWord, OrWord, PERCENTAGE,
+    RATE_TEXT, SWITCH, Scalar, Special, Text, Words,
 };
 use sluicegate_model::StoreConfig;
 use sluicegate_model::cost::{Cost, InvalidCost};
@@ -42,7 +42,7 @@ section! {
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "[10/s, 300/m]";
     /// token_bucket: the size of the bucket, `auto` the number of the rate. leaky_bucket: the requests that leave at
     /// once, `auto` 1.
-    BURST: OneOrMore<OrWord<NumberOrSize>> = OneOrMore(OrWord("auto", NumberOrSize)), "burst", "auto", "20";
+    BURST: OneOrMore<OrWord<Scalar<u64>>> = OneOrMore(OrWord("auto", NUMBER_OR_SIZE)), "burst", "auto", "20";
     /// The requests that may wait. leaky_bucket: `auto` is what leaves within a second, at least 1. concurrency: they
     /// wait for a free slot, and `auto` is 0.
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
@@ -58,7 +58,7 @@ section! {
     ALIGN: Words<WindowAlign> = Words(&[("first", WindowAlign::First), ("clock", WindowAlign::Clock)]),
         "align", "first", "clock";
     /// sliding_window: the sub-windows of a period; more are more exact.
-    BUCKETS: Number = Number(1, BUCKETS_MAX as u64), "buckets", "10", "20";
+    BUCKETS: Number<u8> = Number(1, BUCKETS_MAX), "buckets", "10", "20";
     /// The units that a request takes: a number, a header that trusted proxies set, a number in the JSON of the body
     /// (below 1 it counts as 1, fractions are rounded up), or `json-rpc`: the calls of a JSON-RPC batch.
     COST: Text<Cost> = Text::new("a number from 1, header:NAME, json:/POINTER or json-rpc", parse_cost),
@@ -77,7 +77,7 @@ section! {
     /// Other numbers for the callers of a tier; `none` is no limit.
     TIERS: Special = Special(tiers), "tiers", "{}", "{ gold: { rate: 100/s }, staff: none }";
     /// Judges and counts, but never acts.
-    DRY_RUN: Switch = Switch, "dry_run", "false", "true";
+    DRY_RUN: Scalar<bool> = SWITCH, "dry_run", "false", "true";
     /// Acts on this share of its keys, always the same ones; for the others it is a dry run. A greater share keeps
     /// those of a smaller one.
     ENFORCE: Text<f64> = PERCENTAGE, "enforce", "100%", "10%";
@@ -104,9 +104,9 @@ section! {
     /// The bounds of a concurrency limit that follows the latency of the upstream.
     mod adaptive = "limits.NAME.max_concurrent";
     /// The least requests in flight.
-    MIN: Count32 = Count32, "min", "4", "5";
+    MIN: Number<u32> = COUNT, "min", "4", "5";
     /// The most requests in flight.
-    MAX: Count32 = Count32, "max", "1000", "200";
+    MAX: Number<u32> = COUNT, "max", "1000", "200";
 }
 
 section! {
@@ -115,7 +115,7 @@ section! {
     /// As in the limit.
     RATE: OneOrMore<Text<Rate>> = OneOrMore(RATE_TEXT), "rate", "[]", "100/s";
     /// As in the limit.
-    BURST: OneOrMore<OrWord<NumberOrSize>> = OneOrMore(OrWord("auto", NumberOrSize)), "burst", "auto", "200";
+    BURST: OneOrMore<OrWord<Scalar<u64>>> = OneOrMore(OrWord("auto", NUMBER_OR_SIZE)), "burst", "auto", "200";
     /// As in the limit.
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "50";
     /// As in the limit.
@@ -131,14 +131,14 @@ section! {
     /// The limit: a token bucket, a leaky bucket, or slots without a queue.
     USE: Text<String> = Text::new("the name of a limit", parse_name), "use", required, "per-ip";
     /// token_bucket: the size of the bucket at this place; with several rates a list. `auto` is the limit's own.
-    BURST: OneOrMore<OrWord<NumberOrSize>> = OneOrMore(OrWord("auto", NumberOrSize)), "burst", "auto", "5";
+    BURST: OneOrMore<OrWord<Scalar<u64>>> = OneOrMore(OrWord("auto", NUMBER_OR_SIZE)), "burst", "auto", "5";
     /// leaky_bucket: the requests that may wait when one comes to this place. `auto` is the limit's own.
     QUEUE: OneOrMore<OrWord<Number>> = OneOrMore(OrWord("auto", Number(0, u64::MAX))), "queue", "auto", "10";
     /// leaky_bucket: the longest wait of requests to this place. `auto` is the limit's own.
     MAX_WAIT: OrWord<OrWord<Text<Duration>>> = OrWord("auto", OrWord("none", NONZERO_TIME)), "max_wait", "auto", "5s";
     /// concurrency: the requests in flight, at all places together, above which this place takes no more. `auto` is
     /// the limit's own.
-    MAX_CONCURRENT: OrWord<Number> = OrWord("auto", Number(1, u32::MAX as u64)), "max_concurrent", "auto", "5";
+    MAX_CONCURRENT: OrWord<Number<u32>> = OrWord("auto", COUNT), "max_concurrent", "auto", "5";
 }
 
 /// A part of a key.

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use crate::schema::field::{Shape, section};
-use crate::schema::kinds::{OrWord, Special, Switch, Text, Words, text};
+use crate::schema::kinds::{FILE, OrWord, SWITCH, Scalar, Special, Text, Words, text};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::listen::{ProxyProtocolMode, TlsVersion};
-use sluicegate_model::value::names::parse_file_name;
 use sluicegate_model::value::scalars::Parsed;
 
 use super::limits::parse_name;
@@ -20,7 +19,7 @@ section! {
     /// Certificates, of which a client gets the one that names its host, else the first one.
     TLS: Special = Special(tls_shape), "tls", "none", "{ cert: chain.pem, key: key.pem }";
     /// Whether HTTP/2 is spoken, with TLS by ALPN and without by prior knowledge.
-    HTTP2: Switch = Switch, "http2", "true", "false";
+    HTTP2: Scalar<bool> = SWITCH, "http2", "true", "false";
     /// Whether connections begin with a PROXY header; only trusted proxies and unix sockets may send one.
     PROXY_PROTOCOL: OrWord<Words<ProxyProtocolMode>> = OrWord("none", Words(&[
         ("optional", ProxyProtocolMode::Optional),
@@ -36,12 +35,11 @@ section! {
     /// One certificate. `client_ca` and `min_version` are the same for all certificates of a listener.
     mod tls = "listen[].tls";
     /// A PEM file with the certificate and those that lead to its authority.
-    CERT: Text<PathBuf> = Text::new("the path of a file", parse_file_name), "cert", required, "chain.pem";
+    CERT: Text<PathBuf> = FILE, "cert", required, "chain.pem";
     /// A PEM file with the certificate's private key.
-    KEY: Text<PathBuf> = Text::new("the path of a file", parse_file_name), "key", required, "key.pem";
+    KEY: Text<PathBuf> = FILE, "key", required, "key.pem";
     /// A PEM file with authorities. Each client must then present a certificate of one of them.
-    CLIENT_CA: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
-        "client_ca", "none", "clients.pem";
+    CLIENT_CA: OrWord<Text<PathBuf>> = OrWord("none", FILE), "client_ca", "none", "clients.pem";
     /// The oldest version of TLS that clients may speak.
     MIN_VERSION: Words<TlsVersion> = Words(&[("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)]),
         "min_version", "1.2", "\"1.3\"";

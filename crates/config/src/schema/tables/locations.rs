@@ -1,13 +1,16 @@
-//! The fields of a location.
+//! The fields of a location, and of header edits.
 
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::{HeaderName, Method, StatusCode};
 
+use super::access::access;
+use super::limits::{KEY_PART, METHODS_OR_ANY, chain_view, limit, parse_name};
+use super::reject::{on_reject, response};
 use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{
-    NONZERO_TIME, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, Size, Span, Special, Switch, Text, Words,
-    text,
+    NONZERO_TIME, Nested, NestedOrNone, OneOrMoreOrWord, OrWord, SWITCH, Scalar, Size, Span, Special, Text,
+    Words, text,
 };
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
@@ -16,11 +19,6 @@ use sluicegate_model::listen::Scheme;
 use sluicegate_model::value::names;
 use sluicegate_model::value::scalars::Parsed;
 use sluicegate_model::{HostHeader, HostRule};
-
-use super::access::access;
-use super::headers::edits;
-use super::limits::{KEY_PART, METHODS_OR_ANY, chain_view, limit, parse_name};
-use super::reject::{on_reject, response};
 
 /// The most that `body_peek` may hold of each request.
 const BODY_PEEK_MAX: u64 = 64 << 20;
@@ -119,7 +117,7 @@ section! {
         Shape::OneOrMore(Box::new(text("a header name"))),
     ])), "headers", "any", "[Authorization, Content-Type]";
     /// Scripts may use cookies and other credentials; not together with the origin `*`.
-    CREDENTIALS: Switch = Switch, "credentials", "false", "true";
+    CREDENTIALS: Scalar<bool> = SWITCH, "credentials", "false", "true";
     /// The time for which a browser may remember the answer to a preflight.
     MAX_AGE: Span = Span::from(Duration::ZERO), "max_age", "10m", "1h";
 }
@@ -210,4 +208,21 @@ fn parse_fixed_host(text: &str) -> Parsed<HostHeader> {
         names::parse_host_name(name)?;
     }
     names::parse_header_value(text).map(HostHeader::Fixed)
+}
+
+section! {
+    /// Changes to headers.
+    mod edits = "headers";
+    /// Headers that replace those of the same name. Values may have variables such as `${client_ip}`.
+    SET: Special = Special(headers), "set", "{}", "{ Strict-Transport-Security: max-age=31536000 }";
+    /// Headers beside those of the same name.
+    ADD: Special = Special(headers), "add", "{}", "{ Via: sluicegate }";
+    /// Names of headers to remove.
+    REMOVE: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_editable_header)),
+        "remove", "[]", "[Server, X-Powered-By]";
+}
+
+/// Names and values of headers.
+pub fn headers() -> Shape {
+    Shape::Map("header names", Box::new(text("a header value")))
 }

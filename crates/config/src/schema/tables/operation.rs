@@ -7,27 +7,28 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::schema::field::{OneOrMore, Shape, section};
-use crate::schema::kinds::{OrWord, PERCENTAGE, Span, Special, Switch, Text, Words};
+use crate::schema::kinds::{OrWord, PERCENTAGE, SWITCH, Scalar, Span, Special, Text, Words};
+use sluicegate_model::ReloadConfig;
 use sluicegate_model::admin::AdminRights;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
-use sluicegate_model::log::{AccessLogOutput, LogFormat, LogLevel};
+use sluicegate_model::log::{AccessLogConfig, AccessLogOutput, LogConfig, LogFormat, LogLevel};
 use sluicegate_model::log_field::LogField;
 use sluicegate_model::traces::CollectorConfig;
 use sluicegate_model::value::names;
 use sluicegate_model::value::otlp_url::parse_otlp_url;
 use sluicegate_model::value::scalars::{Parsed, Secret};
 
-use super::headers;
 use super::limits::parse_name;
+use super::locations::headers;
 
 section! {
     /// Reloading of the file without a signal. SIGHUP works in any case, `sluicegate reload`
     /// unless `admin` is `none`.
-    mod reload = "reload";
+    mod reload = "reload" for ReloadConfig;
     /// The interval at which the file is read again; it is applied when its content has changed.
-    WATCH: OrWord<Span> = OrWord("none", Span::from(Duration::from_millis(100))),
-        "watch", "none", "5s";
+    watch: OrWord<Span> = OrWord("none", Span::from(Duration::from_millis(100))),
+        "none", "5s";
 }
 
 section! {
@@ -63,52 +64,52 @@ section! {
 
 section! {
     /// The log of the program itself, on stderr.
-    mod log = "log";
+    mod log = "log" for LogConfig;
     /// The least severe messages that are written.
-    LEVEL: Words<LogLevel> = Words(&[
+    level: Words<LogLevel> = Words(&[
         ("error", LogLevel::Error),
         ("warn", LogLevel::Warn),
         ("info", LogLevel::Info),
         ("debug", LogLevel::Debug),
         ("trace", LogLevel::Trace),
-    ]), "level", "info", "warn";
+    ]), "info", "warn";
     /// The form of a message; `auto` is pretty on a terminal, else JSON.
-    FORMAT: Words<LogFormat> = Words(&[
+    format: Words<LogFormat> = Words(&[
         ("auto", LogFormat::Auto),
         ("pretty", LogFormat::Pretty),
         ("json", LogFormat::Json),
-    ]), "format", "auto", "json";
+    ]), "auto", "json";
 }
 
 section! {
     /// The log of requests, one JSON line each.
-    mod access_log = "access_log";
+    mod access_log = "access_log" for AccessLogConfig;
     /// `stdout`, `none`, or the path of a file, which SIGUSR1 opens again; a relative one starts at the folder of this
     /// file.
-    OUTPUT: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
-        "output", "stdout", "/var/log/sluicegate/access.log";
+    output: Text<AccessLogOutput> = Text::new("stdout, none or the path of a file", parse_output),
+        "stdout", "/var/log/sluicegate/access.log";
     /// The share of requests that are logged, rejections and errors included.
-    SAMPLE: Text<f64> = PERCENTAGE, "sample", "100%", "1%";
+    sample: Text<f64> = PERCENTAGE, "100%", "1%";
     /// Request headers that each line repeats.
-    HEADERS: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_header_name)),
-        "headers", "[]", "[user-agent, referer]";
+    headers: OneOrMore<Text<HeaderName>> = OneOrMore(Text::new("a header name", names::parse_header_name)),
+        "[]", "[user-agent, referer]";
     /// Further fields of each line: the user agent, the referer without its query, the tries and the response time of
     /// the upstream, the scheme and the version of HTTP.
-    FIELDS: OneOrMore<Words<LogField>> = OneOrMore(Words(&[
+    fields: OneOrMore<Words<LogField>> = OneOrMore(Words(&[
         ("user_agent", LogField::UserAgent),
         ("referer", LogField::Referer),
         ("tries", LogField::Tries),
         ("upstream_ms", LogField::UpstreamMs),
         ("scheme", LogField::Scheme),
         ("proto", LogField::Proto),
-    ])), "fields", "[]", "[user_agent, upstream_ms]";
+    ])), "[]", "[user_agent, upstream_ms]";
     /// Writes accounts and keys as 64-bit hashes instead of their text.
-    HASH_KEYS: Switch = Switch, "hash_keys", "true", "false";
+    hash_keys: Scalar<bool> = SWITCH, "true", "false";
     /// The secret that hashes of accounts and keys are made with. Gateways with the same secret make the same hashes,
     /// also after a restart. With `auto`, gateways that share a Redis keep one there; any other process makes its own
     /// at its start.
-    HASH_SECRET: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
-        "hash_secret", "auto", "\"${LOG_HASH_SECRET}\"";
+    hash_secret: OrWord<Text<Secret>> = OrWord("auto", Text::new("a text that is not empty", parse_hash_secret)),
+        "auto", "\"${LOG_HASH_SECRET}\"";
 }
 
 section! {
@@ -122,7 +123,7 @@ section! {
     /// The share of requests without a `traceparent` that are sampled. The others follow the decision of their caller.
     SAMPLE: Text<f64> = PERCENTAGE, "sample", "1%", "100%";
     /// Headers that each export carries, e.g. the key of the collector.
-    HEADERS: Special = Special(headers::headers), "headers", "{}", "{ authorization: \"${OTLP_AUTHORIZATION}\" }";
+    HEADERS: Special = Special(headers), "headers", "{}", "{ authorization: \"${OTLP_AUTHORIZATION}\" }";
 }
 
 fn parse_admin_address(text: &str) -> Parsed<SocketAddr> {

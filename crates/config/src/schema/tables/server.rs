@@ -6,21 +6,19 @@ use http::HeaderName;
 use ipnet::IpNet;
 
 use crate::schema::field::{OneOrMore, section};
-use crate::schema::kinds::{
-    Count, Count32, NONZERO_TIME, Nested, Number, OrWord, Size, Span, Special, Text, Words,
-};
-use crate::schema::tables::headers::edits;
+use crate::schema::kinds::{COUNT, NONZERO_TIME, Nested, Number, OrWord, Size, Span, Special, Text, Words};
 use crate::schema::tables::locations::chain;
+use crate::schema::tables::locations::edits;
 use sluicegate_model::value::names;
 use sluicegate_model::value::scalars::Parsed;
 use sluicegate_model::value::words::parse_word;
-use sluicegate_model::{ClientIpConfig, UnderscoreHeaders};
+use sluicegate_model::{ClientIpConfig, ServerTimeouts, UnderscoreHeaders};
 
 section! {
     /// Settings for all clients and locations.
     mod server = "server";
     /// Worker threads; `auto` is the number of cores that the process may use. A change needs a restart.
-    WORKERS: OrWord<Count> = OrWord("auto", Count(1, 1024)), "workers", "auto", "4";
+    WORKERS: OrWord<Number<usize>> = OrWord("auto", Number(1, 1024)), "workers", "auto", "4";
     /// The peers that may tell the address, scheme and request id of a client.
     TRUSTED_PROXIES: OneOrMore<Text<IpNet>> = OneOrMore(Text::new("an address or network", names::parse_network)),
         "trusted_proxies", "[]", "[10.0.0.0/8]";
@@ -28,26 +26,26 @@ section! {
     CLIENT_IP: Text<ClientIpConfig> = Text::new("x-forwarded-for, forwarded or header:NAME", parse_client_ip),
         "client_ip", "x-forwarded-for", "header:X-Real-IP";
     /// The bits of an IPv6 address that tell clients apart.
-    IPV6_PREFIX: Number = Number(1, 128), "ipv6_prefix", "64", "56";
+    IPV6_PREFIX: Number<u8> = Number(1, 128), "ipv6_prefix", "64", "56";
     /// The bits of an IPv4 address that tell clients apart.
-    IPV4_PREFIX: Number = Number(1, 32), "ipv4_prefix", "32", "24";
+    IPV4_PREFIX: Number<u8> = Number(1, 32), "ipv4_prefix", "32", "24";
     /// A chain of limits before that of every location, for requests without a location, too.
     LIMITS: Special = Special(chain), "limits", "[]", "[per-ip]";
     /// Open connections; above it, new ones wait in the accept queue of the kernel.
-    MAX_CONNECTIONS: Count = Count(1, 10_000_000), "max_connections", "65536", "20000";
+    MAX_CONNECTIONS: Number<usize> = Number(1, 10_000_000), "max_connections", "65536", "20000";
     /// Open connections of one client; more are closed at once.
-    CONNECTIONS_PER_IP: OrWord<Count32> = OrWord("none", Count32), "connections_per_ip", "none", "100";
+    CONNECTIONS_PER_IP: OrWord<Number<u32>> = OrWord("none", COUNT), "connections_per_ip", "none", "100";
     /// The end of connections of clients.
     KEEPALIVE: Nested = Nested(&keepalive::SECTION), "keepalive", "{}", "{ requests: 10000, age: 1h }";
     /// Requests in all queues, and those whose bodies are being read; above it, a request that would have to wait gets
     /// 503.
-    MAX_WAITING: Count = Count(0, 100_000_000), "max_waiting", "50000", "10000";
+    MAX_WAITING: Number<usize> = Number(0, 100_000_000), "max_waiting", "50000", "10000";
     /// Requests in flight; above it, a request gets 503.
-    MAX_IN_FLIGHT: OrWord<Count> = OrWord("none", Count(1, 100_000_000)), "max_in_flight", "none", "5000";
+    MAX_IN_FLIGHT: OrWord<Number<usize>> = OrWord("none", Number(1, 100_000_000)), "max_in_flight", "none", "5000";
     /// The size of a request's head; a larger one gets 431.
     MAX_HEADER_SIZE: Size = Size(8 << 10, 16 << 20), "max_header_size", "64KiB", "16KiB";
     /// The number of header fields of a request; more get 431.
-    MAX_HEADERS: Count = Count(1, 10_000), "max_headers", "100", "50";
+    MAX_HEADERS: Number<usize> = Number(1, 10_000), "max_headers", "100", "50";
     /// The size of a request's body; a larger one gets 413. Bodies stream in any case.
     MAX_BODY: OrWord<Size> = OrWord("none", Size(0, u64::MAX)), "max_body", "none", "10MiB";
     /// The memory for bodies that are read before the limits are judged, see [body](concepts.md#body). One network
@@ -78,23 +76,23 @@ section! {
 
 section! {
     /// The times that a client may take.
-    mod timeouts = "server.timeouts";
+    mod timeouts = "server.timeouts" for ServerTimeouts;
     /// From the first byte of a head to its end; then 408, or the connection is closed.
-    HEADER: Text<Duration> = NONZERO_TIME, "header", "10s", "5s";
+    header: Text<Duration> = NONZERO_TIME, "10s", "5s";
     /// Between two requests on a connection.
-    IDLE: Text<Duration> = NONZERO_TIME, "idle", "75s", "30s";
+    idle: Text<Duration> = NONZERO_TIME, "75s", "30s";
     /// The longest gap between two reads of a request's body; then 408. There is no least pace; the `timeout` of a
     /// location bounds the whole.
-    BODY: Text<Duration> = NONZERO_TIME, "body", "60s", "30s";
+    body: Text<Duration> = NONZERO_TIME, "60s", "30s";
     /// The longest time in which a write to the client makes no progress.
-    WRITE: Text<Duration> = NONZERO_TIME, "write", "60s", "30s";
+    write: Text<Duration> = NONZERO_TIME, "60s", "30s";
     /// TLS and PROXY protocol together.
-    HANDSHAKE: Text<Duration> = NONZERO_TIME, "handshake", "5s", "10s";
+    handshake: Text<Duration> = NONZERO_TIME, "5s", "10s";
     /// The time for which the program goes on serving after a signal to stop, while `/readyz` answers 503, so that a
     /// load balancer can take it out first.
-    DRAIN: Span = Span::from(Duration::ZERO), "drain", "0s", "10s";
+    drain: Span = Span::from(Duration::ZERO), "0s", "10s";
     /// The time that requests in flight have to end when the program stops, after `drain`.
-    SHUTDOWN: Span = Span::from(Duration::ZERO), "shutdown", "30s", "2m";
+    shutdown: Span = Span::from(Duration::ZERO), "30s", "2m";
 }
 
 fn parse_client_ip(text: &str) -> Parsed<ClientIpConfig> {

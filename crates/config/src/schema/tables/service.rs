@@ -1,7 +1,7 @@
 //! The fields of `service`.
 
 use crate::schema::field::{Shape, section};
-use crate::schema::kinds::{OneOrMoreOrWord, OrWord, Special, Switch, Text, text};
+use crate::schema::kinds::{OneOrMoreOrWord, OrWord, SWITCH, Scalar, Special, Text, text};
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::value::scalars::{Parsed, Secret};
@@ -38,7 +38,7 @@ section! {
     /// occurs several times, in their order.
     MATCH: Special = Special(entry_patterns), "match", required, "{ remote_address: \"*\", path: /api/ }";
     /// The descriptor has no other entries.
-    EXACT: Switch = Switch, "exact", "false", "true";
+    EXACT: Scalar<bool> = SWITCH, "exact", "false", "true";
     /// A name for `replaces`.
     NAME: OrWord<Text<String>> = OrWord("none", Text::new("a name", parse_rule_name)), "name", "none", "api";
     /// Names of rules that are not applied when this one matches another descriptor of the same call.

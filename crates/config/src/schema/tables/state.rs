@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::schema::field::{Shape, section};
-use crate::schema::kinds::{Count, Nested, Number, OrWord, Span, Special, Text, Words, text};
+use crate::schema::kinds::{FILE, Nested, Number, OrWord, Span, Special, Text, Words, text};
 use sluicegate_model::StoreConfig;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::limit::OnFailure;
-use sluicegate_model::value::names::parse_file_name;
 use sluicegate_model::value::scalars::Parsed;
 
 const PREFIX_MAX: usize = 32;
@@ -21,11 +20,11 @@ section! {
     STORE: Words<StoreConfig> = Words(&[("local", StoreConfig::Local), ("redis", StoreConfig::Redis)]),
         "store", "local", "redis";
     /// Keys that one limit counts apart. When it is full, new ones share counters by network, and that is counted.
-    MAX_KEYS: Count = Count(1, 1_000_000_000), "max_keys", "1000000", "100000";
+    MAX_KEYS: Number<usize> = Number(1, 1_000_000_000), "max_keys", "1000000", "100000";
     /// The precision of the heaviest keys of each limit: the rates that are shown of them are too low by at most the
     /// limit's whole rate divided by this number. Each worker keeps up to twice as many names per limit, of the keys
     /// that ask most and of those that are refused most; `none` keeps none.
-    HEAVY_HITTERS: OrWord<Count> = OrWord("none", Count(16, 4096)), "heavy_hitters", "1024", "4096";
+    HEAVY_HITTERS: OrWord<Number<usize>> = OrWord("none", Number(16, 4096)), "heavy_hitters", "1024", "4096";
     /// A file in which local counters and bans survive a restart. A relative path starts at the folder of this file.
     SNAPSHOT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_path)),
         "snapshot", "none", "/var/lib/sluicegate/state";
@@ -55,14 +54,11 @@ section! {
     /// TLS to `rediss://` servers. A relative path starts at the folder of this file.
     mod redis_tls = "state.redis.tls";
     /// A PEM file with the trusted authorities; `system` stands for those of the system.
-    CA: OrWord<Text<PathBuf>> = OrWord("system", Text::new("the path of a file", parse_file_name)),
-        "ca", "system", "authority.pem";
+    CA: OrWord<Text<PathBuf>> = OrWord("system", FILE), "ca", "system", "authority.pem";
     /// A PEM file with a certificate for servers that ask for one.
-    CERT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
-        "cert", "none", "gateway.pem";
+    CERT: OrWord<Text<PathBuf>> = OrWord("none", FILE), "cert", "none", "gateway.pem";
     /// A PEM file with the private key of `cert`.
-    KEY: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
-        "key", "none", "gateway.key";
+    KEY: OrWord<Text<PathBuf>> = OrWord("none", FILE), "key", "none", "gateway.key";
 }
 
 fn parse_file_path(text: &str) -> Parsed<PathBuf> {

@@ -6,17 +6,19 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use rustls::pki_types::ServerName;
 
-use crate::schema::field::{DescribeValue, OneOrMore, ParseScalar, Shape, section};
+use crate::schema::field::{OneOrMore, Shape, section};
 use crate::schema::kinds::{
-    Count, Count32, NONZERO_TIME, Nested, NestedOrNone, Number, OrWord, PERCENTAGE, SHARE, Special,
-    StatusRange, Switch, Text, Words, text,
+    COUNT, FILE, NONZERO_TIME, Nested, NestedOrNone, Number, OrWord, PERCENTAGE, SHARE, STATUS_RANGE, SWITCH,
+    Scalar, Special, StatusRange, Text, Words, text,
 };
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::key::KeyPart;
 use sluicegate_model::tls::UpstreamProtocol;
-use sluicegate_model::upstream::RetryReason;
-use sluicegate_model::value::names::{self, parse_file_name};
+use sluicegate_model::upstream::{
+    EjectConfig, HealthConfig, RetryReason, ServerQueueConfig, UpstreamTimeouts,
+};
+use sluicegate_model::value::names;
 use sluicegate_model::value::scalars::{self, Parsed};
 use sluicegate_model::value::server_url::parse_server;
 use sluicegate_model::value::statuses::parse_status_range;
@@ -44,10 +46,10 @@ section! {
         ("http2", UpstreamProtocol::Http2),
     ]), "protocol", "auto", "http2";
     /// Idle connections that each worker keeps to each server.
-    KEEPALIVE: Count = Count(0, 1_000_000), "keepalive", "128", "32";
+    KEEPALIVE: Number<usize> = Number(0, 1_000_000), "keepalive", "128", "32";
     /// Requests that each server gets at once, over all workers; while all servers have that many, further ones wait in
     /// the `queue` or get 503.
-    MAX_CONNECTIONS: OrWord<Count32> = OrWord("none", Count32), "max_connections", "none", "100";
+    MAX_CONNECTIONS: OrWord<Number<u32>> = OrWord("none", COUNT), "max_connections", "none", "100";
     /// The queue of requests that wait until a server is below `max_connections`; without it they get 503 at once.
     QUEUE: NestedOrNone = NestedOrNone(&server_queue::SECTION), "queue", "none", "{ size: 500, max_wait: 5s }";
     /// The interval at which host names are resolved again.
@@ -76,43 +78,43 @@ section! {
     URL: Text<UpstreamServerConfig> = Text::new(SERVER_FORMS, parse_server),
         "url", required, "\"http://10.0.0.1:9000\"";
     /// The share of requests that the server gets, in relation to the weights of the others.
-    WEIGHT: Number = Number(1, 65_535), "weight", "1", "2";
+    WEIGHT: Number<u32> = Number(1, 65_535), "weight", "1", "2";
     /// Whether the server gets requests only while no other one is available.
-    BACKUP: Switch = Switch, "backup", "false", "true";
+    BACKUP: Scalar<bool> = SWITCH, "backup", "false", "true";
 }
 
 section! {
     /// The queue in front of all servers of the upstream: first in, first out, over all workers.
-    mod server_queue = "upstreams.NAME.queue";
+    mod server_queue = "upstreams.NAME.queue" for ServerQueueConfig;
     /// Requests that may wait at once; further ones get 503 at once.
-    SIZE: Count = Count(1, 1_000_000), "size", "1000", "500";
+    size: Number<usize> = Number(1, 1_000_000), "1000", "500";
     /// The time that a request waits at most; then it gets 503.
-    MAX_WAIT: Text<Duration> = NONZERO_TIME, "max_wait", "10s", "5s";
+    max_wait: Text<Duration> = NONZERO_TIME, "10s", "5s";
 }
 
 section! {
     /// The times that a server may take.
-    mod timeouts = "upstreams.NAME.timeouts";
+    mod timeouts = "upstreams.NAME.timeouts" for UpstreamTimeouts;
     /// The time to connect, TLS included; then 502, or a retry.
-    CONNECT: Text<Duration> = NONZERO_TIME, "connect", "2s", "500ms";
+    connect: Text<Duration> = NONZERO_TIME, "2s", "500ms";
     /// From the request to the head of its response; then 504, or a retry.
-    RESPONSE: Text<Duration> = NONZERO_TIME, "response", "60s", "10s";
+    response: Text<Duration> = NONZERO_TIME, "60s", "10s";
     /// The longest gap in the body of a response, after which it is cut.
-    BODY: Text<Duration> = NONZERO_TIME, "body", "60s", "5m";
+    body: Text<Duration> = NONZERO_TIME, "60s", "5m";
     /// The time after which an unused connection is closed, and a WebSocket or another tunnel in which neither side
     /// sends a byte.
-    IDLE: Text<Duration> = NONZERO_TIME, "idle", "60s", "20s";
+    idle: Text<Duration> = NONZERO_TIME, "60s", "20s";
 }
 
 section! {
     /// Further tries of failed requests, if possible on other servers; `none` switches them off.
     mod retries = "upstreams.NAME.retries";
     /// Tries after the first one.
-    ATTEMPTS: Number = Number(0, 10), "attempts", "1", "2";
+    ATTEMPTS: Number<u32> = Number(0, 10), "attempts", "1", "2";
     /// The failures that are tried again: no connection, and a request that the server did not accept; for GET, HEAD,
     /// OPTIONS, TRACE, QUERY, PUT and DELETE without a body also no response in time (`timeout`) and responses with
     /// these statuses. A list replaces the default one.
-    WHEN: OneOrMore<RetryReasonText> = OneOrMore(RetryReasonText),
+    WHEN: OneOrMore<Scalar<Vec<RetryReason>>> = OneOrMore(RETRY_REASONS),
         "when", "[connect, refused]", "[connect, refused, 502-504]";
     /// The share of requests that may be retries; three at a time are always allowed.
     BUDGET: OrWord<Text<f64>> = OrWord("none", PERCENTAGE), "budget", "20%", "10%";
@@ -124,32 +126,32 @@ section! {
 
 section! {
     /// Health checks by GET requests of the gateway itself. A server starts as healthy.
-    mod health = "upstreams.NAME.health";
+    mod health = "upstreams.NAME.health" for HealthConfig;
     /// The path of the request.
-    PATH: Text<PathAndQuery> = Text::new("a path", parse_check_path).matching("^/"), "path", "/", "/healthz";
+    path: Text<PathAndQuery> = Text::new("a path", parse_check_path).matching("^/"), "/", "/healthz";
     /// From the start of one check to the start of the next.
-    INTERVAL: Text<Duration> = NONZERO_TIME, "interval", "5s", "10s";
+    interval: Text<Duration> = NONZERO_TIME, "5s", "10s";
     /// The time of one check.
-    TIMEOUT: Text<Duration> = NONZERO_TIME, "timeout", "2s", "1s";
+    timeout: Text<Duration> = NONZERO_TIME, "2s", "1s";
     /// The statuses of a healthy server.
-    STATUS: OneOrMore<StatusRange> = OneOrMore(StatusRange), "status", "200-399", "[200, 204]";
+    status: OneOrMore<StatusRange> = OneOrMore(STATUS_RANGE), "200-399", "[200, 204]";
     /// Passed checks in a row after which the server gets requests again.
-    RISE: Count32 = Count32, "rise", "2", "1";
+    rise: Number<u32> = COUNT, "2", "1";
     /// Failed checks in a row after which the server gets no requests.
-    FALL: Count32 = Count32, "fall", "3", "5";
+    fall: Number<u32> = COUNT, "3", "5";
 }
 
 section! {
     /// Ejection: a server with this many errors in a row gets no requests for a while. `none` switches it off.
-    mod eject = "upstreams.NAME.eject";
+    mod eject = "upstreams.NAME.eject" for EjectConfig;
     /// Errors in a row: no connection, no response in time, a broken or invalid response, or one with `status`.
-    ERRORS: Count32 = Count32, "errors", "5", "3";
+    errors: Number<u32> = COUNT, "5", "3";
     /// The time without requests.
-    SPAN: Text<Duration> = NONZERO_TIME, "for", "10s", "30s";
+    span as "for": Text<Duration> = NONZERO_TIME, "10s", "30s";
     /// The share of servers that may be ejected at once; one always may, and the last one never.
-    MAX: Text<f64> = Text::new("a percentage above 0%", parse_eject_share).matching(SHARE), "max", "50%", "30%";
+    max: Text<f64> = Text::new("a percentage above 0%", parse_eject_share).matching(SHARE), "50%", "30%";
     /// Responses that count as errors.
-    STATUS: OneOrMore<StatusRange> = OneOrMore(StatusRange), "status", "[]", "[502-504]";
+    status: OneOrMore<StatusRange> = OneOrMore(STATUS_RANGE), "[]", "[502-504]";
 }
 
 section! {
@@ -157,7 +159,7 @@ section! {
     /// fields of any response that say that nothing is left.
     mod obey = "upstreams.NAME.obey";
     /// Responses that begin a stop, of 400 to 599; without a time it lasts a second.
-    STATUS: OneOrMore<StatusRange> = OneOrMore(StatusRange), "status", "[429]", "[429, 503]";
+    STATUS: OneOrMore<StatusRange> = OneOrMore(STATUS_RANGE), "status", "[429]", "[429, 503]";
     /// The longest stop.
     AT_MOST: Text<Duration> = NONZERO_TIME, "at_most", "60s", "10s";
     /// What is stopped apart from the rest; `global` stops all requests to the upstream.
@@ -168,47 +170,39 @@ section! {
     /// TLS to `https://` servers. A relative path starts at the folder of this file.
     mod tls = "upstreams.NAME.tls";
     /// A PEM file with the trusted authorities; `system` stands for those of the system.
-    CA: OrWord<Text<PathBuf>> = OrWord("system", Text::new("the path of a file", parse_file_name)),
-        "ca", "system", "authority.pem";
+    CA: OrWord<Text<PathBuf>> = OrWord("system", FILE), "ca", "system", "authority.pem";
     /// The name in SNI and in the certificate; `auto` is the host of the server's address.
     SERVER_NAME: OrWord<Text<ServerName<'static>>> =
         OrWord("auto", Text::new("a host name or an address", parse_server_name)),
         "server_name", "auto", "app.internal";
     /// A PEM file with a certificate for servers that ask for one.
-    CERT: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
-        "cert", "none", "gateway.pem";
+    CERT: OrWord<Text<PathBuf>> = OrWord("none", FILE), "cert", "none", "gateway.pem";
     /// A PEM file with the private key of `cert`.
-    KEY: OrWord<Text<PathBuf>> = OrWord("none", Text::new("the path of a file", parse_file_name)),
-        "key", "none", "gateway.key";
+    KEY: OrWord<Text<PathBuf>> = OrWord("none", FILE), "key", "none", "gateway.key";
     /// Whether the certificate of a server is verified; with `false` any server is trusted.
-    VERIFY: Switch = Switch, "verify", "true", "false";
+    VERIFY: Scalar<bool> = SWITCH, "verify", "true", "false";
 }
 
 /// A reason to try a request again, or statuses that are reasons.
-pub struct RetryReasonText;
-
-impl DescribeValue for RetryReasonText {
-    fn shape(&self) -> Shape {
+const RETRY_REASONS: Scalar<Vec<RetryReason>> = Scalar(
+    || {
         let range = Shape::Text("a range such as `502-504`".to_owned(), Some("^50[2-4]( *- *50[2-4])?$"));
         let words = vec!["none", "connect", "refused", "timeout"];
         Shape::Either(vec![Shape::Words(words), Shape::Integer(502, 504), range])
-    }
-}
+    },
+    parse_retry_reasons,
+);
 
-impl ParseScalar for RetryReasonText {
-    type Parsed = Vec<RetryReason>;
-
-    fn parse_text(&self, text: &str) -> Parsed<Vec<RetryReason>> {
-        if !text.starts_with(|first: char| first.is_ascii_digit()) {
-            return parse_word(&RetryReason::WORDS)(text).map(|reason| vec![reason]);
-        }
-        let (first, last) = parse_status_range(text)?;
-        let reasons: Option<Vec<RetryReason>> = (first..=last).map(RetryReason::from_status).collect();
-        reasons.ok_or_else(|| {
-            ValueError::new(codes::STATUS, format!("`{text}` has statuses that are never tried again"))
-                .with_help("those that can be are 502, 503 and 504")
-        })
+fn parse_retry_reasons(text: &str) -> Parsed<Vec<RetryReason>> {
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return parse_word(&RetryReason::WORDS)(text).map(|reason| vec![reason]);
     }
+    let (first, last) = parse_status_range(text)?;
+    let reasons: Option<Vec<RetryReason>> = (first..=last).map(RetryReason::from_status).collect();
+    reasons.ok_or_else(|| {
+        ValueError::new(codes::STATUS, format!("`{text}` has statuses that are never tried again"))
+            .with_help("those that can be are 502, 503 and 504")
+    })
 }
 
 /// The value of `upstreams`.
@@ -283,7 +277,7 @@ mod tests {
 
     #[test]
     fn statuses_are_reasons_to_retry_where_they_can_be() {
-        let parse = |text: &str| RetryReasonText.parse_text(text);
+        let parse = parse_retry_reasons;
         assert_eq!(parse("timeout").unwrap(), [RetryReason::Timeout]);
         assert_eq!(parse("503").unwrap(), [RetryReason::Unavailable]);
         let all = [RetryReason::BadGateway, RetryReason::Unavailable, RetryReason::GatewayTimeout];

@@ -368,16 +368,6 @@ pub fn parse_number(text: &str, min: u64, max: u64) -> Parsed<u64> {
     }
 }
 
-/// A number of things kept in memory, from `min` to `max`.
-pub fn parse_count(text: &str, min: u64, max: u64) -> Parsed<usize> {
-    parse_number(text, min, max).map(|number| number as usize)
-}
-
-/// A number from 1 that fits into 32 bits.
-pub fn parse_count_u32(text: &str) -> Parsed<u32> {
-    parse_number(text, 1, u64::from(u32::MAX)).map(|number| number as u32)
-}
-
 /// `true` or `false`.
 pub fn parse_bool(text: &str) -> Parsed<bool> {
     match text {
