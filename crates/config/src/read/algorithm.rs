@@ -49,22 +49,91 @@ const FIELDS: [(&str, &[AlgorithmKind]); 11] = [
     ("buckets", &[AlgorithmKind::SlidingWindow]),
 ];
 
-/// Reads the algorithm of a limit and its fields; `None` after an error.
-pub(crate) fn read_algorithm(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    cost_value: Option<&FieldValue<'_>>,
-    form: RateForm,
-) -> Option<Algorithm> {
-    let kind = fields.read_valid(&limit::ALGORITHM)?;
-    report_foreign_fields(fields, kind);
-    match kind {
-        AlgorithmKind::TokenBucket => read_token_bucket(fields, cost, cost_value, form),
-        AlgorithmKind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value, form),
-        AlgorithmKind::FixedWindow => read_fixed_window(fields, cost, cost_value, form),
-        AlgorithmKind::SlidingWindow => read_sliding_window(fields, cost, cost_value, form),
-        AlgorithmKind::SlidingLog => read_sliding_log(fields, cost, cost_value, form),
-        AlgorithmKind::Concurrency => read_concurrency(fields),
+/// The fields of a limit or a tier, with the limit's cost and the form of its rates.
+#[derive(Clone, Copy)]
+pub(crate) struct LimitNumbers<'f> {
+    pub fields: &'f FieldReader<'f>,
+    pub cost: &'f Cost,
+    pub form: RateForm,
+}
+
+impl LimitNumbers<'_> {
+    /// Reads the algorithm and its fields; `None` after an error.
+    pub fn read_algorithm(self) -> Option<Algorithm> {
+        let fields = self.fields;
+        let kind = fields.read_valid(&limit::ALGORITHM)?;
+        report_foreign_fields(fields, kind);
+        Some(match kind {
+            AlgorithmKind::TokenBucket => Algorithm::TokenBucket { rates: self.read_token_bucket()? },
+            AlgorithmKind::LeakyBucket => {
+                let max_wait = fields.read(&limit::MAX_WAIT);
+                Algorithm::LeakyBucket { rates: self.read_leaky_bucket()?, max_wait }
+            }
+            AlgorithmKind::FixedWindow => {
+                let align = fields.read(&limit::ALIGN);
+                Algorithm::FixedWindow { rates: self.read_windows(u64::MAX)?, align }
+            }
+            AlgorithmKind::SlidingWindow => {
+                let buckets = fields.read(&limit::BUCKETS);
+                Algorithm::SlidingWindow { rates: self.read_windows(u32::MAX.into())?, buckets }
+            }
+            AlgorithmKind::SlidingLog => Algorithm::SlidingLog { rates: self.read_windows(u32::MAX.into())? },
+            AlgorithmKind::Concurrency => read_concurrency(fields)?,
+        })
+    }
+
+    fn read_token_bucket(self) -> Option<Vec<TokenBucketRate>> {
+        let rates = read_rates(self.fields, self.form)?;
+        let bursts = read_amounts(self.fields, &limit::BURST, rates.len(), self.form)?;
+        let rates = rates.iter().zip(bursts).map(|((value, rate), burst)| {
+            let burst = burst.unwrap_or(rate.units.get());
+            self.fits_bucket(value, *rate, burst, "burst").then_some(TokenBucketRate { rate: *rate, burst })
+        });
+        rates.collect()
+    }
+
+    fn read_leaky_bucket(self) -> Option<Vec<LeakyBucketRate>> {
+        let rates = read_rates(self.fields, self.form)?;
+        let bursts = read_amounts(self.fields, &limit::BURST, rates.len(), self.form);
+        let queues = read_amounts(self.fields, &limit::QUEUE, rates.len(), self.form);
+        let rates = rates.iter().zip(bursts?).zip(queues?).map(|(((value, rate), burst), queue)| {
+            let burst = burst.unwrap_or(1);
+            let queue = queue.unwrap_or_else(|| units_per_second(*rate));
+            let fits = self.fits_bucket(value, *rate, burst.saturating_add(queue), "burst + queue");
+            fits.then_some(LeakyBucketRate { rate: *rate, burst, queue })
+        });
+        rates.collect()
+    }
+
+    /// True if a bucket of `what`, with the rate of `value`, drains in time and takes the cost; reports what is wrong.
+    fn fits_bucket(self, value: &FieldValue<'_>, rate: Rate, bucket: u64, what: &str) -> bool {
+        let cost_value = self.fields.find(&limit::COST);
+        check_drain_time(value, rate, bucket, self.form)
+            && check_cost(self.cost, cost_value.as_ref(), bucket, what)
+    }
+
+    /// The rates; each must pass at least the cost of one request, and at most `units_max` units.
+    fn read_windows(self, units_max: u64) -> Option<Vec<Rate>> {
+        let rates = read_rates(self.fields, self.form)?;
+        for (value, rate) in &rates {
+            let units = rate.units.get();
+            if units > units_max {
+                let (units, most) = (self.form.show_amount(units), self.form.show_amount(units_max));
+                let message = format!("{units} in one window are more than this algorithm counts");
+                let help = format!("write at most {most}, or algorithm: fixed_window");
+                value.refuse(codes::LIMIT_NUMBERS, message, help);
+                return None;
+            }
+            if let (Cost::Units(cost), Some(cost_value)) = (self.cost, self.fields.find(&limit::COST))
+                && *cost > units
+            {
+                let message = format!("a cost of {cost} can never pass: a window lets {units} pass");
+                let help = format!("write a cost of at most {units} or a larger rate");
+                cost_value.refuse(codes::LIMIT_NUMBERS, message, help);
+                return None;
+            }
+        }
+        Some(rates.into_iter().map(|(_, rate)| rate).collect())
     }
 }
 
@@ -181,50 +250,6 @@ fn read_slots(fields: &FieldReader<'_>) -> Option<(Option<u32>, u32)> {
     Some((Some(min), max))
 }
 
-fn read_token_bucket(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    cost_value: Option<&FieldValue<'_>>,
-    form: RateForm,
-) -> Option<Algorithm> {
-    let rates = read_rates(fields, form)?;
-    let bursts = read_amounts(fields, &limit::BURST, rates.len(), form)?;
-    let mut out = Vec::new();
-    for ((value, rate), burst) in rates.iter().zip(bursts) {
-        let burst = burst.unwrap_or(rate.units.get());
-        if !check_drain_time(value, *rate, burst, form) || !check_cost(cost, cost_value, burst, "burst") {
-            return None;
-        }
-        out.push(TokenBucketRate { rate: *rate, burst });
-    }
-    Some(Algorithm::TokenBucket { rates: out })
-}
-
-fn read_leaky_bucket(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    cost_value: Option<&FieldValue<'_>>,
-    form: RateForm,
-) -> Option<Algorithm> {
-    let max_wait = fields.read(&limit::MAX_WAIT);
-    let rates = read_rates(fields, form)?;
-    let bursts = read_amounts(fields, &limit::BURST, rates.len(), form);
-    let queues = read_amounts(fields, &limit::QUEUE, rates.len(), form);
-    let mut out = Vec::new();
-    for (((value, rate), burst), queue) in rates.iter().zip(bursts?).zip(queues?) {
-        let burst = burst.unwrap_or(1);
-        let queue = queue.unwrap_or_else(|| units_per_second(*rate));
-        let bucket = burst.saturating_add(queue);
-        if !check_drain_time(value, *rate, bucket, form)
-            || !check_cost(cost, cost_value, bucket, "burst + queue")
-        {
-            return None;
-        }
-        out.push(LeakyBucketRate { rate: *rate, burst, queue });
-    }
-    Some(Algorithm::LeakyBucket { rates: out, max_wait })
-}
-
 /// The units that leave within one second, at least 1.
 pub(crate) fn units_per_second(rate: Rate) -> u64 {
     let units =
@@ -263,71 +288,4 @@ pub(crate) fn check_cost(cost: &Cost, cost_value: Option<&FieldValue<'_>>, bucke
         );
     }
     *units <= bucket
-}
-
-pub(crate) fn read_fixed_window(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    cost_value: Option<&FieldValue<'_>>,
-    form: RateForm,
-) -> Option<Algorithm> {
-    let align = fields.read(&limit::ALIGN);
-    let rates = read_windows(fields, cost, cost_value, u64::MAX, form)?;
-    Some(Algorithm::FixedWindow { rates, align })
-}
-
-pub(crate) fn read_sliding_window(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    cost_value: Option<&FieldValue<'_>>,
-    form: RateForm,
-) -> Option<Algorithm> {
-    let buckets = fields.read(&limit::BUCKETS);
-    let rates = read_windows(fields, cost, cost_value, u32::MAX.into(), form)?;
-    Some(Algorithm::SlidingWindow { rates, buckets })
-}
-
-pub(crate) fn read_sliding_log(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    cost_value: Option<&FieldValue<'_>>,
-    form: RateForm,
-) -> Option<Algorithm> {
-    let rates = read_windows(fields, cost, cost_value, u32::MAX.into(), form)?;
-    Some(Algorithm::SlidingLog { rates })
-}
-
-/// The rates; each must pass at least the cost of one request, and at most `units_max` units.
-fn read_windows(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    cost_value: Option<&FieldValue<'_>>,
-    units_max: u64,
-    form: RateForm,
-) -> Option<Vec<Rate>> {
-    let rates = read_rates(fields, form)?;
-    for (value, rate) in &rates {
-        let units = rate.units.get();
-        if units > units_max {
-            let (units, most) = (form.show_amount(units), form.show_amount(units_max));
-            value.refuse(
-                codes::LIMIT_NUMBERS,
-                format!("{units} in one window are more than this algorithm counts"),
-                format!("write at most {most}, or algorithm: fixed_window"),
-            );
-            return None;
-        }
-        if let (Cost::Units(cost), Some(cost_value)) = (cost, cost_value)
-            && *cost > units
-        {
-            let message = format!("a cost of {cost} can never pass: a window lets {units} pass");
-            cost_value.refuse(
-                codes::LIMIT_NUMBERS,
-                message,
-                format!("write a cost of at most {units} or a larger rate"),
-            );
-            return None;
-        }
-    }
-    Some(rates.into_iter().map(|(_, rate)| rate).collect())
 }

@@ -1,5 +1,6 @@
 //! Reads `charge` of a limit, and checks that it fits the limit's numbers.
 
+use super::algorithm::LimitNumbers;
 use super::rates::RateForm;
 use crate::schema::field::{Field, ParseScalar};
 use crate::schema::kinds::{OneOrMoreOrWord, Scalar};
@@ -19,23 +20,21 @@ use sluicegate_model::diagnostics::problem::ValueError;
 use sluicegate_model::limit::Algorithm;
 use sluicegate_model::value::scalars;
 
-/// Reads `charge` of the limit in `fields`; `variants` are the numbers of the limit and of its tiers.
+/// Reads `charge` of a limit; `variants` are the numbers of the limit and of its tiers.
 pub(crate) fn read_charge<'n>(
-    limit_fields: &FieldReader<'_>,
-    cost: &Cost,
-    form: RateForm,
+    limit: LimitNumbers<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<ChargeConfig> {
-    let config = limit_fields.read_section_or_none(&limit::CHARGE, |fields| ChargeConfig {
+    let config = limit.fields.read_section_or_none(&limit::CHARGE, |fields| ChargeConfig {
         when: Some(read_responses(fields, &charge::WHEN)).filter(|when| !when.is_empty()),
         clear: read_responses(fields, &charge::CLEAR),
         units: read_units(fields),
-        reserve: read_reserve(fields, cost, form, variants),
+        reserve: read_reserve(fields, limit, variants),
         missing: fields.read(&charge::MISSING),
         over: read_overrun(fields),
-        counts_kib: form == RateForm::Kib,
+        counts_kib: limit.form == RateForm::Kib,
     })?;
-    check_cost_of_sizes(limit_fields, form);
+    check_cost_of_sizes(limit);
     Some(config)
 }
 
@@ -114,32 +113,30 @@ fn read_weights(fields: &FieldReader<'_>) -> LlmWeights {
 
 fn read_reserve<'n>(
     fields: &FieldReader<'_>,
-    cost: &Cost,
-    form: RateForm,
+    limit: LimitNumbers<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Reserve {
     let Some(value) = fields.find(&charge::RESERVE).filter(|value| !value.is_word("cost")) else {
         return Reserve::Cost;
     };
     if value.is_map() {
-        return read_body_reserve(&value, cost, form, variants).map_or(Reserve::Cost, Reserve::Body);
+        return read_body_reserve(&value, limit, variants).map_or(Reserve::Cost, Reserve::Body);
     }
     let units = value.parse_with(|text| {
-        let parsed = form.parse_amount(text, |text| scalars::parse_number(text, 1, u64::MAX));
+        let parsed = limit.form.parse_amount(text, |text| scalars::parse_number(text, 1, u64::MAX));
         parsed.map_err(|error| error.with_default_help("or write cost, or e.g. { from: json:/max_tokens }"))
     });
     let Some(units) = units else { return Reserve::Cost };
-    check_reserve(&value, "reserve", units, form, variants);
+    check_reserve(&value, "reserve", units, limit.form, variants);
     Reserve::Units(units)
 }
 
 fn read_body_reserve<'n>(
     value: &FieldValue<'_>,
-    cost: &Cost,
-    form: RateForm,
+    limit: LimitNumbers<'_>,
     variants: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<BodyReserve> {
-    if form == RateForm::Kib {
+    if limit.form == RateForm::Kib {
         let message = "a body claims numbers, and the rate of this limit is a size";
         let help = "write the rate as a number of bytes, or reserve a size, e.g. reserve: 64KiB";
         value.refuse_name(codes::LIMIT_NUMBERS, message, help);
@@ -152,12 +149,12 @@ fn read_body_reserve<'n>(
             }
             check_length(from, from.one_or_more().len());
         }
-        let default = fields.read(&reserve::DEFAULT).unwrap_or(match cost {
+        let default = fields.read(&reserve::DEFAULT).unwrap_or(match limit.cost {
             Cost::Units(units) => *units,
             Cost::Header { .. } | Cost::Json { .. } | Cost::JsonRpc { .. } => 1,
         });
         if let Some(value) = fields.find(&reserve::DEFAULT) {
-            check_reserve(&value, "default", default, form, variants);
+            check_reserve(&value, "default", default, limit.form, variants);
         }
         let from = from.map(|_| fields.read(&reserve::FROM))?;
         let (bytes_per_unit, at_most) = (fields.read(&reserve::PLUS), read_share(fields));
@@ -210,9 +207,9 @@ fn read_overrun(fields: &FieldReader<'_>) -> OverrunAction {
 }
 
 /// Rejects a cost where the rate is a size: a cost is a number, and its unit would be unclear.
-fn check_cost_of_sizes(limit_fields: &FieldReader<'_>, form: RateForm) {
-    let value = limit_fields.find(&limit::COST).filter(|value| !value.is_word("1"));
-    if let (RateForm::Kib, Some(value)) = (form, value) {
+fn check_cost_of_sizes(limit: LimitNumbers<'_>) {
+    let value = limit.fields.find(&limit::COST).filter(|value| !value.is_word("1"));
+    if let (RateForm::Kib, Some(value)) = (limit.form, value) {
         let message = "a cost is a number, and the rate of this limit is a size";
         let help = "write what a request reserves as a size, e.g. charge: { reserve: 64KiB }";
         value.refuse_name(codes::LIMIT_NUMBERS, message, help);

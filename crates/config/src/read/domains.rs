@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use super::limits::LimitReader;
-use super::upstreams::UpstreamReader;
 use crate::schema::tables::service::{domain_rule, service};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
@@ -21,7 +20,6 @@ const ENTRIES_MAX: usize = 64;
 pub(crate) fn read_domains(
     service_fields: &FieldReader<'_>,
     limits: &mut LimitReader<'_>,
-    upstreams: &mut UpstreamReader<'_>,
 ) -> Vec<DomainConfig> {
     let Some(value) = service_fields.find(&service::DOMAINS) else { return Vec::new() };
     let mut domains = Vec::new();
@@ -47,17 +45,12 @@ pub(crate) fn read_domains(
             rules.refuse_name(codes::NUMBER, message, help);
             break;
         }
-        domains.push(read_domain(&key.name, &items, limits, upstreams));
+        domains.push(read_domain(&key.name, &items, limits));
     }
     domains
 }
 
-fn read_domain(
-    name: &str,
-    items: &[FieldValue<'_>],
-    limits: &mut LimitReader<'_>,
-    upstreams: &mut UpstreamReader<'_>,
-) -> DomainConfig {
+fn read_domain(name: &str, items: &[FieldValue<'_>], limits: &mut LimitReader<'_>) -> DomainConfig {
     let mut rules: Vec<DescriptorRuleConfig> = Vec::new();
     let mut seen: HashMap<(Vec<EntryRule>, bool), usize> = HashMap::new();
     let mut replacing = Vec::new();
@@ -68,7 +61,7 @@ fn read_domain(
         }
         let rule = item.open_section(&domain_rule::SECTION).read_all(|fields| {
             replacing.extend(fields.find(&domain_rule::REPLACES));
-            read_rule(fields, &format!("{name}[{index}]"), limits, upstreams)
+            read_rule(fields, &format!("{name}[{index}]"), limits)
         });
         let Some(rule) = rule else { continue };
         match seen.get(&(rule.entries.clone(), rule.exact)) {
@@ -104,7 +97,6 @@ fn read_rule(
     fields: &FieldReader<'_>,
     place: &str,
     limits: &mut LimitReader<'_>,
-    upstreams: &mut UpstreamReader<'_>,
 ) -> Option<DescriptorRuleConfig> {
     let entries = fields.find_required(&domain_rule::MATCH).and_then(|value| read_entries(&value));
     let exact = fields.read(&domain_rule::EXACT);
@@ -120,7 +112,7 @@ fn read_rule(
     let owner = name.as_ref().map_or_else(|| place.to_owned(), |name| format!("{place}.{name}"));
     let chain = fields.find_required(&domain_rule::LIMITS);
     let chain_value = chain.as_ref().filter(|value| !value.is_null());
-    let chain = chain_value.map(|value| limits.read_chain(value, &owner, upstreams)).unwrap_or_default();
+    let chain = chain_value.map(|value| limits.read_chain(value, &owner)).unwrap_or_default();
     if let Some(value) = chain_value {
         limits.refuse_slots(&chain, value);
     }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::access::IpSetReader;
-use super::algorithm;
+use super::algorithm::{self, LimitNumbers};
 use super::charge;
 use super::keys;
 use super::rates::RateForm;
@@ -46,6 +46,7 @@ pub(crate) struct LimitReader<'a> {
     used: HashSet<LimitId>,
     pub sets: &'a IpSetReader<'a>,
     state: &'a StateReader,
+    upstreams: &'a UpstreamReader<'a>,
 }
 
 impl<'a> LimitReader<'a> {
@@ -53,7 +54,7 @@ impl<'a> LimitReader<'a> {
         root: &FieldReader<'a>,
         sets: &'a IpSetReader<'a>,
         state: &'a StateReader,
-        upstreams: &mut UpstreamReader<'_>,
+        upstreams: &'a UpstreamReader<'a>,
     ) -> LimitReader<'a> {
         let (list, defined, used) = (Vec::new(), Vec::new(), HashSet::new());
         let mut limits = LimitReader {
@@ -65,14 +66,15 @@ impl<'a> LimitReader<'a> {
             used,
             sets,
             state,
+            upstreams,
         };
         for (key, value) in root.find(&root_fields::LIMITS).map(|value| value.entries()).unwrap_or_default() {
             if let Err(error) = names::check_name(&key.name) {
                 value.report_at_name(error);
             }
             let read = match value.node.content {
-                NodeContent::Text(_) => limits.read_short(&key.name, &value, upstreams),
-                _ => limits.read_named(&key.name, &value, upstreams),
+                NodeContent::Text(_) => limits.read_short(&key.name, &value),
+                _ => limits.read_named(&key.name, &value),
             };
             let index = LimitId(limits.list.len());
             limits.list.push(read);
@@ -83,12 +85,7 @@ impl<'a> LimitReader<'a> {
     }
 
     /// A chain of names, views, inline limits and short rates, in the order of evaluation.
-    pub fn read_chain(
-        &mut self,
-        value: &FieldValue<'_>,
-        owner: &str,
-        upstreams: &mut UpstreamReader<'_>,
-    ) -> ReadChain {
+    pub fn read_chain(&mut self, value: &FieldValue<'_>, owner: &str) -> ReadChain {
         let mut chain = ReadChain::default();
         if value.is_word("none") {
             return chain;
@@ -98,11 +95,11 @@ impl<'a> LimitReader<'a> {
             let index = match item.node.content {
                 NodeContent::Map(_) if views::is_view(&item) => self.read_view(&item, &mut chain),
                 NodeContent::Map(_) => {
-                    let limit = self.read_inline(inline_name, &item, upstreams);
+                    let limit = self.read_inline(inline_name, &item);
                     Some(self.add_limit(limit))
                 }
                 _ if item.as_text().is_some_and(|text| text.contains('/')) => {
-                    let limit = self.read_short(&inline_name, &item, upstreams);
+                    let limit = self.read_short(&inline_name, &item);
                     Some(self.add_limit(limit))
                 }
                 _ => self.resolve_name(&item),
@@ -150,28 +147,18 @@ impl<'a> LimitReader<'a> {
     }
 
     /// `10/s` is short for `{ rate: 10/s }`.
-    fn read_short(
-        &self,
-        name: &str,
-        value: &FieldValue<'_>,
-        upstreams: &mut UpstreamReader<'_>,
-    ) -> LimitConfig {
+    fn read_short(&self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
         let algorithm = algorithm::read_short_rate(value).unwrap_or(PLACEHOLDER);
-        let config = self.read_common(name, &value.absent_section(&limit::SECTION), upstreams);
+        let config = self.read_common(name, &value.absent_section(&limit::SECTION));
         let config = LimitConfig { algorithm, ..config };
         self.state.check_shared_limit(&config, value, None);
         config
     }
 
-    fn read_named(
-        &mut self,
-        name: &str,
-        value: &FieldValue<'_>,
-        upstreams: &mut UpstreamReader<'_>,
-    ) -> LimitConfig {
+    fn read_named(&mut self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
         if !value.is_map() {
             value.report_shape("a mapping such as { rate: 10/s }");
-            return self.read_common(name, &value.absent_section(&limit::SECTION), upstreams);
+            return self.read_common(name, &value.absent_section(&limit::SECTION));
         }
         value.open_section(&limit::SECTION).read_all(|fields| {
             if let Some(value) = fields.find(&limit::NAME) {
@@ -179,20 +166,15 @@ impl<'a> LimitReader<'a> {
                 let help = "remove it: the key is the name of this limit";
                 value.refuse_name(codes::FOREIGN_FIELD, message, help);
             }
-            self.read_limit(name, fields, upstreams)
+            self.read_limit(name, fields)
         })
     }
 
     /// A limit written in a chain, under the name that it gives itself or under `default_name`.
-    fn read_inline(
-        &mut self,
-        default_name: String,
-        value: &FieldValue<'_>,
-        upstreams: &mut UpstreamReader<'_>,
-    ) -> LimitConfig {
+    fn read_inline(&mut self, default_name: String, value: &FieldValue<'_>) -> LimitConfig {
         value.open_section(&limit::SECTION).read_all(|fields| {
             let name = self.read_inline_name(fields).unwrap_or(default_name);
-            self.read_limit(&name, fields, upstreams)
+            self.read_limit(&name, fields)
         })
     }
 
@@ -209,20 +191,14 @@ impl<'a> LimitReader<'a> {
     }
 
     /// Reads the limit that comes next in the list.
-    fn read_limit(
-        &mut self,
-        name: &str,
-        fields: &FieldReader<'_>,
-        upstreams: &mut UpstreamReader<'_>,
-    ) -> LimitConfig {
-        let config = self.read_common(name, fields, upstreams);
-        let form = RateForm::find_form(fields);
-        let numbers =
-            algorithm::read_algorithm(fields, &config.cost, fields.find(&limit::COST).as_ref(), form);
-        let tiers = tiers::read_tiers(fields, &config.cost, form, numbers.is_some());
-        let shadow = tiers::read_shadow(fields, &config.cost, form, numbers.is_some());
+    fn read_limit(&mut self, name: &str, fields: &FieldReader<'_>) -> LimitConfig {
+        let config = self.read_common(name, fields);
+        let own = LimitNumbers { fields, cost: &config.cost, form: RateForm::find_form(fields) };
+        let numbers = own.read_algorithm();
+        let tiers = tiers::read_tiers(own, numbers.is_some());
+        let shadow = tiers::read_shadow(own, numbers.is_some());
         let others = || tiers.iter().filter_map(|(_, own)| own.as_ref()).chain(&shadow);
-        let charge = charge::read_charge(fields, &config.cost, form, numbers.iter().chain(others()));
+        let charge = charge::read_charge(own, numbers.iter().chain(others()));
         let algorithm = numbers.clone().unwrap_or(PLACEHOLDER);
         let warm_up = algorithm::read_warm_up(fields, std::iter::once(&algorithm).chain(others()));
         let enforce = tiers::read_enforce(fields, &config.key);
@@ -238,12 +214,7 @@ impl<'a> LimitReader<'a> {
     }
 
     /// The fields that every algorithm has.
-    fn read_common(
-        &self,
-        name: &str,
-        fields: &FieldReader<'_>,
-        upstreams: &mut UpstreamReader<'_>,
-    ) -> LimitConfig {
+    fn read_common(&self, name: &str, fields: &FieldReader<'_>) -> LimitConfig {
         let (missing_key, missing_key_status) = keys::read_missing_key(fields);
         let fair_by = fields.find(&limit::FAIR_BY).filter(|value| !value.is_word("none"));
         let bypass = fields.find(&limit::BYPASS);
@@ -267,7 +238,7 @@ impl<'a> LimitReader<'a> {
             shadow: None,
             shadow_of: None,
             shared: self.state.read_shared(fields),
-            on_reject: reject::read_patch(fields.find(&limit::ON_REJECT).as_ref(), upstreams),
+            on_reject: reject::read_patch(fields.find(&limit::ON_REJECT).as_ref(), self.upstreams),
         }
     }
 

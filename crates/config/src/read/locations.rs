@@ -30,7 +30,7 @@ use sluicegate_model::{ActionConfig, HostRule, LocationConfig, PathRule};
 pub(crate) fn read_locations(
     root: &FieldReader<'_>,
     limits: &mut LimitReader<'_>,
-    upstreams: &mut UpstreamReader<'_>,
+    upstreams: &UpstreamReader<'_>,
     access: &Arc<AccessConfig>,
     (listen, body_memory): (&[ListenConfig], u64),
 ) -> Vec<LocationConfig> {
@@ -98,7 +98,7 @@ struct LocationSection<'s> {
 fn read_location(
     fields: &FieldReader<'_>,
     limits: &mut LimitReader<'_>,
-    upstreams: &mut UpstreamReader<'_>,
+    upstreams: &UpstreamReader<'_>,
     section: &mut LocationSection<'_>,
 ) -> Option<LocationConfig> {
     let path_value = fields.find_required(&location::PATH);
@@ -116,7 +116,7 @@ fn read_location(
         None => owner_name(&written_path, &hosts, &methods, scheme, &listeners),
     };
     let chain = fields.find(&location::LIMITS);
-    let chain = chain.map(|value| limits.read_chain(&value, &owner, upstreams)).unwrap_or_default();
+    let chain = chain.map(|value| limits.read_chain(&value, &owner)).unwrap_or_default();
     let location = LocationConfig {
         name: given_name.unwrap_or_else(|| written_path.clone()),
         written_path,
@@ -198,7 +198,7 @@ fn parse_path_rule(text: &str, patterns: &PathPatterns) -> Parsed<PathRule> {
     parse_plain_path(text).map(|path| PathRule::Prefix { path, no_regex: false })
 }
 
-fn read_action(fields: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> Option<ActionConfig> {
+fn read_action(fields: &FieldReader<'_>, upstreams: &UpstreamReader<'_>) -> Option<ActionConfig> {
     let actions = [&location::UPSTREAM, &location::RESPOND, &location::REDIRECT];
     let written = actions.map(|field| fields.find(field));
     let given: Vec<&FieldValue<'_>> = written.iter().flatten().collect();

@@ -17,7 +17,7 @@ use sluicegate_model::template::TemplateConfig;
 use sluicegate_model::value::words::{parse_or_none, parse_word};
 
 /// The top-level section.
-pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> OnReject {
+pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &UpstreamReader<'_>) -> OnReject {
     let defaults = OnReject {
         status: on_reject::STATUS.parse_default(),
         body: RejectBody::Problem,
@@ -30,10 +30,7 @@ pub(crate) fn read_on_reject(root: &FieldReader<'_>, upstreams: &mut UpstreamRea
 }
 
 /// The section of a limit or a location, with only its written fields. An upstream named here counts as used.
-pub(crate) fn read_patch(
-    value: Option<&FieldValue<'_>>,
-    upstreams: &mut UpstreamReader<'_>,
-) -> OnRejectPatch {
+pub(crate) fn read_patch(value: Option<&FieldValue<'_>>, upstreams: &UpstreamReader<'_>) -> OnRejectPatch {
     let Some(value) = value else { return OnRejectPatch::default() };
     value.open_section(&on_reject::SECTION).read_all(|fields| OnRejectPatch {
         status: fields.read_written(&on_reject::STATUS),
@@ -69,7 +66,7 @@ fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
 }
 
 /// The upstream or the response that replaces a rejection.
-fn read_degrade(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> Option<Option<Degrade>> {
+fn read_degrade(value: &FieldValue<'_>, upstreams: &UpstreamReader<'_>) -> Option<Option<Degrade>> {
     if value.is_word("none") {
         return Some(None);
     }

@@ -37,15 +37,15 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
     let root = whole.open_section(&root::SECTION);
     let sets = IpSetReader::read_sets(&root, folder);
     let access = access::read_access(&root, &sets);
-    let mut upstreams = UpstreamReader::read_upstreams(&root, folder);
+    let upstreams = UpstreamReader::read_upstreams(&root, folder);
     let state = state::read_state(&root, folder);
-    let mut limits = LimitReader::read_limits(&root, &sets, &state, &mut upstreams);
-    let server = read_server(&root, &mut limits, &mut upstreams);
+    let mut limits = LimitReader::read_limits(&root, &sets, &state, &upstreams);
+    let server = read_server(&root, &mut limits);
     let mut listen = listen::read_listen(&root, &server, folder);
-    let service = service::read_service(&root, &mut listen, &server, folder, (&mut limits, &mut upstreams));
+    let service = service::read_service(&root, &mut listen, &server, folder, &mut limits);
     let locations =
-        locations::read_locations(&root, &mut limits, &mut upstreams, &access, (&listen, server.body_memory));
-    let on_reject = reject::read_on_reject(&root, &mut upstreams);
+        locations::read_locations(&root, &mut limits, &upstreams, &access, (&listen, server.body_memory));
+    let on_reject = reject::read_on_reject(&root, &upstreams);
     let limits = limits.into_limits(service.as_ref().is_some_and(|service| !service.listen.is_empty()));
     let bans = access::read_bans(&root);
     let config = Config {
@@ -75,17 +75,13 @@ pub(crate) fn read_sections(root: &Node, folder: &Path, sink: &ProblemSink) -> O
 }
 
 /// Reads the section; its chain goes into `limits`.
-pub(crate) fn read_server(
-    root: &FieldReader<'_>,
-    limits: &mut LimitReader<'_>,
-    upstreams: &mut UpstreamReader<'_>,
-) -> ServerConfig {
+pub(crate) fn read_server(root: &FieldReader<'_>, limits: &mut LimitReader<'_>) -> ServerConfig {
     root.read_section(&root::SERVER, |fields| {
         let (keepalive_requests, keepalive_age) = fields.read_section(&server::KEEPALIVE, |keep| {
             (keep.read(&keepalive::REQUESTS), keep.read(&keepalive::AGE))
         });
         let chain = fields.find(&server::LIMITS);
-        let chain = chain.map(|chain| limits.read_chain(&chain, "server", upstreams)).unwrap_or_default();
+        let chain = chain.map(|chain| limits.read_chain(&chain, "server")).unwrap_or_default();
         ServerConfig {
             workers: fields.read(&server::WORKERS).unwrap_or_else(count_cores),
             trusted_proxies: fields.read(&server::TRUSTED_PROXIES),

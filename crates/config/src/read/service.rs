@@ -5,7 +5,6 @@ use std::path::Path;
 use super::domains::read_domains;
 use super::limits::LimitReader;
 use super::listen::read_listener;
-use super::upstreams::UpstreamReader;
 use crate::schema::tables::listen::listen;
 use crate::schema::tables::root::root;
 use crate::schema::tables::service::service;
@@ -23,7 +22,7 @@ pub(crate) fn read_service(
     listen: &mut Vec<ListenConfig>,
     server: &ServerConfig,
     folder: &Path,
-    (limits, upstreams): (&mut LimitReader<'_>, &mut UpstreamReader<'_>),
+    limits: &mut LimitReader<'_>,
 ) -> Option<ServiceConfig> {
     root.find(&root::SERVICE)?;
     root.read_section_or_none(&root::SERVICE, |fields| {
@@ -58,7 +57,7 @@ pub(crate) fn read_service(
                 own.push(ListenConfig { purpose, http2, ..listener });
             }
         }
-        let domains = read_domains(fields, limits, upstreams);
+        let domains = read_domains(fields, limits);
         let (listen, resp) = own.into_iter().partition(|one| one.purpose == ListenerPurpose::Calls);
         ServiceConfig { listen, resp, tokens, domains }
     })

@@ -1,11 +1,9 @@
 //! Reads `tiers`, `shadow` and `enforce` of a limit: numbers laid over its own, and the share of keys it acts on.
 
-use super::algorithm;
-use super::rates::RateForm;
+use super::algorithm::LimitNumbers;
 use crate::schema::tables::limits::{limit, tier_numbers};
 use crate::yaml::field_reader::FieldReader;
 use crate::yaml::field_value::FieldValue;
-use sluicegate_model::cost::Cost;
 use sluicegate_model::diagnostics::codes;
 use sluicegate_model::diagnostics::problem::{Mention, ProblemSink, ValueError};
 use sluicegate_model::enforce::EnforcedShare;
@@ -16,15 +14,12 @@ use sluicegate_model::value::names;
 /// Each tier has its own counters, and every request searches this list.
 const TIERS_MAX: usize = 64;
 
-/// Reads the tiers of the limit in `fields`; `is_sound` = the limit's own numbers are valid.
-pub(crate) fn read_tiers(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    form: RateForm,
-    is_sound: bool,
-) -> Vec<(String, Option<Algorithm>)> {
+/// Reads the tiers of `limit`; `is_sound` = the limit's own numbers are valid.
+pub(crate) fn read_tiers(limit: LimitNumbers<'_>, is_sound: bool) -> Vec<(String, Option<Algorithm>)> {
     let mut tiers = Vec::new();
-    let Some(value) = fields.find(&limit::TIERS).filter(|value| !value.is_word("none")) else { return tiers };
+    let Some(value) = limit.fields.find(&limit::TIERS).filter(|value| !value.is_word("none")) else {
+        return tiers;
+    };
     let entries = value.entries();
     if entries.len() > TIERS_MAX {
         let message = format!("a limit has at most {TIERS_MAX} tiers, and this one has {}", entries.len());
@@ -38,22 +33,21 @@ pub(crate) fn read_tiers(
         tier.sink.record_mention(tier.named_at, &tier.path, Mention::Tier(key.name.clone()));
         if tier.is_word("none") {
             tiers.push((key.name.clone(), None));
-        } else if let Some(numbers) = read_tier_numbers(fields, &tier, cost, form, is_sound) {
+        } else if let Some(numbers) = read_tier_numbers(limit, &tier, is_sound) {
             tiers.push((key.name.clone(), Some(numbers)));
         }
     }
     tiers
 }
 
-/// Reads the numbers of a tier, or of a grant, laid over those of the limit in `fields`.
+/// Reads the numbers of a tier, or of a grant, laid over those of `limit`.
 pub(crate) fn read_tier_numbers(
-    fields: &FieldReader<'_>,
+    limit: LimitNumbers<'_>,
     tier: &FieldValue<'_>,
-    cost: &Cost,
-    form: RateForm,
     is_sound: bool,
 ) -> Option<Algorithm> {
-    let is_concurrency = fields.find(&limit::ALGORITHM).is_some_and(|value| value.is_word("concurrency"));
+    let is_concurrency =
+        limit.fields.find(&limit::ALGORITHM).is_some_and(|value| value.is_word("concurrency"));
     let slots = tier.as_text().filter(|text| is_concurrency && text.parse::<u32>().is_ok());
     if let Some(slots) = slots {
         let name = tier.path.rsplit('.').next().unwrap_or_default();
@@ -70,9 +64,8 @@ pub(crate) fn read_tier_numbers(
     own.report_unknown();
     let sink = ProblemSink::default();
     let numbers = {
-        let merged = fields.overlay_fields(&own, &sink);
-        let cost_value = merged.find(&limit::COST);
-        algorithm::read_algorithm(&merged, cost, cost_value.as_ref(), form)
+        let merged = limit.fields.overlay_fields(&own, &sink);
+        LimitNumbers { fields: &merged, ..limit }.read_algorithm()
     };
     for problem in sink.into_sorted().0 {
         let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));
@@ -87,20 +80,15 @@ pub(crate) fn read_tier_numbers(
     numbers
 }
 
-/// Reads the numbers of the shadow of the limit in `fields`; `is_sound` = the limit's own numbers are valid.
-pub(crate) fn read_shadow(
-    fields: &FieldReader<'_>,
-    cost: &Cost,
-    form: RateForm,
-    is_sound: bool,
-) -> Option<Algorithm> {
-    let value = fields.find(&limit::SHADOW).filter(|value| !value.is_word("none"))?;
+/// Reads the numbers of the shadow of `limit`; `is_sound` = the limit's own numbers are valid.
+pub(crate) fn read_shadow(limit: LimitNumbers<'_>, is_sound: bool) -> Option<Algorithm> {
+    let value = limit.fields.find(&limit::SHADOW).filter(|value| !value.is_word("none"))?;
     if value.is_map() && value.entries().is_empty() {
         let error = ValueError::new(codes::MISSING, "this shadow has no numbers");
         value.report_at_name(error.with_help("write e.g. shadow: { rate: 5/s }, or remove it"));
         return None;
     }
-    read_tier_numbers(fields, &value, cost, form, is_sound)
+    read_tier_numbers(limit, &value, is_sound)
 }
 
 /// Reads the share of the keys on which the limit in `fields` acts; `None` = all.

@@ -1,5 +1,6 @@
 //! Reads `upstreams`: the groups of servers that requests are forwarded to.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
@@ -25,24 +26,36 @@ const DEMO: &str = "demo";
 
 /// The upstreams read so far; locations and `degrade` add `demo` and those that they name by URL.
 pub(crate) struct UpstreamReader<'a> {
-    list: Vec<UpstreamConfig>,
-    by_name: HashMap<String, UpstreamId>,
+    known: RefCell<NamedUpstreams>,
     /// The defined ones, for warnings about unused ones.
     defined: Vec<(UpstreamId, FieldValue<'a>)>,
-    used: HashSet<UpstreamId>,
     tls_reader: UpstreamTlsReader,
     /// `upstreams` is no mapping, which is reported, so none of its names is known.
     is_misshapen: bool,
+}
+
+#[derive(Default)]
+struct NamedUpstreams {
+    list: Vec<UpstreamConfig>,
+    by_name: HashMap<String, UpstreamId>,
+    used: HashSet<UpstreamId>,
+}
+
+impl NamedUpstreams {
+    fn add_upstream(&mut self, upstream: UpstreamConfig) -> UpstreamId {
+        let index = UpstreamId(self.list.len());
+        self.by_name.entry(upstream.name.clone()).or_insert(index);
+        self.list.push(upstream);
+        index
+    }
 }
 
 impl<'a> UpstreamReader<'a> {
     /// Relative paths of certificates and keys start at `folder`.
     pub fn read_upstreams(root: &FieldReader<'a>, folder: &Path) -> UpstreamReader<'a> {
         let mut upstreams = UpstreamReader {
-            list: Vec::new(),
-            by_name: HashMap::new(),
+            known: RefCell::default(),
             defined: Vec::new(),
-            used: HashSet::new(),
             tls_reader: UpstreamTlsReader::new(folder.to_path_buf()),
             is_misshapen: root
                 .find(&root::UPSTREAMS)
@@ -61,40 +74,34 @@ impl<'a> UpstreamReader<'a> {
                 value.report_at_name(error);
             }
             let upstream = read_upstream(&key.name, &value, &upstreams.tls_reader);
-            let index = upstreams.add_upstream(upstream);
+            let index = upstreams.known.get_mut().add_upstream(upstream);
             upstreams.defined.push((index, value));
         }
         upstreams
     }
 
-    fn add_upstream(&mut self, upstream: UpstreamConfig) -> UpstreamId {
-        let index = UpstreamId(self.list.len());
-        self.by_name.entry(upstream.name.clone()).or_insert(index);
-        self.list.push(upstream);
-        index
-    }
-
     /// The upstream that a value names by its name, a URL or a unix socket.
-    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<UpstreamId> {
+    pub fn resolve_name(&self, value: &FieldValue<'_>) -> Option<UpstreamId> {
         let text = value.parse_with(|text| Ok(text.to_owned()))?;
-        let index = match self.by_name.get(&text) {
+        let mut named = self.known.borrow_mut();
+        let index = match named.by_name.get(&text) {
             Some(index) => *index,
             None if text == DEMO => {
                 let fields = value.absent_section(&upstream::SECTION);
-                self.add_upstream(read_settings(DEMO, UpstreamKind::Demo, None, &fields))
+                named.add_upstream(read_settings(DEMO, UpstreamKind::Demo, None, &fields))
             }
             None if is_server_url(&text) => {
                 let servers = vec![value.parse_with(parse_server)?];
                 let fields = value.absent_section(&upstream::SECTION);
                 let tls = self.tls_reader.read_tls(&servers, &fields, value);
-                self.add_upstream(read_settings(&text, UpstreamKind::Servers(servers), tls, &fields))
+                named.add_upstream(read_settings(&text, UpstreamKind::Servers(servers), tls, &fields))
             }
             None => {
                 let shown = value.written_text();
                 if self.is_misshapen {
                     return None;
                 }
-                let known = self.by_name.keys().map(String::as_str).chain([DEMO]);
+                let known = named.by_name.keys().map(String::as_str).chain([DEMO]);
                 let help = if text.contains(':') || text.parse::<IpAddr>().is_ok() || text == "localhost" {
                     Some(format!("a server written here needs its scheme: http://{shown}"))
                 } else {
@@ -108,19 +115,20 @@ impl<'a> UpstreamReader<'a> {
                 return None;
             }
         };
-        self.used.insert(index);
+        named.used.insert(index);
         Some(index)
     }
 
     /// All upstreams; unused ones get a warning.
     pub fn into_upstreams(self) -> Vec<UpstreamConfig> {
+        let named = self.known.into_inner();
         for (index, value) in &self.defined {
-            if !self.used.contains(index) {
-                let message = format!("the upstream `{}` is defined and never used", self.list[*index].name);
+            if !named.used.contains(index) {
+                let message = format!("the upstream `{}` is defined and never used", named.list[*index].name);
                 value.warn_at_name(ValueError::new(codes::UNUSED, message));
             }
         }
-        self.list
+        named.list
     }
 }
 
