@@ -19,8 +19,7 @@ pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_turns(file);
     warn_of_degrading(file);
     warn_of_bans(file);
-    warn_of_bandwidth(file);
-    warn_of_body_peeks(file);
+    warn_of_bodies(file);
     warn_of_cors_headers(file);
     warn_of_sampling(file);
     warn_of_server_queues(file);
@@ -69,25 +68,21 @@ fn warn_of_cors_headers(file: &LintContext<'_>) {
     }
 }
 
-/// Bandwidth limits only pace the bodies of upstreams.
-fn warn_of_bandwidth(file: &LintContext<'_>) {
+/// Bandwidth limits only pace the bodies of upstreams, and a reading of bodies needs a reader.
+fn warn_of_bodies(file: &LintContext<'_>) {
     for (index, location) in file.config.locations.iter().enumerate() {
+        let warn = |field: &str, message: &str, help: &str| {
+            file.location_value(index, &[field]).warn(codes::NO_EFFECT, message, help);
+        };
         if location.bandwidth.is_some() && !matches!(location.action, ActionConfig::Upstream(_)) {
             let message = "only bodies of an upstream's answers are paced, and this location has no upstream";
-            let help = "write bandwidth: none, or leave it out";
-            file.location_value(index, &["bandwidth"]).warn(codes::NO_EFFECT, message, help);
+            warn("bandwidth", message, "write bandwidth: none, or leave it out");
         }
-    }
-}
-
-/// The size of a reading that nothing asks for.
-fn warn_of_body_peeks(file: &LintContext<'_>) {
-    for (index, location) in file.config.locations.iter().enumerate() {
         if location.body_peek.is_some() && !location.reads_body(file.config) {
             let message =
                 "no body is read, because no key, no cost and no account of this location is a value in it";
             let help = "write e.g. key: json:/model in a limit of this location, or leave it out";
-            file.location_value(index, &["body_peek"]).warn(codes::NO_EFFECT, message, help);
+            warn("body_peek", message, help);
         }
     }
 }

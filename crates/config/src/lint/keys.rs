@@ -73,35 +73,20 @@ pub(super) fn lint_keys(file: &LintContext<'_>) {
 fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
     let mut all: Vec<SpoofableSource<'a>> = Vec::new();
     let account = &file.config.account;
-    if let Some(source) = account.from.as_ref().filter(|source| !is_signed(source)) {
-        let value = file.value_at(&["account", "from"]);
-        all.push(SpoofableSource {
-            source,
-            value,
-            role: SourceRole::Account,
-            limits: Vec::new(),
-            is_alone: false,
-        });
-    }
-    if let Some(source) = account.tier.from.as_ref().filter(|source| !is_signed(source)) {
-        let value = file.value_at(&["account", "tier", "from"]);
-        all.push(SpoofableSource {
-            source,
-            value,
-            role: SourceRole::Tier,
-            limits: Vec::new(),
-            is_alone: false,
-        });
+    let own = [
+        (&account.from, &["account", "from"][..], SourceRole::Account),
+        (&account.tier.from, &["account", "tier", "from"], SourceRole::Tier),
+    ];
+    for (source, path, role) in own {
+        let Some(source) = source.as_ref().filter(|source| !is_signed(source)) else { continue };
+        let value = file.value_at(path);
+        all.push(SpoofableSource { source, value, role, limits: Vec::new(), is_alone: false });
     }
     for index in file.used_limits() {
         let limit = &file.config.limits[index];
         let is_alone = !limit.key.contains(&KeyPart::Ip);
-        for (field, part) in limit
-            .key
-            .iter()
-            .map(|part| ("key", part))
-            .chain(limit.fair_by.iter().map(|part| ("fair_by", part)))
-        {
+        let turns = limit.fair_by.iter().map(|part| ("fair_by", part));
+        for (field, part) in limit.key.iter().map(|part| ("key", part)).chain(turns) {
             let known = match part {
                 KeyPart::Source(source) if is_signed(source) => continue,
                 KeyPart::Source(source) if is_chosen(source) => continue,

@@ -55,11 +55,9 @@ fn read_domain(name: &str, items: &[FieldValue<'_>], limits: &mut LimitReader<'_
     let mut seen: HashMap<(Vec<EntryRule>, bool), usize> = HashMap::new();
     let mut replacing = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        if !item.is_map() {
-            item.report_shape("a mapping such as { match: { path: /api/ }, limits: per-ip }");
-            continue;
-        }
-        let rule = item.open_section(&domain_rule::SECTION).read_all(|fields| {
+        let form = "a mapping such as { match: { path: /api/ }, limits: per-ip }";
+        let Some(fields) = item.open_map(&domain_rule::SECTION, form) else { continue };
+        let rule = fields.read_all(|fields| {
             replacing.extend(fields.find(&domain_rule::REPLACES));
             read_rule(fields, &format!("{name}[{index}]"), limits)
         });

@@ -156,11 +156,10 @@ impl<'a> LimitReader<'a> {
     }
 
     fn read_named(&mut self, name: &str, value: &FieldValue<'_>) -> LimitConfig {
-        if !value.is_map() {
-            value.report_shape("a mapping such as { rate: 10/s }");
+        let Some(fields) = value.open_map(&limit::SECTION, "a mapping such as { rate: 10/s }") else {
             return self.read_common(name, &value.absent_section(&limit::SECTION));
-        }
-        value.open_section(&limit::SECTION).read_all(|fields| {
+        };
+        fields.read_all(|fields| {
             if let Some(value) = fields.find(&limit::NAME) {
                 let message = "`name` is for a limit that is written in a chain";
                 let help = "remove it: the key is the name of this limit";

@@ -42,11 +42,9 @@ pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<L
     let mut certificates: Vec<ListenCertificate> = Vec::new();
     let mut first: Option<(CertificateTerms, Option<Arc<RootCertStore>>)> = None;
     for item in &items {
-        if !item.is_map() {
-            item.report_shape("a mapping such as { cert: chain.pem, key: key.pem }");
-            continue;
-        }
-        let (certificate, terms, roots) = item.open_section(&tls::SECTION).read_all(|fields| {
+        let form = "a mapping such as { cert: chain.pem, key: key.pem }";
+        let Some(fields) = item.open_map(&tls::SECTION, form) else { continue };
+        let (certificate, terms, roots) = fields.read_all(|fields| {
             let certificate = read_certificate(fields, folder, &digest);
             let (terms, roots) = read_terms(fields, folder, &digest);
             (certificate, terms, roots)

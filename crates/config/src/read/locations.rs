@@ -59,14 +59,10 @@ pub(crate) fn read_locations(
     let mut section =
         LocationSection { access, listen, body_memory, patterns, names: LocationNames::default() };
     for item in items {
-        if !item.is_map() {
-            item.report_shape("a mapping such as { path: /, upstream: demo }");
-            continue;
-        }
+        let form = "a mapping such as { path: /, upstream: demo }";
+        let Some(fields) = item.open_map(&location::SECTION, form) else { continue };
         let line = item.node.position.line;
-        let location = item
-            .open_section(&location::SECTION)
-            .read_all(|fields| read_location(fields, limits, upstreams, &mut section));
+        let location = fields.read_all(|fields| read_location(fields, limits, upstreams, &mut section));
         let Some(location) = location else { continue };
         if let Some(earlier) = seen.find_or_insert(&location, locations.len()) {
             let message = format!(
@@ -75,10 +71,7 @@ pub(crate) fn read_locations(
             );
             let help = "remove one, or let them differ in one of these";
             let error = ValueError::new(codes::SAME_LOCATION, message).with_help(help);
-            item.open_section(&location::SECTION)
-                .find(&location::PATH)
-                .unwrap_or(item)
-                .report_at_value(error);
+            fields.find(&location::PATH).unwrap_or(item).report_at_value(error);
         }
         locations.push(location);
         lines.push(line);
@@ -235,12 +228,8 @@ fn read_respond(value: &FieldValue<'_>) -> Option<ActionConfig> {
 }
 
 fn read_redirect(value: &FieldValue<'_>) -> Option<ActionConfig> {
-    if !value.is_map() {
-        value.report_shape("a mapping such as { to: \"https://example.com/\" }");
-        return None;
-    }
     let (to, status) = value
-        .open_section(&redirect::SECTION)
+        .open_map(&redirect::SECTION, "a mapping such as { to: \"https://example.com/\" }")?
         .read_all(|fields| (fields.find_required(&redirect::TO), fields.read(&redirect::STATUS)));
     let to = to?;
     let template = headers::read_template(&to)?;

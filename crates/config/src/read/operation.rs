@@ -69,11 +69,8 @@ fn read_tokens(fields: &FieldReader<'_>) -> Vec<AdminToken> {
 
 /// One token, with a name and a value that none of `known` has.
 fn read_token(item: &FieldValue<'_>, known: &[AdminToken]) -> Option<AdminToken> {
-    if !item.is_map() {
-        item.report_shape("a mapping such as { name: ops, token: \"${OPS_TOKEN}\" }");
-        return None;
-    }
-    item.open_section(&admin_token::SECTION).read_all(|fields| {
+    let form = "a mapping such as { name: ops, token: \"${OPS_TOKEN}\" }";
+    item.open_map(&admin_token::SECTION, form)?.read_all(|fields| {
         let (name, token) =
             (fields.read_required(&admin_token::NAME), fields.read_required(&admin_token::TOKEN));
         let allow = fields.read(&admin_token::ALLOW);

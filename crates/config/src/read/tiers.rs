@@ -56,11 +56,7 @@ pub(crate) fn read_tier_numbers(
         tier.refuse_name(codes::SHAPE, message, help);
         return None;
     }
-    if !tier.is_map() {
-        tier.report_shape("a mapping such as { rate: 50/s }, or none");
-        return None;
-    }
-    let own = tier.open_section(&tier_numbers::SECTION);
+    let own = tier.open_map(&tier_numbers::SECTION, "a mapping such as { rate: 50/s }, or none")?;
     own.report_unknown();
     let sink = ProblemSink::default();
     let numbers = {

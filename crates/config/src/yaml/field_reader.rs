@@ -58,6 +58,15 @@ impl<'a> FieldValue<'a> {
         FieldReader::new(self.entries(), section, self.clone())
     }
 
+    /// [`FieldValue::open_section`] for a value that must be a mapping; `form` is e.g. "a mapping such as { a: 1 }".
+    pub fn open_map(&self, section: &'static Section, form: &str) -> Option<FieldReader<'a>> {
+        if !self.is_map() {
+            self.report_shape(form);
+            return None;
+        }
+        Some(self.open_section(section))
+    }
+
     /// The fields of a `section` that is not written here: each has its default.
     pub fn absent_section(&self, section: &'static Section) -> FieldReader<'a> {
         FieldReader::new(Vec::new(), section, self.clone())
