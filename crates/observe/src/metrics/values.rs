@@ -52,7 +52,7 @@ pub const SPANS_DROPPED: ValueMetric = counter(
 );
 pub const DEBT_KEYS: ValueMetric =
     gauge("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
-/// Labelled by `door`, `call` and `result`.
+/// Labelled by `protocol`, `call` and `result`.
 pub(super) const SERVICE_CALLS: ValueMetric =
     counter("sluicegate_service_calls", "Calls of the rate-limit service, by result");
 pub const SERVICE_LEASES: ValueMetric =

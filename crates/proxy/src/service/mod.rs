@@ -31,7 +31,7 @@ use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::RequestState;
 use crate::judge::{Admitted, Judged, Received, Rejected};
 use crate::reject::Fault;
-use crate::service::calls::Door;
+use crate::service::calls::CallProtocol;
 use sluicegate_base::clock::Now;
 use sluicegate_base::wall_clock;
 use sluicegate_http::net::deadline::RequestWatch;
@@ -178,10 +178,12 @@ pub fn serve_call(
     let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
     state.read_head(&inbound);
     let call = StartedCall { inbound, state, stream_watch, completion };
-    match Door::find(&call.inbound) {
-        Door::Check => call.answer_by(calls::answer_check),
-        Door::Auth => call.answer_by(calls::answer_auth),
-        Door::Rls(kind) => call.answer_by(move |inbound, state| calls::answer_rls(kind, inbound, state)),
+    match CallProtocol::find(&call.inbound) {
+        CallProtocol::Check => call.answer_by(calls::answer_check),
+        CallProtocol::Auth => call.answer_by(calls::answer_auth),
+        CallProtocol::Rls(kind) => {
+            call.answer_by(move |inbound, state| calls::answer_rls(kind, inbound, state))
+        }
     }
 }
 
@@ -194,7 +196,7 @@ struct StartedCall {
 }
 
 impl StartedCall {
-    /// Each door has a future of its own, so that a waiting call takes no more memory than its door needs.
+    /// Each protocol has a future of its own, so that a waiting call takes no more memory than its protocol needs.
     fn answer_by<F: Future<Output = Response<ResponseBody>>>(
         self,
         answer: impl FnOnce(Box<InboundRequest>, Box<RequestState>) -> F + 'static,

@@ -168,8 +168,8 @@ pub struct LogFields {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
-    /// The door of the rate-limit service that it came through; `None` = it is a request.
-    pub door: Option<&'static str>,
+    /// The protocol of a call of the rate-limit service; `None` = a request.
+    pub protocol: Option<&'static str>,
 }
 
 /// Facts that only the span uses.
@@ -279,7 +279,7 @@ impl RequestState {
             referer: named(LogField::Referer, header::REFERER),
             headers: gateway.logged_headers.iter().filter_map(logged).collect(),
             dry_run: None,
-            door: None,
+            protocol: None,
         }));
     }
 

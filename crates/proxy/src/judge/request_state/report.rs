@@ -44,7 +44,7 @@ impl RequestState {
             id: self.request_id.as_str(),
             ip: fields.ip,
             method: fields.method.as_str(),
-            door: fields.door,
+            protocol: fields.protocol,
             host: fields.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
             path: fields.target.as_ref().map_or("", PathAndQuery::path),
             status: self.status.as_u16(),

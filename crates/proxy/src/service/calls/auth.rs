@@ -73,7 +73,7 @@ fn read_call(inbound: InboundRequest, state: &mut RequestState) -> Result<AuthCa
     let token = original::single(&head.headers, &original::TOKEN).map(|token| token.cloned());
     head.headers.remove(original::TOKEN);
     if let Some(fields) = &mut state.log_fields {
-        fields.door = Some("auth");
+        fields.protocol = Some("auth");
         fields.headers.retain(|(name, _)| *name != original::TOKEN);
     }
     let gateway = &state.worker.clone().gateway;

@@ -75,20 +75,20 @@ impl CallKind {
 
 /// The protocols that calls come by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum CallProtocol {
     Check,
     Auth,
     Rls(RlsCall),
 }
 
-impl Door {
-    /// The door of a call.
+impl CallProtocol {
+    /// The protocol of a call.
     #[inline]
-    pub fn find(inbound: &InboundRequest) -> Door {
+    pub fn find(inbound: &InboundRequest) -> CallProtocol {
         // The path comes first: `/auth` has the headers of a client, which may say that they are gRPC's.
         match inbound.request.uri().path() {
-            auth::PATH => Door::Auth,
-            _ => RlsCall::find(inbound).map_or(Door::Check, Door::Rls),
+            auth::PATH => CallProtocol::Auth,
+            _ => RlsCall::find(inbound).map_or(CallProtocol::Check, CallProtocol::Rls),
         }
     }
 }
@@ -100,7 +100,7 @@ pub async fn answer_check(
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
     if let Some(fields) = &mut state.log_fields {
-        fields.door = Some("check");
+        fields.protocol = Some("check");
     }
     let kind = match find_call(&inbound, &mut state) {
         Ok(kind) => kind,

@@ -75,7 +75,7 @@ pub async fn answer_rls(
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
     if let Some(fields) = &mut state.log_fields {
-        fields.door = Some("rls");
+        fields.protocol = Some("rls");
     }
     if let Err(refusal) = check_call(call, &inbound, &state) {
         body::discard_body(&mut inbound.request);
