@@ -15,20 +15,16 @@
 //! same connect. Only [`Lease`] and the modules below it know which HTTP a server speaks: `translate` converts a
 //! request as it is sent.
 
-mod background_tasks;
 mod balance;
 mod connect;
 mod dns;
-mod ejection;
 mod fault;
 mod handover;
-mod hash;
 mod health;
 mod http1;
 mod http2;
 mod obey;
 mod pool;
-mod queue_signal;
 mod response;
 mod retry_budget;
 mod send_outcome;
@@ -40,21 +36,22 @@ mod status;
 mod tls;
 mod translate;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::StatusCode;
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
 use crate::net::deadline;
 use sluicegate_base::clock::Now;
-use sluicegate_model::{self as model, Config, ServerId, UpstreamId};
+use sluicegate_model::{self as model, Config, EjectConfig, ServerId, UpstreamId};
 
-pub use background_tasks::BackgroundTasks;
 pub use balance::{HashInput, ServerChoice};
 pub use connect::ConnectFault;
 pub use fault::ServerFault;
 pub use handover::SavedServer;
-pub use hash::fnv1a;
 pub use obey::{Obey, StopStatus, UpstreamStop, WHOLE_UPSTREAM};
 pub use pool::{Lease, Pools};
 pub use response::{ResponseSlot, ServerBody};
@@ -251,6 +248,107 @@ impl Upstream {
         self.state.retry_counts.count_retry(reason);
         Some(permit)
     }
+
+    /// Records a response. A status of `eject.status` is an error if the request was complete, and does not count
+    /// otherwise; every other status ends a row of errors, also one that is obeyed.
+    #[inline]
+    pub fn record_response(&self, server: &Server, status: StatusCode, is_complete: bool) {
+        match &self.eject {
+            Some(eject) if eject.status.contains(status.as_u16()) && !self.obeys(status) => {
+                if is_complete {
+                    self.record_fault(server, ServerFault::Status(status));
+                }
+            }
+            _ => server.state.record_success(),
+        }
+    }
+
+    /// Records an error, logs it, and ejects the server after too many in a row.
+    #[cold]
+    pub fn record_fault(&self, server: &Server, fault: ServerFault) {
+        let now = Now::read_clock();
+        let (errors, suppressed) = server.state.record_error(now, fault);
+        if let Some(suppressed) = suppressed {
+            tracing::warn!(
+                upstream = %self.name, server = %server.name, suppressed,
+                "an exchange with a server failed: {fault}"
+            );
+        }
+        if let Some(eject) = &self.eject
+            && errors >= eject.errors
+        {
+            self.eject_server(server, eject, fault, now);
+        }
+    }
+
+    /// Ejects a server, unless too many are or it is the last one that is up.
+    fn eject_server(&self, server: &Server, eject: &EjectConfig, fault: ServerFault, now: Now) {
+        let _guard = self.state.ejection_lock.lock();
+        let is_ejected = |one: &Server| one.current_flags() & EJECTED != 0;
+        let ejected = self.servers.iter().filter(|one| is_ejected(one)).count();
+        let most = ((self.servers.len() as f64 * eject.max / 100.0) as usize).max(1);
+        let others = self.servers.iter().filter(|one| one.position != server.position);
+        if is_ejected(server) || ejected >= most || !others.into_iter().any(|one| one.is_up()) {
+            return;
+        }
+        let span = u64::try_from(eject.span.as_nanos()).unwrap_or(u64::MAX);
+        server.state.mark_ejected(Now(now.0.saturating_add(span)));
+        tracing::warn!(
+            upstream = %self.name, server = %server.name, seconds = eject.span.as_secs_f64(),
+            "a server is ejected: {} errors in a row, the last one: {fault}", eject.errors
+        );
+    }
+}
+
+/// The tasks of all upstreams; they end when this is dropped.
+#[must_use = "the tasks end when this is dropped"]
+pub struct BackgroundTasks(JoinSet<()>);
+
+impl BackgroundTasks {
+    /// Starts the tasks of `upstreams` on the current runtime.
+    pub fn spawn_all(upstreams: &[Arc<Upstream>]) -> BackgroundTasks {
+        let mut tasks = JoinSet::new();
+        for upstream in upstreams {
+            upstream.clear_stale_flags();
+            for server in &upstream.servers {
+                if let Some(health) = &upstream.health {
+                    tasks.spawn(health::watch_server(server.clone(), health.clone()));
+                }
+                if let Some(name) = &server.state.dns_name {
+                    tasks.spawn(name.clone().refresh_forever(server.dns_refresh));
+                }
+            }
+        }
+        BackgroundTasks(tasks)
+    }
+
+    /// Replaces all tasks by those of `upstreams`.
+    pub fn restart_all(&mut self, upstreams: &[Arc<Upstream>]) {
+        // Abort first, or a stale check could set a state that no event ends.
+        self.0.abort_all();
+        *self = BackgroundTasks::spawn_all(upstreams);
+    }
+}
+
+/// FNV-1a (Fowler, Noll, Vo): the same on every gateway, so that all of them send a value to the same server.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// [`fnv1a`] of an address without its port.
+pub fn hash_address(ip: IpAddr) -> u64 {
+    match ip {
+        IpAddr::V4(ip) => fnv1a(&ip.octets()),
+        IpAddr::V6(ip) => fnv1a(&ip.octets()),
+    }
+}
+
+/// An address in four bytes, for comparisons. A collision is harmless: an obsolete connection is kept a little longer.
+fn address_tag(address: &SocketAddr) -> u32 {
+    let hash = hash_address(address.ip());
+    (hash >> 32) as u32 ^ hash as u32
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! consumer of the response body reads that. Only a request body that is still being sent when the response begins gets
 //! a task. An idle connection is not polled: its end is noticed when it is leased or swept.
 
-mod field;
 mod framing;
 mod head;
 mod upload;

@@ -56,7 +56,7 @@ pub(crate) enum LeasedConnection {
 /// A connection for one request.
 pub(crate) struct AcquiredConnection {
     pub connection: LeasedConnection,
-    /// The [`address_tag`](crate::upstream::hash::address_tag) of the peer, for HTTP/1.
+    /// The [`address_tag`](crate::upstream::address_tag) of the peer, for HTTP/1.
     pub address: u32,
     /// An HTTP/1 connection that has served before, or an HTTP/2 connection that was idle for a while.
     pub may_be_closing: bool,
