@@ -2,19 +2,14 @@
 //! `cors`.
 //!
 //! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
-//! the head the upstream's, `next_try` chooses a server, `exchange` sends it, `retry` decides which attempts are
-//! repeated, and `response_body` streams the body to the client. The state of the request and the lease of the upstream
+//! the head the upstream's, `retry` chooses a server and decides which attempts are repeated, `exchange` sends it, and `response_body` streams the body to the client. The state of the request and the lease of the upstream
 //! connection are inside that body: at its end the connection returns to its pool; dropped earlier, the connection is
 //! closed (over HTTP/2, only its stream is reset). If client and upstream agree on another protocol (`upgrade`), the
 //! state continues in a `tunnel`.
 
-mod body_fault;
-mod demo;
 mod exchange;
 mod fault;
-mod grpc_body;
 mod latency_feedback;
-mod next_try;
 mod response_body;
 mod retry;
 mod rewrite;
@@ -31,30 +26,31 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::{Request, Response, StatusCode, Version};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
 use tower::Service;
 
 use crate::gateway::worker::Worker;
 use crate::gateway::{Action, Gateway, Route};
 use crate::judge::Admitted;
+use crate::judge::conclusion::{RequestTexts, response_context};
 use crate::judge::inbound::InboundRequest;
-use crate::judge::rejection_response::{RequestTexts, response_context};
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::RenderedValues;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
-use sluicegate_http::request::body::{BodyOutcomeCell, RequestBody};
+use sluicegate_http::request::body::{BodyFault, BodyOutcomeCell, RequestBody};
 use sluicegate_http::request::headers::added_fields::AddedFields;
-use sluicegate_http::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a};
+use sluicegate_http::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a, hash_address};
 use sluicegate_model::HostHeader;
 use sluicegate_observe::metrics::UpstreamOutcome;
 
 use exchange::Exchange;
 use fault::ExchangeResult;
 pub use fault::ForwardFault;
-pub use grpc_body::GrpcBody;
 use latency_feedback::LatencyFeedback;
-use next_try::NextTry;
-pub use response_body::{ResponseBody, grpc_response, local_response};
+pub use response_body::{GrpcBody, ResponseBody, grpc_response, local_response};
+use retry::NextTry;
 pub use rewrite::{clear_unknown_reason, drop_unsent_body};
 use upgrade::UpgradeRequest;
 
@@ -76,20 +72,15 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
     let (mut inbound, mut state, route) = admitted.into_parts();
     let worker = state.worker.clone();
     let gateway = &*worker.gateway;
-    let route = &gateway.routes[route.0];
     if let Some(permit) = &mut state.chain_permit {
         permit.keep_charges();
     }
+    let upstream = state.upstream(gateway, route);
+    let route = &gateway.routes[route.0];
     if state.is_preflight() {
         return respond_to_preflight(route, *inbound, state);
     }
-    let upstream = match (state.degraded, &route.action) {
-        (Some(degraded), _) => &gateway.upstreams[degraded.0],
-        (None, Action::Upstream(upstream)) => upstream,
-        (None, Action::Respond { .. } | Action::Redirect { .. }) => {
-            return respond_locally(route, *inbound, state);
-        }
-    };
+    let Some(upstream) = upstream else { return respond_locally(route, *inbound, state) };
     let mut outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut inbound, &state);
     if upstream.is_demo() {
         outgoing.added_fields.move_into(inbound.request.headers_mut());
@@ -106,7 +97,7 @@ async fn serve_demo(
     state: Box<RequestState>,
 ) -> ForwardOutcome {
     let watch = state.watch.clone();
-    let echo = exchange::run_until_due(&watch, None, pin!(demo::render_echo(request))).await;
+    let echo = exchange::run_until_due(&watch, None, pin!(render_echo(request))).await;
     match echo.and_then(|echo| echo.map_err(ForwardFault::Client)) {
         Ok(response) => {
             let mut response = respond_here(response, state);
@@ -354,11 +345,44 @@ fn respond_to_preflight(
 fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, client: IpAddr) -> u64 {
     match hash_input {
         HashInput::Unused => 0,
-        HashInput::Ip => match client {
-            IpAddr::V4(ip) => fnv1a(&ip.octets()),
-            IpAddr::V6(ip) => fnv1a(&ip.octets()),
-        },
+        HashInput::Ip => hash_address(client),
         HashInput::Uri => fnv1a(request.uri().path().as_bytes()),
         HashInput::Header(name) => request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
     }
+}
+
+/// Maximum number of echoed header fields.
+const ECHO_FIELDS_MAX: usize = 32;
+/// Maximum bytes of one echoed value.
+const ECHO_VALUE_MAX: usize = 256;
+
+/// Reads and discards the whole body, and answers 200.
+///
+/// # Errors
+/// The client broke its own body.
+async fn render_echo(request: Request<RequestBody>) -> Result<Response<Bytes>, BodyFault> {
+    let (head, mut body) = request.into_parts();
+    let mut received: u64 = 0;
+    while let Some(frame) = body.frame().await {
+        received += frame?.data_ref().map_or(0, |data| data.len() as u64);
+    }
+    let headers: serde_json::Map<String, Value> = head
+        .headers
+        .iter()
+        .take(ECHO_FIELDS_MAX)
+        .map(|(name, value)| {
+            let shown = &value.as_bytes()[..value.len().min(ECHO_VALUE_MAX)];
+            (name.as_str().to_owned(), Value::from(String::from_utf8_lossy(shown)))
+        })
+        .collect();
+    let echo = json!({
+        "upstream": "demo",
+        "method": head.method.as_str(),
+        "target": head.uri.path_and_query().map_or("/", |target| target.as_str()),
+        "headers": headers,
+        "body_bytes": received,
+    });
+    let mut response = Response::new(Bytes::from(format!("{echo}\n")));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
 }

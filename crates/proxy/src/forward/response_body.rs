@@ -3,19 +3,17 @@
 //! Each piece is streamed as the client takes it. Where the location limits `bandwidth`, a piece waits for its turn in
 //! the bucket of its key, and nothing is read from the upstream meanwhile.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use super::body_fault::ResponseBodyFault;
-use super::fault::LOCATION_TIMEOUT;
-use super::grpc_body::GrpcBody;
-use crate::judge::request_state::strike;
-use crate::judge::request_state::{RequestState, Verdict};
-use crate::reject::{Fault, status};
+use super::fault::{LOCATION_TIMEOUT, ResponseBodyFault};
+use crate::judge::request_state::{RequestState, Verdict, strike};
+use crate::reject::Fault;
 use sluicegate_admission::chain::{Decisions, Overrun};
 use sluicegate_http::net::deadline::GatewayDeadline;
 use sluicegate_http::request::cors::CorsAnswer;
@@ -63,8 +61,9 @@ enum PendingFrame {
 /// A response that the gateway rendered itself.
 #[inline]
 pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
-    if state.is_websocket_connect {
-        *response.status_mut() = status::without_tunnel(response.status());
+    // A success would tell the client that its tunnel is open.
+    if state.is_websocket_connect && response.status().is_success() {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     state.status = response.status();
     strike::record_response(&state);
@@ -392,4 +391,42 @@ fn poll_upstream(
     };
     watch.clear_upstream_span();
     Poll::Ready(frame.map(|frame| frame.map_err(ResponseBodyFault::Upstream)))
+}
+
+type StreamEnd = Pin<Box<dyn Future<Output = (Bytes, HeaderMap)>>>;
+
+/// The messages and the trailers that are still to be sent.
+pub struct GrpcBody {
+    message: Option<Bytes>,
+    /// The last message of a stream, and the trailers behind it.
+    last: Option<StreamEnd>,
+    trailers: Option<HeaderMap>,
+}
+
+impl GrpcBody {
+    /// One message, framed.
+    pub fn unary(message: Bytes, trailers: HeaderMap) -> GrpcBody {
+        GrpcBody { message: Some(message), last: None, trailers: Some(trailers) }
+    }
+
+    /// A message now, and another one as the end of the stream.
+    pub fn stream(first: Bytes, last: impl Future<Output = (Bytes, HeaderMap)> + 'static) -> GrpcBody {
+        GrpcBody { message: Some(first), last: Some(Box::pin(last)), trailers: None }
+    }
+
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Frame::data(message)));
+        }
+        if let Some(last) = &mut self.last {
+            let (message, trailers) = ready!(last.as_mut().poll(cx));
+            (self.last, self.trailers) = (None, Some(trailers));
+            return Poll::Ready(Some(Frame::data(message)));
+        }
+        Poll::Ready(self.trailers.take().map(Frame::trailers))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.message.is_none() && self.last.is_none() && self.trailers.is_none()
+    }
 }

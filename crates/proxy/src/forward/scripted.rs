@@ -15,9 +15,8 @@ use tower::Service;
 
 use super::exchange::{Exchange, run_until_due};
 use super::latency_feedback::LatencyFeedback;
-use super::next_try::{NextTry, TryServer};
+use super::retry::{NextTry, TryServer};
 use super::{ForwardFault, ForwardOutcome, OutgoingRequest, balance_hash_for, forward_service};
-use crate::gateway::Action;
 use crate::gateway::worker::Worker;
 use crate::judge::Admitted;
 use crate::judge::inbound::InboundRequest;
@@ -45,11 +44,8 @@ pub async fn answer_admitted(
         permit.keep_charges();
     }
     let worker = state.worker.clone();
-    let upstream = match (state.degraded, &worker.gateway.routes[route.0].action) {
-        (None, Action::Upstream(upstream)) => upstream,
-        (Some(degraded), _) => &worker.gateway.upstreams[degraded.0],
-        (None, _) => unreachable!("a request for no upstream is answered above"),
-    };
+    // Cannot fail: a request for no upstream is answered above.
+    let upstream = state.upstream(&worker.gateway, route).expect("the request has an upstream");
     let place = match take_place(upstream, &mut inbound, &mut state, route).await {
         Ok(place) => place,
         Err(fault) => return ForwardOutcome::Faulted(fault, state),

@@ -15,6 +15,7 @@ use sluicegate_base::ip_set::{IpSet, IpSets};
 use sluicegate_base::value_hash::ValueHasher;
 use sluicegate_http::request::body::BodyMemory;
 use sluicegate_http::request::key::KeyHasher;
+use sluicegate_http::upstream::{Upstream, UpstreamStop};
 use sluicegate_limit::Limit;
 use sluicegate_limit::bandwidth::Bandwidth;
 use sluicegate_model::{self as model, BODY_PEEK_AUTO, Config, LimitId, LocationConfig};
@@ -22,7 +23,7 @@ use sluicegate_observe::access_log::AccessLog;
 use sluicegate_observe::metrics::cells::Counters;
 use sluicegate_observe::traces::Tracer;
 use sluicegate_store as store;
-use sluicegate_store::{SharedLimit, Store};
+use sluicegate_store::{SharedLimit, SharedStops, Store, ToldStop};
 
 // === impl Gateway ===
 
@@ -217,4 +218,31 @@ pub(super) fn build_tracer(
     let hasher = access_log.hasher().cloned().or_else(from_secret);
     let before = previous.and_then(|previous| previous.tracer.as_ref());
     Tracer::continue_from(before, &config.tracing, hasher)
+}
+
+/// `None` = there is no store, or no upstream is obeyed.
+pub(super) fn build_stops(config: &Config, previous: Option<&Gateway>) -> Option<Arc<SharedStops>> {
+    config.state.redis.as_ref()?;
+    config.upstreams.iter().find(|upstream| upstream.obey.is_some())?;
+    Some(previous.and_then(|previous| previous.stops.clone()).unwrap_or_default())
+}
+
+impl Gateway {
+    /// Tells the other gateways of a stop.
+    #[cold]
+    pub fn tell_stop(&self, upstream: &Upstream, stop: UpstreamStop) {
+        if let Some(stops) = &self.stops {
+            stops.tell_stop(ToldStop { upstream: upstream.name.clone(), stop });
+        }
+    }
+
+    /// Obeys the stops that any gateway told, as far as they are new.
+    pub fn use_stops(&self, stops: &[ToldStop]) {
+        let now = Now::read_clock();
+        for told in stops {
+            if let Some(upstream) = self.upstreams.iter().find(|upstream| upstream.name == told.upstream) {
+                upstream.adopt_stop(&told.stop, now);
+            }
+        }
+    }
 }

@@ -6,20 +6,17 @@
 
 mod adopt;
 mod bans;
-mod body_plans;
 mod call_service;
 mod domains;
 mod grants;
 mod handover;
 pub mod heavy_keys;
-pub mod in_flight;
 mod key_reset;
 mod limit_chain;
 mod metric_sources;
 mod operator_changes;
 mod operator_entries;
 mod operator_state;
-mod stops;
 pub mod worker;
 
 use std::collections::HashMap;
@@ -209,7 +206,7 @@ impl Gateway {
             answers_preflights: routes.iter().any(|route| route.cors.is_some()),
             routes,
             default_chain: LimitChain::new(config, None, &limits, &shared),
-            default_body_plan: body_plans::build_body_plan(config, None),
+            default_body_plan: limit_chain::build_body_plan(config, None),
             access: access_cache.get_or_build(&config.access),
             bans,
             operator_bans,
@@ -220,7 +217,7 @@ impl Gateway {
             shared,
             store: store.as_ref().map(|(store, _)| store.clone()),
             store_usage: store.map(|(_, usage)| usage),
-            stops: stops::build_stops(config, previous),
+            stops: adopt::build_stops(config, previous),
             keys: adopt::build_keys(previous),
             account: config.account.from.clone(),
             tiers: Tiers::new(config),
@@ -329,7 +326,7 @@ impl Route {
             name: location.name.as_str().into(),
             action,
             chain: LimitChain::new(config, Some(location), limits, shared),
-            body_plan: body_plans::build_body_plan(config, Some(location)),
+            body_plan: limit_chain::build_body_plan(config, Some(location)),
             access: access_cache.get_or_build(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header::{HOST, HeaderValue};
 use http::uri::Authority;
@@ -360,5 +361,24 @@ impl HostCache {
         if line.starts_with(canonical.as_bytes()) {
             *self = HostCache { line: line.into(), canonical_len: canonical.len() };
         }
+    }
+}
+
+/// One of the requests in flight, counted out by `Drop`.
+pub struct RequestInFlight(Arc<AtomicUsize>);
+
+impl RequestInFlight {
+    /// Counts a request as in flight; `None` if `max` are already.
+    pub fn try_count(count: &Arc<AtomicUsize>, max: usize) -> Option<RequestInFlight> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        // Above the maximum, dropping it counts it out again.
+        let in_flight = RequestInFlight(count.clone());
+        (before < max).then_some(in_flight)
+    }
+}
+
+impl Drop for RequestInFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

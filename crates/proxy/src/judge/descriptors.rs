@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::demand::{Caller, ChargeFault};
-use crate::gateway::in_flight::RequestInFlight;
+use crate::gateway::worker::RequestInFlight;
 use crate::gateway::worker::Worker;
 use crate::gateway::{Gateway, LimitChain};
 use crate::reject::{Fault, Rejection};

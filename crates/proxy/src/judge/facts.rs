@@ -7,9 +7,9 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
 use http_body::SizeHint;
 
+use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound;
 use crate::judge::inbound::InboundRequest;
-use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::RequestState;
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::ban::StrikeTarget;

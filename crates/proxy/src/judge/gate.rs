@@ -4,13 +4,12 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::gateway::Action;
 use crate::judge::request_state::RequestState;
 use crate::reject::{Rejection, StopRejection};
 use sluicegate_admission::chain::QueueTerms;
 use sluicegate_base::clock::Now;
 use sluicegate_http::net::deadline::GatewayDeadline;
-use sluicegate_http::upstream::{Upstream, WHOLE_UPSTREAM};
+use sluicegate_http::upstream::WHOLE_UPSTREAM;
 use sluicegate_limit::pushback::{GateDecision, GatePlace, StopCheck, Stopped, WaitTerms};
 use sluicegate_model::{LocationId, UpstreamId};
 
@@ -33,7 +32,7 @@ pub(super) struct HeldPlace {
 /// The rejection: no queue stands in front, or none may hold it for so long.
 pub(super) fn enter_gate(state: &RequestState, route: LocationId) -> Result<Option<HeldPlace>, Rejection> {
     let Some(key) = state.stop_key() else { return Ok(None) };
-    let Some(upstream) = find_upstream(state, route) else { return Ok(None) };
+    let Some(upstream) = state.upstream(&state.worker.gateway, route) else { return Ok(None) };
     let Some(obey) = &upstream.obey else { return Ok(None) };
     match obey.gate().enter(*key, Now::read_clock(), find_terms(state, route)) {
         GateDecision::Pass => Ok(None),
@@ -45,7 +44,7 @@ pub(super) fn enter_gate(state: &RequestState, route: LocationId) -> Result<Opti
 /// The time for which the upstream stops the request, ns; 0 = not at all.
 pub(super) fn hold_ns(state: &RequestState, route: LocationId) -> u64 {
     let now = Now::read_clock();
-    let obey = find_upstream(state, route).and_then(|upstream| upstream.obey.as_ref());
+    let obey = state.upstream(&state.worker.gateway, route).and_then(|upstream| upstream.obey.as_ref());
     let stopped = obey.zip(state.stop_key()).and_then(|(obey, key)| obey.gate().find_stop(key, now));
     stopped.map_or(0, |stopped| stopped.wait_ns)
 }
@@ -100,15 +99,6 @@ pub(super) fn redirect_to_degraded(state: &mut RequestState) {
     let gateway = &state.worker.gateway;
     let degraded = state.degraded.and_then(|degraded| gateway.upstreams[degraded.0].obey.as_ref());
     state.stop = degraded.map(|_| Box::new(StopCheck { key: WHOLE_UPSTREAM, stopped: None }));
-}
-
-fn find_upstream(state: &RequestState, route: LocationId) -> Option<&Upstream> {
-    let gateway = &state.worker.gateway;
-    match (state.degraded, &gateway.routes[route.0].action) {
-        (Some(degraded), _) => Some(&gateway.upstreams[degraded.0]),
-        (None, Action::Upstream(upstream)) => Some(upstream),
-        (None, _) => None,
-    }
 }
 
 /// The terms of the queue in front, if there is one.

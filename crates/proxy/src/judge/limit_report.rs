@@ -4,8 +4,8 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 
 use crate::gateway::{Gateway, LimitChain};
-use crate::judge::judged_chain::chain_of;
 use crate::judge::request_state::RequestState;
+use crate::judge::request_state::chain_of;
 use sluicegate_admission::chain;
 use sluicegate_admission::chain::{ChainPermit, ChainRejection, QueueStay, RateDecision};
 use sluicegate_base::clock::Now;
@@ -36,11 +36,16 @@ fn count_kinds(state: &RequestState, counts: impl Fn(DecisionKind, &Limit) -> bo
         let limit = &limits[usize::from(judged.limit_index)];
         let kind = decision_kind(&judged, limit);
         if counts(kind, limit) {
-            state.worker.gateway.metrics.count_decision(state.worker.id, limit.id, kind);
-            if kind.is_dry_rejection() {
-                state.count_refused(limit.id);
-            }
+            count_decision(state, limit.id, kind);
         }
+    }
+}
+
+#[inline]
+fn count_decision(state: &RequestState, limit: LimitId, kind: DecisionKind) {
+    state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
+    if kind.is_dry_rejection() {
+        state.count_refused(limit);
     }
 }
 
@@ -52,14 +57,9 @@ pub fn count_slots(state: &mut RequestState) {
     let slots = state.chain_permit.iter().flat_map(ChainPermit::slot_decisions);
     let slots = slots.filter(|judged| !has_waited(judged));
     let slots: SmallVec<[RateDecision; 4]> = slots.collect();
-    let gateway = &state.worker.gateway;
     for judged in slots {
         let limit = &state.chain().chain.limits()[usize::from(judged.limit_index)];
-        let kind = decision_kind(&judged, limit);
-        gateway.metrics.count_decision(state.worker.id, limit.id, kind);
-        if kind.is_dry_rejection() {
-            state.count_refused(limit.id);
-        }
+        count_decision(state, limit.id, decision_kind(&judged, limit));
         if judged.dry_run {
             state.decisions.push(judged);
         }
@@ -89,7 +89,7 @@ pub fn count_slot_waits(state: &RequestState, stays: &[QueueStay]) {
     let limits = state.chain().chain.limits();
     for stay in stays.iter().filter(|stay| stay.for_slots) {
         let limit = limits[usize::from(stay.limit_index)].id;
-        state.worker.gateway.metrics.count_decision(state.worker.id, limit, DecisionKind::Wait);
+        count_decision(state, limit, DecisionKind::Wait);
     }
 }
 

@@ -19,26 +19,24 @@
 
 mod body_reading;
 mod call;
+pub mod conclusion;
 mod demand;
 mod descriptors;
 mod facts;
 mod gate;
 mod head;
 pub mod inbound;
-mod judged_chain;
 pub mod limit_report;
 mod mode;
 mod phases;
-mod rejected;
-pub mod rejection_response;
 pub mod request_state;
 
 pub use body_reading::read_call_body;
 pub use call::{CallMode, CallTerms, StatedFacts, judge_named};
+pub use conclusion::translate_rejection;
 pub use demand::{Caller, ChargeFault, Exemption};
 pub use descriptors::{DescriptorTerms, JudgedDescriptor, MergedPlaces, give_back_hits};
 pub use facts::{BodyView, RequestFacts, RequestHead};
 pub use head::{Judgement, judge};
 pub use mode::JudgeMode;
 pub use phases::{Admitted, Judged, LookedAt, Received, Rejected, look_at_descriptors};
-pub use rejected::translate_rejection;

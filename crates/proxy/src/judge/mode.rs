@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::demand::{Caller, ChargeFault};
 use super::facts::{RequestFacts, RequestHead};
-use crate::gateway::in_flight::RequestInFlight;
+use crate::gateway::worker::RequestInFlight;
 use crate::gateway::worker::{ClientConnection, Worker};
 use crate::gateway::{Gateway, LimitChain};
 use sluicegate_admission::chain;

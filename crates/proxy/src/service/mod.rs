@@ -24,10 +24,10 @@ use tower::Service;
 use crate::forward;
 use crate::forward::{ForwardFault, ForwardOutcome, ResponseBody};
 use crate::gateway::worker::{ClientConnection, Worker, WorkerThread};
+use crate::judge::conclusion;
+use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
-use crate::judge::rejection_response;
-use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::RequestState;
 use crate::judge::{Admitted, Judged, Received, Rejected};
 use crate::reject::Fault;
@@ -159,7 +159,10 @@ where
             if let Some(watch) = &stream_watch {
                 watch.adopt_current_task().await;
             }
-            run_phases(judged, forward, completion).await
+            match judged.conclude().await {
+                Ok(admitted) => forward_request(admitted, forward, completion, None).await,
+                Err(rejected) => respond_rejected(rejected, completion),
+            }
         })),
     }
 }
@@ -210,23 +213,6 @@ impl StartedCall {
             completion.complete_response(&mut response);
             response
         }))
-    }
-}
-
-/// Runs the phases of a request that may wait until it has a response.
-async fn run_phases<F>(mut judged: Judged, forward: F, completion: Completion) -> Response<ResponseBody>
-where
-    F: Service<Admitted, Response = ForwardOutcome, Error = Infallible>,
-{
-    loop {
-        judged = match judged {
-            Judged::Admit(admitted) => return forward_request(admitted, forward, completion, None).await,
-            Judged::Reject(rejected) => return respond_rejected(rejected, completion),
-            Judged::ReadBody(reading) => reading.read_body().await,
-            Judged::AskStore(asking) => asking.ask_store().await,
-            Judged::Wait(waiting) => waiting.wait_for_turn().await,
-            Judged::Hold(held) => held.wait_at_gate().await,
-        };
     }
 }
 
@@ -382,7 +368,7 @@ fn render_forward_fault(
         path: location::normalise_path(uri.path()).unwrap_or_default(),
         uri,
     };
-    let mut response = rejection_response::render_rejection(state, &texts, &Fault::from(fault).into());
+    let mut response = conclusion::render_rejection(state, &texts, &Fault::from(fault).into());
     if let ForwardFault::Client(_) = fault {
         hop_by_hop::set_connection_close(response.headers_mut());
     }

@@ -7,9 +7,9 @@ use http_body::SizeHint;
 use super::{Admitted, Judged, Received, Rejected};
 use crate::judge::call;
 use crate::judge::call::{CallTerms, ChargeCall};
+use crate::judge::conclusion;
 use crate::judge::facts::{BodyView, RequestFacts, RequestHead};
 use crate::judge::mode::ChargeRequest;
-use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
 use sluicegate_admission::chain::ChainVerdict;
@@ -53,13 +53,15 @@ impl Received {
         }
         let rejection = match (judged, &verdict) {
             (Err(rejection), _) => rejection,
-            (Ok(()), Some(ChainVerdict::Reject(rejection))) => rejected::translate_counted(&state, rejection),
+            (Ok(()), Some(ChainVerdict::Reject(rejection))) => {
+                conclusion::translate_counted(&state, rejection)
+            }
             (Ok(()), _) => {
                 let received = Received { inbound, state };
                 return received.follow_call(verdict, route, terms.max_wait_ns);
             }
         };
-        let conclusion = rejected::conclude_rejection(&mut state, &facts.texts(), &rejection);
+        let conclusion = conclusion::conclude_rejection(&mut state, &facts.texts(), &rejection);
         Received { inbound, state }.apply_conclusion(conclusion)
     }
 
@@ -79,20 +81,23 @@ impl Received {
 }
 
 impl Judged {
-    /// Runs the phases of a call until it is admitted or rejected. If the caller hangs up, the future never ends.
+    /// [`Judged::conclude`] for a call: boxed where it waits, because the future of each call is copied and most do not.
     ///
     /// # Errors
-    /// The rejection, with its response.
+    /// As [`Judged::conclude`].
     pub async fn conclude_call(self) -> Result<Admitted, Rejected> {
         match self {
             Judged::Admit(admitted) => Ok(admitted),
             Judged::Reject(rejected) => Err(rejected),
-            // Boxed, because the future of each call is copied and most do not wait.
-            waits => Box::pin(waits.conclude_waits()).await,
+            waits => Box::pin(waits.conclude()).await,
         }
     }
 
-    async fn conclude_waits(mut self) -> Result<Admitted, Rejected> {
+    /// Runs the phases until the request is admitted or rejected. If the client hangs up, the future never ends.
+    ///
+    /// # Errors
+    /// The rejection, with its response.
+    pub async fn conclude(mut self) -> Result<Admitted, Rejected> {
         loop {
             self = match self {
                 Judged::Admit(admitted) => return Ok(admitted),

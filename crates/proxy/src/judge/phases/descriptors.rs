@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{Judged, Received};
+use crate::judge::conclusion;
 use crate::judge::descriptors::{
     CallFindings, ChargeDescriptors, DescriptorTerms, MergedPlaces, judge_descriptors,
 };
-use crate::judge::rejected;
 use crate::judge::request_state::RequestState;
 use crate::reject::Rejection;
 use sluicegate_admission::chain::{ChainVerdict, Decisions, Look, WaitingRequest};
@@ -91,7 +91,7 @@ impl Received {
         let judged = match verdict {
             None => received(state).admit(Ok(route)),
             Some(ChainVerdict::Reject(rejection)) => {
-                let rejection = rejected::translate_counted(&state, &rejection);
+                let rejection = conclusion::translate_counted(&state, &rejection);
                 received(state).reject(&rejection)
             }
             Some(verdict) => {

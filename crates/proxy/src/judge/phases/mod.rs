@@ -17,18 +17,17 @@ use http::Response;
 use http_body::Body;
 
 use super::body_reading;
+use super::conclusion;
+use super::conclusion::Conclusion;
 use super::facts::{BodyView, RequestFacts, RequestHead};
 use super::gate;
 use super::gate::HeldPlace;
 use super::head;
 use super::head::Judgement;
 use super::mode::ChargeRequest;
-use super::rejected;
-use super::rejected::Conclusion;
-use crate::gateway::Action;
+use crate::judge::conclusion::RequestTexts;
 use crate::judge::inbound::InboundRequest;
 use crate::judge::limit_report;
-use crate::judge::rejection_response::RequestTexts;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{Fault, Rejection};
 use sluicegate_admission::chain::{
@@ -153,7 +152,7 @@ impl Received {
                 if rejection.late && starts_timeout {
                     state.start_timeout();
                 }
-                rejected::translate_counted(&state, rejection)
+                conclusion::translate_counted(&state, rejection)
             }
             (Ok(Judgement::Complete), _) => {
                 let route = facts.route_or_rejection();
@@ -173,7 +172,7 @@ impl Received {
                 };
             }
         };
-        let conclusion = rejected::conclude_rejection(&mut state, &facts.texts(), &rejection);
+        let conclusion = conclusion::conclude_rejection(&mut state, &facts.texts(), &rejection);
         (inbound.summary, inbound.target) = (summary, target);
         Received { inbound, state }.apply_conclusion(conclusion)
     }
@@ -215,7 +214,7 @@ impl Received {
                 Judged::Wait(Box::new(Waiting { received: self, queued, route }))
             }
             ChainVerdict::Reject(rejection) => {
-                let rejection = rejected::translate_counted(&self.state, &rejection);
+                let rejection = conclusion::translate_counted(&self.state, &rejection);
                 self.reject(&rejection)
             }
         }
@@ -271,7 +270,7 @@ impl Received {
     fn reject(mut self, rejection: &Rejection) -> Judged {
         let conclusion = {
             let texts = RequestTexts::read_again(&self.inbound);
-            rejected::conclude_rejection(&mut self.state, &texts, rejection)
+            conclusion::conclude_rejection(&mut self.state, &texts, rejection)
         };
         self.apply_conclusion(conclusion)
     }
@@ -307,11 +306,8 @@ impl Admitted {
 
     /// True if an upstream answers the request; otherwise its location does.
     pub fn targets_upstream(&self) -> bool {
-        if self.state.is_preflight() {
-            return false;
-        }
-        let action = &self.state.worker.gateway.routes[self.route.0].action;
-        self.state.degraded.is_some() || matches!(action, Action::Upstream(_))
+        let gateway = &self.state.worker.gateway;
+        !self.state.is_preflight() && self.state.upstream(gateway, self.route).is_some()
     }
 
     #[inline]

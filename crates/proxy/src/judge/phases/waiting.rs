@@ -1,10 +1,10 @@
 //! The phases of a request that waits: for its turn, for its upstream, and for its slots.
 
 use super::{Admitted, Held, Judged, Received, Waiting, note_fallbacks};
+use crate::judge::conclusion;
 use crate::judge::gate;
 use crate::judge::gate::Waited;
 use crate::judge::limit_report;
-use crate::judge::rejected;
 use crate::judge::request_state::{RequestState, Verdict};
 use crate::reject::{LimitCause, LimitRejection, Rejection};
 use sluicegate_admission::chain::{ChainRejection, Queued, UndecidedLimit};
@@ -58,7 +58,7 @@ impl Waiting {
             (WaitEnd::Rejected(rejection), _) => {
                 drop(queued);
                 limit_report::mark_rejected(state, &rejection);
-                received.reject(&rejected::translate_rejection(&rejection))
+                received.reject(&conclusion::translate_rejection(&rejection))
             }
             (WaitEnd::TimedOut, _) => {
                 let limit = queued.limit().id;

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http_body::Frame;
 
 use crate::judge::request_state::RequestState;
-use crate::reject::status;
+use crate::reject::CLIENT_GONE;
 use sluicegate_admission::chain::{ChainPermit, Extender, Overrun, Settlements};
 use sluicegate_admission::settlement::{ResponseReading, Settlement};
 use sluicegate_base::clock::Now;
@@ -99,7 +99,7 @@ impl RequestState {
     /// Settles the charges that still depend on the response, and releases the slots.
     pub(super) fn end_permit(&mut self) {
         let Some(mut permit) = self.chain_permit.take() else { return };
-        let has_response = self.status != status::CLIENT_GONE && !std::thread::panicking();
+        let has_response = self.status != CLIENT_GONE && !std::thread::panicking();
         permit.end_response(has_response);
         if let Some(reading) = &mut self.reading {
             reading.mark_over();

@@ -16,11 +16,10 @@ use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 
 use crate::gateway::heavy_keys::{KeptUnits, RefusalFacts};
-use crate::gateway::in_flight::RequestInFlight;
-use crate::gateway::worker::{ClientConnection, Worker};
-use crate::gateway::{LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::gateway::worker::{ClientConnection, RequestInFlight, Worker};
+use crate::gateway::{Action, Gateway, LimitChain, REQUESTS_CLOSED, REQUESTS_OPENED};
 use crate::judge::inbound::InboundRequest;
-use crate::reject::{Fault, LimitRejection, status};
+use crate::reject::{CLIENT_GONE, Fault, LimitRejection, PANICKED};
 use sluicegate_admission::ban::StrikeTarget;
 use sluicegate_admission::chain::{ChainPermit, Decisions};
 use sluicegate_admission::settlement::{ResponseReading, Settlement};
@@ -31,6 +30,7 @@ use sluicegate_http::request::client::{Client, UNIX_CLIENT};
 use sluicegate_http::request::cors::CorsAnswer;
 use sluicegate_http::request::location;
 use sluicegate_http::request::request_id::RequestId;
+use sluicegate_http::upstream::Upstream;
 use sluicegate_limit::bandwidth::BandwidthShare;
 use sluicegate_limit::pushback::StopCheck;
 use sluicegate_limit::table::CounterKey;
@@ -129,13 +129,8 @@ impl Verdict {
     /// The word of the access log; for a fault, its cause.
     pub fn as_str(self) -> &'static str {
         match self {
-            Verdict::Admit => "admit",
-            Verdict::Wait => "wait",
-            Verdict::Reject => "reject",
-            Verdict::MissingKey => "missing_key",
-            Verdict::Degrade => "degrade",
-            Verdict::Ban => "ban",
             Verdict::Fault(fault) => fault.cause(),
+            other => other.kind().name(),
         }
     }
 
@@ -226,7 +221,7 @@ impl RequestState {
             upstream_ns: None,
             error: None,
             // Logged if the client leaves before the head of its response is ready.
-            status: status::CLIENT_GONE,
+            status: CLIENT_GONE,
             bytes_sent: 0,
             bytes_received: None,
             wait_ns: 0,
@@ -281,6 +276,17 @@ impl RequestState {
             dry_run: None,
             protocol: None,
         }));
+    }
+
+    /// The upstream that responds to the request, by its location or in place of its rejection; `None` = it is answered
+    /// here.
+    #[inline]
+    pub fn upstream<'a>(&self, gateway: &'a Gateway, route: LocationId) -> Option<&'a Arc<Upstream>> {
+        match (self.degraded, &gateway.routes[route.0].action) {
+            (Some(degraded), _) => Some(&gateway.upstreams[degraded.0]),
+            (None, Action::Upstream(upstream)) => Some(upstream),
+            (None, Action::Respond { .. } | Action::Redirect { .. }) => None,
+        }
     }
 
     /// Starts the timeout of the location, which covers its queues and its upstream.
@@ -358,7 +364,7 @@ fn is_request_id_byte(byte: &u8) -> bool {
 impl Drop for RequestState {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.status, self.verdict) = (status::PANICKED, Verdict::Fault(Fault::Internal));
+            (self.status, self.verdict) = (PANICKED, Verdict::Fault(Fault::Internal));
         }
         // A rejection stays a rejection even if its response was not read.
         if let Some(fault) = self.watch.missed_deadline().and_then(Fault::from_broken_deadline)
@@ -372,7 +378,7 @@ impl Drop for RequestState {
         }
         self.in_flight = None;
         self.watch.end_request();
-        if self.status == status::CLIENT_GONE && self.connection.watch.is_multiplexed() {
+        if self.status == CLIENT_GONE && self.connection.watch.is_multiplexed() {
             self.connection.count_cancelled();
         }
         self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
@@ -396,5 +402,26 @@ impl Drop for RequestState {
         if let Some(span) = span {
             self.queue_span(&span, ended);
         }
+    }
+}
+
+impl RequestState {
+    /// The limits that judge it.
+    #[inline]
+    pub fn chain(&self) -> &LimitChain {
+        chain_of(&self.worker, self.call_chain.as_ref(), self.route)
+    }
+}
+
+/// The limits of a call for descriptors, or those of a route.
+#[inline]
+pub fn chain_of<'a>(
+    worker: &'a Worker,
+    call_chain: Option<&'a Arc<LimitChain>>,
+    route: Option<LocationId>,
+) -> &'a LimitChain {
+    match call_chain {
+        None => worker.gateway.chain_for(route),
+        Some(chain) => chain,
     }
 }

@@ -4,7 +4,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 
 use crate::judge::request_state::{LogFields, RequestSpan, RequestState, Verdict};
-use crate::reject::status;
+use crate::reject::CLIENT_GONE;
 use sluicegate_base::clock::Now;
 use sluicegate_http::request::account::Tier;
 use sluicegate_http::request::client::UNIX_CLIENT;
@@ -28,7 +28,7 @@ impl RequestState {
             Verdict::Reject if self.limit.is_some() => AnswerMaker::Limit,
             Verdict::Degrade if self.degraded.is_none() => AnswerMaker::Limit,
             Verdict::Reject | Verdict::Fault(_) => AnswerMaker::Gateway,
-            _ if self.status == status::CLIENT_GONE => AnswerMaker::Gateway,
+            _ if self.status == CLIENT_GONE => AnswerMaker::Gateway,
             _ if self.tries > 0 => AnswerMaker::Server,
             _ => AnswerMaker::Location,
         }

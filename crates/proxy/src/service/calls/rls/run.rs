@@ -69,11 +69,11 @@ pub(super) async fn run_call(
     };
     let mut answer = AnswerParts::new(request.descriptors.len());
     // A call that is refused by a mere look takes nothing either.
-    let looked = match add_looks(&mut answer, &mut state, parts.peeked.as_deref().into_iter()).await {
-        Ok(looked) => looked,
+    let is_refused = match add_looks(&mut answer, &mut state, parts.peeked.as_deref().into_iter()).await {
+        Ok(is_refused) => is_refused,
         Err(refusal) => return (state, Err(refusal)),
     };
-    if looked.is_refused {
+    if is_refused {
         let refused = add_looks(
             &mut answer,
             &mut state,
@@ -163,17 +163,12 @@ impl<'c> PlannedParts<'c> {
     }
 }
 
-/// The outcome of looking at descriptors.
-struct Looked {
-    is_refused: bool,
-}
-
-/// Adds the statuses of descriptors that are only looked at.
+/// Adds the statuses of descriptors that are only looked at; true if they are refused.
 async fn add_looks<'p, 'c: 'p>(
     answer: &mut AnswerParts,
     state: &mut RequestState,
     parts: impl Iterator<Item = &'p PlannedPart<'c>>,
-) -> Result<Looked, CallRefusal> {
+) -> Result<bool, CallRefusal> {
     let mut is_refused = false;
     for part in parts {
         // Boxed, because most calls look at nothing, and the future of each is copied.
@@ -201,7 +196,7 @@ async fn add_looks<'p, 'c: 'p>(
         answer.add_judged(&JudgedPart { part, decisions: &decisions, merged: &merged, refused });
         answer.add_headers(state, &part.terms.chain, &decisions);
     }
-    Ok(Looked { is_refused })
+    Ok(is_refused)
 }
 
 /// The end of a call that was not judged by limits alone.
@@ -216,46 +211,33 @@ fn refusal_of(rejection: Rejection) -> CallRefusal {
 /// # Errors
 /// Its caller has left meanwhile, or something broke: there is no decision.
 fn conclude(state: &mut RequestState, is_admitted: bool, deadline: CallDeadline) -> Result<(), CallRefusal> {
-    match is_admitted {
-        true if deadline.has_passed(Now::read_clock()) => {
-            // Dropping the permit gives everything back.
-            state.reading = None;
-            state.chain_permit = None;
-            Err(late())
+    match (is_admitted, state.verdict) {
+        // A fault has no answer of the service, and is counted where it was found.
+        (false, Verdict::Fault(fault)) => {
+            let (fault, result) = (RlsFault::of_gateway(fault), CallResult::RlsFault);
+            Err(CallRefusal { fault, result, counted: None })
         }
-        true => {
-            keep_charges(state);
+        (false, _) => Ok(()),
+        (true, _) => {
+            state.reading = None;
+            // Dropping the permit gives everything back.
+            let permit = state.chain_permit.take();
+            if deadline.has_passed(Now::read_clock()) {
+                return Err(late());
+            }
+            // The charges of an admitted call stay as they were taken: no response corrects them.
+            if let Some(mut permit) = permit {
+                permit.keep_charges();
+                permit.settle_reserved(Now::read_clock());
+            }
             Ok(())
         }
-        false => conclude_refusal(state),
     }
 }
 
 fn late() -> CallRefusal {
     let counted = Some(Fault::LocationTimeout);
     CallRefusal { fault: RlsFault::late(), result: CallResult::RlsLate, counted }
-}
-
-/// The charges of an admitted call stay as they were taken: no response corrects them.
-fn keep_charges(state: &mut RequestState) {
-    state.reading = None;
-    if let Some(mut permit) = state.chain_permit.take() {
-        permit.keep_charges();
-        permit.settle_reserved(Now::read_clock());
-    }
-}
-
-/// A fault has no answer of the service.
-fn conclude_refusal(state: &RequestState) -> Result<(), CallRefusal> {
-    match state.verdict {
-        // Counted where it was found.
-        Verdict::Fault(fault) => Err(CallRefusal {
-            fault: RlsFault::of_gateway(fault),
-            result: CallResult::RlsFault,
-            counted: None,
-        }),
-        _ => Ok(()),
-    }
 }
 
 fn count_verdict(state: &RequestState) {

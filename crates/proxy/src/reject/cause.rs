@@ -250,30 +250,10 @@ impl Fault {
         )
     }
 
-    /// True if the client caused it; the others are failures of the gateway, its store or an upstream, and overload.
+    /// True if the client caused it; the others are failures of the gateway, its store or an upstream, overload, and bad
+    /// calls of the rate-limit service, which are not the client's.
     pub fn is_by_client(self) -> bool {
-        matches!(
-            self,
-            Fault::BadHost
-                | Fault::BadTarget
-                | Fault::BadFraming
-                | Fault::BadBody
-                | Fault::RepeatedKey
-                | Fault::InvalidCost
-                | Fault::AccessDenied
-                | Fault::NoLocation
-                | Fault::BadMethod
-                | Fault::SlowBody
-                | Fault::BodyTooLarge
-                | Fault::BodyBeyondPeek
-                | Fault::BodyUnreadable
-                | Fault::BadExpectation
-                | Fault::HeadTooLarge
-                | Fault::TargetTooLong
-                | Fault::BadHead
-                | Fault::SlowHead
-                | Fault::SlowRead
-        )
+        self.status().is_client_error() && !matches!(self, Fault::BadCall | Fault::BadToken)
     }
 
     fn closes_connection(self) -> bool {
@@ -289,3 +269,18 @@ impl Fault {
         )
     }
 }
+
+/// The client left before the head of its response was ready: nginx's 499, which IANA does not list. It is logged and
+/// counted, never sent.
+pub const CLIENT_GONE: StatusCode = match StatusCode::from_u16(499) {
+    Ok(status) => status,
+    Err(_) => panic!("499 is within the range of status codes"),
+};
+
+/// A panic ended the request. It is logged and counted; the connection breaks without a response.
+pub const PANICKED: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
+
+/// The whole answer to a plain HTTP request on a port that speaks TLS.
+pub const PLAIN_HTTP_ON_TLS: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+    Content-Length: 41\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";
