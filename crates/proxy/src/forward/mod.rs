@@ -72,7 +72,7 @@ async fn forward_admitted(admitted: Admitted) -> ForwardOutcome {
     let (mut inbound, mut state, route) = admitted.into_parts();
     let worker = state.worker.clone();
     let gateway = &*worker.gateway;
-    if let Some(permit) = &mut state.chain_permit {
+    if let Some(permit) = &mut state.permits.chain {
         permit.keep_charges();
     }
     let upstream = state.upstream(gateway, route);
@@ -136,7 +136,7 @@ impl OutgoingRequest {
     ) -> OutgoingRequest {
         let request = &inbound.request;
         let balance_hash =
-            balance_hash_for(hash_input, request, gateway.clients.mask_address(state.client.ip));
+            balance_hash_for(hash_input, request, gateway.clients.mask_address(state.identity.client.ip));
         // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires
         // it.
         let version = request.version();
@@ -152,7 +152,8 @@ impl OutgoingRequest {
         }
         request.extensions_mut().clear();
         let (worker, route_index) = (&state.worker, state.route);
-        let trailers = || state.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
+        let trailers =
+            || state.identity.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
         let body_outcome =
             request.body_mut().start_forwarding(&state.watch, gateway.server.max_body, trailers);
         if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
@@ -180,7 +181,7 @@ async fn proxy_request(
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let watch = state.watch.clone();
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.watch_request(outgoing.body_outcome.clone(), inbound.request.body().held_bytes());
     }
     let exchange = Exchange {
@@ -190,28 +191,28 @@ async fn proxy_request(
         connection: &state.connection,
         watch: &watch,
         outgoing: &outgoing,
-        reading: state.reading.as_deref(),
-        stop_key: state.stop.as_ref().map(|stop| &stop.key),
+        reading: state.response.reading.as_deref(),
+        stop_key: state.permits.stop.as_ref().map(|stop| &stop.key),
     };
     let first = match NextTry::choose(upstream, outgoing.balance_hash, &[]) {
         Ok(NextTry::At(first)) => Ok(first),
         Ok(NextTry::Wait) => {
             let first = Box::pin(exchange.wait_for_server(&[], None, &inbound.request)).await;
-            state.wait_ns = Now::read_clock().ns_since(state.judged);
+            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
             first
         }
         Err(fault) => Err(fault),
     };
     // Without a wait the judgement is so recent that its reading of the clock is exact enough.
-    let sent = if state.wait_ns == 0 { state.judged } else { Now::read_clock() };
+    let sent = if state.judgement.wait_ns == 0 { state.judged } else { Now::read_clock() };
     upstream.count_request(worker.id, sent);
-    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
+    let permit = state.permits.chain.as_ref().filter(|_| state.judgement.degraded.is_none());
     let feedback =
         LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
     let (mut request, mut answer) = (Some(inbound.request), None);
     let outcome = match first {
         Ok(first) => {
-            let (chosen, tries) = (&mut state.server, &mut state.tries);
+            let (chosen, tries) = (&mut state.outcome.server, &mut state.outcome.tries);
             exchange.run_attempts(first, &mut request, &mut answer, chosen, tries).await
         }
         Err(fault) => Err(fault),
@@ -222,7 +223,7 @@ async fn proxy_request(
     let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
     count_outcome(worker, upstream, &state, result, now.ns_since(sent));
     feedback.report_outcome(result, now);
-    state.upstream_ns = Some(now.ns_since(sent));
+    state.outcome.upstream_ns = Some(now.ns_since(sent));
     let lease = match outcome {
         Ok((_, lease)) => lease,
         Err(fault) => return ForwardOutcome::Faulted(fault, state),
@@ -279,7 +280,7 @@ fn count_outcome(
             None => return,
         },
     };
-    if let Some(server) = state.server {
+    if let Some(server) = state.outcome.server {
         let position = worker.gateway.servers[server].position;
         worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, position, outcome);
     }
@@ -318,7 +319,7 @@ fn respond_locally(route: &Route, mut inbound: InboundRequest, state: Box<Reques
 /// A response of the gateway in place of an upstream's, which charges the limits like one.
 fn respond_here(response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
     state.read_final_status(response.status());
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.read_data(response.body());
     }
     local_response(response, state)
@@ -333,7 +334,7 @@ fn respond_to_preflight(
     *response.status_mut() = StatusCode::NO_CONTENT;
     let values = rewrite::render_values(&route.response_edits, &inbound, &state);
     route.response_edits.apply(response.headers_mut(), &values);
-    if let Some(cors) = state.cors.take() {
+    if let Some(cors) = state.response.cors.take() {
         cors.write_preflight_fields(inbound.request.headers(), response.headers_mut());
     }
     body::discard_body(&mut inbound.request);

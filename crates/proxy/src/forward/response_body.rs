@@ -62,10 +62,10 @@ enum PendingFrame {
 #[inline]
 pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
     // A success would tell the client that its tunnel is open.
-    if state.is_websocket_connect && response.status().is_success() {
+    if state.identity.is_websocket_connect && response.status().is_success() {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
-    state.status = response.status();
+    state.outcome.status = response.status();
     strike::record_response(&state);
     state.watch.mark_response_unread();
     response.map(|bytes| ResponseBody { source: BodySource::Rendered(bytes), state: Some(state) })
@@ -73,7 +73,7 @@ pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState
 
 /// A gRPC answer that the gateway made itself.
 pub fn grpc_response(response: Response<GrpcBody>, mut state: Box<RequestState>) -> Response<ResponseBody> {
-    state.status = response.status();
+    state.outcome.status = response.status();
     state.watch.mark_response_unread();
     response.map(|body| ResponseBody { source: BodySource::Grpc(Box::new(body)), state: Some(state) })
 }
@@ -91,7 +91,7 @@ pub fn streamed_response(
     span: u64,
     mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
-    state.status = response.status();
+    state.outcome.status = response.status();
     strike::record_response(&state);
     state.watch.mark_response_unread();
     state.read_final_status(response.status());
@@ -128,13 +128,13 @@ impl ResponseBody {
     /// The answer of `cors`, to be written into the head.
     #[inline]
     pub fn take_cors(&mut self) -> Option<CorsAnswer> {
-        self.state.as_mut()?.cors.take()
+        self.state.as_mut()?.response.cors.take()
     }
 
     /// The decisions of the chain, to be written into the head.
     pub fn take_decisions(&mut self) -> Decisions {
         match self {
-            ResponseBody { state: Some(state), .. } => std::mem::take(&mut state.decisions),
+            ResponseBody { state: Some(state), .. } => std::mem::take(&mut state.judgement.decisions),
             ResponseBody { source: BodySource::Tunnel(decisions), .. } => std::mem::take(decisions),
             ResponseBody { .. } => Decisions::new(),
         }
@@ -156,7 +156,7 @@ impl Body for ResponseBody {
             BodySource::Rendered(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Rendered(bytes) => {
                 let data = std::mem::take(bytes);
-                state.bytes_sent = data.len() as u64;
+                state.response.bytes_sent = data.len() as u64;
                 state.settle_complete();
                 state.watch.mark_response_unread();
                 Poll::Ready(Some(Ok(Frame::data(data))))
@@ -164,7 +164,7 @@ impl Body for ResponseBody {
             BodySource::Grpc(body) => {
                 let frame = ready!(body.poll_next(cx));
                 let bytes = frame.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
-                state.bytes_sent += bytes as u64;
+                state.response.bytes_sent += bytes as u64;
                 state.watch.mark_response_unread();
                 Poll::Ready(frame.map(Ok))
             }
@@ -201,10 +201,10 @@ impl Body for ResponseBody {
                 match &frame {
                     Some(Ok(frame)) => {
                         let bytes = frame.data_ref().map_or(0, Bytes::len);
-                        state.bytes_sent += bytes as u64;
+                        state.response.bytes_sent += bytes as u64;
                         state.watch.mark_response_unread();
                         state.watch.connection.record_piece(bytes);
-                        if state.reading.is_some() {
+                        if state.response.reading.is_some() {
                             read_piece(state, frame, pending, incoming, cx);
                         }
                     }
@@ -281,7 +281,9 @@ fn split_frame(frame: Frame<Bytes>, pending: &mut Option<Box<PendingFrame>>) -> 
 
 /// Bytes that wait for bandwidth.
 fn paced_bytes(state: Option<&RequestState>) -> u64 {
-    state.and_then(|state| state.bandwidth.as_ref()).map_or(0, |share| share.pending_bytes.len() as u64)
+    state
+        .and_then(|state| state.permits.bandwidth.as_ref())
+        .map_or(0, |share| share.pending_bytes.len() as u64)
 }
 
 fn add_to_hint(hint: SizeHint, pending: u64) -> SizeHint {
@@ -311,7 +313,7 @@ fn poll_next_frame(
             finish_lease(lease, reuse);
         }
     }
-    if state.bandwidth.is_some() {
+    if state.permits.bandwidth.is_some() {
         frame = ready!(poll_paced(frame, state, cx));
     }
     Poll::Ready(frame)
@@ -324,7 +326,7 @@ fn poll_paced(
     state: &mut RequestState,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyFault>>> {
-    let Some(share) = &mut state.bandwidth else { return Poll::Ready(frame) };
+    let Some(share) = &mut state.permits.bandwidth else { return Poll::Ready(frame) };
     match frame.map(|frame| frame.map(Frame::into_data)) {
         Some(Ok(Ok(data))) if data.is_empty() => return Poll::Ready(Some(Ok(Frame::data(data)))),
         Some(Ok(Ok(data))) => share.pending_bytes = data,
@@ -346,7 +348,7 @@ fn poll_paced(
 fn record_body_fault(state: &mut RequestState, fault: &ResponseBodyFault) {
     let (fault, error) = match fault {
         ResponseBodyFault::LimitUsedUp => {
-            (state.error, state.verdict) = (Some("limit used up"), Verdict::Reject);
+            (state.outcome.error, state.outcome.verdict) = (Some("limit used up"), Verdict::Reject);
             return;
         }
         ResponseBodyFault::Upstream(error) => {
@@ -355,8 +357,8 @@ fn record_body_fault(state: &mut RequestState, fault: &ResponseBodyFault) {
         ResponseBodyFault::Stalled => (Fault::UpstreamTimeout, "body timeout"),
         ResponseBodyFault::TimedOut => (Fault::LocationTimeout, LOCATION_TIMEOUT),
     };
-    state.error = Some(error);
-    state.verdict = Verdict::Fault(fault);
+    state.outcome.error = Some(error);
+    state.outcome.verdict = Verdict::Fault(fault);
     state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
 }
 

@@ -48,7 +48,7 @@ pub fn rewrite_request(
 ) -> (HopOptions, AddedFields) {
     let values = render_values(&route.request_edits, inbound, state);
     let InboundRequest { request, authority, target, summary, .. } = inbound;
-    let RequestState { connection, client, request_id, .. } = state;
+    let RequestState { connection, identity, .. } = state;
     *request.version_mut() = Version::HTTP_11;
     if let Some(authority) = authority {
         location::set_host_header(request.headers_mut(), authority);
@@ -64,7 +64,7 @@ pub fn rewrite_request(
     }
     let arrival = ForwardedHop {
         peer: connection.peer_value.as_ref(),
-        trusted_peer: client.trusted_peer,
+        trusted_peer: identity.client.trusted_peer,
         scheme: connection.scheme,
     };
     let mut added = AddedFields::new();
@@ -73,14 +73,14 @@ pub fn rewrite_request(
     if headers.keys().any(|name| name == id_name) {
         headers.remove(id_name);
     }
-    added.set(id_name.clone(), request_id.to_value());
+    added.set(id_name.clone(), identity.request_id.to_value());
     if let Some(tracer) = &state.worker.tracer {
         tracer.write_context(state.span.as_ref().map(|span| span.context), headers);
     }
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }
-    if state.reading.as_ref().is_some_and(|reading| reading.reads_body()) {
+    if state.response.reading.as_ref().is_some_and(|reading| reading.reads_body()) {
         // A compressed body cannot be read.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }

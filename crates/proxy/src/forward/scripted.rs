@@ -40,7 +40,7 @@ pub async fn answer_admitted(
         return outcome;
     }
     let (mut inbound, mut state, route) = admitted.into_parts();
-    if let Some(permit) = &mut state.chain_permit {
+    if let Some(permit) = &mut state.permits.chain {
         permit.keep_charges();
     }
     let worker = state.worker.clone();
@@ -52,18 +52,18 @@ pub async fn answer_admitted(
     };
     let sent = Now::read_clock();
     // As a body that was read whole: the request is complete when it is sent.
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.watch_request(None, inbound.request.body().held_bytes());
         reading.begin_attempt();
     }
-    let permit = state.chain_permit.as_ref().filter(|_| state.degraded.is_none());
+    let permit = state.permits.chain.as_ref().filter(|_| state.judgement.degraded.is_none());
     let feedback = LatencyFeedback { charged_chain: permit, body_outcome: None, sent };
     let response = respond();
     let answered = hold_request(&state, upstream, hold).await;
     let now = Now::read_clock();
     let result = answered.map(|()| response.status());
     feedback.report_outcome(result, now);
-    state.upstream_ns = Some(now.ns_since(sent));
+    state.outcome.upstream_ns = Some(now.ns_since(sent));
     if let Some(place) = &place {
         record_outcome(upstream, place.server(), result);
     }
@@ -85,18 +85,18 @@ async fn take_place(
     }
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
-    let client = gateway.clients.mask_address(state.client.ip);
+    let client = gateway.clients.mask_address(state.identity.client.ip);
     let hash = balance_hash_for(upstream.hash_input(), &inbound.request, client);
     let place = match NextTry::choose(upstream, hash, &[])? {
         NextTry::At(TryServer { server, place }) => place.or_else(|| server.begin_request()),
         NextTry::Wait => {
             let waited = wait_for_place(&worker, upstream, inbound, state, route).await;
-            state.wait_ns = Now::read_clock().ns_since(state.judged);
+            state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
             waited?
         }
     };
-    state.server = place.as_ref().map(|place| place.server().index);
-    state.tries = 1;
+    state.outcome.server = place.as_ref().map(|place| place.server().index);
+    state.outcome.tries = 1;
     place.ok_or(ForwardFault::Full).map(Some)
 }
 
@@ -160,11 +160,11 @@ fn pass_on(
             gateway.tell_stop(upstream, stop);
         }
     }
-    if let Some(reading) = &state.reading {
+    if let Some(reading) = &state.response.reading {
         reading.read_head(response.headers());
     }
     state.read_final_status(response.status());
-    if let Some(reading) = &mut state.reading {
+    if let Some(reading) = &mut state.response.reading {
         reading.read_data(response.body());
     }
     if response.body().is_empty() {

@@ -160,7 +160,7 @@ async fn read_in_time(
     inbound.request.headers_mut().remove(EXPECT);
     let body = inbound.request.body_mut();
     let bound = body.size_hint().upper().unwrap_or(u64::MAX).min(peek_bytes);
-    let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.client.ip));
+    let client = gateway.keys.hash_ip(gateway.clients.mask_address(state.identity.client.ip));
     let room = gateway.body_memory.begin_reading(client, place.weight(), bound);
     let mut room = room.ok_or(Fault::TooManyWaiting)?;
     room.never_waits = is_dry_run;

@@ -74,11 +74,11 @@ pub fn conclude_rejection(
         let worker = state.worker.clone();
         let gateway = &worker.gateway;
         let degraded_to =
-            gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, state.is_grpc);
+            gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, state.identity.is_grpc);
         is_degraded = degraded_to.is_some();
         record_rejection(state, limit_rejection, is_degraded);
         if let (Some(DegradedTo::Upstream(upstream)), Some(route)) = (degraded_to, state.route) {
-            state.degraded = Some(upstream);
+            state.judgement.degraded = Some(upstream);
             state.record_refusal(limit_rejection, None);
             // It gets the whole timeout of the location again, also after a wait in the queue.
             state.start_timeout();
@@ -102,19 +102,19 @@ fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, 
         LimitCause::MissingKey => (DecisionKind::MissingKey, Verdict::MissingKey),
         _ => (DecisionKind::Reject, Verdict::Reject),
     };
-    state.verdict = verdict;
-    state.limit = Some(limit_rejection.limit);
-    state.retry_after_ns = limit_rejection.exact_retry_ns();
+    state.outcome.verdict = verdict;
+    state.judgement.limit = Some(limit_rejection.limit);
+    state.judgement.retry_after_ns = limit_rejection.exact_retry_ns();
     let (worker, call_chain) = (state.worker.clone(), state.call_chain.clone());
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
     let limits = chain_of(&worker, call_chain.as_ref(), state.route).chain.limits();
     let is_own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == limit_rejection.limit;
-    if state.decisions.iter().all(is_own) {
+    if state.judgement.decisions.iter().all(is_own) {
         return;
     }
     let is_rejection =
         |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
-    let others = chain::strictest_by_limit(&state.decisions)
+    let others = chain::strictest_by_limit(&state.judgement.decisions)
         .filter(is_rejection)
         .map(|judged| limits[usize::from(judged.limit_index)].id);
     let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
@@ -151,15 +151,15 @@ pub fn response_context<'c>(state: &'c RequestState, texts: &'c RequestTexts<'_>
     let gateway = &state.worker.gateway;
     let upstream = state.route.and_then(|route| state.upstream(gateway, route));
     RejectContext {
-        request_id: state.request_id.as_bytes(),
-        client_ip: Some(state.client.ip),
-        account: state.account.as_deref().unwrap_or_default(),
+        request_id: state.identity.request_id.as_bytes(),
+        client_ip: Some(state.identity.client.ip),
+        account: state.identity.account.as_deref().unwrap_or_default(),
         tier: state.tier_name(),
         host: &texts.host,
         uri: str::from_utf8(&texts.path).unwrap_or(texts.uri.path()),
         path: &texts.path,
         request_uri: texts.uri.path_and_query().map_or("", PathAndQuery::as_str),
-        scheme: state.scheme.as_str(),
+        scheme: state.identity.scheme.as_str(),
         location: gateway.location_name(state.route).map_or("", |name| name),
         upstream: upstream.map_or("", |upstream| &upstream.name),
     }
@@ -174,19 +174,19 @@ pub fn render_rejection(
     let worker = state.worker.clone();
     let gateway = &worker.gateway;
     if let Some(fault) = rejection.counted_fault() {
-        state.verdict = Verdict::Fault(fault);
+        state.outcome.verdict = Verdict::Fault(fault);
         gateway.metrics.count_fault(worker.id, fault.index());
     }
     if let Rejection::Banned { by_operator, left_ns } = rejection {
-        state.verdict = Verdict::Ban;
-        state.error = by_operator.then_some("banned by an operator");
-        state.retry_after_ns = Some(*left_ns);
+        state.outcome.verdict = Verdict::Ban;
+        state.outcome.error = by_operator.then_some("banned by an operator");
+        state.judgement.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
     if let Rejection::Stopped(stop) = rejection {
-        state.verdict = Verdict::Reject;
-        state.error = Some("stopped by the upstream");
-        state.retry_after_ns = Some(stop.retry_after_ns);
+        state.outcome.verdict = Verdict::Reject;
+        state.outcome.error = Some("stopped by the upstream");
+        state.judgement.retry_after_ns = Some(stop.retry_after_ns);
         if let Some(obey) = &gateway.upstreams[stop.upstream.0].obey {
             obey.gate().count_refused();
         }
@@ -198,21 +198,27 @@ pub fn render_rejection(
         edits.apply(headers, &values);
     };
     let rejecter = gateway.rejecters.for_location(state.route);
-    let usual = match (rejection, &state.decisions[..]) {
+    let usual = match (rejection, &state.judgement.decisions[..]) {
         (Rejection::Limit(limit_rejection), [only])
-            if !state.is_grpc && is_decision_of(only, limit_rejection, state.chain()) =>
+            if !state.identity.is_grpc && is_decision_of(only, limit_rejection, state.chain()) =>
         {
-            rejecter.find_usual(limit_rejection, &only.decision, state.request_id.as_bytes())
+            rejecter.find_usual(limit_rejection, &only.decision, state.identity.request_id.as_bytes())
         }
         _ => None,
     };
     let mut response = match usual {
-        Some(usual) => usual.build_response(state.request_id.as_bytes(), context),
+        Some(usual) => usual.build_response(state.identity.request_id.as_bytes(), context),
         None => {
-            let mut response = rejecter.render_rejection(rejection, &context(), state.is_grpc);
+            let mut response = rejecter.render_rejection(rejection, &context(), state.identity.is_grpc);
             // No wait brings a missing key, so the fields about limits would mislead.
             let write_fields = if rejection.is_missing_key() { write_dry_runs } else { write_judged };
-            write_fields(gateway, state.route, state.chain(), &state.decisions, response.headers_mut());
+            write_fields(
+                gateway,
+                state.route,
+                state.chain(),
+                &state.judgement.decisions,
+                response.headers_mut(),
+            );
             response
         }
     };

@@ -219,14 +219,14 @@ impl<'r> RequestFacts<'r> {
     #[inline(always)]
     pub fn record_in(&mut self, state: &mut RequestState) {
         state.route = self.route();
-        state.scheme = self.scheme;
-        state.is_grpc = self.is_grpc();
-        state.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
-        state.tier = self.tier.take();
-        state.strike_target = self.strike_target;
-        state.bandwidth = self.bandwidth.take();
-        state.cors = self.cors.take();
-        state.stop = self.stop.take();
+        state.identity.scheme = self.scheme;
+        state.identity.is_grpc = self.is_grpc();
+        state.identity.account = self.account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+        state.identity.tier = self.tier.take();
+        state.identity.strike_target = self.strike_target;
+        state.permits.bandwidth = self.bandwidth.take();
+        state.response.cors = self.cors.take();
+        state.permits.stop = self.stop.take();
     }
 
     /// The time for which its upstream stops it, ns; 0 = not at all.

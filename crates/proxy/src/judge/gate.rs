@@ -97,17 +97,17 @@ pub(super) async fn wait_or_leave<T>(
 /// keys were made for another upstream.
 pub(super) fn redirect_to_degraded(state: &mut RequestState) {
     let gateway = &state.worker.gateway;
-    let degraded = state.degraded.and_then(|degraded| gateway.upstreams[degraded.0].obey.as_ref());
-    state.stop = degraded.map(|_| Box::new(StopCheck { key: WHOLE_UPSTREAM, stopped: None }));
+    let degraded = state.judgement.degraded.and_then(|degraded| gateway.upstreams[degraded.0].obey.as_ref());
+    state.permits.stop = degraded.map(|_| Box::new(StopCheck { key: WHOLE_UPSTREAM, stopped: None }));
 }
 
 /// The terms of the queue in front, if there is one.
 fn find_terms(state: &RequestState, route: LocationId) -> Option<WaitTerms> {
-    if state.degraded.is_some() {
+    if state.judgement.degraded.is_some() {
         return None;
     }
     let gateway = &state.worker.gateway;
-    let queue = QueueTerms::find(gateway.routes[route.0].chain.chain.limits(), &state.decisions)?;
+    let queue = QueueTerms::find(gateway.routes[route.0].chain.chain.limits(), &state.judgement.decisions)?;
     let timeout = gateway.config.locations[route.0].timeout;
     let timeout_ns = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     let latest = Now(state.started.0.saturating_add(queue.max_wait_ns.min(timeout_ns)));

@@ -251,7 +251,7 @@ where
         worker: state.worker.clone(),
         route: state.route,
         target_copy,
-        degraded_by: state.limit.filter(|_| state.degraded.is_some()),
+        degraded_by: state.judgement.limit.filter(|_| state.judgement.degraded.is_some()),
         marks_fallback: state.marks_fallback(),
         stream_watch,
     });
@@ -359,7 +359,7 @@ fn render_forward_fault(
     state: &mut RequestState,
     fault: ForwardFault,
 ) -> Response<Bytes> {
-    state.error = fault.log_reason();
+    state.outcome.error = fault.log_reason();
     let no_target = TargetCopy::default();
     let TargetCopy { uri, host } = target.unwrap_or(&no_target);
     let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();

@@ -236,12 +236,12 @@ fn end_response(mut response: Response<ResponseBody>) -> PipelineOutcome {
     // Cannot fail: only a tunnel takes the state out of a response, and the scripted upstream opens none.
     let state = response.body().state().expect("a response without a tunnel holds its state");
     PipelineOutcome {
-        verdict: state.verdict,
+        verdict: state.outcome.verdict,
         status: response.status(),
-        limit: state.limit,
-        retry_after_ns: state.retry_after_ns,
-        wait_ns: state.wait_ns,
-        is_forwarded: state.upstream_ns.is_some(),
+        limit: state.judgement.limit,
+        retry_after_ns: state.judgement.retry_after_ns,
+        wait_ns: state.judgement.wait_ns,
+        is_forwarded: state.outcome.upstream_ns.is_some(),
     }
 }
 

@@ -27,25 +27,25 @@ impl Received {
             None => worker.read_token(headers, state.judged),
         };
         let places = terms.limits.as_ref().map(|limits| worker.gateway.calls.places_of(limits));
-        let head = RequestHead::of_inbound(&inbound, state.client, terms.scheme, None, state.judged);
+        let head = RequestHead::of_inbound(&inbound, state.identity.client, terms.scheme, None, state.judged);
         let mut facts = RequestFacts::new(head, SizeHint::with_exact(0), token.as_ref());
         facts.body_view = terms.stated.body.as_ref().map_or(BodyView::Absent, BodyView::Read);
         let mut verdict = None;
         worker.heavy_keys.begin_request();
         let judged = {
-            let RequestState { connection, in_flight, decisions, .. } = &mut *state;
-            let request = ChargeRequest { worker: &worker, connection, in_flight };
+            let RequestState { connection, permits, judgement, .. } = &mut *state;
+            let request = ChargeRequest { worker: &worker, connection, in_flight: &mut permits.in_flight };
             let mut mode = ChargeCall { request, terms, places: places.as_deref() };
-            call::judge_call(&worker.gateway, &mut facts, &mut mode, decisions, &mut verdict)
+            call::judge_call(&worker.gateway, &mut facts, &mut mode, &mut judgement.decisions, &mut verdict)
         };
         facts.record_in(&mut state);
         let named = terms.limits.as_ref().map(|_| worker.gateway.call_route());
         let route = named.map_or_else(|| facts.route_or_rejection(), Ok);
         state.route = route.as_ref().ok().copied();
         // No body is sent, and no upstream is asked.
-        (state.bandwidth, state.cors) = (None, None);
+        (state.permits.bandwidth, state.response.cors) = (None, None);
         // A rejection in the form of gRPC has the status 200, which callers take for an admission.
-        state.is_grpc = false;
+        state.identity.is_grpc = false;
         match terms.max_wait_ns {
             0 => {}
             u64::MAX => state.start_timeout(),

@@ -33,7 +33,7 @@ pub async fn look_at_descriptors(
     let (worker, now) = (state.worker.clone(), state.judged);
     let (mut verdict, mut findings) = (None, CallFindings::default());
     let mut decisions = Decisions::new();
-    let in_flight = &mut state.in_flight;
+    let in_flight = &mut state.permits.in_flight;
     judge_descriptors::<Look>(&worker, now, terms, in_flight, &mut findings, &mut decisions, &mut verdict)?;
     let verdict = match (verdict, &worker.session) {
         (Some(ChainVerdict::AskStore(pending)), Some(session)) => {
@@ -63,21 +63,22 @@ impl Received {
         state.route = Some(route);
         let (mut verdict, mut findings) = (None, CallFindings::default());
         let now = state.judged;
-        let RequestState { in_flight, decisions, .. } = &mut *state;
+        let RequestState { permits, judgement, .. } = &mut *state;
         let judged = judge_descriptors::<ChargeDescriptors>(
             &worker,
             now,
             terms,
-            in_flight,
+            &mut permits.in_flight,
             &mut findings,
-            decisions,
+            &mut judgement.decisions,
             &mut verdict,
         );
         let received = |state| Received { inbound, state };
         let CallFindings { merged, strike_target, client, account, tier } = findings;
-        (state.strike_target, state.account, state.tier) = (strike_target, account, tier);
+        (state.identity.strike_target, state.identity.account, state.identity.tier) =
+            (strike_target, account, tier);
         if let Some(client) = client {
-            state.client = client;
+            state.identity.client = client;
             if let Some(fields) = &mut state.log_fields {
                 fields.ip = (client.ip != UNIX_CLIENT).then_some(client.ip);
             }

@@ -127,16 +127,16 @@ impl Received {
         let listener = if selects_listeners { state.connection.listener_name() } else { None };
         let listener = listener.as_ref().map(|name| name.as_str());
         let scheme = state.connection.scheme;
-        let head = RequestHead::of_inbound(&inbound, state.client, scheme, listener, state.judged);
+        let head = RequestHead::of_inbound(&inbound, state.identity.client, scheme, listener, state.judged);
         let body = inbound.request.body().size_hint();
         let mut facts = RequestFacts::new(head, body, token.as_ref());
         facts.body_view = values.map_or(BodyView::Unread, BodyView::Read);
         let mut verdict = None;
         worker.heavy_keys.begin_request();
         let judged = {
-            let RequestState { connection, in_flight, decisions, .. } = &mut *state;
-            let mut mode = ChargeRequest { worker: &worker, connection, in_flight };
-            head::judge(&worker.gateway, &mut facts, &mut mode, decisions, &mut verdict)
+            let RequestState { connection, permits, judgement, .. } = &mut *state;
+            let mut mode = ChargeRequest { worker: &worker, connection, in_flight: &mut permits.in_flight };
+            head::judge(&worker.gateway, &mut facts, &mut mode, &mut judgement.decisions, &mut verdict)
         };
         facts.record_in(&mut state);
         let (summary, target) = (facts.summary, facts.target.take());
@@ -209,8 +209,8 @@ impl Received {
             ChainVerdict::Wait(queued) => {
                 limit_report::count_accepted(&self.state);
                 self.state.keep_units();
-                self.state.verdict = Verdict::Wait;
-                self.state.limit = Some(queued.limit().id);
+                self.state.outcome.verdict = Verdict::Wait;
+                self.state.judgement.limit = Some(queued.limit().id);
                 Judged::Wait(Box::new(Waiting { received: self, queued, route }))
             }
             ChainVerdict::Reject(rejection) => {
@@ -232,11 +232,11 @@ impl Received {
     #[inline]
     fn admit(mut self, route: Result<LocationId, Rejection>) -> Judged {
         match route {
-            Ok(route) if self.state.stop.is_some() => self.pass_gate(route),
+            Ok(route) if self.state.permits.stop.is_some() => self.pass_gate(route),
             Ok(route) => Judged::Admit(Admitted { inbound: self.inbound, state: self.state, route }),
             Err(rejection) => {
                 // The charges stay: probing for locations costs as much as using one.
-                if let Some(permit) = &mut self.state.chain_permit {
+                if let Some(permit) = &mut self.state.permits.chain {
                     permit.keep_charges();
                 }
                 self.reject(&rejection)
@@ -354,7 +354,7 @@ impl AskingStore {
                 let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
                 let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_hold(hold_ns);
                 let waiter = waiter.with_max_wait(max_wait_ns);
-                pending.ask(session, waiter, &mut received.state.decisions, &mut undecided).await
+                pending.ask(session, waiter, &mut received.state.judgement.decisions, &mut undecided).await
             }
             // Cannot fail: a gateway with shared limits has a store, and its workers a session with it.
             None => unreachable!("shared limits have a session"),
@@ -366,5 +366,5 @@ impl AskingStore {
 
 /// Remembers that a fallback judged in the store's place.
 fn note_fallbacks(state: &mut RequestState, undecided: &[UndecidedLimit]) {
-    state.used_fallback |= undecided.iter().any(|one| one.fallback.is_some());
+    state.outcome.used_fallback |= undecided.iter().any(|one| one.fallback.is_some());
 }

@@ -78,8 +78,8 @@ impl Held {
         let passed = gate::wait_at_gate(&received.state, gate).await;
         let state = &mut *received.state;
         let Some(passed) = passed else { return hang_up(state).await };
-        state.wait_ns = Now::read_clock().ns_since(state.judged);
-        state.verdict = Verdict::Wait;
+        state.judgement.wait_ns = Now::read_clock().ns_since(state.judged);
+        state.outcome.verdict = Verdict::Wait;
         match passed {
             Ok(()) => {
                 let Received { inbound, state } = received;

@@ -228,7 +228,7 @@ fn answer_settlement(bytes: &[u8], state: &mut RequestState) -> Result<Response<
             let names =
                 settlements.iter().map(|settled| (settled, worker.gateway.limits.get(settled.limit.0)));
             let response = answer::render_settled(names, goes_on);
-            state.settlement = settlements.first().copied().map(Box::new);
+            state.response.settlement = settlements.first().copied().map(Box::new);
             Ok(response)
         }
         Err(SettleFault::Unknown) => Ok(refuse_unknown(state, CallResult::SettleUnknown)),
@@ -248,7 +248,7 @@ fn count_call(state: &RequestState, result: CallResult) {
 
 fn refuse_unknown(state: &mut RequestState, result: CallResult) -> Response<Bytes> {
     count_call(state, result);
-    state.error = Some("no such lease");
+    state.outcome.error = Some("no such lease");
     answer::render_fault(
         StatusCode::NOT_FOUND,
         "no_lease",
@@ -263,7 +263,7 @@ fn refuse_bad(state: &mut RequestState, fault: &CallFault) -> Response<Bytes> {
 
 /// The response to a call that is not judged; stores and counts the fault.
 fn refuse_fault(state: &mut RequestState, fault: Fault, field: &str, message: &str) -> Response<Bytes> {
-    state.verdict = Verdict::Fault(fault);
+    state.outcome.verdict = Verdict::Fault(fault);
     state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
     answer::render_fault(fault.status(), fault.cause(), field, message)
 }

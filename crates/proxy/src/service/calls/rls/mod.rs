@@ -191,7 +191,7 @@ fn authorize(headers: &HeaderMap, state: &RequestState) -> Result<(), CallRefusa
 fn note_refusal(refusal: &CallRefusal, state: &mut RequestState) {
     count_call(state, refusal.result);
     if let Some(fault) = refusal.counted {
-        state.verdict = Verdict::Fault(fault);
+        state.outcome.verdict = Verdict::Fault(fault);
         state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
     }
 }

@@ -92,7 +92,7 @@ pub(super) async fn run_call(
             return (state, Err(refusal));
         }
         let (decisions, refused) =
-            (std::mem::take(&mut state.decisions), (!is_admitted).then_some(state.limit));
+            (std::mem::take(&mut state.judgement.decisions), (!is_admitted).then_some(state.judgement.limit));
         answer.add_judged(&JudgedPart { part, decisions: &decisions, merged: &merged, refused });
         answer.add_headers(&state, &part.terms.chain, &decisions);
         if refused.is_some() {
@@ -122,7 +122,7 @@ fn unpack_outcome(outcome: Result<Admitted, Rejected>) -> (Box<RequestState>, bo
     match outcome {
         Ok(admitted) => {
             let (_, state, _) = admitted.into_parts();
-            let is_admitted = state.degraded.is_none();
+            let is_admitted = state.judgement.degraded.is_none();
             (state, is_admitted)
         }
         Err(rejected) => (rejected.state, false),
@@ -175,7 +175,7 @@ async fn add_looks<'p, 'c: 'p>(
         let looked = match Box::pin(judge::look_at_descriptors(state, &part.terms)).await {
             Ok(looked) => looked,
             Err(Rejection::Banned { left_ns, .. }) => {
-                (state.verdict, state.retry_after_ns) = (Verdict::Ban, Some(left_ns));
+                (state.outcome.verdict, state.judgement.retry_after_ns) = (Verdict::Ban, Some(left_ns));
                 let merged = MergedPlaces::new();
                 LookedAt { decisions: Decisions::new(), merged, refused: Some(None) }
             }
@@ -183,12 +183,12 @@ async fn add_looks<'p, 'c: 'p>(
         };
         let LookedAt { decisions, merged, refused } = looked;
         if let Some(limit) = refused
-            && state.verdict == Verdict::Admit
+            && state.outcome.verdict == Verdict::Admit
         {
-            (state.verdict, state.limit) = (Verdict::Reject, limit);
+            (state.outcome.verdict, state.judgement.limit) = (Verdict::Reject, limit);
             let retries = decisions.iter().filter(|judged| !judged.dry_run);
             let retry_ns = retries.map(|judged| judged.decision.retry_after_ns).max();
-            state.retry_after_ns = retry_ns.filter(|ns| *ns < u64::MAX);
+            state.judgement.retry_after_ns = retry_ns.filter(|ns| *ns < u64::MAX);
         }
         // A part that gives back is never refused.
         let refused = refused.filter(|_| !part.gives_back);
@@ -211,7 +211,7 @@ fn refusal_of(rejection: Rejection) -> CallRefusal {
 /// # Errors
 /// Its caller has left meanwhile, or something broke: there is no decision.
 fn conclude(state: &mut RequestState, is_admitted: bool, deadline: CallDeadline) -> Result<(), CallRefusal> {
-    match (is_admitted, state.verdict) {
+    match (is_admitted, state.outcome.verdict) {
         // A fault has no answer of the service, and is counted where it was found.
         (false, Verdict::Fault(fault)) => {
             let (fault, result) = (RlsFault::of_gateway(fault), CallResult::RlsFault);
@@ -219,9 +219,9 @@ fn conclude(state: &mut RequestState, is_admitted: bool, deadline: CallDeadline)
         }
         (false, _) => Ok(()),
         (true, _) => {
-            state.reading = None;
+            state.response.reading = None;
             // Dropping the permit gives everything back.
-            let permit = state.chain_permit.take();
+            let permit = state.permits.chain.take();
             if deadline.has_passed(Now::read_clock()) {
                 return Err(late());
             }
@@ -243,7 +243,7 @@ fn late() -> CallRefusal {
 fn count_verdict(state: &RequestState) {
     count_call(
         state,
-        match state.verdict {
+        match state.outcome.verdict {
             Verdict::Admit => CallResult::RlsAdmitted,
             Verdict::Wait => CallResult::RlsWaited,
             Verdict::Ban => CallResult::RlsBanned,
