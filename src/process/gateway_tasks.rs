@@ -167,7 +167,7 @@ struct SupervisedStore {
 }
 
 fn supervise_store(gateway: &Gateway) -> Option<SupervisedStore> {
-    let (store, users) = gateway.store.clone().zip(gateway.store_usage.as_ref())?;
+    let (store, users) = gateway.store.clone().zip(gateway.sharing.store_usage.as_ref())?;
     let task = tokio::spawn(store.clone().supervise_for(Arc::downgrade(users)));
     Some(SupervisedStore { store, task })
 }

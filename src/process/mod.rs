@@ -339,7 +339,7 @@ async fn wait_and_drain(
     control.resolve_upgrade();
     ready.store(false, Ordering::Relaxed);
     control.current.load().calls.serving.send_replace(false);
-    let drain_time = control.current.load().server.timeouts.drain;
+    let drain_time = control.current.load().config.server.timeouts.drain;
     // After an upgrade another process has the listeners already.
     if signalled_at.is_some() && !drain_time.is_zero() {
         tracing::info!(seconds = drain_time.as_secs_f64(), "not ready any more, and still accepting");
@@ -354,7 +354,7 @@ async fn wait_and_drain(
     tracing::info!("draining");
     control.listeners.borrow_mut().close_all();
     control.workers.begin_drain();
-    let shutdown_timeout = control.current.load().server.timeouts.shutdown;
+    let shutdown_timeout = control.current.load().config.server.timeouts.shutdown;
     tokio::select! {
         _ = ended.recv() => {
             tracing::info!("drained");

@@ -52,8 +52,8 @@ impl ControlThread {
     }
 
     fn describe_process(&self, gateway: &Gateway, look: &TrafficLook, now: Now) -> (String, Value) {
-        let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
-        let in_flight = gateway.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed);
+        let closed = gateway.load.request_counts.sum(REQUESTS_CLOSED);
+        let in_flight = gateway.load.request_counts.sum(REQUESTS_OPENED).saturating_sub(closed);
         let last = self.history.last_attempt();
         let listening = self.listeners.borrow().display_addresses();
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());

@@ -19,7 +19,7 @@ impl StopSharing {
     /// Shares the stops of the gateway in force if it has any to share; continues `before` with the same store.
     pub fn start(before: Option<StopSharing>, current: &Arc<ArcSwap<Gateway>>) -> Option<StopSharing> {
         let gateway = current.load_full();
-        let (stops, store) = gateway.stops.clone().zip(gateway.store.clone())?;
+        let (stops, store) = gateway.sharing.stops.clone().zip(gateway.store.clone())?;
         // Its upstreams may obey only now.
         gateway.use_stops(&stops.list_stops());
         let is_same =

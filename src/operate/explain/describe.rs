@@ -73,7 +73,7 @@ pub(super) fn explain_account(
     name: Option<&[u8]>,
     token: Option<&Token<'_>>,
 ) -> Option<AccountExplanation> {
-    let source = gateway.account.clone()?;
+    let source = gateway.config.account.from.clone()?;
     let token_not_accepted =
         matches!(source, ValueSource::Jwt(_)) && token.is_some_and(|token| token.fault().is_some());
     let from = describe_key_part(&KeyPart::Source(source));
@@ -202,8 +202,8 @@ fn describe_source(source: &model::ValueSource, input: &KeyInput<'_>) -> Option<
 /// A masked address, with the length of its network unless that is the whole address.
 fn describe_ip(gateway: &Gateway, masked: IpAddr) -> String {
     let (prefix, whole) = match masked {
-        IpAddr::V4(_) => (gateway.server.ipv4_prefix, 32),
-        IpAddr::V6(_) => (gateway.server.ipv6_prefix, 128),
+        IpAddr::V4(_) => (gateway.config.server.ipv4_prefix, 32),
+        IpAddr::V6(_) => (gateway.config.server.ipv6_prefix, 128),
     };
     if prefix == whole { masked.to_string() } else { format!("{masked}/{prefix}") }
 }

@@ -342,7 +342,7 @@ async fn sweep_connections(thread: Rc<WorkerThread>, limits: Arc<ConnectionLimit
         interval.tick().await;
         wall_clock::detect_clock_step();
         let worker = thread.current_worker();
-        let timeouts = &worker.gateway.server.timeouts;
+        let timeouts = &worker.gateway.config.server.timeouts;
         let spans = ClientSpans {
             header: ticks_for(timeouts.header),
             idle: ticks_for(timeouts.idle),

@@ -58,9 +58,9 @@ pub fn rewrite_request(
         *request.uri_mut() = Uri::from(target);
     }
     let headers = request.headers_mut();
-    let hop_options = hop_by_hop::strip_request(headers, *summary, &gateway.protected_fields);
-    if summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
-        gateway.underscores.strip_headers(headers, &route.request_headers);
+    let hop_options = hop_by_hop::strip_request(headers, *summary, &gateway.headers.protected);
+    if summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.headers.underscores.applies_to_all {
+        gateway.headers.underscores.strip_headers(headers, &route.request_headers);
     }
     let arrival = ForwardedHop {
         peer: connection.peer_value.as_ref(),
@@ -68,8 +68,8 @@ pub fn rewrite_request(
         scheme: connection.scheme,
     };
     let mut added = AddedFields::new();
-    gateway.forwarded.rewrite_headers(headers, *summary, arrival, &mut added);
-    let id_name = &gateway.server.request_id;
+    gateway.headers.forwarded.rewrite_headers(headers, *summary, arrival, &mut added);
+    let id_name = &gateway.config.server.request_id;
     if headers.keys().any(|name| name == id_name) {
         headers.remove(id_name);
     }
@@ -97,7 +97,7 @@ pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerF
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {
-            gateway.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
+            gateway.headers.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
         }
     })
 }

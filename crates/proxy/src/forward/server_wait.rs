@@ -52,7 +52,7 @@ impl<'a> Exchange<'a> {
             Err(place) => return TryServer::at_place(upstream, place),
         };
         let held_bytes = || self.count_held_bytes(request);
-        let cap = WaitingRequest::new(&self.worker.gateway.waiting, &held_bytes);
+        let cap = WaitingRequest::new(&self.worker.gateway.load.waiting, &held_bytes);
         let Some(counted) = cap.take_place::<Charge>() else { return Err(ForwardFault::TooManyWaiting) };
         let observer = WaitObserver { worker: self.worker, upstream: upstream.id, since };
         let longest = upstream.queue().map(|queue| Instant::now() + queue.max_wait);

@@ -78,7 +78,7 @@ impl Gateway {
     pub fn restore_store(&self, saved: &StoreHandover) {
         if let Some(store) = &self.store {
             let limits: Vec<_> = self.shared.iter().flatten().collect();
-            saved.restore_into(store, &limits, self.server.timeouts.shutdown);
+            saved.restore_into(store, &limits, self.config.server.timeouts.shutdown);
         }
     }
 

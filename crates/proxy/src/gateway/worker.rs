@@ -121,7 +121,7 @@ impl Worker {
         let log = gateway.access_log.line_writer(id);
         let tracer = gateway.tracer.as_ref().map(WorkerTracer::new);
         let wall_clock = WallClock::new(Now::read_clock());
-        let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+        let verifier = gateway.callers.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
         Worker {
             id,
             gateway,
@@ -208,7 +208,7 @@ impl ClientConnection {
         scheme: Scheme,
         listener: Option<Arc<ListenerTerms>>,
     ) -> ClientConnection {
-        let age = thread.worker.borrow().gateway.server.keepalive_age;
+        let age = thread.worker.borrow().gateway.config.server.keepalive_age;
         let now = thread.watches.ticks.current_tick();
         ClientConnection {
             http1_watch: thread.watches.watch_request(&watch),
@@ -337,7 +337,8 @@ impl ClientConnection {
     pub fn count_request(&self, worker: &Worker) -> bool {
         let served = self.requests.get() + 1;
         self.requests.set(served);
-        served >= worker.gateway.server.keepalive_requests || worker.ticks.current_tick() >= self.expires_at
+        served >= worker.gateway.config.server.keepalive_requests
+            || worker.ticks.current_tick() >= self.expires_at
     }
 }
 

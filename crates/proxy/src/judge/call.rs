@@ -170,7 +170,7 @@ fn identify_named<'r>(
     head::identify_caller(gateway, facts).map_err(|_| Fault::RepeatedKey)?;
     if let Some(account) = &stated.account {
         facts.account = Some(Cow::Borrowed(account));
-        if let Some(tiers) = &gateway.tiers {
+        if let Some(tiers) = &gateway.callers.tiers {
             let tier = tiers.find_tier(Some(account), &facts.sources());
             facts.tier = Some(tier.map_err(|_| Fault::RepeatedKey)?);
         }

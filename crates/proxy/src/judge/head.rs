@@ -97,7 +97,7 @@ pub fn judge<'r, M: JudgeMode<'r>>(
 fn check_head(gateway: &Gateway, facts: &RequestFacts<'_>) -> Result<(), Fault> {
     let RequestFacts { head, summary, .. } = facts;
     // The parser of HTTP/1 has the limit of the time when the connection began.
-    if head.headers.len() > gateway.server.max_headers {
+    if head.headers.len() > gateway.config.server.max_headers {
         return Err(Fault::HeadTooLarge);
     }
     let tells_length = head.version == Version::HTTP_2 && summary.has_any(HeaderSummary::CONTENT_LENGTH);
@@ -169,9 +169,9 @@ pub(super) fn identify_caller(
 ) -> Result<(), DuplicateAccount> {
     let sources = facts.sources();
     facts.is_token_read = true;
-    facts.account = account::find_account(gateway.account.as_ref(), &sources)?;
+    facts.account = account::find_account(gateway.config.account.from.as_ref(), &sources)?;
     facts.is_account_read = true;
-    if let Some(tiers) = &gateway.tiers {
+    if let Some(tiers) = &gateway.callers.tiers {
         facts.tier = Some(tiers.find_tier(facts.account.as_deref(), &sources)?);
     }
     Ok(())
@@ -204,7 +204,7 @@ pub(super) fn check_ban<'r, M: JudgeMode<'r>>(
 #[inline]
 fn prepare_forward(gateway: &Gateway, facts: &mut RequestFacts<'_>) -> Result<(), Fault> {
     // Check a declared length before anything is charged and before a 100 Continue invites the body.
-    if gateway.server.max_body.is_some_and(|max| facts.body.lower() > max) {
+    if gateway.config.server.max_body.is_some_and(|max| facts.body.lower() > max) {
         return Err(Fault::BodyTooLarge);
     }
     let Some(route) = facts.route().map(|route| &gateway.routes[route.0]) else { return Ok(()) };
@@ -304,7 +304,7 @@ pub(super) fn judge_limits<'r, M: JudgeMode<'r>>(
     }
     let caller = Caller::new(gateway, facts, cached_ip_key(facts, mode));
     let waiting_size = || facts.waiting_bytes();
-    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size).with_hold(facts.hold_ns());
+    let waiter = WaitingRequest::new(&gateway.load.waiting, &waiting_size).with_hold(facts.hold_ns());
     let waiter = waiter.with_max_wait(mode.max_wait_ns());
     let takes_slots = mode.takes_slots(facts.route());
     let mut fault: Option<ChargeFault> = None;

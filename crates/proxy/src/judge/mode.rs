@@ -104,12 +104,12 @@ impl<'r> JudgeMode<'r> for ChargeRequest<'_> {
 
     #[inline]
     fn try_count_in_flight(&mut self, gateway: &Gateway) -> bool {
-        let Some(max) = gateway.server.max_in_flight else { return true };
+        let Some(max) = gateway.config.server.max_in_flight else { return true };
         // It is judged again once its body is read.
         if self.in_flight.is_some() {
             return true;
         }
-        *self.in_flight = RequestInFlight::try_count(&gateway.in_flight, max);
+        *self.in_flight = RequestInFlight::try_count(&gateway.load.in_flight, max);
         self.in_flight.is_some()
     }
 

@@ -38,7 +38,7 @@ pub async fn look_at_descriptors(
     let verdict = match (verdict, &worker.session) {
         (Some(ChainVerdict::AskStore(pending)), Some(session)) => {
             let waiting_size = || 0;
-            let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size);
+            let waiter = WaitingRequest::new(&worker.gateway.load.waiting, &waiting_size);
             let waiter = waiter.with_max_wait(terms.max_wait_ns);
             match pending.ask(session, waiter, &mut decisions, &mut Vec::new()).await {
                 ChainVerdict::Reject(rejection) => Some(rejection),

@@ -253,7 +253,7 @@ impl Received {
             Ok(Some(gate)) => {
                 let gateway = &state.worker.gateway;
                 let waiting_size = || inbound.waiting_bytes();
-                match WaitingRequest::new(&gateway.waiting, &waiting_size).try_wait() {
+                match WaitingRequest::new(&gateway.load.waiting, &waiting_size).try_wait() {
                     Some(place) => {
                         let received = Received { inbound, state };
                         Judged::Hold(Box::new(Held { received, gate, _place: place, route }))
@@ -352,7 +352,8 @@ impl AskingStore {
             Some(session) => {
                 let waiting_size = || received.inbound.waiting_bytes();
                 let hold_ns = route.as_ref().map_or(0, |route| gate::hold_ns(&received.state, *route));
-                let waiter = WaitingRequest::new(&worker.gateway.waiting, &waiting_size).with_hold(hold_ns);
+                let waiter =
+                    WaitingRequest::new(&worker.gateway.load.waiting, &waiting_size).with_hold(hold_ns);
                 let waiter = waiter.with_max_wait(max_wait_ns);
                 pending.ask(session, waiter, &mut received.state.judgement.decisions, &mut undecided).await
             }

@@ -211,7 +211,7 @@ impl RequestState {
         started: Now,
     ) -> Box<RequestState> {
         watch.begin_request();
-        worker.gateway.request_counts.add(worker.id, REQUESTS_OPENED, 1);
+        worker.gateway.load.request_counts.add(worker.id, REQUESTS_OPENED, 1);
         // Reserved first, so that the state is written in place and not copied into its box.
         let place = Box::new_uninit();
         let state = RequestState {
@@ -271,7 +271,7 @@ impl RequestState {
         let gateway = &self.worker.gateway;
         let headers = request.headers();
         if self.identity.client.trusted_peer
-            && let Some(id) = headers.get(&gateway.server.request_id)
+            && let Some(id) = headers.get(&gateway.config.server.request_id)
             && (1..=REQUEST_ID_MAX).contains(&id.len())
             && id.as_bytes().iter().all(is_request_id_byte)
         {
@@ -302,7 +302,7 @@ impl RequestState {
             version: request.version(),
             user_agent: named(LogField::UserAgent, header::USER_AGENT),
             referer: named(LogField::Referer, header::REFERER),
-            headers: gateway.logged_headers.iter().filter_map(logged).collect(),
+            headers: gateway.config.access_log.headers.iter().filter_map(logged).collect(),
             dry_run: None,
             protocol: None,
         }));
@@ -421,7 +421,7 @@ impl Drop for RequestState {
         if self.outcome.status == CLIENT_GONE && self.connection.watch.is_multiplexed() {
             self.connection.count_cancelled();
         }
-        self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
+        self.worker.gateway.load.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
         let ended = Now::read_clock();
         // A tunnel has none.
         let duration = self.response.bytes_received.is_none().then(|| ended.ns_since(self.started));
