@@ -12,7 +12,7 @@
 //!
 //! An HTTP/1 connection has no task and serves one exchange at a time. HTTP/2 connections are shared by the requests of
 //! a worker: one is filled before the next is opened, and requests that arrive before the first one is up wait for the
-//! same connect. Only [`Lease`] and the modules below it know which HTTP a server speaks: `translate` converts a
+//! same connect. Only [`PooledConnection`] and the modules below it know which HTTP a server speaks: `translate` converts a
 //! request as it is sent.
 
 mod balance;
@@ -53,7 +53,7 @@ pub use connect::ConnectFault;
 pub use fault::ServerFault;
 pub use handover::SavedServer;
 pub use obey::{Obey, StopStatus, UpstreamStop, WHOLE_UPSTREAM};
-pub use pool::{Lease, Pools};
+pub use pool::{PooledConnection, Pools};
 pub use response::{ResponseSlot, ServerBody};
 pub use retry_budget::RetryPermit;
 pub use send_outcome::{ExchangeFault, SendOutcome};

@@ -2,7 +2,7 @@
 //! `cors`.
 //!
 //! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
-//! the head the upstream's, `retry` chooses a server and decides which attempts are repeated, `exchange` sends it, and `response_body` streams the body to the client. The state of the request and the lease of the upstream
+//! the head the upstream's, `retry` chooses a server and decides which attempts are repeated, `exchange` sends it, and `response_body` streams the body to the client. The state of the request and the loan of the upstream
 //! connection are inside that body: at its end the connection returns to its pool; dropped earlier, the connection is
 //! closed (over HTTP/2, only its stream is reset). If client and upstream agree on another protocol (`upgrade`), the
 //! state continues in a `tunnel`.
@@ -41,7 +41,7 @@ use sluicegate_base::clock::Now;
 use sluicegate_http::request::body;
 use sluicegate_http::request::body::{BodyFault, BodyOutcomeCell, RequestBody};
 use sluicegate_http::request::headers::added_fields::AddedFields;
-use sluicegate_http::upstream::{HashInput, Lease, ServerBody, Upstream, fnv1a, hash_address};
+use sluicegate_http::upstream::{HashInput, PooledConnection, ServerBody, Upstream, fnv1a, hash_address};
 use sluicegate_model::HostHeader;
 use sluicegate_observe::metrics::UpstreamOutcome;
 
@@ -224,13 +224,13 @@ async fn proxy_request(
     count_outcome(worker, upstream, &state, result, now.ns_since(sent));
     feedback.report_outcome(result, now);
     state.outcome.upstream_ns = Some(now.ns_since(sent));
-    let lease = match outcome {
-        Ok((_, lease)) => lease,
+    let pooled = match outcome {
+        Ok((_, pooled)) => pooled,
         Err(fault) => return ForwardOutcome::Faulted(fault, state),
     };
     // Cannot fail: an exchange that succeeds has stored the head of its response.
     let response = answer.expect("an exchange that succeeds has an answer");
-    pass_on(route, upstream, outgoing, response, lease, state)
+    pass_on(route, upstream, outgoing, response, pooled, state)
 }
 
 /// Passes the response on to the client, or opens the tunnel that it begins.
@@ -240,21 +240,21 @@ fn pass_on(
     upstream: &Upstream,
     outgoing: OutgoingRequest,
     response: Response<ServerBody>,
-    lease: Lease,
+    pooled: PooledConnection,
     state: Box<RequestState>,
 ) -> ForwardOutcome {
     // After an Upgrade that the upstream did not accept, the state of the connection is unknown.
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {
         Some(upgrade) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            tunnel::open_tunnel(upgrade, route, &outgoing.response_values, response, lease, state)
+            tunnel::open_tunnel(upgrade, route, &outgoing.response_values, response, pooled, state)
         }
         Some(upgrade) if !upgrade.may_pass_on(response.status()) => {
             ForwardOutcome::Faulted(ForwardFault::BadResponse, state)
         }
         _ => ForwardOutcome::Responded(response_body::streamed_response(
             response,
-            lease,
+            pooled,
             reuse,
             upstream.body_ticks,
             state,

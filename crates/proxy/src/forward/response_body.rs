@@ -17,7 +17,7 @@ use crate::reject::Fault;
 use sluicegate_admission::chain::{Decisions, Overrun};
 use sluicegate_http::net::deadline::GatewayDeadline;
 use sluicegate_http::request::cors::CorsAnswer;
-use sluicegate_http::upstream::{Lease, ServerBody, ServerFault};
+use sluicegate_http::upstream::{PooledConnection, ServerBody, ServerFault};
 
 /// A response body. Dropping it ends the request; dropping it before its end also closes the upstream connection.
 pub struct ResponseBody {
@@ -40,7 +40,7 @@ enum BodySource {
         /// Received, but not yet passed on; boxed, because few responses need it.
         pending: Option<Box<PendingFrame>>,
         /// `None` once the exchange is complete and the connection is back in its pool.
-        lease: Option<Lease>,
+        pooled: Option<PooledConnection>,
         /// The connection may return to its pool.
         reuse: bool,
         /// Ticks that the upstream may take for the next piece.
@@ -86,7 +86,7 @@ pub fn switched_response(response: Response<()>, decisions: Decisions) -> Respon
 /// An upstream's response with a streamed body; `reuse` returns the connection to its pool at the end.
 pub fn streamed_response(
     response: Response<ServerBody>,
-    lease: Lease,
+    pooled: PooledConnection,
     reuse: bool,
     span: u64,
     mut state: Box<RequestState>,
@@ -96,21 +96,21 @@ pub fn streamed_response(
     state.watch.mark_response_unread();
     state.read_final_status(response.status());
     response.map(|incoming| {
-        let lease = if incoming.is_end_stream() {
+        let pooled = if incoming.is_end_stream() {
             state.settle_complete();
-            finish_lease(lease, reuse);
+            finish_pooled(pooled, reuse);
             None
         } else {
-            Some(lease)
+            Some(pooled)
         };
-        let source = BodySource::Upstream { incoming, pending: None, lease, reuse, span };
+        let source = BodySource::Upstream { incoming, pending: None, pooled, reuse, span };
         ResponseBody { source, state: Some(state) }
     })
 }
 
-fn finish_lease(lease: Lease, reuse: bool) {
+fn finish_pooled(pooled: PooledConnection, reuse: bool) {
     if reuse {
-        lease.finish();
+        pooled.finish();
     }
 }
 
@@ -168,7 +168,7 @@ impl Body for ResponseBody {
                 state.watch.mark_response_unread();
                 Poll::Ready(frame.map(Ok))
             }
-            BodySource::Upstream { incoming, pending, lease, reuse, span } => {
+            BodySource::Upstream { incoming, pending, pooled, reuse, span } => {
                 let frame = match pending.take().map(|pending| *pending) {
                     Some(PendingFrame::Data(data)) => Some(Ok(Frame::data(data))),
                     Some(PendingFrame::Fault(fault)) => Some(Err(fault)),
@@ -181,14 +181,14 @@ impl Body for ResponseBody {
                             return postpone_fault(ResponseBodyFault::LimitUsedUp, pending, cx);
                         }
                         *pending = (overrun == Overrun::Asked).then(|| Box::new(PendingFrame::Asked));
-                        let frame = ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx));
+                        let frame = ready!(poll_next_frame(incoming, pooled, *reuse, *span, state, cx));
                         *pending = None;
                         match frame {
                             Some(Err(fault)) => return postpone_fault(fault, pending, cx),
                             frame => frame,
                         }
                     }
-                    None => match ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx)) {
+                    None => match ready!(poll_next_frame(incoming, pooled, *reuse, *span, state, cx)) {
                         Some(Err(fault)) => return postpone_fault(fault, pending, cx),
                         frame => frame,
                     },
@@ -298,7 +298,7 @@ fn add_to_hint(hint: SizeHint, pending: u64) -> SizeHint {
 /// The next frame from the upstream, once its bandwidth allows it.
 fn poll_next_frame(
     incoming: &mut ServerBody,
-    lease: &mut Option<Lease>,
+    pooled: &mut Option<PooledConnection>,
     reuse: bool,
     span: u64,
     state: &mut RequestState,
@@ -308,9 +308,9 @@ fn poll_next_frame(
     if paced_bytes(Some(state)) == 0 {
         frame = ready!(poll_upstream(incoming, span, state, cx));
         if (frame.is_none() || incoming.is_end_stream())
-            && let Some(lease) = lease.take()
+            && let Some(pooled) = pooled.take()
         {
-            finish_lease(lease, reuse);
+            finish_pooled(pooled, reuse);
         }
     }
     if state.permits.bandwidth.is_some() {

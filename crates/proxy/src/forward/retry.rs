@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::fault::ForwardFault;
 use sluicegate_http::request::body::{RequestBody, read_and_discard};
 use sluicegate_http::upstream::{
-    Lease, ResponseSlot, RetryPermit, Server, ServerChoice, ServerFault, ServerInFlight, ServerPlace,
-    Upstream,
+    PooledConnection, ResponseSlot, RetryPermit, Server, ServerChoice, ServerFault, ServerInFlight,
+    ServerPlace, Upstream,
 };
 use sluicegate_model::{RetryConfig, RetryReason, ServerId};
 
@@ -197,16 +197,16 @@ pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
 }
 
 /// Discards a response before its request is retried; its connection is kept if the rest of the response is short.
-pub fn discard_response(answer: &mut ResponseSlot, lease: Lease) {
+pub fn discard_response(answer: &mut ResponseSlot, pooled: PooledConnection) {
     let Some(mut body) = answer.take().map(Response::into_body) else { return };
     if body.is_end_stream() {
-        return lease.finish();
+        return pooled.finish();
     }
     if body.size_hint().lower() <= DISCARD_BYTES_MAX {
         tokio::task::spawn_local(async move {
             let read = tokio::time::timeout(DISCARD_TIME_MAX, read_and_discard(&mut body, DISCARD_BYTES_MAX));
             if let Ok(Some(())) = read.await {
-                lease.finish();
+                pooled.finish();
             }
         });
     }

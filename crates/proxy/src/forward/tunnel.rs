@@ -21,7 +21,7 @@ use super::{ForwardFault, ForwardOutcome};
 use crate::gateway::Route;
 use crate::judge::request_state::RequestState;
 use crate::reject::header_edits::RenderedValues;
-use sluicegate_http::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
+use sluicegate_http::upstream::{PooledConnection, ServerBody, ServerInFlight, ServerSocket};
 use sluicegate_observe::metrics::TunnelEvent;
 
 /// Bytes that are read from one side at a time. They are passed on at once, so an idle tunnel holds no buffer.
@@ -35,7 +35,7 @@ pub fn open_tunnel(
     route: &Route,
     values: &RenderedValues,
     mut response: Response<ServerBody>,
-    lease: Lease,
+    pooled: PooledConnection,
     mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let granted = upgrade.granted_protocol(response.headers());
@@ -44,9 +44,9 @@ pub fn open_tunnel(
     else {
         return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
-    let span = lease.server().idle_ticks;
+    let span = pooled.server().idle_ticks;
     let mut response = response.map(drop);
-    let Some((upstream, early_bytes, in_flight)) = lease.into_tunnel() else {
+    let Some((upstream, early_bytes, in_flight)) = pooled.into_tunnel() else {
         return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
     *response.status_mut() = upgrade.write_switch_head(granted, response.headers_mut());

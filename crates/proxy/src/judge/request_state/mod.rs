@@ -330,7 +330,7 @@ impl RequestState {
     /// Keeps the units that it asked of each limit, before other requests are judged.
     pub fn keep_units(&mut self) {
         if self.judgement.kept_units.is_none() {
-            self.judgement.kept_units = Some(self.worker.heavy_keys.keep_asked());
+            self.judgement.kept_units = Some(self.worker.heavy_keys.keep_units());
         }
     }
 
